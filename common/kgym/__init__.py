@@ -1,0 +1,1 @@
+"""What every kGymSuite service shares."""

@@ -1,0 +1,1 @@
+"""kGymSuite scheduler service."""
