@@ -1,0 +1,108 @@
+"""The message bus: one queue per step kind, and signals that reach every worker.
+
+A message only says "look at this step"; the database is the truth. So a lost
+message costs a sweep's delay and a doubled one a refused claim, never a job.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from kgym.steps import StepKind
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Look at this step: it is queued."""
+
+    step_id: int
+    kind: StepKind
+
+
+class Delivery(Protocol):
+    """A message as a worker gets it; unacknowledged, it is delivered again."""
+
+    @property
+    def message(self) -> Message:
+        """What was published."""
+        ...
+
+    async def ack(self) -> None:
+        """Take it off the queue."""
+        ...
+
+    async def nack(self) -> None:
+        """Put it back for another worker, or for later."""
+        ...
+
+
+class Bus(Protocol):
+    """What RabbitMQ does between hosts and InProcessBus within one process."""
+
+    async def publish(self, message: Message) -> None:
+        """Return once the bus has taken responsibility for the message."""
+        ...
+
+    def consume(self, kind: StepKind) -> AsyncIterator[Delivery]:
+        """Take messages of this kind, one at a time."""
+        ...
+
+    async def signal(self, step_id: int) -> None:
+        """Tell every worker that the step was aborted."""
+        ...
+
+    def signals(self) -> AbstractAsyncContextManager[AsyncIterator[int]]:
+        """Yield the ids of aborted steps, from the start of the context on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    message: Message
+    queue: asyncio.Queue[Message]
+
+    async def ack(self) -> None:
+        """Nothing is left to do: the queue gave the message away."""
+
+    async def nack(self) -> None:
+        self.queue.put_nowait(self.message)
+
+
+class InProcessBus:
+    """Queues in memory, for the embedded platform. What is lost with the process is swept up."""
+
+    def __init__(self) -> None:
+        self._queues = {kind: asyncio.Queue[Message]() for kind in StepKind}
+        self._listeners: set[asyncio.Queue[int]] = set()
+
+    async def publish(self, message: Message) -> None:
+        """Append to the queue of the message's kind."""
+        self._queues[message.kind].put_nowait(message)
+
+    async def consume(self, kind: StepKind) -> AsyncIterator[Delivery]:
+        """Take messages in the order of their publication."""
+        queue = self._queues[kind]
+        while True:
+            yield _Delivery(await queue.get(), queue)
+
+    async def signal(self, step_id: int) -> None:
+        """Hand the id to every listener."""
+        for listener in self._listeners:
+            listener.put_nowait(step_id)
+
+    @asynccontextmanager
+    async def signals(self) -> AsyncIterator[AsyncIterator[int]]:
+        """Listen until the context ends."""
+        queue = asyncio.Queue[int]()
+
+        async def stream() -> AsyncIterator[int]:
+            while True:
+                yield await queue.get()
+
+        self._listeners.add(queue)
+        try:
+            yield stream()
+        finally:
+            self._listeners.discard(queue)

@@ -1,0 +1,35 @@
+"""What can go wrong, in two families: the user's input, and the infrastructure.
+
+    KgymError
+    ├── UserError             retrying cannot help; the input has to change
+    └── InfrastructureError   the input may be fine; the attempt is repeated
+
+An error carries a `reason` (a short stable word for programs), a message for
+people, and `details` (JSON) for both.
+"""
+
+from typing import ClassVar, Literal
+
+Cause = Literal["user", "infrastructure"]
+
+
+class KgymError(Exception):
+    """Base of every error that kGymSuite raises on purpose."""
+
+    cause: ClassVar[Cause] = "infrastructure"
+
+    def __init__(self, reason: str, message: str, **details: object) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.details = details
+
+
+class UserError(KgymError):
+    """The input is wrong: a patch that does not apply, a config that kconfig rejects."""
+
+    cause = "user"
+
+
+class InfrastructureError(KgymError):
+    """A part of the platform failed: a full disk, a missing tool, a lost VM."""

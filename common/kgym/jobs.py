@@ -1,0 +1,116 @@
+"""Jobs as they are submitted and shown: the bodies of the REST interface."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator, model_validator
+
+from kgym.states import State
+from kgym.steps import Failure, ReproduceSpec, StepKind, StepRef, StepResult, StepSpec, Strict
+
+Tag = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:=/@+-]+$")]
+Tags = Annotated[list[Tag], Field(max_length=50)]
+
+KINDS = (StepKind.BUILD, StepKind.REPRODUCE)
+"""The step kinds that a worker exists for."""
+
+
+class JobRequest(Strict):
+    """A job to run: its steps, in order."""
+
+    steps: list[StepSpec] = Field(min_length=1, max_length=100)
+    tags: Tags = []
+    priority: int = Field(0, ge=-100, le=100, description="higher is sooner")
+
+    @field_validator("steps", mode="before")
+    @classmethod
+    def _kind_has_a_worker(cls, steps: object) -> object:
+        for number, step in enumerate(steps if isinstance(steps, list) else []):
+            kind = step.get("kind") if isinstance(step, dict) else None
+            if kind in set(StepKind) - set(KINDS):
+                known = ", ".join(KINDS)
+                raise ValueError(f"step {number}: no worker does `{kind}` yet (there are: {known})")
+        return steps
+
+    @model_validator(mode="after")
+    def _references_look_back(self) -> "JobRequest":
+        for number, step in enumerate(self.steps):
+            if not isinstance(step, ReproduceSpec):
+                continue
+            wanted = [(step.build, StepKind.BUILD), (step.baseline, StepKind.REPRODUCE)]
+            for ref, kind in wanted:
+                if ref is not None and ref.job is None:
+                    self._check(number, ref, kind)
+        return self
+
+    def _check(self, number: int, ref: StepRef, kind: StepKind) -> None:
+        if ref.step >= number:
+            raise ValueError(f"step {number} names step {ref.step}, which is not an earlier one")
+        if self.steps[ref.step].kind != kind:
+            raise ValueError(f"step {number} names step {ref.step}, which is not a `{kind}` step")
+
+
+class Progress(Strict):
+    """How far a running step is. `total` is null where it is not known."""
+
+    stage: str
+    done: float = 0
+    total: float | None = None
+    unit: str = ""
+
+
+class Artifact(Strict):
+    """A file that a step left behind."""
+
+    name: str
+    size: int = Field(description="bytes")
+    sha256: str
+    key: str = Field(description="where object storage holds it")
+
+
+class StepView(Strict):
+    """A step as it stands."""
+
+    number: int
+    kind: StepKind
+    state: State
+    attempt: int
+    worker: str | None
+    progress: Progress | None
+    result: StepResult | None
+    failure: Failure | None
+    artifacts: list[Artifact]
+    queued_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    spec: StepSpec | None = Field(None, description="left out in lists")
+
+
+class JobView(Strict):
+    """A job as it stands."""
+
+    id: int
+    state: State
+    tags: list[str]
+    priority: int
+    created_at: datetime
+    updated_at: datetime
+    steps: list[StepView]
+
+
+class JobPage(Strict):
+    """One page of a list, newest first; `next` is the cursor of the page after it."""
+
+    jobs: list[JobView]
+    next: str | None
+
+
+class JobEvent(Strict):
+    """Something that happened to a job: `state`, `progress` or `log`."""
+
+    id: int
+    job: int
+    step: int | None
+    kind: str
+    at: datetime
+    data: dict[str, Any]

@@ -1,0 +1,294 @@
+"""Applying patches to a source tree: strictly, or not at all.
+
+Pure: files are read through a function and the changes are returned. A hunk
+applies where it says, or else at the one other place in the file where all of
+its old lines stand; fuzz is never used, since `patch` with fuzz can change the
+wrong function.
+"""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from unidiff.errors import UnidiffParseError
+from unidiff.patch import Hunk, PatchedFile, PatchSet
+
+from kgym.errors import UserError
+from kgym.steps import Edit, Patch
+
+Read = Callable[[str], bytes | None]
+"""Content of the file at a path relative to the tree; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A file after a patch; `content` is None for a file that is removed."""
+
+    path: str
+    content: bytes | None
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The changes of a patch, in the order of their files, and remarks for the log."""
+
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+
+def apply(patch: Patch, read: Read) -> Applied:
+    """Apply a patch; raise UserError `patch_does_not_apply`, `malformed_patch` or `unsafe_patch`.
+
+    Several hunks or edits of one file see each other's results.
+    """
+    changed: dict[str, Change] = {}
+    notes: list[str] = []
+
+    def current(path: str) -> bytes | None:
+        return changed[path].content if path in changed else read(path)
+
+    if patch.diff is not None:
+        for file in _parse(patch):
+            for change in _apply_file(patch.name, file, current, notes):
+                changed[change.path] = change
+    for edit in patch.edits:
+        changed[edit.file] = _apply_edit(patch.name, edit, current)
+    return Applied(tuple(changed.values()), tuple(notes))
+
+
+def reverse(patch: Patch) -> Patch:
+    """Return the patch that undoes this one."""
+    name = f"reverse of {patch.name}"
+    if patch.diff is None:
+        edits = [
+            Edit(file=edit.file, original=edit.replacement, replacement=edit.original)
+            for edit in reversed(patch.edits)
+        ]
+        return Patch(name=name, edits=edits)
+    return Patch(name=name, diff="".join(_reverse_file(file) for file in _parse(patch)))
+
+
+def _parse(patch: Patch) -> list[PatchedFile]:
+    text = patch.diff or ""
+    if "\0" in text or "\nGIT binary patch\n" in text or "\nBinary files " in text:
+        raise UserError("binary_patch", f"{patch.name}: binary patches are not accepted")
+    try:
+        files = list(PatchSet(text if text.endswith("\n") else text + "\n"))
+    except UnidiffParseError as error:
+        raise UserError("malformed_patch", f"{patch.name} is no unified diff: {error}") from error
+    if not any(len(file) or _renames(file) for file in files):
+        raise UserError("empty_patch", f"{patch.name} changes nothing: it holds no hunk")
+    for file in files:
+        if _mode(file) == "120000":
+            raise UserError("unsafe_patch", f"{patch.name}: {file.path} would be a symbolic link")
+        if _mode(file) == "160000":
+            raise UserError("unsafe_patch", f"{patch.name}: {file.path} would be a submodule")
+    return files
+
+
+def _renames(file: PatchedFile) -> bool:
+    return any(line.startswith("rename from ") for line in file.patch_info or ())
+
+
+def _mode(file: PatchedFile) -> str:
+    for line in file.patch_info or ():
+        for start in ("new file mode ", "new mode ", "deleted file mode "):
+            if line.startswith(start):
+                return str(line.removeprefix(start).strip())
+        if line.startswith("index ") and line.count(" ") == 2:
+            return str(line.split()[-1])
+    return ""
+
+
+def _safe(name: str, path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or ".git" in parts or "\\" in path:
+        raise UserError("unsafe_patch", f"{name}: {path!r} is not a path inside the tree")
+    return str(PurePosixPath(*parts))
+
+
+def _strip(raw: str) -> str:
+    """Drop the a/ or b/ of a file header and the time stamp that diff(1) adds."""
+    path = raw.split("\t", maxsplit=1)[0].strip().strip('"')
+    return path[2:] if path.startswith(("a/", "b/")) else path
+
+
+def _apply_file(name: str, file: PatchedFile, read: Read, notes: list[str]) -> list[Change]:
+    if "/dev/null" not in (file.source_file, file.target_file):
+        old, new = _safe(name, _strip(file.source_file)), _safe(name, _strip(file.target_file))
+    else:
+        real = file.target_file if file.is_added_file else file.source_file
+        old = new = _safe(name, _strip(real))
+    if old != new and not _renames(file):
+        raise UserError("malformed_patch", f"{name}: a diff of {old} against {new} is no change")
+    executable = _mode(file) == "100755"
+    before = read(old)
+    if file.is_added_file:
+        if before is not None:
+            raise _conflict(name, f"{new} is there already", new)
+        return [Change(new, _text_of(file).encode(errors="surrogateescape"), executable)]
+    if before is None:
+        raise _conflict(name, f"{old} is not in the tree", old)
+    after = _apply_hunks(name, old, file, before.decode(errors="surrogateescape"), notes)
+    content = after.encode(errors="surrogateescape")
+    if file.is_removed_file:
+        return [Change(old, None)]
+    moved = [Change(old, None)] if old != new else []
+    return [*moved, Change(new, content, executable)]
+
+
+def _text_of(file: PatchedFile) -> str:
+    return "".join("".join(_side(hunk, "+ ")) for hunk in file)
+
+
+def _side(hunk: Hunk, kinds: str) -> list[str]:
+    """Return the lines of one side of a hunk, each with its end."""
+    lines: list[str] = []
+    previous = " "
+    for line in hunk:
+        if line.line_type == "\\":
+            # The line before has no newline; it counts for the side it stands on.
+            if previous in kinds:
+                lines[-1] = lines[-1].removesuffix("\n")
+            continue
+        previous = line.line_type
+        if previous in kinds:
+            lines.append(line.value if line.value.endswith("\n") else line.value + "\n")
+    return lines
+
+
+def _apply_hunks(name: str, path: str, file: PatchedFile, text: str, notes: list[str]) -> str:
+    lines = text.split("\n")
+    lines = [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+    shift = 0
+    floor = 0
+    for number, hunk in enumerate(file, 1):
+        old, new = _side(hunk, "- "), _side(hunk, "+ ")
+        # A hunk without old lines names the line before the insertion.
+        stated = hunk.source_start - (1 if old else 0) + shift
+        at = _place(lines, old, stated, floor)
+        if at is None:
+            raise _conflict(
+                name,
+                f"hunk {number} of {path} (line {hunk.source_start}) does not apply\n"
+                + _nearest(lines, old),
+                path,
+                hunk=number,
+                line=hunk.source_start,
+            )
+        if at != stated:
+            notes.append(f"{name}: hunk {number} of {path} applied {at - stated:+d} lines away")
+        lines[at : at + len(old)] = new
+        shift = at + len(new) - (hunk.source_start - (1 if old else 0) + len(old))
+        floor = at + len(new)
+    return "".join(lines)
+
+
+def _place(lines: list[str], old: list[str], stated: int, floor: int) -> int | None:
+    """Return the index at which the old lines stand: as stated, or else at the only place."""
+    if floor <= stated <= len(lines) and lines[stated : stated + len(old)] == old:
+        return stated
+    if not old:
+        return None
+    last = len(lines) - len(old)
+    places = [
+        at
+        for at in range(floor, last + 1)
+        if lines[at] == old[0] and lines[at : at + len(old)] == old
+    ]
+    return places[0] if len(places) == 1 else None
+
+
+def _nearest(lines: list[str], old: list[str]) -> str:
+    """Show the place that resembles the old lines most, as a diff from wanted to found."""
+    if not old:
+        return "it adds lines beyond the end of the file"
+    wanted = {line for line in old if line.strip()}
+    hits = [line in wanted for line in lines]
+    window = sum(hits[: len(old)])
+    best, best_at = window, 0
+    for at in range(1, len(lines) - len(old) + 1):
+        window += hits[at + len(old) - 1] - hits[at - 1]
+        if window > best:
+            best, best_at = window, at
+    if best == 0:
+        return "none of its lines is in the file"
+    places = sum(lines[at : at + len(old)] == old for at in range(len(lines) - len(old) + 1))
+    if places > 1:
+        return f"its lines stand at {places} places, none of them where it says"
+    found = lines[best_at : best_at + len(old)]
+    diff = difflib.unified_diff(
+        [line.rstrip("\n") for line in old],
+        [line.rstrip("\n") for line in found],
+        "wanted by the hunk",
+        f"nearest in the file, from line {best_at + 1}",
+        lineterm="",
+        n=len(old),
+    )
+    return "\n".join(line for line in diff if not line.startswith("@@"))
+
+
+def _apply_edit(name: str, edit: Edit, read: Read) -> Change:
+    path = _safe(name, edit.file)
+    before = read(path)
+    if before is None:
+        raise _conflict(name, f"{path} is not in the tree", path)
+    text = before.decode(errors="surrogateescape")
+    count = text.count(edit.original)
+    if count != 1:
+        near = (
+            ""
+            if count
+            else "\n"
+            + _nearest(text.splitlines(keepends=True), edit.original.splitlines(keepends=True))
+        )
+        raise _conflict(
+            name, f"the original of an edit stands {count} times in {path}, not once{near}", path
+        )
+    after = text.replace(edit.original, edit.replacement)
+    return Change(path, after.encode(errors="surrogateescape"))
+
+
+def _conflict(name: str, what: str, path: str, **details: object) -> UserError:
+    return UserError("patch_does_not_apply", f"{name}: {what}", file=path, **details)
+
+
+def _reverse_file(file: PatchedFile) -> str:
+    old, new = _strip(file.target_file), _strip(file.source_file)
+    text = [f"diff --git a/{old} b/{new}\n", f"rename from {old}\nrename to {new}\n"]
+    if not _renames(file):
+        text.clear()
+    text.append(f"--- {_header('a/', file.target_file)}\n+++ {_header('b/', file.source_file)}\n")
+    for hunk in file:
+        text.append(
+            f"@@ -{hunk.target_start},{hunk.target_length}"
+            f" +{hunk.source_start},{hunk.source_length} @@\n"
+        )
+        text.extend(_reverse_lines(hunk))
+    return "".join(text)
+
+
+def _header(side: str, path: str) -> str:
+    return path if path == "/dev/null" else side + _strip(path)
+
+
+def _reverse_lines(hunk: Hunk) -> list[str]:
+    """Swap + and -, keeping every run of changes with its removals first."""
+    signs = {"+": "-", "-": "+", " ": " ", "\\": "\\"}
+    lines: list[str] = []
+    removed: list[str] = []
+    added: list[str] = []
+    kept = lines
+    for line in hunk:
+        sign = signs[line.line_type]
+        if sign != "\\":
+            kept = {"-": removed, "+": added, " ": lines}[sign]
+        if sign == " ":
+            lines += removed + added
+            removed.clear()
+            added.clear()
+        end = "" if line.value.endswith("\n") else "\n"
+        kept.append(f"{sign}{line.value}{end}")
+    return lines + removed + added

@@ -1,0 +1,175 @@
+"""The one place that runs programs.
+
+Every program has a time limit, its output is drained while it runs, and it
+dies with its whole process group: at the limit, when the awaiting task is
+cancelled, and (through the kernel's parent-death signal) when this process
+is killed.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym.errors import InfrastructureError, KgymError
+
+LINE_LIMIT = 1 << 20
+"""Bytes of a line after which it is handed on in pieces."""
+KEPT = 8 << 20
+"""Bytes of output that are kept; of longer output, the end."""
+
+
+class ProgramFailed(KgymError):
+    """A program ended with a status other than 0."""
+
+
+class ProgramTimedOut(InfrastructureError):
+    """A program was killed at its time limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A program that ended. `output` is stdout and stderr, interleaved as they came."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    output: bytes
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """The output as text; bytes that are not UTF-8 are replaced."""
+        return self.output.decode(errors="replace")
+
+
+def require(program: str) -> str:
+    """Return the path of `program`; raise InfrastructureError `missing_tool` if there is none."""
+    path = shutil.which(program)
+    if path is None:
+        raise InfrastructureError(
+            "missing_tool",
+            f"the program `{program}` is not installed; ./run installs what is needed",
+            tool=program,
+        )
+    return path
+
+
+async def run(
+    argv: Sequence[str | Path],
+    *,
+    timeout: float,  # noqa: ASYNC109 - the limit kills the process group, which a scope cannot
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+    on_line: Callable[[bytes], None] | None = None,
+    check: bool = True,
+) -> Completed:
+    """Run a program to its end.
+
+    `timeout` is in seconds. `on_line` gets each line of the output, without
+    its end, as it comes. With `check`, a status other than 0 raises
+    ProgramFailed, whose details hold the status and the end of the output.
+    """
+    start = time.monotonic()
+    process = await spawn(argv, cwd=cwd, env=env, stdin=asyncio.subprocess.PIPE)
+    drained = asyncio.create_task(_drain(process, on_line))
+    try:
+        async with asyncio.timeout(timeout):
+            await _feed(process, stdin)
+            output = await drained
+            returncode = await process.wait()
+    except TimeoutError:
+        raise ProgramTimedOut(
+            "timed_out", f"`{argv[0]}` was killed after {timeout:g} s", argv=_texts(argv)
+        ) from None
+    finally:
+        await kill(process)
+        drained.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await drained
+    done = Completed(_texts(argv), returncode, output, time.monotonic() - start)
+    if check and returncode != 0:
+        raise ProgramFailed(
+            "program_failed",
+            f"`{' '.join(done.argv[:3])}` ended with status {returncode}: {_last_lines(done)}",
+            status=returncode,
+        )
+    return done
+
+
+async def spawn(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: int = asyncio.subprocess.DEVNULL,
+) -> asyncio.subprocess.Process:
+    """Start a program in a process group of its own, stderr joined to stdout; `kill` ends it."""
+    program = require(str(argv[0]))
+    setpriv = require("setpriv")
+    try:
+        return await asyncio.create_subprocess_exec(
+            setpriv,
+            "--pdeathsig=KILL",
+            program,
+            *_texts(argv[1:]),
+            stdin=stdin,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=cwd,
+            env=env,
+            start_new_session=True,
+            limit=LINE_LIMIT,
+        )
+    except OSError as error:
+        raise InfrastructureError("cannot_start", f"cannot start `{program}`: {error}") from error
+
+
+async def kill(process: asyncio.subprocess.Process) -> None:
+    """Kill the process group and reap its leader; nothing happens to one that ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(data)
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+async def _drain(
+    process: asyncio.subprocess.Process, on_line: Callable[[bytes], None] | None
+) -> bytes:
+    assert process.stdout is not None
+    kept, rest = bytearray(), b""
+    while chunk := await process.stdout.read(1 << 16):
+        kept += chunk
+        if len(kept) > 2 * KEPT:
+            del kept[:-KEPT]
+        if on_line is not None:
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                on_line(line)
+            if len(rest) > LINE_LIMIT:
+                on_line(rest)
+                rest = b""
+    if on_line is not None and rest:
+        on_line(rest)
+    return bytes(kept[-KEPT:])
+
+
+def _texts(argv: Sequence[str | Path]) -> tuple[str, ...]:
+    return tuple(str(word) for word in argv)
+
+
+def _last_lines(done: Completed) -> str:
+    lines = done.text.strip().splitlines()
+    return " / ".join(line.strip() for line in lines[-5:])[-1000:] or "it printed nothing"
