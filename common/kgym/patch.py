@@ -58,6 +58,15 @@ def apply(patch: Patch, read: Read) -> Applied:
     return Applied(tuple(changed.values()), tuple(notes))
 
 
+def files(patch: Patch) -> list[str]:
+    """Return the paths that a patch reads or writes, checked to be inside the tree."""
+    paths = [_safe(patch.name, edit.file) for edit in patch.edits]
+    for file in _parse(patch) if patch.diff is not None else ():
+        sides = (file.source_file, file.target_file)
+        paths += [_safe(patch.name, _strip(side)) for side in sides if side != "/dev/null"]
+    return list(dict.fromkeys(paths))
+
+
 def reverse(patch: Patch) -> Patch:
     """Return the patch that undoes this one."""
     name = f"reverse of {patch.name}"

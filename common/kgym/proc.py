@@ -46,6 +46,17 @@ class Completed:
         """The output as text; bytes that are not UTF-8 are replaced."""
         return self.output.decode(errors="replace")
 
+    def check(self) -> None:
+        """Raise ProgramFailed unless the status is 0."""
+        if self.returncode != 0:
+            lines = [line.strip() for line in self.text.strip().splitlines()[-5:]]
+            raise ProgramFailed(
+                "program_failed",
+                f"`{' '.join(self.argv[:3])}` ended with status {self.returncode}: "
+                + (" / ".join(lines)[-1000:] or "it printed nothing"),
+                status=self.returncode,
+            )
+
 
 def require(program: str) -> str:
     """Return the path of `program`; raise InfrastructureError `missing_tool` if there is none."""
@@ -93,12 +104,8 @@ async def run(
         with contextlib.suppress(asyncio.CancelledError):
             await drained
     done = Completed(_texts(argv), returncode, output, time.monotonic() - start)
-    if check and returncode != 0:
-        raise ProgramFailed(
-            "program_failed",
-            f"`{' '.join(done.argv[:3])}` ended with status {returncode}: {_last_lines(done)}",
-            status=returncode,
-        )
+    if check:
+        done.check()
     return done
 
 
@@ -168,8 +175,3 @@ async def _drain(
 
 def _texts(argv: Sequence[str | Path]) -> tuple[str, ...]:
     return tuple(str(word) for word in argv)
-
-
-def _last_lines(done: Completed) -> str:
-    lines = done.text.strip().splitlines()
-    return " / ".join(line.strip() for line in lines[-5:])[-1000:] or "it printed nothing"

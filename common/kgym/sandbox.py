@@ -12,7 +12,7 @@ to be unmounted: the mounts end with the last process of the namespace.
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kgym import proc
@@ -110,13 +110,17 @@ class Sandbox:
     ) -> proc.Completed:
         """Run a program to its end, as `proc.run` does."""
         proc.require("bwrap")
-        return await proc.run(
+        done = await proc.run(
             [*self._outside(), *self._inside(cwd, env or {}), *argv],
             timeout=timeout,
             stdin=stdin,
             on_line=on_line,
-            check=check,
+            check=False,
         )
+        done = replace(done, argv=tuple(argv))  # the way in is of no use in an error message
+        if check:
+            done.check()
+        return done
 
     def _bind(self, how: str, source: str, inside: str) -> None:
         self._binds += [how, source, inside]

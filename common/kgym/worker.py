@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import shutil
 import socket
 import traceback
 import uuid
@@ -19,6 +18,7 @@ from typing import Protocol
 
 import structlog
 
+from kgym import sandbox
 from kgym.bus import Bus, Delivery
 from kgym.errors import InfrastructureError, KgymError
 from kgym.jobs import Artifact, Progress
@@ -149,7 +149,7 @@ class Worker:
 
     async def serve(self) -> None:
         """Work until cancelled; then give back what is running and leave nothing behind."""
-        shutil.rmtree(self._folder, ignore_errors=True)  # of a worker that was killed
+        sandbox.remove(self._folder)  # of a worker that was killed
         self._folder.mkdir(parents=True)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._obey_signals())
@@ -195,7 +195,7 @@ class Worker:
             del self._running[assignment.step_id]
             await _stop(work)
             await _stop(beat)
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.to_thread(sandbox.remove, folder)
 
     async def _work(self, run: StepRun) -> Ending:
         spec = run.assignment.spec

@@ -1,0 +1,1 @@
+int extra = 1;

@@ -1,0 +1,16 @@
+# Keeps what it is asked of the symbols in Kconfig; the others are dropped, as kconfig does.
+target=$1 all=$2
+case $target in
+olddefconfig) asked=.config ;;
+*) asked=${all:-/dev/null} ;;
+esac
+new=$(mktemp)
+for symbol in $(cat Kconfig); do
+    line=$(grep -E "^CONFIG_$symbol=|^# CONFIG_$symbol is not set" "$asked" | tail -n 1)
+    case $target in
+    defconfig) default="CONFIG_$symbol=y" ;;
+    *) default="# CONFIG_$symbol is not set" ;;
+    esac
+    echo "${line:-$default}" >> "$new"
+done
+mv "$new" .config
