@@ -7,6 +7,7 @@ wrong function.
 """
 
 import difflib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -83,6 +84,13 @@ def _parse(patch: Patch) -> list[PatchedFile]:
     text = patch.diff or ""
     if "\0" in text or "\nGIT binary patch\n" in text or "\nBinary files " in text:
         raise UserError("binary_patch", f"{patch.name}: binary patches are not accepted")
+    if surplus := _surplus(text):
+        raise UserError(
+            "malformed_patch",
+            f"{patch.name}: line {surplus} belongs to no hunk: the header of the hunk before it"
+            " counts fewer lines",
+            line=surplus,
+        )
     try:
         files = list(PatchSet(text if text.endswith("\n") else text + "\n"))
     except UnidiffParseError as error:
@@ -95,6 +103,27 @@ def _parse(patch: Patch) -> list[PatchedFile]:
         if _mode(file) == "160000":
             raise UserError("unsafe_patch", f"{patch.name}: {file.path} would be a submodule")
     return files
+
+
+_HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+
+
+def _surplus(text: str) -> int | None:
+    """Return the number of the first line that a parser would pass over after a full hunk."""
+    old = new = 0
+    after_hunk = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if old > 0 or new > 0:
+            old -= line[:1] in ("-", " ", "")
+            new -= line[:1] in ("+", " ", "")
+        elif match := _HUNK.match(line):
+            old, new = (int(count or 1) for count in match.groups())
+            after_hunk = True
+        elif line.startswith(("--- ", "+++ ", "diff ", "-- ")) or line == "--":
+            after_hunk = False
+        elif after_hunk and line[:1] in ("+", "-", " ") and line:
+            return number
+    return None
 
 
 def _renames(file: PatchedFile) -> bool:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from kgym.errors import InfrastructureError, KgymError
 
@@ -76,22 +77,28 @@ async def run(
     timeout: float,  # noqa: ASYNC109 - the limit kills the process group, which a scope cannot
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-    stdin: bytes = b"",
+    stdin: bytes | Path = b"",
     on_line: Callable[[bytes], None] | None = None,
     check: bool = True,
 ) -> Completed:
     """Run a program to its end.
 
-    `timeout` is in seconds. `on_line` gets each line of the output, without
+    `timeout` is in seconds. `stdin` is what the program reads, or a file that
+    holds it. `on_line` gets each line of the output, without
     its end, as it comes. With `check`, a status other than 0 raises
     ProgramFailed, whose details hold the status and the end of the output.
     """
     start = time.monotonic()
-    process = await spawn(argv, cwd=cwd, env=env, stdin=asyncio.subprocess.PIPE)
+    if isinstance(stdin, Path):
+        with await asyncio.to_thread(stdin.open, "rb") as file:
+            process = await spawn(argv, cwd=cwd, env=env, stdin=file)
+    else:
+        process = await spawn(argv, cwd=cwd, env=env, stdin=asyncio.subprocess.PIPE)
     drained = asyncio.create_task(_drain(process, on_line))
     try:
         async with asyncio.timeout(timeout):
-            await _feed(process, stdin)
+            if not isinstance(stdin, Path):
+                await _feed(process, stdin)
             output = await drained
             returncode = await process.wait()
     except TimeoutError:
@@ -114,7 +121,7 @@ async def spawn(
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-    stdin: int = asyncio.subprocess.DEVNULL,
+    stdin: int | IO[bytes] = asyncio.subprocess.DEVNULL,
 ) -> asyncio.subprocess.Process:
     """Start a program in a process group of its own, stderr joined to stdout; `kill` ends it."""
     program = require(str(argv[0]))

@@ -103,7 +103,7 @@ class Sandbox:
         *,
         timeout: float,  # noqa: ASYNC109 - as in proc.run
         cwd: str = "/",
-        stdin: bytes = b"",
+        stdin: bytes | Path = b"",
         on_line: Callable[[bytes], None] | None = None,
         check: bool = True,
         env: Mapping[str, str] | None = None,

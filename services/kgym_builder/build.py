@@ -198,7 +198,11 @@ class _Build:
 
     async def _keep(self, tree: Tree, layer: Path) -> None:
         self.run.progress("artifacts")
-        for path in await tree.export(ARTIFACTS, self.run.folder / "out"):
+        found = await tree.export(ARTIFACTS, self.run.folder / "out")
+        missing = {"bzImage", "vmlinux"} - {path.name for path in found}
+        if missing:
+            raise UserError("no_kernel", f"make left no {' and no '.join(sorted(missing))}")
+        for path in found:
             await self.run.keep(path, "config" if path.name == ".config" else path.name)
         log = self.output.path if self.output.path.exists() else layer / "build.log"
         await self.run.keep(log, "build.log")

@@ -1,0 +1,242 @@
+"""Bug bundles: a folder that holds everything about one bug.
+
+`bug.toml` names the kernel, the reproducer, the change that brings the bug
+back, and the fix. The shipped bundles are `configs/bugs/NAME`; a user's own is
+a folder of the same form. README.md describes the format.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
+
+from kgym import patch as patching
+from kgym.errors import UserError
+from kgym.jobs import JobRequest
+from kgym.steps import (
+    BuildSpec,
+    Compiler,
+    Edit,
+    GitSource,
+    KernelConfig,
+    KernelSource,
+    PackageSource,
+    Patch,
+    Reproducer,
+    ReproduceSpec,
+    Sha256,
+    StepRef,
+    Strict,
+    TarballSource,
+    VmShape,
+)
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+
+
+class KernelFile(Strict):
+    """`configs/kernels/NAME.toml`, or the `[kernel]` of a bundle; paths lie beside the file."""
+
+    description: str = ""
+    packages: list[str] | None = None
+    git: str | None = None
+    commit: str | None = None
+    tarball: str | None = None
+    sha256: Sha256 | None = None
+    base: Literal["allnoconfig", "tinyconfig", "defconfig"] | None = None
+    fragments: list[str] = []
+    config: str | None = Field(None, description="file that holds a full .config")
+    compiler: Compiler = "gcc"
+    objects: int | None = Field(None, gt=0, description="of a full build, for the progress bar")
+
+    @model_validator(mode="after")
+    def _whole(self) -> "KernelFile":
+        sources = [self.packages, self.git, self.tarball]
+        if sum(one is not None for one in sources) != 1:
+            raise ValueError("name one source: `packages`, `git` or `tarball`")
+        if (self.git is None) != (self.commit is None):
+            raise ValueError("`git` and `commit` go together")
+        if (self.tarball is None) != (self.sha256 is None):
+            raise ValueError("`tarball` and `sha256` go together")
+        if (self.base is None) == (self.config is None):
+            raise ValueError("give either `base` (with `fragments`) or `config`")
+        return self
+
+
+class KernelUse(Strict):
+    """`[kernel] use = "NAME"`: a shared kernel of `configs/kernels`."""
+
+    use: Annotated[str, Field(pattern=r"^[\w.+-]+$")]
+
+
+class ReproducerTable(Strict):
+    """`[reproducer]`: the program, and how long a patched kernel must survive it."""
+
+    file: str
+    kind: Literal["c"] = "c"
+    time: float = Field(120, gt=0, description="seconds")
+    instances: int = Field(2, ge=1)
+
+
+class ChangeTable(Strict):
+    """`[regress]` and `[fix]`: a patch file, or edits."""
+
+    patch: str | None = None
+    edits: list[Edit] = []
+
+
+class BugFile(Strict):
+    """`bug.toml`."""
+
+    title: str
+    alt_titles: list[str] = []
+    kind: str = Field("", alias="class")
+    summary: str = ""
+    references: list[str] = []
+    files: list[str] = []
+    kernel: Annotated[
+        Annotated[KernelUse, Tag("use")] | Annotated[KernelFile, Tag("own")],
+        Discriminator(lambda table: "use" if "use" in table else "own"),
+    ]
+    reproducer: ReproducerTable
+    vm: VmShape = VmShape()
+    regress: ChangeTable | None = None
+    fix: ChangeTable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A bundle, read and checked. `fix` is None only where nothing tells what it would be."""
+
+    name: str
+    file: BugFile
+    build: BuildSpec
+    reproducer: Reproducer
+    fix: Patch | None
+
+    def job(self, fix: Patch | None) -> JobRequest:
+        """Return the job that shows the bug and, with a fix, tries it.
+
+        Steps: build and reproduce with the bug; then, given a fix, build and
+        reproduce with it.
+        """
+        before = ReproduceSpec(
+            build=StepRef(step=0),
+            reproducer=self.reproducer,
+            titles=[self.file.title, *self.file.alt_titles],
+            vm=self.file.vm,
+            instances=self.file.reproducer.instances,
+            time=self.file.reproducer.time,
+        )
+        steps: list[BuildSpec | ReproduceSpec] = [self.build, before]
+        if fix is not None:
+            steps.append(self.build.model_copy(update={"patches": [*self.build.patches, fix]}))
+            after = {"build": StepRef(step=2), "baseline": StepRef(step=1)}
+            steps.append(before.model_copy(update=after))
+        return JobRequest(steps=steps, tags=[f"bug={self.name}"])
+
+
+def names(configs: Path = CONFIGS) -> list[str]:
+    """Return the names of the shipped bugs."""
+    return sorted(path.parent.name for path in (configs / "bugs").glob("*/bug.toml"))
+
+
+def load(name: str, configs: Path = CONFIGS) -> Bug:
+    """Load a bundle by its name, or by the path of its folder.
+
+    Raise UserError `no_such_bug` or `bad_bundle`; the latter's message names
+    the file and each place in it that is wrong.
+    """
+    folder = configs / "bugs" / name
+    if "/" in name or not folder.is_dir():
+        folder = Path(name)
+    if not (folder / "bug.toml").is_file():
+        raise UserError(
+            "no_such_bug",
+            f"there is no bug `{name}`, nor a folder of that name with a bug.toml;"
+            f" shipped are: {', '.join(names(configs))}",
+        )
+    file = _read(BugFile, folder / "bug.toml")
+    build = _build(file, folder, configs)
+    regress = _change("regress", file.regress, folder)
+    if regress is not None:
+        build = build.model_copy(update={"patches": [regress]})
+    fix = _change("fix", file.fix, folder)
+    if fix is None and regress is not None:
+        fix = patching.reverse(regress).model_copy(update={"name": "fix"})
+    return Bug(
+        name=folder.resolve().name,
+        file=file,
+        build=build,
+        reproducer=Reproducer(kind=file.reproducer.kind, text=_text(folder, file.reproducer.file)),
+        fix=fix,
+    )
+
+
+_Model = TypeVar("_Model", bound=Strict)
+
+
+def _read(model: type[_Model], path: Path) -> _Model:
+    try:
+        return model.model_validate(tomllib.loads(path.read_text()))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError("bad_bundle", f"{path}: {error}") from error
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(str(part) for part in one['loc']) or 'file'}: {one['msg']}"
+            for one in error.errors()
+        )
+        raise UserError("bad_bundle", f"{path}: {wrong}") from error
+
+
+def _build(file: BugFile, folder: Path, configs: Path) -> BuildSpec:
+    kernel = file.kernel
+    if isinstance(kernel, KernelUse):
+        folder = configs / "kernels"
+        path = folder / f"{kernel.use}.toml"
+        if not path.is_file():
+            raise UserError("bad_bundle", f"kernel.use: there is no {path}")
+        kernel = _read(KernelFile, path)
+    if kernel.config is not None:
+        config = KernelConfig(full=_text(folder, kernel.config))
+    else:
+        fragments = [_text(folder, name) for name in kernel.fragments]
+        config = KernelConfig(base=kernel.base, fragments=fragments)
+    return BuildSpec(
+        source=_source(kernel, folder),
+        config=config,
+        compiler=kernel.compiler,
+        objects=kernel.objects,
+    )
+
+
+def _source(kernel: KernelFile, folder: Path) -> KernelSource:
+    if kernel.packages is not None:
+        return PackageSource(names=kernel.packages)
+    if kernel.git is not None and kernel.commit is not None:
+        return GitSource(url=kernel.git, commit=kernel.commit)
+    assert kernel.tarball is not None
+    assert kernel.sha256 is not None
+    url = kernel.tarball
+    if "://" not in url:
+        url = str((folder / url).resolve())
+    return TarballSource(url=url, sha256=kernel.sha256)
+
+
+def _change(name: str, table: ChangeTable | None, folder: Path) -> Patch | None:
+    if table is None:
+        return None
+    diff = None if table.patch is None else _text(folder, table.patch)
+    try:
+        return Patch(name=name, diff=diff, edits=table.edits)
+    except ValidationError as error:
+        raise UserError("bad_bundle", f"{folder}: {name}: give `patch` or `edits`") from error
+
+
+def _text(folder: Path, name: str) -> str:
+    try:
+        return (folder / name).read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError("bad_bundle", f"{folder / name}: {error}") from error

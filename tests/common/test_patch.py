@@ -1,0 +1,165 @@
+"""Patches apply strictly or not at all."""
+
+import difflib
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from kgym.errors import UserError
+from kgym.patch import apply, files, reverse
+from kgym.steps import Edit, Patch
+
+TREE = {
+    "kernel/a.c": b"int a;\nint b;\nint c;\nint d;\nint e;\n",
+    "twice.c": b"x\ny\nz\n" * 2,
+}
+
+
+def diff(old: str, new: str, path: str = "kernel/a.c") -> Patch:
+    lines = difflib.unified_diff(
+        old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{path}", f"b/{path}"
+    )
+    text = "".join(
+        line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines
+    )
+    return Patch(diff=text)
+
+
+def hunk(path: str, header: str, body: str) -> Patch:
+    return Patch(diff=f"--- a/{path}\n+++ b/{path}\n@@ {header} @@\n{body}")
+
+
+def result(patch: Patch, tree: dict[str, bytes] = TREE) -> dict[str, bytes | None]:
+    return {change.path: change.content for change in apply(patch, tree.get).changes}
+
+
+def refusal(patch: Patch, tree: dict[str, bytes] = TREE) -> UserError:
+    with pytest.raises(UserError) as caught:
+        apply(patch, tree.get)
+    return caught.value
+
+
+text = st.lists(st.sampled_from(["a", "b", "c", "", "\tif (x)"]), max_size=12).flatmap(
+    lambda lines: st.sampled_from(["\n".join(lines), "\n".join(lines) + "\n"])
+)
+
+
+@given(text, text)
+def test_applying_a_diff_gives_the_new_text_and_its_reverse_the_old(old: str, new: str) -> None:
+    assume(old and new and old != new)
+    patch = diff(old, new)
+    assert result(patch, {"kernel/a.c": old.encode()}) == {"kernel/a.c": new.encode()}
+    undone = result(reverse(patch), {"kernel/a.c": new.encode()})
+    assert undone == {"kernel/a.c": old.encode()}
+
+
+def test_a_hunk_moves_to_the_only_other_place_and_says_so() -> None:
+    patch = hunk("kernel/a.c", "-1,2 +1,2", " int d;\n-int e;\n+int f;\n")
+    applied = apply(patch, TREE.get)
+    assert applied.changes[0].content == b"int a;\nint b;\nint c;\nint d;\nint f;\n"
+    assert "+3 lines away" in applied.notes[0]
+
+
+def test_a_hunk_that_could_go_to_two_places_is_refused() -> None:
+    error = refusal(hunk("twice.c", "-9,2 +9,2", " y\n-z\n+Z\n"))
+    assert "stand at 2 places" in error.message
+
+
+def test_a_hunk_is_never_applied_fuzzily_and_its_nearest_place_is_shown() -> None:
+    error = refusal(hunk("kernel/a.c", "-2,3 +2,3", " int b;\n-int X;\n+int Y;\n int d;\n"))
+    assert error.reason == "patch_does_not_apply"
+    assert error.details["hunk"] == 1
+    assert "from line 2" in error.message
+    assert "-int X;" in error.message
+    assert "+int c;" in error.message
+
+
+def test_hunks_of_one_file_see_each_other() -> None:
+    patch = Patch(
+        diff="--- a/kernel/a.c\n+++ b/kernel/a.c\n"
+        "@@ -1 +1,3 @@\n int a;\n+int a2;\n+int a3;\n@@ -5 +7 @@\n-int e;\n+int E;\n"
+    )
+    assert result(patch)["kernel/a.c"] == (
+        b"int a;\nint a2;\nint a3;\nint b;\nint c;\nint d;\nint E;\n"
+    )
+
+
+def test_files_are_added_removed_and_renamed() -> None:
+    added = Patch(diff="--- /dev/null\n+++ b/new.c\n@@ -0,0 +1,2 @@\n+one\n+two\n")
+    assert result(added) == {"new.c": b"one\ntwo\n"}
+    removed = Patch(diff="--- a/new.c\n+++ /dev/null\n@@ -1 +0,0 @@\n-one\n")
+    assert result(removed, {"new.c": b"one\n"}) == {"new.c": None}
+    renamed = Patch(
+        diff="diff --git a/old.c b/new.c\nrename from old.c\nrename to new.c\n"
+        "--- a/old.c\n+++ b/new.c\n@@ -1 +1 @@\n-one\n+two\n"
+    )
+    assert result(renamed, {"old.c": b"one\n"}) == {"old.c": None, "new.c": b"two\n"}
+
+
+def test_a_new_file_does_not_replace_one_that_is_there() -> None:
+    error = refusal(Patch(diff="--- /dev/null\n+++ b/twice.c\n@@ -0,0 +1 @@\n+one\n"))
+    assert "is there already" in error.message
+
+
+@pytest.mark.parametrize(
+    "path", ["../etc/passwd", "/etc/passwd", "a/../../x", ".git/config", "sub/.git/hooks/x"]
+)
+def test_a_path_outside_the_tree_is_refused(path: str) -> None:
+    body = "@@ -0,0 +1 @@\n+x\n"
+    for patch in (
+        Patch(diff=f"--- /dev/null\n+++ b/{path}\n{body}"),
+        Patch(diff=f"--- /dev/null\n+++ {path}\n{body}"),
+        Patch(edits=[Edit(file=path, original="x", replacement="y")]),
+    ):
+        assert refusal(patch).reason == "unsafe_patch"
+        with pytest.raises(UserError):
+            files(patch)
+
+
+def test_a_symbolic_link_and_a_submodule_are_refused() -> None:
+    for mode in ("120000", "160000"):
+        patch = Patch(
+            diff=f"diff --git a/l b/l\nnew file mode {mode}\n--- /dev/null\n+++ b/l\n"
+            "@@ -0,0 +1 @@\n+/etc/passwd\n\\ No newline at end of file\n"
+        )
+        assert refusal(patch).reason == "unsafe_patch"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty_patch"),
+        ("just some words\n", "empty_patch"),
+        ("--- a/x\n+++ b/x\n", "empty_patch"),
+        ("--- a/x\n+++ b/x\n@@ -1,3 +1,3 @@\n a\n", "malformed_patch"),
+        ("--- a/x\n+++ b/x\n@@ -1,1 +1,1 @@\n-a\n+b\n what\n", "malformed_patch"),
+        ("diff --git a/x b/x\nGIT binary patch\nliteral 3\n", "binary_patch"),
+        ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-\0\n+b\n", "binary_patch"),
+    ],
+)
+def test_what_is_no_patch_is_refused_with_its_reason(text: str, reason: str) -> None:
+    assert refusal(Patch(diff=text)).reason == reason
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_applied_or_refused_as_the_users_error(text: str) -> None:
+    try:
+        apply(Patch(diff="--- a/twice.c\n+++ b/twice.c\n@@ -1,3 +1,3 @@\n" + text), TREE.get)
+    except UserError:
+        pass
+
+
+def test_an_edit_replaces_the_one_place_that_reads_so() -> None:
+    patch = Patch(edits=[Edit(file="kernel/a.c", original="int c;", replacement="long c;")])
+    assert b"long c;\n" in (result(patch)["kernel/a.c"] or b"")
+
+
+@pytest.mark.parametrize(("original", "count"), [("int ", "5 times"), ("int z;", "0 times")])
+def test_an_edit_whose_original_is_not_there_once_is_refused(original: str, count: str) -> None:
+    patch = Patch(edits=[Edit(file="kernel/a.c", original=original, replacement="")])
+    assert count in refusal(patch).message
+
+
+def test_a_file_that_is_not_in_the_tree_is_named() -> None:
+    assert "no.c is not in the tree" in refusal(hunk("no.c", "-1 +1", "-a\n+b\n")).message

@@ -1,0 +1,58 @@
+"""From instances to a verdict: `no_crash` only when every instance survived."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.steps import InstanceResult, Outcome, Verdict
+from kgym.verdict import judge, unseen_chance
+
+TITLE = "KASAN: use-after-free Read in f"
+
+
+def one(outcome: Outcome, title: str | None = None, number: int = 0) -> InstanceResult:
+    return InstanceResult(number=number, outcome=outcome, title=title, detail="why")
+
+
+def test_a_crash_with_the_title_is_the_same_crash() -> None:
+    judged = judge([one(Outcome.CRASH, TITLE), one(Outcome.STOPPED)], [TITLE], 2)
+    assert (judged.verdict, judged.crashed, judged.completed) == (Verdict.SAME_CRASH, 1, 1)
+
+
+def test_a_crash_with_another_title_is_another_crash_and_says_what_was_looked_for() -> None:
+    judged = judge([one(Outcome.CRASH, "WARNING in g")], [TITLE], 1)
+    assert judged.verdict is Verdict.OTHER_CRASH
+    assert TITLE in judged.reason
+    assert judged.title == "WARNING in g"
+
+
+def test_any_crash_is_the_same_when_no_title_is_given() -> None:
+    assert judge([one(Outcome.CRASH, "x")], [], 1).verdict is Verdict.SAME_CRASH
+
+
+def test_no_crash_needs_all_instances() -> None:
+    survived = one(Outcome.SURVIVED)
+    assert judge([survived, survived], [TITLE], 2).verdict is Verdict.NO_CRASH
+    assert judge([survived], [TITLE], 2).verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_reason_of_an_inconclusive_verdict_names_what_went_wrong() -> None:
+    judged = judge([one(Outcome.SURVIVED), one(Outcome.SSH_LOST, number=1)], [TITLE], 2)
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert "instance 1: ssh_lost: why" in judged.reason
+
+
+@given(st.lists(st.sampled_from(Outcome), max_size=6), st.integers(1, 6))
+def test_no_crash_is_said_exactly_when_everything_survived(
+    outcomes: list[Outcome], requested: int
+) -> None:
+    judged = judge([one(outcome, TITLE) for outcome in outcomes], [TITLE], requested)
+    survived = outcomes.count(Outcome.SURVIVED)
+    all_survived = survived == requested and Outcome.CRASH not in outcomes
+    assert (judged.verdict is Verdict.NO_CRASH) == all_survived
+    assert judged.completed == survived + outcomes.count(Outcome.CRASH)
+
+
+def test_the_chance_to_miss_a_bug_shrinks_with_every_instance() -> None:
+    assert unseen_chance(1, 2, 1) == 0.5
+    assert unseen_chance(1, 2, 3) == 0.125
+    assert unseen_chance(0, 0, 3) is None

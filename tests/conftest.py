@@ -1,0 +1,54 @@
+"""What several test folders share: real parts, small inputs."""
+
+import hashlib
+import subprocess
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kgym.steps import BuildSpec, KernelConfig, StepSpec, TarballSource
+from kgym.storage import LocalStorage
+from kgym.worker import Assignment, Input, StepRun
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def fake_source(tmp_path_factory: pytest.TempPathFactory) -> TarballSource:
+    """The small make tree, as the tarball of a kernel source."""
+    path = tmp_path_factory.mktemp("source") / "linux.tar"
+    subprocess.run(["tar", "-cf", path, "-C", ROOT / "tests", "fakelinux"], check=True, timeout=20)
+    return TarballSource(url=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+@pytest.fixture
+def fake_build(fake_source: TarballSource) -> BuildSpec:
+    """A build of the small make tree."""
+    config = KernelConfig(base="allnoconfig", fragments=["CONFIG_BASE=y\n"])
+    return BuildSpec(source=fake_source, config=config)
+
+
+NewRun = Callable[..., StepRun]
+
+
+@pytest.fixture
+def new_run(tmp_path: Path) -> NewRun:
+    """Make an attempt at a step, as a worker hands it to a handler."""
+
+    def make(spec: StepSpec, inputs: dict[str, Input] | None = None) -> StepRun:
+        lease = uuid.uuid4()
+        folder = tmp_path / "work" / lease.hex
+        folder.mkdir(parents=True)
+        assignment = Assignment(
+            step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec, inputs=inputs or {}
+        )
+        return StepRun(assignment, folder, LocalStorage(tmp_path / "storage"))
+
+    return make
