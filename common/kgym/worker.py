@@ -122,6 +122,11 @@ class StepRun:
         self._progress = None
         return news
 
+    def return_news(self, log: str, progress: Progress | None) -> None:
+        """Take back news that could not be delivered; newer progress stands."""
+        self._unsent.insert(0, log)
+        self._progress = self._progress or progress
+
 
 Handler = Callable[[StepRun], Awaitable[StepResult]]
 
@@ -138,7 +143,7 @@ class Worker:
         folder: Path,
         slots: int = 1,
     ) -> None:
-        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.name = f"{socket.gethostname()}:{os.getpid()}:{'+'.join(handlers)}"
         self._dispatch = dispatch
         self._bus = bus
         self._storage = storage
@@ -167,6 +172,9 @@ class Worker:
             await delivery.ack()
             if assignment is not None:
                 await self._attempt(assignment)
+        except InfrastructureError as error:
+            # Claimed or not, the step comes again: by its lease's end, or by the sweeper.
+            _log.warning("step not taken", step=delivery.message.step_id, error=str(error))
         finally:
             self._slots.release()
 
@@ -218,8 +226,12 @@ class Worker:
             log, progress = run.take_news()
             if log or progress or quiet >= HEARTBEAT_SECONDS:
                 quiet = 0.0
-                if not await self._dispatch.report(run.assignment.lease, log, progress):
-                    return
+                try:
+                    if not await self._dispatch.report(run.assignment.lease, log, progress):
+                        return
+                except InfrastructureError as error:
+                    _log.warning("report not delivered, trying again", error=str(error))
+                    run.return_news(log, progress)
             await asyncio.sleep(REPORT_SECONDS)
             quiet += REPORT_SECONDS
 

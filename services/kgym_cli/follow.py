@@ -1,0 +1,124 @@
+"""Following a job in the terminal: a line for each step, with its progress."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.text import Text
+
+from kgym.client import Client
+from kgym.jobs import JobEvent, JobView
+from kgym_cli.output import people
+
+_UNITS = {"bytes": (1 << 20, "MiB")}
+_STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
+
+
+def follow(client: Client, job: JobView) -> JobView:
+    """Show the job's events until it has finished; return it then.
+
+    A terminal gets bars; anything else gets the job's log as plain lines.
+    """
+    show = _Bars(job) if people.is_terminal else _Lines(people)
+    with show.shown():
+        for event in client.events(job.id):
+            show.event(event)
+    return client.job(job.id)
+
+
+class _Lines:
+    """The job as lines: changes of state, and what the steps log."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        yield
+
+    def event(self, event: JobEvent) -> None:
+        match event.kind:
+            case "state" if event.step is not None:
+                self._console.print(f"step {event.step}: {event.data['state']}", markup=False)
+            case "log":
+                for line in event.data["text"].splitlines():
+                    self._console.print(f"step {event.step}: {line}", markup=False)
+
+
+class _Bars:
+    """The job as one bar for each step."""
+
+    def __init__(self, job: JobView) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:24}"),
+            TextColumn("{task.fields[stage]:24}"),
+            BarColumn(bar_width=30),
+            _Amount(),
+            TimeElapsedColumn(),
+            console=people,
+        )
+        self._tasks: list[TaskID] = [
+            self._progress.add_task(
+                f"{step.number + 1}/{len(job.steps)} {step.kind}",
+                total=None,
+                start=False,
+                stage="",
+                unit="",
+            )
+            for step in job.steps
+        ]
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        with self._progress:
+            yield
+
+    def event(self, event: JobEvent) -> None:
+        if event.step is None:
+            return
+        task = self._tasks[event.step]
+        match event.kind:
+            case "progress":
+                data = event.data
+                self._progress.update(
+                    task,
+                    completed=data["done"],
+                    total=data["total"],
+                    stage=data["stage"],
+                    unit=data["unit"],
+                )
+            case "state":
+                self._state(task, str(event.data["state"]))
+
+    def _state(self, task: TaskID, state: str) -> None:
+        stage = f"[{_STYLES.get(state, 'dim')}]{state}[/]"
+        if state == "running":
+            self._progress.reset(task, start=True, total=None, stage=stage, unit="")
+        elif state in ("succeeded", "failed", "aborted", "skipped"):
+            self._progress.update(task, completed=1, total=1, stage=stage, unit="")
+            self._progress.stop_task(task)
+        else:
+            self._progress.update(task, stage=stage)
+
+
+class _Amount(ProgressColumn):
+    """How much of how much, in the unit of the stage."""
+
+    def render(self, task: Task) -> Text:
+        """Return nothing while there is nothing to count."""
+        unit = task.fields["unit"]
+        if not unit:
+            return Text("")
+        scale, name = _UNITS.get(unit, (1, unit))
+        done = f"{task.completed / scale:,.0f}"
+        total = f"/{task.total / scale:,.0f}" if task.total else ""
+        return Text(f"{done}{total} {name}", style="dim")

@@ -1,0 +1,146 @@
+"""The embedded platform: scheduler, workers and REST interface in one process.
+
+It runs in a thread of its own, so that a command can use it through REST as it
+would use one on another host. SQLite, a local folder and an in-process bus
+stand where the distributed platform has PostgreSQL, GCS and RabbitMQ.
+"""
+
+import asyncio
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from kgym.bug import CONFIGS
+from kgym.bus import InProcessBus
+from kgym.errors import InfrastructureError, UserError
+from kgym.steps import StepKind
+from kgym.storage import LocalStorage
+from kgym.worker import Worker
+from kgym_builder.build import Builder
+from kgym_cli.address import ADDRESS, running
+from kgym_scheduler.api import create_app
+from kgym_scheduler.core import Scheduler
+from kgym_scheduler.database import upgrade
+from kgym_scheduler.server import serve
+from kgym_scheduler.store import Store
+from kgym_vmmanager.reproduce import Reproduce
+
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+
+class Platform:
+    """The embedded platform on a data folder, while the context lasts.
+
+    `port` 0 takes any free one; `url` tells which. Without `work`, jobs are
+    shown and taken, but no step runs.
+    """
+
+    def __init__(self, data: Path, *, port: int = 0, work: bool = True) -> None:
+        self.url = ""
+        self._data = data
+        self._port = port
+        self._work = work
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._started = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="kgym-platform", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        if not self._started.wait(START_SECONDS):
+            self.stop()
+            raise InfrastructureError("platform_slow", f"no start in {START_SECONDS:g} s")
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def wait(self) -> None:
+        """Return when the platform ends by itself, with its error if it has one."""
+        while self._thread.is_alive():
+            self._thread.join(1.0)
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Give back what runs, end every VM and build, and wait until that is done."""
+        if self._loop is not None and self._main is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._main.cancel)
+        self._thread.join(STOP_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
+            self._error = error
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
+        self._data.mkdir(parents=True, exist_ok=True)
+        with _alone(self._data) as lock:
+            bus, storage = InProcessBus(), LocalStorage(self._data / "artifacts")
+            url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
+            await upgrade(url)
+            async with (
+                Scheduler(Store(url), bus, storage, alone=True) as scheduler,
+                serve(create_app(scheduler), port=self._port) as address,
+            ):
+                self.url = address.url
+                _write_address(lock, self.url)
+                self._started.set()
+                async with asyncio.TaskGroup() as group:
+                    for worker in self._workers(scheduler, bus, storage):
+                        group.create_task(worker)
+                    group.create_task(asyncio.Event().wait())
+
+    def _workers(
+        self, scheduler: Scheduler, bus: InProcessBus, storage: LocalStorage
+    ) -> list[Coroutine[Any, Any, None]]:
+        if not self._work:
+            return []
+        cache, folder = self._data / "cache", self._data / "work"
+        build = Builder(cache, CONFIGS / "backports")
+        reproduce = Reproduce(cache)
+        # One build takes all cores; reproduce steps share the host's cores among themselves.
+        slots = os.cpu_count() or 1
+        workers = [
+            Worker(scheduler, bus, storage, {StepKind.BUILD: build}, folder / "build"),
+            Worker(scheduler, bus, storage, {StepKind.REPRODUCE: reproduce}, folder / "vm", slots),
+        ]
+        return [worker.serve() for worker in workers]
+
+
+def _alone(data: Path) -> IO[str]:
+    """Lock the data folder until the file is closed, which the end of the process does too."""
+    file = (data / ADDRESS).open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        url = running(data) or "starting"
+        raise UserError(
+            "data_in_use", f"another platform ({url}) has the data folder {data}"
+        ) from None
+    return file
+
+
+def _write_address(lock: IO[str], url: str) -> None:
+    lock.truncate(0)
+    lock.write(json.dumps({"url": url, "pid": os.getpid()}))
+    lock.flush()

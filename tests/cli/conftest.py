@@ -1,0 +1,72 @@
+"""The command line as a person or a script uses it: a process, its output, its status."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgym.jobs import JobRequest
+from kgym.steps import BuildSpec
+from kgym_cli.platform import Platform
+
+LIMIT = 60
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command answered."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The last line of stdout as JSON."""
+        return json.loads(self.out.splitlines()[-1])
+
+
+Kgym = Callable[..., Answer]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def kgym(data: Path) -> Kgym:
+    """Run `kgym` on a data folder of the test's own."""
+
+    def run(*words: object, stdin: str = "") -> Answer:
+        done = subprocess.run(
+            [sys.executable, "-m", "kgym_cli", *map(str, words)],
+            env={**os.environ, "KGYM_DATA": str(data)},
+            input=stdin,
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=LIMIT,
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def platform(data: Path) -> Iterator[Platform]:
+    """The embedded platform, running."""
+    with Platform(data) as running:
+        yield running
+
+
+@pytest.fixture
+def build_job(fake_build: BuildSpec) -> str:
+    """A job that builds the small make tree, as JSON."""
+    return JobRequest(steps=[fake_build], tags=["small"]).model_dump_json()

@@ -1,0 +1,201 @@
+"""The commands, without a real kernel."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kgym.client import Client
+from kgym.jobs import JobRequest
+from kgym.states import State
+from kgym.steps import BuildSpec, Edit, Patch
+from kgym_cli.platform import Platform
+from tests.cli.conftest import Kgym
+
+LOG = """\
+[    1.0] Run /init as init process
+[    5.1] ==================================================================
+[    5.1] BUG: KASAN: use-after-free in demo_release+0x12/0x40
+[    5.1] Read of size 8 at addr ffff888006b790c8 by task repro/112
+[    5.1] CPU: 0 PID: 112 Comm: repro Not tainted 6.1.0 #3
+[    5.1] Call Trace:
+[    5.1]  <TASK>
+[    5.1]  dump_stack_lvl+0x51/0x66
+[    5.1]  print_report+0x19a/0x487
+[    5.1]  kasan_report+0xe9/0x190
+[    5.1]  demo_release+0x12/0x40
+[    5.1]  __fput+0x1f0/0x8f0
+[    5.1]  </TASK>
+[    5.1] ==================================================================
+"""
+
+
+def test_a_report_is_parsed_to_json(kgym: Kgym, tmp_path: Path) -> None:
+    (tmp_path / "crash.log").write_text(LOG)
+    one = kgym("report", "parse", tmp_path / "crash.log", "--json").json
+    assert one["title"] == "KASAN: use-after-free Read in demo_release"
+    assert set(one) >= {"title", "alt_titles", "type", "corrupted", "report", "frames"}
+    assert "demo_release" in [frame["function"] for frame in one["frames"]]
+
+
+def test_several_logs_give_an_array_in_their_order(kgym: Kgym, tmp_path: Path) -> None:
+    (tmp_path / "crash.log").write_text(LOG)
+    (tmp_path / "calm.log").write_text("[    1.0] Run /init as init process\n")
+    both = kgym("report", "parse", tmp_path / "calm.log", tmp_path / "crash.log", "--json").json
+    assert [one["title"] is None for one in both] == [True, False]
+
+
+def test_the_shipped_bugs_are_listed_and_shown(kgym: Kgym) -> None:
+    names = [one["name"] for one in kgym("bug", "list", "--json").json]
+    assert "watch-queue-filter" in names
+    shown = kgym("bug", "show", "watch-queue-filter", "--json").json
+    assert [step["kind"] for step in shown["job"]["steps"]] == ["build", "reproduce"] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "complaint"),
+    [
+        (["bug", "show", "nope"], 2, "there is no bug `nope`"),
+        (["report", "parse", "/nowhere.log"], 2, "/nowhere.log"),
+        (["bug", "reproduce", "watch-queue-filter", "--fix", "/nowhere"], 2, "/nowhere"),
+        (["job", "show", "7"], 2, "7"),
+        (["nonsense"], 2, "No such command"),
+        (["--server", "http://127.0.0.1:1", "job", "list"], 3, "http://127.0.0.1:1"),
+    ],
+)
+def test_an_error_says_what_and_the_status_whose(
+    kgym: Kgym, words: list[str], status: int, complaint: str
+) -> None:
+    answer = kgym(*words)
+    assert (answer.status, complaint in answer.err) == (status, True), answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_a_job_is_submitted_waited_for_and_listed(kgym: Kgym, build_job: str) -> None:
+    done = kgym("job", "submit", "-", "--wait", "--json", stdin=build_job)
+    assert (done.status, done.json["state"]) == (0, "succeeded"), done.err
+    (listed,) = kgym("job", "list", "--tag", "small", "--json").json
+    assert listed["id"] == done.json["id"]
+    assert "tree" in kgym("job", "log", listed["id"]).out
+
+
+def test_a_job_that_fails_by_the_users_fault_gives_status_2(
+    kgym: Kgym, fake_build: BuildSpec
+) -> None:
+    patch = Patch(edits=[Edit(file="no.c", original="x", replacement="y")])
+    request = JobRequest(steps=[fake_build.model_copy(update={"patches": [patch]})])
+    done = kgym("job", "submit", "-", "--wait", stdin=request.model_dump_json())
+    assert done.status == 2
+    assert "no.c is not in the tree" in done.err
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"steps": []}, "steps"),
+        ({"surprise": 1}, "surprise"),
+        ({"steps": [{"kind": "minimize"}]}, "no worker does `minimize` yet"),
+    ],
+)
+def test_a_bad_job_is_refused_with_the_place(
+    kgym: Kgym, build_job: str, change: dict[str, object], complaint: str
+) -> None:
+    done = kgym("job", "submit", "-", stdin=json.dumps({**json.loads(build_job), **change}))
+    assert (done.status, complaint in done.err) == (2, True), done.err
+
+
+def test_commands_use_the_platform_that_runs(
+    kgym: Kgym, platform: Platform, build_job: str
+) -> None:
+    with Client(platform.url) as client:
+        job = client.submit(JobRequest.model_validate_json(build_job))
+        assert client.wait(job.id).state is State.SUCCEEDED
+    assert [one["id"] for one in kgym("job", "list", "--json").json] == [job.id]
+
+
+def test_a_second_platform_on_the_same_data_is_refused(kgym: Kgym, platform: Platform) -> None:
+    answer = kgym("up", "--port", "0")
+    assert answer.status == 2
+    assert platform.url in answer.err
+
+
+def test_a_port_in_use_is_named(kgym: Kgym, tmp_path: Path) -> None:
+    with Platform(tmp_path / "other") as other:
+        port = httpx.URL(other.url).port
+        answer = kgym("up", "--port", port)
+    assert (answer.status, f"port {port}" in answer.err) == (2, True)
+
+
+def slow_job(fake_build: BuildSpec, marker: str) -> JobRequest:
+    """A job whose build sleeps."""
+    edit = Edit(file="Makefile", original="@objcopy -S $< $@", replacement=f"sleep {marker}")
+    return JobRequest(steps=[fake_build.model_copy(update={"patches": [Patch(edits=[edit])]})])
+
+
+def running(marker: str) -> bool:
+    argv = ["pgrep", "-f", f"^sleep {marker}"]
+    return subprocess.run(argv, check=False, capture_output=True).returncode == 0
+
+
+def test_an_abort_ends_what_runs_within_two_seconds(
+    kgym: Kgym, platform: Platform, fake_build: BuildSpec
+) -> None:
+    with Client(platform.url) as client:
+        job = client.submit(slow_job(fake_build, "7371.1"))
+        wait_for(lambda: running("7371.1"))
+        answer = kgym("job", "abort", job.id, "--json")
+        start = time.monotonic()
+        assert answer.json["state"] == "aborted"
+        wait_for(lambda: not running("7371.1"))
+        assert time.monotonic() - start < 2
+
+
+def test_ctrl_c_leaves_nothing_running_and_the_job_is_resumed(
+    kgym: Kgym, data: Path, fake_build: BuildSpec, tmp_path: Path
+) -> None:
+    # The first run hangs in make; the second finds the job again and goes on with it.
+    request = tmp_path / "job.json"
+    request.write_text(slow_job(fake_build, "7372.1").model_dump_json())
+    command = [sys.executable, "-m", "kgym_cli", "job", "submit", str(request), "--wait"]
+    process = subprocess.Popen(command, env={**os.environ, "KGYM_DATA": str(data)})
+    wait_for(lambda: running("7372.1"))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    assert not running("7372.1")
+    assert list((data / "work").glob("*/*")) == []
+    (job,) = kgym("job", "list", "--json").json
+    assert job["state"] == "queued"
+    with Platform(data) as platform, Client(platform.url) as client:
+        wait_for(lambda: running("7372.1"))
+        assert client.abort(job["id"]).state is State.ABORTED
+
+
+def test_a_killed_platform_loses_no_job(kgym: Kgym, data: Path, fake_build: BuildSpec) -> None:
+    command = [sys.executable, "-m", "kgym_cli", "up", "--port", "0"]
+    process = subprocess.Popen(command, env={**os.environ, "KGYM_DATA": str(data)})
+    wait_for(lambda: kgym("job", "list").status == 0 and (data / "platform.json").exists())
+    submitted = kgym("job", "submit", "-", stdin=slow_job(fake_build, "7373.1").model_dump_json())
+    assert submitted.status == 0
+    wait_for(lambda: running("7373.1"))
+    process.kill()
+    process.wait(10)
+    wait_for(lambda: not running("7373.1"))
+    with Platform(data) as platform, Client(platform.url) as client:
+        wait_for(lambda: running("7373.1"))
+        (job,) = client.jobs()
+        assert client.abort(job.id).state is State.ABORTED
+        assert job.steps[0].attempt == 2
+
+
+def wait_for(condition: Callable[[], bool], limit: float = 30.0) -> None:
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)

@@ -1,0 +1,101 @@
+"""Bug bundles: what they say becomes a job; what is wrong with them is named."""
+
+from pathlib import Path
+
+import pytest
+
+from kgym import bug
+from kgym.errors import UserError
+from kgym.steps import BuildSpec, ReproduceSpec
+
+BUG = """
+title = "KASAN: use-after-free Read in f"
+files = ["kernel/f.c"]
+[kernel]
+tarball = "linux.tar"
+sha256 = "{sha}"
+base = "allnoconfig"
+fragments = ["config.fragment"]
+[reproducer]
+file = "repro.c"
+time = 7
+[regress]
+patch = "regress.patch"
+""".format(sha="0" * 64)
+PATCH = "--- a/kernel/f.c\n+++ b/kernel/f.c\n@@ -1 +1 @@\n-good();\n+bad();\n"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    folder = tmp_path / "my-bug"
+    folder.mkdir()
+    (folder / "bug.toml").write_text(BUG)
+    (folder / "repro.c").write_text("int main(void) { return 0; }\n")
+    (folder / "config.fragment").write_text("CONFIG_NET=y\n")
+    (folder / "regress.patch").write_text(PATCH)
+    return folder
+
+
+def test_a_folder_becomes_a_job_of_four_steps(bundle: Path) -> None:
+    one = bug.load(str(bundle))
+    before, crash, after, survive = one.job(one.fix).steps
+    assert isinstance(before, BuildSpec)
+    assert [patch.diff for patch in before.patches] == [PATCH]
+    assert isinstance(crash, ReproduceSpec)
+    assert (crash.titles, crash.time) == (["KASAN: use-after-free Read in f"], 7)
+    assert isinstance(after, BuildSpec)
+    assert len(after.patches) == 2
+    assert isinstance(survive, ReproduceSpec)
+    assert (survive.build.step, survive.baseline and survive.baseline.step) == (2, 1)
+
+
+def test_without_a_fix_the_reverse_of_the_regression_is_the_fix(bundle: Path) -> None:
+    fix = bug.load(str(bundle)).fix
+    assert fix is not None
+    assert "-bad();\n+good();\n" in (fix.diff or "")
+
+
+def test_a_relative_tarball_lies_in_the_bundle(bundle: Path) -> None:
+    source = bug.load(str(bundle)).build.source
+    assert source.kind == "tarball"
+    assert source.url == str(bundle / "linux.tar")
+
+
+def test_every_shipped_bug_loads_and_shares_one_kernel_and_config() -> None:
+    shipped = [bug.load(name) for name in bug.names()]
+    assert len(shipped) >= 3
+    assert "watch-queue-filter" in bug.names()
+    trees = {one.build.model_copy(update={"patches": []}).model_dump_json() for one in shipped}
+    assert len(trees) == 1
+    assert all(one.fix is not None and one.file.files for one in shipped)
+    assert len({one.file.kind for one in shipped}) >= 3
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UserError, match="watch-queue-filter") as caught:
+        bug.load("no-such-bug")
+    assert caught.value.reason == "no_such_bug"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("time = 7", "tim = 7", "reproducer.tim"),
+        ("time = 7", "time = -1", "reproducer.time"),
+        ("title =", "titel =", "titel"),
+        ('base = "allnoconfig"', "", "base"),
+        ('base = "allnoconfig"', 'base = "maxconfig"', "kernel.own.base"),
+        ('sha256 = "', 'sha256 = "x', "sha256"),
+        ('"repro.c"', '"absent.c"', "absent.c"),
+        ('"regress.patch"', '"absent.patch"', "absent.patch"),
+        ("[kernel]", "[kernel", "bug.toml"),
+        ('[kernel]\ntarball = "linux.tar"', '[kernel]\nuse = "linux-0.1"', "sha256"),
+    ],
+)
+def test_what_is_wrong_with_a_bundle_is_named(
+    bundle: Path, old: str, new: str, complaint: str
+) -> None:
+    (bundle / "bug.toml").write_text(BUG.replace(old, new))
+    with pytest.raises(UserError, match=complaint) as caught:
+        bug.load(str(bundle))
+    assert caught.value.reason == "bad_bundle"

@@ -1,0 +1,76 @@
+"""Cached folders are whole, made once, and made again when they were damaged."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kgym.cache import FolderCache
+
+pytestmark = pytest.mark.anyio
+
+
+class Maker:
+    """Fills an entry, and counts how often."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def __call__(self, folder: Path) -> None:
+        self.calls += 1
+        (folder / "sub").mkdir()
+        (folder / "sub" / "file").write_text("content")
+        await asyncio.sleep(0.05)
+
+
+async def test_an_entry_is_made_once_for_all_that_want_it(tmp_path: Path) -> None:
+    make = Maker()
+    caches = [FolderCache(tmp_path) for _ in range(4)]
+    got = await asyncio.gather(*(cache.get("key", make) for cache in caches))
+    assert make.calls == 1
+    assert sorted(there for _, there in got) == [False, True, True, True]
+    assert {folder for folder, _ in got} == {tmp_path / "key"}
+
+
+async def test_a_failed_make_leaves_nothing_and_is_tried_again(tmp_path: Path) -> None:
+    async def fail(folder: Path) -> None:
+        (folder / "half").write_text("")
+        raise OSError("disk full")
+
+    cache = FolderCache(tmp_path)
+    with pytest.raises(OSError, match="disk full"):
+        await cache.get("key", fail)
+    assert [path.name for path in tmp_path.iterdir()] == [".key.lock"]
+    _, there = await cache.get("key", Maker())
+    assert not there
+
+
+@pytest.mark.parametrize("damage", ["truncate", "remove", "add"])
+async def test_a_damaged_entry_is_made_again(tmp_path: Path, damage: str) -> None:
+    make, cache = Maker(), FolderCache(tmp_path)
+    folder, _ = await cache.get("key", make)
+    file = folder / "sub" / "file"
+    match damage:
+        case "truncate":
+            file.write_text("")
+        case "remove":
+            file.unlink()
+        case "add":
+            (folder / "sub" / "more").write_text("")
+    folder, there = await cache.get("key", make)
+    assert not there
+    assert file.read_text() == "content"
+    assert (await cache.get("key", make))[1]
+
+
+async def test_what_a_killed_process_left_half_made_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".key.part-dead").mkdir()
+    await FolderCache(tmp_path).get("key", Maker())
+    assert not (tmp_path / ".key.part-dead").exists()
+
+
+async def test_a_fresh_entry_replaces_one_that_is_intact(tmp_path: Path) -> None:
+    make, cache = Maker(), FolderCache(tmp_path)
+    await cache.get("key", make)
+    _, there = await cache.get("key", make, fresh=True)
+    assert (there, make.calls) == (False, 2)
