@@ -1,0 +1,105 @@
+"""Real kernels with real bugs: each crashes, and its fix is proven. Minutes each."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgym import bug
+from tests.conftest import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+SYZBOT = ROOT.parent / "shared" / "data" / "syzbot_bugs"
+
+
+def kgym(*words: object) -> tuple[int, dict[str, Any]]:
+    """Run a command on the checkout's own data folder; return its status and its JSON."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kgym_cli", *map(str, words), "--json"],
+        env={**os.environ, "KGYM_DATA": str(ROOT / ".kgym")},
+        stdout=subprocess.PIPE,
+        check=False,
+        text=True,
+        timeout=3600,
+    )
+    return done.returncode, json.loads(done.stdout.splitlines()[-1])
+
+
+def assert_resolved(status: int, outcome: dict[str, Any], titles: list[str]) -> None:
+    before, after = outcome["before"], outcome["after"]
+    assert (before["verdict"], after["verdict"]) == ("same_crash", "no_crash"), outcome
+    assert before["title"] in titles
+    assert before["crashed"] >= 1
+    assert after["completed"] == after["requested"]
+    assert (status, outcome["resolved"]) == (0, True)
+    assert outcome["seconds"]["total"] > 0
+
+
+def test_the_demo_crashes_a_kernel_and_proves_the_fix() -> None:
+    status, outcome = kgym("demo")
+    assert outcome["bug"] == "watch-queue-filter"
+    assert_resolved(status, outcome, [bug.load("watch-queue-filter").file.title])
+
+
+def test_a_wrong_fix_is_shown_to_be_wrong(tmp_path: Path) -> None:
+    # It changes the function, but not what is wrong with it.
+    wrong = tmp_path / "wrong.patch"
+    wrong.write_text(
+        "--- a/kernel/watch_queue.c\n+++ b/kernel/watch_queue.c\n@@ -339,3 +339,3 @@\n"
+        " \tif (filter.nr_filters == 0 ||\n"
+        "-\t    filter.nr_filters > 16 ||\n"
+        "+\t    filter.nr_filters > 15 ||\n"
+        " \t    filter.__reserved != 0)\n"
+    )
+    status, outcome = kgym("demo", "--fix", wrong)
+    assert (outcome["before"]["verdict"], outcome["after"]["verdict"]) == ("same_crash",) * 2
+    assert (status, outcome["resolved"]) == (1, False)
+
+
+def test_a_fix_that_does_not_compile_gives_no_verdict(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.patch"
+    broken.write_text(
+        "--- a/kernel/watch_queue.c\n+++ b/kernel/watch_queue.c\n@@ -340,2 +340,3 @@\n"
+        " \t    filter.nr_filters > 16 ||\n+\t    no_such_variable ||\n"
+        " \t    filter.__reserved != 0)\n"
+    )
+    status, outcome = kgym("demo", "--fix", broken)
+    assert (status, outcome["after"]["verdict"]) == (2, "inconclusive")
+    assert "no_such_variable" in outcome["after"]["reason"]
+
+
+@pytest.mark.parametrize("name", [name for name in bug.names() if name != "watch-queue-filter"])
+def test_a_shipped_bug_crashes_and_its_fix_holds(name: str) -> None:
+    one = bug.load(name)
+    status, outcome = kgym("bug", "reproduce", name)
+    assert_resolved(status, outcome, [one.file.title, *one.file.alt_titles])
+
+
+@pytest.mark.skipif(not SYZBOT.is_dir(), reason="the reference data is not beside the checkout")
+@pytest.mark.skipif(
+    "KGYM_TEST_SYZBOT" not in os.environ,
+    reason="builds a second, larger kernel; set KGYM_TEST_SYZBOT to run it",
+)
+@pytest.mark.parametrize("folder", sorted(SYZBOT.glob("*/")), ids=lambda path: path.name[:8])
+def test_a_syzbot_bug_laid_out_as_a_bundle_crashes_and_its_fix_holds(
+    folder: Path, tmp_path: Path
+) -> None:
+    title = (folder / "title.txt").read_text().strip()
+    for name in ("repro.c", "regress.patch"):
+        shutil.copy(folder / name, tmp_path)
+    shutil.copy(SYZBOT / "config.fragment", tmp_path)
+    (tmp_path / "bug.toml").write_text(
+        f"title = {json.dumps(title)}\n"
+        '[kernel]\npackages = ["linux-source-6.1"]\nbase = "allnoconfig"\n'
+        'fragments = ["config.fragment"]\n'
+        '[reproducer]\nfile = "repro.c"\n'
+        '[regress]\npatch = "regress.patch"\n'
+    )
+    status, outcome = kgym("bug", "reproduce", tmp_path)
+    assert_resolved(status, outcome, [title])
