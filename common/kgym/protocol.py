@@ -1,0 +1,281 @@
+"""Requests to the scheduler and their answers, without network I/O.
+
+A `Call` is a request and the way to read its answer, a `Feed` follows a job's
+events across lost connections, a `Download` collects a file. `kgym.client`
+drives them, blocking or awaiting.
+"""
+
+import hashlib
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import httpx
+from httpx_sse import ServerSentEvent
+from pydantic import BaseModel, TypeAdapter
+
+from kgym.errors import InfrastructureError, KgymError, UserError
+from kgym.jobs import (
+    Artifact,
+    JobEvent,
+    JobFilter,
+    JobPage,
+    JobRequest,
+    JobView,
+    QueueView,
+    WorkerView,
+)
+
+TIMEOUT = httpx.Timeout(60, connect=5)
+"""Seconds; an event stream says at least every 10 that it lives."""
+RECONNECTS = 10
+"""How often in a row a lost connection is taken up again, within about 13 seconds."""
+CHUNK = 1 << 20
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+
+class ApiError(KgymError):
+    """The scheduler answered with this problem document (RFC 9457)."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        known = {"type", "title", "status", "detail", "instance", "reason"}
+        details = {name: value for name, value in problem.items() if name not in known}
+        super().__init__(str(problem["reason"]), str(problem["detail"]), **details)
+        self.status = status
+        self.problem = problem
+
+
+class Refused(ApiError, UserError):
+    """The request cannot be met as it is: no such job, a fault in the request, a conflict."""
+
+
+class ServerFailed(ApiError, InfrastructureError):
+    """The scheduler could not serve the request; it may be repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A request, with further `arguments` for httpx, and what reads its answer."""
+
+    method: str
+    path: str
+    parse: Callable[[httpx.Response], T]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _as(model: type[M]) -> Callable[[httpx.Response], M]:
+    return lambda response: model.model_validate_json(response.content)
+
+
+def _as_list(model: type[M]) -> Callable[[httpx.Response], list[M]]:
+    adapter = TypeAdapter(list[model])  # type: ignore[valid-type]
+    return lambda response: adapter.validate_json(response.content)
+
+
+def submit(request: JobRequest, key: str | None) -> Call[JobView]:
+    """Submit a job, under a key of its own where none is given."""
+    headers = {"Content-Type": "application/json", "Idempotency-Key": key or uuid.uuid4().hex}
+    arguments = {"content": request.model_dump_json(), "headers": headers}
+    return Call("POST", "/jobs", _as(JobView), arguments)
+
+
+def job(job_id: int) -> Call[JobView]:
+    """Show a job."""
+    return Call("GET", f"/jobs/{job_id}", _as(JobView))
+
+
+def page(wanted: JobFilter) -> Call[JobPage]:
+    """Show a page of a list of jobs."""
+    params = wanted.model_dump(mode="json", exclude_none=True)
+    return Call("GET", "/jobs", _as(JobPage), {"params": params})
+
+
+def abort(job_id: int) -> Call[JobView]:
+    """Abort a job."""
+    return Call("POST", f"/jobs/{job_id}/abort", _as(JobView))
+
+
+def restart(job_id: int, from_step: int | None) -> Call[JobView]:
+    """Restart a job."""
+    params = _given(from_step=from_step)
+    return Call("POST", f"/jobs/{job_id}/restart", _as(JobView), {"params": params})
+
+
+def tag(job_id: int, tags: Sequence[str]) -> Call[JobView]:
+    """Replace a job's tags."""
+    return Call("PUT", f"/jobs/{job_id}/tags", _as(JobView), {"json": list(tags)})
+
+
+def log(job_id: int, step: int | None, attempt: int | None) -> Call[str]:
+    """Read a job's log."""
+    params = _given(step=step, attempt=attempt)
+    return Call("GET", f"/jobs/{job_id}/log", lambda r: r.text, {"params": params})
+
+
+def artifacts(job_id: int, step: int) -> Call[list[Artifact]]:
+    """List a step's artifacts."""
+    return Call("GET", f"/jobs/{job_id}/steps/{step}/artifacts", _as_list(Artifact))
+
+
+def workers() -> Call[list[WorkerView]]:
+    """Show the workers."""
+    return Call("GET", "/workers", _as_list(WorkerView))
+
+
+def queues() -> Call[list[QueueView]]:
+    """Show the queues."""
+    return Call("GET", "/queues", _as_list(QueueView))
+
+
+def _given(**params: int | None) -> dict[str, int]:
+    return {name: value for name, value in params.items() if value is not None}
+
+
+def options(base_url: str) -> dict[str, Any]:
+    """Return the arguments for httpx's clients."""
+    url = httpx.URL(base_url)
+    # A proxy of the environment cannot reach this machine's own loopback.
+    loopback = url.host in {"localhost", "127.0.0.1", "::1"}
+    return {"base_url": url.join("/v1"), "timeout": TIMEOUT, "trust_env": not loopback}
+
+
+def checked(response: httpx.Response) -> httpx.Response:
+    """Return the response if it is a good one; raise ApiError. An error has to be read before."""
+    if not response.is_error:
+        return response
+    try:
+        problem = {"reason": "unknown", "detail": response.text, **response.json()}
+    except (ValueError, TypeError):  # not from the scheduler, but from a proxy on the way
+        phrase = HTTPStatus(response.status_code).phrase
+        detail = f"{response.request.url} answered {response.status_code} {phrase}"
+        problem = {"reason": "unexpected_answer", "detail": detail}
+    family = Refused if response.is_client_error else ServerFailed
+    raise family(response.status_code, problem)
+
+
+def unreachable(url: httpx.URL, error: Exception | None) -> InfrastructureError:
+    """Return the error for a server that does not answer."""
+    server = str(url).removesuffix("/").removesuffix("/v1")
+    return InfrastructureError(
+        "scheduler_unreachable",
+        f"no scheduler answers at {server} ({error or 'the connection was closed'}); "
+        "start one with `kgym up`, or name another with `--server URL`",
+        server=server,
+    )
+
+
+@dataclass(slots=True)
+class Retries:
+    """Counts connections that were lost in a row."""
+
+    lost: int = 0
+    connected: bool = False
+
+    def begin(self) -> None:
+        """Note that the server has answered."""
+        self.lost, self.connected = 0, True
+
+    def pause(self, url: httpx.URL, error: Exception | None) -> float:
+        """Return the seconds to wait; raise InfrastructureError where waiting is no use."""
+        self.lost += 1
+        if not self.connected or self.lost > RECONNECTS:
+            raise unreachable(url, error) from error
+        return float(min(2.0, 0.05 * 2**self.lost))
+
+
+class Feed:
+    """A job's events, up to the one that was received last."""
+
+    def __init__(self, job_id: int, last: int) -> None:
+        self.path = f"/jobs/{job_id}/events"
+        self.done = False
+        self.retries = Retries()
+        self._last = last
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the next request."""
+        return {"Accept": "text/event-stream", "Last-Event-ID": str(self._last)}
+
+    def take(self, message: ServerSentEvent) -> JobEvent | None:
+        """Return the event in the message, if it holds one; `done` says that no more will come."""
+        if message.event == "end":
+            self.done = True
+            return None
+        if not message.data:  # httpx-sse makes one of a keep-alive comment, too
+            return None
+        event = JobEvent.model_validate_json(message.data)
+        self._last = event.id
+        return event
+
+
+class Download:
+    """A file on its way: `.NAME.SHA.part` beside its place, until it is whole."""
+
+    def __init__(self, artifact: Artifact, url: str, path: Path) -> None:
+        self.artifact = artifact
+        self.url = url
+        self.retries = Retries()
+        self._path = path
+        self._part = path.with_name(f".{path.name}.{artifact.sha256[:16]}.part")
+        self._part.touch()
+        self._have = self._part.stat().st_size
+
+    @classmethod
+    def of(
+        cls, artifacts: Sequence[Artifact], job_id: int, step: int, name: str, path: Path
+    ) -> "Download":
+        """Begin with the artifact of this name; raise UserError if the step left none."""
+        found = next((artifact for artifact in artifacts if artifact.name == name), None)
+        if found is None:
+            left = ", ".join(artifact.name for artifact in artifacts) or "none"
+            raise UserError(
+                "artifact_not_found",
+                f"step {step} of job {job_id} left no artifact {name!r} (it left: {left})",
+            )
+        return cls(found, f"/jobs/{job_id}/steps/{step}/artifacts/{quote(name, safe='')}", path)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all bytes are here."""
+        return self._have >= self.artifact.size
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the next request: for what is missing, of this very content."""
+        etag = f'"{self.artifact.sha256}"'
+        return {"Range": f"bytes={self._have}-", "If-Range": etag, "Accept-Encoding": "identity"}
+
+    def begin(self, response: httpx.Response) -> None:
+        """Note the answer: one that is not partial begins at the first byte."""
+        self.retries.begin()
+        if response.status_code != HTTPStatus.PARTIAL_CONTENT:
+            self._have = 0
+            os.truncate(self._part, 0)
+
+    def take(self, chunk: bytes) -> None:
+        """Append to what is here."""
+        with self._part.open("ab") as file:
+            file.write(chunk)
+        self._have += len(chunk)
+
+    def finish(self) -> None:
+        """Verify the file and move it into its place; raise InfrastructureError if it is wrong."""
+        with self._part.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        if digest != self.artifact.sha256:
+            self._part.unlink()
+            raise InfrastructureError(
+                "artifact_corrupt",
+                f"{self.artifact.name} arrived with SHA-256 {digest}, not {self.artifact.sha256}; "
+                "download it again",
+            )
+        self._part.replace(self._path)

@@ -1,0 +1,72 @@
+"""Console lines: where they begin, who printed them, what they say without their prefix.
+
+A line of a console may carry, in this order: a note that printk dropped messages, whatever stood
+on the terminal before (a login prompt), a syslog level `<4>`, a time stamp `[  12.345678]`
+(CONFIG_PRINTK_TIME) and the task or CPU that printed it, `[ T123]` or `[ C0]`
+(CONFIG_PRINTK_CALLER); see kernel/printk/printk.c, print_prefix().
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+NO_PREFIX = ""
+"""Context of a line without a time stamp."""
+CONSOLE = "console"
+"""Context of a line whose time stamp does not tell who printed it."""
+MAX_LINE = 2048
+"""Bytes of a line that are read: printk writes up to 1 KiB (LOG_LINE_MAX)."""
+
+_PREFIX = re.compile(
+    r"(?:\*\* [0-9]+ printk messages dropped \*\* ?)?(?:.{0,80}? login: )?(?:<[0-9]+>)?"
+    r"\[ *[0-9]+\.[0-9]+\](?P<caller>\[ *[CT][0-9]+\])? ?"
+)
+_UNCERTAIN = re.compile(r"(?:\[<[0-9a-f]+>\] )?\? +[A-Za-z0-9_.$]+\+0x[0-9a-f]+/[0-9a-f]+")
+_UNRELIABLE = " (unreliable)"
+
+
+class Line(NamedTuple):
+    """One line of the log; `start` and `end` leave out the newline, `text` the prefix."""
+
+    start: int
+    end: int
+    context: str
+    text: str
+    uncertain: bool
+
+    @property
+    def from_cpu(self) -> bool:
+        """Whether an interrupt printed the line ("[ C0]")."""
+        return self.context.lstrip("[ ").startswith("C")
+
+
+def has_caller(context: str) -> bool:
+    """Whether `context` names a task or a CPU."""
+    return context.startswith("[")
+
+
+def read(text: str, offset: int = 0) -> Iterator[Line]:
+    """Yield the lines of `text`, one character a byte, which begins `offset` bytes into the log."""
+    start = 0
+    while start < len(text):
+        stop = text.find("\n", start)
+        stop = len(text) if stop < 0 else stop
+        yield _line(text[start:stop], offset + start)
+        start = stop + 1
+
+
+def _line(raw: str, start: int) -> Line:
+    end = start + len(raw)
+    raw = raw[:MAX_LINE].rstrip("\r")
+    prefix = _PREFIX.match(raw)
+    if prefix is None:
+        return Line(start, end, NO_PREFIX, raw, uncertain=False)
+    text = raw[prefix.end() :]
+    context = prefix["caller"] or CONSOLE
+    # The frame after <EOI> is where the interrupt hit: worth keeping even as a "?" frame.
+    if "<EOI>" not in text:
+        if _UNCERTAIN.search(text):
+            return Line(start, end, context, text, uncertain=True)
+        if text.endswith(_UNRELIABLE):
+            return Line(start, end, context, text[: -len(_UNRELIABLE)], uncertain=True)
+    return Line(start, end, context, text, uncertain=False)

@@ -1,0 +1,136 @@
+"""What a crash report is: its kind, its frames, its place in the log."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class CrashType(StrEnum):
+    """Kind of crash; the values are those of the TYPE header of syzkaller's report corpus."""
+
+    UNKNOWN = ""
+    ATOMIC_SLEEP = "ATOMIC_SLEEP"
+    BUG = "BUG"
+    DOS = "DoS"
+    HANG = "HANG"
+    KASAN_INVALID_FREE = "KASAN-INVALID-FREE"
+    KASAN_NULL_DEREF_READ = "KASAN-NULL-POINTER-DEREFERENCE-READ"
+    KASAN_NULL_DEREF_WRITE = "KASAN-NULL-POINTER-DEREFERENCE-WRITE"
+    KASAN_READ = "KASAN-READ"
+    KASAN_UNKNOWN = "KASAN-UNKNOWN"
+    KASAN_USE_AFTER_FREE_READ = "KASAN-USE-AFTER-FREE-READ"
+    KASAN_USE_AFTER_FREE_WRITE = "KASAN-USE-AFTER-FREE-WRITE"
+    KASAN_WRITE = "KASAN-WRITE"
+    KCSAN_ASSERT = "KCSAN-ASSERT"
+    KCSAN_DATA_RACE = "KCSAN-DATARACE"
+    KCSAN_UNKNOWN = "KCSAN-UNKNOWN"
+    KFENCE_INVALID_FREE = "KFENCE-INVALID-FREE"
+    KFENCE_MEMORY_CORRUPTION = "KFENCE-MEMORY-CORRUPTION"
+    KFENCE_READ = "KFENCE-READ"
+    KFENCE_UNKNOWN = "KFENCE-UNKNOWN"
+    KFENCE_USE_AFTER_FREE_READ = "KFENCE-USE-AFTER-FREE-READ"
+    KFENCE_USE_AFTER_FREE_WRITE = "KFENCE-USE-AFTER-FREE-WRITE"
+    KFENCE_WRITE = "KFENCE-WRITE"
+    KMSAN_INFO_LEAK = "KMSAN-INFO-LEAK"
+    KMSAN_UNINIT_VALUE = "KMSAN-UNINIT-VALUE"
+    KMSAN_UNKNOWN = "KMSAN-UNKNOWN"
+    KMSAN_USE_AFTER_FREE = "KMSAN-USE-AFTER-FREE-READ"
+    LOCKDEP = "LOCKDEP"
+    MEMORY_LEAK = "LEAK"
+    MEMORY_SAFETY_BUG = "MEMORY_SAFETY_BUG"
+    MEMORY_SAFETY_UBSAN = "MEMORY_SAFETY_UBSAN"
+    NULL_DEREF = "NULL-POINTER-DEREFERENCE"
+    REFCOUNT = "REFCOUNT_WARNING"
+    SYZ_FAILURE = "SYZ_FAILURE"
+    UBSAN = "UBSAN"
+    WARNING = "WARNING"
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a kernel stack trace.
+
+    `offset` and `size` are bytes (None where the line has none, as inlined frames do);
+    `file` and `line` are set in symbolised traces; `uncertain` marks a leftover on the stack
+    that the unwinder does not vouch for ("? func", "(unreliable)").
+    """
+
+    function: str
+    offset: int | None = None
+    size: int | None = None
+    file: str | None = None
+    line: int | None = None
+    inlined: bool = False
+    uncertain: bool = False
+    module: str | None = None
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the frame as JSON values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Executor(NamedTuple):
+    """Which program of a syzkaller executor crashed: the process and program numbers."""
+
+    proc: int
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CrashReport:
+    """One crash, read from a console log.
+
+    `start` and `end` are byte offsets in the log: the start of the first line and the end of the
+    last line that announce a crash. `frames` is the crashing stack, `alloc_stack` and
+    `free_stack` what a memory sanitizer prints of the object's past. `corrupted` says that the
+    log is too damaged for the title to be trusted, `corrupted_reason` why; `suppressed` that the
+    crash is noise of the test machine (it ran out of memory, for one).
+    """
+
+    title: str
+    alt_titles: tuple[str, ...]
+    type: CrashType
+    corrupted: bool
+    corrupted_reason: str
+    suppressed: bool
+    panicked: bool
+    frames: tuple[Frame, ...]
+    text: str
+    start: int
+    end: int
+    executor: Executor | None = None
+    task: str | None = None
+    pid: int | None = None
+    cpu: int | None = None
+    guilty_file: str | None = None
+    alloc_stack: tuple[Frame, ...] = ()
+    free_stack: tuple[Frame, ...] = ()
+
+    @property
+    def frame(self) -> str | None:
+        """The function that the title names, None where it names none."""
+        return self.title.rpartition(" in ")[2] if " in " in self.title else None
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the report as JSON values; the report's text stands under "report"."""
+        return {
+            "title": self.title,
+            "alt_titles": list(self.alt_titles),
+            "type": self.type.value,
+            "corrupted": self.corrupted,
+            "corrupted_reason": self.corrupted_reason,
+            "suppressed": self.suppressed,
+            "panicked": self.panicked,
+            "frame": self.frame,
+            "frames": [frame.as_dict() for frame in self.frames],
+            "report": self.text,
+            "start": self.start,
+            "end": self.end,
+            "executor": self.executor._asdict() if self.executor else None,
+            "task": self.task,
+            "pid": self.pid,
+            "cpu": self.cpu,
+            "guilty_file": self.guilty_file,
+            "alloc_stack": [frame.as_dict() for frame in self.alloc_stack],
+            "free_stack": [frame.as_dict() for frame in self.free_stack],
+        }

@@ -1,0 +1,80 @@
+"""Nothing that a console can hold breaks the parser, and reading takes time linear in its size."""
+
+import random
+import time
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgym.report import guilty_file, parse, parse_all
+from kgym.report.rust import demangle
+from tests.report.test_titles import FAMILIES
+
+LOGS = [log.encode() for log, _ in FAMILIES.values()]
+
+
+def mutated(log: bytes, chance: random.Random) -> bytes:
+    lines = log.splitlines(keepends=True)
+    match chance.randrange(6):
+        case 0:
+            return log[chance.randrange(len(log)) :][: chance.randrange(len(log))]
+        case 1:
+            chance.shuffle(lines)
+        case 2:
+            other = chance.choice(LOGS).splitlines(keepends=True)
+            lines = [chance.choice((a, b)) for a, b in zip(lines, other, strict=False)]
+        case 3:
+            data = bytearray(log)
+            for _ in range(20):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            return bytes(data)
+        case 4:
+            lines = [line for line in lines if chance.random() < 0.7]
+        case 5:
+            stamp = b"[    1.5][   T%d] "
+            lines = [stamp % chance.randrange(3) + line for line in lines]
+    return b"".join(lines)
+
+
+def test_damaged_logs_are_read_without_an_error() -> None:
+    chance = random.Random(6)
+    for _ in range(3000):
+        log = mutated(mutated(chance.choice(LOGS), chance) or b"\n", chance)
+        first = parse(log)
+        assert (first is None) == (not parse_all(log))
+        if first:
+            assert 0 <= first.start < first.end <= len(log)
+            assert first.title
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_log(data: bytes) -> None:
+    parse_all(data)
+    parse_all(b"BUG: KASAN: " + data)
+    parse_all(b"WARNING: CPU: 1 PID: 2 at " + data)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=200))
+def test_any_text_is_a_log_a_report_and_a_symbol(text: str) -> None:
+    parse(text)
+    guilty_file(text)
+    demangle("_R" + text)
+
+
+def seconds(log: bytes) -> float:
+    start = time.monotonic()
+    parse(log)
+    return time.monotonic() - start
+
+
+def test_a_large_healthy_log_is_read_at_ten_megabytes_a_second() -> None:
+    line = b"[    1.000000][    T1] EXT4-fs (sda1): mounted filesystem, INFO and warnings off\n"
+    assert seconds(line * 250_000) < 2
+
+
+def test_lines_made_to_slow_patterns_down_do_not() -> None:
+    for unit in (b"WARNING: CPU: ", b"INFO: task ", b"BUG: Dentry ", b"[<00>] ", b"a.", b"BUG:"):
+        assert seconds(b"BUG: x\n" + unit * (500_000 // len(unit))) < 3
+        assert seconds(unit * (500_000 // len(unit)) + b"\n") < 3
