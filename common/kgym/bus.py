@@ -5,6 +5,7 @@ message costs a sweep's delay and a doubled one a refused claim, never a job.
 """
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ class Message:
 
     step_id: int
     kind: StepKind
+    priority: int = 0
+    """Of the job; higher is sooner."""
 
 
 class Delivery(Protocol):
@@ -58,31 +61,46 @@ class Bus(Protocol):
         ...
 
 
+class _Queue:
+    """Messages of one kind: those of higher priority first, then in order of publication."""
+
+    def __init__(self) -> None:
+        self._messages = asyncio.PriorityQueue[tuple[int, int, Message]]()
+        self._numbers = itertools.count()
+
+    def put(self, message: Message) -> None:
+        self._messages.put_nowait((-message.priority, next(self._numbers), message))
+
+    async def get(self) -> Message:
+        _, _, message = await self._messages.get()
+        return message
+
+
 @dataclass(frozen=True, slots=True)
 class _Delivery:
     message: Message
-    queue: asyncio.Queue[Message]
+    queue: _Queue
 
     async def ack(self) -> None:
         """Nothing is left to do: the queue gave the message away."""
 
     async def nack(self) -> None:
-        self.queue.put_nowait(self.message)
+        self.queue.put(self.message)
 
 
 class InProcessBus:
     """Queues in memory, for the embedded platform. What is lost with the process is swept up."""
 
     def __init__(self) -> None:
-        self._queues = {kind: asyncio.Queue[Message]() for kind in StepKind}
+        self._queues = {kind: _Queue() for kind in StepKind}
         self._listeners: set[asyncio.Queue[int]] = set()
 
     async def publish(self, message: Message) -> None:
-        """Append to the queue of the message's kind."""
-        self._queues[message.kind].put_nowait(message)
+        """Put it into the queue of its kind."""
+        self._queues[message.kind].put(message)
 
     async def consume(self, kind: StepKind) -> AsyncIterator[Delivery]:
-        """Take messages in the order of their publication."""
+        """Take messages by priority, then in the order of their publication."""
         queue = self._queues[kind]
         while True:
             yield _Delivery(await queue.get(), queue)

@@ -1,9 +1,9 @@
 """Jobs as they are submitted and shown: the bodies of the REST interface."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, AwareDatetime, Field, field_validator, model_validator
 
 from kgym.states import State
 from kgym.steps import Failure, ReproduceSpec, StepKind, StepRef, StepResult, StepSpec, Strict
@@ -27,7 +27,7 @@ class JobRequest(Strict):
     def _kind_has_a_worker(cls, steps: object) -> object:
         for number, step in enumerate(steps if isinstance(steps, list) else []):
             kind = step.get("kind") if isinstance(step, dict) else None
-            if kind in set(StepKind) - set(KINDS):
+            if isinstance(kind, str) and kind in set(StepKind) - set(KINDS):
                 known = ", ".join(KINDS)
                 raise ValueError(f"step {number}: no worker does `{kind}` yet (there are: {known})")
         return steps
@@ -114,3 +114,54 @@ class JobEvent(Strict):
     kind: str
     at: datetime
     data: dict[str, Any]
+
+
+def _utc(value: datetime) -> datetime:
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("not a time that there is in UTC") from None
+
+
+Instant = Annotated[AwareDatetime, AfterValidator(_utc)]
+
+
+class JobFilter(Strict):
+    """Which jobs a list shows: those that meet every condition given, newest first."""
+
+    state: State | None = None
+    kind: StepKind | None = Field(None, description="jobs with a step of this kind")
+    tag: Tag | None = None
+    created_after: Instant | None = Field(None, description="then or later, with its zone")
+    created_before: Instant | None = Field(None, description="earlier than this")
+    cursor: str | None = Field(
+        None, pattern=r"^[0-9]{1,17}-[0-9]{1,18}$", description="`next` of the page before"
+    )
+    limit: int = Field(50, ge=1, le=200, description="jobs on a page")
+
+
+class RunningStep(Strict):
+    """A step that a worker runs now."""
+
+    job: int
+    step: int
+    kind: StepKind
+    attempt: int
+    started_at: datetime
+
+
+class WorkerView(Strict):
+    """A worker that has claimed a step since the scheduler started, or runs one now."""
+
+    id: str
+    seen_at: datetime
+    running: list[RunningStep]
+
+
+class QueueView(Strict):
+    """The steps of one kind that wait for a worker, or have one."""
+
+    kind: StepKind
+    queued: int
+    running: int
+    oldest_seconds: float | None = Field(description="how long the oldest queued step has waited")

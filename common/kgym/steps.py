@@ -164,8 +164,8 @@ class BuildResult(Strict):
 class StepRef(Strict):
     """A step of this job (`job` left out: an earlier one) or a finished step of another job."""
 
-    job: int | None = None
-    step: int = Field(ge=0)
+    job: int | None = Field(None, ge=1, lt=1 << 63)
+    step: int = Field(ge=0, lt=100)
 
 
 class Reproducer(Strict):

@@ -1,0 +1,152 @@
+"""Errors as problem documents (RFC 9457)."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from kgym.errors import KgymError, UserError
+from kgym_scheduler.refusals import Conflict, NotFound
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class ProblemError(BaseModel):
+    """One of the faults of a request."""
+
+    location: str = Field(description="where it is, e.g. `body.steps.0.compiler` or `query.limit`")
+    message: str
+
+
+class Problem(BaseModel):
+    """What went wrong, in the form of RFC 9457."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "type": "urn:kgymsuite:problem:job_not_found",
+                "title": "Not Found",
+                "status": 404,
+                "detail": "there is no job 7",
+                "instance": "/v1/jobs/7",
+                "reason": "job_not_found",
+                "job": 7,
+            }
+        },
+    )
+
+    type: str = Field(description="`urn:kgymsuite:problem:` and the reason")
+    title: str = Field(description="the status in words")
+    status: int
+    detail: str = Field(description="what happened, to what, and what to do")
+    instance: str = Field(description="the path that was asked for")
+    reason: str = Field(description="the kind of problem as one stable word")
+    errors: list[ProblemError] | None = Field(None, description="each fault of a faulty request")
+
+
+def documented(
+    *statuses: int, answers: dict[int | str, dict[str, Any]] | None = None
+) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of a route: its answers, and its problems beside 422 and 503."""
+    return (answers or {}) | {
+        status: {
+            "description": HTTPStatus(status).phrase,
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for status in sorted({*statuses, 422, 503})
+    }
+
+
+def install(app: FastAPI) -> None:
+    """Let the application answer every error with a problem document."""
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(KgymError, _known)
+    app.add_exception_handler(Exception, _unknown)
+
+
+def problem(
+    request: Request,
+    status: int,
+    reason: str,
+    detail: str,
+    headers: Mapping[str, str] | None = None,
+    **more: object,
+) -> JSONResponse:
+    """Return the answer that describes the problem."""
+    document = {
+        "type": f"urn:kgymsuite:problem:{reason}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "instance": request.url.path,
+        "reason": reason,
+    }
+    extensions = {name: value for name, value in more.items() if name not in document}
+    return JSONResponse(document | extensions, status, headers, MEDIA_TYPE)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    faults = error.errors() if isinstance(error, RequestValidationError) else []
+    errors = [{"location": _location(fault), "message": _message(fault)} for fault in faults]
+    detail = "; ".join(f"{error['location']}: {error['message']}" for error in errors[:5])
+    return problem(request, 422, "invalid_request", detail, errors=errors)
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, HTTPException):
+        raise error
+    reason = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+    detail = f"{error.detail}: {request.method} {request.url.path}"
+    return problem(request, error.status_code, reason, detail, error.headers)
+
+
+async def _known(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, KgymError):
+        raise error
+    return problem(request, _status(error), error.reason, error.message, None, **error.details)
+
+
+async def _unknown(request: Request, _: Exception) -> JSONResponse:
+    # The server gets the error as well, and logs it.
+    detail = "the scheduler failed at this request; its log tells more"
+    return problem(request, 500, "internal_error", detail)
+
+
+def _status(error: KgymError) -> int:
+    match error:
+        case NotFound():
+            return 404
+        case Conflict():
+            return 409
+        case UserError():
+            return 422
+        case _:
+            return 503
+
+
+def _location(fault: Mapping[str, Any]) -> str:
+    return "body" if fault["type"] == "json_invalid" else ".".join(map(str, fault["loc"]))
+
+
+def _message(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "extra_forbidden":
+        return "unknown; it is not one of the fields here"
+    if fault["type"] == "json_invalid":
+        return f"not JSON: {fault['ctx']['error']}"
+    return str(fault["msg"]).removeprefix("Value error, ")
+
+
+def faulty_parameters(faults: Mapping[str, str]) -> RequestValidationError:
+    """Return the error for query parameters, each with its message."""
+    return RequestValidationError(
+        [
+            {"type": "parameter", "loc": ("query", name), "msg": message}
+            for name, message in faults.items()
+        ]
+    )

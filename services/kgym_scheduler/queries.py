@@ -1,0 +1,118 @@
+"""The reading statements; pure."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, and_, func, select, tuple_
+
+from kgym.jobs import JobFilter
+from kgym_scheduler import views
+from kgym_scheduler.tables import QUEUED, RUNNING, events, facets, jobs, steps
+
+JOB_COLUMNS = [
+    jobs.c[name] for name in ("id", "state", "priority", "created_at", "updated_at", "tags")
+]
+STEP_COLUMNS = [
+    column
+    for column in steps.c
+    if column.name
+    not in {"id", "tries", "lease", "lease_until", "not_before", "publish_at", "spec"}
+]
+
+
+def page(wanted: JobFilter) -> Select[Any]:
+    """Return the jobs of one page and, where there is one, the first of the next.
+
+    A tag or a kind is looked up in `facets`, in the order of the list, so that
+    the database stops after one page whatever the number of jobs.
+    """
+    query = select(*JOB_COLUMNS)
+    order = (jobs.c.created_at, jobs.c.id)
+    chosen = [f"{name}:{value}" for name in ("tag", "kind") if (value := getattr(wanted, name))]
+    for number, facet in enumerate(chosen):
+        table = facets.alias(f"facet{number}")
+        query = query.join(table, and_(table.c.job_id == jobs.c.id, table.c.facet == facet))
+        if number == 0:
+            order = (table.c.created_at, table.c.job_id)
+    if wanted.state:
+        query = query.where(jobs.c.state == wanted.state)
+    if wanted.created_after:
+        query = query.where(order[0] >= wanted.created_after)
+    if wanted.created_before:
+        query = query.where(order[0] < wanted.created_before)
+    if wanted.cursor:
+        query = query.where(tuple_(*order) < views.position(wanted.cursor))
+    return query.order_by(*(column.desc() for column in order)).limit(wanted.limit + 1)
+
+
+def steps_of(job_ids: Iterable[int], *, specs: bool = False) -> Select[Any]:
+    """Return the steps of these jobs, sorted by job and number."""
+    columns = [*STEP_COLUMNS, steps.c.spec] if specs else STEP_COLUMNS
+    return (
+        select(*columns)
+        .where(steps.c.job_id.in_(list(job_ids)))
+        .order_by(steps.c.job_id, steps.c.number)
+    )
+
+
+def events_after(job_id: int, last: int, limit: int) -> Select[Any]:
+    """Return the job's next events."""
+    return (
+        select(events)
+        .where(events.c.job_id == job_id, events.c.id > last)
+        .order_by(events.c.id)
+        .limit(limit)
+    )
+
+
+def log_after(
+    job_id: int, last: int, limit: int, step: int | None, attempt: int | None
+) -> Select[Any]:
+    """Return the job's next log events."""
+    query = events_after(job_id, last, limit).where(events.c.kind == "log")
+    if step is not None:
+        query = query.where(events.c.step == step)
+    if attempt is not None:
+        query = query.where(events.c.attempt == attempt)
+    return query
+
+
+def due(now: datetime, limit: int) -> Select[Any]:
+    """Return queued steps whose message has to be sent by `now`."""
+    return (
+        select(steps.c.id, steps.c.kind, steps.c.queued_at, jobs.c.priority)
+        .join(jobs)
+        .where(QUEUED, steps.c.publish_at <= now)
+        .order_by(steps.c.publish_at)
+        .limit(limit)
+    )
+
+
+def expired(now: datetime, limit: int) -> Select[Any]:
+    """Return the leases that have run out."""
+    return (
+        select(steps.c.lease)
+        .where(RUNNING, steps.c.lease_until < now)
+        .order_by(steps.c.lease_until)
+        .limit(limit)
+    )
+
+
+def waiting() -> Select[Any]:
+    """Return the queued steps by kind: how many, since when."""
+    return (
+        select(
+            steps.c.kind, func.count().label("steps"), func.min(steps.c.queued_at).label("since")
+        )
+        .where(QUEUED)
+        .group_by(steps.c.kind)
+    )
+
+
+def running() -> Select[Any]:
+    """Return the running steps."""
+    s = steps.c
+    return select(
+        s.job_id, s.number, s.kind, s.attempt, s.worker, s.started_at, s.lease_until
+    ).where(RUNNING)

@@ -1,0 +1,105 @@
+"""The steps that a step builds on: checked when it is submitted, looked up when it is claimed."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from kgym.errors import UserError
+from kgym.states import State
+from kgym.steps import Failure, ReproduceSpec, StepKind, StepRef, StepSpec
+from kgym.worker import Input
+from kgym_scheduler import views
+from kgym_scheduler.tables import steps
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An input of a step: its name, and the step of `kind` that it comes from."""
+
+    name: str
+    ref: StepRef
+    kind: StepKind
+
+
+def references(spec: StepSpec) -> list[Reference]:
+    """Return the inputs that the step names."""
+    if not isinstance(spec, ReproduceSpec):
+        return []
+    named = [Reference("build", spec.build, StepKind.BUILD)]
+    if spec.baseline is not None:
+        named.append(Reference("baseline", spec.baseline, StepKind.REPRODUCE))
+    return named
+
+
+async def check(connection: AsyncConnection, specs: Sequence[StepSpec]) -> None:
+    """Raise UserError `bad_reference` if a step of another job that is named cannot be used."""
+    named = [
+        (number, reference)
+        for number, spec in enumerate(specs)
+        for reference in references(spec)
+        if reference.ref.job is not None
+    ]
+    if not named:
+        return
+    found = await _find(connection, ((r.ref.job or 0, r.ref.step) for _, r in named))
+    errors = []
+    for number, reference in named:
+        step = found.get((reference.ref.job or 0, reference.ref.step))
+        if complaint := _complaint(reference, step):
+            errors.append({"location": f"body.steps.{number}.{reference.name}", **complaint})
+    if errors:
+        message = "; ".join(error["message"] for error in errors)
+        raise UserError("bad_reference", message, errors=errors)
+
+
+async def resolve(
+    connection: AsyncConnection, job_id: int, spec: StepSpec
+) -> dict[str, Input] | Failure:
+    """Return the inputs of a step of this job, or why one is missing."""
+    named = references(spec)
+    if not named:
+        return {}
+    places = {r.name: (r.ref.job or job_id, r.ref.step) for r in named}
+    found = await _find(connection, places.values())
+    inputs = {}
+    for name, (job, number) in places.items():
+        step = found.get((job, number))
+        if step is None or step.state != State.SUCCEEDED:
+            return Failure(
+                cause="user",
+                reason="input_missing",
+                message=f"the input `{name}`, step {number} of job {job}, "
+                f"is {step.state if step else 'gone'}; it has to have succeeded",
+                details={"input": name, "job": job, "step": number},
+            )
+        inputs[name] = Input(
+            result=views.RESULT.validate_json(step.result),
+            artifacts=views.ARTIFACTS.validate_json(step.artifacts),
+        )
+    return inputs
+
+
+def _complaint(reference: Reference, step: Row[*tuple[Any, ...]] | None) -> dict[str, str] | None:
+    where = f"step {reference.ref.step} of job {reference.ref.job}"
+    if step is None:
+        return {"message": f"there is no {where}"}
+    if step.kind != reference.kind:
+        return {"message": f"{where} is a `{step.kind}` step, not a `{reference.kind}` step"}
+    if step.state != State.SUCCEEDED:
+        return {"message": f"{where} is {step.state}; it has to have succeeded"}
+    return None
+
+
+async def _find(
+    connection: AsyncConnection, places: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], Row[*tuple[Any, ...]]]:
+    s = steps.c
+    rows = await connection.execute(
+        select(s.job_id, s.number, s.kind, s.state, s.result, s.artifacts).where(
+            tuple_(s.job_id, s.number).in_(list(places))
+        )
+    )
+    return {(row.job_id, row.number): row for row in rows.all()}

@@ -1,0 +1,97 @@
+"""The HTTP server, within this process."""
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import uvicorn
+from fastapi import FastAPI
+
+from kgym.errors import UserError
+from kgym_scheduler.core import Scheduler
+
+LOOPBACK = "127.0.0.1"
+GRACE_SECONDS = 1
+"""How long open requests may take once the server stops; event streams end at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server listens."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The base URL for clients."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+@contextlib.asynccontextmanager
+async def serve(app: FastAPI, host: str = LOOPBACK, port: int = 0) -> AsyncIterator[Address]:
+    """Serve the application as long as the context lasts; port 0 takes a free one.
+
+    Raises UserError `port_in_use` or `cannot_listen`. Signals are the caller's business.
+    """
+    listener = _listen(host, port)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+    )
+    task = asyncio.create_task(server.serve([listener]))
+    try:
+        await server.ready.wait()
+        yield Address(host, listener.getsockname()[1])
+    finally:
+        scheduler: Scheduler = app.state.scheduler
+        scheduler.hang_up()
+        server.should_exit = True
+        await asyncio.shield(task)
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone: workers in this process have to hear of them too."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        finally:
+            self.ready.set()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(
+                "port_in_use",
+                f"port {port} of {host} is in use by another program; "
+                "stop that, or choose another port (0 takes any that is free)",
+                host=host,
+                port=port,
+            ) from error
+        message = f"cannot listen on {host}, port {port}: {error}"
+        raise UserError("cannot_listen", message, host=host, port=port) from error
+    return listener

@@ -1,0 +1,58 @@
+"""Archives of the `newc` cpio format, which the kernel unpacks at boot. Pure.
+
+Format: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
+"""
+
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of the archive: owned by root, with the time 0.
+
+    `mode` holds type and permissions; `data` is a file's content or a link's
+    target; `device` is the (major, minor) of a device node.
+    """
+
+    path: str
+    mode: int
+    data: bytes = b""
+    device: tuple[int, int] = (0, 0)
+
+
+def folder(path: str, permissions: int = 0o755) -> Entry:
+    """Return a folder; it has to come before what is in it."""
+    return Entry(path, stat.S_IFDIR | permissions)
+
+
+def file(path: str, data: bytes, permissions: int = 0o644) -> Entry:
+    """Return a regular file."""
+    return Entry(path, stat.S_IFREG | permissions, data)
+
+
+def symlink(path: str, target: str) -> Entry:
+    """Return a symbolic link."""
+    return Entry(path, stat.S_IFLNK | 0o777, target.encode())
+
+
+def character_device(path: str, major: int, minor: int) -> Entry:
+    """Return the node of a character device."""
+    return Entry(path, stat.S_IFCHR | 0o600, device=(major, minor))
+
+
+def archive(entries: Iterable[Entry]) -> bytes:
+    """Return the archive of the entries, in their order, with its trailer."""
+    parts = [part for number, entry in enumerate(entries, 1) for part in _pack(number, entry)]
+    return b"".join([*parts, *_pack(0, Entry("TRAILER!!!", 0))])
+
+
+def _pack(number: int, entry: Entry) -> Iterator[bytes]:
+    name = entry.path.encode() + b"\0"
+    major, minor = entry.device
+    # inode, mode, uid, gid, links, time, size, device of the file system, of the node, name, sum
+    fields = (number, entry.mode, 0, 0, 1, 0, len(entry.data), 0, 0, major, minor, len(name), 0)
+    header = b"070701" + b"".join(b"%08x" % field for field in fields) + name
+    yield header + bytes(-len(header) % 4)
+    yield entry.data + bytes(-len(entry.data) % 4)

@@ -1,0 +1,198 @@
+"""One VM's life: boot, SSH, copy, run, watch, outcome."""
+
+import asyncio
+import contextlib
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Coroutine
+
+from kgym import sandbox
+from kgym.report import CrashReport, parse
+from kgym.steps import InstanceResult, Outcome
+from kgym_vmmanager.accelerator import Probed
+from kgym_vmmanager.console import Console
+from kgym_vmmanager.plan import LIMITS, Ended, Ending, Plan
+from kgym_vmmanager.qemu import Vm, qemu_arguments
+from kgym_vmmanager.rootfs import READY
+from kgym_vmmanager.session import PROGRAM, Session
+from kgym_vmmanager.ssh import ConnectionLost, Ssh
+
+_POLL_SECONDS = 0.05
+_COPY_SECONDS = 120.0
+_QUIET_SECONDS = 1.0
+"""A console that is silent for so long has said all of a report that has no end marker."""
+_SETTLE_SECONDS = {False: 5.0, True: 15.0}
+"""How long a report is waited for at most, by whether the kernel panicked."""
+
+
+class Instance:
+    """Instance `number` of a plan; its files are named after `name`.
+
+    `on_time` hears for how many seconds the reproducer has been running.
+    """
+
+    def __init__(
+        self, plan: Plan, probed: Probed, number: int, name: str, on_time: Callable[[float], None]
+    ) -> None:
+        argv = qemu_arguments(plan.shape, probed)
+        self.command = shlex.join(argv)
+        self.report: CrashReport | None = None
+        self.console = Console(plan.folder / f"console-{name}.log")
+        self.output = Console(plan.folder / f"reproducer-{name}.log")
+        self._plan = plan
+        self._argv = argv
+        self._number = number
+        self._folder = plan.folder / f"vm-{name}"
+        self._limits = LIMITS[probed.accelerator]
+        self._session = Session(plan.seconds, self._limits, self.console, self.output, on_time)
+        self._running = False
+        self._boot_seconds: float | None = None
+        self._verdict_lag: float | None = None
+
+    async def live(self) -> Ending:
+        """Go through the VM's life; raises InfrastructureError if QEMU or the disk fails."""
+        try:
+            await asyncio.to_thread(self._furnish)
+            async with Vm.running(self._argv, self._folder, self.console.feed) as vm:
+                return await _first(self._trouble(vm), self._work(vm))
+        finally:
+            sandbox.remove(self._folder)
+            self.console.close()
+            self.output.close()
+
+    def result(self, ending: Ending) -> InstanceResult:
+        """Return what is known of the instance, which ended so."""
+        return InstanceResult(
+            number=self._number,
+            outcome=ending.outcome,
+            detail=ending.detail,
+            boot_seconds=self._boot_seconds,
+            run_seconds=round(self._session.seconds, 2) if self._running else None,
+            # The runner's word of the first run may have been lost in the crash.
+            runs=max(self._session.runs, int(ending.outcome is Outcome.CRASH)),
+            title=self._title(self.report) if self.report else None,
+            verdict_lag=self._verdict_lag,
+        )
+
+    def _title(self, report: CrashReport) -> str:
+        names = (report.title, *report.alt_titles)
+        return next((name for name in names if name in self._plan.titles), report.title)
+
+    def _furnish(self) -> None:
+        sandbox.prepare(self._folder)
+        files = {"kernel": self._plan.kernel, "initrd": self._plan.image.initrd}
+        for name, source in files.items():
+            try:
+                os.link(source, self._folder / name)
+            except OSError:  # on another file system
+                shutil.copyfile(source, self._folder / name)
+
+    # --- what may happen at any time ------------------------------------------------------
+
+    async def _trouble(self, vm: Vm) -> Ending:
+        """Wait for a crash, a reset, or the end of QEMU."""
+        died = asyncio.create_task(vm.died())
+        try:
+            while True:
+                for source in (self.console, self.output):
+                    if source.error:
+                        raise source.error
+                    if source.watch.crash_seen and (ending := await self._settle(source)):
+                        return ending
+                if died.done():
+                    raise died.result()
+                if vm.stopped.is_set():
+                    return await self._stopped(vm)
+                await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            died.cancel()
+
+    async def _settle(self, source: Console) -> Ending | None:
+        """Wait for the rest of a report; None if it is none that ends the instance."""
+        watch, begin = source.watch, time.monotonic()
+        while not watch.complete and time.monotonic() - source.last < _QUIET_SECONDS:
+            if time.monotonic() - begin > _SETTLE_SECONDS[watch.panicked]:
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+        report = await asyncio.to_thread(parse, watch.log)
+        if report is None or (report.suppressed and not watch.panicked):
+            source.watch_anew()
+            return None
+        self.report = report
+        if not self._running:
+            return Ending(Outcome.BOOT_FAILED, f"it crashed while booting: {report.title}")
+        if report.suppressed:
+            return Ending(Outcome.HUNG, f"the guest gave up, not for a bug: {report.title}")
+        self._verdict_lag = round(time.monotonic() - source.last, 3)
+        return Ending(Outcome.CRASH, self._title(report))
+
+    async def _stopped(self, vm: Vm) -> Ending:
+        await asyncio.sleep(_POLL_SECONDS)  # for what is left in the pipe
+        if self.console.watch.crash_seen and (ending := await self._settle(self.console)):
+            return ending
+        words = self.console.last_lines()
+        detail = f"the guest stopped ({vm.why_stopped}); its last words: {words}"
+        if not self._running:
+            return Ending(Outcome.BOOT_FAILED, detail, retry=True)
+        return Ending(Outcome.REBOOTED, detail)
+
+    # --- the way of a guest without trouble -----------------------------------------------
+
+    async def _work(self, vm: Vm) -> Ending:
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def connect(limit: float) -> Ssh:
+                image = self._plan.image
+                link = Ssh.connected(vm.port, image.host_key, image.client_key, limit)
+                return await stack.enter_async_context(link)
+
+            try:
+                ssh = await self._boot(connect)
+                await self._copy(ssh)
+                self.console.watch_anew()  # what crashes from here on is the reproducer's doing
+                self._running = True
+                return await self._session.run(ssh, lambda: connect(self._limits.reconnect))
+            except Ended as end:
+                return end.ending
+
+    async def _boot(self, connect: Callable[[float], Coroutine[None, None, Ssh]]) -> Ssh:
+        start, limit = time.monotonic(), self._limits.boot
+        while not self.console.has_seen(READY):
+            if time.monotonic() - start > limit:
+                words = self.console.last_lines()
+                detail = f"not booted after {limit:g} s; its last words: {words}"
+                raise Ended(Outcome.BOOT_FAILED, detail, retry=True)
+            await asyncio.sleep(_POLL_SECONDS)
+        try:
+            ssh = await connect(max(1.0, limit - (time.monotonic() - start)))
+        except ConnectionLost as error:
+            detail = f"booted, but SSH did not answer within {limit:g} s: {error}"
+            raise Ended(Outcome.BOOT_FAILED, detail, retry=True) from error
+        self._boot_seconds = round(time.monotonic() - start, 2)
+        return ssh
+
+    async def _copy(self, ssh: Ssh) -> None:
+        program = await asyncio.to_thread(self._plan.program.read_bytes)
+        command = f"cat >{PROGRAM} && chmod 755 {PROGRAM}"
+        try:
+            status, said = await ssh.run(command, stdin=program, limit=_COPY_SECONDS)
+        except ConnectionLost as error:
+            detail = f"while the reproducer was copied: {error}"
+            raise Ended(Outcome.SSH_LOST, detail, retry=True) from error
+        if status != 0:
+            why = said.decode(errors="replace").strip()
+            raise Ended(Outcome.START_FAILED, f"cannot copy the reproducer: {why}")
+
+
+async def _first(*ways: Coroutine[None, None, Ending]) -> Ending:
+    """Return the ending that comes first; of several at once, that of the first argument."""
+    tasks = [asyncio.create_task(way) for way in ways]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task.done()).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

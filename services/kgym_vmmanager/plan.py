@@ -1,0 +1,57 @@
+"""What the instances of a step have in common, and how one ends."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym.steps import Outcome, VmShape
+from kgym_vmmanager.accelerator import Accelerator
+from kgym_vmmanager.rootfs import GuestImage
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds: for a boot, without a sign of life, for a lost guest to answer again,
+    and for the kernel's watchdogs to report what hangs.
+    """
+
+    boot: float
+    silence: float
+    reconnect: float
+    watchdog: float
+
+
+# The slowest watchdog is the hung task detector: two periods of 120 s.
+LIMITS = {
+    Accelerator.KVM: Limits(boot=60, silence=20, reconnect=20, watchdog=250),
+    Accelerator.TCG: Limits(boot=180, silence=45, reconnect=45, watchdog=250),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Boot `kernel` with the guest image and run `program` for `seconds`, files in `folder`."""
+
+    folder: Path
+    image: GuestImage
+    kernel: Path
+    program: Path
+    shape: VmShape
+    seconds: float
+    titles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an instance ended; `retry` says whether another attempt may end better."""
+
+    outcome: Outcome
+    detail: str = ""
+    retry: bool = False
+
+
+class Ended(Exception):
+    """Takes the ending of an instance up to where its life is led."""
+
+    def __init__(self, outcome: Outcome, detail: str, *, retry: bool = False) -> None:
+        super().__init__(detail)
+        self.ending = Ending(outcome, detail, retry)

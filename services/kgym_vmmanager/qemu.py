@@ -1,0 +1,182 @@
+"""One QEMU process: its command line, its console, its monitor, its end."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from qemu.qmp import EventListener, QMPClient, QMPError
+
+from kgym import proc
+from kgym.errors import InfrastructureError
+from kgym.steps import VmShape
+from kgym_vmmanager.accelerator import QEMU, Accelerator, Probed
+from kgym_vmmanager.jail import confined
+
+FOLDER = "/vm"
+"""Where the confined QEMU sees its VM's folder, which holds `kernel` and `initrd`."""
+
+_START_SECONDS = 30.0
+_MONITOR_SECONDS = 10.0
+_SAID_BYTES = 1000
+
+# The report stays the last thing on the console, and the guest as the crash left it.
+_PANIC = "panic_on_warn=1 oops=panic kasan.fault=panic panic=0"
+# Emulated CPUs are slow enough to look stuck to limits that are made for real ones (seconds).
+_SLOW = (
+    "watchdog_thresh=60 workqueue.watchdog_thresh=140"
+    " rcupdate.rcu_cpu_stall_timeout=100 rcupdate.rcu_exp_cpu_stall_timeout=100000"
+)
+
+logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)  # it logs each lost connection
+
+
+def kernel_command_line(shape: VmShape, probed: Probed) -> str:
+    """Return the kernel's command line; what the shape appends comes last, and so wins."""
+    words = ["console=ttyS0", _PANIC, "nokaslr", "net.ifnames=0"]
+    if probed.accelerator is Accelerator.TCG:
+        words.append(_SLOW)
+        if probed.tsc_khz:  # else the guest measures it, which goes wrong on a busy host
+            words.append(f"tsc=reliable tsc_early_khz={probed.tsc_khz}")
+    if shape.cpus == 1:
+        words.append("acpi=off")  # measured: the boot takes 2.8 s instead of 9.4 s under TCG
+    return " ".join([*words, *shape.append.split()])
+
+
+def qemu_arguments(shape: VmShape, probed: Probed) -> list[str]:
+    """Return QEMU's command line for a VM whose folder is mounted on FOLDER.
+
+    The guest reaches nothing; the host reaches its port 22 through a port
+    that the host's kernel chooses. A guest that resets stops. With ACPI, `pc`
+    takes 6 s longer to boot under TCG than `q35` (measured; its interrupt links).
+    """
+    return [
+        *(QEMU, "-no-user-config", "-nodefaults", "-nographic", "-display", "none"),
+        *("-machine", "pc" if shape.cpus == 1 else "q35", "-no-reboot", "-no-shutdown"),
+        *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
+        *(*probed.accelerator.arguments, "-smp", str(shape.cpus), "-m", str(shape.memory)),
+        *("-kernel", f"{FOLDER}/kernel", "-initrd", f"{FOLDER}/initrd"),
+        *("-append", kernel_command_line(shape, probed)),
+        *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
+        *("-chardev", f"socket,id=monitor,path={FOLDER}/monitor,server=on,wait=off"),
+        *("-mon", "chardev=monitor,mode=control"),
+        *("-netdev", "user,id=net,restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:0-:22"),
+        *("-device", "virtio-net-pci,netdev=net,romfile="),
+        *("-device", "virtio-rng-pci", "-device", "vmcoreinfo"),
+    ]
+
+
+class Vm:
+    """A running QEMU. `stopped` is set when the guest resets or powers off."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.stopped = asyncio.Event()
+        self.why_stopped = ""
+        self.port = 0
+        self._process = process
+        self._monitor = QMPClient("vm")
+        self._said = b""
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(
+        cls, argv: list[str], folder: Path, on_console: Callable[[bytes], None]
+    ) -> "AsyncIterator[Vm]":
+        """Start QEMU with `argv` of `qemu_arguments`; kill it at the end of the block.
+
+        Raises InfrastructureError if it does not start.
+        """
+        vm = cls(await proc.spawn(confined(argv, folder, FOLDER)))
+        console = asyncio.create_task(vm._read_console(on_console))
+        events: asyncio.Task[None] | None = None
+        try:
+            await vm._open_monitor(folder)
+            events = asyncio.create_task(vm._obey_events())
+            yield vm
+        finally:
+            await proc.kill(vm._process)
+            for task in filter(None, (console, events)):
+                task.cancel()
+            await asyncio.gather(*filter(None, (console, events)), return_exceptions=True)
+            with contextlib.suppress(QMPError, OSError, EOFError, TimeoutError):
+                async with asyncio.timeout(1):
+                    await vm._monitor.disconnect()
+
+    async def died(self) -> InfrastructureError:
+        """Wait for the process to end, which it does not do by itself; return what it said."""
+        status = await self._process.wait()
+        said = " ".join(self._said.decode(errors="replace").split())
+        return InfrastructureError(
+            "qemu_died", f"QEMU ended with status {status}: {said}", status=status
+        )
+
+    async def _read_console(self, on_console: Callable[[bytes], None]) -> None:
+        assert self._process.stdout is not None
+        while chunk := await self._process.stdout.read(1 << 16):
+            self._said = (self._said + chunk)[-_SAID_BYTES:]
+            on_console(chunk)
+
+    async def _open_monitor(self, folder: Path) -> None:
+        connected = asyncio.create_task(self._connect(folder))
+        died = asyncio.create_task(self.died())
+        try:
+            await asyncio.wait(
+                {connected, died}, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            if died.done():
+                raise died.result()
+            if not connected.done():
+                raise InfrastructureError(
+                    "qemu_silent", f"QEMU's monitor did not answer within {_START_SECONDS:g} s"
+                )
+            connected.result()
+        finally:
+            for task in (connected, died):
+                task.cancel()
+            await asyncio.gather(connected, died, return_exceptions=True)
+
+    async def _connect(self, folder: Path) -> None:
+        while True:
+            try:
+                link = _connected(folder / "monitor")
+                break
+            except (FileNotFoundError, ConnectionRefusedError):
+                await asyncio.sleep(0.05)
+        await self._monitor.connect(link)
+        usernet = await self._command("info usernet")
+        match = re.search(r"HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", usernet)
+        if match is None:
+            raise InfrastructureError("no_port", f"QEMU forwards no port: {usernet}")
+        self.port = int(match[1])
+
+    async def _command(self, line: str) -> str:
+        async with asyncio.timeout(_MONITOR_SECONDS):
+            answer = await self._monitor.execute("human-monitor-command", {"command-line": line})
+        return str(answer)
+
+    async def _obey_events(self) -> None:
+        listener = EventListener(("SHUTDOWN",))
+        with self._monitor.listen(listener):
+            async for event in listener:
+                data = event.get("data")
+                self.why_stopped = str(data.get("reason")) if isinstance(data, dict) else ""
+                self.stopped.set()
+
+
+def _connected(path: Path) -> socket.socket:
+    """Connect to a Unix socket, whose path may be longer than the 107 bytes of an address."""
+    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        link.connect(f"/proc/self/fd/{folder}/{path.name}")
+    except BaseException:
+        link.close()
+        raise
+    finally:
+        os.close(folder)
+    link.setblocking(False)
+    return link

@@ -1,0 +1,58 @@
+"""What the guest's runner says on its stdout; its side is guest/run.c. Pure."""
+
+from dataclasses import dataclass
+
+LINE_LIMIT = 256
+
+
+@dataclass(slots=True)
+class RunnerLog:
+    """The state of the runner, from its lines so far.
+
+    Of the `runs` started, `quick` failed within a second; `failed` is the error
+    number of a program that cannot be executed, `stuck` the number of
+    processes that did not die; `last_end` says how the last run ended;
+    `lines` grows with every sign of life.
+    """
+
+    runs: int = 0
+    quick: int = 0
+    lines: int = 0
+    over: bool = False
+    failed: int | None = None
+    stuck: int = 0
+    last_end: str = ""
+    _rest: bytes = b""
+
+    def feed(self, data: bytes) -> None:
+        """Add what was printed next, cut anywhere; lines that the runner cannot say are ignored."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-LINE_LIMIT:]
+        for line in lines:
+            if self._take(line.decode("ascii", "replace").split()):
+                self.lines += 1
+
+    def _take(self, words: list[str]) -> bool:
+        match words:
+            case [("tick" | "over") as word, *numbers] if _are_numbers(numbers, 2):
+                self.runs, self.quick = int(numbers[0]), int(numbers[1])
+                self.over = self.over or word == "over"
+            case ["end", run, ("exit" | "signal") as how, value, ms] if _are_numbers(
+                [run, value, ms], 3
+            ):
+                self.runs = max(self.runs, int(run))
+                what = "exit status" if how == "exit" else "signal"
+                self.last_end = f"{what} {value} after {int(ms) / 1000:g} s"
+            case ["failed", number] if _are_numbers([number], 1):
+                self.failed = int(number)
+            case ["stuck", count] if _are_numbers([count], 1):
+                self.stuck = int(count)
+            case _:
+                return False
+        return True
+
+
+def _are_numbers(words: list[str], count: int) -> bool:
+    return len(words) == count and all(
+        word.isascii() and word.isdigit() and len(word) < 16 for word in words
+    )

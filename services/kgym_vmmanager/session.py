@@ -1,0 +1,148 @@
+"""Running the reproducer in a guest that has booted, for the whole time."""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+
+from kgym.steps import Outcome
+from kgym_vmmanager.console import Console
+from kgym_vmmanager.plan import Ended, Ending, Limits
+from kgym_vmmanager.rootfs import RUNNER
+from kgym_vmmanager.runner import RunnerLog
+from kgym_vmmanager.ssh import ConnectionLost, Ssh, Stream
+
+PROGRAM = "/kgym/reproducer"
+"""Where the guest has the reproducer."""
+
+_FOLDER = "/tmp/run"  # noqa: S108 - the guest's
+_CALL_SECONDS = 60.0
+_READ_SECONDS = 0.25
+_GRACE_SECONDS = 2.0
+"""How long a crash may take to show up on the console, after something else showed."""
+_RESTARTS = 20
+_EARLY_SECONDS = 30.0
+"""A program whose every run failed at once is given up after so long."""
+
+
+class Session:
+    """Runs the reproducer for `seconds` by the host's clock.
+
+    A program that kills our runner (`kill(-1)`) may go on: another runner is
+    started, as long as the guest answers. `on_time` hears the seconds so far.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        limits: Limits,
+        console: Console,
+        output: Console,
+        on_time: Callable[[float], None],
+    ) -> None:
+        self._wanted = seconds
+        self._limits = limits
+        self._console = console
+        self._output = output
+        self._on_time = on_time
+        self._log = RunnerLog()
+        self._lives: list[tuple[float, RunnerLog]] = []  # of runners that were killed
+        self._begin = self._heard = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long the reproducer has been running, up to the last sign of life."""
+        return sum(seconds for seconds, _ in self._lives) + self._heard - self._begin
+
+    @property
+    def runs(self) -> int:
+        """How often it was started."""
+        return self._log.runs + sum(log.runs for _, log in self._lives)
+
+    async def run(self, ssh: Ssh, reconnect: Callable[[], Awaitable[Ssh]]) -> Ending:
+        """Run the reproducer to the end of its time; raises Ended if that does not come."""
+        for life in range(_RESTARTS + 1):
+            try:
+                await self._follow(ssh, f"{_FOLDER}-{life}")
+                return await self._check_alive(ssh)
+            except ConnectionLost as error:
+                lost = error
+            await asyncio.sleep(_GRACE_SECONDS)  # a crash would explain it
+            self._lives.append((self._heard - self._begin, self._log))
+            self._begin = self._heard = 0.0
+            self._log = RunnerLog()
+            try:
+                ssh = await reconnect()
+            except ConnectionLost:
+                break
+        raise Ended(Outcome.SSH_LOST, f"after {self.seconds:.0f} s: {lost}", retry=True)
+
+    async def _follow(self, ssh: Ssh, folder: str) -> None:
+        """Follow one runner until the time is over; raises Ended or ConnectionLost."""
+        stream = await ssh.start(f"{RUNNER} {folder} {PROGRAM}", _CALL_SECONDS)
+        self._begin = self._heard = sign_of_life = time.monotonic()
+        finishing = False
+        while not self._log.over:
+            if await self._listen(stream) or time.monotonic() - self._console.last < 1:
+                sign_of_life = time.monotonic()
+            if time.monotonic() - sign_of_life > self._limits.silence:
+                await self._wait_for_watchdog(stream)
+                sign_of_life = time.monotonic()
+            if not finishing and self._is_enough():
+                finishing = True
+                await stream.finish()
+        self._judge_runs()
+        if self._log.stuck:
+            await asyncio.sleep(self._limits.watchdog)
+            detail = f"{self._log.stuck} processes of the reproducer cannot be killed"
+            raise Ended(Outcome.HUNG, detail)
+
+    async def _listen(self, stream: Stream) -> bool:
+        """Take in what the runner says; return whether it said anything."""
+        lines = self._log.lines
+        out, err, more = await stream.read(_READ_SECONDS)
+        self._log.feed(out)
+        self._output.feed(err)
+        if self._log.failed is not None:
+            why = os.strerror(self._log.failed)
+            raise Ended(Outcome.START_FAILED, f"the reproducer cannot be executed: {why}")
+        if not more and not self._log.over:
+            raise ConnectionLost("the runner ended before its time")
+        if self._log.lines == lines:
+            return False
+        self._heard = time.monotonic()
+        self._on_time(min(self.seconds, self._wanted))
+        return True
+
+    def _is_enough(self) -> bool:
+        early = self._failed_at_once and self.seconds >= _EARLY_SECONDS
+        return early or self.seconds >= self._wanted
+
+    @property
+    def _failed_at_once(self) -> bool:
+        quick = self._log.quick + sum(log.quick for _, log in self._lives)
+        return 0 < self.runs == quick
+
+    def _judge_runs(self) -> None:
+        if self._failed_at_once:
+            raise Ended(
+                Outcome.ENDED_EARLY,
+                f"all {self.runs} runs failed at once; the last: {self._log.last_end};"
+                f" the program's last words: {self._output.last_lines()}",
+            )
+
+    async def _wait_for_watchdog(self, stream: Stream) -> None:
+        """Give the kernel time to find out that it hangs; return if there is life again."""
+        begin = time.monotonic()
+        while time.monotonic() - begin < self._limits.watchdog:
+            if await self._listen(stream):
+                return
+        silent = self._limits.silence + self._limits.watchdog
+        raise Ended(Outcome.HUNG, f"no sign of life for {silent:.0f} s, and no report of why")
+
+    async def _check_alive(self, ssh: Ssh) -> Ending:
+        status, _ = await ssh.run("true", limit=_CALL_SECONDS)
+        if status != 0:
+            raise Ended(Outcome.HUNG, f"afterwards, the guest's `true` ended with {status}")
+        await asyncio.sleep(_GRACE_SECONDS)
+        return Ending(Outcome.SURVIVED)

@@ -1,0 +1,164 @@
+"""What the scheduler's tests are made of: requests, results, a clock, workers, a bad connection."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from kgym.bus import InProcessBus
+from kgym.jobs import JobRequest
+from kgym.steps import (
+    BuildResult,
+    BuildSpec,
+    Failure,
+    GitSource,
+    KernelConfig,
+    Reproducer,
+    ReproduceResult,
+    ReproduceSpec,
+    StepKind,
+    StepRef,
+    StepSpec,
+    Verdict,
+)
+from kgym.storage import LocalStorage
+from kgym.worker import Ending, Handler, Worker
+from kgym_scheduler.core import Scheduler
+from kgym_scheduler.store import Store
+
+BUILD = BuildSpec(
+    source=GitSource(url="https://example.org/linux.git", commit="v6.1"),
+    config=KernelConfig(base="tinyconfig"),
+)
+BUILT = BuildResult(
+    source_identity="git:v6.1",
+    kernel_release="6.1.0",
+    compiler_version="gcc 12",
+    tree="t",
+    tree_cached=False,
+    backports=[],
+    dropped_symbols=[],
+    objects_compiled=3,
+    warnings=[],
+    seconds={"make": 1.5},
+)
+REPRODUCED = ReproduceResult(
+    verdict=Verdict.NO_CRASH,
+    reason="all instances ran to the end",
+    title=None,
+    crashed=0,
+    completed=2,
+    requested=2,
+    unseen_chance=None,
+    accelerator="tcg",
+    instances=[],
+    seconds={},
+)
+WELL = Ending(result=BUILT)
+
+
+def reproduce(step: int = 0, job: int | None = None, baseline: StepRef | None = None) -> StepSpec:
+    """A reproduce step on the build at this place."""
+    return ReproduceSpec(
+        build=StepRef(job=job, step=step),
+        reproducer=Reproducer(text="int main(void) { return 0; }"),
+        baseline=baseline,
+    )
+
+
+def job(*steps: StepSpec, tags: tuple[str, ...] = ()) -> JobRequest:
+    """A job of these steps, or of one build."""
+    return JobRequest(steps=list(steps or (BUILD,)), tags=list(tags))
+
+
+def badly(cause: str) -> Ending:
+    """An attempt that failed."""
+    failure = {"cause": cause, "reason": "broke", "message": "it broke", "details": {"n": 1}}
+    return Ending(failure=Failure.model_validate(failure))
+
+
+class Clock:
+    """The time, which can be put forward."""
+
+    def __init__(self) -> None:
+        self._ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        self._ahead += timedelta(seconds=seconds)
+
+
+class Platform:
+    """Scheduler and workers in this process, on the database and the folder of one test."""
+
+    def __init__(self, url: str, folder: Path, clock: Clock) -> None:
+        self.clock = clock
+        self.url = url
+        self.bus = InProcessBus()
+        self.storage = LocalStorage(folder / "storage")
+        self._folder = folder / "work"
+
+    def store(self, lease_seconds: float = 60) -> Store:
+        return Store(self.url, lease_seconds, self.clock)
+
+    def scheduler(self, *, alone: bool = False) -> Scheduler:
+        return Scheduler(self.store(), self.bus, self.storage, alone=alone)
+
+    @contextlib.asynccontextmanager
+    async def worker(
+        self, scheduler: Scheduler, handlers: Mapping[StepKind, Handler], slots: int = 1
+    ) -> AsyncIterator[None]:
+        worker = Worker(scheduler, self.bus, self.storage, handlers, self._folder, slots)
+        task = asyncio.create_task(worker.serve())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+class Line:
+    """A TCP connection to a server that breaks down: `cuts` times, after so many bytes."""
+
+    def __init__(self, url: str, *, cuts: int, after: int) -> None:
+        self._port = int(url.rpartition(":")[2])
+        self._cuts = cuts
+        self._after = after
+        self.connections = 0
+
+    @contextlib.asynccontextmanager
+    async def laid(self) -> AsyncIterator[str]:
+        server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        try:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        finally:
+            server.close()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        up = asyncio.create_task(self._pump(reader, back))
+        down = asyncio.create_task(self._pump(there, writer, cut=True))
+        try:
+            await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (up, down):
+                task.cancel()
+            await asyncio.gather(up, down, return_exceptions=True)
+            for end in (writer, back):
+                end.transport.abort()
+
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, cut: bool = False
+    ) -> None:
+        passed = 0
+        while data := await source.read(1 << 16):
+            passed += len(data)
+            sink.write(data)
+            await sink.drain()
+            if cut and self._cuts and passed > self._after:
+                self._cuts -= 1
+                return

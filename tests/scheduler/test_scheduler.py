@@ -1,0 +1,356 @@
+"""Scheduler, bus and real workers together; the handlers are what a user's would be."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from kgym.bus import InProcessBus, Message
+from kgym.errors import InfrastructureError, UserError
+from kgym.jobs import JobRequest, JobView
+from kgym.states import State
+from kgym.steps import BuildResult, ReproduceResult, StepKind, StepResult
+from kgym.worker import Handler, StepRun
+from kgym_scheduler.core import Scheduler
+from tests.scheduler.parts import (
+    BUILD,
+    BUILT,
+    REPRODUCED,
+    WELL,
+    Clock,
+    Platform,
+    job,
+    reproduce,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def build(run: StepRun) -> BuildResult:
+    run.log(f"building job {run.assignment.job_id}")
+    return BUILT
+
+
+async def finished(scheduler: Scheduler, job_id: int) -> JobView:
+    async with asyncio.timeout(10):
+        async for _ in scheduler.events(job_id):
+            pass
+    return await scheduler.job(job_id)
+
+
+async def run(scheduler: Scheduler, request: JobRequest) -> JobView:
+    view, _ = await scheduler.submit(request)
+    return await finished(scheduler, view.id)
+
+
+async def until(happened: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not happened():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_pipeline_runs_in_order_with_the_results_of_earlier_steps(
+    platform: Platform, scheduler: Scheduler
+) -> None:
+    order: list[int] = []
+
+    async def kernel(step: StepRun) -> BuildResult:
+        order.append(step.assignment.number)
+        return BUILT
+
+    async def guest(step: StepRun) -> ReproduceResult:
+        order.append(step.assignment.number)
+        assert step.assignment.inputs["build"].result == BUILT
+        return REPRODUCED
+
+    handlers: dict[StepKind, Handler] = {StepKind.BUILD: kernel, StepKind.REPRODUCE: guest}
+    async with platform.worker(scheduler, handlers, slots=4):
+        view = await run(scheduler, job(BUILD, reproduce(0), BUILD, reproduce(2)))
+    assert view.state is State.SUCCEEDED
+    assert order == [0, 1, 2, 3]
+
+
+async def test_a_handlers_artifacts_and_log_are_kept(
+    platform: Platform, scheduler: Scheduler
+) -> None:
+    async def kernel(step: StepRun) -> BuildResult:
+        step.log("made it")
+        (step.folder / "vmlinux").write_bytes(b"kernel")
+        await step.keep(step.folder / "vmlinux")
+        return BUILT
+
+    async with platform.worker(scheduler, {StepKind.BUILD: kernel}):
+        await run(scheduler, job())
+    names = {artifact.name for artifact in await scheduler.artifacts(1, 0)}
+    assert names == {"vmlinux", "step.log"}
+    assert "".join([text async for text in scheduler.log(1)]) == "made it\n"
+
+
+async def test_a_users_error_fails_the_job_at_once(
+    platform: Platform, scheduler: Scheduler
+) -> None:
+    async def kernel(step: StepRun) -> BuildResult:
+        raise UserError("patch_failed", "hunk 1 does not apply", file="a.c")
+
+    async with platform.worker(scheduler, {StepKind.BUILD: kernel}):
+        view = await run(scheduler, job(BUILD, BUILD))
+    assert [step.state for step in view.steps] == [State.FAILED, State.SKIPPED]
+    failure = view.steps[0].failure
+    assert failure is not None
+    assert (failure.reason, failure.details) == ("patch_failed", {"file": "a.c"})
+
+
+async def test_an_infrastructure_error_is_tried_again(
+    platform: Platform, scheduler: Scheduler, clock: Clock
+) -> None:
+    attempts: list[int] = []
+
+    async def kernel(step: StepRun) -> BuildResult:
+        attempts.append(step.assignment.attempt)
+        if len(attempts) < 3:
+            raise InfrastructureError("disk_full", "no space")
+        return BUILT
+
+    async with platform.worker(scheduler, {StepKind.BUILD: kernel}):
+        view, _ = await scheduler.submit(job())
+        async for event in scheduler.events(view.id):
+            if "failure" in event.data:
+                clock.advance(5)  # so that the test need not wait for the next attempt
+    assert (await scheduler.job(view.id)).state is State.SUCCEEDED
+    assert attempts == [1, 2, 3]
+
+
+async def test_an_abort_cancels_the_running_handler_within_two_seconds(
+    platform: Platform, scheduler: Scheduler
+) -> None:
+    events: list[str] = []
+
+    async def kernel(step: StepRun) -> BuildResult:
+        events.append("began")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            events.append("cancelled")
+        return BUILT
+
+    async with platform.worker(scheduler, {StepKind.BUILD: kernel}):
+        view, _ = await scheduler.submit(job())
+        await until(lambda: events)
+        began = time.monotonic()
+        aborted = await scheduler.abort(view.id)
+        await until(lambda: "cancelled" in events)
+        assert time.monotonic() - began < 2
+        assert aborted.state is State.ABORTED
+        # the worker's slot is free again
+        second, _ = await scheduler.submit(job())
+        await until(lambda: events.count("began") == 2)
+        await scheduler.abort(second.id)
+
+
+async def test_a_worker_that_stops_gives_its_step_back(
+    platform: Platform, scheduler: Scheduler
+) -> None:
+    began = asyncio.Event()
+
+    async def slow(step: StepRun) -> BuildResult:
+        began.set()
+        await asyncio.sleep(60)
+        return BUILT
+
+    view, _ = await scheduler.submit(job())
+    async with platform.worker(scheduler, {StepKind.BUILD: slow}):
+        await began.wait()
+    assert (await scheduler.job(view.id)).state is State.QUEUED
+    async with platform.worker(scheduler, {StepKind.BUILD: build}):
+        assert (await finished(scheduler, view.id)).state is State.SUCCEEDED
+
+
+class LossyBus(InProcessBus):
+    """Loses the first message."""
+
+    lost = False
+
+    async def publish(self, message: Message) -> None:
+        if self.lost:
+            await super().publish(message)
+        self.lost = True
+
+
+class StutteringBus(InProcessBus):
+    """Delivers every message twice."""
+
+    async def publish(self, message: Message) -> None:
+        await super().publish(message)
+        await super().publish(message)
+
+
+async def test_a_lost_message_is_sent_again_by_the_sweeper(
+    platform: Platform, clock: Clock
+) -> None:
+    platform.bus = LossyBus()
+    async with (
+        platform.scheduler() as scheduler,
+        platform.worker(scheduler, {StepKind.BUILD: build}),
+    ):
+        view, _ = await scheduler.submit(job())
+        clock.advance(11)
+        assert (await finished(scheduler, view.id)).state is State.SUCCEEDED
+
+
+async def test_a_doubled_message_runs_the_step_once(platform: Platform) -> None:
+    platform.bus = StutteringBus()
+    runs: list[int] = []
+
+    async def kernel(step: StepRun) -> StepResult:
+        runs.append(step.assignment.step_id)
+        await asyncio.sleep(0.05)
+        return BUILT
+
+    async with (
+        platform.scheduler() as scheduler,
+        platform.worker(scheduler, {StepKind.BUILD: kernel}, slots=4),
+    ):
+        views = await asyncio.gather(*(scheduler.submit(job()) for _ in range(5)))
+        for view, _ in views:
+            assert (await finished(scheduler, view.id)).state is State.SUCCEEDED
+    assert len(runs) == len(set(runs)) == 5
+
+
+async def test_jobs_of_higher_priority_begin_sooner(
+    platform: Platform, scheduler: Scheduler
+) -> None:
+    order: list[int] = []
+
+    async def kernel(step: StepRun) -> BuildResult:
+        order.append(step.assignment.job_id)
+        return BUILT
+
+    for priority in (0, -5, 7, 0):
+        await scheduler.submit(job().model_copy(update={"priority": priority}))
+    async with platform.worker(scheduler, {StepKind.BUILD: kernel}):
+        for number in (1, 2, 3, 4):
+            await finished(scheduler, number)
+    assert order == [3, 1, 4, 2]
+
+
+async def test_a_worker_that_vanished_is_replaced(
+    platform: Platform, scheduler: Scheduler, clock: Clock
+) -> None:
+    view, _ = await scheduler.submit(job())
+    stale = await scheduler.claim(1, "vanished")
+    assert stale is not None
+    await scheduler.stop()
+    platform.bus = InProcessBus()
+    async with (
+        platform.scheduler(alone=True) as again,
+        platform.worker(again, {StepKind.BUILD: build}),
+    ):
+        after = await finished(again, view.id)
+        assert (after.state, after.steps[0].attempt) == (State.SUCCEEDED, 2)
+        assert not await again.finish(stale.lease, WELL)
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from kgym.steps import StepKind
+from tests.scheduler.parts import BUILT, Clock, Platform, job
+
+async def build(run):
+    if run.assignment.job_id > 1:
+        print("running", flush=True)
+        await asyncio.sleep(60)
+    return BUILT
+
+async def main():
+    platform = Platform(sys.argv[1], Path(sys.argv[2]), Clock())
+    async with platform.scheduler() as scheduler:
+        for _ in range(3):
+            await scheduler.submit(job())
+        async with platform.worker(scheduler, {StepKind.BUILD: build}):
+            await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@contextlib.asynccontextmanager
+async def child(url: str, folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", CHILD, url, str(folder)),
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def test_a_new_process_goes_on_where_a_killed_one_was(
+    platform: Platform, tmp_path: Path
+) -> None:
+    async with child(platform.url, tmp_path) as process:
+        assert process.stdout is not None
+        async with asyncio.timeout(20):
+            assert await process.stdout.readline() == b"running\n"
+        process.send_signal(signal.SIGKILL)
+    async with (
+        platform.scheduler(alone=True) as scheduler,
+        platform.worker(scheduler, {StepKind.BUILD: build}),
+    ):
+        views = [await finished(scheduler, number) for number in (1, 2, 3)]
+    assert [view.state for view in views] == [State.SUCCEEDED] * 3
+    assert [view.steps[0].attempt for view in views] == [1, 2, 1]
+
+
+async def test_watchers_hear_at_once_what_happens_in_this_process(
+    platform: Platform, scheduler: Scheduler
+) -> None:
+    view, _ = await scheduler.submit(job())
+    heard: list[float] = []
+
+    async def watch() -> None:
+        async for _ in scheduler.events(view.id):
+            heard.append(time.monotonic())
+
+    watcher = asyncio.create_task(watch())
+    await until(lambda: heard)
+    claimed_at = time.monotonic()
+    assert await scheduler.claim(1, "worker")
+    await until(lambda: len(heard) > 1)
+    assert heard[1] - claimed_at < 0.5
+    await scheduler.abort(view.id)
+    await watcher
+
+
+async def test_watchers_hear_of_what_another_process_does(
+    platform: Platform, scheduler: Scheduler
+) -> None:
+    view, _ = await scheduler.submit(job())
+    other = platform.store()
+    watcher = asyncio.create_task(finished(scheduler, view.id))
+    await asyncio.sleep(0.05)
+    await other.abort(view.id)
+    await other.close()
+    assert (await watcher).state is State.ABORTED
+
+
+async def test_workers_are_known_by_what_they_claim(
+    platform: Platform, scheduler: Scheduler
+) -> None:
+    await scheduler.submit(job())
+    await scheduler.claim(1, "one")
+    await scheduler.claim(1, "two")
+    workers = await scheduler.workers()
+    assert [(worker.id, len(worker.running)) for worker in workers] == [("one", 1), ("two", 0)]
+    assert workers[0].running[0].job == 1

@@ -1,0 +1,564 @@
+"""The store on a real SQLite file: each change of state, and each that is refused."""
+
+import asyncio
+import uuid
+from datetime import timedelta
+
+import pytest
+
+from kgym.errors import UserError
+from kgym.jobs import JobFilter, JobRequest, JobView, Progress
+from kgym.states import State
+from kgym.steps import StepKind, StepRef
+from kgym.worker import Assignment, Ending
+from kgym_scheduler.change import Changed
+from kgym_scheduler.refusals import Conflict, NotFound
+from kgym_scheduler.store import Store
+from tests.scheduler.parts import (
+    BUILD,
+    BUILT,
+    REPRODUCED,
+    WELL,
+    Clock,
+    Platform,
+    badly,
+    job,
+    reproduce,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def submit(store: Store, request: JobRequest | None = None) -> tuple[JobView, int]:
+    """Submit a job; return it and the id of its first step."""
+    view, changed = await store.submit(request or job())
+    assert changed is not None
+    return view, changed.queued[0].step_id
+
+
+async def claim(store: Store, step_id: int) -> Assignment:
+    assignment, _ = await store.claim(step_id, "worker")
+    assert assignment is not None
+    return assignment
+
+
+async def finish(store: Store, step_id: int, ending: Ending = WELL) -> Changed:
+    changed = await store.finish((await claim(store, step_id)).lease, ending)
+    assert changed is not None
+    return changed
+
+
+async def states(store: Store, job_id: int) -> list[str]:
+    view = await store.get(job_id)
+    return [str(view.state), *(str(step.state) for step in view.steps)]
+
+
+# --- submission -----------------------------------------------------------------------------
+
+
+async def test_a_submitted_job_has_its_first_step_queued_and_the_others_pending(
+    store: Store,
+) -> None:
+    view, _ = await submit(store, job(BUILD, reproduce(0)))
+    assert view.id == 1
+    assert await states(store, 1) == ["queued", "queued", "pending"]
+
+
+async def test_submission_returns_what_get_reads(store: Store) -> None:
+    view, _ = await submit(store, job(BUILD, reproduce(0), tags=("b", "a")))
+    assert await store.get(view.id) == view
+
+
+async def test_the_same_key_and_request_give_the_first_job(store: Store) -> None:
+    first, _ = await store.submit(job(), "key")
+    again, changed = await store.submit(job(), "key")
+    assert again == first
+    assert changed is None
+
+
+async def test_the_same_key_with_another_request_is_refused(store: Store) -> None:
+    await store.submit(job(), "key")
+    with pytest.raises(UserError, match="was used for job 1") as error:
+        await store.submit(job(tags=("other",)), "key")
+    assert error.value.reason == "key_reused"
+
+
+async def test_one_key_submitted_many_times_at_once_makes_one_job(store: Store) -> None:
+    views = await asyncio.gather(*(store.submit(job(), "key") for _ in range(8)))
+    assert {view.id for view, _ in views} == {1}
+
+
+@pytest.mark.parametrize(
+    ("ref", "complaint"),
+    [
+        (StepRef(job=99, step=0), "there is no step 0 of job 99"),
+        (StepRef(job=1, step=1), "is a `reproduce` step, not a `build` step"),
+        (StepRef(job=2, step=0), "is queued; it has to have succeeded"),
+    ],
+)
+async def test_a_reference_to_a_step_that_cannot_be_used_is_refused(
+    store: Store, ref: StepRef, complaint: str
+) -> None:
+    _, step = await submit(store, job(BUILD, reproduce(0)))
+    [second] = (await finish(store, step)).queued
+    await finish(store, second.step_id, Ending(result=REPRODUCED))
+    await submit(store)
+    with pytest.raises(UserError, match=complaint) as error:
+        await store.submit(job(reproduce(ref.step, ref.job)))
+    assert error.value.reason == "bad_reference"
+    assert error.value.details["errors"] == [
+        {"location": "body.steps.0.build", "message": str(error.value)}
+    ]
+
+
+# --- attempts -------------------------------------------------------------------------------
+
+
+async def test_success_queues_the_next_step(store: Store) -> None:
+    view, step = await submit(store, job(BUILD, BUILD))
+    changed = await finish(store, step)
+    assert await states(store, view.id) == ["queued", "succeeded", "queued"]
+    assert [message.kind for message in changed.queued] == [StepKind.BUILD]
+
+
+async def test_the_job_succeeds_with_its_last_step(store: Store) -> None:
+    view, step = await submit(store, job(BUILD, BUILD))
+    await finish(store, (await finish(store, step)).queued[0].step_id)
+    after = await store.get(view.id)
+    assert after.state is State.SUCCEEDED
+    assert [s.result for s in after.steps] == [BUILT, BUILT]
+
+
+async def test_a_failure_of_the_users_is_not_retried_and_skips_what_follows(store: Store) -> None:
+    view, step = await submit(store, job(BUILD, BUILD, BUILD))
+    await finish(store, step, badly("user"))
+    assert await states(store, view.id) == ["failed", "failed", "skipped", "skipped"]
+    failure = (await store.get(view.id)).steps[0].failure
+    assert failure == badly("user").failure
+
+
+async def test_an_infrastructure_failure_is_retried_later_and_later_then_fails(
+    store: Store, clock: Clock
+) -> None:
+    view, step = await submit(store, job(BUILD, BUILD))
+    for delay in (2, 4):
+        changed = await finish(store, step, badly("infrastructure"))
+        assert changed.queued == ()
+        assert await states(store, view.id) == ["queued", "queued", "pending"]
+        clock.advance(delay - 0.5)
+        assert await store.claim(step, "worker") == (None, None)
+        assert await store.due() == []
+        clock.advance(0.6)
+        assert [message.step_id for message in await store.due()] == [step]
+    await finish(store, step, badly("infrastructure"))
+    assert await states(store, view.id) == ["failed", "failed", "skipped"]
+    assert (await store.get(view.id)).steps[0].attempt == 3
+
+
+async def test_a_step_waiting_for_its_retry_shows_why(store: Store) -> None:
+    view, step = await submit(store)
+    await finish(store, step, badly("infrastructure"))
+    failure = (await store.get(view.id)).steps[0].failure
+    assert failure is not None
+    assert failure.reason == "broke"
+
+
+@pytest.mark.parametrize("ending", [Ending(), Ending(result=REPRODUCED)])
+async def test_an_attempt_without_the_result_of_its_kind_is_no_success(
+    store: Store, ending: Ending
+) -> None:
+    view, step = await submit(store)
+    await finish(store, step, ending)
+    after = await store.get(view.id)
+    failure = after.steps[0].failure
+    assert after.state is State.QUEUED
+    assert failure is not None
+    assert (failure.cause, failure.reason) == ("infrastructure", "no_result")
+
+
+async def test_a_step_is_claimed_once(store: Store) -> None:
+    _, step = await submit(store)
+    await claim(store, step)
+    assert await store.claim(step, "another") == (None, None)
+
+
+async def test_of_two_stores_that_claim_a_step_at_once_one_wins(platform: Platform) -> None:
+    one, two = platform.store(), platform.store()
+    try:
+        for _ in range(10):
+            _, step = await submit(one)
+            won = await asyncio.gather(one.claim(step, "1"), two.claim(step, "2"))
+            assert sum(assignment is not None for assignment, _ in won) == 1
+    finally:
+        await one.close()
+        await two.close()
+
+
+async def test_an_unknown_step_is_not_claimed(store: Store) -> None:
+    assert await store.claim(77, "worker") == (None, None)
+
+
+async def test_finishing_twice_is_finishing_once(store: Store) -> None:
+    view, step = await submit(store)
+    lease = (await claim(store, step)).lease
+    assert await store.finish(lease, WELL)
+    assert await store.finish(lease, badly("user")) == Changed(view.id)
+    assert (await store.get(view.id)).state is State.SUCCEEDED
+
+
+async def test_a_released_step_is_queued_again_and_the_attempt_does_not_count(
+    store: Store,
+) -> None:
+    view, step = await submit(store)
+    for _ in range(5):
+        lease = (await claim(store, step)).lease
+        changed = await store.release(lease)
+        assert changed is not None
+        assert [message.step_id for message in changed.queued] == [step]
+        assert await store.release(lease) == Changed(view.id)
+    await finish(store, step, badly("infrastructure"))
+    assert (await store.get(view.id)).state is State.QUEUED
+
+
+async def test_an_expired_lease_leads_to_another_attempt(store: Store, clock: Clock) -> None:
+    view, step = await submit(store)
+    old = await claim(store, step)
+    clock.advance(59)
+    assert await store.expire() == []
+    clock.advance(2)
+    [changed] = await store.expire()
+    assert [message.step_id for message in changed.queued] == [step]
+    new = await claim(store, step)
+    assert (old.attempt, new.attempt) == (1, 2)
+    assert await store.finish(new.lease, WELL)
+    assert (await store.get(view.id)).state is State.SUCCEEDED
+
+
+async def test_a_stale_attempt_changes_nothing(store: Store, clock: Clock) -> None:
+    view, step = await submit(store)
+    old = await claim(store, step)
+    clock.advance(61)
+    await store.expire()
+    await claim(store, step)
+    before = await store.get(view.id)
+    assert await store.report(old.lease, "late\n", Progress(stage="late")) is None
+    assert await store.finish(old.lease, WELL) is None
+    assert await store.release(old.lease) is None
+    assert await store.get(view.id) == before
+    assert await store.log(view.id, 0) == []
+
+
+async def test_a_report_extends_the_lease(store: Store, clock: Clock) -> None:
+    _, step = await submit(store)
+    lease = (await claim(store, step)).lease
+    for _ in range(3):
+        clock.advance(50)
+        assert await store.report(lease, "", None)
+        assert await store.expire() == []
+
+
+async def test_a_step_that_loses_three_workers_fails(store: Store, clock: Clock) -> None:
+    view, step = await submit(store, job(BUILD, BUILD))
+    for _ in range(3):
+        await claim(store, step)
+        clock.advance(61)
+        await store.expire()
+    assert await states(store, view.id) == ["failed", "failed", "skipped"]
+    failure = (await store.get(view.id)).steps[0].failure
+    assert failure is not None
+    assert (failure.cause, failure.reason) == ("infrastructure", "lease_expired")
+
+
+async def test_a_result_that_comes_late_but_before_the_sweep_is_taken(
+    store: Store, clock: Clock
+) -> None:
+    view, step = await submit(store)
+    lease = (await claim(store, step)).lease
+    clock.advance(3600)
+    assert await store.finish(lease, WELL)
+    assert await store.expire() == []
+    assert (await store.get(view.id)).state is State.SUCCEEDED
+
+
+async def test_an_unknown_lease_is_refused(store: Store) -> None:
+    assert await store.report(uuid.uuid4(), "", None) is None
+    assert await store.finish(uuid.uuid4(), WELL) is None
+    assert await store.release(uuid.uuid4()) is None
+
+
+# --- inputs ---------------------------------------------------------------------------------
+
+
+async def test_a_step_gets_the_results_it_names_from_its_job_and_others(store: Store) -> None:
+    _, step = await submit(store, job(BUILD, reproduce(0)))
+    [message] = (await finish(store, step)).queued
+    await finish(store, message.step_id, Ending(result=REPRODUCED))
+    _, step = await submit(store, job(BUILD, reproduce(0, baseline=StepRef(job=1, step=1))))
+    [message] = (await finish(store, step)).queued
+    inputs = (await claim(store, message.step_id)).inputs
+    assert {name: given.result for name, given in inputs.items()} == {
+        "build": BUILT,
+        "baseline": REPRODUCED,
+    }
+
+
+async def test_a_step_whose_input_is_gone_fails_by_the_users_cause(store: Store) -> None:
+    other, build = await submit(store)
+    await finish(store, build)
+    view, step = await submit(store, job(reproduce(0, other.id), BUILD))
+    await store.restart(other.id)
+    assignment, changed = await store.claim(step, "worker")
+    assert assignment is None
+    assert changed is not None
+    assert await states(store, view.id) == ["failed", "failed", "skipped"]
+    failure = (await store.get(view.id)).steps[0].failure
+    assert failure is not None
+    assert (failure.cause, failure.reason) == ("user", "input_missing")
+
+
+# --- abort and restart ----------------------------------------------------------------------
+
+
+async def test_an_abort_ends_all_unfinished_steps(store: Store) -> None:
+    view, step = await submit(store, job(BUILD, BUILD, BUILD))
+    second = (await finish(store, step)).queued[0].step_id
+    lease = (await claim(store, second)).lease
+    changed = await store.abort(view.id)
+    assert changed.stopped == (second,)
+    assert await states(store, view.id) == ["aborted", "succeeded", "aborted", "aborted"]
+    assert await store.finish(lease, WELL) is None
+    assert await store.release(lease) is None
+    assert await states(store, view.id) == ["aborted", "succeeded", "aborted", "aborted"]
+
+
+async def test_an_abort_before_any_attempt_stops_nobody(store: Store) -> None:
+    view, step = await submit(store)
+    assert (await store.abort(view.id)).stopped == ()
+    assert await store.claim(step, "worker") == (None, None)
+
+
+async def test_a_second_abort_changes_nothing(store: Store) -> None:
+    view, _ = await submit(store)
+    await store.abort(view.id)
+    before = await store.get(view.id)
+    await store.abort(view.id)
+    assert await store.get(view.id) == before
+
+
+async def test_a_finished_job_is_not_aborted(store: Store) -> None:
+    view, step = await submit(store)
+    await finish(store, step)
+    with pytest.raises(Conflict, match="has succeeded already"):
+        await store.abort(view.id)
+
+
+async def test_a_restart_runs_a_step_and_all_later_ones_again(store: Store) -> None:
+    view, step = await submit(store, job(BUILD, BUILD, BUILD))
+    for _ in range(3):
+        queued = (await finish(store, step)).queued
+        step = queued[0].step_id if queued else 0
+    changed = await store.restart(view.id, 1)
+    assert len(changed.queued) == 1
+    assert await states(store, view.id) == ["queued", "succeeded", "queued", "pending"]
+    again = await store.get(view.id)
+    assert [s.result for s in again.steps] == [BUILT, None, None]
+    assert [s.finished_at is None for s in again.steps] == [False, True, True]
+
+
+async def test_a_restart_begins_by_default_with_the_step_that_failed(store: Store) -> None:
+    view, step = await submit(store, job(BUILD, BUILD, BUILD))
+    [second] = (await finish(store, step)).queued
+    await finish(store, second.step_id, badly("user"))
+    await store.restart(view.id)
+    assert await states(store, view.id) == ["queued", "succeeded", "queued", "pending"]
+
+
+async def test_a_restarted_step_has_all_its_attempts_again(store: Store, clock: Clock) -> None:
+    view, step = await submit(store)
+    for _ in range(2):
+        for _ in range(3):
+            assert await states(store, view.id) == ["queued", "queued"]
+            await finish(store, step, badly("infrastructure"))
+            clock.advance(10)
+        assert await states(store, view.id) == ["failed", "failed"]
+        await store.restart(view.id)
+
+
+async def test_an_unfinished_job_is_not_restarted(store: Store) -> None:
+    view, _ = await submit(store)
+    with pytest.raises(Conflict, match="is queued; abort it"):
+        await store.restart(view.id)
+
+
+async def test_a_restart_after_a_step_that_did_not_succeed_is_refused(store: Store) -> None:
+    view, step = await submit(store, job(BUILD, BUILD))
+    await finish(store, step, badly("user"))
+    with pytest.raises(Conflict, match="step 0 of job 1 has not succeeded"):
+        await store.restart(view.id, 1)
+
+
+async def test_a_restart_from_a_step_that_is_not_there_is_refused(store: Store) -> None:
+    view, step = await submit(store)
+    await finish(store, step)
+    with pytest.raises(NotFound, match="job 1 has no step 5"):
+        await store.restart(view.id, 5)
+
+
+@pytest.mark.parametrize("method", ["get", "abort", "restart", "state"])
+async def test_a_job_that_is_not_there_is_not_found(store: Store, method: str) -> None:
+    with pytest.raises(NotFound, match="there is no job 5"):
+        await getattr(store, method)(5)
+
+
+# --- messages -------------------------------------------------------------------------------
+
+
+async def test_a_message_is_sent_again_ever_more_seldom_while_the_step_waits(
+    store: Store, clock: Clock
+) -> None:
+    await submit(store)
+    sent = 0
+    for _ in range(60):
+        clock.advance(60)
+        sent += len(await store.due())
+    assert 5 <= sent <= 9
+
+
+async def test_a_claimed_step_sends_no_message(store: Store, clock: Clock) -> None:
+    _, step = await submit(store)
+    await claim(store, step)
+    clock.advance(50)
+    assert await store.due() == []
+
+
+async def test_what_an_earlier_process_left_is_due_at_once(store: Store) -> None:
+    _, running = await submit(store)
+    _, queued = await submit(store)
+    await claim(store, running)
+    await store.orphan()
+    assert [message.step_id for message in await store.due()] == [queued]
+    [changed] = await store.expire()
+    assert [message.step_id for message in changed.queued] == [running]
+
+
+# --- events ---------------------------------------------------------------------------------
+
+
+async def test_events_tell_the_life_of_a_step(store: Store) -> None:
+    view, step = await submit(store)
+    lease = (await claim(store, step)).lease
+    await store.report(lease, "compiling\n", Progress(stage="make", done=1, total=2))
+    final, events = await store.events(view.id, 0)
+    assert not final
+    assert [event.kind for event in events] == ["state", "state", "log", "progress"]
+    await store.finish(lease, WELL)
+    final, events = await store.events(view.id, events[-1].id)
+    assert final
+    assert [(e.kind, e.data["state"], e.data["job_state"]) for e in events] == [
+        ("state", "succeeded", "succeeded")
+    ]
+
+
+async def test_the_progress_of_a_finished_step_is_forgotten_and_its_log_kept(
+    store: Store,
+) -> None:
+    view, step = await submit(store)
+    lease = (await claim(store, step)).lease
+    for done in range(5):
+        await store.report(lease, f"{done}\n", Progress(stage="make", done=done))
+    _, events = await store.events(view.id, 0)
+    assert [event.data["done"] for event in events if event.kind == "progress"] == [4]
+    await store.finish(lease, WELL)
+    _, events = await store.events(view.id, 0)
+    kinds = [event.kind for event in events]
+    assert (kinds.count("progress"), kinds.count("log")) == (0, 5)
+
+
+async def test_the_log_is_kept_by_step_and_attempt(store: Store, clock: Clock) -> None:
+    view, step = await submit(store, job(BUILD, BUILD))
+    for text in ("first", "second"):
+        lease = (await claim(store, step)).lease
+        await store.report(lease, text, None)
+        if text == "first":
+            await store.finish(lease, badly("infrastructure"))
+            clock.advance(3)
+    assert await store.finish(lease, WELL)
+
+    async def log(step: int | None = None, attempt: int | None = None) -> list[str]:
+        return [event.data["text"] for event in await store.log(view.id, 0, step, attempt)]
+
+    assert await log() == ["first", "second"]
+    assert await log(0, 2) == ["second"]
+    assert await log(1) == []
+
+
+# --- lists ----------------------------------------------------------------------------------
+
+
+async def ids(store: Store, **wanted: object) -> list[int]:
+    """All jobs that are wanted, page by page."""
+    page = await store.page(JobFilter.model_validate(wanted))
+    found = [view.id for view in page.jobs]
+    while page.next:
+        page = await store.page(JobFilter.model_validate(wanted | {"cursor": page.next}))
+        found += [view.id for view in page.jobs]
+    return found
+
+
+async def test_a_list_shows_the_newest_first_page_by_page(store: Store) -> None:
+    for _ in range(7):
+        await submit(store)
+    assert await ids(store, limit=3) == [7, 6, 5, 4, 3, 2, 1]
+
+
+async def test_pages_do_not_shift_when_jobs_are_added_between_them(store: Store) -> None:
+    for _ in range(4):
+        await submit(store)
+    first = await store.page(JobFilter(limit=2))
+    await submit(store)
+    second = await store.page(JobFilter(limit=2, cursor=first.next))
+    assert [view.id for view in (*first.jobs, *second.jobs)] == [4, 3, 2, 1]
+    assert second.next is None
+
+
+async def test_a_list_leaves_out_specs(store: Store) -> None:
+    await submit(store, job(BUILD, reproduce(0)))
+    [view] = (await store.page(JobFilter())).jobs
+    assert [(step.number, step.spec) for step in view.steps] == [(0, None), (1, None)]
+
+
+async def test_a_list_is_filtered_by_state_kind_tag_and_time(store: Store, clock: Clock) -> None:
+    _, step = await submit(store, job(tags=("a",)))
+    await finish(store, step)
+    clock.advance(100)
+    await submit(store, job(BUILD, reproduce(0), BUILD, tags=("a", "b")))
+    await submit(store, job(tags=("b",)))
+    border = clock() - timedelta(seconds=50)
+    assert await ids(store, state="succeeded") == [1]
+    assert await ids(store, state="queued", limit=1) == [3, 2]
+    assert await ids(store, kind="reproduce") == [2]
+    assert await ids(store, kind="build", limit=1) == [3, 2, 1]
+    assert await ids(store, tag="a") == [2, 1]
+    assert await ids(store, tag="b", kind="reproduce", state="queued") == [2]
+    assert await ids(store, tag="absent") == []
+    assert await ids(store, created_after=border) == [3, 2]
+    assert await ids(store, created_before=border, tag="a") == [1]
+
+
+async def test_new_tags_replace_the_old_ones(store: Store) -> None:
+    view, _ = await submit(store, job(tags=("old", "kept")))
+    after = await store.tag(view.id, ["kept", "new"])
+    assert after.tags == ["kept", "new"]
+    assert await ids(store, tag="old") == []
+    assert await ids(store, tag="new", kind="build") == [view.id]
+
+
+async def test_queues_count_what_waits_and_runs(store: Store, clock: Clock) -> None:
+    await submit(store)
+    await submit(store)
+    _, step = await submit(store)
+    clock.advance(30)
+    await claim(store, step)
+    build = next(queue for queue in await store.queues() if queue.kind == "build")
+    assert (build.queued, build.running) == (2, 1)
+    assert build.oldest_seconds == pytest.approx(30, abs=5)
