@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
+from uuid import UUID
 
 from kgym.steps import StepKind
 
@@ -52,12 +53,12 @@ class Bus(Protocol):
         """Take messages of this kind, one at a time."""
         ...
 
-    async def signal(self, step_id: int) -> None:
-        """Tell every worker that the step was aborted."""
+    async def signal(self, lease: UUID) -> None:
+        """Tell every worker that this lease is gone: what runs under it has to end."""
         ...
 
-    def signals(self) -> AbstractAsyncContextManager[AsyncIterator[int]]:
-        """Yield the ids of aborted steps, from the start of the context on."""
+    def signals(self) -> AbstractAsyncContextManager[AsyncIterator[UUID]]:
+        """Yield the leases that are gone, from the start of the context on."""
         ...
 
 
@@ -93,7 +94,7 @@ class InProcessBus:
 
     def __init__(self) -> None:
         self._queues = {kind: _Queue() for kind in StepKind}
-        self._listeners: set[asyncio.Queue[int]] = set()
+        self._listeners: set[asyncio.Queue[UUID]] = set()
 
     async def publish(self, message: Message) -> None:
         """Put it into the queue of its kind."""
@@ -105,17 +106,17 @@ class InProcessBus:
         while True:
             yield _Delivery(await queue.get(), queue)
 
-    async def signal(self, step_id: int) -> None:
-        """Hand the id to every listener."""
+    async def signal(self, lease: UUID) -> None:
+        """Hand the lease to every listener."""
         for listener in self._listeners:
-            listener.put_nowait(step_id)
+            listener.put_nowait(lease)
 
     @asynccontextmanager
-    async def signals(self) -> AsyncIterator[AsyncIterator[int]]:
+    async def signals(self) -> AsyncIterator[AsyncIterator[UUID]]:
         """Listen until the context ends."""
-        queue = asyncio.Queue[int]()
+        queue = asyncio.Queue[UUID]()
 
-        async def stream() -> AsyncIterator[int]:
+        async def stream() -> AsyncIterator[UUID]:
             while True:
                 yield await queue.get()
 

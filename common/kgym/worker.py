@@ -150,7 +150,7 @@ class Worker:
         self._handlers = handlers
         self._folder = folder
         self._slots = asyncio.Semaphore(slots)
-        self._running: dict[int, asyncio.Task[Ending]] = {}
+        self._running: dict[uuid.UUID, asyncio.Task[Ending]] = {}
 
     async def serve(self) -> None:
         """Work until cancelled; then give back what is running and leave nothing behind."""
@@ -180,8 +180,8 @@ class Worker:
 
     async def _obey_signals(self) -> None:
         async with self._bus.signals() as signals:
-            async for step_id in signals:
-                if task := self._running.get(step_id):
+            async for lease in signals:
+                if task := self._running.get(lease):
                     task.cancel()
 
     async def _attempt(self, assignment: Assignment) -> None:
@@ -190,7 +190,7 @@ class Worker:
         run = StepRun(assignment, folder, self._storage)
         work = asyncio.create_task(self._work(run))
         beat = asyncio.create_task(self._beat(run))
-        self._running[assignment.step_id] = work
+        self._running[assignment.lease] = work
         try:
             await asyncio.wait({work, beat}, return_when=asyncio.FIRST_COMPLETED)
             if work.done() and not work.cancelled():
@@ -200,7 +200,7 @@ class Worker:
             await self._dispatch.release(assignment.lease)
             raise
         finally:
-            del self._running[assignment.step_id]
+            del self._running[assignment.lease]
             await _stop(work)
             await _stop(beat)
             await asyncio.to_thread(sandbox.remove, folder)

@@ -15,8 +15,10 @@ from fastapi import (
     Request,
     Response,
 )
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import RedirectResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
+from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, TypeAdapter
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
@@ -69,6 +71,7 @@ def create_app(scheduler: Scheduler) -> FastAPI:
         description="Jobs are pipelines of steps: build a Linux kernel, reproduce a crash on it. "
         "Every error is a problem document (RFC 9457), `application/problem+json`.",
         dependencies=[Depends(known_request)],
+        docs_url=None,
         redoc_url=None,
     )
     app.state.scheduler = scheduler
@@ -78,6 +81,8 @@ def create_app(scheduler: Scheduler) -> FastAPI:
     app.add_api_route("/healthz", healthz, include_in_schema=False)
     app.add_api_route("/readyz", readyz, include_in_schema=False)
     app.add_api_route("/", _to_docs, include_in_schema=False)
+    app.add_api_route("/docs", _docs, include_in_schema=False)
+    app.mount("/swagger", StaticFiles(packages=[("fastapi_offline", "static")]))
     return app
 
 
@@ -96,6 +101,17 @@ class _Api(FastAPI):
             schema["components"]["schemas"] |= {**model.pop("$defs"), "Problem": model}
             self.openapi_schema = schema
         return self.openapi_schema
+
+
+async def _docs() -> HTMLResponse:
+    """Show the interface; the page's parts come from a package, not from the Internet."""
+    return get_swagger_ui_html(
+        openapi_url="/openapi.json",
+        title="kGymSuite scheduler",
+        swagger_js_url="/swagger/swagger-ui-bundle.js",
+        swagger_css_url="/swagger/swagger-ui.css",
+        swagger_favicon_url="/swagger/favicon.png",
+    )
 
 
 async def _to_docs() -> RedirectResponse:

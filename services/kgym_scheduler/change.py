@@ -43,8 +43,8 @@ class Changed:
 
     job_id: int
     queued: tuple[Message, ...] = ()
-    stopped: tuple[int, ...] = ()
-    """Steps whose running attempt has lost its lease."""
+    stopped: tuple[UUID, ...] = ()
+    """The leases that are gone."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class JobChange:
     steps: list[Step]
     _told: list[tuple[Step, State, dict[str, object]]] = field(default_factory=list)
     _queued: list[Message] = field(default_factory=list)
-    _stopped: list[int] = field(default_factory=list)
+    _stopped: list[UUID] = field(default_factory=list)
 
     @classmethod
     async def load(
@@ -203,7 +203,8 @@ class JobChange:
                     PROGRESS, events.c.job_id == self.job_id, events.c.step == step.number
                 )
             )
-        self._stopped.append(step.id)
+        if step.lease is not None:
+            self._stopped.append(step.lease)
 
     async def _update(self, moved: Sequence[Step], event: Event, values: dict[str, object]) -> None:
         target = after(moved[0].state, event)

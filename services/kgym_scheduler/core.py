@@ -113,8 +113,7 @@ class Scheduler:
         """End the job now, wherever its step runs (see `Store.abort`)."""
         changed = await self._store.abort(job_id)
         await self._announce(changed)
-        for step_id in changed.stopped:
-            await self._bus.signal(step_id)
+        await self._stop(changed)
         return await self._store.get(job_id)
 
     async def restart(self, job_id: int, from_step: int | None = None) -> JobView:
@@ -254,7 +253,10 @@ class Scheduler:
         return len(messages)
 
     async def _expire(self) -> None:
-        # No signal: it names a step, and would stop the next attempt as well. The lost worker
-        # hears that its lease is stale when it reports.
         for changed in await self._store.expire():
             await self._announce(changed)
+            await self._stop(changed)
+
+    async def _stop(self, changed: Changed) -> None:
+        for lease in changed.stopped:
+            await self._bus.signal(lease)

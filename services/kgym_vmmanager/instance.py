@@ -13,7 +13,7 @@ from kgym.report import CrashReport, parse
 from kgym.steps import InstanceResult, Outcome
 from kgym_vmmanager.accelerator import Probed
 from kgym_vmmanager.console import Console
-from kgym_vmmanager.plan import LIMITS, Ended, Ending, Plan
+from kgym_vmmanager.plan import Ended, Ending, Plan
 from kgym_vmmanager.qemu import Vm, qemu_arguments
 from kgym_vmmanager.rootfs import READY
 from kgym_vmmanager.session import PROGRAM, Session
@@ -45,7 +45,7 @@ class Instance:
         self._argv = argv
         self._number = number
         self._folder = plan.folder / f"vm-{name}"
-        self._limits = LIMITS[probed.accelerator]
+        self._limits = plan.limits[probed.accelerator]
         self._session = Session(plan.seconds, self._limits, self.console, self.output, on_time)
         self._running = False
         self._boot_seconds: float | None = None
@@ -153,7 +153,9 @@ class Instance:
                 await self._copy(ssh)
                 self.console.watch_anew()  # what crashes from here on is the reproducer's doing
                 self._running = True
-                return await self._session.run(ssh, lambda: connect(self._limits.reconnect))
+                return await self._session.run(
+                    ssh, lambda: connect(self._limits.reconnect), vm.is_idle
+                )
             except Ended as end:
                 return end.ending
 

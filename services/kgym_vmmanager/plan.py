@@ -1,5 +1,6 @@
 """What the instances of a step have in common, and how one ends."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class Plan:
     shape: VmShape
     seconds: float
     titles: tuple[str, ...]
+    limits: Mapping[Accelerator, Limits]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ FOLDER = "/vm"
 _START_SECONDS = 30.0
 _MONITOR_SECONDS = 10.0
 _SAID_BYTES = 1000
+_IDLE_SAMPLES = 20
 
 # The report stays the last thing on the console, and the guest as the crash left it.
 _PANIC = "panic_on_warn=1 oops=panic kasan.fault=panic panic=0"
@@ -113,6 +114,17 @@ class Vm:
         return InfrastructureError(
             "qemu_died", f"QEMU ended with status {status}: {said}", status=status
         )
+
+    async def is_idle(self) -> bool:
+        """Return whether every CPU of the guest is seen waiting for an interrupt within 2 s."""
+        halted: set[int] = set()
+        for _ in range(_IDLE_SAMPLES):
+            states = re.findall(r"HLT=([01])", await self._command("info registers -a"))
+            halted.update(cpu for cpu, state in enumerate(states) if state == "1")
+            if len(halted) == len(states):
+                return True
+            await asyncio.sleep(2 / _IDLE_SAMPLES)
+        return False
 
     async def _read_console(self, on_console: Callable[[bytes], None]) -> None:
         assert self._process.stdout is not None

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from kgym_vmmanager.accelerator import Accelerator, Probed, best_accelerator
 from kgym_vmmanager.budget import Budget
 from kgym_vmmanager.compiler import compile_reproducer
 from kgym_vmmanager.instance import Instance
-from kgym_vmmanager.plan import Ending, Plan
+from kgym_vmmanager.plan import LIMITS, Ending, Limits, Plan
 from kgym_vmmanager.rootfs import guest_image
 
 _RETRIES = 2
@@ -27,8 +28,14 @@ class Reproduce:
     Steps that run at the same time share the `budget`, the whole host by default.
     """
 
-    def __init__(self, cache: Path, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        cache: Path,
+        budget: Budget | None = None,
+        limits: Mapping[Accelerator, Limits] = LIMITS,
+    ) -> None:
         self._cache = cache
+        self._limits = limits
         self._budget = budget or Budget.of_host()
 
     async def __call__(self, run: StepRun) -> ReproduceResult:
@@ -89,6 +96,7 @@ class Reproduce:
             shape=spec.vm,
             seconds=spec.time,
             titles=tuple(spec.titles),
+            limits=self._limits,
         )
         return plan, probed
 

@@ -59,11 +59,19 @@ class Session:
         """How often it was started."""
         return self._log.runs + sum(log.runs for _, log in self._lives)
 
-    async def run(self, ssh: Ssh, reconnect: Callable[[], Awaitable[Ssh]]) -> Ending:
-        """Run the reproducer to the end of its time; raises Ended if that does not come."""
+    async def run(
+        self,
+        ssh: Ssh,
+        reconnect: Callable[[], Awaitable[Ssh]],
+        is_idle: Callable[[], Awaitable[bool]],
+    ) -> Ending:
+        """Run the reproducer to the end of its time; raises Ended if that does not come.
+
+        `is_idle` says whether a guest that is silent has nothing to do.
+        """
         for life in range(_RESTARTS + 1):
             try:
-                await self._follow(ssh, f"{_FOLDER}-{life}")
+                await self._follow(ssh, f"{_FOLDER}-{life}", is_idle)
                 return await self._check_alive(ssh)
             except ConnectionLost as error:
                 lost = error
@@ -77,7 +85,7 @@ class Session:
                 break
         raise Ended(Outcome.SSH_LOST, f"after {self.seconds:.0f} s: {lost}", retry=True)
 
-    async def _follow(self, ssh: Ssh, folder: str) -> None:
+    async def _follow(self, ssh: Ssh, folder: str, is_idle: Callable[[], Awaitable[bool]]) -> None:
         """Follow one runner until the time is over; raises Ended or ConnectionLost."""
         stream = await ssh.start(f"{RUNNER} {folder} {PROGRAM}", _CALL_SECONDS)
         self._begin = self._heard = sign_of_life = time.monotonic()
@@ -86,7 +94,7 @@ class Session:
             if await self._listen(stream) or time.monotonic() - self._console.last < 1:
                 sign_of_life = time.monotonic()
             if time.monotonic() - sign_of_life > self._limits.silence:
-                await self._wait_for_watchdog(stream)
+                await self._wait_for_watchdog(stream, is_idle)
                 sign_of_life = time.monotonic()
             if not finishing and self._is_enough():
                 finishing = True
@@ -131,14 +139,19 @@ class Session:
                 f" the program's last words: {self._output.last_lines()}",
             )
 
-    async def _wait_for_watchdog(self, stream: Stream) -> None:
+    async def _wait_for_watchdog(
+        self, stream: Stream, is_idle: Callable[[], Awaitable[bool]]
+    ) -> None:
         """Give the kernel time to find out that it hangs; return if there is life again."""
         begin = time.monotonic()
         while time.monotonic() - begin < self._limits.watchdog:
             if await self._listen(stream):
                 return
         silent = self._limits.silence + self._limits.watchdog
-        raise Ended(Outcome.HUNG, f"no sign of life for {silent:.0f} s, and no report of why")
+        detail = f"no sign of life for {silent:.0f} s, and no report of why"
+        if await is_idle():
+            raise Ended(Outcome.SSH_LOST, f"{detail}; the guest's CPUs idle")
+        raise Ended(Outcome.HUNG, f"{detail}; the guest's CPUs are busy")
 
     async def _check_alive(self, ssh: Ssh) -> Ending:
         status, _ = await ssh.run("true", limit=_CALL_SECONDS)

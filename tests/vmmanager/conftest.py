@@ -1,0 +1,96 @@
+"""What the tests of the VM manager share."""
+
+import os
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from kgym.steps import (
+    BuildResult,
+    Reproducer,
+    ReproduceResult,
+    ReproduceSpec,
+    StepRef,
+    VmShape,
+)
+from kgym.worker import Input, StepRun
+from kgym_vmmanager import rootfs
+from kgym_vmmanager.reproduce import Reproduce
+from tests.conftest import NewRun
+
+BUILT = BuildResult(
+    source_identity="test",
+    kernel_release="test",
+    compiler_version="test",
+    tree="test",
+    tree_cached=True,
+    backports=[],
+    dropped_symbols=[],
+    objects_compiled=0,
+    warnings=[],
+    seconds={},
+)
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder for the guest image and the answer about the accelerator."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The guest's runner, as a program of the host."""
+    program = tmp_path_factory.mktemp("runner") / "run"
+    source = Path(rootfs.__file__).parent / "guest" / "run.c"
+    subprocess.run(["gcc", "-O1", "-o", program, source], check=True, timeout=60)
+    return program
+
+
+@pytest.fixture(scope="session")
+def kernel() -> Path:
+    """A bzImage that boots; KGYM_TEST_KERNEL names it."""
+    path = os.environ.get("KGYM_TEST_KERNEL")
+    if not path:
+        pytest.skip("KGYM_TEST_KERNEL names no kernel image")
+    return Path(path)
+
+
+NewStep = Callable[..., Awaitable[StepRun]]
+Perform = Callable[..., Awaitable[ReproduceResult]]
+
+
+@pytest.fixture
+def new_step(new_run: NewRun, kernel: Path) -> NewStep:
+    """Make an attempt at a step that runs `source` on the test kernel."""
+
+    async def make(
+        source: str, *, time: float = 5, instances: int = 1, append: str = "", **more: object
+    ) -> StepRun:
+        vm = VmShape(memory=512, append=append, **more.pop("vm", {}))  # type: ignore[arg-type]
+        spec = ReproduceSpec(
+            build=StepRef(step=0),
+            reproducer=Reproducer(text=source),
+            vm=vm,
+            time=time,
+            instances=instances,
+            **more,  # type: ignore[arg-type]
+        )
+        run = new_run(spec)
+        image = await run.storage.put("steps/0/bzImage", kernel)
+        run.assignment.inputs["build"] = Input(result=BUILT, artifacts=[image])
+        return run
+
+    return make
+
+
+@pytest.fixture
+def perform(new_step: NewStep, cache: Path) -> Perform:
+    """Perform a step that runs `source` on the test kernel."""
+
+    async def perform(source: str, **what: object) -> ReproduceResult:
+        return await Reproduce(cache)(await new_step(source, **what))
+
+    return perform

@@ -1,0 +1,57 @@
+"""Reproducers are compiled where they can do no harm."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kgym.errors import UserError
+from kgym_vmmanager.compiler import compile_reproducer
+
+pytestmark = pytest.mark.anyio
+
+
+async def compiled(tmp_path: Path, text: str) -> Path:
+    source = tmp_path / "source" / "reproducer.c"
+    source.parent.mkdir()
+    source.write_text(text)
+    return await compile_reproducer(source, tmp_path / "program")
+
+
+async def test_a_program_comes_out_static(tmp_path: Path) -> None:
+    program = await compiled(
+        tmp_path, '#include <stdio.h>\nint main(void) { puts("hello"); return 0; }'
+    )
+    done = subprocess.run([program], check=True, capture_output=True, timeout=10)
+    assert done.stdout == b"hello\n"
+    assert (
+        b"INTERP"
+        not in subprocess.run(
+            ["readelf", "-l", program], check=True, capture_output=True, timeout=10
+        ).stdout
+    )
+
+
+async def test_sloppy_old_c_compiles(tmp_path: Path) -> None:
+    await compiled(tmp_path, "loop() { usleep(1); }\nint main() { loop(); printf(0); }")
+
+
+async def test_an_error_is_the_users_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        await compiled(tmp_path, "int main(void)\n{\n\treturn nothing;\n}\n")
+    assert caught.value.reason == "reproducer_does_not_compile"
+    (found,) = caught.value.details["diagnostics"]  # type: ignore[misc]
+    assert (found["file"], found["line"]) == ("reproducer.c", 3)
+    assert "nothing" in found["message"]
+
+
+async def test_a_missing_function_is_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no_such_function"):
+        await compiled(tmp_path, "int main(void) { return no_such_function(); }")
+
+
+async def test_it_cannot_read_the_hosts_files(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.h"
+    secret.write_text("int secret;")
+    with pytest.raises(UserError, match=r"secret\.h"):
+        await compiled(tmp_path, f'#include "{secret}"\nint main(void) {{ return secret; }}')

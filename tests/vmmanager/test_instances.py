@@ -1,0 +1,251 @@
+"""Instances of a real kernel, and every way in which they end."""
+
+import asyncio
+import dataclasses
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from kgym.steps import Outcome, Verdict
+from kgym_vmmanager.plan import LIMITS
+from kgym_vmmanager.reproduce import Reproduce
+from tests.vmmanager.conftest import NewStep, Perform
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
+
+HEAD = """
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <net/if.h>
+#include <arpa/inet.h>
+#include <unistd.h>
+"""
+# The kernel's own way to crash on demand: a NULL dereference.
+CRASH = """
+static void crash(void) {
+    FILE *file = fopen("/proc/sysrq-trigger", "w");
+    if (file && fputc('c', file) != EOF) fclose(file);
+}
+"""
+
+
+def program(body: str) -> str:
+    return f"{HEAD}{CRASH}int main(void) {{ {body}\n}}\n"
+
+
+async def test_a_program_that_ends_well_survives(perform: Perform) -> None:
+    result = await perform(program("return 0;"), instances=2)
+    assert result.verdict is Verdict.NO_CRASH
+    assert [one.outcome for one in result.instances] == [Outcome.SURVIVED] * 2
+    for one in result.instances:
+        assert one.runs > 1
+        assert one.run_seconds is not None
+        assert one.run_seconds >= 5
+
+
+async def test_a_program_that_never_ends_survives(perform: Perform) -> None:
+    result = await perform(program("for (;;) pause();"))
+    assert result.verdict is Verdict.NO_CRASH
+    assert result.instances[0].runs == 1
+
+
+async def test_two_cpus_come_up(perform: Perform, new_step: NewStep) -> None:
+    body = "exit(sysconf(_SC_NPROCESSORS_ONLN) != 2);"
+    result = await perform(program(body), vm={"cpus": 2})
+    assert result.verdict is Verdict.NO_CRASH
+
+
+async def test_a_crash_is_recognised_soon(new_step: NewStep, cache: Path) -> None:
+    run = await new_step(program("sleep(1); crash(); sleep(60); return 0;"), time=60)
+    result = await Reproduce(cache)(run)
+    (one,) = result.instances
+    assert (result.verdict, one.outcome) == (Verdict.SAME_CRASH, Outcome.CRASH)
+    assert one.verdict_lag is not None
+    assert one.verdict_lag < 3
+    kept = {artifact.name: artifact for artifact in run.artifacts}
+    assert {"reproducer.c", "qemu-command.txt", "console-0.log", "report-0.txt"} <= set(kept)
+    path = run.folder / "report.json"
+    await run.storage.get(kept["report-0.json"].key, path)
+    assert json.loads(path.read_text())["title"] == result.title
+
+
+async def test_the_first_crash_stops_the_others(perform: Perform) -> None:
+    body = (
+        'if (open("/tmp/x", O_CREAT|O_EXCL, 0600) >= 0) { sleep(2 + getpid() % 2 * 8); crash(); }'
+    )
+    result = await perform(program(f"{body} for (;;) pause();"), time=100, instances=2)
+    assert result.verdict is Verdict.SAME_CRASH
+    assert Outcome.CRASH in {one.outcome for one in result.instances}
+    assert result.seconds["total"] < 60
+
+
+async def test_all_run_on_where_asked_to(perform: Perform) -> None:
+    body = "sleep(1); crash(); for (;;) pause();"
+    result = await perform(program(body), time=20, instances=2, stop_at_first_crash=False)
+    assert (result.crashed, result.completed) == (2, 2)
+
+
+async def test_another_title_is_another_crash(perform: Perform) -> None:
+    result = await perform(program("crash(); return 0;"), titles=["WARNING in nothing"])
+    assert result.verdict is Verdict.OTHER_CRASH
+
+
+async def test_a_report_in_the_programs_output_counts(perform: Perform) -> None:
+    leak = (
+        "BUG: memory leak\\nunreferenced object 0xffff888006e83540 (size 32):\\n"
+        '  comm \\"repro\\", pid 85, jiffies 4294902190\\n  backtrace:\\n'
+        "    [<00000000abcdef01>] kmalloc include/linux/slab.h:553 [inline]\\n"
+        "    [<00000000abcdef02>] leaky_function+0x9d0/0x1e80\\n\\n"
+    )
+    result = await perform(program(f'fprintf(stderr, "{leak}"); exit(1);'), time=60)
+    assert result.instances[0].outcome is Outcome.CRASH
+    assert result.title == "memory leak in leaky_function"
+
+
+async def test_a_crash_while_booting_is_no_verdict(perform: Perform) -> None:
+    append = "rdinit=/no-such-file init=/no-such-file root=/dev/none"
+    result = await perform(program("return 0;"), append=append)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.instances[0].outcome is Outcome.BOOT_FAILED
+    assert "crashed while booting" in result.instances[0].detail
+
+
+async def test_a_reboot_is_no_verdict(perform: Perform) -> None:
+    result = await perform(program("sleep(1); reboot(RB_AUTOBOOT);"))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.instances[0].outcome is Outcome.REBOOTED
+
+
+async def test_a_program_that_always_fails_at_once_is_no_verdict(perform: Perform) -> None:
+    result = await perform(program('fprintf(stderr, "no such thing\\n"); exit(3);'))
+    (one,) = result.instances
+    assert (result.verdict, one.outcome) == (Verdict.INCONCLUSIVE, Outcome.ENDED_EARLY)
+    assert re.search(r"all \d+ runs failed at once; the last: exit status 3", one.detail)
+    assert "no such thing" in one.detail
+
+
+async def test_a_program_that_cannot_be_executed_is_no_verdict(perform: Perform) -> None:
+    body = 'chmod("/kgym/reproducer", 0); return 0;'
+    result = await perform(program(body))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.instances[0].outcome is Outcome.START_FAILED
+    assert "Permission denied" in result.instances[0].detail
+
+
+async def test_a_chatty_program_survives(perform: Perform, new_step: NewStep, cache: Path) -> None:
+    run = await new_step(program('for (;;) puts("all work and no play");'), time=8)
+    result = await Reproduce(cache)(run)
+    assert result.verdict is Verdict.NO_CRASH
+    (kept,) = [artifact for artifact in run.artifacts if artifact.name == "reproducer-0.log"]
+    assert 10_000 < kept.size < 4_000_000
+
+
+async def test_a_daemon_survives(perform: Perform) -> None:
+    body = "if (fork()) return 0; setsid(); if (fork()) return 0; for (;;) pause();"
+    result = await perform(program(body))
+    assert result.verdict is Verdict.NO_CRASH
+
+
+async def test_a_fork_bomb_survives(perform: Perform) -> None:
+    result = await perform(program("for (;;) fork();"), time=10)
+    assert result.verdict is Verdict.NO_CRASH, result.reason
+
+
+async def test_killing_everything_does_not_end_the_run(perform: Perform) -> None:
+    body = "sleep(2); kill(-1, SIGKILL); return 0;"
+    result = await perform(program(body), time=6)
+    assert result.verdict is Verdict.NO_CRASH, result.reason
+    assert result.instances[0].runs > 1
+
+
+async def test_a_lost_connection_is_no_verdict(perform: Perform) -> None:
+    body = 'sleep(1); unlink("/bin/dropbear"); kill(-1, SIGKILL); return 0;'
+    result = await perform(program(body))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.instances[0].outcome is Outcome.SSH_LOST
+
+
+async def test_every_file_system_and_device_is_there(perform: Perform) -> None:
+    body = """
+    const char *wanted[] = {"/proc/self", "/sys/kernel", "/dev/null", "/dev/pts", "/dev/shm",
+        "/sys/kernel/debug/sleep_time", "/dev/loop0", "/dev/loop7", "/sys/class/net/eth0"};
+    for (unsigned i = 0; i < sizeof(wanted) / sizeof(*wanted); i++)
+        if (access(wanted[i], F_OK) && !strstr(wanted[i], "debug")) {
+            fprintf(stderr, "no %s\\n", wanted[i]);
+            exit(1);
+        }
+    if (mkdir("old", 0755) || mkdir("new", 0755) || mount(0, "new", "tmpfs", 0, 0)) exit(2);
+    return getuid();
+    """
+    result = await perform(program(body), time=3)
+    assert result.verdict is Verdict.NO_CRASH, result.reason
+
+
+async def test_cancelled_it_is_gone_within_two_seconds(new_step: NewStep, cache: Path) -> None:
+    run = await new_step(program("for (;;) pause();"), time=300, instances=2)
+    task = asyncio.create_task(Reproduce(cache)(run))
+    while not any("run" in str(path) for path in run.folder.glob("reproduce/vm-*")):
+        await asyncio.sleep(0.2)
+        if list(run.folder.glob("reproduce/vm-*/monitor")):
+            break
+    await asyncio.sleep(8)
+    begin = time.monotonic()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert time.monotonic() - begin < 2
+    assert not list(run.folder.glob("reproduce/vm-*"))
+
+
+async def test_an_emulated_guests_clock_is_right(perform: Perform) -> None:
+    """The program fails unless a second of its own lasts about as long as one of the host's."""
+    result = await perform(program("sleep(4); return 0;"), time=21)
+    assert result.verdict is Verdict.NO_CRASH
+    assert result.instances[0].runs in (5, 6)
+
+
+IMPATIENT = {
+    accelerator: dataclasses.replace(limits, silence=6, watchdog=6)
+    for accelerator, limits in LIMITS.items()
+}
+
+
+async def test_a_guest_without_network_is_lost(new_step: NewStep, cache: Path) -> None:
+    body = """
+    struct ifreq request = {.ifr_name = "eth0"};
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    sleep(1);
+    if (ioctl(fd, SIOCSIFFLAGS, &request)) exit(1);
+    for (;;) pause();
+    """
+    run = await new_step(program(body))
+    result = await Reproduce(cache, limits=IMPATIENT)(run)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.instances[0].outcome is Outcome.SSH_LOST
+
+
+async def test_a_guest_that_does_nothing_else_is_hung(new_step: NewStep, cache: Path) -> None:
+    body = """
+    struct sched_param most = {.sched_priority = 99};
+    FILE *file = fopen("/proc/sys/kernel/sched_rt_runtime_us", "w");
+    if (!file || fputs("-1", file) < 0 || fclose(file)) exit(1);
+    sleep(1);
+    if (sched_setscheduler(0, SCHED_FIFO, &most)) exit(2);
+    for (;;);
+    """
+    run = await new_step(program(body))
+    result = await Reproduce(cache, limits=IMPATIENT)(run)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.instances[0].outcome is Outcome.HUNG
