@@ -324,7 +324,7 @@ async def test_an_abort_ends_all_unfinished_steps(store: Store) -> None:
     second = (await finish(store, step)).queued[0].step_id
     lease = (await claim(store, second)).lease
     changed = await store.abort(view.id)
-    assert changed.stopped == (second,)
+    assert changed.stopped == (lease,)
     assert await states(store, view.id) == ["aborted", "succeeded", "aborted", "aborted"]
     assert await store.finish(lease, WELL) is None
     assert await store.release(lease) is None
