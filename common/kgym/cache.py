@@ -1,8 +1,8 @@
 """A cache of folders on the local disk, shared by the processes of a host.
 
 An entry is made in a temporary folder and renamed into place, so it is whole
-or absent. Its fingerprint (every file's path, size and time) is checked when it is taken;
-an entry that was damaged is made again.
+or absent. Its fingerprint (every file's path, size and time) is checked when it
+is taken, if that was not done a short while ago; an entry that was damaged is made again.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ from kgym import sandbox
 
 Make = Callable[[Path], Awaitable[None]]
 _POLL_SECONDS = 0.05
+_TRUST_SECONDS = 600.0
+"""How long a check counts: one of a kernel source takes a second, a patched build ten."""
 
 
 @contextlib.asynccontextmanager
@@ -39,12 +42,13 @@ class FolderCache:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._checked: dict[str, float] = {}
 
     async def get(self, key: str, make: Make, *, fresh: bool = False) -> tuple[Path, bool]:
         """Return the entry's folder, and whether it was there; others that want it wait."""
         folder = self._root / key
         async with locked(self._root / f".{key}.lock"):
-            if not fresh and await asyncio.to_thread(_intact, folder):
+            if not fresh and await self._intact(key):
                 return folder, True
             for leftover in self._root.glob(f".{key}.part-*"):
                 await asyncio.to_thread(sandbox.remove, leftover)
@@ -57,7 +61,17 @@ class FolderCache:
                 part.rename(folder)
             finally:
                 await asyncio.to_thread(sandbox.remove, part)
+            self._checked[key] = time.monotonic()
             return folder, False
+
+    async def _intact(self, key: str) -> bool:
+        folder, now = self._root / key, time.monotonic()
+        if folder.exists() and now < self._checked.get(key, -_TRUST_SECONDS) + _TRUST_SECONDS:
+            return True
+        intact = await asyncio.to_thread(_intact, folder)
+        if intact:
+            self._checked[key] = now
+        return intact
 
 
 def _intact(folder: Path) -> bool:

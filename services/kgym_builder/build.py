@@ -22,7 +22,7 @@ from kgym.patch import Change
 from kgym.steps import BuildResult, BuildSpec, DroppedSymbol, Patch
 from kgym.worker import StepRun
 from kgym_builder import backports
-from kgym_builder.kbuild import Kbuild, Output, Toolchain, toolchain
+from kgym_builder.kbuild import Kbuild, Output, Toolchain, kernel_version, toolchain
 from kgym_builder.sources import Source, Sources
 from kgym_builder.tree import Tree
 
@@ -125,8 +125,8 @@ class _Build:
         paths = {path for patch in spec.patches for path in patching.files(patch)}
         known = self.builder.backports
         paths |= {edit.file for backport in known for edit in backport.edits}
-        files = await tree.read(sorted(paths))
-        kernel = await Kbuild(tree, tools, self.output).version()
+        files = await tree.read(sorted({*paths, "Makefile"}))
+        kernel = kernel_version(files.get("Makefile", b"").decode(errors="replace"))
         fitting = [
             patch
             for backport in known

@@ -53,6 +53,12 @@ async def toolchain(compiler: str) -> Toolchain:
     return Toolchain(family, variables, version, number[0] if number else "0")
 
 
+def kernel_version(makefile: str) -> str:
+    """Return the version, as `6.1.192`, that the first lines of the top Makefile state."""
+    found = dict(re.findall(r"^(VERSION|PATCHLEVEL|SUBLEVEL) *:?= *(\d+)", makefile, re.MULTILINE))
+    return ".".join(found.get(name, "0") for name in ("VERSION", "PATCHLEVEL", "SUBLEVEL"))
+
+
 @dataclass(slots=True)
 class Output:
     """The output of make as it comes: kept in a file, objects counted."""
@@ -128,11 +134,6 @@ class Kbuild:
             diagnostics=[one.model_dump() for one in errors[:100]],
             output=end,
         )
-
-    async def version(self) -> str:
-        """Return the kernel's version, as `6.1.192`."""
-        done = await self._tree.run(["make", "-s", "kernelversion"])
-        return done.text.strip().splitlines()[-1]
 
     async def _write(self, name: str, text: str) -> None:
         await self._tree.write([Change(name, text.encode())])
