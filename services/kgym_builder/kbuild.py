@@ -80,14 +80,18 @@ class Output:
             del self.tail[:-5000]
 
 
+def command(tools: Toolchain) -> list[str]:
+    """Return how make is called, without its targets."""
+    return ["make", f"-j{os.cpu_count() or 1}", "ARCH=x86_64", *tools.variables, *_REPRODUCIBLE]
+
+
 class Kbuild:
     """Make in one tree with one toolchain."""
 
     def __init__(self, tree: Tree, tools: Toolchain, output: Output) -> None:
         self._tree = tree
         self._output = output
-        jobs = os.cpu_count() or 1
-        self._make = ["make", f"-j{jobs}", "ARCH=x86_64", *tools.variables, *_REPRODUCIBLE]
+        self._make = command(tools)
 
     async def configure(self, config: KernelConfig) -> list[DroppedSymbol]:
         """Write `.config`; return the symbols that kconfig did not take as asked."""

@@ -60,8 +60,7 @@ class Sources:
             await _unpack(archive, prepare(folder / "tree"))
             shutil.rmtree(folder / "fetched", ignore_errors=True)
 
-        key = hashlib.sha256(identity.encode()).hexdigest()[:32]
-        folder, _ = await self._cache.get(key, make)
+        folder, _ = await self._cache.get(key(identity), make)
         return Source(identity, folder / "tree")
 
     async def _package(self, source: PackageSource, report: Report) -> tuple[str, "_Fetch"]:
@@ -119,6 +118,11 @@ class Sources:
             return archive
 
         return f"git:{commit}", fetch
+
+
+def key(identity: str) -> str:
+    """Return the name of a source's folder in the cache."""
+    return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
 
 _Fetch = Callable[[Path], Awaitable[Path]]

@@ -1,0 +1,190 @@
+"""What the platform costs over bare `make` and bare `qemu`: ratios, measured in one run.
+
+build   a patched kernel, submitted to finished, against `make` in an overlay of the same tree
+full    the same for the whole kernel, with --full (takes twice as long as a full build)
+vm      a reproducer that runs for its time, submitted to verdict, against QEMU booting
+        the same kernel into an initramfs that starts the same runner
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from kgym import bug
+from kgym.client import Client
+from kgym.jobs import JobRequest
+from kgym.sandbox import remove
+from kgym.steps import BuildResult, Reproducer, ReproduceSpec, StepRef
+from kgym_builder import kbuild, sources
+from kgym_cli.connect import data_folder
+from kgym_cli.platform import Platform
+from kgym_vmmanager import cpio
+from kgym_vmmanager.accelerator import best_accelerator
+from kgym_vmmanager.qemu import FOLDER, qemu_arguments
+from kgym_vmmanager.rootfs import RUNNER, guest_image
+
+PROGRAM = "int main(void) { return 0; }\n"
+DONE = b"bench: done"
+OVERLAY = """
+mount -t overlay -o "$1" overlay "$2" && cd "$2" && shift 2 && exec "$@"
+"""
+
+
+class Bench:
+    """The measurements, on a data folder whose platform runs."""
+
+    def __init__(self, client: Client, cache: Path, work: Path) -> None:
+        self.client = client
+        self.cache = cache
+        self.work = work
+        self.build = bug.load("watch-queue-filter").build
+
+    def submitted(self, request: JobRequest) -> tuple[float, Any]:
+        """Return the seconds from submission to the end, and the last step's result."""
+        start = time.monotonic()
+        job = self.client.wait(self.client.submit(request).id)
+        seconds = time.monotonic() - start
+        last = job.steps[-1]
+        if last.result is None:
+            raise SystemExit(f"job {job.id}: {job.state}: {last.failure}")
+        return seconds, last.result
+
+    def bare_make(self, layers: list[Path], files: dict[str, bytes]) -> float:
+        """Return the seconds that make takes in an overlay of these layers with these files."""
+        for name in ("upper", "work", "tree"):
+            (self.work / name).mkdir()
+        for path, content in files.items():
+            (self.work / "upper" / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.work / "upper" / path).write_bytes(content)
+        tools = asyncio.run(kbuild.toolchain(self.build.compiler))
+        options = ",".join(
+            [
+                "lowerdir=" + ":".join(map(str, layers)),
+                f"upperdir={self.work / 'upper'}",
+                f"workdir={self.work / 'work'}",
+                *([] if os.geteuid() == 0 else ["userxattr"]),
+            ]
+        )
+        user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+        inside = ["sh", "-c", OVERLAY, "sh", options, str(self.work / "tree")]
+        start = time.monotonic()
+        subprocess.run(
+            ["unshare", "--mount", *user, *inside, *kbuild.command(tools), "bzImage"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            timeout=7200,
+        )
+        seconds = time.monotonic() - start
+        for name in ("upper", "work", "tree"):
+            remove(self.work / name)
+        return seconds
+
+    def patched_build(self) -> dict[str, float]:
+        """Compare an incremental build of one changed file."""
+        _, base = self.submitted(JobRequest(steps=[self.build]))
+        platform, result = self.submitted(JobRequest(steps=[self.build]))
+        layers = self.layers(base)
+        path = self.build.patches[0].edits[0].file
+        source = next(one / path for one in layers if (one / path).exists())
+        bare = self.bare_make(layers, {path: source.read_bytes() + b"\n/* changed */\n"})
+        return {"bare": bare, "platform": platform, "make": result.seconds["make"]}
+
+    def full_build(self) -> dict[str, float]:
+        """Compare a build of everything."""
+        unpatched = self.build.model_copy(update={"patches": [], "cache": "refresh"})
+        platform, base = self.submitted(JobRequest(steps=[unpatched]))
+        layer, source = self.layers(base)
+        config = (layer / ".config").read_bytes()
+        return {"bare": self.bare_make([source], {".config": config}), "platform": platform}
+
+    def layers(self, build: BuildResult) -> list[Path]:
+        """Return the layers of a built tree, the topmost first."""
+        source = self.cache / "sources" / "trees" / sources.key(build.source_identity) / "tree"
+        return [self.cache / "trees" / build.tree / "upper", source]
+
+    def vm(self, seconds: float) -> dict[str, float]:
+        """Compare one instance whose reproducer runs for `seconds`."""
+        reproduce = ReproduceSpec(
+            build=StepRef(step=0),
+            reproducer=Reproducer(text=PROGRAM),
+            instances=1,
+            time=seconds,
+        )
+        unpatched = self.build.model_copy(update={"patches": []})
+        job = self.client.wait(self.client.submit(JobRequest(steps=[unpatched])).id)
+        ref = StepRef(job=job.id, step=0)
+        kernel = self.work / "kernel"
+        self.client.download(job.id, 0, "bzImage", kernel)
+        request = JobRequest(steps=[reproduce.model_copy(update={"build": ref})])
+        platform, _ = self.submitted(request)
+        return {"bare": self.bare_qemu(kernel, reproduce), "platform": platform}
+
+    def bare_qemu(self, kernel: Path, spec: ReproduceSpec) -> float:
+        """Return the seconds until QEMU has booted and the runner has run for its time."""
+        program = self.work / "program"
+        (self.work / "program.c").write_text(PROGRAM)
+        subprocess.run(
+            ["gcc", "-static", "-o", program, self.work / "program.c"], check=True, timeout=60
+        )
+        image = asyncio.run(guest_image(self.cache))
+        start_runner = (
+            f"#!/bin/busybox sh\n/bin/busybox mkdir /tmp\n{RUNNER} {spec.time} /tmp/run /program\n"
+            f"echo {DONE.decode()}\n/bin/busybox sleep 1000\n"
+        )
+        extra = cpio.archive(
+            [
+                cpio.file("program", program.read_bytes(), 0o755),
+                cpio.file("bench", start_runner.encode(), 0o755),
+            ]
+        )
+        (self.work / "initrd").write_bytes(image.initrd.read_bytes() + extra)
+        probed = asyncio.run(best_accelerator(self.cache))
+        argv = [word.replace(FOLDER, str(self.work)) for word in qemu_arguments(spec.vm, probed)]
+        argv[argv.index("-append") + 1] += " rdinit=/bench"
+        start = time.monotonic()
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as qemu:
+            assert qemu.stdout is not None
+            if not any(DONE in line for line in qemu.stdout):
+                raise SystemExit("bare QEMU ended before its time")
+            took = time.monotonic() - start
+            qemu.kill()
+        return took
+
+
+def main() -> None:
+    """Measure, and print ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--full", action="store_true", help="measure a full build too")
+    parser.add_argument("--seconds", type=float, default=120, help="the reproducer's time")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))
+    try:
+        with Platform(data_folder()) as platform, Client(platform.url) as client:
+            bench = Bench(client, data_folder() / "cache", work)
+            results = {"build": bench.patched_build(), "vm": bench.vm(options.seconds)}
+            if options.full:
+                results["full"] = bench.full_build()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    for result in results.values():
+        result["ratio"] = result["platform"] / result["bare"]
+    if options.json:
+        sys.stdout.write(json.dumps(results) + "\n")
+        return
+    for name, result in results.items():
+        figures = "  ".join(f"{key} {value:.2f}" for key, value in result.items())
+        sys.stdout.write(f"{name:6}{figures}\n")
+
+
+main()
