@@ -194,6 +194,8 @@ class Worker:
         try:
             await asyncio.wait({work, beat}, return_when=asyncio.FIRST_COMPLETED)
             if work.done() and not work.cancelled():
+                # First the room, then the word: it may have been this folder that filled the disk.
+                await asyncio.to_thread(sandbox.remove, folder)
                 await self._last_word(run, work.result())
         except asyncio.CancelledError:
             await _stop(work)

@@ -126,7 +126,9 @@ class Kbuild:
         lines = self._output.tail
         end = "\n".join(lines[-20:])
         if any(mark in line for line in lines for mark in _FULL):
-            raise InfrastructureError("disk_full", "the disk is full: the build could not go on")
+            raise InfrastructureError(
+                "disk_full", "the disk is full; free some space, then restart the job"
+            )
         if any(mark in line for line in lines for mark in _KILLED):
             raise InfrastructureError("out_of_memory", f"the compiler was killed:\n{end}")
         errors = [one for one in diagnostics.parse(lines) if one.severity == "error"]

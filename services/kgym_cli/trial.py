@@ -12,6 +12,7 @@ from kgym.states import State
 from kgym.steps import Patch, ReproduceResult, Verdict
 from kgym_cli.output import Exit
 
+REQUEST_TAG = "request="
 STEPS = ("build_before", "reproduce_before", "build_after", "reproduce_after")
 
 
@@ -27,7 +28,7 @@ def patch_file(path: Path) -> Patch:
 
 def submit(client: Client, request: JobRequest) -> tuple[JobView, bool]:
     """Submit the job, or take up the same one that is not finished; say which."""
-    mark = "request=" + hashlib.sha256(request.model_dump_json().encode()).hexdigest()[:32]
+    mark = REQUEST_TAG + hashlib.sha256(request.model_dump_json().encode()).hexdigest()[:32]
     for job in client.jobs(JobFilter(tag=mark)):
         if not job.state.final:
             return job, True

@@ -133,6 +133,33 @@ def test_a_port_in_use_is_named(kgym: Kgym, tmp_path: Path) -> None:
     assert (answer.status, f"port {port}" in answer.err) == (2, True)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
+def test_a_full_disk_is_the_cause_and_the_job_can_be_restarted(
+    kgym: Kgym, data: Path, fake_build: BuildSpec
+) -> None:
+    fill = Edit(
+        file="Makefile", original="@objcopy -S $< $@", replacement="head -c 99M /dev/zero >$@"
+    )
+    spec = fake_build.model_copy(update={"patches": [Patch(edits=[fill])]})
+    request = JobRequest(steps=[spec]).model_dump_json()
+    data.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "kgym", data], check=True)
+    try:
+        done = kgym("job", "submit", "-", "--wait", "--json", stdin=request)
+        failure = done.json["steps"][0]["failure"]
+        assert (done.status, failure["cause"], failure["reason"]) == (
+            3,
+            "infrastructure",
+            "disk_full",
+        )
+        assert list((data / "work").glob("*/*")) == []
+        subprocess.run(["mount", "-o", "remount,size=400m", data], check=True)
+        again = kgym("job", "restart", done.json["id"], "--wait", "--json")
+        assert (again.status, again.json["state"]) == (0, "succeeded")
+    finally:
+        subprocess.run(["umount", data], check=True)
+
+
 def slow_job(fake_build: BuildSpec, marker: str) -> JobRequest:
     """A job whose build sleeps."""
     edit = Edit(file="Makefile", original="@objcopy -S $< $@", replacement=f"sleep {marker}")

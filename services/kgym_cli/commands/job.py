@@ -17,6 +17,7 @@ from kgym.steps import StepKind
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
 from kgym_cli.output import Exit, json_option, leave, people, print_json, tables
+from kgym_cli.trial import REQUEST_TAG
 
 _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
 
@@ -62,10 +63,12 @@ def list_(
         print_json([one.model_dump(mode="json") for one in found])
         return
     table = Table("job", "state", "steps", "created", "tags", box=None)
+    for column in table.columns[:4]:
+        column.no_wrap = True
     for one in found:
         steps = " ".join(f"[{_STYLES.get(step.state, 'dim')}]{step.kind}[/]" for step in one.steps)
         created = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(str(one.id), _styled(one.state), steps, created, " ".join(one.tags))
+        table.add_row(str(one.id), _styled(one.state), steps, created, _tags(one))
     tables.print(table)
 
 
@@ -135,7 +138,7 @@ def _print(one: JobView, *, as_json: bool) -> None:
     if as_json:
         print_json(one.model_dump(mode="json"))
         return
-    people.print(f"job {one.id}: {_styled(one.state)}  {' '.join(one.tags)}")
+    people.print(f"job {one.id}: {_styled(one.state)}  {_tags(one)}")
     for step in one.steps:
         people.print(f"  step {step.number} {step.kind}: {_styled(step.state)}", end="")
         people.print(f" (attempt {step.attempt})" if step.attempt > 1 else "")
@@ -152,6 +155,11 @@ def _print(one: JobView, *, as_json: bool) -> None:
 def _highlights(result: dict[str, Any]) -> list[tuple[str, Any]]:
     names = ("verdict", "reason", "kernel_release", "objects_compiled", "tree_cached", "seconds")
     return [(name, result[name]) for name in names if name in result]
+
+
+def _tags(one: JobView) -> str:
+    """Return the tags that people read."""
+    return " ".join(tag for tag in one.tags if not tag.startswith(REQUEST_TAG))
 
 
 def _styled(state: State) -> str:
