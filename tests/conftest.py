@@ -1,18 +1,39 @@
 """What several test folders share: real parts, small inputs."""
 
 import hashlib
+import json
+import os
 import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from kgym.steps import BuildSpec, KernelConfig, StepSpec, TarballSource
 from kgym.storage import LocalStorage
 from kgym.worker import Assignment, Input, StepRun
 
 ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / ".kgym"
+"""Where the slow tests keep compiled kernels, so that the next run finds them."""
+
+
+def kgym(*words: object, stdin: BaseModel | None = None) -> tuple[int, dict[str, Any]]:
+    """Run a command on the checkout's own data folder; return its status and its JSON."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kgym_cli", *map(str, words), "--json"],
+        env={**os.environ, "KGYM_DATA": str(DATA)},
+        input=stdin.model_dump_json() if stdin else "",
+        stdout=subprocess.PIPE,
+        check=False,
+        text=True,
+        timeout=3600,
+    )
+    return done.returncode, json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture

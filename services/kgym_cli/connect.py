@@ -1,5 +1,6 @@
 """Which scheduler a command talks to: a named one, the one that runs here, or its own."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 import click
 
 from kgym.client import Client
+from kgym.errors import UserError
 from kgym_cli.address import running
 from kgym_cli.output import people
 
@@ -27,16 +29,30 @@ def scheduler(*, work: bool) -> Iterator[Client]:
     One that is started here lasts as long as the command, and takes up unfinished
     jobs only if the command waits for one (`work`).
     """
-    server = click.get_current_context().find_root().params.get("server")
-    url = server or running(data_folder())
-    if url is not None:
-        with Client(url) as client:
-            yield client
-        return
+    with contextlib.ExitStack() as stack:
+        url = click.get_current_context().find_root().params.get("server")
+        while url is None:
+            url = _running(work=work) or _started(stack, work=work)
+        yield stack.enter_context(Client(url))
+
+
+def _running(*, work: bool) -> str | None:
+    """Return where a platform listens that runs steps, if the command needs that."""
+    found = running(data_folder())
+    return found.url if found is not None and (found.work or not work) else None
+
+
+def _started(stack: contextlib.ExitStack, *, work: bool) -> str | None:
+    """Start a platform; None if another one was quicker."""
     # Its imports take longer than a command that needs no platform of its own.
     from kgym_cli.platform import Platform  # noqa: PLC0415
 
-    with Platform(data_folder(), work=work) as own, Client(own.url) as client:
-        if work:
-            people.print(f"scheduler: {own.url}", style="dim")
-        yield client
+    try:
+        own = stack.enter_context(Platform(data_folder(), work=work))
+    except UserError as error:
+        if error.reason == "data_in_use" and _running(work=work):
+            return None
+        raise
+    if work:
+        people.print(f"scheduler: {own.url}", style="dim")
+    return own.url

@@ -6,10 +6,9 @@ stand where the distributed platform has PostgreSQL, GCS and RabbitMQ.
 """
 
 import asyncio
-import fcntl
-import json
 import os
 import threading
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +21,7 @@ from kgym.steps import StepKind
 from kgym.storage import LocalStorage
 from kgym.worker import Worker
 from kgym_builder.build import Builder
-from kgym_cli.address import ADDRESS, running
+from kgym_cli import address
 from kgym_scheduler.api import create_app
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.database import upgrade
@@ -31,6 +30,7 @@ from kgym_scheduler.store import Store
 from kgym_vmmanager.reproduce import Reproduce
 
 START_SECONDS = 60.0
+LOCK_SECONDS = 30.0
 STOP_SECONDS = 30.0
 
 
@@ -93,16 +93,16 @@ class Platform:
         self._loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
         self._data.mkdir(parents=True, exist_ok=True)
-        with _alone(self._data) as lock:
+        with await _alone(self._data) as lock:
             bus, storage = InProcessBus(), LocalStorage(self._data / "artifacts")
             url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
             await upgrade(url)
             async with (
                 Scheduler(Store(url), bus, storage, alone=True) as scheduler,
-                serve(create_app(scheduler), port=self._port) as address,
+                serve(create_app(scheduler), port=self._port) as listening,
             ):
-                self.url = address.url
-                _write_address(lock, self.url)
+                self.url = listening.url
+                address.announce(lock, address.Running(self.url, self._work))
                 self._started.set()
                 async with asyncio.TaskGroup() as group:
                     for worker in self._workers(scheduler, bus, storage):
@@ -126,21 +126,13 @@ class Platform:
         return [worker.serve() for worker in workers]
 
 
-def _alone(data: Path) -> IO[str]:
-    """Lock the data folder until the file is closed, which the end of the process does too."""
-    file = (data / ADDRESS).open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        url = running(data) or "starting"
-        raise UserError(
-            "data_in_use", f"another platform ({url}) has the data folder {data}"
-        ) from None
-    return file
-
-
-def _write_address(lock: IO[str], url: str) -> None:
-    lock.truncate(0)
-    lock.write(json.dumps({"url": url, "pid": os.getpid()}))
-    lock.flush()
+async def _alone(data: Path) -> IO[str]:
+    """Take the data folder; a command that only looks something up soon gives it back."""
+    end = time.monotonic() + LOCK_SECONDS
+    while (lock := address.lock(data)) is None:
+        other = address.running(data)
+        if (other is not None and other.work) or time.monotonic() > end:
+            where = other.url if other is not None else "not listening yet"
+            raise UserError("data_in_use", f"another platform ({where}) has the data folder {data}")
+        await asyncio.sleep(0.05)
+    return lock

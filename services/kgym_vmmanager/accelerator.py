@@ -127,6 +127,9 @@ async def _boot(accelerator: Accelerator, folder: Path) -> bytes:
                     output += chunk
     finally:
         await proc.kill(process)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await process.stdout.read()  # to the end of the pipe, which closes it
     return output
 
 

@@ -100,6 +100,7 @@ class Vm:
             yield vm
         finally:
             await proc.kill(vm._process)
+            await asyncio.wait({console}, timeout=1)  # to the end of the pipe, which closes it
             for task in filter(None, (console, events)):
                 task.cancel()
             await asyncio.gather(*filter(None, (console, events)), return_exceptions=True)

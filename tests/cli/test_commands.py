@@ -16,6 +16,7 @@ from kgym.client import Client
 from kgym.jobs import JobRequest
 from kgym.states import State
 from kgym.steps import BuildSpec, Edit, Patch
+from kgym_cli import address
 from kgym_cli.platform import Platform
 from tests.cli.conftest import Kgym
 
@@ -120,6 +121,23 @@ def test_commands_use_the_platform_that_runs(
     assert [one["id"] for one in kgym("job", "list", "--json").json] == [job.id]
 
 
+def test_a_command_that_only_looks_does_not_keep_a_platform_from_starting(
+    kgym: Kgym, data: Path, build_job: str
+) -> None:
+    with Platform(data, work=False):
+        waiting = subprocess.Popen(
+            [sys.executable, "-m", "kgym_cli", "job", "submit", "-", "--wait"],
+            env={**os.environ, "KGYM_DATA": str(data)},
+            stdin=subprocess.PIPE,
+        )
+        assert waiting.stdin is not None
+        waiting.stdin.write(build_job.encode())
+        waiting.stdin.close()
+        time.sleep(3)
+        assert waiting.poll() is None
+    assert waiting.wait(30) == 0
+
+
 def test_a_second_platform_on_the_same_data_is_refused(kgym: Kgym, platform: Platform) -> None:
     answer = kgym("up", "--port", "0")
     assert answer.status == 2
@@ -207,7 +225,7 @@ def test_ctrl_c_leaves_nothing_running_and_the_job_is_resumed(
 def test_a_killed_platform_loses_no_job(kgym: Kgym, data: Path, fake_build: BuildSpec) -> None:
     command = [sys.executable, "-m", "kgym_cli", "up", "--port", "0"]
     process = subprocess.Popen(command, env={**os.environ, "KGYM_DATA": str(data)})
-    wait_for(lambda: kgym("job", "list").status == 0 and (data / "platform.json").exists())
+    wait_for(lambda: address.running(data) is not None)
     submitted = kgym("job", "submit", "-", stdin=slow_job(fake_build, "7373.1").model_dump_json())
     assert submitted.status == 0
     wait_for(lambda: running("7373.1"))

@@ -3,32 +3,17 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kgym import bug
-from tests.conftest import ROOT
+from tests.conftest import ROOT, kgym
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SYZBOT = ROOT.parent / "shared" / "data" / "syzbot_bugs"
-
-
-def kgym(*words: object) -> tuple[int, dict[str, Any]]:
-    """Run a command on the checkout's own data folder; return its status and its JSON."""
-    done = subprocess.run(
-        [sys.executable, "-m", "kgym_cli", *map(str, words), "--json"],
-        env={**os.environ, "KGYM_DATA": str(ROOT / ".kgym")},
-        stdout=subprocess.PIPE,
-        check=False,
-        text=True,
-        timeout=3600,
-    )
-    return done.returncode, json.loads(done.stdout.splitlines()[-1])
 
 
 def assert_resolved(status: int, outcome: dict[str, Any], titles: list[str]) -> None:

@@ -1,12 +1,14 @@
 """What the tests of the VM manager share."""
 
-import os
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kgym import bug
+from kgym.jobs import JobRequest
 from kgym.steps import (
     BuildResult,
     Reproducer,
@@ -18,7 +20,7 @@ from kgym.steps import (
 from kgym.worker import Input, StepRun
 from kgym_vmmanager import rootfs
 from kgym_vmmanager.reproduce import Reproduce
-from tests.conftest import NewRun
+from tests.conftest import DATA, NewRun, kgym
 
 BUILT = BuildResult(
     source_identity="test",
@@ -51,11 +53,12 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def kernel() -> Path:
-    """A bzImage that boots; KGYM_TEST_KERNEL names it."""
-    path = os.environ.get("KGYM_TEST_KERNEL")
-    if not path:
-        pytest.skip("KGYM_TEST_KERNEL names no kernel image")
-    return Path(path)
+    """The bzImage of the kernel that the shipped bugs share, without any bug."""
+    unpatched = bug.load("watch-queue-filter").build.model_copy(update={"patches": []})
+    status, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[unpatched]))
+    assert status == 0, job
+    (key,) = [one["key"] for one in job["steps"][0]["artifacts"] if one["name"] == "bzImage"]
+    return DATA / "artifacts" / key
 
 
 NewStep = Callable[..., Awaitable[StepRun]]
@@ -67,16 +70,22 @@ def new_step(new_run: NewRun, kernel: Path) -> NewStep:
     """Make an attempt at a step that runs `source` on the test kernel."""
 
     async def make(
-        source: str, *, time: float = 5, instances: int = 1, append: str = "", **more: object
+        source: str,
+        *,
+        time: float = 5,
+        instances: int = 1,
+        cpus: int = 1,
+        append: str = "",
+        **more: Any,
     ) -> StepRun:
-        vm = VmShape(memory=512, append=append, **more.pop("vm", {}))  # type: ignore[arg-type]
+        vm = VmShape(cpus=cpus, memory=512, append=append)
         spec = ReproduceSpec(
             build=StepRef(step=0),
             reproducer=Reproducer(text=source),
             vm=vm,
             time=time,
             instances=instances,
-            **more,  # type: ignore[arg-type]
+            **more,
         )
         run = new_run(spec)
         image = await run.storage.put("steps/0/bzImage", kernel)

@@ -42,6 +42,12 @@ static void crash(void) {
 """
 
 
+IMPATIENT = {
+    accelerator: dataclasses.replace(limits, silence=6, watchdog=6, reconnect=4)
+    for accelerator, limits in LIMITS.items()
+}
+
+
 def program(body: str) -> str:
     return f"{HEAD}{CRASH}int main(void) {{ {body}\n}}\n"
 
@@ -62,9 +68,9 @@ async def test_a_program_that_never_ends_survives(perform: Perform) -> None:
     assert result.instances[0].runs == 1
 
 
-async def test_two_cpus_come_up(perform: Perform, new_step: NewStep) -> None:
+async def test_two_cpus_come_up(perform: Perform) -> None:
     body = "exit(sysconf(_SC_NPROCESSORS_ONLN) != 2);"
-    result = await perform(program(body), vm={"cpus": 2})
+    result = await perform(program(body), cpus=2)
     assert result.verdict is Verdict.NO_CRASH
 
 
@@ -83,10 +89,13 @@ async def test_a_crash_is_recognised_soon(new_step: NewStep, cache: Path) -> Non
 
 
 async def test_the_first_crash_stops_the_others(perform: Perform) -> None:
-    body = (
-        'if (open("/tmp/x", O_CREAT|O_EXCL, 0600) >= 0) { sleep(2 + getpid() % 2 * 8); crash(); }'
-    )
-    result = await perform(program(f"{body} for (;;) pause();"), time=100, instances=2)
+    body = """
+    unsigned char byte;
+    sleep(1);
+    if (read(open("/dev/urandom", O_RDONLY), &byte, 1) == 1 && byte % 2) crash();
+    return 0;
+    """
+    result = await perform(program(body), time=100, instances=2)
     assert result.verdict is Verdict.SAME_CRASH
     assert Outcome.CRASH in {one.outcome for one in result.instances}
     assert result.seconds["total"] < 60
@@ -145,7 +154,7 @@ async def test_a_program_that_cannot_be_executed_is_no_verdict(perform: Perform)
     assert "Permission denied" in result.instances[0].detail
 
 
-async def test_a_chatty_program_survives(perform: Perform, new_step: NewStep, cache: Path) -> None:
+async def test_a_chatty_program_survives(new_step: NewStep, cache: Path) -> None:
     run = await new_step(program('for (;;) puts("all work and no play");'), time=8)
     result = await Reproduce(cache)(run)
     assert result.verdict is Verdict.NO_CRASH
@@ -171,11 +180,13 @@ async def test_killing_everything_does_not_end_the_run(perform: Perform) -> None
     assert result.instances[0].runs > 1
 
 
-async def test_a_lost_connection_is_no_verdict(perform: Perform) -> None:
+async def test_a_lost_connection_is_no_verdict(new_step: NewStep, cache: Path) -> None:
     body = 'sleep(1); unlink("/bin/dropbear"); kill(-1, SIGKILL); return 0;'
-    result = await perform(program(body))
+    run = await new_step(program(body))
+    result = await Reproduce(cache, limits=IMPATIENT)(run)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.instances[0].outcome is Outcome.SSH_LOST
+    assert "console-0-retry-2.log" in {artifact.name for artifact in run.artifacts}
 
 
 async def test_every_file_system_and_device_is_there(perform: Perform) -> None:
@@ -194,14 +205,15 @@ async def test_every_file_system_and_device_is_there(perform: Perform) -> None:
     assert result.verdict is Verdict.NO_CRASH, result.reason
 
 
-async def test_cancelled_it_is_gone_within_two_seconds(new_step: NewStep, cache: Path) -> None:
+@pytest.mark.parametrize("seconds", [0.5, 12])
+async def test_cancelled_it_is_gone_within_two_seconds(
+    new_step: NewStep, cache: Path, seconds: float
+) -> None:
     run = await new_step(program("for (;;) pause();"), time=300, instances=2)
     task = asyncio.create_task(Reproduce(cache)(run))
-    while not any("run" in str(path) for path in run.folder.glob("reproduce/vm-*")):
-        await asyncio.sleep(0.2)
-        if list(run.folder.glob("reproduce/vm-*/monitor")):
-            break
-    await asyncio.sleep(8)
+    while not list(run.folder.glob("reproduce/vm-*/monitor")):
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(seconds)  # booting, or running
     begin = time.monotonic()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -214,12 +226,6 @@ async def test_an_emulated_guests_clock_is_right(perform: Perform) -> None:
     result = await perform(program("sleep(4); return 0;"), time=21)
     assert result.verdict is Verdict.NO_CRASH
     assert result.instances[0].runs in (5, 6)
-
-
-IMPATIENT = {
-    accelerator: dataclasses.replace(limits, silence=6, watchdog=6)
-    for accelerator, limits in LIMITS.items()
-}
 
 
 async def test_a_guest_without_network_is_lost(new_step: NewStep, cache: Path) -> None:
