@@ -13,6 +13,7 @@ from kgym.storage import LocalStorage
 from kgym.worker import Assignment, Input, StepRun
 
 ROOT = Path(__file__).resolve().parents[1]
+pytest_plugins = ["tests.servers"]
 
 
 @pytest.fixture

@@ -1,15 +1,22 @@
 """Which scheduler a command talks to: a named one, the one that runs here, or its own."""
 
+import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kgym.client import Client
+from kgym.storage import LocalStorage
+from kgym_cli import address
 from kgym_cli.address import running
 from kgym_cli.output import people
+
+if TYPE_CHECKING:
+    from kgym_scheduler.database import Database
 
 
 def data_folder() -> Path:
@@ -20,6 +27,37 @@ def data_folder() -> Path:
     return Path(share) / "kgym"
 
 
+def database_url() -> str:
+    """Return the database that commands work on which need no scheduler."""
+    if named := os.environ.get("KGYM_DATABASE"):
+        return named
+    folder = data_folder()
+    if own := address.database(folder):
+        return own
+    folder.mkdir(parents=True, exist_ok=True)
+    return f"sqlite+aiosqlite:///{folder / 'kgym.db'}"
+
+
+@asynccontextmanager
+async def open_database() -> AsyncIterator["Database"]:
+    """Open it, with its tables in their newest form."""
+    # Its imports take longer than a command that needs no database.
+    from kgym_scheduler.database import Database, upgrade  # noqa: PLC0415
+
+    url = database_url()
+    await upgrade(url)
+    database = Database(url)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+def storage() -> LocalStorage:
+    """Return where artifacts are: in KGYM_STORAGE, or with this machine's platform."""
+    return LocalStorage(Path(os.environ.get("KGYM_STORAGE") or data_folder() / "artifacts"))
+
+
 @contextmanager
 def scheduler(*, work: bool) -> Iterator[Client]:
     """Connect to --server, else to the platform on the data folder, else start one.
@@ -27,16 +65,20 @@ def scheduler(*, work: bool) -> Iterator[Client]:
     One that is started here lasts as long as the command, and takes up unfinished
     jobs only if the command waits for one (`work`).
     """
-    server = click.get_current_context().find_root().params.get("server")
-    url = server or running(data_folder())
+    options = click.get_current_context().find_root().params
+    token = options.get("token")
+    url = options.get("server") or running(data_folder())
     if url is not None:
-        with Client(url) as client:
+        with Client(url, token) as client:
             yield client
         return
     # Its imports take longer than a command that needs no platform of its own.
+    from kgym import logs  # noqa: PLC0415
     from kgym_cli.platform import Platform  # noqa: PLC0415
 
-    with Platform(data_folder(), work=work) as own, Client(own.url) as client:
+    logs.configure(level=logging.WARNING)
+
+    with Platform(data_folder(), work=work) as own, Client(own.url, token) as client:
         if work:
             people.print(f"scheduler: {own.url}", style="dim")
         yield client

@@ -6,23 +6,21 @@ stand where the distributed platform has PostgreSQL, GCS and RabbitMQ.
 """
 
 import asyncio
-import fcntl
-import json
 import os
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from kgym.bug import CONFIGS
 from kgym.bus import InProcessBus
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import InfrastructureError
 from kgym.steps import StepKind
 from kgym.storage import LocalStorage
 from kgym.worker import Worker
 from kgym_builder.build import Builder
-from kgym_cli.address import ADDRESS, running
+from kgym_cli.address import announce, take
 from kgym_scheduler.api import create_app
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.database import upgrade
@@ -92,8 +90,7 @@ class Platform:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
-        self._data.mkdir(parents=True, exist_ok=True)
-        with _alone(self._data) as lock:
+        with take(self._data) as lock:
             bus, storage = InProcessBus(), LocalStorage(self._data / "artifacts")
             url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
             await upgrade(url)
@@ -102,7 +99,7 @@ class Platform:
                 serve(create_app(scheduler), port=self._port) as address,
             ):
                 self.url = address.url
-                _write_address(lock, self.url)
+                announce(lock, self.url)
                 self._started.set()
                 async with asyncio.TaskGroup() as group:
                     for worker in self._workers(scheduler, bus, storage):
@@ -124,23 +121,3 @@ class Platform:
             Worker(scheduler, bus, storage, {StepKind.REPRODUCE: reproduce}, folder / "vm", slots),
         ]
         return [worker.serve() for worker in workers]
-
-
-def _alone(data: Path) -> IO[str]:
-    """Lock the data folder until the file is closed, which the end of the process does too."""
-    file = (data / ADDRESS).open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        url = running(data) or "starting"
-        raise UserError(
-            "data_in_use", f"another platform ({url}) has the data folder {data}"
-        ) from None
-    return file
-
-
-def _write_address(lock: IO[str], url: str) -> None:
-    lock.truncate(0)
-    lock.write(json.dumps({"url": url, "pid": os.getpid()}))
-    lock.flush()
