@@ -18,6 +18,7 @@ from kgym.storage import LocalStorage
 from kgym.worker import Assignment, Input, StepRun
 
 ROOT = Path(__file__).resolve().parents[1]
+pytest_plugins = ["tests.servers"]
 DATA = ROOT / ".kgym"
 """Where the slow tests keep compiled kernels, so that the next run finds them."""
 

@@ -1,12 +1,12 @@
-"""The message bus: one queue per step kind, and signals that reach every worker.
+"""The message bus: one queue of bells per step kind, and signals that reach every worker.
 
-A message only says "look at this step"; the database is the truth. So a lost
-message costs a sweep's delay and a doubled one a refused claim, never a job.
+A bell only says "there is work of this kind"; which step that is, the claim
+decides, in the database, which is the truth. So a lost bell costs a second (an
+idle worker asks by itself) and a doubled one an empty claim, never a job.
 """
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,42 +15,41 @@ from uuid import UUID
 from kgym.steps import StepKind
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """Look at this step: it is queued."""
-
-    step_id: int
-    kind: StepKind
-    priority: int = 0
-    """Of the job; higher is sooner."""
-
-
 class Delivery(Protocol):
-    """A message as a worker gets it; unacknowledged, it is delivered again."""
+    """A bell as a worker gets it; unacknowledged, it is delivered again."""
 
     @property
-    def message(self) -> Message:
-        """What was published."""
+    def kind(self) -> StepKind:
+        """What there is work of."""
         ...
 
     async def ack(self) -> None:
-        """Take it off the queue."""
+        """Take it off the queue: the claim that it led to has been answered."""
         ...
 
     async def nack(self) -> None:
-        """Put it back for another worker, or for later."""
+        """Put it back, for another worker."""
         ...
 
 
 class Bus(Protocol):
-    """What RabbitMQ does between hosts and InProcessBus within one process."""
+    """What RabbitMQ does between hosts and InProcessBus within one process.
 
-    async def publish(self, message: Message) -> None:
-        """Return once the bus has taken responsibility for the message."""
+    Each method raises InfrastructureError where the bus cannot be reached.
+    """
+
+    async def publish(self, kind: StepKind) -> None:
+        """Ring for one worker of this kind; return once the bus is responsible for the bell."""
         ...
 
-    def consume(self, kind: StepKind) -> AsyncIterator[Delivery]:
-        """Take messages of this kind, one at a time."""
+    def consume(
+        self, kinds: Collection[StepKind]
+    ) -> AbstractAsyncContextManager[AsyncIterator[Delivery]]:
+        """Hear the bells of these kinds while the context lasts, across lost connections.
+
+        A worker leaves the context while it has no free slot: what it has not
+        acknowledged by then is delivered again, to others.
+        """
         ...
 
     async def signal(self, lease: UUID) -> None:
@@ -62,49 +61,35 @@ class Bus(Protocol):
         ...
 
 
-class _Queue:
-    """Messages of one kind: those of higher priority first, then in order of publication."""
-
-    def __init__(self) -> None:
-        self._messages = asyncio.PriorityQueue[tuple[int, int, Message]]()
-        self._numbers = itertools.count()
-
-    def put(self, message: Message) -> None:
-        self._messages.put_nowait((-message.priority, next(self._numbers), message))
-
-    async def get(self) -> Message:
-        _, _, message = await self._messages.get()
-        return message
-
-
-@dataclass(frozen=True, slots=True)
-class _Delivery:
-    message: Message
-    queue: _Queue
-
-    async def ack(self) -> None:
-        """Nothing is left to do: the queue gave the message away."""
-
-    async def nack(self) -> None:
-        self.queue.put(self.message)
-
-
 class InProcessBus:
-    """Queues in memory, for the embedded platform. What is lost with the process is swept up."""
+    """Bells in memory, for the embedded platform. What is lost with the process is swept up."""
 
     def __init__(self) -> None:
-        self._queues = {kind: _Queue() for kind in StepKind}
+        self._bells = dict.fromkeys(StepKind, 0)
+        self._rung = asyncio.Condition()
         self._listeners: set[asyncio.Queue[UUID]] = set()
 
-    async def publish(self, message: Message) -> None:
-        """Put it into the queue of its kind."""
-        self._queues[message.kind].put(message)
+    async def publish(self, kind: StepKind) -> None:
+        """Ring for whoever hears it first."""
+        async with self._rung:
+            self._bells[kind] += 1
+            self._rung.notify_all()
 
-    async def consume(self, kind: StepKind) -> AsyncIterator[Delivery]:
-        """Take messages by priority, then in the order of their publication."""
-        queue = self._queues[kind]
-        while True:
-            yield _Delivery(await queue.get(), queue)
+    @asynccontextmanager
+    async def consume(self, kinds: Collection[StepKind]) -> AsyncIterator[AsyncIterator[Delivery]]:
+        """Hear the bells of these kinds until the context ends."""
+        held: list[_Delivery] = []
+
+        async def stream() -> AsyncIterator[Delivery]:
+            while True:
+                held.append(_Delivery(await self._take(kinds), self, held))
+                yield held[-1]
+
+        try:
+            yield stream()
+        finally:
+            for delivery in list(held):
+                await delivery.nack()
 
     async def signal(self, lease: UUID) -> None:
         """Hand the lease to every listener."""
@@ -125,3 +110,27 @@ class InProcessBus:
             yield stream()
         finally:
             self._listeners.discard(queue)
+
+    async def _take(self, kinds: Collection[StepKind]) -> StepKind:
+        async with self._rung:
+            await self._rung.wait_for(lambda: any(self._bells[kind] for kind in kinds))
+            kind = next(kind for kind in kinds if self._bells[kind])
+            self._bells[kind] -= 1
+            return kind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Delivery:
+    kind: StepKind
+    bus: InProcessBus
+    held: "list[_Delivery]"
+
+    async def ack(self) -> None:
+        """Nothing is left to do, but not to put it back."""
+        if self in self.held:
+            self.held.remove(self)
+
+    async def nack(self) -> None:
+        if self in self.held:
+            self.held.remove(self)
+            await self.bus.publish(self.kind)

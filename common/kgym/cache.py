@@ -3,6 +3,9 @@
 An entry is made in a temporary folder and renamed into place, so it is whole
 or absent. Its fingerprint (every file's path, size and time) is checked when it
 is taken, if that was not done a short while ago; an entry that was damaged is made again.
+
+Beside an entry KEY lie `.KEY.lock`, held while it is made, checked or removed,
+and `.KEY.use`, shared by all who use it; its time tells when somebody last took it.
 """
 
 import asyncio
@@ -12,7 +15,9 @@ import hashlib
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from kgym import sandbox
@@ -44,10 +49,17 @@ class FolderCache:
         self._root = root
         self._checked: dict[str, float] = {}
 
-    async def get(self, key: str, make: Make, *, fresh: bool = False) -> tuple[Path, bool]:
-        """Return the entry's folder, and whether it was there; others that want it wait."""
+    async def get(
+        self, key: str, make: Make, *, fresh: bool = False, held: ExitStack | None = None
+    ) -> tuple[Path, bool]:
+        """Return the entry's folder, and whether it was there; others that want it wait.
+
+        Nobody removes it until `held` is closed.
+        """
         folder = self._root / key
         async with locked(self._root / f".{key}.lock"):
+            if held is not None:
+                held.enter_context(_used(self._root / f".{key}.use"))
             if not fresh and await self._intact(key):
                 return folder, True
             for leftover in self._root.glob(f".{key}.part-*"):
@@ -72,6 +84,66 @@ class FolderCache:
         if intact:
             self._checked[key] = now
         return intact
+
+
+@contextlib.contextmanager
+def _used(path: Path) -> Iterator[None]:
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # waits for nobody: who removes has the entry's lock
+        os.utime(file.fileno())
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of a cache, with what was left of making it: where, how big, when last taken."""
+
+    root: Path
+    key: str
+    size: int
+    """Bytes on the disk."""
+    used_at: float
+    """Seconds since the epoch."""
+
+    def remove(self) -> bool:
+        """Remove it; return False, and leave it, if somebody makes or uses it now."""
+        with ExitStack() as files:
+            for name in (f".{self.key}.lock", f".{self.key}.use"):
+                file = files.enter_context((self.root / name).open("a"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False
+            for folder in _folders(self.root, self.key):
+                sandbox.remove(folder)
+        return True
+
+
+def entries(cache: Path) -> list[Entry]:
+    """Return the entries of all caches in this folder, or one folder below."""
+    locks = [*cache.glob("*/.*.lock"), *cache.glob("*/*/.*.lock")]
+    found = (_entry(lock.parent, lock.name[1 : -len(".lock")]) for lock in sorted(locks))
+    return [entry for entry in found if entry.size]
+
+
+def _entry(root: Path, key: str) -> Entry:
+    use = root / f".{key}.use"
+    marks = [path for path in (use, root / key) if path.exists()]
+    used_at = marks[0].stat().st_mtime if marks else 0.0
+    return Entry(root, key, sum(map(_size, _folders(root, key))), used_at)
+
+
+def _folders(root: Path, key: str) -> list[Path]:
+    return [path for path in (root / key, *root.glob(f".{key}.part-*")) if path.is_dir()]
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+    return total
 
 
 def _intact(folder: Path) -> bool:

@@ -40,10 +40,13 @@ T = TypeVar("T")
 
 
 class Client:
-    """Speaks to the scheduler at `base_url`, e.g. `http://127.0.0.1:8000`."""
+    """Speaks to the scheduler at `base_url`, e.g. `http://127.0.0.1:8000`, with a token or none.
 
-    def __init__(self, base_url: str) -> None:
-        self._http = httpx.Client(**protocol.options(base_url))
+    A request that comes too soon (429) waits as long as the scheduler says, up to a minute.
+    """
+
+    def __init__(self, base_url: str, token: str | None = None) -> None:
+        self._http = httpx.Client(**protocol.options(base_url, token))
 
     def close(self) -> None:
         """Close the connections."""
@@ -118,6 +121,9 @@ class Client:
                             yield event
             except httpx.TransportError as error:
                 lost = error
+            except Refused as refusal:
+                time.sleep(feed.retries.told(refusal))
+                continue
             if not feed.done:
                 time.sleep(feed.retries.pause(self._http.base_url, lost))
 
@@ -141,6 +147,8 @@ class Client:
                         download.take(chunk)
             except httpx.TransportError as error:
                 time.sleep(download.retries.pause(self._http.base_url, error))
+            except Refused as refusal:
+                time.sleep(download.retries.told(refusal))
         download.finish()
         return download.artifact
 
@@ -148,23 +156,31 @@ class Client:
         """Return the workers that the scheduler knows."""
         return self._do(protocol.workers())
 
+    def drain(self, worker: str) -> WorkerView:
+        """Let a worker finish what it runs and take no more."""
+        return self._do(protocol.drain(worker))
+
     def queues(self) -> list[QueueView]:
         """Return, by step kind, how many steps wait and run."""
         return self._do(protocol.queues())
 
     def _do(self, call: Call[T]) -> T:
-        try:
-            response = self._http.request(call.method, call.path, **call.arguments)
-        except httpx.TransportError as error:
-            raise protocol.unreachable(self._http.base_url, error) from error
-        return call.parse(protocol.checked(response))
+        retries = protocol.Retries()
+        while True:
+            try:
+                response = self._http.request(call.method, call.path, **call.arguments)
+                return call.parse(protocol.checked(response))
+            except httpx.TransportError as error:
+                raise protocol.unreachable(self._http.base_url, error) from error
+            except Refused as refusal:
+                time.sleep(retries.told(refusal))
 
 
 class AsyncClient:
     """What Client is, for coroutines."""
 
-    def __init__(self, base_url: str) -> None:
-        self._http = httpx.AsyncClient(**protocol.options(base_url))
+    def __init__(self, base_url: str, token: str | None = None) -> None:
+        self._http = httpx.AsyncClient(**protocol.options(base_url, token))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -242,6 +258,9 @@ class AsyncClient:
                             yield event
             except httpx.TransportError as error:
                 lost = error
+            except Refused as refusal:
+                await asyncio.sleep(feed.retries.told(refusal))
+                continue
             if not feed.done:
                 await asyncio.sleep(feed.retries.pause(self._http.base_url, lost))
 
@@ -268,6 +287,8 @@ class AsyncClient:
                         await asyncio.to_thread(download.take, chunk)
             except httpx.TransportError as error:
                 await asyncio.sleep(download.retries.pause(self._http.base_url, error))
+            except Refused as refusal:
+                await asyncio.sleep(download.retries.told(refusal))
         await asyncio.to_thread(download.finish)
         return download.artifact
 
@@ -275,13 +296,21 @@ class AsyncClient:
         """Return the workers that the scheduler knows."""
         return await self._do(protocol.workers())
 
+    async def drain(self, worker: str) -> WorkerView:
+        """Let a worker finish what it runs and take no more."""
+        return await self._do(protocol.drain(worker))
+
     async def queues(self) -> list[QueueView]:
         """Return, by step kind, how many steps wait and run."""
         return await self._do(protocol.queues())
 
     async def _do(self, call: Call[T]) -> T:
-        try:
-            response = await self._http.request(call.method, call.path, **call.arguments)
-        except httpx.TransportError as error:
-            raise protocol.unreachable(self._http.base_url, error) from error
-        return call.parse(protocol.checked(response))
+        retries = protocol.Retries()
+        while True:
+            try:
+                response = await self._http.request(call.method, call.path, **call.arguments)
+                return call.parse(protocol.checked(response))
+            except httpx.TransportError as error:
+                raise protocol.unreachable(self._http.base_url, error) from error
+            except Refused as refusal:
+                await asyncio.sleep(retries.told(refusal))

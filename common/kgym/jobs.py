@@ -1,10 +1,11 @@
 """Jobs as they are submitted and shown: the bodies of the REST interface."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, Field, field_validator, model_validator
 
+from kgym.capabilities import Capabilities
 from kgym.states import State
 from kgym.steps import Failure, ReproduceSpec, StepKind, StepRef, StepResult, StepSpec, Strict
 
@@ -79,7 +80,11 @@ class StepView(Strict):
     progress: Progress | None
     result: StepResult | None
     failure: Failure | None
+    waiting: str | None = Field(None, description="why no live worker can begin the queued step")
     artifacts: list[Artifact]
+    artifacts_gone_at: datetime | None = Field(
+        None, description="when retention removed the files of the artifacts"
+    )
     queued_at: datetime | None
     started_at: datetime | None
     finished_at: datetime | None
@@ -93,6 +98,7 @@ class JobView(Strict):
     state: State
     tags: list[str]
     priority: int
+    submitter: str = Field(description="the name of the token; `local` without one")
     created_at: datetime
     updated_at: datetime
     steps: list[StepView]
@@ -150,10 +156,17 @@ class RunningStep(Strict):
     started_at: datetime
 
 
+WorkerState = Literal["live", "draining", "lost"]
+
+
 class WorkerView(Strict):
-    """A worker that has claimed a step since the scheduler started, or runs one now."""
+    """A worker that lives, or was lost within a day."""
 
     id: str
+    kinds: list[StepKind]
+    slots: int
+    capabilities: Capabilities | None = Field(description="null: it tries every step of its kinds")
+    state: WorkerState
     seen_at: datetime
     running: list[RunningStep]
 
@@ -165,3 +178,4 @@ class QueueView(Strict):
     queued: int
     running: int
     oldest_seconds: float | None = Field(description="how long the oldest queued step has waited")
+    unmet: list[str] = Field([], description="what queued steps need and no live worker has")

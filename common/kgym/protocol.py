@@ -33,6 +33,8 @@ from kgym.jobs import (
 
 TIMEOUT = httpx.Timeout(60, connect=5)
 """Seconds; an event stream says at least every 10 that it lives."""
+PATIENCE_SECONDS = 60
+"""How long a request waits in all, where the scheduler says that it comes too soon."""
 RECONNECTS = 10
 """How often in a row a lost connection is taken up again, within about 13 seconds."""
 CHUNK = 1 << 20
@@ -129,6 +131,11 @@ def workers() -> Call[list[WorkerView]]:
     return Call("GET", "/workers", _as_list(WorkerView))
 
 
+def drain(worker: str) -> Call[WorkerView]:
+    """Let a worker take no more steps."""
+    return Call("POST", f"/workers/{quote(worker, safe='')}/drain", _as(WorkerView))
+
+
 def queues() -> Call[list[QueueView]]:
     """Show the queues."""
     return Call("GET", "/queues", _as_list(QueueView))
@@ -138,12 +145,18 @@ def _given(**params: int | None) -> dict[str, int]:
     return {name: value for name, value in params.items() if value is not None}
 
 
-def options(base_url: str) -> dict[str, Any]:
+def options(base_url: str, token: str | None) -> dict[str, Any]:
     """Return the arguments for httpx's clients."""
     url = httpx.URL(base_url)
     # A proxy of the environment cannot reach this machine's own loopback.
     loopback = url.host in {"localhost", "127.0.0.1", "::1"}
-    return {"base_url": url.join("/v1"), "timeout": TIMEOUT, "trust_env": not loopback}
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    return {
+        "base_url": url.join("/v1"),
+        "timeout": TIMEOUT,
+        "trust_env": not loopback,
+        "headers": headers,
+    }
 
 
 def checked(response: httpx.Response) -> httpx.Response:
@@ -156,6 +169,8 @@ def checked(response: httpx.Response) -> httpx.Response:
         phrase = HTTPStatus(response.status_code).phrase
         detail = f"{response.request.url} answered {response.status_code} {phrase}"
         problem = {"reason": "unexpected_answer", "detail": detail}
+    if (seconds := response.headers.get("Retry-After", "")).isdecimal():
+        problem["retry_after"] = int(seconds)
     family = Refused if response.is_client_error else ServerFailed
     raise family(response.status_code, problem)
 
@@ -173,14 +188,15 @@ def unreachable(url: httpx.URL, error: Exception | None) -> InfrastructureError:
 
 @dataclass(slots=True)
 class Retries:
-    """Counts connections that were lost in a row."""
+    """Counts connections that were lost in a row, and the seconds waited for a busy server."""
 
     lost: int = 0
     connected: bool = False
+    waited: float = 0
 
     def begin(self) -> None:
         """Note that the server has answered."""
-        self.lost, self.connected = 0, True
+        self.lost, self.connected, self.waited = 0, True, 0
 
     def pause(self, url: httpx.URL, error: Exception | None) -> float:
         """Return the seconds to wait; raise InfrastructureError where waiting is no use."""
@@ -188,6 +204,16 @@ class Retries:
         if not self.connected or self.lost > RECONNECTS:
             raise unreachable(url, error) from error
         return float(min(2.0, 0.05 * 2**self.lost))
+
+    def told(self, refusal: ApiError) -> float:
+        """Return the seconds to wait, as the server says; raise the refusal if it is another."""
+        seconds = refusal.details.get("retry_after")
+        if refusal.status != HTTPStatus.TOO_MANY_REQUESTS or not isinstance(seconds, int):
+            raise refusal
+        self.waited += max(1, seconds)
+        if self.waited > PATIENCE_SECONDS:
+            raise refusal
+        return float(max(1, seconds))
 
 
 class Feed:

@@ -1,6 +1,7 @@
 """Artifact storage: files under keys, which appear whole or not at all."""
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import re
@@ -32,6 +33,17 @@ class Storage(Protocol):
         """Yield the bytes [start, stop) of the file stored under `key`."""
         ...
 
+    async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
+        """Return the bytes stored below each folder that is `depth` names below `prefix`.
+
+        Includes what was left of a `put` that was killed.
+        """
+        ...
+
+    async def remove(self, prefix: str) -> None:
+        """Remove all that is stored below this folder; it may be gone already."""
+        ...
+
 
 class LocalStorage:
     """Storage in a local folder."""
@@ -59,6 +71,32 @@ class LocalStorage:
                     raise InfrastructureError("artifact_truncated", f"{key} is shorter than stored")
                 start += len(chunk)
                 yield chunk
+
+    async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
+        """Walk the folder."""
+        return await asyncio.to_thread(self._sizes, prefix, depth)
+
+    async def remove(self, prefix: str) -> None:
+        """Remove the folder, then those above that are empty."""
+        await asyncio.to_thread(self._remove, self._path(prefix))
+
+    def _sizes(self, prefix: str, depth: int) -> dict[str, int]:
+        folders = self._path(prefix).glob("/".join("*" * depth))
+        return {
+            folder.relative_to(self.root).as_posix(): sum(
+                path.stat().st_size for path in folder.rglob("*") if path.is_file()
+            )
+            for folder in folders
+            if folder.is_dir()
+        }
+
+    def _remove(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # it is not empty
+            for parent in folder.parents:
+                if parent == self.root:
+                    break
+                parent.rmdir()
 
     def _put(self, key: str, path: Path) -> Artifact:
         target = self._path(key)

@@ -1,4 +1,4 @@
-"""The worker's loop: take a message, claim its step, run the handler, report.
+"""The worker's loop: hear a bell, claim steps, run their handlers, report.
 
 The scheduler is reached through `Dispatch`; every report carries the lease of
 the attempt, and a refused one ends the attempt (design, invariants 1 to 3).
@@ -11,24 +11,38 @@ import os
 import socket
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import structlog
+from pydantic import Field
 
-from kgym import sandbox
+from kgym import logs, sandbox
 from kgym.bus import Bus, Delivery
-from kgym.errors import InfrastructureError, KgymError
+from kgym.capabilities import Capabilities
+from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.jobs import Artifact, Progress
 from kgym.states import retry_delay
 from kgym.steps import Failure, StepKind, StepResult, StepSpec, Strict
 from kgym.storage import Storage
 
 LEASE_SECONDS = 60.0
-HEARTBEAT_SECONDS = 5.0
+HEARTBEAT_SECONDS = 1.5
+"""How often a quiet attempt says that it lives, and asks whether it still may."""
 REPORT_SECONDS = 0.25
+BEAT_SECONDS = 5.0
+"""How often a worker that takes nothing says that it lives."""
+IDLE_SECONDS = 1.0
+"""How often a worker with a free slot asks for steps without having heard a bell."""
+DEAF_SECONDS = 0.25
+"""How long a worker may be without a free slot before it leaves the bells to others."""
+DELIVER_SECONDS = 5.0
+"""The longest pause between two tries to deliver a result."""
+RELEASE_SECONDS = 5.0
+"""How long a worker that stops tries to give a step back; the lease's end does it too."""
 
 _log = structlog.get_logger()
 
@@ -67,11 +81,41 @@ class Ending(Strict):
     artifacts: list[Artifact] = []
 
 
-class Dispatch(Protocol):
-    """The scheduler as a worker sees it. Each call is idempotent."""
+class WorkerInfo(Strict):
+    """What a worker says of itself."""
 
-    async def claim(self, step_id: int, worker: str) -> Assignment | None:
-        """Lease the step to this worker; None if it is not queued any more."""
+    id: str = Field(min_length=1, max_length=200, pattern=r"^[\w.:+-]+$")
+    kinds: list[StepKind] = Field(min_length=1)
+    slots: int = Field(ge=1, le=1000)
+    capabilities: Capabilities | None = Field(None, description="null: tries everything")
+
+
+class Claim(Strict):
+    """A worker's wish for steps; `want` 0 only says that it lives."""
+
+    id: uuid.UUID = Field(description="the same when the claim is repeated, as its answer was lost")
+    worker: WorkerInfo
+    want: int = Field(ge=0, le=1000)
+    again: bool = False
+    woken: bool = Field(False, description="whether a bell led to it")
+
+
+class Claimed(Strict):
+    """What a claim got."""
+
+    assignments: list[Assignment] = []
+    more: list[StepKind] = Field([], description="kinds of which more waits that it could do")
+    draining: bool = Field(False, description="whether the worker shall take no more")
+
+
+class Dispatch(Protocol):
+    """The scheduler as a worker sees it. Each call is idempotent.
+
+    Raises InfrastructureError where the scheduler cannot be reached: repeat the call.
+    """
+
+    async def claim(self, claim: Claim) -> Claimed:
+        """Lease at most `want` queued steps to the worker: the fairest ones that it can do."""
         ...
 
     async def report(self, lease: uuid.UUID, log: str, progress: Progress | None) -> bool:
@@ -84,6 +128,10 @@ class Dispatch(Protocol):
 
     async def release(self, lease: uuid.UUID) -> bool:
         """Give the step back unfinished; the attempt does not count."""
+        ...
+
+    async def leave(self, worker: str) -> None:
+        """Say that the worker has ended."""
         ...
 
 
@@ -142,55 +190,157 @@ class Worker:
         handlers: Mapping[StepKind, Handler],
         folder: Path,
         slots: int = 1,
+        capabilities: Capabilities | None = None,
     ) -> None:
-        self.name = f"{socket.gethostname()}:{os.getpid()}:{'+'.join(handlers)}"
+        name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
+        self.info = WorkerInfo(
+            id=name, kinds=list(handlers), slots=slots, capabilities=capabilities
+        )
         self._dispatch = dispatch
         self._bus = bus
         self._storage = storage
         self._handlers = handlers
         self._folder = folder
-        self._slots = asyncio.Semaphore(slots)
-        self._running: dict[uuid.UUID, asyncio.Task[Ending]] = {}
+        self._running: dict[uuid.UUID, asyncio.Task[None]] = {}
+        self._draining = False
+        self._news = asyncio.Event()
+        """A bell, or a slot that has become free."""
+        self._bells: list[Delivery] = []
+        self._limited = False
+        """Whether the last claim got all that there was room for."""
 
     async def serve(self) -> None:
-        """Work until cancelled; then give back what is running and leave nothing behind."""
-        sandbox.remove(self._folder)  # of a worker that was killed
+        """Work until cancelled or drained; give back what is running and leave nothing behind."""
+        await asyncio.to_thread(sandbox.remove, self._folder)  # of a worker that was killed
         self._folder.mkdir(parents=True)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._obey_signals())
-            for kind in self._handlers:
-                group.create_task(self._consume(kind, group))
-
-    async def _consume(self, kind: StepKind, group: asyncio.TaskGroup) -> None:
-        async for delivery in self._bus.consume(kind):
-            await self._slots.acquire()
-            group.create_task(self._take(delivery))
-
-    async def _take(self, delivery: Delivery) -> None:
         try:
-            assignment = await self._dispatch.claim(delivery.message.step_id, self.name)
-            await delivery.ack()
-            if assignment is not None:
-                await self._attempt(assignment)
-        except InfrastructureError as error:
-            # Claimed or not, the step comes again: by its lease's end, or by the sweeper.
-            _log.warning("step not taken", step=delivery.message.step_id, error=str(error))
+            async with asyncio.TaskGroup() as group:
+                helpers = [
+                    group.create_task(self._obey_signals()),
+                    group.create_task(self._hear_bells()),
+                ]
+                await self._take_steps()
+                for helper in helpers:
+                    helper.cancel()
         finally:
-            self._slots.release()
+            await self._stop()
+
+    def drain(self) -> None:
+        """Take no more; `serve` returns when what runs has finished."""
+        self._draining = True
+        self._news.set()
+
+    @property
+    def _free(self) -> int:
+        return 0 if self._draining else self.info.slots - len(self._running)
+
+    async def _take_steps(self) -> None:
+        claim: Claim | None = None
+        while not self._draining or self._running:
+            self._news.clear()
+            bells, self._bells = self._bells, []
+            claim = claim or Claim(
+                id=uuid.uuid4(), worker=self.info, want=self._free, woken=bool(bells)
+            )
+            try:
+                claimed = await self._dispatch.claim(claim)
+            except InfrastructureError as error:
+                # Claimed or not: the claim is repeated, and the bell rung again.
+                _log.warning("no steps taken, trying again", error=str(error))
+                self._bells = bells + self._bells
+                claim = claim.model_copy(update={"again": True})
+                await asyncio.sleep(IDLE_SECONDS)
+                continue
+            self._begin(claim.want, claimed)
+            claim = None
+            for bell in bells:
+                with contextlib.suppress(InfrastructureError):  # then it rings once more
+                    await bell.ack()
+            if not (claimed.assignments and claimed.more and self._free):
+                await self._wait()
+
+    def _begin(self, want: int, claimed: Claimed) -> None:
+        self._draining |= claimed.draining
+        self._limited = len(claimed.assignments) == want
+        for one in claimed.assignments:
+            with logs.attempt(job=one.job_id, step=one.number, attempt=one.attempt):
+                task = asyncio.create_task(self._attempt(one))
+            self._running[one.lease] = task
+            task.add_done_callback(partial(self._ended, one.lease))
+
+    def _ended(self, lease: uuid.UUID, task: "asyncio.Task[None]") -> None:
+        del self._running[lease]
+        if not task.cancelled() and (error := task.exception()):
+            _log.error("attempt lost", lease=str(lease), error=repr(error))
+        if self._limited or self._draining:
+            self._news.set()
+
+    async def _wait(self) -> None:
+        """Wait for news, but no longer than the scheduler may wait for a word of this worker."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(IDLE_SECONDS if self._free else BEAT_SECONDS):
+                await self._news.wait()
+
+    async def _hear_bells(self) -> None:
+        """Listen while there is a free slot."""
+        while True:
+            if not self._free:
+                await asyncio.sleep(DEAF_SECONDS)
+                continue
+            try:
+                async with self._bus.consume(self.info.kinds) as deliveries:
+                    hearing = asyncio.create_task(self._collect(deliveries))
+                    try:
+                        await self._until_full(hearing)
+                    finally:
+                        hearing.cancel()
+                        await asyncio.gather(hearing, return_exceptions=True)
+                        self._bells.clear()  # they are delivered again, to others
+            except InfrastructureError as error:
+                _log.warning("no bells are heard", error=str(error))
+                await asyncio.sleep(IDLE_SECONDS)
+
+    async def _until_full(self, hearing: "asyncio.Task[None]") -> None:
+        full = 0
+        while full < 2 and not hearing.done():
+            await asyncio.sleep(DEAF_SECONDS)
+            full = 0 if self._free else full + 1
+        if hearing.done():
+            hearing.result()
+
+    async def _collect(self, deliveries: AsyncIterator[Delivery]) -> None:
+        async for delivery in deliveries:
+            self._bells.append(delivery)
+            if self._free:
+                self._news.set()
 
     async def _obey_signals(self) -> None:
-        async with self._bus.signals() as signals:
-            async for lease in signals:
-                if task := self._running.get(lease):
-                    task.cancel()
+        while True:
+            try:
+                async with self._bus.signals() as signals:
+                    async for lease in signals:
+                        if task := self._running.get(lease):
+                            task.cancel()
+            except InfrastructureError as error:  # heartbeats learn of it too
+                _log.warning("no signals are heard", error=str(error))
+            await asyncio.sleep(IDLE_SECONDS)
+
+    async def _stop(self) -> None:
+        """Give everything back."""
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        with contextlib.suppress(InfrastructureError, TimeoutError):
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self._dispatch.leave(self.info.id)
+        await asyncio.to_thread(sandbox.remove, self._folder)
 
     async def _attempt(self, assignment: Assignment) -> None:
-        folder = self._folder / assignment.lease.hex
-        folder.mkdir()
-        run = StepRun(assignment, folder, self._storage)
+        run = StepRun(assignment, self._folder / assignment.lease.hex, self._storage)
+        run.folder.mkdir()
+        _log.info("attempt begins", kind=assignment.spec.kind)
         work = asyncio.create_task(self._work(run))
         beat = asyncio.create_task(self._beat(run))
-        self._running[assignment.lease] = work
         try:
             await asyncio.wait({work, beat}, return_when=asyncio.FIRST_COMPLETED)
             if work.done() and not work.cancelled():
@@ -198,14 +348,18 @@ class Worker:
                 await asyncio.to_thread(sandbox.remove, folder)
                 await self._last_word(run, work.result())
         except asyncio.CancelledError:
-            await _stop(work)
-            await self._dispatch.release(assignment.lease)
+            # Aborted, or this worker stops: the scheduler listens only if the lease still holds.
+            await _stop(work, beat)
+            with contextlib.suppress(KgymError, TimeoutError):
+                async with asyncio.timeout(RELEASE_SECONDS):
+                    if work.cancelled():
+                        await self._dispatch.release(assignment.lease)
+                    else:
+                        await self._dispatch.finish(assignment.lease, work.result())
             raise
         finally:
-            del self._running[assignment.lease]
-            await _stop(work)
-            await _stop(beat)
-            await asyncio.to_thread(sandbox.remove, folder)
+            await _stop(work, beat)
+            await asyncio.to_thread(sandbox.remove, run.folder)
 
     async def _work(self, run: StepRun) -> Ending:
         spec = run.assignment.spec
@@ -217,14 +371,17 @@ class Worker:
             if failure.reason == "internal_error":
                 run.log(traceback.format_exc())
             run.log(f"failed: {failure.message}")
-        with contextlib.suppress(InfrastructureError):  # a full disk must not hide the ending
-            await run.keep(run.folder / "step.log")
+        if (run.folder / "step.log").exists():
+            with contextlib.suppress(InfrastructureError):  # a full disk must not hide the ending
+                await run.keep(run.folder / "step.log")
         return Ending(result=result, failure=failure, artifacts=run.artifacts)
 
     async def _beat(self, run: StepRun) -> None:
         """Report until the lease is stale; a quiet step still says that it lives."""
         quiet = 0.0
         while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            quiet += REPORT_SECONDS
             log, progress = run.take_news()
             if log or progress or quiet >= HEARTBEAT_SECONDS:
                 quiet = 0.0
@@ -234,28 +391,44 @@ class Worker:
                 except InfrastructureError as error:
                     _log.warning("report not delivered, trying again", error=str(error))
                     run.return_news(log, progress)
-            await asyncio.sleep(REPORT_SECONDS)
-            quiet += REPORT_SECONDS
+                except UserError as error:  # this report will never be taken, the next may
+                    _log.warning("report refused", error=str(error))
 
     async def _last_word(self, run: StepRun, ending: Ending) -> None:
-        log, _ = run.take_news()
+        """Deliver the result, however long the scheduler is away."""
         attempt = 0
         while True:
+            log, progress = run.take_news()
             try:
                 if log:
                     await self._dispatch.report(run.assignment.lease, log, None)
-                await self._dispatch.finish(run.assignment.lease, ending)
+                log = ""
+                taken = await self._dispatch.finish(run.assignment.lease, ending)
+                failure = ending.failure and ending.failure.reason
+                _log.info("attempt ended", failure=failure, taken=taken)
             except InfrastructureError as error:
                 attempt += 1
+                run.return_news(log, progress)
                 _log.warning("result not delivered, trying again", error=str(error))
-                await asyncio.sleep(retry_delay(attempt))
+                await asyncio.sleep(min(DELIVER_SECONDS, retry_delay(attempt)))
+            except UserError as error:  # it will never be taken as it is
+                ending = Ending(failure=_refused(error))
             else:
                 return
 
 
-async def _stop(task: "asyncio.Task[Ending] | asyncio.Task[None]") -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+async def _stop(*tasks: "asyncio.Task[Ending] | asyncio.Task[None]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _refused(error: UserError) -> Failure:
+    return Failure(
+        cause="infrastructure",
+        reason="result_refused",
+        message=f"the scheduler refused the result: {error.message}",
+    )
 
 
 def _failure(error: Exception) -> Failure:

@@ -10,7 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,20 +68,22 @@ class Builder:
         """Perform a build step."""
         spec = run.assignment.spec
         assert isinstance(spec, BuildSpec)
-        build = _Build(self, run, spec)
-        try:
-            return await build.result()
-        except UserError:
-            if build.output.path.exists():
-                await run.keep(build.output.path)
-            raise
+        with ExitStack() as held:
+            build = _Build(self, run, spec, held)
+            try:
+                return await build.result()
+            except UserError:
+                if build.output.path.exists():
+                    await run.keep(build.output.path)
+                raise
 
 
 class _Build:
     """One build step on its way."""
 
-    def __init__(self, builder: Builder, run: StepRun, spec: BuildSpec) -> None:
+    def __init__(self, builder: Builder, run: StepRun, spec: BuildSpec, held: ExitStack) -> None:
         self.builder = builder
+        self.held = held
         self.run = run
         self.spec = spec
         self.seconds: dict[str, float] = {}
@@ -119,7 +121,7 @@ class _Build:
         """Fetch the source, and try the changes on it before the long work starts."""
         spec, run = self.spec, self.run
         tools = await toolchain(spec.compiler)
-        source = await self.builder.sources.get(spec.source, self._bytes)
+        source = await self.builder.sources.get(spec.source, self._bytes, self.held)
         run.log(f"source {source.identity}; {tools.version}")
         tree = Tree((source.tree,), run.folder / "plan")
         paths = {path for patch in spec.patches for path in patching.files(patch)}
@@ -167,7 +169,8 @@ class _Build:
             self.run.log("building the unpatched tree, once for all builds of this config")
             await self._make_layer(plan, folder)
 
-        return await self.builder.trees.get(key, make, fresh=spec.cache == "refresh")
+        fresh = spec.cache == "refresh"
+        return await self.builder.trees.get(key, make, fresh=fresh, held=self.held)
 
     async def _make_layer(self, plan: _Plan, folder: Path) -> None:
         tree = Tree((plan.source.tree,), folder)

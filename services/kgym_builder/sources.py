@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import shutil
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,8 +45,10 @@ class Sources:
         self._downloads = root / "downloads"
         self._mirrors = root / "mirrors"
 
-    async def get(self, source: KernelSource, report: Report) -> Source:
-        """Return the source, fetched and unpacked if need be."""
+    async def get(
+        self, source: KernelSource, report: Report, held: ExitStack | None = None
+    ) -> Source:
+        """Return the source, fetched and unpacked if need be; it stays until `held` is closed."""
         match source:
             case PackageSource():
                 identity, fetch = await self._package(source, report)
@@ -60,7 +63,7 @@ class Sources:
             await _unpack(archive, prepare(folder / "tree"))
             shutil.rmtree(folder / "fetched", ignore_errors=True)
 
-        folder, _ = await self._cache.get(key(identity), make)
+        folder, _ = await self._cache.get(key(identity), make, held=held)
         return Source(identity, folder / "tree")
 
     async def _package(self, source: PackageSource, report: Report) -> tuple[str, "_Fetch"]:

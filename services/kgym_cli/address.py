@@ -3,12 +3,17 @@
 import fcntl
 import json
 import os
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from kgym.errors import UserError
+
 ADDRESS = "platform.json"
 """The file that a running platform holds locked; it is empty until the platform listens."""
+
+_LOCK_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +21,9 @@ class Running:
     """A platform that runs; `work` says whether it runs steps, or only shows and takes jobs."""
 
     url: str
-    work: bool
+    work: bool = True
+    database: str | None = None
+    """Its database, where that is a server's."""
 
 
 def running(data: Path) -> Running | None:
@@ -26,29 +33,41 @@ def running(data: Path) -> Running | None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                found = json.load(file)
-                return Running(found["url"], found["work"])
-    except (OSError, ValueError):
+                return Running(**json.load(file))
+    except (OSError, ValueError, TypeError):
         return None
     return None
 
 
-def lock(data: Path) -> IO[str] | None:
-    """Take the data folder until the file is closed, which the end of the process does too.
+def take(data: Path) -> IO[str]:
+    """Lock the data folder until the file is closed, which the end of the process does too.
 
-    None if another platform has it.
+    A command that only looks something up soon gives it back; a platform that
+    works does not: UserError `data_in_use`.
     """
+    data.mkdir(parents=True, exist_ok=True)
     file = (data / ADDRESS).open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return None
+    os.fchmod(file.fileno(), 0o600)  # the URL of a database holds its password
+    end = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            other = running(data)
+            if (other is not None and other.work) or time.monotonic() > end:
+                file.close()
+                where = other.url if other is not None else "not listening yet"
+                raise UserError(
+                    "data_in_use", f"another platform ({where}) has the data folder {data}"
+                ) from None
+        time.sleep(0.05)
     file.truncate(0)
     return file
 
 
 def announce(lock: IO[str], platform: Running) -> None:
-    """Tell other commands where the platform listens."""
-    lock.write(json.dumps({"url": platform.url, "work": platform.work, "pid": os.getpid()}))
+    """Tell commands on the locked data folder where the platform listens."""
+    lock.truncate(0)
+    lock.write(json.dumps(asdict(platform)))
     lock.flush()

@@ -1,17 +1,23 @@
 """Which scheduler a command talks to: a named one, the one that runs here, or its own."""
 
 import contextlib
+import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kgym.client import Client
 from kgym.errors import UserError
+from kgym.storage import LocalStorage
 from kgym_cli.address import running
 from kgym_cli.output import people
+
+if TYPE_CHECKING:
+    from kgym_scheduler.database import Database
 
 
 def data_folder() -> Path:
@@ -22,6 +28,38 @@ def data_folder() -> Path:
     return Path(share) / "kgym"
 
 
+def database_url() -> str:
+    """Return the database that commands work on which need no scheduler."""
+    if named := os.environ.get("KGYM_DATABASE"):
+        return named
+    folder = data_folder()
+    found = running(folder)
+    if found is not None and found.database is not None:
+        return found.database
+    folder.mkdir(parents=True, exist_ok=True)
+    return f"sqlite+aiosqlite:///{folder / 'kgym.db'}"
+
+
+@asynccontextmanager
+async def open_database() -> AsyncIterator["Database"]:
+    """Open it, with its tables in their newest form."""
+    # Its imports take longer than a command that needs no database.
+    from kgym_scheduler.database import Database, upgrade  # noqa: PLC0415
+
+    url = database_url()
+    await upgrade(url)
+    database = Database(url)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+def storage() -> LocalStorage:
+    """Return where artifacts are: in KGYM_STORAGE, or with this machine's platform."""
+    return LocalStorage(Path(os.environ.get("KGYM_STORAGE") or data_folder() / "artifacts"))
+
+
 @contextmanager
 def scheduler(*, work: bool) -> Iterator[Client]:
     """Connect to --server, else to the platform on the data folder, else start one.
@@ -29,11 +67,12 @@ def scheduler(*, work: bool) -> Iterator[Client]:
     One that is started here lasts as long as the command, and takes up unfinished
     jobs only if the command waits for one (`work`).
     """
+    options = click.get_current_context().find_root().params
     with contextlib.ExitStack() as stack:
-        url = click.get_current_context().find_root().params.get("server")
+        url = options.get("server")
         while url is None:
             url = _running(work=work) or _started(stack, work=work)
-        yield stack.enter_context(Client(url))
+        yield stack.enter_context(Client(url, options.get("token")))
 
 
 def _running(*, work: bool) -> str | None:
@@ -45,8 +84,10 @@ def _running(*, work: bool) -> str | None:
 def _started(stack: contextlib.ExitStack, *, work: bool) -> str | None:
     """Start a platform; None if another one was quicker."""
     # Its imports take longer than a command that needs no platform of its own.
+    from kgym import logs  # noqa: PLC0415
     from kgym_cli.platform import Platform  # noqa: PLC0415
 
+    logs.configure(level=logging.WARNING)
     try:
         own = stack.enter_context(Platform(data_folder(), work=work))
     except UserError as error:

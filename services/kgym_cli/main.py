@@ -9,9 +9,14 @@ import click
 
 from kgym.errors import KgymError
 from kgym_cli.commands.bug import bug, demo
+from kgym_cli.commands.db import db
+from kgym_cli.commands.gc import gc
 from kgym_cli.commands.job import job
 from kgym_cli.commands.report import report
+from kgym_cli.commands.scheduler import scheduler
+from kgym_cli.commands.token import token
 from kgym_cli.commands.up import up
+from kgym_cli.commands.worker import worker
 from kgym_cli.output import Exit, people, status_of
 
 
@@ -21,8 +26,9 @@ from kgym_cli.output import Exit, people, status_of
     envvar="KGYM_SERVER",
     help="URL of a scheduler; otherwise the platform of this machine is used, or started.",
 )
+@click.option("--token", envvar="KGYM_TOKEN", help="What `kgym token create` printed.")
 @click.version_option(package_name="kgymsuite")
-def cli(server: str | None) -> None:
+def cli(server: str | None, token: str | None) -> None:
     """Try patches on real Linux kernels: build, boot, reproduce the crash, tell whether it is gone.
 
     Exit status: 0 success; 1 a verdict says no; 2 bad input; 3 the platform
@@ -30,7 +36,7 @@ def cli(server: str | None) -> None:
     """
 
 
-for command in (bug, demo, job, report, up):
+for command in (bug, db, demo, gc, job, report, scheduler, token, up, worker):
     cli.add_command(command)
 
 

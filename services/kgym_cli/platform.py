@@ -8,15 +8,14 @@ stand where the distributed platform has PostgreSQL, GCS and RabbitMQ.
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from kgym.bug import CONFIGS
 from kgym.bus import InProcessBus
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import InfrastructureError
 from kgym.steps import StepKind
 from kgym.storage import LocalStorage
 from kgym.worker import Worker
@@ -30,7 +29,6 @@ from kgym_scheduler.store import Store
 from kgym_vmmanager.reproduce import Reproduce
 
 START_SECONDS = 60.0
-LOCK_SECONDS = 30.0
 STOP_SECONDS = 30.0
 
 
@@ -92,8 +90,7 @@ class Platform:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
-        self._data.mkdir(parents=True, exist_ok=True)
-        with await _alone(self._data) as lock:
+        with await asyncio.to_thread(address.take, self._data) as lock:
             bus, storage = InProcessBus(), LocalStorage(self._data / "artifacts")
             url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
             await upgrade(url)
@@ -124,15 +121,3 @@ class Platform:
             Worker(scheduler, bus, storage, {StepKind.REPRODUCE: reproduce}, folder / "vm", slots),
         ]
         return [worker.serve() for worker in workers]
-
-
-async def _alone(data: Path) -> IO[str]:
-    """Take the data folder; a command that only looks something up soon gives it back."""
-    end = time.monotonic() + LOCK_SECONDS
-    while (lock := address.lock(data)) is None:
-        other = address.running(data)
-        if (other is not None and other.work) or time.monotonic() > end:
-            where = other.url if other is not None else "not listening yet"
-            raise UserError("data_in_use", f"another platform ({where}) has the data folder {data}")
-        await asyncio.sleep(0.05)
-    return lock

@@ -1,6 +1,7 @@
 """The REST interface, /v1."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -33,11 +34,17 @@ from kgym.jobs import (
     Tags,
     WorkerView,
 )
-from kgym_scheduler import example, ranges
+from kgym_scheduler import example, ranges, worker_api
+from kgym_scheduler.auth import Door, caller_of, needs
 from kgym_scheduler.core import Scheduler
-from kgym_scheduler.limits import BodyLimit
+from kgym_scheduler.figures import unfinished
+from kgym_scheduler.limits import BodyLimit, Limits, Quota, Rates, Streams
+from kgym_scheduler.metrics import MEDIA_TYPE, Counted, Metrics
 from kgym_scheduler.problems import Problem, documented, install, problem
+from kgym_scheduler.refusals import Gone
+from kgym_scheduler.retention import gone_since
 from kgym_scheduler.strict import StrictRoute, known_request
+from kgym_scheduler.tokens import Scope, Tokens
 
 PING_SECONDS = 10
 """How often a quiet event stream says that it lives."""
@@ -46,10 +53,14 @@ JobId = Annotated[int, Path(ge=1, lt=1 << 63, description="of the job, from 1")]
 StepNumber = Annotated[int, Path(ge=0, lt=100, description="of the step in its job, from 0")]
 Attempt = Annotated[int | None, Query(ge=1, lt=1 << 31)]
 StepQuery = Annotated[int | None, Query(ge=0, lt=100)]
+WorkerId = Annotated[str, Path(max_length=200, pattern=r"^[\w.:+-]+$")]
 ArtifactName = Annotated[str, Path(max_length=255)]
 
 
-_router = APIRouter(prefix="/v1", route_class=StrictRoute)
+_free = APIRouter(prefix="/v1", route_class=StrictRoute)
+_read = APIRouter(prefix="/v1", route_class=StrictRoute, dependencies=[needs(Scope.READ)])
+_submit = APIRouter(prefix="/v1", route_class=StrictRoute, dependencies=[needs(Scope.SUBMIT)])
+_admin = APIRouter(prefix="/v1", route_class=StrictRoute, dependencies=[needs(Scope.ADMIN)])
 _ARTIFACTS = TypeAdapter(list[Artifact])
 _WORKERS = TypeAdapter(list[WorkerView])
 _QUEUES = TypeAdapter(list[QueueView])
@@ -63,8 +74,12 @@ def _scheduler(request: Request) -> Scheduler:
 Core = Annotated[Scheduler, Depends(_scheduler)]
 
 
-def create_app(scheduler: Scheduler) -> FastAPI:
+def create_app(scheduler: Scheduler, limits: Limits | None = None) -> FastAPI:
     """Return the application that serves this scheduler, which others start and stop."""
+    limits = limits or Limits()
+    metrics = Metrics(scheduler)
+    scheduler.observers.append(metrics.ended)
+    tokens = Tokens(scheduler.database)
     app = _Api(
         title="kGymSuite scheduler",
         version="1",
@@ -75,11 +90,21 @@ def create_app(scheduler: Scheduler) -> FastAPI:
         redoc_url=None,
     )
     app.state.scheduler = scheduler
+    app.state.metrics = metrics
+    app.state.tokens = tokens
+    app.state.streams = Streams(limits)
+    app.state.quota = Quota(limits, partial(unfinished, scheduler.database))
     app.add_middleware(BodyLimit)
+    app.add_middleware(Door, tokens=tokens, rates=Rates(limits))
+    app.add_middleware(Counted, metrics=metrics)
     install(app)
-    app.include_router(_router)
+    for router in (_free, _read, _submit, _admin, worker_api.router):
+        app.include_router(router)
     app.add_api_route("/healthz", healthz, include_in_schema=False)
     app.add_api_route("/readyz", readyz, include_in_schema=False)
+    app.add_api_route(
+        "/metrics", _metrics, dependencies=[needs(Scope.READ)], include_in_schema=False
+    )
     app.add_api_route("/", _to_docs, include_in_schema=False)
     app.add_api_route("/docs", _docs, include_in_schema=False)
     app.mount("/swagger", StaticFiles(packages=[("fastapi_offline", "static")]))
@@ -99,6 +124,10 @@ class _Api(FastAPI):
             template = "#/components/schemas/{model}"
             model = Problem.model_json_schema(ref_template=template)
             schema["components"]["schemas"] |= {**model.pop("$defs"), "Problem": model}
+            schema["components"]["securitySchemes"] = {
+                "token": {"type": "http", "scheme": "bearer", "bearerFormat": "kgym_ID_SECRET"}
+            }
+            schema["security"] = [{}, {"token": []}]
             self.openapi_schema = schema
         return self.openapi_schema
 
@@ -114,6 +143,12 @@ async def _docs() -> HTMLResponse:
     )
 
 
+async def _metrics(request: Request) -> Response:
+    """Show the metrics, as Prometheus reads them."""
+    metrics: Metrics = request.app.state.metrics
+    return Response(await metrics.text(), media_type=MEDIA_TYPE)
+
+
 async def _to_docs() -> RedirectResponse:
     return RedirectResponse("/docs")
 
@@ -121,7 +156,7 @@ async def _to_docs() -> RedirectResponse:
 # --- jobs ---------------------------------------------------------------------------------
 
 
-@_router.post(
+@_submit.post(
     "/jobs",
     summary="Submit a job",
     tags=["jobs"],
@@ -134,6 +169,7 @@ async def _to_docs() -> RedirectResponse:
     ),
 )
 async def submit(
+    http: Request,
     scheduler: Core,
     request: Annotated[
         JobRequest,
@@ -154,11 +190,13 @@ async def submit(
     ] = None,
 ) -> Response:
     """Queue the steps, in order. A step begins when the one before it has succeeded."""
-    job, new = await scheduler.submit(request, idempotency_key)
+    submitter = caller_of(http).name
+    await http.app.state.quota.take(submitter)
+    job, new = await scheduler.submit(request, idempotency_key, submitter)
     return _json(job, 201 if new else 200, {"Location": f"/v1/jobs/{job.id}"})
 
 
-@_router.get(
+@_read.get(
     "/jobs", summary="List jobs", tags=["jobs"], response_model=JobPage, responses=documented()
 )
 async def list_jobs(scheduler: Core, wanted: Annotated[JobFilter, Query()]) -> Response:
@@ -166,7 +204,7 @@ async def list_jobs(scheduler: Core, wanted: Annotated[JobFilter, Query()]) -> R
     return _json(await scheduler.jobs(wanted))
 
 
-@_router.get(
+@_read.get(
     "/jobs/{job_id}",
     summary="Show a job",
     tags=["jobs"],
@@ -178,7 +216,7 @@ async def show_job(scheduler: Core, job_id: JobId) -> Response:
     return _json(await scheduler.job(job_id))
 
 
-@_router.post(
+@_submit.post(
     "/jobs/{job_id}/abort",
     summary="Abort a job",
     tags=["jobs"],
@@ -190,7 +228,7 @@ async def abort(scheduler: Core, job_id: JobId) -> Response:
     return _json(await scheduler.abort(job_id))
 
 
-@_router.post(
+@_submit.post(
     "/jobs/{job_id}/restart",
     summary="Restart a job from a step",
     tags=["jobs"],
@@ -202,7 +240,7 @@ async def restart(scheduler: Core, job_id: JobId, from_step: StepQuery = None) -
     return _json(await scheduler.restart(job_id, from_step))
 
 
-@_router.put(
+@_submit.put(
     "/jobs/{job_id}/tags",
     summary="Replace a job's tags",
     tags=["jobs"],
@@ -219,7 +257,7 @@ async def put_tags(
 # --- what a job says ----------------------------------------------------------------------
 
 
-@_router.get(
+@_read.get(
     "/jobs/{job_id}/log",
     summary="Read a job's log",
     tags=["output"],
@@ -236,7 +274,19 @@ async def log(
     return StreamingResponse(scheduler.log(job_id, step, attempt), media_type="text/plain")
 
 
-@_router.get(
+_EVENT = {
+    "description": "One event of the stream, its fields as an object",
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "what `Last-Event-ID` takes"},
+        "event": {"enum": ["state", "progress", "log", "end"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+    "required": ["event", "data"],
+}
+
+
+@_read.get(
     "/jobs/{job_id}/events",
     summary="Follow a job",
     tags=["output"],
@@ -247,12 +297,13 @@ async def log(
             200: {
                 "description": "Events of the kinds `state`, `progress` and `log`, each a "
                 "JobEvent; then `end`, when the job has finished",
-                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+                "content": {"text/event-stream": {"schema": _EVENT}},
             }
         },
     ),
 )
 async def events(
+    request: Request,
     scheduler: Core,
     job_id: JobId,
     last_event_id: Annotated[
@@ -263,10 +314,16 @@ async def events(
     ] = 0,
 ) -> EventSourceResponse:
     """Send what has happened to the job, then what happens, until it has finished."""
+    caller, streams = caller_of(request).name, request.app.state.streams
+    streams.check(caller)
     await scheduler.state(job_id)
-    return EventSourceResponse(
-        _event_stream(scheduler, job_id, last_event_id), ping=PING_SECONDS, sep="\n"
-    )
+
+    async def counted() -> AsyncIterator[ServerSentEvent]:
+        with streams.opened(caller):
+            async for event in _event_stream(scheduler, job_id, last_event_id):
+                yield event
+
+    return EventSourceResponse(counted(), ping=PING_SECONDS, sep="\n")
 
 
 async def _event_stream(
@@ -285,7 +342,7 @@ async def _event_stream(
 # --- artifacts ----------------------------------------------------------------------------
 
 
-@_router.get(
+@_read.get(
     "/jobs/{job_id}/steps/{number}/artifacts",
     summary="List a step's artifacts",
     tags=["output"],
@@ -297,14 +354,15 @@ async def list_artifacts(scheduler: Core, job_id: JobId, number: StepNumber) -> 
     return _json_list(_ARTIFACTS, await scheduler.artifacts(job_id, number))
 
 
-@_router.head("/jobs/{job_id}/steps/{number}/artifacts/{name}", include_in_schema=False)
-@_router.get(
+@_read.head("/jobs/{job_id}/steps/{number}/artifacts/{name}", include_in_schema=False)
+@_read.get(
     "/jobs/{job_id}/steps/{number}/artifacts/{name}",
     summary="Download an artifact",
     tags=["output"],
     response_class=StreamingResponse,
     responses=documented(
         404,
+        410,
         416,
         answers={
             200: {"content": {"application/octet-stream": {}}},
@@ -328,6 +386,13 @@ async def artifact(
 ) -> Response:
     """Send the file. Its ETag is its SHA-256."""
     found = await scheduler.artifact(job_id, number, name)
+    if gone := await gone_since(scheduler.database, job_id, number):
+        raise Gone(
+            "artifact_gone",
+            f"{name} was removed on {gone:%Y-%m-%d}, for its age or to save space; "
+            f"restart job {job_id} from step {number} to make it again",
+            gone_at=gone.isoformat(),
+        )
     etag = f'"{found.sha256}"'
     headers = {
         "ETag": etag,
@@ -365,7 +430,7 @@ async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
 # --- the scheduler itself -----------------------------------------------------------------
 
 
-@_router.get(
+@_read.get(
     "/workers",
     summary="Show the workers",
     tags=["scheduler"],
@@ -373,11 +438,23 @@ async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
     responses=documented(),
 )
 async def workers(scheduler: Core) -> Response:
-    """Show the workers that have claimed steps, when they were heard of, and what they run."""
+    """Show the workers, what they can do, when they were heard of, and what they run."""
     return _json_list(_WORKERS, await scheduler.workers())
 
 
-@_router.get(
+@_admin.post(
+    "/workers/{worker_id}/drain",
+    summary="Drain a worker",
+    tags=["scheduler"],
+    response_model=WorkerView,
+    responses=documented(404),
+)
+async def drain(scheduler: Core, worker_id: WorkerId) -> Response:
+    """Let the worker finish what it runs, take no more, and end."""
+    return _json(await scheduler.drain(worker_id))
+
+
+@_read.get(
     "/queues",
     summary="Show the queues",
     tags=["scheduler"],
@@ -389,7 +466,7 @@ async def queues(scheduler: Core) -> Response:
     return _json_list(_QUEUES, await scheduler.queues())
 
 
-@_router.get(
+@_free.get(
     "/healthz",
     summary="Whether the process lives",
     tags=["scheduler"],
@@ -400,14 +477,14 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@_router.get(
+@_free.get(
     "/readyz",
     summary="Whether requests can be served",
     tags=["scheduler"],
     responses=documented(),
 )
 async def readyz(scheduler: Core) -> dict[str, str]:
-    """Ask the database."""
+    """Ask the database and the bus; a problem lists each, and what is the matter with it."""
     await scheduler.ready()
     return {"status": "ready"}
 

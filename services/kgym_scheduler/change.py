@@ -1,40 +1,80 @@
-"""One transaction's changes to one job: its steps, their attempts, the events that tell of it."""
+"""One transaction's changes to jobs: their steps, the attempts, the events that tell of them.
+
+The jobs are locked and read, the rules move their steps in memory, and `write`
+writes it all, in a handful of statements whatever the number of jobs.
+"""
 
 import json
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Row, ScalarSelect, delete, insert, or_, select, update
+from sqlalchemy import Row as Found
+from sqlalchemy import and_, case, delete, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.bus import Message
 from kgym.errors import InfrastructureError
-from kgym.jobs import Progress
-from kgym.states import Event, State, after, job_state, sources
+from kgym.states import Event, State, after, job_state
 from kgym.steps import StepKind
-from kgym_scheduler.tables import PROGRESS, attempts, events, jobs, steps
+from kgym_scheduler import turns
+from kgym_scheduler.bulk import Plan, Row
+from kgym_scheduler.tables import (
+    PROGRESS,
+    QUEUED,
+    attempts,
+    events,
+    facets,
+    jobs,
+    steps,
+)
 
-REPUBLISH = timedelta(seconds=10)
-"""How long a queued step's message may be under way before the sweeper sends another."""
+RING = 32
+"""Steps that wait in a lane from which on a further one rings no bell.
+
+Its workers are busy then, and ask by themselves when they have finished
+something. It is more than one, because a claim can empty the lane at the same moment.
+"""
 
 
 @dataclass(slots=True)
 class Step:
-    """What of a step decides its next state."""
+    """What of a step decides its next state, and what is to be written."""
 
     id: int
     number: int
     kind: StepKind
+    lane: int
+    rank: int
     state: State
     attempt: int
     tries: int
     lease: UUID | None
     lease_until: datetime | None
     not_before: datetime | None
+    started_at: datetime | None
     progressed: bool
+    spec: str | None
+    """Only of a queued step."""
+    was: tuple[State, UUID | None]
+    values: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An attempt that has ended, for those who count."""
+
+    lease: UUID
+    kind: StepKind
+    outcome: str
+    seconds: float
+    again: bool
+    """Whether another attempt follows."""
+    cached: bool | None
+    """Of a build that succeeded: whether the unpatched tree was there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,211 +82,290 @@ class Changed:
     """What others have to be told once the change is committed."""
 
     job_id: int
-    queued: tuple[Message, ...] = ()
-    stopped: tuple[UUID, ...] = ()
-    """The leases that are gone."""
+    queued: tuple[StepKind, ...] = ()
+    """The kinds for which a bell has to be rung."""
+    ended: tuple[Ended, ...] = ()
 
 
 @dataclass(slots=True)
 class JobChange:
-    """A job in the middle of a transaction.
+    """A job in the middle of a transaction; nothing is written before `Changes.write`."""
 
-    Each change of state is one UPDATE on the condition of the state and lease
-    that were read; where the condition fails, the whole transaction does.
-    """
-
-    connection: AsyncConnection
     now: datetime
-    job_id: int
-    priority: int
+    id: int
+    submitter: str
+    was: State
     steps: list[Step]
-    _told: list[tuple[Step, State, dict[str, object]]] = field(default_factory=list)
-    _queued: list[Message] = field(default_factory=list)
-    _stopped: list[UUID] = field(default_factory=list)
-
-    @classmethod
-    async def load(
-        cls, connection: AsyncConnection, now: datetime, job_id: int | ScalarSelect[int]
-    ) -> "JobChange | None":
-        """Read the job's steps; None if there is no such job."""
-        s = steps.c
-        columns = (s.id, s.number, s.kind, s.state, s.attempt, s.tries, s.lease)
-        times = (s.lease_until, s.not_before)
-        rows = await connection.execute(
-            select(s.job_id, jobs.c.priority, *columns, *times, s.progress.is_not(None))
-            .join(jobs)
-            .where(s.job_id == job_id)
-            .order_by(s.number)
-        )
-        found = rows.all()
-        if not found:
-            return None
-        parts = [
-            Step(id_, number, StepKind(kind), State(state), *rest)
-            for _, _, id_, number, kind, state, *rest in found
-        ]
-        return cls(connection, now, found[0].job_id, found[0].priority, parts)
+    told: list[tuple[int, int, State, dict[str, object]]] = field(default_factory=list)
+    queued: list[Step] = field(default_factory=list)
+    begun: list[dict[str, Any]] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    quiet: list[Step] = field(default_factory=list)
+    """Steps whose progress is forgotten."""
 
     @property
     def state(self) -> State:
         """The state of the job, as its steps stand now."""
         return job_state([step.state for step in self.steps])
 
-    async def claim(self, step: Step, lease: UUID, worker: str, until: datetime) -> str:
-        """Begin an attempt; return the step's spec."""
-        spec = await self.connection.scalar(
-            update(steps)
-            .where(steps.c.id == step.id, steps.c.state.in_(sources(Event.CLAIM)))
-            .values(
-                state=after(step.state, Event.CLAIM),
-                attempt=step.attempt + 1,
-                tries=step.tries + 1,
-                lease=lease,
-                lease_until=until,
-                worker=worker,
-                started_at=self.now,
-                failure=None,
-                artifacts="[]",
-            )
-            .returning(steps.c.spec)
+    def claim(self, step: Step, lease: UUID, worker: str, until: datetime) -> None:
+        """Begin an attempt."""
+        step.attempt, step.tries = step.attempt + 1, step.tries + 1
+        self._move(
+            step,
+            Event.CLAIM,
+            attempt=step.attempt,
+            tries=step.tries,
+            lease=lease,
+            lease_until=until,
+            worker=worker,
+            started_at=self.now,
+            failure=None,
+            artifacts="[]",
+            artifacts_gone_at=None,
         )
-        if spec is None:
-            raise self._raced()
-        step.state = after(step.state, Event.CLAIM)
-        step.attempt, step.tries, step.lease = step.attempt + 1, step.tries + 1, lease
-        await self.connection.execute(
-            insert(attempts).values(
-                lease=lease,
-                step_id=step.id,
-                number=step.attempt,
-                worker=worker,
-                started_at=self.now,
-            )
+        step.lease, step.started_at = lease, self.now
+        self.begun.append(
+            {
+                "lease": lease,
+                "step_id": step.id,
+                "number": step.attempt,
+                "worker": worker,
+                "started_at": self.now,
+            }
         )
         self._tell(step, worker=worker)
-        return str(spec)
 
-    async def end(self, step: Step, event: Event, outcome: str, **values: object) -> None:
-        """End the running attempt of a step."""
-        await self._close_attempt(step, outcome)
-        if after(step.state, event).final:
-            values["finished_at"] = self.now
-        await self._update([step], event, values)
-        self._tell(step, **_failure(values))
-
-    async def requeue(
-        self, step: Step, outcome: str, *, delay: float = 0, **values: object
+    def end(
+        self,
+        step: Step,
+        event: Event,
+        outcome: str,
+        cached: bool | None = None,
+        **values: object,
     ) -> None:
-        """End the running attempt of a step, to be followed by another after `delay` seconds."""
-        await self._close_attempt(step, outcome)
-        await self._enqueue(step, Event.RETRY, delay, values)
+        """End the running attempt of a step."""
+        self._end_attempt(step, outcome, again=False, cached=cached)
+        self._move(step, event, finished_at=self.now, **_UNLEASED, **values)
         self._tell(step, **_failure(values))
 
-    async def enqueue(self, step: Step) -> None:
+    def requeue(self, step: Step, outcome: str, *, delay: float = 0, **values: object) -> None:
+        """End the running attempt of a step, to be followed by another after `delay` seconds."""
+        self._end_attempt(step, outcome, again=True)
+        self._enqueue(step, Event.RETRY, delay, values)
+        self._tell(step, **_failure(values))
+
+    def enqueue(self, step: Step) -> None:
         """Queue a pending step."""
-        await self._enqueue(step, Event.ENQUEUE, 0, {})
+        self._enqueue(step, Event.ENQUEUE, 0, {})
         self._tell(step)
 
-    async def move(self, moved: Sequence[Step], event: Event, **values: object) -> None:
-        """Let `event` happen to steps that do not run, all in one UPDATE."""
-        if moved:
-            await self._update(moved, event, values)
-            for step in moved:
-                self._tell(step)
+    def move(self, moved: Iterable[Step], event: Event, **values: object) -> None:
+        """Let `event` happen to steps that do not run."""
+        for step in moved:
+            self._move(step, event, **values)
+            self._tell(step)
 
-    async def close(self) -> Changed:
-        """Write the job's own state and the events."""
-        state = self.state
-        await self.connection.execute(
-            update(jobs).where(jobs.c.id == self.job_id).values(state=state, updated_at=self.now)
-        )
-        await self.connection.execute(
-            insert(events),
-            [
-                {
-                    "job_id": self.job_id,
-                    "step": step.number,
-                    "attempt": step.attempt,
-                    "kind": "state",
-                    "at": self.now,
-                    "data": json.dumps({"state": told, "job_state": state, **data}),
-                }
-                for step, told, data in self._told
-            ],
-        )
-        return Changed(self.job_id, tuple(self._queued), tuple(self._stopped))
+    def _move(self, step: Step, event: Event, **values: object) -> None:
+        step.state = after(step.state, event)
+        step.values |= {"state": step.state, **values}
+
+    def _enqueue(self, step: Step, event: Event, delay: float, values: dict[str, object]) -> None:
+        begin = self.now + timedelta(seconds=delay)
+        self._move(step, event, queued_at=self.now, not_before=begin, **_UNLEASED, **values)
+        self.queued.append(step)
+        step.not_before = begin
+
+    def _end_attempt(
+        self, step: Step, outcome: str, *, again: bool, cached: bool | None = None
+    ) -> None:
+        if step.lease is not None:
+            seconds = (self.now - (step.started_at or self.now)).total_seconds()
+            ended = Ended(step.lease, step.kind, outcome, seconds, again, cached)
+            self.ended.append(ended)
+        if step.progressed:
+            self.quiet.append(step)
+        step.lease = None
+
+    def events(self) -> list[dict[str, object]]:
+        """Return what has happened as rows: each tells what has become of the job by the end."""
+        job_state = {"job_state": self.state}
+        return [
+            {
+                "job_id": self.id,
+                "step": number,
+                "attempt": attempt,
+                "kind": "state",
+                "at": self.now,
+                "data": json.dumps({"state": state, **job_state, "attempt": attempt, **data}),
+            }
+            for number, attempt, state, data in self.told
+        ]
 
     def _tell(self, step: Step, **data: object) -> None:
-        self._told.append((step, step.state, {"attempt": step.attempt, **data}))
+        self.told.append((step.number, step.attempt, step.state, data))
 
-    async def _enqueue(
-        self, step: Step, event: Event, delay: float, values: dict[str, object]
-    ) -> None:
-        begin = self.now + timedelta(seconds=delay)
-        values |= {"queued_at": self.now, "not_before": begin}
-        if delay:
-            values["publish_at"] = begin
-        else:
-            values["publish_at"] = begin + REPUBLISH
-            self._queued.append(Message(step.id, step.kind, self.priority))
-        await self._update([step], event, values)
 
-    async def _close_attempt(self, step: Step, outcome: str) -> None:
-        await self.connection.execute(
-            update(attempts)
-            .where(attempts.c.lease == step.lease)
-            .values(ended_at=self.now, outcome=outcome)
+_UNLEASED: dict[str, object] = {"lease": None, "lease_until": None, "progress": None}
+
+
+class Changes:
+    """The jobs that one transaction changes, each locked against others that change it."""
+
+    def __init__(self, connection: AsyncConnection, now: datetime, found: list[JobChange]) -> None:
+        self.jobs = {job.id: job for job in found}
+        self._connection = connection
+        self._now = now
+
+    @classmethod
+    async def load(
+        cls, connection: AsyncConnection, now: datetime, job_ids: Collection[int]
+    ) -> "Changes":
+        """Lock and read jobs, those that there are."""
+        rows = await lock(connection, job_ids)
+        s = steps.c
+        columns = (s.id, s.number, s.kind, s.lane, s.rank, s.state, s.attempt, s.tries)
+        lease = (s.lease, s.lease_until, s.not_before, s.started_at, s.progress.is_not(None))
+        found = await connection.execute(
+            select(s.job_id, *columns, *lease, case((s.state == State.QUEUED, s.spec)))
+            .where(s.job_id.in_([row.id for row in rows]))
+            .order_by(s.job_id, s.number)
         )
-        if step.progressed:
-            await self.connection.execute(
-                delete(events).where(
-                    PROGRESS, events.c.job_id == self.job_id, events.c.step == step.number
-                )
-            )
-        if step.lease is not None:
-            self._stopped.append(step.lease)
-
-    async def _update(self, moved: Sequence[Step], event: Event, values: dict[str, object]) -> None:
-        target = after(moved[0].state, event)
-        leases = [step.lease for step in moved if step.lease]
-        changed = await self.connection.execute(
-            update(steps)
-            .where(steps.c.id.in_([step.id for step in moved]))
-            .where(steps.c.state.in_(sources(event)))
-            .where(or_(steps.c.lease.is_(None), steps.c.lease.in_(leases)))
-            .values(state=target, lease=None, lease_until=None, progress=None, **values)
-        )
-        if changed.rowcount != len(moved):
-            raise self._raced()
-        for step in moved:
-            step.state, step.lease, step.progressed = target, None, False
-
-    def _raced(self) -> InfrastructureError:
-        return InfrastructureError(
-            "change_raced", f"job {self.job_id} was changed by another at the same moment"
-        )
-
-
-def news(
-    step: Row[Any], now: datetime, log: str, progress: Progress | None
-) -> list[dict[str, object]]:
-    """Return the events of a report."""
-    data: dict[str, dict[str, object]] = {}
-    if log:
-        data["log"] = {"attempt": step.attempt, "text": log}
-    if progress:
-        data["progress"] = {"attempt": step.attempt, **progress.model_dump()}
-    return [
-        {
-            "job_id": step.job_id,
-            "step": step.number,
-            "attempt": step.attempt,
-            "kind": kind,
-            "at": now,
-            "data": json.dumps(fields),
+        parts = {
+            job_id: [_step(*rest) for _, *rest in group]
+            for job_id, group in groupby(found.all(), lambda row: row[0])
         }
-        for kind, fields in data.items()
-    ]
+        return cls(
+            connection,
+            now,
+            [
+                JobChange(now, row.id, row.submitter, State(row.state), parts[row.id])
+                for row in rows
+            ],
+        )
+
+    def step(self, job_id: int, step_id: int) -> tuple[JobChange, Step] | tuple[None, None]:
+        """Return a job with one of its steps."""
+        job = self.jobs.get(job_id)
+        found = next((step for step in job.steps if step.id == step_id), None) if job else None
+        return (job, found) if job and found else (None, None)
+
+    async def write(self) -> dict[int, Changed]:
+        """Write what has changed; return, by job, what others have to be told."""
+        changed = [job for job in self.jobs.values() if job.told]
+        if not changed:
+            return {}
+        await self._give_turns(changed)
+        plan = Plan(self._connection)
+        groups = _alike(step for job in changed for step in job.steps if step.values)
+        for rows in groups:
+            plan.change(steps, rows)
+        self._plan_attempts(plan, changed)
+        self._plan_jobs(plan, changed)
+        plan.tell([job.id for job in changed])
+        counts = await plan.run()
+        if counts[: len(groups)] != list(map(len, groups)):
+            raise InfrastructureError(
+                "change_raced", "a step was changed by another at the same moment"
+            )
+        quiet = [(job.id, step.number) for job in changed for step in job.quiet]
+        await forget_progress(self._connection, quiet)
+        due = [step for job in changed for step in job.queued if step.not_before == self._now]
+        ringing = await bells(self._connection, {step.lane for step in due})
+        return {
+            job.id: Changed(
+                job.id,
+                tuple(step.kind for step in job.queued if step in due and step.lane in ringing),
+                tuple(job.ended),
+            )
+            for job in changed
+        }
+
+    async def _give_turns(self, changed: Sequence[JobChange]) -> None:
+        queued = [(job.submitter, step) for job in changed for step in job.queued]
+        wanted = [(submitter, str(step.kind), step.rank) for submitter, step in queued]
+        for (_, step), turn in zip(queued, await turns.give(self._connection, wanted), strict=True):
+            step.values["turn"] = turn
+
+    def _plan_attempts(self, plan: Plan, changed: Sequence[JobChange]) -> None:
+        ended = {one.lease: one.outcome for job in changed for one in job.ended}
+        begun = [row for job in changed for row in job.begun]
+        for row in begun:  # and failed at once, where an input is missing
+            outcome = ended.pop(row["lease"], None)
+            row |= {"ended_at": self._now if outcome else None, "outcome": outcome}
+        plan.add(attempts, begun)
+        plan.change(
+            attempts,
+            [
+                ({"lease": lease}, {"ended_at": self._now, "outcome": outcome})
+                for lease, outcome in ended.items()
+            ],
+        )
+
+    def _plan_jobs(self, plan: Plan, changed: Sequence[JobChange]) -> None:
+        plan.change(
+            jobs,
+            [({"id": job.id}, {"state": job.state, "updated_at": self._now}) for job in changed],
+        )
+        moved = [job for job in changed if job.state != job.was]
+        plan.change(facets, [({"job_id": job.id}, {"state": job.state}) for job in moved])
+        plan.add(events, [row for job in changed for row in job.events()])
+
+
+def _alike(moved: Iterable[Step]) -> list[list[tuple[Row, Row]]]:
+    """Return what to write to steps, each if it still is what it was, grouped by columns."""
+    groups = defaultdict[tuple[str, ...], list[tuple[Row, Row]]](list)
+    for step in moved:
+        state, lease = step.was
+        key = {"id": step.id, "state": state, "lease": lease}
+        names = tuple(sorted(step.values))
+        groups[names].append((key, {name: step.values[name] for name in names}))
+    return list(groups.values())
+
+
+async def lock(
+    connection: AsyncConnection, job_ids: Collection[int]
+) -> Sequence[Found[*tuple[Any, ...]]]:
+    """Lock jobs until the end of the transaction; return id, submitter and state of each.
+
+    This comes first in every transaction that changes jobs, and in the order of
+    the ids: whoever waits for it reads afterwards what was committed meanwhile,
+    and no two wait for each other.
+    """
+    j = jobs.c
+    rows = await connection.execute(
+        select(j.id, j.submitter, j.state)
+        .where(j.id.in_(sorted(job_ids)))
+        .order_by(j.id)
+        .with_for_update(key_share=True)
+    )
+    return rows.all()
+
+
+async def bells(connection: AsyncConnection, lanes: Collection[int]) -> set[int]:
+    """Return those of the lanes in which few enough steps wait that a bell is of use."""
+    ringing = set()
+    for lane in lanes:
+        waiting = select(steps.c.id).where(QUEUED, steps.c.lane == lane).limit(RING + 1)
+        count = await connection.scalar(select(func.count()).select_from(waiting.subquery()))
+        if (count or 0) <= RING:
+            ringing.add(lane)
+    return ringing
+
+
+async def forget_progress(connection: AsyncConnection, places: Sequence[tuple[int, int]]) -> None:
+    """Delete the progress events of steps, each given by job and number."""
+    if places:
+        e = events.c
+        named = [and_(e.job_id == job_id, e.step == number) for job_id, number in places]
+        await connection.execute(delete(events).where(PROGRESS, or_(*named)))
+
+
+def _step(*columns: Any) -> Step:
+    id_, number, kind, lane, rank, state, attempt, tries, lease, *rest = columns
+    was = State(state), lease
+    known = (id_, number, StepKind(kind), lane, rank, was[0], attempt, tries, lease, *rest, was)
+    return Step(*known)
 
 
 def _failure(values: dict[str, object]) -> dict[str, object]:

@@ -1,13 +1,12 @@
 """The scheduler: store, bus and storage made into one service.
 
-A message is published after the commit that makes it true, and the sweeper
-sends again what got lost between the two (design, invariant 1).
+A bell is rung after the commit that makes it true, and the sweeper rings again
+for what got lost between the two (design, invariant 1).
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 from uuid import UUID
@@ -29,12 +28,18 @@ from kgym.jobs import (
 )
 from kgym.states import State
 from kgym.storage import Storage
-from kgym.worker import Assignment, Ending
-from kgym_scheduler.change import Changed
+from kgym.worker import Claim, Claimed, Ending
+from kgym_scheduler import readiness
+from kgym_scheduler.change import Changed, Ended
+from kgym_scheduler.database import Database
 from kgym_scheduler.refusals import NotFound
-from kgym_scheduler.store import BATCH, Store
+from kgym_scheduler.ringer import Ringer
+from kgym_scheduler.store import Store
+from kgym_scheduler.tables import LOCAL
 
 SWEEP_SECONDS = 1.0
+RING_SECONDS = 10.0
+"""How often a bell is rung for steps that wait, whatever was rung before."""
 POLL_SECONDS = 1.0
 """How long a watcher waits for news of another process before it looks for itself."""
 
@@ -51,19 +56,27 @@ class Scheduler:
 
     def __init__(self, store: Store, bus: Bus, storage: Storage, *, alone: bool = False) -> None:
         self.storage = storage
+        self.observers: list[Callable[[Ended], None]] = []
+        """Hear of each attempt that this scheduler has ended."""
         self._store = store
         self._bus = bus
+        self._ringer = Ringer(bus)
         self._alone = alone
-        self._sweeper: asyncio.Task[None] | None = None
+        self._helpers: list[asyncio.Task[None]] = []
         self._watchers: dict[int, set[asyncio.Event]] = {}
-        self._seen: dict[str, datetime] = {}
         self._stopping = False
 
+    @property
+    def database(self) -> Database:
+        """What the scheduler keeps all in."""
+        return self._store.database
+
     async def start(self) -> None:
-        """Begin to sweep."""
+        """Begin to sweep, to ring, and to listen to other schedulers."""
         if self._alone:
             await self._store.orphan()
-        self._sweeper = asyncio.create_task(self._sweep())
+        works = (self._sweep(), self._ringer.run(), self.database.listen(self._wake))
+        self._helpers = [asyncio.create_task(work) for work in works]
 
     def hang_up(self) -> None:
         """End all event streams, and let no new one begin."""
@@ -75,9 +88,9 @@ class Scheduler:
     async def stop(self) -> None:
         """End event streams, stop sweeping, close the store."""
         self.hang_up()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
+        for helper in self._helpers:
+            helper.cancel()
+        await asyncio.gather(*self._helpers, return_exceptions=True)
         await self._store.close()
 
     async def __aenter__(self) -> Self:
@@ -91,10 +104,12 @@ class Scheduler:
 
     # --- for users ------------------------------------------------------------------------
 
-    async def submit(self, request: JobRequest, key: str | None = None) -> tuple[JobView, bool]:
+    async def submit(
+        self, request: JobRequest, key: str | None = None, submitter: str = LOCAL
+    ) -> tuple[JobView, bool]:
         """Add a job; return it, and whether it is new (see `Store.submit`)."""
-        job, changed = await self._store.submit(request, key)
-        await self._announce(changed)
+        job, changed = await self._store.submit(request, key, submitter)
+        self._announce(changed)
         return job, changed is not None
 
     async def job(self, job_id: int) -> JobView:
@@ -111,14 +126,12 @@ class Scheduler:
 
     async def abort(self, job_id: int) -> JobView:
         """End the job now, wherever its step runs (see `Store.abort`)."""
-        changed = await self._store.abort(job_id)
-        await self._announce(changed)
-        await self._stop(changed)
+        self._announce(await self._store.abort(job_id))
         return await self._store.get(job_id)
 
     async def restart(self, job_id: int, from_step: int | None = None) -> JobView:
         """Run a finished job again from a step on (see `Store.restart`)."""
-        await self._announce(await self._store.restart(job_id, from_step))
+        self._announce(await self._store.restart(job_id, from_step))
         return await self._store.get(job_id)
 
     async def tag(self, job_id: int, tags: Sequence[str]) -> JobView:
@@ -168,55 +181,70 @@ class Scheduler:
         raise NotFound("artifact_not_found", f"step {number} of job {job_id} left no {name!r}")
 
     async def workers(self) -> list[WorkerView]:
-        """Return the workers that are known, by name."""
-        known: dict[str, WorkerView] = {
-            name: WorkerView(id=name, seen_at=seen, running=[]) for name, seen in self._seen.items()
-        }
-        for name, (seen, running) in (await self._store.running()).items():
-            before = self._seen.get(name, seen)
-            known[name] = WorkerView(id=name, seen_at=max(seen, before), running=running)
-        return [known[name] for name in sorted(known)]
+        """Return the workers, by name."""
+        return await self._store.workers()
+
+    async def drain(self, worker_id: str) -> WorkerView:
+        """Let a worker take no more; raise NotFound if there is none of this name."""
+        return await self._store.drain(worker_id)
 
     async def queues(self) -> list[QueueView]:
         """Return how many steps of each kind wait and run."""
         return await self._store.queues()
 
     async def ready(self) -> None:
-        """Raise InfrastructureError if a part that the scheduler needs does not answer."""
-        await self._store.ping()
+        """Raise InfrastructureError `not_ready` if a part that the scheduler needs is missing."""
+        nobody = UUID(int=0)  # a signal that stops nothing makes the way to the broker and back
+        await readiness.check(
+            {"database": self._store.ping, "bus": lambda: self._bus.signal(nobody)}
+        )
 
     # --- for workers ----------------------------------------------------------------------
 
-    async def claim(self, step_id: int, worker: str) -> Assignment | None:
-        """Lease the step to this worker; None if it is not queued any more."""
-        assignment, changed = await self._store.claim(step_id, worker)
-        self._seen[worker] = datetime.now(UTC)
-        await self._announce(changed)
-        return assignment
+    async def claim(self, claim: Claim) -> Claimed:
+        """Lease queued steps to the worker: the fairest ones that it can do."""
+        claimed, changes = await self._store.claim(claim)
+        for changed in changes:
+            self._announce(changed)
+        if claim.woken:  # there may be others that no bell has woken
+            self._ringer.ring(claimed.more)
+        return claimed
 
     async def report(self, lease: UUID, log: str, progress: Progress | None) -> bool:
         """Extend the lease and pass on what is new; False if the lease is stale."""
-        return await self._announce(await self._store.report(lease, log, progress))
+        return self._announce(await self._store.report(lease, log, progress))
 
     async def finish(self, lease: UUID, ending: Ending) -> bool:
         """End the attempt; False if the lease is stale."""
-        return await self._announce(await self._store.finish(lease, ending))
+        return self._announce(await self._store.finish(lease, ending))
 
     async def release(self, lease: UUID) -> bool:
         """Give the step back unfinished; False if the lease is stale."""
-        return await self._announce(await self._store.release(lease))
+        return self._announce(await self._store.release(lease))
+
+    async def leave(self, worker: str) -> None:
+        """Forget a worker that has ended."""
+        await self._store.leave(worker)
 
     # --- within ---------------------------------------------------------------------------
 
-    async def _announce(self, changed: Changed | None) -> bool:
+    def _announce(self, changed: Changed | None) -> bool:
         """Tell workers and watchers of what was committed; return whether there was anything."""
         if changed is None:
             return False
-        for news in self._watchers.get(changed.job_id, ()):
-            news.set()
-        for message in changed.queued:
-            await self._bus.publish(message)
+        self._wake([changed.job_id])
+        self._ringer.ring(changed.queued)
+        gone = [ended for ended in changed.ended if ended.outcome in {"aborted", "expired"}]
+        self._ringer.stop(ended.lease for ended in gone)
+        for observe in self.observers:
+            for ended in changed.ended:
+                observe(ended)
         return True
+
+    def _wake(self, job_ids: Iterable[int]) -> None:
+        for job_id in job_ids:
+            for news in self._watchers.get(job_id, ()):
+                news.set()
 
     @contextlib.contextmanager
     def _watch(self, job_id: int) -> Iterator[asyncio.Event]:
@@ -231,32 +259,21 @@ class Scheduler:
                 self._watchers.pop(job_id, None)
 
     async def _sweep(self) -> None:
-        # Workers that could not reach the scheduler while it was away get a lease's time to do so.
-        expire_from = asyncio.get_running_loop().time()
-        if not self._alone:
-            expire_from += self._store.lease.total_seconds()
+        # Workers that could not reach the scheduler, or it the database, get a lease's time.
+        clock = asyncio.get_running_loop().time
+        grace = 0 if self._alone else self._store.lease.total_seconds()
+        expire_from, ring_from = clock() + grace, clock()
         while True:
             try:
-                full = await self._publish_due() == BATCH
-                if asyncio.get_running_loop().time() >= expire_from:
-                    await self._expire()
+                self._ringer.ring(await self._store.retried())
+                if clock() >= ring_from:
+                    self._ringer.ring(await self._store.waiting())
+                    await self._store.forget()
+                    ring_from = clock() + RING_SECONDS
+                if clock() >= expire_from:
+                    for changed in await self._store.expire():
+                        self._announce(changed)
             except (KgymError, OSError) as error:
                 _log.warning("sweep failed, trying again", error=str(error))
-                full = False
-            if not full:
-                await asyncio.sleep(SWEEP_SECONDS)
-
-    async def _publish_due(self) -> int:
-        messages = await self._store.due()
-        for message in messages:
-            await self._bus.publish(message)
-        return len(messages)
-
-    async def _expire(self) -> None:
-        for changed in await self._store.expire():
-            await self._announce(changed)
-            await self._stop(changed)
-
-    async def _stop(self, changed: Changed) -> None:
-        for lease in changed.stopped:
-            await self._bus.signal(lease)
+                expire_from = clock() + self._store.lease.total_seconds()
+            await asyncio.sleep(SWEEP_SECONDS)

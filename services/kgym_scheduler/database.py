@@ -1,13 +1,23 @@
-"""The connection to the database: engines, transactions, migrations."""
+"""The connection to the database, SQLite or PostgreSQL: engines, transactions, migrations, news."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
+import asyncpg  # type: ignore[import-untyped]
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, event, make_url
+from sqlalchemy import Connection, PoolProxiedConnection, event, make_url, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    DisconnectionError,
+    IntegrityError,
+    SQLAlchemyError,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -15,7 +25,14 @@ from kgym.errors import InfrastructureError, UserError
 
 BUSY_SECONDS = 30.0
 """How long a transaction waits for its turn: for another process, or for a connection."""
+CONNECT_SECONDS = 5.0
 READERS = 4
+WRITERS = 6
+"""Connections to PostgreSQL for transactions that write."""
+RELISTEN_SECONDS = 1.0
+MIGRATION_LOCK = 0x6B67796E
+NEWS = "kgym"
+"""The channel on which PostgreSQL tells of changed jobs."""
 
 
 class Database:
@@ -23,17 +40,25 @@ class Database:
 
     SQLite lets one transaction write at a time. So the writers of this
     process queue for one connection, in order and without polling; writers of
-    other processes are waited for by SQLite. Readers never wait (WAL).
+    other processes are waited for by SQLite. Readers never wait (WAL). On
+    PostgreSQL they lock the jobs that they change (`change.Changes`).
     """
 
     def __init__(self, url: str) -> None:
-        if make_url(url).drivername != "sqlite+aiosqlite":
+        self._url = url
+        driver = _driver(url)
+        if driver == "sqlite+aiosqlite":
+            self._writer = _sqlite(url, 1, "BEGIN IMMEDIATE")
+            self._reader = _sqlite(url, READERS, "BEGIN")
+        elif driver == "postgresql+asyncpg":
+            self._writer = _postgresql(url, WRITERS, "READ COMMITTED")
+            self._reader = _postgresql(url, READERS, "REPEATABLE READ")
+        else:
             raise UserError(
                 "unsupported_database",
-                f"cannot use {make_url(url)!r}: the URL has to begin with sqlite+aiosqlite:///",
+                f"cannot use {make_url(url)!r}: the URL has to begin with "
+                "sqlite+aiosqlite:/// or postgresql+asyncpg://",
             )
-        self._writer = _engine(url, 1, "BEGIN IMMEDIATE")
-        self._reader = _engine(url, READERS, "BEGIN")
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
@@ -52,7 +77,22 @@ class Database:
     async def upgrade(self) -> None:
         """Bring the tables to the newest form. Others that try the same meanwhile wait."""
         async with self.write() as connection:
+            if connection.dialect.name == "postgresql":
+                await connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
             await connection.run_sync(_upgrade)
+
+    async def listen(self, heard: Callable[[Sequence[int]], None]) -> None:
+        """Hand on the ids of the jobs that any scheduler changes, until cancelled.
+
+        Only PostgreSQL can tell. While the connection is lost, news are too.
+        """
+        if make_url(self._url).get_backend_name() == "sqlite":
+            return
+        url = make_url(self._url).set(drivername="postgresql")
+        while True:
+            with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
+                await _listen(url.render_as_string(hide_password=False), heard)
+            await asyncio.sleep(RELISTEN_SECONDS)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -77,7 +117,26 @@ def _upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def _engine(url: str, connections: int, begin: str) -> AsyncEngine:
+def _driver(url: str) -> str:
+    return make_url(url).drivername
+
+
+async def _listen(dsn: str, heard: Callable[[Sequence[int]], None]) -> None:
+    connection = await asyncpg.connect(dsn, timeout=CONNECT_SECONDS)
+    lost = asyncio.Event()
+
+    def take(_: object, __: int, ___: str, payload: object) -> None:
+        heard([int(job_id) for job_id in str(payload).split()])
+
+    try:
+        connection.add_termination_listener(lambda _: lost.set())
+        await connection.add_listener(NEWS, take)
+        await lost.wait()
+    finally:
+        connection.terminate()
+
+
+def _sqlite(url: str, connections: int, begin: str) -> AsyncEngine:
     engine = create_async_engine(
         url,
         pool_size=connections,
@@ -103,8 +162,41 @@ def _prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
     cursor.close()
 
 
+def _postgresql(url: str, connections: int, isolation: str) -> AsyncEngine:
+    settings = {
+        "application_name": "kgym",
+        "jit": "off",
+        # Every statement has its index; plans made while the tables were small are kept.
+        "enable_seqscan": "off",
+        "idle_in_transaction_session_timeout": f"{BUSY_SECONDS:g}s",
+    }
+    arguments: dict[str, Any] = {
+        "timeout": CONNECT_SECONDS,
+        "command_timeout": BUSY_SECONDS,
+        "server_settings": settings,
+    }
+    engine = create_async_engine(
+        url,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=BUSY_SECONDS,
+        isolation_level=isolation,
+        connect_args=arguments,
+    )
+    event.listen(engine.sync_engine, "checkout", _check)
+    return engine
+
+
+def _check(
+    connection: DBAPIConnection, record: ConnectionPoolEntry, _: PoolProxiedConnection
+) -> None:
+    """Let the pool replace a connection that the server has closed, as when it was away."""
+    if record.driver_connection is None or record.driver_connection.is_closed():
+        raise DisconnectionError
+
+
 class _database_errors:  # noqa: N801 - a context manager, used like a function
-    """Turn the library's errors into the platform's, which workers answer by trying again."""
+    """Turn the libraries' errors into the platform's, which workers answer by trying again."""
 
     def __enter__(self) -> None:
         pass
@@ -113,4 +205,9 @@ class _database_errors:  # noqa: N801 - a context manager, used like a function
         if isinstance(error, SQLAlchemyError):
             # without the statement, which may hold what users submitted
             cause = error.orig if isinstance(error, DBAPIError) else error
-            raise InfrastructureError("database_failed", f"the database failed: {cause}") from error
+            refused = isinstance(error, DataError | IntegrityError)
+            reason = "statement_failed" if refused else "database_failed"
+            raise InfrastructureError(reason, f"the database failed: {cause}") from error
+        if isinstance(error, OSError | TimeoutError | asyncpg.PostgresError):
+            message = f"the database does not answer: {error!r}"
+            raise InfrastructureError("database_failed", message) from error

@@ -1,10 +1,116 @@
-"""A limit on the size of request bodies."""
+"""What one caller may ask for: requests a second, open event streams, unfinished jobs, bytes."""
+
+import contextlib
+import math
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kgym_scheduler.refusals import TooMany
+
 BODY_LIMIT = 16 << 20
 """Bytes of a request's body."""
+COUNT_SECONDS = 5.0
+"""How long a count of unfinished jobs is believed."""
+_CALLERS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one caller (a token, or an address without one) may ask for, of each scheduler."""
+
+    requests_per_second: float = 1000
+    burst: int = 2000
+    """Requests at once, after a pause."""
+    streams: int = 200
+    """Event streams that are open at the same time."""
+    unfinished_jobs: int = 100_000
+    """Jobs of a submitter that have not finished, whichever scheduler took them."""
+
+
+class Rates:
+    """A token bucket for each caller, kept as the time at which it will be full again."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval = 1 / limits.requests_per_second
+        self._depth = (limits.burst - 1) * self._interval
+        self._clock = clock
+        self._full_at: dict[str, float] = {}
+
+    def take(self, caller: str) -> None:
+        """Count a request; raise TooMany if the bucket is empty."""
+        now = self._clock()
+        if len(self._full_at) >= _CALLERS:
+            self._full_at = {who: at for who, at in self._full_at.items() if at > now}
+        full_at = max(self._full_at.get(caller, now), now)
+        wait = full_at - now - self._depth
+        if wait > 0:
+            raise TooMany(
+                "too_many_requests",
+                f"more than {1 / self._interval:g} requests a second; wait, then repeat this one",
+                retry_after=math.ceil(wait),
+            )
+        self._full_at[caller] = full_at + self._interval
+
+
+class Streams:
+    """Counts the event streams that each caller has open."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limit = limits.streams
+        self._open = Counter[str]()
+
+    def check(self, caller: str) -> None:
+        """Raise TooMany if the caller has as many open as it may."""
+        if self._open[caller] >= self._limit:
+            raise TooMany(
+                "too_many_streams",
+                f"{self._open[caller]} event streams are open; close one first",
+                retry_after=1,
+            )
+
+    @contextlib.contextmanager
+    def opened(self, caller: str) -> Iterator[None]:
+        """Count one while the context lasts."""
+        self._open[caller] += 1
+        try:
+            yield
+        finally:
+            self._open[caller] -= 1
+            self._open += Counter()  # forget those that have none
+
+
+class Quota:
+    """Bounds the unfinished jobs of a submitter.
+
+    They are counted in the database every few seconds, and meanwhile what is
+    submitted here is added: so several schedulers can together let pass a few
+    seconds' jobs too many.
+    """
+
+    def __init__(self, limits: Limits, count: Callable[[str], Awaitable[int]]) -> None:
+        self._limit = limits.unfinished_jobs
+        self._count = count
+        self._known: dict[str, tuple[float, int]] = {}
+
+    async def take(self, submitter: str) -> None:
+        """Count a new job; raise TooMany if the submitter has as many as it may."""
+        now = time.monotonic()
+        at, jobs = self._known.get(submitter, (-math.inf, 0))
+        if now >= at + COUNT_SECONDS:
+            at, jobs = now, await self._count(submitter)
+        if jobs >= self._limit:
+            self._known[submitter] = at, jobs
+            raise TooMany(
+                "too_many_jobs",
+                f"{submitter} has {jobs} unfinished jobs, which is the limit; "
+                "wait until some have finished, or abort some",
+            )
+        self._known[submitter] = at, jobs + 1
 
 
 class BodyLimit:

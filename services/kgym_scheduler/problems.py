@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from kgym.errors import KgymError, UserError
-from kgym_scheduler.refusals import Conflict, NotFound
+from kgym_scheduler.refusals import Conflict, Forbidden, Gone, NotFound, TooMany, Unauthorised
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -52,13 +52,13 @@ class Problem(BaseModel):
 def documented(
     *statuses: int, answers: dict[int | str, dict[str, Any]] | None = None
 ) -> dict[int | str, dict[str, Any]]:
-    """Return the `responses` of a route: its answers, and its problems beside 422 and 503."""
+    """Return the `responses` of a route: its answers, and problems beside those that all have."""
     return (answers or {}) | {
         status: {
             "description": HTTPStatus(status).phrase,
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
-        for status in sorted({*statuses, 422, 503})
+        for status in sorted({*statuses, 401, 403, 422, 429, 503})
     }
 
 
@@ -109,7 +109,13 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 async def _known(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, KgymError):
         raise error
-    return problem(request, _status(error), error.reason, error.message, None, **error.details)
+    return answer(request, error)
+
+
+def answer(request: Request, error: KgymError) -> JSONResponse:
+    """Return the answer that describes the error."""
+    status, headers = _status(error), _headers(error)
+    return problem(request, status, error.reason, error.message, headers, **error.details)
 
 
 async def _unknown(request: Request, _: Exception) -> JSONResponse:
@@ -118,16 +124,33 @@ async def _unknown(request: Request, _: Exception) -> JSONResponse:
     return problem(request, 500, "internal_error", detail)
 
 
+_STATUSES: dict[type[KgymError], int] = {
+    Unauthorised: 401,
+    Forbidden: 403,
+    NotFound: 404,
+    Conflict: 409,
+    Gone: 410,
+    TooMany: 429,
+}
+
+
 def _status(error: KgymError) -> int:
+    return _STATUSES.get(type(error), 422 if isinstance(error, UserError) else 503)
+
+
+def _headers(error: KgymError) -> dict[str, str]:
+    """Return the headers that go with it (RFC 6750, section 3; RFC 9110, section 10.2.3)."""
     match error:
-        case NotFound():
-            return 404
-        case Conflict():
-            return 409
-        case UserError():
-            return 422
-        case _:
-            return 503
+        case Unauthorised(reason="token_invalid"):
+            return {"WWW-Authenticate": 'Bearer realm="kgym", error="invalid_token"'}
+        case Unauthorised():
+            return {"WWW-Authenticate": 'Bearer realm="kgym"'}
+        case Forbidden(details={"scope": scope}):
+            challenge = f'Bearer realm="kgym", error="insufficient_scope", scope="{scope}"'
+            return {"WWW-Authenticate": challenge}
+        case TooMany(details={"retry_after": seconds}):
+            return {"Retry-After": str(seconds)}
+    return {}
 
 
 def _location(fault: Mapping[str, Any]) -> str:

@@ -11,32 +11,29 @@ from kgym_scheduler import views
 from kgym_scheduler.tables import QUEUED, RUNNING, events, facets, jobs, steps
 
 JOB_COLUMNS = [
-    jobs.c[name] for name in ("id", "state", "priority", "created_at", "updated_at", "tags")
+    jobs.c[name]
+    for name in ("id", "state", "priority", "submitter", "created_at", "updated_at", "tags")
 ]
-STEP_COLUMNS = [
-    column
-    for column in steps.c
-    if column.name
-    not in {"id", "tries", "lease", "lease_until", "not_before", "publish_at", "spec"}
-]
+_INTERNAL = {"id", "rank", "turn", "tries", "lease", "lease_until", "not_before", "spec"}
+STEP_COLUMNS = [column for column in steps.c if column.name not in _INTERNAL]
 
 
 def page(wanted: JobFilter) -> Select[Any]:
     """Return the jobs of one page and, where there is one, the first of the next.
 
-    A tag or a kind is looked up in `facets`, in the order of the list, so that
-    the database stops after one page whatever the number of jobs.
+    A tag or a kind is looked up in `facets`, with the state, in the order of the
+    list, so that the database stops after one page whatever the number of jobs.
     """
     query = select(*JOB_COLUMNS)
-    order = (jobs.c.created_at, jobs.c.id)
+    order, state = (jobs.c.created_at, jobs.c.id), jobs.c.state
     chosen = [f"{name}:{value}" for name in ("tag", "kind") if (value := getattr(wanted, name))]
     for number, facet in enumerate(chosen):
         table = facets.alias(f"facet{number}")
         query = query.join(table, and_(table.c.job_id == jobs.c.id, table.c.facet == facet))
         if number == 0:
-            order = (table.c.created_at, table.c.job_id)
+            order, state = (table.c.created_at, table.c.job_id), table.c.state
     if wanted.state:
-        query = query.where(jobs.c.state == wanted.state)
+        query = query.where(state == wanted.state)
     if wanted.created_after:
         query = query.where(order[0] >= wanted.created_after)
     if wanted.created_before:
@@ -78,14 +75,13 @@ def log_after(
     return query
 
 
-def due(now: datetime, limit: int) -> Select[Any]:
-    """Return queued steps whose message has to be sent by `now`."""
+def retried(since: datetime, now: datetime) -> Select[Any]:
+    """Return the kinds of the steps whose pause before another attempt has ended in between."""
+    pause_ended = and_(steps.c.not_before > since, steps.c.not_before <= now)
     return (
-        select(steps.c.id, steps.c.kind, steps.c.queued_at, jobs.c.priority)
-        .join(jobs)
-        .where(QUEUED, steps.c.publish_at <= now)
-        .order_by(steps.c.publish_at)
-        .limit(limit)
+        select(steps.c.kind)
+        .where(QUEUED, pause_ended, steps.c.not_before > steps.c.queued_at)
+        .distinct()
     )
 
 

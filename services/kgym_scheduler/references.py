@@ -14,6 +14,9 @@ from kgym.worker import Input
 from kgym_scheduler import views
 from kgym_scheduler.tables import steps
 
+_Steps = dict[tuple[int, int], Row[*tuple[Any, ...]]]
+"""Steps by job and number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reference:
@@ -56,14 +59,19 @@ async def check(connection: AsyncConnection, specs: Sequence[StepSpec]) -> None:
 
 
 async def resolve(
-    connection: AsyncConnection, job_id: int, spec: StepSpec
-) -> dict[str, Input] | Failure:
-    """Return the inputs of a step of this job, or why one is missing."""
-    named = references(spec)
-    if not named:
-        return {}
-    places = {r.name: (r.ref.job or job_id, r.ref.step) for r in named}
-    found = await _find(connection, places.values())
+    connection: AsyncConnection, wanted: Sequence[tuple[int, StepSpec]]
+) -> list[dict[str, Input] | Failure]:
+    """Return the inputs of each step, given with its job, or why one is missing."""
+    places = [
+        {r.name: (r.ref.job or job_id, r.ref.step) for r in references(spec)}
+        for job_id, spec in wanted
+    ]
+    named = {place for inputs in places for place in inputs.values()}
+    found = await _find(connection, named) if named else {}
+    return [_inputs(inputs, found) for inputs in places]
+
+
+def _inputs(places: dict[str, tuple[int, int]], found: _Steps) -> dict[str, Input] | Failure:
     inputs = {}
     for name, (job, number) in places.items():
         step = found.get((job, number))
@@ -73,6 +81,13 @@ async def resolve(
                 reason="input_missing",
                 message=f"the input `{name}`, step {number} of job {job}, "
                 f"is {step.state if step else 'gone'}; it has to have succeeded",
+                details={"input": name, "job": job, "step": number},
+            )
+        if step.artifacts_gone_at is not None:
+            return Failure(
+                cause="user",
+                reason="input_gone",
+                message=f"the input `{name}`: {_gone(step)}",
                 details={"input": name, "job": job, "step": number},
             )
         inputs[name] = Input(
@@ -90,16 +105,24 @@ def _complaint(reference: Reference, step: Row[*tuple[Any, ...]] | None) -> dict
         return {"message": f"{where} is a `{step.kind}` step, not a `{reference.kind}` step"}
     if step.state != State.SUCCEEDED:
         return {"message": f"{where} is {step.state}; it has to have succeeded"}
+    if step.artifacts_gone_at is not None:
+        return {"message": _gone(step)}
     return None
 
 
-async def _find(
-    connection: AsyncConnection, places: Iterable[tuple[int, int]]
-) -> dict[tuple[int, int], Row[*tuple[Any, ...]]]:
+def _gone(step: Row[*tuple[Any, ...]]) -> str:
+    return (
+        f"the artifacts of step {step.number} of job {step.job_id} were removed on "
+        f"{step.artifacts_gone_at:%Y-%m-%d}, for their age or to save space; "
+        f"restart job {step.job_id} from step {step.number} to make them again"
+    )
+
+
+async def _find(connection: AsyncConnection, places: Iterable[tuple[int, int]]) -> _Steps:
     s = steps.c
     rows = await connection.execute(
-        select(s.job_id, s.number, s.kind, s.state, s.result, s.artifacts).where(
-            tuple_(s.job_id, s.number).in_(list(places))
-        )
+        select(
+            *(s.job_id, s.number, s.kind, s.state, s.result, s.artifacts, s.artifacts_gone_at)
+        ).where(tuple_(s.job_id, s.number).in_(list(places)))
     )
     return {(row.job_id, row.number): row for row in rows.all()}

@@ -1,11 +1,23 @@
 """What the scheduler refuses, besides input that is not well formed.
 
 UserError
-├── NotFound    there is no such job, step or artifact
-└── Conflict    the job's state does not allow it
+├── Unauthorised   the caller is not known: no token, or one that is not valid
+├── Forbidden      the caller's token does not allow it
+├── NotFound       there is no such job, step or artifact
+├── Conflict       the job's state does not allow it
+├── Gone           there was such an artifact, and retention has removed it
+└── TooMany        the caller has asked for more than its share
 """
 
 from kgym.errors import UserError
+
+
+class Unauthorised(UserError):
+    """The caller is not known: no token, or one that is not valid."""
+
+
+class Forbidden(UserError):
+    """The caller's token does not allow it."""
 
 
 class NotFound(UserError):
@@ -16,6 +28,17 @@ class Conflict(UserError):
     """The job's state does not allow it."""
 
 
+class Gone(UserError):
+    """There was such an artifact, and retention has removed it."""
+
+
+class TooMany(UserError):
+    """The caller has asked for more than its share.
+
+    Where waiting helps, the detail `retry_after` says how long, in whole seconds.
+    """
+
+
 def no_job(job_id: int) -> NotFound:
     """Return the error for a job that does not exist."""
     return NotFound("job_not_found", f"there is no job {job_id}", job=job_id)
@@ -24,3 +47,8 @@ def no_job(job_id: int) -> NotFound:
 def no_step(job_id: int, number: int) -> NotFound:
     """Return the error for a step that the job does not have."""
     return NotFound("step_not_found", f"job {job_id} has no step {number}", job=job_id, step=number)
+
+
+def no_worker(worker: str) -> NotFound:
+    """Return the error for a worker that is not known."""
+    return NotFound("worker_not_found", f"there is no worker {worker!r}", worker=worker)

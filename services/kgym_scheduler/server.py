@@ -11,11 +11,16 @@ import uvicorn
 from fastapi import FastAPI
 
 from kgym.errors import UserError
+from kgym_scheduler.auth import is_loopback
 from kgym_scheduler.core import Scheduler
+from kgym_scheduler.tokens import Tokens
 
 LOOPBACK = "127.0.0.1"
 GRACE_SECONDS = 1
 """How long open requests may take once the server stops; event streams end at once."""
+
+KEEP_SECONDS = 30
+"""How long an idle connection is kept: longer than clients do, who would send into a closed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +41,15 @@ class Address:
 async def serve(app: FastAPI, host: str = LOOPBACK, port: int = 0) -> AsyncIterator[Address]:
     """Serve the application as long as the context lasts; port 0 takes a free one.
 
-    Raises UserError `port_in_use` or `cannot_listen`. Signals are the caller's business.
+    Raises UserError `port_in_use` or `cannot_listen`, and `token_needed` for any address
+    but loopback where there is no token. Signals are the caller's business.
     """
     listener = _listen(host, port)
+    try:
+        await _guard(listener, app.state.tokens)
+    except BaseException:
+        listener.close()
+        raise
     server = _Server(
         uvicorn.Config(
             app,
@@ -46,6 +57,7 @@ async def serve(app: FastAPI, host: str = LOOPBACK, port: int = 0) -> AsyncItera
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=GRACE_SECONDS,
+            timeout_keep_alive=KEEP_SECONDS,
         )
     )
     task = asyncio.create_task(server.serve([listener]))
@@ -74,6 +86,17 @@ class _Server(uvicorn.Server):
             await super().startup(sockets)
         finally:
             self.ready.set()
+
+
+async def _guard(listener: socket.socket, tokens: Tokens) -> None:
+    host = listener.getsockname()[0]
+    if not is_loopback(host) and not await tokens.needed():
+        raise UserError(
+            "token_needed",
+            f"{host} can be reached from other hosts, and there is no token yet: "
+            "make one with `kgym token create`, or listen on 127.0.0.1",
+            host=host,
+        )
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,18 +1,19 @@
 """The store: the one class that talks to the database.
 
-Each method is one transaction. Those that change something return, as
-`Changed`, what others have to be told now that it is committed.
+Each method is one transaction, which those that are called often share with
+other calls of the same moment (`Batch`). Those that change something return,
+as `Changed`, what others have to be told now that it is committed.
 """
 
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from sqlalchemy import ScalarSelect, bindparam, delete, insert, literal, select, update
+from sqlalchemy import Row, delete, insert, literal, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.bus import Message
 from kgym.jobs import (
     Artifact,
     JobEvent,
@@ -23,18 +24,25 @@ from kgym.jobs import (
     Progress,
     QueueView,
     RunningStep,
+    WorkerView,
 )
-from kgym.states import Event, State
-from kgym.steps import Failure, StepKind
-from kgym.worker import LEASE_SECONDS, Assignment, Ending
-from kgym_scheduler import queries, references, rules, submission, views
-from kgym_scheduler.change import REPUBLISH, Changed, JobChange, Step, news
+from kgym.states import State
+from kgym.steps import StepKind
+from kgym.worker import BEAT_SECONDS, LEASE_SECONDS, Claim, Claimed, Ending, WorkerInfo
+from kgym_scheduler import claims, endings, fleet, lanes, queries, reports, rules, submission, views
+from kgym_scheduler.batch import Batch
+from kgym_scheduler.change import Changed, Changes
 from kgym_scheduler.database import Database
-from kgym_scheduler.refusals import Conflict, no_job, no_step
-from kgym_scheduler.tables import PROGRESS, QUEUED, RUNNING, attempts, events, facets, jobs, steps
+from kgym_scheduler.endings import End
+from kgym_scheduler.refusals import no_job, no_step, no_worker
+from kgym_scheduler.reports import Report
+from kgym_scheduler.submission import Added, Submission
+from kgym_scheduler.tables import LOCAL, RUNNING, facets, jobs, steps
 
 BATCH = 500
 """Rows that a sweep handles in one transaction."""
+PATIENCE = timedelta(seconds=2)
+"""How long a step may be queued before it is worth asking why."""
 
 
 class Store:
@@ -47,17 +55,23 @@ class Store:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.lease = timedelta(seconds=lease_seconds)
-        self._database = Database(url)
+        self.database = Database(url)
         self._clock = clock
+        self._submit: Batch[Submission, Added] = Batch(self._submit_all)
+        self._claim = Batch(self._claim_all)
+        self._report = Batch(self._report_all)
+        self._end = Batch(self._end_all)
+        self._looked = clock()
+        self._heard: dict[str, tuple[WorkerInfo, datetime]] = {}
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._database.close()
+        await self.database.close()
 
     # --- for users ------------------------------------------------------------------------
 
     async def submit(
-        self, request: JobRequest, key: str | None = None
+        self, request: JobRequest, key: str | None = None, submitter: str = LOCAL
     ) -> tuple[JobView, Changed | None]:
         """Add a job; return it as it stands.
 
@@ -65,24 +79,23 @@ class Store:
         Raises UserError `key_reused` if that one was another request, and
         `bad_reference` if the request names a step that cannot be used.
         """
-        async with self._database.write() as connection:
-            known = await submission.known(connection, request, key) if key else None
-            if known is None:
-                return await submission.add(connection, self._clock(), request, key)
-        return await self.get(known), None
+        added = await self._submit(Submission(request, key, submitter))
+        if isinstance(added, int):
+            return await self.get(added), None
+        return added
 
     async def get(self, job_id: int) -> JobView:
         """Return the job; raise NotFound if there is none."""
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             job = await connection.execute(select(*queries.JOB_COLUMNS).where(jobs.c.id == job_id))
             if (row := job.first()) is None:
                 raise no_job(job_id)
-            found = await connection.execute(queries.steps_of([job_id], specs=True))
-            return views.job_view(row, found.all())
+            found = (await connection.execute(queries.steps_of([job_id], specs=True))).all()
+            return views.job_view(row, found, await self._reasons(connection, found))
 
     async def state(self, job_id: int) -> State:
         """Return the job's state; raise NotFound if there is no such job."""
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             state = await connection.scalar(select(jobs.c.state).where(jobs.c.id == job_id))
         if state is None:
             raise no_job(job_id)
@@ -90,7 +103,7 @@ class Store:
 
     async def artifacts(self, job_id: int, number: int) -> list[Artifact]:
         """Return the artifacts of a step; raise NotFound if there is no such step."""
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             text = await connection.scalar(
                 select(steps.c.artifacts).where(steps.c.job_id == job_id, steps.c.number == number)
             )
@@ -101,72 +114,59 @@ class Store:
 
     async def page(self, wanted: JobFilter) -> JobPage:
         """Return one page of the jobs that are wanted, newest first."""
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             rows = (await connection.execute(queries.page(wanted))).all()
             shown = rows[: wanted.limit]
-            found = await connection.execute(queries.steps_of(job.id for job in shown))
+            found = (await connection.execute(queries.steps_of(job.id for job in shown))).all()
             more = len(rows) > wanted.limit
             return JobPage(
-                jobs=views.job_views(shown, found.all()),
+                jobs=views.job_views(shown, found, await self._reasons(connection, found)),
                 next=views.cursor(shown[-1]) if more else None,
             )
 
     async def abort(self, job_id: int) -> Changed:
         """Abort what is unfinished; raise Conflict if the job has finished otherwise."""
-        async with self._change(job_id) as change:
-            if change is None:
+        async with self.database.write() as connection:
+            changes = await Changes.load(connection, self._clock(), {job_id})
+            if (job := changes.jobs.get(job_id)) is None:
                 raise no_job(job_id)
-            if change.state is State.ABORTED:
-                return Changed(job_id)
-            if change.state.final:
-                raise Conflict("job_finished", f"job {job_id} has {change.state} already")
-            active = next(step for step in change.steps if not step.state.final)
-            if active.state is State.RUNNING:
-                await change.end(active, Event.ABORT, "aborted")
-            rest = [step for step in change.steps if not step.state.final]
-            await change.move(rest, Event.ABORT, finished_at=change.now)
-            return await change.close()
+            if job.state is not State.ABORTED:
+                rules.abort(job)
+            return (await changes.write()).get(job_id, Changed(job_id))
 
     async def restart(self, job_id: int, from_step: int | None = None) -> Changed:
         """Run `from_step` and all after it again; without it, from the first that did not succeed.
 
         Raises Conflict while the job is unfinished, or if a step before has not succeeded.
         """
-        async with self._change(job_id) as change:
-            if change is None:
+        async with self.database.write() as connection:
+            changes = await Changes.load(connection, self._clock(), {job_id})
+            if (job := changes.jobs.get(job_id)) is None:
                 raise no_job(job_id)
-            first = rules.first_again(change, from_step)
-            await change.move(
-                change.steps[first:],
-                Event.RESTART,
-                tries=0,
-                worker=None,
-                failure=None,
-                result=None,
-                artifacts="[]",
-                queued_at=None,
-                started_at=None,
-                finished_at=None,
-            )
-            await change.enqueue(change.steps[first])
-            return await change.close()
+            rules.restart(job, from_step)
+            return (await changes.write())[job_id]
 
     async def tag(self, job_id: int, tags: Sequence[str]) -> JobView:
         """Replace the job's tags."""
-        async with self._database.write() as connection:
-            created_at = await connection.scalar(
+        async with self.database.write() as connection:
+            changed = await connection.execute(
                 update(jobs)
                 .where(jobs.c.id == job_id)
                 .values(tags=json.dumps(list(tags)))
-                .returning(jobs.c.created_at)
+                .returning(jobs.c.created_at, jobs.c.state)
             )
-            if created_at is None:
+            if (job := changed.first()) is None:
                 raise no_job(job_id)
             await connection.execute(
                 delete(facets).where(facets.c.job_id == job_id, facets.c.facet.startswith("tag:"))
             )
             rows = [
-                {"job_id": job_id, "facet": f"tag:{tag}", "created_at": created_at}
+                {
+                    "job_id": job_id,
+                    "facet": f"tag:{tag}",
+                    "state": job.state,
+                    "created_at": job.created_at,
+                }
                 for tag in set(tags)
             ]
             if rows:
@@ -180,7 +180,7 @@ class Store:
 
         The state is read first: no event follows those that are read after a final one.
         """
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             state = await connection.scalar(select(jobs.c.state).where(jobs.c.id == job_id))
             if state is None:
                 raise no_job(job_id)
@@ -191,16 +191,19 @@ class Store:
         self, job_id: int, last: int, step: int | None = None, attempt: int | None = None
     ) -> list[JobEvent]:
         """Return the next log events after number `last`, at most BATCH."""
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             rows = await connection.execute(queries.log_after(job_id, last, BATCH, step, attempt))
             return [views.job_event(row) for row in rows.all()]
 
     async def queues(self) -> list[QueueView]:
-        """Return how many steps of each kind wait and run."""
-        async with self._database.read() as connection:
+        """Return how many steps of each kind wait and run, and what keeps some waiting."""
+        now = self._clock()
+        async with self.database.read() as connection:
             waiting = {row.kind: row for row in (await connection.execute(queries.waiting())).all()}
             busy = [row.kind for row in (await connection.execute(queries.running())).all()]
-        now = self._clock()
+            lined = await lanes.busy(connection, list(StepKind))
+            live = await self._live(connection)
+        reasons = [(lane.kind, reason) for lane in lined if (reason := fleet.why(lane, live))]
         return [
             QueueView(
                 kind=kind,
@@ -209,194 +212,159 @@ class Store:
                 oldest_seconds=(now - waiting[kind].since).total_seconds()
                 if kind in waiting
                 else None,
+                unmet=sorted(reason for of, reason in reasons if of is kind),
             )
             for kind in StepKind
         ]
 
-    async def running(self) -> dict[str, tuple[datetime, list[RunningStep]]]:
-        """Return, by worker, when it was last heard of, and what it runs now."""
-        async with self._database.read() as connection:
+    async def workers(self) -> list[WorkerView]:
+        """Return the workers, by name."""
+        async with self.database.read() as connection:
+            known = await fleet.known(connection)
             rows = (await connection.execute(queries.running())).all()
-        workers: dict[str, tuple[datetime, list[RunningStep]]] = {}
-        for row in rows:
-            seen, own = workers.get(row.worker, (row.started_at, []))
-            step = RunningStep(
-                job=row.job_id,
-                step=row.number,
-                kind=StepKind(row.kind),
-                attempt=row.attempt,
-                started_at=row.started_at,
+        now = self._clock()
+        return [
+            WorkerView(
+                **worker.model_dump(exclude={"capabilities"}),
+                capabilities=worker.capabilities,
+                state=fleet.state(now, seen_at, draining=draining),
+                seen_at=seen_at,
+                running=[_running_step(row) for row in rows if row.worker == worker.id],
             )
-            workers[row.worker] = (max(seen, row.lease_until - self.lease), [*own, step])
-        return workers
+            for worker, seen_at, draining in known
+        ]
+
+    async def drain(self, worker_id: str) -> WorkerView:
+        """Let a worker take no more; raise NotFound if there is none of this name."""
+        async with self.database.write() as connection:
+            found = await fleet.drain(connection, worker_id)
+        if not found:
+            raise no_worker(worker_id)
+        return next(worker for worker in await self.workers() if worker.id == worker_id)
 
     async def ping(self) -> None:
         """Raise InfrastructureError if the database does not answer."""
-        async with self._database.read() as connection:
+        async with self.database.read() as connection:
             await connection.execute(select(literal(1)))
 
     # --- for workers ----------------------------------------------------------------------
 
-    async def claim(self, step_id: int, worker: str) -> tuple[Assignment | None, Changed | None]:
-        """Lease the step to the worker; no assignment if it is not queued, or not yet due."""
-        async with self._step(_job_of_step(step_id), lambda step: step.id == step_id) as found:
-            if found is None or not rules.claimable(found[1], found[0].now):
-                return None, None
-            change, step = found
-            lease = uuid.uuid4()
-            text = await change.claim(step, lease, worker, change.now + self.lease)
-            spec = views.SPEC.validate_json(text)
-            inputs = await references.resolve(change.connection, change.job_id, spec)
-            if isinstance(inputs, Failure):
-                await rules.fail(change, step, "failed", inputs)
-                return None, await change.close()
-            assignment = Assignment(
-                step_id=step_id,
-                job_id=change.job_id,
-                number=step.number,
-                attempt=step.attempt,
-                lease=lease,
-                spec=spec,
-                inputs=inputs,
-            )
-            return assignment, await change.close()
+    async def claim(self, claim: Claim) -> tuple[Claimed, list[Changed]]:
+        """Lease queued steps to the worker: the fairest ones that it can do."""
+        return await self._claim(claim)
 
     async def report(self, lease: uuid.UUID, log: str, progress: Progress | None) -> Changed | None:
         """Extend the lease and keep what is new; None if the lease is stale."""
-        now = self._clock()
-        async with self._database.write() as connection:
-            values: dict[str, object] = {"lease_until": now + self.lease}
-            if progress:
-                values["progress"] = progress.model_dump_json()
-            found = await connection.execute(
-                update(steps)
-                .where(steps.c.id == _step_of_lease(lease), steps.c.lease == lease)
-                .where(steps.c.state == State.RUNNING)
-                .values(values)
-                .returning(steps.c.job_id, steps.c.number, steps.c.attempt)
-            )
-            if (step := found.first()) is None:
-                return None
-            if progress:  # the latest word counts: a late reader gets one, not thousands
-                await connection.execute(
-                    delete(events).where(
-                        PROGRESS, events.c.job_id == step.job_id, events.c.step == step.number
-                    )
-                )
-            if rows := news(step, now, log, progress):
-                await connection.execute(insert(events), rows)
-            return Changed(step.job_id)
+        return await self._report(Report(lease, log, progress))
 
     async def finish(self, lease: uuid.UUID, ending: Ending) -> Changed | None:
         """End the attempt: go on with the next step, try again, or fail; None if it is stale."""
-        async with self._held(lease) as held:
-            if held is not None:
-                change, step = held
-                await rules.finish(change, step, ending)
-                return await change.close()
-        return await self._repeated(lease, "succeeded", "failed")
+        return await self._end(End(lease, ending))
 
     async def release(self, lease: uuid.UUID) -> Changed | None:
         """Queue the step again without counting the attempt; None if the lease is stale."""
-        async with self._held(lease) as held:
-            if held is not None:
-                change, step = held
-                await change.requeue(step, "released", tries=step.tries - 1)
-                return await change.close()
-        return await self._repeated(lease, "released")
+        return await self._end(End(lease, None))
+
+    async def leave(self, worker_id: str) -> None:
+        """Forget a worker that has ended."""
+        async with self.database.write() as connection:
+            await fleet.leave(connection, worker_id)
+        self._heard.pop(worker_id, None)
 
     # --- for the sweeper ------------------------------------------------------------------
 
-    async def due(self) -> list[Message]:
-        """Return the messages that have to be sent, and note when to send them again.
+    async def waiting(self) -> set[StepKind]:
+        """Return the kinds of which steps are queued."""
+        async with self.database.read() as connection:
+            return {lane.kind for lane in await lanes.busy(connection, list(StepKind))}
 
-        That is after as long as the step has waited already, so that a step
-        that waits for hours costs a dozen messages.
-        """
+    async def retried(self) -> set[StepKind]:
+        """Return the kinds of the steps whose pause has ended since the last call."""
         now = self._clock()
-        async with self._database.write() as connection:
-            found = (await connection.execute(queries.due(now, BATCH))).all()
-            if found:
-                await connection.execute(
-                    update(steps)
-                    .where(steps.c.id == bindparam("step"), steps.c.state == State.QUEUED)
-                    .values(publish_at=bindparam("again")),
-                    [
-                        {"step": row.id, "again": now + max(REPUBLISH, now - row.queued_at)}
-                        for row in found
-                    ],
-                )
-        return [Message(row.id, StepKind(row.kind), row.priority) for row in found]
+        async with self.database.read() as connection:
+            kinds = await connection.scalars(queries.retried(self._looked, now))
+        self._looked = now
+        return {StepKind(kind) for kind in kinds.all()}
 
     async def expire(self) -> list[Changed]:
         """End the attempts whose lease has run out: each is repeated, or the step fails."""
-        async with self._database.read() as connection:
-            leases = (await connection.scalars(queries.expired(self._clock(), BATCH))).all()
-        return [changed for lease in leases if (changed := await self._expire(lease))]
+        now = self._clock()
+        async with self.database.read() as connection:
+            leases = (await connection.scalars(queries.expired(now, BATCH))).all()
+        if not leases:
+            return []
+        async with self.database.write() as connection:
+            return await endings.expire(connection, now, leases)
 
     async def orphan(self) -> None:
-        """Note that no worker and no message is left: all leases have run out, all is due."""
+        """Note that no worker is left: all leases have run out."""
         now = self._clock()
-        async with self._database.write() as connection:
+        async with self.database.write() as connection:
             await connection.execute(
                 update(steps).where(RUNNING).values(lease_until=now - self.lease)
             )
-            await connection.execute(
-                update(steps).where(QUEUED, steps.c.not_before <= now).values(publish_at=now)
-            )
+            await fleet.forget(connection, now + fleet.REMEMBERED)
+
+    async def forget(self) -> None:
+        """Forget the workers that were lost long ago."""
+        async with self.database.write() as connection:
+            await fleet.forget(connection, self._clock())
 
     # --- within ---------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _change(self, job: "int | ScalarSelect[int]") -> AsyncIterator[JobChange | None]:
-        async with self._database.write() as connection:
-            yield await JobChange.load(connection, self._clock(), job)
+    async def _submit_all(self, wanted: Sequence[Submission]) -> Sequence[Added | Exception]:
+        async with self.database.write() as connection:
+            return await submission.add(connection, self._clock(), wanted)
 
-    @asynccontextmanager
-    async def _step(
-        self, job: ScalarSelect[int], wanted: Callable[[Step], bool]
-    ) -> AsyncIterator[tuple[JobChange, Step] | None]:
-        async with self._change(job) as change:
-            step = next(filter(wanted, change.steps), None) if change else None
-            yield (change, step) if change and step else None
+    async def _claim_all(self, wanted: Sequence[Claim]) -> Sequence[tuple[Claimed, list[Changed]]]:
+        now = self._clock()
+        said = {claim.worker.id: claim.worker for claim in wanted}
+        new = [worker for worker in said.values() if self._is_news(worker, now)]
+        async with self.database.write() as connection:
+            if new:
+                await fleet.seen(connection, now, new)
+            answers = await claims.serve(connection, now, self.lease, wanted)
+        self._heard |= {worker.id: (worker, now) for worker in new}
+        return answers
 
-    def _held(self, lease: uuid.UUID) -> AbstractAsyncContextManager[tuple[JobChange, Step] | None]:
-        """Change the step that runs under this lease; None if the lease is stale."""
-        return self._step(_job_of_lease(lease), lambda step: step.lease == lease)
+    def _is_news(self, worker: WorkerInfo, now: datetime) -> bool:
+        known, at = self._heard.get(worker.id, (None, now))
+        return worker != known or now - at >= timedelta(seconds=BEAT_SECONDS)
 
-    async def _expire(self, lease: uuid.UUID) -> Changed | None:
-        async with self._held(lease) as held:
-            if held is None:
-                return None
-            change, step = held
-            if step.lease_until is None or step.lease_until >= change.now:
-                return None
-            await rules.expire(change, step)
-            return await change.close()
+    async def _report_all(self, told: Sequence[Report]) -> Sequence[Changed | None]:
+        async with self.database.write() as connection:
+            return await reports.keep(connection, self._clock(), self.lease, told)
 
-    async def _repeated(self, lease: uuid.UUID, *outcomes: str) -> Changed | None:
-        """Return an empty change if the attempt has ended so already: the call came twice."""
-        async with self._database.read() as connection:
-            job_id = await connection.scalar(
-                select(steps.c.job_id)
-                .join(attempts, attempts.c.step_id == steps.c.id)
-                .where(attempts.c.lease == lease, attempts.c.outcome.in_(outcomes))
-            )
-        return None if job_id is None else Changed(job_id)
+    async def _end_all(self, ends: Sequence[End]) -> Sequence[Changed | None]:
+        async with self.database.write() as connection:
+            return await endings.end(connection, self._clock(), ends)
+
+    async def _live(self, connection: AsyncConnection) -> list[WorkerInfo]:
+        now = self._clock()
+        return [
+            worker
+            for worker, seen_at, draining in await fleet.known(connection)
+            if fleet.state(now, seen_at, draining=draining) == "live"
+        ]
+
+    async def _reasons(
+        self, connection: AsyncConnection, found: Collection[Row[Any]]
+    ) -> Mapping[int, str]:
+        """Return, by lane, why those of these steps that are queued for a while cannot begin."""
+        since = self._clock() - PATIENCE
+        queued = {row.lane for row in found if row.state == State.QUEUED and row.queued_at < since}
+        if not queued:
+            return {}
+        live = await self._live(connection)
+        lined = await lanes.by_id(connection, queued)
+        return {lane.id: reason for lane in lined if (reason := fleet.why(lane, live))}
 
 
-def _job_of_step(step_id: int) -> ScalarSelect[int]:
-    return select(steps.c.job_id).where(steps.c.id == step_id).scalar_subquery()
-
-
-def _step_of_lease(lease: uuid.UUID) -> ScalarSelect[int]:
-    return select(attempts.c.step_id).where(attempts.c.lease == lease).scalar_subquery()
-
-
-def _job_of_lease(lease: uuid.UUID) -> ScalarSelect[int]:
-    return (
-        select(steps.c.job_id)
-        .join(attempts, attempts.c.step_id == steps.c.id)
-        .where(attempts.c.lease == lease)
-        .scalar_subquery()
+def _running_step(row: Row[Any]) -> RunningStep:
+    return RunningStep(
+        job=row.job_id,
+        step=row.number,
+        kind=StepKind(row.kind),
+        attempt=row.attempt,
+        started_at=row.started_at,
     )

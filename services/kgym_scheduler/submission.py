@@ -1,116 +1,195 @@
-"""Adding a job, once for each idempotency key."""
+"""Adding jobs, once for each idempotency key."""
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 
-from sqlalchemy import insert, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.bus import Message
 from kgym.errors import UserError
 from kgym.jobs import JobRequest, JobView, StepView
 from kgym.states import Event, State, after
-from kgym_scheduler import references
-from kgym_scheduler.change import REPUBLISH, Changed
-from kgym_scheduler.tables import events, facets, jobs, steps
+from kgym.steps import StepSpec
+from kgym_scheduler import lanes, references, turns
+from kgym_scheduler.bulk import Plan, add_numbered
+from kgym_scheduler.change import Changed, bells
+from kgym_scheduler.tables import LOCAL, events, facets, jobs, steps
+
+FIRST = after(State.PENDING, Event.ENQUEUE)
 
 
-async def known(connection: AsyncConnection, request: JobRequest, key: str) -> int | None:
-    """Return the job that this key was used for; raise UserError if that was another request."""
-    found = await connection.execute(
-        select(jobs.c.id, jobs.c.body_hash).where(jobs.c.idempotency_key == key)
-    )
-    if (row := found.first()) is None:
-        return None
-    if row.body_hash != _hash(request):
-        raise UserError(
-            "key_reused",
-            f"the idempotency key {key!r} was used for job {row.id}, which is another request; "
-            "use a new key for a new job",
-            job=row.id,
-        )
-    return int(row.id)
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job to add: whose, and under which idempotency key."""
+
+    request: JobRequest
+    key: str | None = None
+    submitter: str = LOCAL
+
+
+Added = tuple[JobView, Changed] | int
+"""The job as it was added, or the id of the one that its key was used for."""
+_Known = dict[str, tuple[int, str]]
+"""Job and hash of the request, by idempotency key."""
 
 
 async def add(
-    connection: AsyncConnection, now: datetime, request: JobRequest, key: str | None
-) -> tuple[JobView, Changed]:
-    """Insert the job, with its first step queued."""
-    await references.check(connection, request.steps)
-    first = after(State.PENDING, Event.ENQUEUE)
-    inserted = await connection.execute(
-        insert(jobs)
-        .values(
-            state=first,
-            priority=request.priority,
-            created_at=now,
-            updated_at=now,
-            idempotency_key=key,
-            body_hash=_hash(request) if key else None,
-            tags=json.dumps(request.tags),
-        )
-        .returning(jobs.c.id)
-    )
-    job_id = inserted.scalar_one()
-    step_id = await _add_steps(connection, now, job_id, request)
-    named = {f"kind:{step.kind}" for step in request.steps} | {f"tag:{t}" for t in request.tags}
-    await connection.execute(
-        insert(facets), [{"job_id": job_id, "facet": f, "created_at": now} for f in sorted(named)]
-    )
-    await connection.execute(
-        insert(events).values(
-            job_id=job_id,
-            step=0,
-            attempt=0,
-            kind="state",
-            at=now,
-            data=json.dumps({"state": first, "job_state": first, "attempt": 0}),
-        )
-    )
-    message = Message(step_id, request.steps[0].kind, request.priority)
-    return _view(job_id, now, request), Changed(job_id, queued=(message,))
+    connection: AsyncConnection, now: datetime, wanted: Sequence[Submission]
+) -> list[Added | Exception]:
+    """Insert the jobs, with their first steps queued; answer each, or say what is wrong with it."""
+    known = await _known(connection, [one.key for one in wanted if one.key])
+    answers: dict[int, Added | Exception] = {}
+    new: dict[int, Submission] = {}
+    for number, one in enumerate(wanted):
+        again = one.key in known or (one.key and one.key in {other.key for other in new.values()})
+        try:
+            if not again:
+                await references.check(connection, one.request.steps)
+                new[number] = one
+        except UserError as error:
+            answers[number] = error
+    for (number, one), added in zip(
+        new.items(), await _insert(connection, now, list(new.values())), strict=True
+    ):
+        answers[number] = added
+        if one.key:
+            known[one.key] = added[0].id, _hash(one.request)
+    return [
+        answers[number] if number in answers else _repeated(one, known)
+        for number, one in enumerate(wanted)
+    ]
 
 
-async def _add_steps(
-    connection: AsyncConnection, now: datetime, job_id: int, request: JobRequest
-) -> int:
-    """Insert the steps; return the id of the first, which is queued."""
-    rows = [
+async def _known(connection: AsyncConnection, keys: Sequence[str]) -> _Known:
+    if not keys:
+        return {}
+    j = jobs.c
+    found = await connection.execute(
+        select(j.id, j.idempotency_key, j.body_hash).where(j.idempotency_key.in_(keys))
+    )
+    return {row.idempotency_key: (row.id, row.body_hash) for row in found.all()}
+
+
+def _repeated(one: Submission, known: _Known) -> int | UserError:
+    job_id, body_hash = known[one.key or ""]
+    if body_hash == _hash(one.request):
+        return job_id
+    return UserError(
+        "key_reused",
+        f"the idempotency key {one.key!r} was used for job {job_id}, which is another request; "
+        "use a new key for a new job",
+        job=job_id,
+    )
+
+
+async def _insert(
+    connection: AsyncConnection, now: datetime, new: Sequence[Submission]
+) -> list[tuple[JobView, Changed]]:
+    if not new:
+        return []
+    firsts = [(one.submitter, str(_first(one).kind), -one.request.priority) for one in new]
+    given = await turns.give(connection, firsts)
+    job_ids = await add_numbered(connection, jobs, [_job_row(now, one) for one in new])
+    places = {lanes.place(spec) for one in new for spec in one.request.steps}
+    lane_ids = await lanes.numbers(connection, places)
+    plan = Plan(connection)
+    parts = list(zip(job_ids, new, given, strict=True))
+    step_rows = [row for part in parts for row in _step_rows(now, lane_ids, *part)]
+    plan.add(steps, step_rows)
+    plan.add(facets, [row for job_id, one, _ in parts for row in _facet_rows(now, job_id, one)])
+    plan.add(events, [_event_row(now, job_id) for job_id in job_ids])
+    await plan.run()
+    ringing = await bells(connection, {lane_ids[lanes.place(_first(one))] for one in new})
+    return [
+        (
+            _view(job_id, now, one),
+            Changed(
+                job_id,
+                (_first(one).kind,) if lane_ids[lanes.place(_first(one))] in ringing else (),
+            ),
+        )
+        for job_id, one, _ in parts
+    ]
+
+
+def _first(one: Submission) -> StepSpec:
+    return one.request.steps[0]
+
+
+def _job_row(now: datetime, one: Submission) -> dict[str, object]:
+    return {
+        "state": FIRST,
+        "priority": one.request.priority,
+        "submitter": one.submitter,
+        "created_at": now,
+        "updated_at": now,
+        "idempotency_key": one.key,
+        "body_hash": _hash(one.request) if one.key else None,
+        "tags": json.dumps(one.request.tags),
+    }
+
+
+def _step_rows(
+    now: datetime, lane_ids: Mapping[lanes.Place, int], job_id: int, one: Submission, turn: int
+) -> list[dict[str, object]]:
+    return [
         {
             "job_id": job_id,
             "number": number,
             "kind": spec.kind,
-            "state": State.PENDING if number else State.QUEUED,
+            "lane": lane_ids[lanes.place(spec)],
+            "rank": -one.request.priority,
+            "turn": 0 if number else turn,
+            "state": State.PENDING if number else FIRST,
+            "attempt": 0,
+            "tries": 0,
             "queued_at": None if number else now,
             "not_before": None if number else now,
-            "publish_at": None if number else now + REPUBLISH,
+            "artifacts": "[]",
             "spec": spec.model_dump_json(),
         }
-        for number, spec in enumerate(request.steps)
+        for number, spec in enumerate(one.request.steps)
     ]
-    first = await connection.scalar(insert(steps).values(rows[0]).returning(steps.c.id))
-    if rows[1:]:
-        await connection.execute(insert(steps), rows[1:])
-    if first is None:
-        raise AssertionError("an INSERT returned no id")
-    return int(first)
 
 
-def _view(job_id: int, now: datetime, request: JobRequest) -> JobView:
+def _facet_rows(now: datetime, job_id: int, one: Submission) -> list[dict[str, object]]:
+    named = {f"kind:{spec.kind}" for spec in one.request.steps}
+    named |= {f"tag:{tag}" for tag in one.request.tags}
+    return [
+        {"job_id": job_id, "facet": facet, "state": FIRST, "created_at": now}
+        for facet in sorted(named)
+    ]
+
+
+def _event_row(now: datetime, job_id: int) -> dict[str, object]:
+    return {
+        "job_id": job_id,
+        "step": 0,
+        "attempt": 0,
+        "kind": "state",
+        "at": now,
+        "data": json.dumps({"state": FIRST, "job_state": FIRST, "attempt": 0}),
+    }
+
+
+def _view(job_id: int, now: datetime, one: Submission) -> JobView:
     """Return the job as it has just been added: what `Store.get` would read."""
     return JobView(
         id=job_id,
-        state=State.QUEUED,
-        tags=request.tags,
-        priority=request.priority,
+        state=FIRST,
+        tags=one.request.tags,
+        priority=one.request.priority,
+        submitter=one.submitter,
         created_at=now,
         updated_at=now,
         steps=[
             StepView(
                 number=number,
                 kind=spec.kind,
-                state=State.PENDING if number else State.QUEUED,
+                state=State.PENDING if number else FIRST,
                 attempt=0,
                 worker=None,
                 progress=None,
@@ -122,7 +201,7 @@ def _view(job_id: int, now: datetime, request: JobRequest) -> JobView:
                 finished_at=None,
                 spec=spec,
             )
-            for number, spec in enumerate(request.steps)
+            for number, spec in enumerate(one.request.steps)
         ],
     )
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Dialect,
@@ -38,6 +39,10 @@ metadata = MetaData(
 Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only `INTEGER PRIMARY KEY`
 
 
+LOCAL = "local"
+"""The submitter of a job that came without a token."""
+
+
 class Utc(TypeDecorator[datetime]):
     """A time in UTC, aware on the Python side also where the database keeps no zone."""
 
@@ -65,8 +70,20 @@ jobs = Table(
     Column("idempotency_key", String(200), unique=True),
     Column("body_hash", String(64)),
     Column("tags", Text, nullable=False),
+    # the name of the token that it came with
+    Column("submitter", String(100), nullable=False, server_default=LOCAL),
     Index(None, "created_at", "id"),
     Index(None, "state", "created_at", "id"),
+)
+
+UNFINISHED = jobs.c.state.in_(
+    [literal_column("'pending'"), literal_column("'queued'"), literal_column("'running'")]
+)
+Index(
+    "ix_jobs_unfinished",
+    jobs.c.submitter,
+    sqlite_where=UNFINISHED,
+    postgresql_where=UNFINISHED,
 )
 
 facets = Table(
@@ -75,8 +92,41 @@ facets = Table(
     # `kind:…` and `tag:…`; the index that lists filter by, with the order they are shown in
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
     Column("facet", String(120), primary_key=True),
+    Column("state", String(16), nullable=False),  # the job's
     Column("created_at", Utc, nullable=False),
     Index(None, "facet", "created_at", "job_id"),
+    Index(None, "facet", "state", "created_at", "job_id"),
+)
+
+lanes = Table(
+    "lanes",
+    metadata,
+    # steps of one kind that need the same of a worker, as JSON
+    Column("id", Id, primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("needs", String(500), nullable=False),
+    UniqueConstraint("kind", "needs"),
+)
+
+turns = Table(
+    "turns",
+    metadata,
+    # the last turn that a submitter was given, by kind and rank; of nobody (''), the last claimed
+    Column("submitter", String(200), primary_key=True),
+    Column("kind", String(16), primary_key=True),
+    Column("rank", SmallInteger, primary_key=True),
+    Column("turn", BigInteger, nullable=False),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("id", String(200), primary_key=True),
+    Column("kinds", Text, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("capabilities", Text),
+    Column("draining", Boolean, nullable=False),
+    Column("seen_at", Utc, nullable=False),
 )
 
 steps = Table(
@@ -86,6 +136,10 @@ steps = Table(
     Column("job_id", ForeignKey("jobs.id"), nullable=False),
     Column("number", SmallInteger, nullable=False),
     Column("kind", String(16), nullable=False),
+    Column("lane", ForeignKey("lanes.id"), nullable=False),
+    # which of a lane's queued steps is next: lowest rank (less the priority), then turn, then id
+    Column("rank", SmallInteger, nullable=False),
+    Column("turn", BigInteger, nullable=False, default=0),
     Column("state", String(16), nullable=False),
     # attempts ever begun, and those of them that count against the limit
     Column("attempt", Integer, nullable=False, default=0),
@@ -94,8 +148,6 @@ steps = Table(
     Column("lease_until", Utc),
     Column("worker", String(200)),
     Column("not_before", Utc),
-    # when the sweeper sends the message (again), should the step still be queued
-    Column("publish_at", Utc),
     Column("queued_at", Utc),
     Column("started_at", Utc),
     Column("finished_at", Utc),
@@ -104,13 +156,24 @@ steps = Table(
     Column("result", Text),
     Column("artifacts", Text, nullable=False, default="[]"),
     Column("spec", Text, nullable=False),
+    # when retention removed the artifacts' files
+    Column("artifacts_gone_at", Utc),
     UniqueConstraint("job_id", "number"),
 )
 
 # Literals: SQLite uses a partial index only where it can prove its condition without parameters.
 QUEUED = steps.c.state == literal_column("'queued'")
 RUNNING = steps.c.state == literal_column("'running'")
-Index("ix_steps_due", steps.c.publish_at, sqlite_where=QUEUED, postgresql_where=QUEUED)
+Index("ix_steps_due", steps.c.not_before, sqlite_where=QUEUED, postgresql_where=QUEUED)
+Index(
+    "ix_steps_queue",
+    steps.c.lane,
+    steps.c.rank,
+    steps.c.turn,
+    steps.c.id,
+    sqlite_where=QUEUED,
+    postgresql_where=QUEUED,
+)
 Index("ix_steps_leases", steps.c.lease_until, sqlite_where=RUNNING, postgresql_where=RUNNING)
 
 attempts = Table(
@@ -148,3 +211,18 @@ Index(
     sqlite_where=PROGRESS,
     postgresql_where=PROGRESS,
 )
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("name", String(100), nullable=False),
+    Column("scopes", String(100), nullable=False),  # separated by spaces
+    Column("hash", String(64), nullable=False),  # SHA-256 of the secret, in hex
+    Column("created_at", Utc, nullable=False),
+    Column("revoked_at", Utc),
+    sqlite_autoincrement=True,  # an id is never given twice: it is part of the token
+)
+
+VALID = tokens.c.revoked_at.is_(None)
+Index("uq_tokens_valid", tokens.c.name, unique=True, sqlite_where=VALID, postgresql_where=VALID)

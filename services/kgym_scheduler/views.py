@@ -1,7 +1,7 @@
 """Rows of the database as the models that others see; pure."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
@@ -19,26 +19,29 @@ SPEC: TypeAdapter[StepSpec] = TypeAdapter(StepSpec)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def job_view(job: Row[Any], steps: Iterable[Row[Any]]) -> JobView:
-    """Return the job with these steps, which stand in order."""
+def job_view(job: Row[Any], steps: Iterable[Row[Any]], reasons: Mapping[int, str]) -> JobView:
+    """Return the job with these steps, in order, and by lane why queued ones cannot begin."""
     return JobView(
         id=job.id,
         state=State(job.state),
         tags=json.loads(job.tags),
         priority=job.priority,
+        submitter=job.submitter,
         created_at=job.created_at,
         updated_at=job.updated_at,
-        steps=[step_view(step) for step in steps],
+        steps=[_step_view(step, reasons) for step in steps],
     )
 
 
-def job_views(jobs: Iterable[Row[Any]], steps: Iterable[Row[Any]]) -> list[JobView]:
+def job_views(
+    jobs: Iterable[Row[Any]], steps: Iterable[Row[Any]], reasons: Mapping[int, str]
+) -> list[JobView]:
     """Return jobs in the order given; `steps` are theirs, sorted by job and number."""
     by_job = {job: list(rows) for job, rows in groupby(steps, lambda step: step.job_id)}
-    return [job_view(job, by_job[job.id]) for job in jobs]
+    return [job_view(job, by_job[job.id], reasons) for job in jobs]
 
 
-def step_view(step: Row[Any]) -> StepView:
+def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
     """Return the step; its spec only where the row has one."""
     spec = step._mapping.get("spec")
     return StepView(
@@ -51,6 +54,7 @@ def step_view(step: Row[Any]) -> StepView:
         result=step.result and RESULT.validate_json(step.result),
         failure=step.failure and Failure.model_validate_json(step.failure),
         artifacts=ARTIFACTS.validate_json(step.artifacts),
+        artifacts_gone_at=step.artifacts_gone_at,
         queued_at=step.queued_at,
         started_at=step.started_at,
         finished_at=step.finished_at,

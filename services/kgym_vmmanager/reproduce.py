@@ -5,6 +5,7 @@ import functools
 import json
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,13 +45,17 @@ class Reproduce:
         Raises UserError for a reproducer that does not compile, and
         InfrastructureError if QEMU, the disk or a tool fails.
         """
+        with ExitStack() as held:
+            return await self._perform(run, held)
+
+    async def _perform(self, run: StepRun, held: ExitStack) -> ReproduceResult:
         spec = run.assignment.spec
         if not isinstance(spec, ReproduceSpec):
             raise InfrastructureError("wrong_kind", f"not a reproduce step: {spec.kind}")
         begin = time.monotonic()
         run.progress("prepare")
         self._cache.mkdir(parents=True, exist_ok=True)
-        plan, probed = await self._prepare(run, spec)
+        plan, probed = await self._prepare(run, spec, held)
         prepared = time.monotonic()
         group = _Group(run, spec, plan, probed, self._budget)
         results = await group.run_all()
@@ -74,7 +79,9 @@ class Reproduce:
             },
         )
 
-    async def _prepare(self, run: StepRun, spec: ReproduceSpec) -> tuple[Plan, Probed]:
+    async def _prepare(
+        self, run: StepRun, spec: ReproduceSpec, held: ExitStack
+    ) -> tuple[Plan, Probed]:
         folder = run.folder / "reproduce"
         (folder / "source").mkdir(parents=True)
         source = folder / "source" / "reproducer.c"
@@ -85,7 +92,7 @@ class Reproduce:
         run.log(
             f"accelerator: {probed.accelerator}" + (f" ({probed.reason})" * bool(probed.reason))
         )
-        image = await guest_image(self._cache)
+        image = await guest_image(self._cache, held)
         kernel = folder / "bzImage"
         await run.storage.get(run.assignment.inputs["build"].artifact("bzImage").key, kernel)
         plan = Plan(

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,10 +57,10 @@ class GuestImage:
         return (self.folder / "host_key.pub").read_text().strip()
 
 
-async def guest_image(cache: Path) -> GuestImage:
+async def guest_image(cache: Path, held: ExitStack | None = None) -> GuestImage:
     """Return the guest image, made if the cache folder holds none of these parts.
 
-    Raises InfrastructureError if a package or tool is missing.
+    It stays until `held` is closed. Raises InfrastructureError if a package or tool is missing.
     """
     parts = await _parts()
     identity = await _identity(parts)
@@ -67,7 +68,7 @@ async def guest_image(cache: Path) -> GuestImage:
     async def make(folder: Path) -> None:
         await _make(folder, parts)
 
-    folder, _ = await FolderCache(cache / "guest").get(identity, make)
+    folder, _ = await FolderCache(cache / "guest").get(identity, make, held=held)
     return GuestImage(folder)
 
 

@@ -1,11 +1,14 @@
 """Cached folders are whole, made once, and made again when they were damaged."""
 
 import asyncio
+import os
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from kgym.cache import FolderCache
+from kgym.cache import FolderCache, entries
 
 pytestmark = pytest.mark.anyio
 
@@ -68,6 +71,57 @@ async def test_what_a_killed_process_left_half_made_is_removed(tmp_path: Path) -
     (tmp_path / ".key.part-dead").mkdir()
     await FolderCache(tmp_path).get("key", Maker())
     assert not (tmp_path / ".key.part-dead").exists()
+
+
+async def test_entries_tell_their_size_and_when_they_were_last_taken(tmp_path: Path) -> None:
+    cache = FolderCache(tmp_path / "trees")
+    for key in ("a", "b"):
+        with ExitStack() as held:
+            await cache.get(key, Maker(), held=held)
+    os.utime(tmp_path / "trees" / ".b.use", (0, 0))
+    with ExitStack() as held:
+        await FolderCache(tmp_path / "sources" / "trees").get("c", Maker(), held=held)
+    found = {entry.key: entry for entry in entries(tmp_path)}
+    assert sorted(found) == ["a", "b", "c"]
+    assert all(entry.size >= 4096 for entry in found.values())
+    assert found["b"].used_at == 0
+    assert found["a"].used_at == pytest.approx(time.time(), abs=20)
+
+
+async def test_an_entry_is_not_removed_while_it_is_used(tmp_path: Path) -> None:
+    make, cache = Maker(), FolderCache(tmp_path / "trees")
+    with ExitStack() as first, ExitStack() as second:
+        folder, _ = await cache.get("a", make, held=first)
+        await cache.get("a", make, held=second)
+        [entry] = entries(tmp_path)
+        first.close()
+        assert not entry.remove()
+        second.close()
+        assert entry.remove()
+    assert not folder.exists()
+    assert entries(tmp_path) == []
+    _, there = await cache.get("a", make)
+    assert not there
+
+
+async def test_an_entry_is_not_removed_while_it_is_made(tmp_path: Path) -> None:
+    async def make(folder: Path) -> None:
+        (folder / "half").write_text("x" * 5000)
+        [entry] = entries(tmp_path)
+        assert not entry.remove()
+
+    folder, _ = await FolderCache(tmp_path / "trees").get("a", make)
+    assert (folder / "half").exists()
+
+
+async def test_what_is_left_of_a_killed_process_is_an_entry_too(tmp_path: Path) -> None:
+    part = tmp_path / "trees" / ".a.part-dead"
+    part.mkdir(parents=True)
+    (part / "file").write_text("x" * 5000)
+    (tmp_path / "trees" / ".a.lock").touch()
+    [entry] = entries(tmp_path)
+    assert entry.remove()
+    assert not part.exists()
 
 
 async def test_a_fresh_entry_replaces_one_that_is_intact(tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
 import asyncio
+import itertools
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
+from kgym_cli.servers import PostgreSQL
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.database import upgrade
 from kgym_scheduler.store import Store
 from tests.scheduler.parts import Clock, Platform
+
+_numbers = itertools.count()
+NewDatabase = Callable[[], str]
 
 
 @pytest.fixture(scope="session")
@@ -19,10 +24,50 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def empty_postgresql(postgresql: PostgreSQL) -> str:
+    """The name of a PostgreSQL database with the tables in it, to be copied."""
+    asyncio.run(upgrade(postgresql.create("empty")))
+    return "empty"
+
+
 @pytest.fixture
-def url(empty_database: Path, tmp_path: Path) -> str:
-    path = shutil.copyfile(empty_database, tmp_path / "kgym.db")
-    return f"sqlite+aiosqlite:///{path}"
+def new_sqlite(empty_database: Path, tmp_path: Path) -> NewDatabase:
+    """Makes SQLite files with the tables in them."""
+
+    def make() -> str:
+        path = shutil.copyfile(empty_database, tmp_path / f"kgym{next(_numbers)}.db")
+        return f"sqlite+aiosqlite:///{path}"
+
+    return make
+
+
+@pytest.fixture
+def new_postgresql(postgresql: PostgreSQL, empty_postgresql: str) -> NewDatabase:
+    """Makes PostgreSQL databases with the tables in them."""
+
+    def make() -> str:
+        name = f"copy{next(_numbers)}"
+        postgresql.query(f"CREATE DATABASE {name} TEMPLATE {empty_postgresql}")
+        return postgresql.url.rpartition("/")[0] + f"/{name}"
+
+    return make
+
+
+@pytest.fixture
+def sqlite_url(new_sqlite: NewDatabase) -> str:
+    return new_sqlite()
+
+
+@pytest.fixture
+def postgresql_url(new_postgresql: NewDatabase) -> str:
+    return new_postgresql()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A database with the tables in it, of either kind: the tests are the contract of both."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
 
 
 @pytest.fixture

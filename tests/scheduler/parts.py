@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from kgym.bus import InProcessBus
+from kgym.capabilities import Capabilities
 from kgym.jobs import JobRequest
 from kgym.steps import (
     BuildResult,
@@ -23,7 +25,7 @@ from kgym.steps import (
     Verdict,
 )
 from kgym.storage import LocalStorage
-from kgym.worker import Ending, Handler, Worker
+from kgym.worker import Claim, Ending, Handler, Worker, WorkerInfo
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.store import Store
 
@@ -76,6 +78,17 @@ def badly(cause: str) -> Ending:
     """An attempt that failed."""
     failure = {"cause": cause, "reason": "broke", "message": "it broke", "details": {"n": 1}}
     return Ending(failure=Failure.model_validate(failure))
+
+
+def claim_of(
+    name: str = "worker",
+    want: int = 1,
+    kinds: Sequence[StepKind] = (StepKind.BUILD, StepKind.REPRODUCE),
+    capabilities: Capabilities | None = None,
+) -> Claim:
+    """A worker's wish for steps."""
+    info = WorkerInfo(id=name, kinds=list(kinds), slots=max(1, want), capabilities=capabilities)
+    return Claim(id=uuid.uuid4(), worker=info, want=want)
 
 
 class Clock:

@@ -1,25 +1,40 @@
-"""Migrations and the settings of SQLite."""
+"""Migrations and transactions, on SQLite and on PostgreSQL."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
 from kgym.errors import InfrastructureError, UserError
+from kgym.jobs import JobFilter
+from kgym.states import State
+from kgym_scheduler.bulk import Plan
 from kgym_scheduler.database import Database, upgrade
+from kgym_scheduler.store import Store
 from kgym_scheduler.tables import metadata
+from tests.scheduler.parts import BUILD, claim_of
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_the_migrations_make_the_tables_that_the_code_uses(tmp_path: Path) -> None:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'a.db'}"
-    await asyncio.gather(upgrade(url), upgrade(url))
-    await upgrade(url)
-    database = Database(url)
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database without tables."""
+    if request.param == "sqlite":
+        return f"sqlite+aiosqlite:///{tmp_path / 'a.db'}"
+    return str(request.getfixturevalue("database_url"))
+
+
+async def test_the_migrations_make_the_tables_that_the_code_uses(empty_url: str) -> None:
+    await asyncio.gather(*(upgrade(empty_url) for _ in range(3)))
+    await upgrade(empty_url)
+    database = Database(empty_url)
 
     def differences(connection: Connection) -> object:
         return compare_metadata(MigrationContext.configure(connection), metadata)
@@ -29,8 +44,46 @@ async def test_the_migrations_make_the_tables_that_the_code_uses(tmp_path: Path)
     await database.close()
 
 
-async def test_sqlite_is_durable_and_checks_foreign_keys(url: str) -> None:
-    database = Database(url)
+async def test_jobs_from_before_lanes_and_turns_go_on(empty_url: str) -> None:
+    def first(connection: Connection) -> None:
+        config = Config()
+        config.set_main_option("script_location", "kgym_scheduler:migrations")
+        config.set_main_option("path_separator", "os")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+
+    database = Database(empty_url)
+    now = "'2026-01-01 00:00:00.000000'"
+    async with database.write() as connection:
+        await connection.run_sync(first)
+        await connection.execute(
+            text(
+                "INSERT INTO jobs (id, state, priority, created_at, updated_at, tags)"
+                f" VALUES (1, 'queued', 5, {now}, {now}, '[]')"
+            )
+        )
+        await connection.execute(
+            text(f"INSERT INTO facets (job_id, facet, created_at) VALUES (1, 'kind:build', {now})")
+        )
+        await connection.execute(
+            text(
+                "INSERT INTO steps (id, job_id, number, kind, state, attempt, tries, not_before,"
+                " publish_at, queued_at, artifacts, spec)"
+                f" VALUES (1, 1, 0, 'build', 'queued', 0, 0, {now}, {now}, {now}, '[]', :spec)"
+            ),
+            {"spec": BUILD.model_dump_json()},
+        )
+    await database.upgrade()
+    await database.close()
+    store = Store(empty_url)
+    [view] = (await store.page(JobFilter(state=State.QUEUED, kind=BUILD.kind))).jobs
+    claimed, _ = await store.claim(claim_of())
+    assert [(a.job_id, a.spec) for a in claimed.assignments] == [(view.id, BUILD)]
+    await store.close()
+
+
+async def test_sqlite_is_durable_and_checks_foreign_keys(sqlite_url: str) -> None:
+    database = Database(sqlite_url)
     for transaction in (database.read, database.write):
         async with transaction() as connection:
             settings = [
@@ -44,16 +97,43 @@ async def test_sqlite_is_durable_and_checks_foreign_keys(url: str) -> None:
 async def test_an_error_undoes_the_whole_transaction(url: str) -> None:
     database = Database(url)
     row = "INSERT INTO jobs (state, priority, created_at, updated_at, tags) VALUES "
+    now = "'2026-01-01 00:00:00'"
 
     async def add_two() -> None:
         async with database.write() as connection:
-            await connection.execute(text(f"{row} ('queued', 0, '', '', '[]')"))
-            await connection.execute(text(f"{row} (NULL, 0, '', '', '[]')"))
+            await connection.execute(text(f"{row} ('queued', 0, {now}, {now}, '[]')"))
+            await connection.execute(text(f"{row} (NULL, 0, {now}, {now}, '[]')"))
 
     with pytest.raises(InfrastructureError, match="the database failed"):
         await add_two()
     async with database.read() as connection:
         assert await connection.scalar(text("SELECT count(*) FROM jobs")) == 0
+    await database.close()
+
+
+async def test_postgresql_tells_what_a_transaction_has_changed(postgresql_url: str) -> None:
+    database, other = Database(postgresql_url), Database(postgresql_url)
+    heard: asyncio.Queue[Sequence[int]] = asyncio.Queue()
+    listener = asyncio.create_task(database.listen(heard.put_nowait))
+    async with asyncio.timeout(10):
+        while heard.empty():
+            async with other.write() as connection:
+                plan = Plan(connection)
+                plan.tell([7, 8])
+                await plan.run()
+            await asyncio.sleep(0.05)
+        assert await heard.get() == [7, 8]
+    listener.cancel()
+    await asyncio.gather(listener, return_exceptions=True)
+    for one in (database, other):
+        await one.close()
+
+
+async def test_a_database_that_is_away_is_an_infrastructure_error() -> None:
+    database = Database("postgresql+asyncpg://kgym:x@127.0.0.1:1/kgym")
+    with pytest.raises(InfrastructureError, match="does not answer"):
+        async with database.read():
+            pass
     await database.close()
 
 

@@ -1,11 +1,9 @@
 """Any sequence of calls leaves the store where the pure state machine says."""
 
 import asyncio
-import shutil
-import tempfile
 import uuid
-from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -24,31 +22,31 @@ from kgym.worker import Ending
 from kgym_scheduler.refusals import Conflict
 from kgym_scheduler.rules import MAX_ATTEMPTS
 from kgym_scheduler.store import Store
-from tests.scheduler.parts import BUILD, WELL, Clock, badly
+from tests.scheduler.parts import BUILD, WELL, Clock, badly, claim_of
 
 
 class Jobs(RuleBasedStateMachine):
     """Users, workers and time act on one store; `self.states` is what the pure machine says."""
 
-    template: Path
     leases: Bundle[uuid.UUID] = Bundle("leases")
 
     @initialize()
     def begin(self) -> None:
-        self.folder = Path(tempfile.mkdtemp())
-        path = shutil.copyfile(self.template, self.folder / "kgym.db")
         self.clock = Clock()
         self.runner = asyncio.Runner()
-        self.store = Store(f"sqlite+aiosqlite:///{path}", 60, self.clock)
+        self.store = Store(self.new_database(), 60, self.clock)
         self.states: dict[int, list[State]] = {}
-        self.tries: dict[int, int] = {}
+        self.tries: dict[tuple[int, int], int] = {}
         self.held: dict[uuid.UUID, tuple[int, int]] = {}
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
             self.runner.run(self.store.close())
             self.runner.close()
-            shutil.rmtree(self.folder)
+
+    def new_database(self) -> str:
+        """The URL of a database with empty tables."""
+        raise NotImplementedError
 
     # --- what can happen ----------------------------------------------------------------
 
@@ -57,19 +55,25 @@ class Jobs(RuleBasedStateMachine):
         view, _ = self.runner.run(self.store.submit(JobRequest(steps=[BUILD] * steps)))
         self.states[view.id] = [State.QUEUED] + [State.PENDING] * (steps - 1)
 
-    @rule(target=leases, data=st.data())
-    def claim(self, data: st.DataObject) -> uuid.UUID:
-        step_id = data.draw(st.integers(1, max(1, self._steps())))
+    @rule(target=leases)
+    def claim(self) -> uuid.UUID:
         self.clock.advance(5)  # past any delay of a retry
-        assignment, _ = self.runner.run(self.store.claim(step_id, "worker"))
-        job, number = self._place(step_id)
-        queued = bool(job) and self.states[job][number] in sources(Event.CLAIM)
-        assert (assignment is not None) == queued
-        if assignment is None:
+        claimed, _ = self.runner.run(self.store.claim(claim_of()))
+        queued = [
+            (job, number)
+            for job, states in self.states.items()
+            for number, state in enumerate(states)
+            if state in sources(Event.CLAIM)
+        ]
+        assert bool(claimed.assignments) == bool(queued)
+        if not queued:
             return uuid.uuid4()
-        self._move(job, number, Event.CLAIM)
-        self.tries[step_id] = self.tries.get(step_id, 0) + 1
-        self.held[assignment.lease] = job, number
+        [assignment] = claimed.assignments
+        place = assignment.job_id, assignment.number
+        assert place in queued
+        self._move(*place, Event.CLAIM)
+        self.tries[place] = self.tries.get(place, 0) + 1
+        self.held[assignment.lease] = place
         return assignment.lease
 
     @rule(lease=consumes(leases), ending=st.sampled_from(["well", "user", "infrastructure"]))
@@ -84,7 +88,7 @@ class Jobs(RuleBasedStateMachine):
             self._move(job, number, Event.SUCCEED)
             if number + 1 < len(self.states[job]):
                 self._move(job, number + 1, Event.ENQUEUE)
-        elif ending == "infrastructure" and self.tries[self._id(job, number)] < MAX_ATTEMPTS:
+        elif ending == "infrastructure" and self.tries[job, number] < MAX_ATTEMPTS:
             self._move(job, number, Event.RETRY)
         else:
             self._fail(job, number)
@@ -101,14 +105,14 @@ class Jobs(RuleBasedStateMachine):
             assert self.runner.run(self.store.release(lease)) is not None
             job, number = self.held.pop(lease)
             self._move(job, number, Event.RETRY)
-            self.tries[self._id(job, number)] -= 1
+            self.tries[job, number] -= 1
 
     @rule()
     def expire(self) -> None:
         self.clock.advance(61)
         self.runner.run(self.store.expire())
         for job, number in self.held.values():
-            if self.tries[self._id(job, number)] < MAX_ATTEMPTS:
+            if self.tries[job, number] < MAX_ATTEMPTS:
                 self._move(job, number, Event.RETRY)
             else:
                 self._fail(job, number)
@@ -147,7 +151,7 @@ class Jobs(RuleBasedStateMachine):
         assert allowed
         for number in range(first, len(states)):
             self._move(job, number, Event.RESTART)
-            self.tries[self._id(job, number)] = 0
+            self.tries[job, number] = 0
         self._move(job, first, Event.ENQUEUE)
 
     # --- what always holds --------------------------------------------------------------
@@ -169,29 +173,21 @@ class Jobs(RuleBasedStateMachine):
         for later in range(number + 1, len(self.states[job])):
             self._move(job, later, Event.SKIP)
 
-    def _steps(self) -> int:
-        return sum(map(len, self.states.values()))
 
-    def _id(self, job: int, number: int) -> int:
-        """Step ids count up over all jobs."""
-        return sum(len(self.states[other]) for other in range(1, job)) + number + 1
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_the_store_follows_the_pure_state_machine(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    new_database = request.getfixturevalue(f"new_{kind}")
 
-    def _place(self, step_id: int) -> tuple[int, int]:
-        for job, states in self.states.items():
-            if step_id <= len(states):
-                return job, step_id - 1
-            step_id -= len(states)
-        return 0, 0
-
-
-def test_the_store_follows_the_pure_state_machine(empty_database: Path) -> None:
     class OnThisDatabase(Jobs):
-        template = empty_database
+        def new_database(self) -> str:
+            return str(new_database())
 
     run_state_machine_as_test(
         OnThisDatabase,
         settings=settings(
-            max_examples=15,
+            max_examples=10,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -1,4 +1,4 @@
-"""The store on a real SQLite file: each change of state, and each that is refused."""
+"""The store, on SQLite and on PostgreSQL: each change of state, and each that is refused."""
 
 import asyncio
 import uuid
@@ -11,7 +11,7 @@ from kgym.jobs import JobFilter, JobRequest, JobView, Progress
 from kgym.states import State
 from kgym.steps import StepKind, StepRef
 from kgym.worker import Assignment, Ending
-from kgym_scheduler.change import Changed
+from kgym_scheduler.change import RING, Changed
 from kgym_scheduler.refusals import Conflict, NotFound
 from kgym_scheduler.store import Store
 from tests.scheduler.parts import (
@@ -22,6 +22,7 @@ from tests.scheduler.parts import (
     Clock,
     Platform,
     badly,
+    claim_of,
     job,
     reproduce,
 )
@@ -29,21 +30,27 @@ from tests.scheduler.parts import (
 pytestmark = pytest.mark.anyio
 
 
-async def submit(store: Store, request: JobRequest | None = None) -> tuple[JobView, int]:
-    """Submit a job; return it and the id of its first step."""
+async def submit(store: Store, request: JobRequest | None = None) -> JobView:
     view, changed = await store.submit(request or job())
     assert changed is not None
-    return view, changed.queued[0].step_id
+    return view
 
 
-async def claim(store: Store, step_id: int) -> Assignment:
-    assignment, _ = await store.claim(step_id, "worker")
+async def take(store: Store, name: str = "worker") -> Assignment | None:
+    """Claim one step."""
+    claimed, _ = await store.claim(claim_of(name))
+    return next(iter(claimed.assignments), None)
+
+
+async def claim(store: Store) -> Assignment:
+    assignment = await take(store)
     assert assignment is not None
     return assignment
 
 
-async def finish(store: Store, step_id: int, ending: Ending = WELL) -> Changed:
-    changed = await store.finish((await claim(store, step_id)).lease, ending)
+async def finish(store: Store, ending: Ending = WELL) -> Changed:
+    """Claim a step and end it."""
+    changed = await store.finish((await claim(store)).lease, ending)
     assert changed is not None
     return changed
 
@@ -59,13 +66,13 @@ async def states(store: Store, job_id: int) -> list[str]:
 async def test_a_submitted_job_has_its_first_step_queued_and_the_others_pending(
     store: Store,
 ) -> None:
-    view, _ = await submit(store, job(BUILD, reproduce(0)))
+    view = await submit(store, job(BUILD, reproduce(0)))
     assert view.id == 1
     assert await states(store, 1) == ["queued", "queued", "pending"]
 
 
 async def test_submission_returns_what_get_reads(store: Store) -> None:
-    view, _ = await submit(store, job(BUILD, reproduce(0), tags=("b", "a")))
+    view = await submit(store, job(BUILD, reproduce(0), tags=("b", "a")))
     assert await store.get(view.id) == view
 
 
@@ -99,9 +106,9 @@ async def test_one_key_submitted_many_times_at_once_makes_one_job(store: Store) 
 async def test_a_reference_to_a_step_that_cannot_be_used_is_refused(
     store: Store, ref: StepRef, complaint: str
 ) -> None:
-    _, step = await submit(store, job(BUILD, reproduce(0)))
-    [second] = (await finish(store, step)).queued
-    await finish(store, second.step_id, Ending(result=REPRODUCED))
+    await submit(store, job(BUILD, reproduce(0)))
+    await finish(store)
+    await finish(store, Ending(result=REPRODUCED))
     await submit(store)
     with pytest.raises(UserError, match=complaint) as error:
         await store.submit(job(reproduce(ref.step, ref.job)))
@@ -115,23 +122,24 @@ async def test_a_reference_to_a_step_that_cannot_be_used_is_refused(
 
 
 async def test_success_queues_the_next_step(store: Store) -> None:
-    view, step = await submit(store, job(BUILD, BUILD))
-    changed = await finish(store, step)
+    view = await submit(store, job(BUILD, BUILD))
+    changed = await finish(store)
     assert await states(store, view.id) == ["queued", "succeeded", "queued"]
-    assert [message.kind for message in changed.queued] == [StepKind.BUILD]
+    assert changed.queued == (StepKind.BUILD,)
 
 
 async def test_the_job_succeeds_with_its_last_step(store: Store) -> None:
-    view, step = await submit(store, job(BUILD, BUILD))
-    await finish(store, (await finish(store, step)).queued[0].step_id)
+    view = await submit(store, job(BUILD, BUILD))
+    await finish(store)
+    await finish(store)
     after = await store.get(view.id)
     assert after.state is State.SUCCEEDED
     assert [s.result for s in after.steps] == [BUILT, BUILT]
 
 
 async def test_a_failure_of_the_users_is_not_retried_and_skips_what_follows(store: Store) -> None:
-    view, step = await submit(store, job(BUILD, BUILD, BUILD))
-    await finish(store, step, badly("user"))
+    view = await submit(store, job(BUILD, BUILD, BUILD))
+    await finish(store, badly("user"))
     assert await states(store, view.id) == ["failed", "failed", "skipped", "skipped"]
     failure = (await store.get(view.id)).steps[0].failure
     assert failure == badly("user").failure
@@ -140,24 +148,24 @@ async def test_a_failure_of_the_users_is_not_retried_and_skips_what_follows(stor
 async def test_an_infrastructure_failure_is_retried_later_and_later_then_fails(
     store: Store, clock: Clock
 ) -> None:
-    view, step = await submit(store, job(BUILD, BUILD))
+    view = await submit(store, job(BUILD, BUILD))
     for delay in (2, 4):
-        changed = await finish(store, step, badly("infrastructure"))
+        changed = await finish(store, badly("infrastructure"))
         assert changed.queued == ()
         assert await states(store, view.id) == ["queued", "queued", "pending"]
         clock.advance(delay - 0.5)
-        assert await store.claim(step, "worker") == (None, None)
-        assert await store.due() == []
+        assert await take(store) is None
+        assert await store.retried() == set()
         clock.advance(0.6)
-        assert [message.step_id for message in await store.due()] == [step]
-    await finish(store, step, badly("infrastructure"))
+        assert await store.retried() == {StepKind.BUILD}
+    await finish(store, badly("infrastructure"))
     assert await states(store, view.id) == ["failed", "failed", "skipped"]
     assert (await store.get(view.id)).steps[0].attempt == 3
 
 
 async def test_a_step_waiting_for_its_retry_shows_why(store: Store) -> None:
-    view, step = await submit(store)
-    await finish(store, step, badly("infrastructure"))
+    view = await submit(store)
+    await finish(store, badly("infrastructure"))
     failure = (await store.get(view.id)).steps[0].failure
     assert failure is not None
     assert failure.reason == "broke"
@@ -167,8 +175,8 @@ async def test_a_step_waiting_for_its_retry_shows_why(store: Store) -> None:
 async def test_an_attempt_without_the_result_of_its_kind_is_no_success(
     store: Store, ending: Ending
 ) -> None:
-    view, step = await submit(store)
-    await finish(store, step, ending)
+    view = await submit(store)
+    await finish(store, ending)
     after = await store.get(view.id)
     failure = after.steps[0].failure
     assert after.state is State.QUEUED
@@ -177,30 +185,51 @@ async def test_an_attempt_without_the_result_of_its_kind_is_no_success(
 
 
 async def test_a_step_is_claimed_once(store: Store) -> None:
-    _, step = await submit(store)
-    await claim(store, step)
-    assert await store.claim(step, "another") == (None, None)
+    await submit(store)
+    await claim(store)
+    assert await take(store, "another") is None
 
 
 async def test_of_two_stores_that_claim_a_step_at_once_one_wins(platform: Platform) -> None:
     one, two = platform.store(), platform.store()
     try:
         for _ in range(10):
-            _, step = await submit(one)
-            won = await asyncio.gather(one.claim(step, "1"), two.claim(step, "2"))
-            assert sum(assignment is not None for assignment, _ in won) == 1
+            await submit(one)
+            won = await asyncio.gather(take(one, "1"), take(two, "2"))
+            assert sum(assignment is not None for assignment in won) == 1
     finally:
         await one.close()
         await two.close()
 
 
-async def test_an_unknown_step_is_not_claimed(store: Store) -> None:
-    assert await store.claim(77, "worker") == (None, None)
+async def test_two_stores_claim_all_steps_once(platform: Platform) -> None:
+    one, two = platform.store(), platform.store()
+    try:
+        await asyncio.gather(*(submit(one) for _ in range(40)))
+        got = await asyncio.gather(
+            *(store.claim(claim_of("w", 10)) for store in (one, two) for _ in range(3))
+        )
+        steps = [assignment.step_id for claimed, _ in got for assignment in claimed.assignments]
+        assert sorted(steps) == list(range(1, 41))
+    finally:
+        await one.close()
+        await two.close()
+
+
+async def test_a_claim_whose_answer_was_lost_gives_the_same_steps_again(store: Store) -> None:
+    for _ in range(3):
+        await submit(store)
+    wish = claim_of(want=2)
+    first, _ = await store.claim(wish)
+    again, changes = await store.claim(wish.model_copy(update={"again": True}))
+    assert changes == []
+    assert sorted(again.assignments, key=lambda a: a.step_id) == first.assignments
+    assert len(first.assignments) == 2
 
 
 async def test_finishing_twice_is_finishing_once(store: Store) -> None:
-    view, step = await submit(store)
-    lease = (await claim(store, step)).lease
+    view = await submit(store)
+    lease = (await claim(store)).lease
     assert await store.finish(lease, WELL)
     assert await store.finish(lease, badly("user")) == Changed(view.id)
     assert (await store.get(view.id)).state is State.SUCCEEDED
@@ -209,37 +238,37 @@ async def test_finishing_twice_is_finishing_once(store: Store) -> None:
 async def test_a_released_step_is_queued_again_and_the_attempt_does_not_count(
     store: Store,
 ) -> None:
-    view, step = await submit(store)
+    view = await submit(store)
     for _ in range(5):
-        lease = (await claim(store, step)).lease
+        lease = (await claim(store)).lease
         changed = await store.release(lease)
         assert changed is not None
-        assert [message.step_id for message in changed.queued] == [step]
+        assert changed.queued == (StepKind.BUILD,)
         assert await store.release(lease) == Changed(view.id)
-    await finish(store, step, badly("infrastructure"))
+    await finish(store, badly("infrastructure"))
     assert (await store.get(view.id)).state is State.QUEUED
 
 
 async def test_an_expired_lease_leads_to_another_attempt(store: Store, clock: Clock) -> None:
-    view, step = await submit(store)
-    old = await claim(store, step)
+    view = await submit(store)
+    old = await claim(store)
     clock.advance(59)
     assert await store.expire() == []
     clock.advance(2)
     [changed] = await store.expire()
-    assert [message.step_id for message in changed.queued] == [step]
-    new = await claim(store, step)
+    assert changed.queued == (StepKind.BUILD,)
+    new = await claim(store)
     assert (old.attempt, new.attempt) == (1, 2)
     assert await store.finish(new.lease, WELL)
     assert (await store.get(view.id)).state is State.SUCCEEDED
 
 
 async def test_a_stale_attempt_changes_nothing(store: Store, clock: Clock) -> None:
-    view, step = await submit(store)
-    old = await claim(store, step)
+    view = await submit(store)
+    old = await claim(store)
     clock.advance(61)
     await store.expire()
-    await claim(store, step)
+    await claim(store)
     before = await store.get(view.id)
     assert await store.report(old.lease, "late\n", Progress(stage="late")) is None
     assert await store.finish(old.lease, WELL) is None
@@ -249,8 +278,8 @@ async def test_a_stale_attempt_changes_nothing(store: Store, clock: Clock) -> No
 
 
 async def test_a_report_extends_the_lease(store: Store, clock: Clock) -> None:
-    _, step = await submit(store)
-    lease = (await claim(store, step)).lease
+    await submit(store)
+    lease = (await claim(store)).lease
     for _ in range(3):
         clock.advance(50)
         assert await store.report(lease, "", None)
@@ -258,9 +287,9 @@ async def test_a_report_extends_the_lease(store: Store, clock: Clock) -> None:
 
 
 async def test_a_step_that_loses_three_workers_fails(store: Store, clock: Clock) -> None:
-    view, step = await submit(store, job(BUILD, BUILD))
+    view = await submit(store, job(BUILD, BUILD))
     for _ in range(3):
-        await claim(store, step)
+        await claim(store)
         clock.advance(61)
         await store.expire()
     assert await states(store, view.id) == ["failed", "failed", "skipped"]
@@ -272,8 +301,8 @@ async def test_a_step_that_loses_three_workers_fails(store: Store, clock: Clock)
 async def test_a_result_that_comes_late_but_before_the_sweep_is_taken(
     store: Store, clock: Clock
 ) -> None:
-    view, step = await submit(store)
-    lease = (await claim(store, step)).lease
+    view = await submit(store)
+    lease = (await claim(store)).lease
     clock.advance(3600)
     assert await store.finish(lease, WELL)
     assert await store.expire() == []
@@ -290,12 +319,12 @@ async def test_an_unknown_lease_is_refused(store: Store) -> None:
 
 
 async def test_a_step_gets_the_results_it_names_from_its_job_and_others(store: Store) -> None:
-    _, step = await submit(store, job(BUILD, reproduce(0)))
-    [message] = (await finish(store, step)).queued
-    await finish(store, message.step_id, Ending(result=REPRODUCED))
-    _, step = await submit(store, job(BUILD, reproduce(0, baseline=StepRef(job=1, step=1))))
-    [message] = (await finish(store, step)).queued
-    inputs = (await claim(store, message.step_id)).inputs
+    await submit(store, job(BUILD, reproduce(0)))
+    await finish(store)
+    await finish(store, Ending(result=REPRODUCED))
+    await submit(store, job(BUILD, reproduce(0, baseline=StepRef(job=1, step=1))))
+    await finish(store)
+    inputs = (await claim(store)).inputs
     assert {name: given.result for name, given in inputs.items()} == {
         "build": BUILT,
         "baseline": REPRODUCED,
@@ -303,13 +332,11 @@ async def test_a_step_gets_the_results_it_names_from_its_job_and_others(store: S
 
 
 async def test_a_step_whose_input_is_gone_fails_by_the_users_cause(store: Store) -> None:
-    other, build = await submit(store)
-    await finish(store, build)
-    view, step = await submit(store, job(reproduce(0, other.id), BUILD))
+    other = await submit(store)
+    await finish(store)
+    view = await submit(store, job(reproduce(0, other.id), BUILD))
     await store.restart(other.id)
-    assignment, changed = await store.claim(step, "worker")
-    assert assignment is None
-    assert changed is not None
+    await store.claim(claim_of(want=2))
     assert await states(store, view.id) == ["failed", "failed", "skipped"]
     failure = (await store.get(view.id)).steps[0].failure
     assert failure is not None
@@ -320,11 +347,11 @@ async def test_a_step_whose_input_is_gone_fails_by_the_users_cause(store: Store)
 
 
 async def test_an_abort_ends_all_unfinished_steps(store: Store) -> None:
-    view, step = await submit(store, job(BUILD, BUILD, BUILD))
-    second = (await finish(store, step)).queued[0].step_id
-    lease = (await claim(store, second)).lease
+    view = await submit(store, job(BUILD, BUILD, BUILD))
+    await finish(store)
+    lease = (await claim(store)).lease
     changed = await store.abort(view.id)
-    assert changed.stopped == (lease,)
+    assert [(ended.lease, ended.outcome) for ended in changed.ended] == [(lease, "aborted")]
     assert await states(store, view.id) == ["aborted", "succeeded", "aborted", "aborted"]
     assert await store.finish(lease, WELL) is None
     assert await store.release(lease) is None
@@ -332,13 +359,13 @@ async def test_an_abort_ends_all_unfinished_steps(store: Store) -> None:
 
 
 async def test_an_abort_before_any_attempt_stops_nobody(store: Store) -> None:
-    view, step = await submit(store)
-    assert (await store.abort(view.id)).stopped == ()
-    assert await store.claim(step, "worker") == (None, None)
+    view = await submit(store)
+    assert (await store.abort(view.id)).ended == ()
+    assert await take(store) is None
 
 
 async def test_a_second_abort_changes_nothing(store: Store) -> None:
-    view, _ = await submit(store)
+    view = await submit(store)
     await store.abort(view.id)
     before = await store.get(view.id)
     await store.abort(view.id)
@@ -346,17 +373,16 @@ async def test_a_second_abort_changes_nothing(store: Store) -> None:
 
 
 async def test_a_finished_job_is_not_aborted(store: Store) -> None:
-    view, step = await submit(store)
-    await finish(store, step)
+    view = await submit(store)
+    await finish(store)
     with pytest.raises(Conflict, match="has succeeded already"):
         await store.abort(view.id)
 
 
 async def test_a_restart_runs_a_step_and_all_later_ones_again(store: Store) -> None:
-    view, step = await submit(store, job(BUILD, BUILD, BUILD))
+    view = await submit(store, job(BUILD, BUILD, BUILD))
     for _ in range(3):
-        queued = (await finish(store, step)).queued
-        step = queued[0].step_id if queued else 0
+        await finish(store)
     changed = await store.restart(view.id, 1)
     assert len(changed.queued) == 1
     assert await states(store, view.id) == ["queued", "succeeded", "queued", "pending"]
@@ -366,40 +392,40 @@ async def test_a_restart_runs_a_step_and_all_later_ones_again(store: Store) -> N
 
 
 async def test_a_restart_begins_by_default_with_the_step_that_failed(store: Store) -> None:
-    view, step = await submit(store, job(BUILD, BUILD, BUILD))
-    [second] = (await finish(store, step)).queued
-    await finish(store, second.step_id, badly("user"))
+    view = await submit(store, job(BUILD, BUILD, BUILD))
+    await finish(store)
+    await finish(store, badly("user"))
     await store.restart(view.id)
     assert await states(store, view.id) == ["queued", "succeeded", "queued", "pending"]
 
 
 async def test_a_restarted_step_has_all_its_attempts_again(store: Store, clock: Clock) -> None:
-    view, step = await submit(store)
+    view = await submit(store)
     for _ in range(2):
         for _ in range(3):
             assert await states(store, view.id) == ["queued", "queued"]
-            await finish(store, step, badly("infrastructure"))
+            await finish(store, badly("infrastructure"))
             clock.advance(10)
         assert await states(store, view.id) == ["failed", "failed"]
         await store.restart(view.id)
 
 
 async def test_an_unfinished_job_is_not_restarted(store: Store) -> None:
-    view, _ = await submit(store)
+    view = await submit(store)
     with pytest.raises(Conflict, match="is queued; abort it"):
         await store.restart(view.id)
 
 
 async def test_a_restart_after_a_step_that_did_not_succeed_is_refused(store: Store) -> None:
-    view, step = await submit(store, job(BUILD, BUILD))
-    await finish(store, step, badly("user"))
+    view = await submit(store, job(BUILD, BUILD))
+    await finish(store, badly("user"))
     with pytest.raises(Conflict, match="step 0 of job 1 has not succeeded"):
         await store.restart(view.id, 1)
 
 
 async def test_a_restart_from_a_step_that_is_not_there_is_refused(store: Store) -> None:
-    view, step = await submit(store)
-    await finish(store, step)
+    view = await submit(store)
+    await finish(store)
     with pytest.raises(NotFound, match="job 1 has no step 5"):
         await store.restart(view.id, 5)
 
@@ -410,43 +436,40 @@ async def test_a_job_that_is_not_there_is_not_found(store: Store, method: str) -
         await getattr(store, method)(5)
 
 
-# --- messages -------------------------------------------------------------------------------
+# --- bells ----------------------------------------------------------------------------------
 
 
-async def test_a_message_is_sent_again_ever_more_seldom_while_the_step_waits(
-    store: Store, clock: Clock
-) -> None:
+async def test_no_bell_is_rung_where_many_steps_wait_already(store: Store) -> None:
+    rung = 0
+    for _ in range(40):
+        _, changed = await store.submit(job())
+        assert changed is not None
+        rung += len(changed.queued)
+    assert rung == RING
+
+
+async def test_the_sweeper_learns_what_kinds_of_steps_wait(store: Store) -> None:
+    assert await store.waiting() == set()
     await submit(store)
-    sent = 0
-    for _ in range(60):
-        clock.advance(60)
-        sent += len(await store.due())
-    assert 5 <= sent <= 9
+    assert await store.waiting() == {StepKind.BUILD}
+    await claim(store)
+    assert await store.waiting() == set()
 
 
-async def test_a_claimed_step_sends_no_message(store: Store, clock: Clock) -> None:
-    _, step = await submit(store)
-    await claim(store, step)
-    clock.advance(50)
-    assert await store.due() == []
-
-
-async def test_what_an_earlier_process_left_is_due_at_once(store: Store) -> None:
-    _, running = await submit(store)
-    _, queued = await submit(store)
-    await claim(store, running)
+async def test_what_an_earlier_process_was_running_is_taken_back_at_once(store: Store) -> None:
+    await submit(store)
+    await claim(store)
     await store.orphan()
-    assert [message.step_id for message in await store.due()] == [queued]
     [changed] = await store.expire()
-    assert [message.step_id for message in changed.queued] == [running]
+    assert changed.queued == (StepKind.BUILD,)
 
 
 # --- events ---------------------------------------------------------------------------------
 
 
 async def test_events_tell_the_life_of_a_step(store: Store) -> None:
-    view, step = await submit(store)
-    lease = (await claim(store, step)).lease
+    view = await submit(store)
+    lease = (await claim(store)).lease
     await store.report(lease, "compiling\n", Progress(stage="make", done=1, total=2))
     final, events = await store.events(view.id, 0)
     assert not final
@@ -462,8 +485,8 @@ async def test_events_tell_the_life_of_a_step(store: Store) -> None:
 async def test_the_progress_of_a_finished_step_is_forgotten_and_its_log_kept(
     store: Store,
 ) -> None:
-    view, step = await submit(store)
-    lease = (await claim(store, step)).lease
+    view = await submit(store)
+    lease = (await claim(store)).lease
     for done in range(5):
         await store.report(lease, f"{done}\n", Progress(stage="make", done=done))
     _, events = await store.events(view.id, 0)
@@ -475,9 +498,9 @@ async def test_the_progress_of_a_finished_step_is_forgotten_and_its_log_kept(
 
 
 async def test_the_log_is_kept_by_step_and_attempt(store: Store, clock: Clock) -> None:
-    view, step = await submit(store, job(BUILD, BUILD))
+    view = await submit(store, job(BUILD, BUILD))
     for text in ("first", "second"):
-        lease = (await claim(store, step)).lease
+        lease = (await claim(store)).lease
         await store.report(lease, text, None)
         if text == "first":
             await store.finish(lease, badly("infrastructure"))
@@ -528,8 +551,8 @@ async def test_a_list_leaves_out_specs(store: Store) -> None:
 
 
 async def test_a_list_is_filtered_by_state_kind_tag_and_time(store: Store, clock: Clock) -> None:
-    _, step = await submit(store, job(tags=("a",)))
-    await finish(store, step)
+    await submit(store, job(tags=("a",)))
+    await finish(store)
     clock.advance(100)
     await submit(store, job(BUILD, reproduce(0), BUILD, tags=("a", "b")))
     await submit(store, job(tags=("b",)))
@@ -546,7 +569,7 @@ async def test_a_list_is_filtered_by_state_kind_tag_and_time(store: Store, clock
 
 
 async def test_new_tags_replace_the_old_ones(store: Store) -> None:
-    view, _ = await submit(store, job(tags=("old", "kept")))
+    view = await submit(store, job(tags=("old", "kept")))
     after = await store.tag(view.id, ["kept", "new"])
     assert after.tags == ["kept", "new"]
     assert await ids(store, tag="old") == []
@@ -556,9 +579,9 @@ async def test_new_tags_replace_the_old_ones(store: Store) -> None:
 async def test_queues_count_what_waits_and_runs(store: Store, clock: Clock) -> None:
     await submit(store)
     await submit(store)
-    _, step = await submit(store)
+    await submit(store)
     clock.advance(30)
-    await claim(store, step)
+    await claim(store)
     build = next(queue for queue in await store.queues() if queue.kind == "build")
     assert (build.queued, build.running) == (2, 1)
     assert build.oldest_seconds == pytest.approx(30, abs=5)

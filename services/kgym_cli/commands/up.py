@@ -10,8 +10,16 @@ PORT = 8420
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True)
-def up(port: int) -> None:
+@click.option(
+    "--distributed",
+    is_flag=True,
+    help="PostgreSQL, RabbitMQ, scheduler and workers as processes of their own.",
+)
+def up(port: int, distributed: bool) -> None:
     """Start scheduler and workers on this machine; Ctrl-C stops them, jobs are kept."""
+    if distributed:
+        _distributed(port)
+        return
     # Its imports take longer than a command that needs no platform of its own.
     from kgym_cli.platform import Platform  # noqa: PLC0415
 
@@ -19,3 +27,15 @@ def up(port: int) -> None:
         people.print(f"scheduler: {platform.url}  API: {platform.url}/docs")
         people.print(f"data: {data_folder()}", style="dim", markup=False)
         platform.wait()
+
+
+def _distributed(port: int) -> None:
+    from kgym_cli.distributed import Distributed  # noqa: PLC0415
+
+    with Distributed(data_folder(), port=port) as platform:
+        people.print(f"scheduler: {platform.url}  API: {platform.url}/docs")
+        for server in (platform.database, platform.broker):
+            people.print(f"{server.name}: {server.host}:{server.port}", style="dim")
+        for worker in platform.workers:
+            people.print(f"{worker.name}: log in {worker.log}", style="dim", markup=False)
+        platform.keep()

@@ -1,0 +1,184 @@
+"""A worker's way to the scheduler over HTTP: its calls, and the client that sends them.
+
+Calls that are made while a request is under way go out together in the next
+one, so a busy worker needs a request for dozens of steps.
+"""
+
+import asyncio
+from collections import deque
+from types import TracebackType
+from typing import Annotated, Literal, Self, TypeVar
+from uuid import UUID
+
+import httpx
+from pydantic import Field
+
+from kgym import protocol
+from kgym.jobs import Progress
+from kgym.protocol import Refused
+from kgym.steps import Strict
+from kgym.worker import Claim, Claimed, Ending
+
+CALLS = 100
+"""Calls in one request."""
+REQUEST_BYTES = 8 << 20
+"""Of a request's body, unless a single call is longer."""
+
+T = TypeVar("T")
+
+
+class ClaimCall(Strict):
+    """`Dispatch.claim`."""
+
+    call: Literal["claim"] = "claim"
+    claim: Claim
+
+
+class ReportCall(Strict):
+    """`Dispatch.report`."""
+
+    call: Literal["report"] = "report"
+    lease: UUID
+    log: str
+    progress: Progress | None
+
+
+class FinishCall(Strict):
+    """`Dispatch.finish`."""
+
+    call: Literal["finish"] = "finish"
+    lease: UUID
+    ending: Ending
+
+
+class ReleaseCall(Strict):
+    """`Dispatch.release`."""
+
+    call: Literal["release"] = "release"
+    lease: UUID
+
+
+class LeaveCall(Strict):
+    """`Dispatch.leave`."""
+
+    call: Literal["leave"] = "leave"
+    worker: str = Field(max_length=200)
+
+
+WorkerCall = Annotated[
+    ClaimCall | ReportCall | FinishCall | ReleaseCall | LeaveCall, Field(discriminator="call")
+]
+Answer = Claimed | bool
+
+
+class Calls(Strict):
+    """A request's body: calls of one worker."""
+
+    calls: list[WorkerCall] = Field(min_length=1, max_length=CALLS)
+
+
+class Answers(Strict):
+    """The answers, in the order of the calls; `leave` answers true."""
+
+    answers: list[Answer]
+
+
+class HttpDispatch:
+    """`Dispatch` over HTTP, to the scheduler at `base_url`, with a worker's token or none."""
+
+    def __init__(self, base_url: str, token: str | None = None) -> None:
+        self._http = httpx.AsyncClient(**protocol.options(base_url, token))
+        self._waiting: deque[tuple[str, asyncio.Future[Answer]]] = deque()
+        self._sender: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._sender is not None:
+            self._sender.cancel()
+            await asyncio.gather(self._sender, return_exceptions=True)
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def claim(self, claim: Claim) -> Claimed:
+        """Lease queued steps to the worker."""
+        return _as(Claimed, await self._call(ClaimCall(claim=claim)))
+
+    async def report(self, lease: UUID, log: str, progress: Progress | None) -> bool:
+        """Extend the lease and pass on what is new; False if the lease is stale."""
+        return _as(bool, await self._call(ReportCall(lease=lease, log=log, progress=progress)))
+
+    async def finish(self, lease: UUID, ending: Ending) -> bool:
+        """End the attempt; False if the lease is stale."""
+        return _as(bool, await self._call(FinishCall(lease=lease, ending=ending)))
+
+    async def release(self, lease: UUID) -> bool:
+        """Give the step back unfinished; False if the lease is stale."""
+        return _as(bool, await self._call(ReleaseCall(lease=lease)))
+
+    async def leave(self, worker: str) -> None:
+        """Say that the worker has ended."""
+        await self._call(LeaveCall(worker=worker))
+
+    async def _call(self, call: WorkerCall) -> Answer:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call.model_dump_json(), future))
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send_all())
+        return await future
+
+    async def _send_all(self) -> None:
+        while self._waiting:
+            calls = [self._waiting.popleft()]
+            size = len(calls[0][0])
+            while self._waiting and len(calls) < CALLS:
+                size += len(self._waiting[0][0])
+                if size > REQUEST_BYTES:
+                    break
+                calls.append(self._waiting.popleft())
+            await self._send(calls)
+
+    async def _send(self, calls: list[tuple[str, asyncio.Future[Answer]]]) -> None:
+        try:
+            answers = await self._request([body for body, _ in calls])
+        except Refused as error:
+            if len(calls) > 1:  # find out which of them it is
+                for call in calls:
+                    await self._send([call])
+            else:
+                _fail(calls, error)
+        except Exception as error:  # noqa: BLE001 - those who wait raise it
+            _fail(calls, error)
+        else:
+            for (_, future), answer in zip(calls, answers, strict=True):
+                if not future.done():
+                    future.set_result(answer)
+
+    async def _request(self, bodies: list[str]) -> list[Answer]:
+        try:
+            response = await self._http.post(
+                "/worker/calls",
+                content=f'{{"calls":[{",".join(bodies)}]}}',
+                headers={"Content-Type": "application/json"},
+            )
+        except httpx.TransportError as error:
+            raise protocol.unreachable(self._http.base_url, error) from error
+        return Answers.model_validate_json(protocol.checked(response).content).answers
+
+
+def _fail(calls: list[tuple[str, asyncio.Future[Answer]]], error: Exception) -> None:
+    for _, future in calls:
+        if not future.done():
+            future.set_exception(error)
+
+
+def _as(kind: type[T], answer: Answer) -> T:
+    if not isinstance(answer, kind):
+        raise TypeError(f"the scheduler answered {answer!r}, not {kind.__name__}")
+    return answer

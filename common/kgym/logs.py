@@ -1,0 +1,53 @@
+"""How the processes of the platform log: JSON lines, or words where a person looks on.
+
+What happens in an attempt is logged within `attempt`, which adds job, step and
+attempt to each line, also to those of libraries.
+"""
+
+import logging
+import sys
+from contextlib import AbstractContextManager
+from typing import TextIO
+
+import structlog
+from structlog.stdlib import LoggerFactory, ProcessorFormatter, add_logger_name
+from structlog.typing import Processor
+
+_COMMON: list[Processor] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.StackInfoRenderer(),
+]
+
+
+def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
+    """Log to the stream, from `level` on, for the rest of the process."""
+    person = stream.isatty()
+    last: list[Processor] = [
+        structlog.dev.ConsoleRenderer()
+        if person
+        else structlog.processors.JSONRenderer(sort_keys=True)
+    ]
+    if not person:
+        last.insert(0, structlog.processors.format_exc_info)
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        ProcessorFormatter(
+            foreign_pre_chain=[add_logger_name, *_COMMON],
+            processors=[ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    structlog.configure(
+        processors=[*_COMMON, ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=LoggerFactory(),
+    )
+
+
+def attempt(*, job: int, step: int, attempt: int) -> AbstractContextManager[None]:
+    """Say in each line that is logged within, and in tasks begun within, what it is about."""
+    return structlog.contextvars.bound_contextvars(job=job, step=step, attempt=attempt)

@@ -1,0 +1,24 @@
+"""`kgym db`."""
+
+import asyncio
+
+import click
+
+from kgym_cli.connect import database_url
+from kgym_cli.output import people
+
+
+@click.group()
+def db() -> None:
+    """Prepare the database."""
+
+
+@db.command()
+@click.option("--database", envvar="KGYM_DATABASE", help="Its URL; default: of this machine.")
+def upgrade(database: str | None) -> None:
+    """Make the tables, or bring them to the newest form; several at once do no harm."""
+    # Its imports take longer than a command that needs no database.
+    from kgym_scheduler.database import upgrade as run  # noqa: PLC0415
+
+    asyncio.run(run(database or database_url()))
+    people.print("the database is up to date")

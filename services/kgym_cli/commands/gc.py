@@ -1,0 +1,142 @@
+"""`kgym gc`: works on the database, the storage and the caches of this host themselves."""
+
+import asyncio
+import time
+from collections.abc import Collection
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from kgym import cache
+from kgym_cli.connect import data_folder, open_database, storage
+from kgym_cli.output import json_option, people, print_json, tables
+
+PARTS = ("artifacts", "logs", "caches")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class Size(click.ParamType[int]):
+    """Bytes, as `200G`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes."""
+        text = str(value).upper().removesuffix("B").removesuffix("I")
+        unit = _UNITS.get(text[-1:], 1)
+        try:
+            return int(float(text.rstrip("KMGT")) * unit)
+        except ValueError:
+            self.fail(f"{value!r} is no size; write e.g. 500M or 200G", param, ctx)
+
+
+_days = click.FloatRange(0)
+
+
+@click.command()
+@click.option("--apply", is_flag=True, help="Do it; without this, only show what would go.")
+@click.option(
+    "--only", "parts", multiple=True, type=click.Choice(PARTS), help="Leave the rest alone."
+)
+@click.option("--artifact-age", type=_days, default=90, show_default=True, metavar="DAYS")
+@click.option("--artifact-budget", type=Size(), default="200G", show_default=True)
+@click.option("--log-age", type=_days, default=30, show_default=True, metavar="DAYS")
+@click.option("--cache-age", type=_days, default=30, show_default=True, metavar="DAYS")
+@click.option("--cache-budget", type=Size(), default="60G", show_default=True)
+@click.option(
+    "--cache",
+    "folder",
+    type=click.Path(path_type=Path),
+    envvar="KGYM_CACHE",
+    help="Where the workers of this host keep theirs.",
+)
+@json_option
+def gc(
+    apply: bool,
+    parts: tuple[str, ...],
+    artifact_age: float,
+    artifact_budget: int,
+    log_age: float,
+    cache_age: float,
+    cache_budget: int,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
+    """Show what retention would remove, or remove it.
+
+    Artifacts go by age, the oldest also to keep to the budget, but never those
+    of unfinished jobs or that unfinished jobs build on; and those of attempts
+    whose result was not accepted. Logs of old jobs go from the database; they
+    stay as artifacts. Cached sources, trees and guest images go by the time
+    when they were last used, but never while they are.
+    """
+    wanted = parts or PARTS
+    found: dict[str, Any] = {"applied": apply}
+    if set(wanted) & {"artifacts", "logs"}:
+        from kgym_scheduler.retention import Policy  # noqa: PLC0415 - as in `connect`
+
+        policy = Policy(
+            artifact_age=timedelta(days=artifact_age),
+            artifact_budget=artifact_budget,
+            log_age=timedelta(days=log_age),
+        )
+        found |= asyncio.run(_scheduler_parts(wanted, policy, apply=apply))
+    if "caches" in wanted:
+        old = _old_entries(folder or data_folder() / "cache", cache_age * 86400, cache_budget)
+        gone = [entry for entry in old if not apply or entry.remove()]
+        found["caches"] = [
+            {"entry": str(e.root / e.key), "bytes": e.size, "used_at": e.used_at} for e in gone
+        ]
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+
+
+async def _scheduler_parts(
+    wanted: Collection[str], policy: Any, *, apply: bool
+) -> dict[str, list[dict[str, Any]]]:
+    from kgym_scheduler import retention  # noqa: PLC0415
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    async with open_database() as database:
+        if "artifacts" in wanted:
+            store = storage()
+            files = await retention.old_files(database, store, policy)
+            if apply:
+                files = await retention.remove_files(database, store, files)
+            found["artifacts"] = [one.model_dump(mode="json") for one in files]
+        if "logs" in wanted:
+            logs = await retention.old_logs(database, policy)
+            if apply:
+                await retention.remove_logs(database, logs)
+            found["logs"] = [one.model_dump(mode="json", exclude={"last"}) for one in logs]
+    return found
+
+
+def _old_entries(folder: Path, age: float, budget: int) -> list[cache.Entry]:
+    """Return the entries that were not used for `age` seconds, or are least recently used."""
+    entries = sorted(cache.entries(folder), key=lambda entry: entry.used_at)
+    total = sum(entry.size for entry in entries)
+    old = []
+    for entry in entries:
+        if entry.used_at < time.time() - age or total > budget:
+            old.append(entry)
+            total -= entry.size
+    return old
+
+
+def _print(found: dict[str, Any]) -> None:
+    table = Table("", "what", "MiB", "why", box=None)
+    for part in PARTS:
+        for one in found.get(part, []):
+            place = one.get("entry") or f"job {one['job']}, step {one['step']}"
+            why = one.get("why") or ("age" if part == "logs" else "unused")
+            table.add_row(part, place, f"{one['bytes'] / (1 << 20):.1f}", why)
+    tables.print(table)
+    total = sum(one["bytes"] for part in PARTS for one in found.get(part, []))
+    word = "removed" if found["applied"] else "would go; --apply removes it"
+    people.print(f"{total / (1 << 20):,.1f} MiB {word}")

@@ -1,0 +1,59 @@
+"""`kgym scheduler`."""
+
+import asyncio
+
+import click
+
+from kgym.worker import LEASE_SECONDS
+from kgym_cli.connect import data_folder, database_url
+from kgym_cli.output import people
+
+PORT = 8420
+
+
+@click.command()
+@click.option("--database", envvar="KGYM_DATABASE", help="URL: postgresql+asyncpg://… or sqlite.")
+@click.option("--bus", envvar="KGYM_BUS", help="URL: amqp://…; without, workers ask every second.")
+@click.option("--storage", envvar="KGYM_STORAGE", help="Folder that all workers share.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True)
+@click.option(
+    "--lease",
+    type=click.FloatRange(min=3.0),
+    default=LEASE_SECONDS,
+    show_default=True,
+    help="Seconds after which a worker that is not heard of has lost its steps.",
+)
+def scheduler(
+    database: str | None, bus: str | None, storage: str | None, host: str, port: int, lease: float
+) -> None:
+    """Take jobs and hand their steps to workers; several can serve one database.
+
+    The database is brought to its newest form first. Any address but loopback
+    needs tokens (`kgym token create`).
+    """
+    # Its imports take longer than a command that needs none of this.
+    from kgym_cli.parts import run  # noqa: PLC0415
+
+    where = storage or str(data_folder() / "artifacts")
+    run(_serve(database or database_url(), bus, where, host, port, lease))
+
+
+async def _serve(
+    database: str, bus: str | None, storage: str, host: str, port: int, lease: float
+) -> None:
+    from kgym_cli.parts import open_bus, open_storage  # noqa: PLC0415
+    from kgym_scheduler.api import create_app  # noqa: PLC0415
+    from kgym_scheduler.core import Scheduler  # noqa: PLC0415
+    from kgym_scheduler.database import upgrade  # noqa: PLC0415
+    from kgym_scheduler.server import serve  # noqa: PLC0415
+    from kgym_scheduler.store import Store  # noqa: PLC0415
+
+    await upgrade(database)
+    async with (
+        open_bus(bus) as opened,
+        Scheduler(Store(database, lease), opened, open_storage(storage)) as running,
+        serve(create_app(running), host, port) as address,
+    ):
+        people.print(f"scheduler: {address.url}")
+        await asyncio.Event().wait()

@@ -1,0 +1,83 @@
+"""`kgym token`: works on the database, so that the first token needs no token."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+from rich.table import Table
+
+from kgym_cli.connect import open_database
+from kgym_cli.output import json_option, people, print_json, tables
+
+if TYPE_CHECKING:
+    from kgym_scheduler.tokens import Tokens
+
+SCOPES = ("read", "submit", "admin", "worker")
+T = TypeVar("T")
+
+
+@click.group()
+def token() -> None:
+    """Make, list and revoke the tokens that callers and workers show to the scheduler.
+
+    They are in the database: KGYM_DATABASE, or that of this machine's platform.
+    While none was ever made, a scheduler serves this machine only, and everybody on it.
+    """
+
+
+@token.command()
+@click.argument("name")
+@click.option(
+    "--scope",
+    "scopes",
+    type=click.Choice(SCOPES),
+    multiple=True,
+    required=True,
+    help="What it allows: read, submit (and read), admin (and both), or worker. Can be repeated.",
+)
+@json_option
+def create(name: str, scopes: tuple[str, ...], as_json: bool) -> None:
+    """Make a token called NAME and print it, this once; it cannot be shown again."""
+    text = _on_tokens(lambda tokens: tokens.create(name, scopes))
+    if as_json:
+        print_json({"name": name, "scopes": scopes, "token": text})
+        return
+    people.print(f"token {name} ({', '.join(scopes)}); KGYM_TOKEN or --token takes it:")
+    click.echo(text)
+
+
+@token.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List the tokens, revoked ones too."""
+    found = _on_tokens(lambda tokens: tokens.list())
+    if as_json:
+        print_json([one.model_dump(mode="json") for one in found])
+        return
+    table = Table("name", "scopes", "created", "revoked", box=None)
+    for one in found:
+        times = [
+            at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
+            for at in (one.created_at, one.revoked_at)
+        ]
+        table.add_row(one.name, " ".join(one.scopes), *times)
+    tables.print(table)
+
+
+@token.command()
+@click.argument("name")
+def revoke(name: str) -> None:
+    """End a token; schedulers that run refuse it within five seconds."""
+    _on_tokens(lambda tokens: tokens.revoke(name))
+    people.print(f"token {name} is revoked")
+
+
+def _on_tokens(work: "Callable[[Tokens], Awaitable[T]]") -> T:
+    from kgym_scheduler.tokens import Tokens  # noqa: PLC0415 - as in `connect`
+
+    async def run() -> T:
+        async with open_database() as database:
+            return await work(Tokens(database))
+
+    return asyncio.run(run())

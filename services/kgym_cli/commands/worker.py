@@ -1,0 +1,114 @@
+"""`kgym worker`."""
+
+import os
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from kgym.errors import UserError
+from kgym.jobs import WorkerView
+from kgym.steps import StepKind
+from kgym_cli.connect import data_folder, scheduler
+from kgym_cli.output import json_option, people, print_json, tables
+
+
+def _kinds(_: click.Context, __: click.Parameter, value: str) -> list[StepKind]:
+    try:
+        return [StepKind(name.strip()) for name in value.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; there are: {', '.join(StepKind)}") from error
+
+
+@click.group(invoke_without_command=True)
+@click.option("--server", envvar="KGYM_SERVER", help="URL of a scheduler.")
+@click.option("--bus", envvar="KGYM_BUS", help="URL: amqp://…; without, it asks every second.")
+@click.option("--storage", envvar="KGYM_STORAGE", help="Folder that it shares with the scheduler.")
+@click.option("--kinds", default="build,reproduce", show_default=True, callback=_kinds)
+@click.option("--slots", type=click.IntRange(1, 1000), default=1, show_default=True)
+@click.option("--folder", type=click.Path(path_type=Path), help="For work files; emptied first.")
+@click.pass_context
+def worker(
+    context: click.Context,
+    server: str | None,
+    bus: str | None,
+    storage: str | None,
+    kinds: list[StepKind],
+    slots: int,
+    folder: Path | None,
+) -> None:
+    """Do steps of these kinds, `slots` at a time, until stopped or drained.
+
+    SIGTERM and Ctrl-C give back at once what runs. The subcommands show and
+    drain the workers that a scheduler knows.
+    """
+    root = context.find_root().params
+    server = server or root.get("server")
+    root["server"] = server
+    if context.invoked_subcommand is not None:
+        return
+    if server is None:
+        raise UserError("no_server", "give the scheduler's URL with --server or KGYM_SERVER")
+    # Its imports take longer than a command that needs none of this.
+    from kgym_cli.parts import run  # noqa: PLC0415
+
+    where = storage or str(data_folder() / "artifacts")
+    folder = folder or data_folder() / "work" / f"worker-{os.getpid()}"
+    run(_serve(server, root.get("token"), bus, where, kinds, slots, folder))
+
+
+@worker.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List the workers."""
+    with scheduler(work=False) as client:
+        known = client.workers()
+    if as_json:
+        print_json([one.model_dump(mode="json") for one in known])
+        return
+    table = Table("worker", "state", "kinds", "slots", "running", "seen", box=None)
+    for one in known:
+        running = " ".join(f"{step.job}.{step.step}" for step in one.running)
+        seen = one.seen_at.astimezone().strftime("%H:%M:%S")
+        table.add_row(one.id, one.state, " ".join(one.kinds), str(one.slots), running, seen)
+    tables.print(table)
+
+
+@worker.command()
+@click.argument("worker_id")
+@json_option
+def drain(worker_id: str, as_json: bool) -> None:
+    """Let a worker finish what it runs, take no more, and end."""
+    with scheduler(work=False) as client:
+        one: WorkerView = client.drain(worker_id)
+    if as_json:
+        print_json(one.model_dump(mode="json"))
+    else:
+        people.print(f"{one.id}: {one.state}, {len(one.running)} steps to finish", markup=False)
+
+
+async def _serve(
+    server: str,
+    token: str | None,
+    bus: str | None,
+    storage: str,
+    kinds: list[StepKind],
+    slots: int,
+    folder: Path,
+) -> None:
+    from kgym.capabilities import detect  # noqa: PLC0415
+    from kgym.dispatch import HttpDispatch  # noqa: PLC0415
+    from kgym.worker import Worker  # noqa: PLC0415
+    from kgym_cli.parts import handlers, open_bus, open_storage  # noqa: PLC0415
+    from kgym_vmmanager.accelerator import best_accelerator  # noqa: PLC0415
+
+    cache = data_folder() / "cache"
+    accelerator = None
+    if StepKind.REPRODUCE in kinds:
+        accelerator = (await best_accelerator(cache)).accelerator
+    capabilities = detect(accelerator)
+    does = handlers(kinds, cache)
+    async with open_bus(bus) as opened, HttpDispatch(server, token) as dispatch:
+        one = Worker(dispatch, opened, open_storage(storage), does, folder, slots, capabilities)
+        people.print(f"worker {one.info.id}: {', '.join(kinds)}", markup=False)
+        await one.serve()

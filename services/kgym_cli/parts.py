@@ -1,0 +1,73 @@
+"""What a process of the distributed platform is made of, by configuration."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from kgym.bug import CONFIGS
+from kgym.bus import Bus, InProcessBus
+from kgym.errors import UserError
+from kgym.rabbit import RabbitBus
+from kgym.steps import StepKind
+from kgym.storage import LocalStorage, Storage
+from kgym.worker import Handler
+from kgym_builder.build import Builder
+from kgym_vmmanager.reproduce import Reproduce
+
+
+@asynccontextmanager
+async def open_bus(url: str | None) -> AsyncIterator[Bus]:
+    """Connect to the bus at `amqp://…`. Without one, no bell rings: workers ask every second."""
+    if url is None:
+        yield InProcessBus()
+        return
+    if urlsplit(url).scheme not in {"amqp", "amqps"}:
+        raise UserError("unsupported_bus", f"cannot use the bus {url!r}: give an amqp:// URL")
+    async with RabbitBus(url) as bus:
+        yield bus
+
+
+def open_storage(url: str) -> Storage:
+    """Return the storage in a folder, given by its path or as `file://…`."""
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not parts.netloc:
+        return LocalStorage(Path(unquote(parts.path)))
+    if parts.scheme:
+        raise UserError(
+            "unsupported_storage",
+            f"cannot use the storage {url!r}: give a folder that scheduler and workers share",
+        )
+    return LocalStorage(Path(url))
+
+
+def handlers(kinds: Collection[StepKind], cache: Path) -> dict[StepKind, Handler]:
+    """Return what does the steps of these kinds, with what they keep below `cache`."""
+    makers: dict[StepKind, Callable[[], Handler]] = {
+        StepKind.BUILD: lambda: Builder(cache, CONFIGS / "backports"),
+        StepKind.REPRODUCE: lambda: Reproduce(cache),
+    }
+    for kind in kinds:
+        if kind not in makers:
+            raise UserError(
+                "no_handler", f"nothing here does `{kind}` steps (there are: {', '.join(makers)})"
+            )
+    return {kind: makers[kind]() for kind in kinds}
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run until it ends by itself, or SIGTERM or SIGINT cancels it: then it cleans up."""
+
+    async def cancellable() -> None:
+        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel if task else loop.stop)
+        with contextlib.suppress(asyncio.CancelledError):
+            await main
+
+    asyncio.run(cancellable())

@@ -1,0 +1,135 @@
+"""Many rows of many tables written at once, on SQLite and on PostgreSQL.
+
+PostgreSQL takes the rows of a table as one array a column, and all that a
+`Plan` writes as one statement: one round trip, whatever the number of rows.
+SQLite, which has no round trips, takes them one by one.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from sqlalchemy import Dialect, Table, bindparam, insert, text, update
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from kgym_scheduler.database import NEWS
+
+Row = Mapping[str, object]
+_POSTGRESQL: Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+
+
+async def add_numbered(
+    connection: AsyncConnection, table: Table, rows: Sequence[Row]
+) -> Sequence[int]:
+    """Insert rows that have the same columns; return their ids, which ascend."""
+    if connection.dialect.name == "sqlite":
+        statement = insert(table).returning(table.c.id, sort_by_parameter_order=True)
+        return (await connection.scalars(statement, list(rows))).all()
+    statement_text = _insert(table, tuple(rows[0]), "") + " RETURNING id"
+    return sorted((await connection.scalars(text(statement_text), _arrays(rows, ""))).all())
+
+
+class Plan:
+    """What a transaction writes, in the end, all at once.
+
+    On PostgreSQL no part sees what another writes, so no two may change one row.
+    """
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+        self._added: list[tuple[Table, Sequence[Row]]] = []
+        self._changed: list[tuple[Table, Sequence[tuple[Row, Row]]]] = []
+        self._told: Sequence[int] = ()
+
+    def add(self, table: Table, rows: Sequence[Row]) -> None:
+        """Insert rows that have the same columns."""
+        if rows:
+            self._added.append((table, rows))
+
+    def change(self, table: Table, rows: Sequence[tuple[Row, Row]]) -> None:
+        """Set the second part of each pair where the first holds; all have the same columns."""
+        if rows:
+            self._changed.append((table, rows))
+
+    def tell(self, job_ids: Sequence[int]) -> None:
+        """Let those who `Database.listen` know of these jobs, once all is committed."""
+        self._told = job_ids
+
+    async def run(self) -> list[int]:
+        """Write; return the number of rows that each `change` changed."""
+        if self._connection.dialect.name == "sqlite":
+            return await self._run_one_by_one()
+        parts: list[str] = []
+        counts = [
+            f"(SELECT count(*) FROM p{number})"  # noqa: S608
+            for number in range(len(self._changed))
+        ]
+        values: dict[str, object] = {}
+        for table, pairs in self._changed:
+            prefix = f"p{len(parts)}_"
+            (where, new), *_ = pairs
+            parts.append(_update(table, tuple(where), tuple(new), prefix) + " RETURNING 1")
+            values |= _arrays([_flat(*pair) for pair in pairs], prefix)
+        for table, rows in self._added:
+            prefix = f"p{len(parts)}_"
+            parts.append(_insert(table, tuple(rows[0]), prefix))
+            values |= _arrays(rows, prefix)
+        if self._told:
+            counts.append("pg_notify(:channel, :told)")
+            values |= {"channel": NEWS, "told": " ".join(map(str, self._told))}
+        named = ", ".join(f"p{number} AS ({part})" for number, part in enumerate(parts))
+        statement = f"WITH {named} " if parts else ""
+        wanted = ", ".join(counts) or "1"
+        row = await self._connection.execute(text(f"{statement}SELECT {wanted}"), values)
+        return list(row.one())[: len(self._changed)]
+
+    async def _run_one_by_one(self) -> list[int]:
+        changed = []
+        for table, pairs in self._changed:
+            (where, new), *_ = pairs
+            statement = (
+                update(table)
+                .where(*(table.c[n].is_not_distinct_from(bindparam(f"_{n}")) for n in where))
+                .values({n: bindparam(n) for n in new})
+            )
+            done = await self._connection.execute(statement, [_flat(*pair) for pair in pairs])
+            changed.append(done.rowcount)
+        for table, rows in self._added:
+            await self._connection.execute(insert(table), list(rows))
+        return changed
+
+
+def _flat(where: Row, values: Row) -> dict[str, object]:
+    return {**{f"_{name}": value for name, value in where.items()}, **values}
+
+
+def _arrays(rows: Sequence[Row], prefix: str) -> dict[str, object]:
+    return {prefix + name: [row[name] for row in rows] for name in rows[0]}
+
+
+@cache
+def _insert(table: Table, names: tuple[str, ...], prefix: str) -> str:
+    arrays = ", ".join(_array(table, name, prefix + name) for name in names)
+    return f"INSERT INTO {table.name} ({', '.join(names)}) SELECT * FROM unnest({arrays})"  # noqa: S608
+
+
+@cache
+def _update(table: Table, where: tuple[str, ...], values: tuple[str, ...], prefix: str) -> str:
+    keys = [f"_{name}" for name in where]
+    arrays = [_array(table, n, prefix + key) for n, key in zip(where, keys, strict=True)]
+    arrays += [_array(table, name, prefix + name) for name in values]
+    settings = ", ".join(f"{name} = new.{name}" for name in values)
+    # `=` for what is never null: an index serves it
+    tests = " AND ".join(
+        f"{table.name}.{name} {'IS NOT DISTINCT FROM' if table.c[name].nullable else '='} new.{key}"
+        for name, key in zip(where, keys, strict=True)
+    )
+    return (
+        f"UPDATE {table.name} SET {settings} FROM unnest({', '.join(arrays)})"  # noqa: S608
+        f" AS new({', '.join([*keys, *values])}) WHERE {tests}"
+    )
+
+
+def _array(table: Table, column: str, parameter: str) -> str:
+    kind = table.c[column].type.compile(_POSTGRESQL)
+    return f"CAST(:{parameter} AS {kind}[])"

@@ -1,0 +1,197 @@
+"""Claims: of the steps that a worker can do, the fairest ones are leased to it.
+
+One transaction serves all claims that wait. Claims of several schedulers on
+one database come one after the other, so that each sees what is left.
+"""
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, select, text, union_all
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from kgym.steps import Failure, StepKind, StepSpec
+from kgym.worker import Assignment, Claim, Claimed, Input
+from kgym_scheduler import fleet, lanes, references, rules, turns, views
+from kgym_scheduler.change import Changed, Changes, Step
+from kgym_scheduler.tables import QUEUED, attempts, steps
+from kgym_scheduler.tables import turns as turns_table
+
+CLAIMS_LOCK = 0x6B67796D  # any number that is nobody else's: "kgym"
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one claim gets."""
+
+    claim: Claim
+    want: int
+    lanes: set[int]
+    chosen: list[int] = field(default_factory=list)
+    """Ids of steps."""
+    jobs: list[int] = field(default_factory=list)
+    left: set[StepKind] = field(default_factory=set)
+    assignments: list[Assignment] = field(default_factory=list)
+
+
+async def serve(
+    connection: AsyncConnection, now: datetime, lease: timedelta, claims: Sequence[Claim]
+) -> list[tuple[Claimed, list[Changed]]]:
+    """Answer the claims, each with what others have to be told."""
+    draining = await fleet.draining(connection, [claim.worker.id for claim in claims])
+    repeated = await _repeated(connection, [claim for claim in claims if claim.again])
+    waiting = await lanes.busy(connection, sorted({k for c in claims for k in c.worker.kinds}))
+    shares = [
+        _Share(
+            claim,
+            0 if claim.worker.id in draining or claim.id in repeated else claim.want,
+            {one.id for one in waiting if one.fits(claim.worker.kinds, claim.worker.capabilities)},
+        )
+        for claim in claims
+    ]
+    wanted = sum(share.want for share in shares)
+    served = {lane for share in shares if share.want for lane in share.lanes}
+    changed: dict[int, Changed] = {}
+    if wanted and served:
+        if connection.dialect.name == "postgresql":
+            await connection.execute(text(f"SELECT pg_advisory_xact_lock({CLAIMS_LOCK})"))
+        candidates = await _candidates(connection, now, served, wanted + 1)
+        deal(shares, _in_order(candidates))
+        changed = await _lease(connection, now, now + lease, shares, candidates)
+    return [
+        (
+            Claimed(
+                assignments=repeated.get(share.claim.id, share.assignments),
+                more=sorted(share.left),
+                draining=share.claim.worker.id in draining,
+            ),
+            [changed[job_id] for job_id in share.jobs if job_id in changed],
+        )
+        for share in shares
+    ]
+
+
+def deal(shares: Sequence[_Share], candidates: Iterable[Row[*tuple[Any, ...]]]) -> None:
+    """Give each step, in order, to the claim that can take it and has got least so far."""
+    for step in candidates:
+        fitting = [share for share in shares if step.lane in share.lanes]
+        free = [share for share in fitting if len(share.chosen) < share.want]
+        if free:
+            least = min(free, key=lambda share: len(share.chosen))
+            least.chosen.append(step.id)
+            least.jobs.append(step.job_id)
+        else:
+            for share in fitting:
+                share.left.add(StepKind(step.kind))
+
+
+async def _candidates(
+    connection: AsyncConnection, now: datetime, served: Iterable[int], limit: int
+) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Return the first steps of each lane, with the turn that was claimed last of their kind."""
+    s, t = steps.c, turns_table.c
+    firsts = [
+        select(s.id, s.job_id, s.lane, s.kind, s.rank, s.turn)
+        .where(QUEUED, s.lane == lane, s.not_before <= now)
+        .order_by(s.rank, s.turn, s.id)
+        .limit(limit)
+        .subquery()
+        for lane in sorted(served)
+    ]
+    all_firsts = union_all(*map(select, firsts)).subquery()
+    f = all_firsts.c
+    last = select(t.turn).where(t.submitter == turns.NOBODY, t.kind == f.kind, t.rank == f.rank)
+    return (await connection.execute(select(*f, last.scalar_subquery().label("last")))).all()
+
+
+def _in_order(candidates: Sequence[Row[*tuple[Any, ...]]]) -> list[Row[*tuple[Any, ...]]]:
+    """Sort steps by rank, then by how far their turn is from that of their kind, then by id."""
+    return sorted(candidates, key=lambda step: (step.rank, step.turn - (step.last or 0), step.id))
+
+
+async def _lease(
+    connection: AsyncConnection,
+    now: datetime,
+    until: datetime,
+    shares: Sequence[_Share],
+    candidates: Sequence[Row[*tuple[Any, ...]]],
+) -> dict[int, Changed]:
+    by_id = {step.id: step for step in candidates}
+    chosen = [step_id for share in shares for step_id in share.chosen]
+    changes = await Changes.load(connection, now, {by_id[step_id].job_id for step_id in chosen})
+    found = {step_id: changes.step(by_id[step_id].job_id, step_id) for step_id in chosen}
+    specs = {  # the others were claimed or aborted while we waited for the job
+        step_id: views.SPEC.validate_json(step.spec)
+        for step_id, (_, step) in found.items()
+        if step and step.spec and rules.claimable(step, now)
+    }
+    wanted = [(by_id[step_id].job_id, spec) for step_id, spec in specs.items()]
+    inputs = dict(zip(specs, await references.resolve(connection, wanted), strict=True))
+    latest: dict[tuple[str, int], int] = {}
+    for share in shares:
+        for number, step_id in enumerate(share.chosen):
+            row = by_id[step_id]
+            job, step = found[step_id]
+            if job is None or step is None or step_id not in specs:
+                continue
+            latest[row.kind, row.rank] = max(row.turn, latest.get((row.kind, row.rank), 0))
+            key = uuid.uuid5(share.claim.id, str(number))
+            job.claim(step, key, share.claim.worker.id, until)
+            given = inputs[step_id]
+            if isinstance(given, Failure):
+                rules.fail(job, step, "failed", given)
+            else:
+                share.assignments.append(_assignment(job.id, step, key, specs[step_id], given))
+    written = await changes.write()
+    await turns.claimed(connection, latest)
+    return written
+
+
+def _assignment(
+    job_id: int,
+    step: Step | Row[*tuple[Any, ...]],
+    lease: uuid.UUID,
+    spec: StepSpec,
+    inputs: dict[str, Input],
+) -> Assignment:
+    return Assignment(
+        step_id=step.id,
+        job_id=job_id,
+        number=step.number,
+        attempt=step.attempt,
+        lease=lease,
+        spec=spec,
+        inputs=inputs,
+    )
+
+
+async def _repeated(
+    connection: AsyncConnection, claims: Sequence[Claim]
+) -> dict[uuid.UUID, list[Assignment]]:
+    """Return what claims that come once more, because the answer was lost, got the first time."""
+    leases = {
+        uuid.uuid5(claim.id, str(number)): claim.id
+        for claim in claims
+        for number in range(claim.want)
+    }
+    if not leases:
+        return {}
+    s = steps.c
+    rows = await connection.execute(
+        select(s.id, s.job_id, s.number, s.attempt, s.lease, s.spec)
+        .join(attempts, attempts.c.step_id == s.id)
+        .where(attempts.c.lease.in_(leases), s.lease == attempts.c.lease)
+    )
+    found = rows.all()
+    specs = [views.SPEC.validate_json(row.spec) for row in found]
+    wanted = [(row.job_id, spec) for row, spec in zip(found, specs, strict=True)]
+    inputs = await references.resolve(connection, wanted)
+    given: dict[uuid.UUID, list[Assignment]] = {}
+    for row, spec, own in zip(found, specs, inputs, strict=True):
+        if not isinstance(own, Failure):
+            assignment = _assignment(row.job_id, row, row.lease, spec, own)
+            given.setdefault(leases[row.lease], []).append(assignment)
+    return given

@@ -1,0 +1,96 @@
+"""How attempts end: finished or released by their worker, or expired."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from kgym.worker import Ending
+from kgym_scheduler import rules
+from kgym_scheduler.change import Changed, Changes, JobChange, Step
+from kgym_scheduler.tables import attempts, steps
+
+_OUTCOMES = {True: {"succeeded", "failed"}, False: {"released"}}
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What a worker says of its attempt; no ending: it gives the step back."""
+
+    lease: uuid.UUID
+    ending: Ending | None
+
+
+async def end(
+    connection: AsyncConnection, now: datetime, ends: Sequence[End]
+) -> list[Changed | None]:
+    """End the attempts; None for one that is stale.
+
+    One that has ended so already gives an empty change: the call came twice.
+    """
+    places = await _places(connection, [one.lease for one in ends])
+    changes = await Changes.load(connection, now, {place.job_id for place in places.values()})
+    stale = set()
+    for number, one in enumerate(ends):
+        job, step = _held(changes, places.get(one.lease), one.lease)
+        if job is None or step is None:
+            stale.add(number)
+        elif one.ending is None:
+            job.requeue(step, "released", tries=step.tries - 1)
+        else:
+            rules.finish(job, step, one.ending)
+    changed = await changes.write()
+    again = await _places(connection, [ends[number].lease for number in stale])
+    return [
+        _repeated(one, again.get(one.lease))
+        if number in stale
+        else changed[places[one.lease].job_id]
+        for number, one in enumerate(ends)
+    ]
+
+
+async def expire(
+    connection: AsyncConnection, now: datetime, leases: Sequence[uuid.UUID]
+) -> list[Changed]:
+    """End those of the attempts whose lease has run out: each is repeated, or the step fails."""
+    places = await _places(connection, leases)
+    changes = await Changes.load(connection, now, {place.job_id for place in places.values()})
+    for lease in leases:
+        job, step = _held(changes, places.get(lease), lease)
+        if job and step and step.lease_until is not None and step.lease_until < now:
+            rules.expire(job, step)
+    return list((await changes.write()).values())
+
+
+def _held(
+    changes: Changes, place: Row[*tuple[Any, ...]] | None, lease: uuid.UUID
+) -> tuple[JobChange, Step] | tuple[None, None]:
+    """Return the step that runs under this lease."""
+    if place is None:
+        return None, None
+    job, step = changes.step(place.job_id, place.step_id)
+    return (job, step) if job and step and step.lease == lease else (None, None)
+
+
+def _repeated(one: End, place: Row[*tuple[Any, ...]] | None) -> Changed | None:
+    said = one.ending is not None
+    return Changed(place.job_id) if place and place.outcome in _OUTCOMES[said] else None
+
+
+async def _places(
+    connection: AsyncConnection, leases: Sequence[uuid.UUID]
+) -> dict[uuid.UUID, Row[*tuple[Any, ...]]]:
+    """Return, by lease, the step it was for, and how the attempt has ended."""
+    if not leases:
+        return {}
+    a = attempts.c
+    rows = await connection.execute(
+        select(a.lease, a.step_id, steps.c.job_id, a.outcome)
+        .join(steps, steps.c.id == a.step_id)
+        .where(a.lease.in_(leases))
+    )
+    return {row.lease: row for row in rows.all()}

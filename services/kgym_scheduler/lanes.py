@@ -1,0 +1,71 @@
+"""Lanes: where steps of one kind wait that need the same of a worker."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from kgym.capabilities import Capabilities, Needs, lacking, needs
+from kgym.steps import StepKind, StepSpec
+from kgym_scheduler.tables import QUEUED, lanes, steps
+
+Place = tuple[str, str]
+"""Step kind and needs (JSON)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A lane in which steps wait."""
+
+    id: int
+    kind: StepKind
+    needs: Needs
+
+    def fits(self, kinds: Collection[StepKind], has: Capabilities | None) -> bool:
+        """Return whether a worker of these kinds can do what waits here."""
+        return self.kind in kinds and not lacking(self.needs, has)
+
+
+def place(spec: StepSpec) -> Place:
+    """Return where a step waits."""
+    return str(spec.kind), needs(spec).model_dump_json(exclude_defaults=True)
+
+
+async def numbers(connection: AsyncConnection, places: Collection[Place]) -> dict[Place, int]:
+    """Return the lanes' ids; a lane that is not there is made."""
+    found = await _find(connection, places)
+    if missing := sorted(set(places) - set(found)):
+        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+        rows = [{"kind": kind, "needs": needs} for kind, needs in missing]
+        await connection.execute(insert(lanes).values(rows).on_conflict_do_nothing())
+        found |= await _find(connection, missing)
+    return found
+
+
+async def busy(connection: AsyncConnection, kinds: Sequence[StepKind]) -> list[Lane]:
+    """Return the lanes of these kinds in which steps wait."""
+    # A scalar subquery is a look into the index for each lane; EXISTS may become a join.
+    waits = select(steps.c.id).where(QUEUED, steps.c.lane == lanes.c.id).limit(1)
+    rows = await connection.execute(
+        select(lanes).where(lanes.c.kind.in_(kinds), waits.scalar_subquery().is_not(None))
+    )
+    return list(map(_lane, rows.all()))
+
+
+async def by_id(connection: AsyncConnection, ids: Collection[int]) -> list[Lane]:
+    """Return these lanes."""
+    return list(map(_lane, await connection.execute(select(lanes).where(lanes.c.id.in_(ids)))))
+
+
+def _lane(row: Row[Any]) -> Lane:
+    return Lane(row.id, StepKind(row.kind), Needs.model_validate_json(row.needs))
+
+
+async def _find(connection: AsyncConnection, places: Collection[Place]) -> dict[Place, int]:
+    rows = await connection.execute(
+        select(lanes).where(tuple_(lanes.c.kind, lanes.c.needs).in_(list(places)))
+    )
+    return {(row.kind, row.needs): row.id for row in rows.all()}

@@ -1,0 +1,120 @@
+"""What attempts say while they run: log and progress; each word extends the lease."""
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from kgym.jobs import Progress
+from kgym.states import State
+from kgym_scheduler.bulk import Plan
+from kgym_scheduler.change import Changed, forget_progress, lock
+from kgym_scheduler.tables import attempts, events, steps
+
+FRESH = 0.9
+"""Part of a lease's time that has to be left for a report without news to write nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is new of an attempt."""
+
+    lease: uuid.UUID
+    log: str = ""
+    progress: Progress | None = None
+
+
+async def keep(
+    connection: AsyncConnection, now: datetime, lease: timedelta, reports: Sequence[Report]
+) -> list[Changed | None]:
+    """Extend the leases and keep what is new; None for one that is stale."""
+    leases = [report.lease for report in reports]
+    held = await _held(connection, leases)
+    if any(_news(report, held.get(report.lease), now + FRESH * lease) for report in reports):
+        await lock(connection, {step.job_id for step in held.values()})
+        held = await _held(connection, leases)
+        told = [report for report in reports if report.lease in held]
+        plan = Plan(connection)
+        _extend(plan, now + lease, told, held)
+        await _tell(connection, plan, now, told, held)
+        await plan.run()
+    answers: list[Changed | None] = []
+    for report in reports:
+        step = held.get(report.lease)
+        answers.append(Changed(step.job_id) if step else None)
+    return answers
+
+
+def _news(report: Report, step: Row[*tuple[Any, ...]] | None, fresh_until: datetime) -> bool:
+    return step is not None and bool(
+        report.log or report.progress or step.lease_until < fresh_until
+    )
+
+
+async def _held(
+    connection: AsyncConnection, leases: Sequence[uuid.UUID]
+) -> dict[uuid.UUID, Row[*tuple[Any, ...]]]:
+    """Return the steps that run under these leases."""
+    s = steps.c
+    rows = await connection.execute(
+        select(s.id, s.job_id, s.number, s.attempt, s.lease, s.lease_until)
+        .join(attempts, attempts.c.step_id == s.id)
+        .where(attempts.c.lease.in_(leases), s.lease == attempts.c.lease)
+    )
+    return {row.lease: row for row in rows.all()}
+
+
+def _extend(
+    plan: Plan,
+    until: datetime,
+    reports: Sequence[Report],
+    held: dict[uuid.UUID, Row[*tuple[Any, ...]]],
+) -> None:
+    latest = {report.lease: report.progress for report in reports if report.progress}
+    for quiet in (True, False):
+        rows: list[tuple[Mapping[str, object], Mapping[str, object]]] = []
+        for lease in sorted({r.lease for r in reports if (r.lease not in latest) is quiet}):
+            values = {} if quiet else {"progress": latest[lease].model_dump_json()}
+            key = {"id": held[lease].id, "state": State.RUNNING, "lease": lease}
+            rows.append((key, {"lease_until": until, **values}))
+        plan.change(steps, rows)
+
+
+async def _tell(
+    connection: AsyncConnection,
+    plan: Plan,
+    now: datetime,
+    reports: Sequence[Report],
+    held: dict[uuid.UUID, Row[*tuple[Any, ...]]],
+) -> None:
+    # The latest word counts: a late reader gets one, not thousands.
+    latest = {report.lease: report for report in reports if report.progress}
+    places = [(held[lease].job_id, held[lease].number) for lease in latest]
+    await forget_progress(connection, places)
+    rows = []
+    for report in reports:
+        step = held[report.lease]
+        if report.log:
+            rows.append(_event(step, now, "log", {"text": report.log}))
+        if report.progress and latest[report.lease] is report:
+            rows.append(_event(step, now, "progress", report.progress.model_dump()))
+    plan.add(events, rows)
+    plan.tell(sorted({row["job_id"] for row in rows}))
+
+
+def _event(
+    step: Row[*tuple[Any, ...]], now: datetime, kind: str, fields: dict[str, object]
+) -> dict[str, Any]:
+    return {
+        "job_id": step.job_id,
+        "step": step.number,
+        "attempt": step.attempt,
+        "kind": kind,
+        "at": now,
+        "data": json.dumps({"attempt": step.attempt, **fields}),
+    }

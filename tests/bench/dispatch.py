@@ -1,0 +1,338 @@
+"""What the distributed platform costs: no-op steps through PostgreSQL and RabbitMQ, all here.
+
+latency_p50_ms, latency_p99_ms   from the submission to the handler's start, at 50 jobs/s
+jobs_per_s                       submitted, run and finished, as fast as they go
+rss_growth_mb                    of the scheduler meanwhile, after the first tenth
+list_p95_ms                      a page of a list, filtered in every way, of 500,000 jobs more
+bare_commit_ms, bare_publish_ms  one INSERT with COMMIT; one confirmed publish until consumed
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO
+
+import asyncpg  # type: ignore[import-untyped]
+import httpx
+
+from kgym.client import AsyncClient
+from kgym.dispatch import HttpDispatch
+from kgym.jobs import JobFilter, JobRequest
+from kgym.rabbit import RabbitBus
+from kgym.states import State
+from kgym.steps import BuildResult, BuildSpec, GitSource, KernelConfig, StepKind
+from kgym.storage import LocalStorage
+from kgym.worker import StepRun, Worker
+from kgym_cli.parts import run
+from kgym_cli.servers import PostgreSQL, RabbitMQ, free_port
+
+NOTHING = BuildSpec(
+    source=GitSource(url="https://example.org/linux.git", commit="v6.1"),
+    config=KernelConfig(base="tinyconfig"),
+)
+DONE = BuildResult(
+    source_identity="git:v6.1",
+    kernel_release="6.1.0",
+    compiler_version="gcc 12",
+    tree="t",
+    tree_cached=True,
+    backports=[],
+    dropped_symbols=[],
+    objects_compiled=0,
+    warnings=[],
+    seconds={},
+)
+LISTED = 500_000
+SUBMITTERS = 24
+"""Submissions under way at the same time."""
+SLOTS = 24
+
+SEED = """
+INSERT INTO jobs (state, priority, submitter, created_at, updated_at, tags)
+    SELECT (ARRAY['succeeded','succeeded','failed','aborted'])[1 + i % 4], 0, 'seed',
+        now() - i * interval '1 second', now(), '["t:' || i % 50 || '"]'
+    FROM generate_series(1, $1::int) AS i;
+"""
+SEED_STEPS = """
+INSERT INTO steps (job_id, number, kind, lane, rank, turn, state, attempt, tries, artifacts, spec)
+    SELECT jobs.id, n, kind, (SELECT min(id) FROM lanes), 0, 0, jobs.state, 1, 1, '[]', $1
+    FROM jobs, (VALUES (0, 'build'), (1, 'reproduce')) AS s(n, kind) WHERE submitter = 'seed'
+"""
+SEED_FACETS = """
+INSERT INTO facets (job_id, facet, state, created_at)
+    SELECT id, facet, state, created_at FROM jobs,
+        LATERAL (VALUES ('kind:build'), ('kind:reproduce'), ('tag:t:' || id % 50)) AS f(facet)
+    WHERE submitter = 'seed'
+"""
+
+
+# --- the worker, a process of its own -----------------------------------------------------
+
+
+async def work(server: str, bus: str, folder: Path) -> None:
+    """Do nothing, and note when."""
+    with (folder / f"started-{os.getpid()}").open("w") as notes:
+
+        async def nothing(run: StepRun) -> BuildResult:
+            notes.write(f"{run.assignment.job_id} {time.monotonic_ns()}\n")
+            notes.flush()
+            return DONE
+
+        async with RabbitBus(bus) as opened, HttpDispatch(server) as dispatch:
+            storage, place = LocalStorage(folder / "artifacts"), folder / f"work-{os.getpid()}"
+            does = {StepKind.BUILD: nothing}
+            await Worker(dispatch, opened, storage, does, place, SLOTS).serve()
+
+
+# --- the measurements ---------------------------------------------------------------------
+
+
+class Bench:
+    """The platform under measurement."""
+
+    def __init__(self, folder: Path, database: PostgreSQL, broker: RabbitMQ) -> None:
+        self.folder = folder
+        self.database = database
+        self.broker = broker
+        self.port = free_port()
+        self.server = f"http://127.0.0.1:{self.port}"
+        self.scheduler_pid = 0
+        self.submitted = 0
+
+    @contextmanager
+    def running(self, workers: int) -> Iterator[None]:
+        """Scheduler and workers, each a process of its own."""
+        with ExitStack() as stack:
+            words = ["-m", "kgym_cli", "scheduler", "--port", str(self.port)]
+            env = {"KGYM_DATABASE": self.database.url, "KGYM_BUS": self.broker.url}
+            env |= {"KGYM_STORAGE": str(self.folder / "artifacts")}
+            log = stack.enter_context((self.folder / "log").open("wb"))
+            self.scheduler_pid = stack.enter_context(_process(words, env, log)).pid
+            _until(lambda: httpx.get(f"{self.server}/healthz", trust_env=False).is_success)
+            for _ in range(workers):
+                own = [__file__, "--worker", self.server, str(self.folder)]
+                stack.enter_context(_process(own, {"KGYM_BUS": self.broker.url}, log))
+            yield
+
+    def started(self) -> dict[int, int]:
+        """Return when each job was started, in nanoseconds."""
+        lines = [
+            line.split()
+            for path in self.folder.glob("started-*")
+            for line in path.read_text().splitlines()
+        ]
+        return {int(job): int(at) for job, at in lines}
+
+    async def submit(self, client: AsyncClient) -> int:
+        """Submit a job; return its id."""
+        self.submitted += 1
+        return (await client.submit(JobRequest(steps=[NOTHING]))).id
+
+    async def finished(self) -> None:
+        """Wait until all jobs have finished, each of them well."""
+        connection = await _connect(self.database)
+        while await connection.fetchval(
+            "SELECT EXISTS (SELECT 1 FROM jobs WHERE state IN ('queued', 'running'))"
+        ):
+            await asyncio.sleep(0.02)
+        done = await connection.fetchval("SELECT count(*) FROM jobs WHERE state = 'succeeded'")
+        if done != self.submitted:
+            raise SystemExit(f"{done} of {self.submitted} jobs succeeded")
+        await connection.close()
+
+    async def latency(self, client: AsyncClient, seconds: float, rate: float) -> list[float]:
+        """Submit at this rate; return the milliseconds from submission to start, sorted."""
+        begun: dict[int, int] = {}
+
+        async def one() -> None:
+            at = time.monotonic_ns()
+            begun[await self.submit(client)] = at
+
+        count = int(seconds * rate)
+        start = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for number in range(count):
+                await asyncio.sleep(max(0, start + number / rate - time.monotonic()))
+                group.create_task(one())
+        await self.finished()
+        started = self.started()
+        return sorted((started[job] - at) / 1e6 for job, at in begun.items())
+
+    async def throughput(self, client: AsyncClient, jobs: int) -> tuple[float, float]:
+        """Return jobs a second, and by how many MB the scheduler grew after the first tenth."""
+        left, grown_from = jobs, 0.0
+
+        async def submit() -> None:
+            nonlocal left, grown_from
+            while left > 0:
+                left -= 1
+                if left == jobs * 9 // 10:
+                    grown_from = _rss_mb(self.scheduler_pid)
+                await self.submit(client)
+
+        start = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(SUBMITTERS):
+                group.create_task(submit())
+        await self.finished()
+        return jobs / (time.monotonic() - start), _rss_mb(self.scheduler_pid) - grown_from
+
+    async def lists(self, client: AsyncClient, jobs: int) -> list[float]:
+        """Return the milliseconds of listing, filtered in every way, sorted."""
+        connection = await _connect(self.database)
+        await connection.execute(SEED.replace("$1::int", str(jobs)))
+        await connection.execute(SEED_STEPS, NOTHING.model_dump_json(), timeout=600)
+        await connection.execute(SEED_FACETS, timeout=600)
+        await connection.execute("VACUUM ANALYZE", timeout=600)
+        middle = await connection.fetchval(
+            "SELECT created_at FROM jobs ORDER BY created_at OFFSET $1 LIMIT 1", jobs // 2
+        )
+        await connection.close()
+        wanted = [
+            JobFilter(**state, **kind, **tag, **before)
+            for state in ({}, *({"state": one} for one in (State.FAILED, State.RUNNING)))
+            for kind in ({}, {"kind": StepKind.REPRODUCE})
+            for tag in ({}, {"tag": "t:7"}, {"tag": "absent"})
+            for before in ({}, {"created_before": middle})
+        ]
+        taken = []
+        for one in wanted * 6:
+            start = time.monotonic_ns()
+            page = await client.page(one)
+            if page.next:
+                await client.page(one.model_copy(update={"cursor": page.next}))
+                start += (time.monotonic_ns() - start) // 2
+            taken.append((time.monotonic_ns() - start) / 1e6)
+        return sorted(taken)
+
+    async def bare_commit(self) -> float:
+        """Return the milliseconds of one INSERT and COMMIT."""
+        connection = await _connect(self.database)
+        await connection.execute("CREATE TABLE bare (id bigserial PRIMARY KEY, text text)")
+        taken = []
+        for _ in range(200):
+            start = time.monotonic_ns()
+            async with connection.transaction():
+                await connection.execute("INSERT INTO bare (text) VALUES ($1)", "x" * 500)
+            taken.append((time.monotonic_ns() - start) / 1e6)
+        await connection.close()
+        return statistics.median(taken)
+
+    async def bare_publish(self) -> float:
+        """Return the milliseconds from a confirmed publish until it is consumed."""
+        taken = []
+        async with RabbitBus(self.broker.url, "bare") as bus:
+            await bus.publish(StepKind.BUILD)
+            async with bus.consume([StepKind.BUILD]) as bells:
+                await (await anext(bells)).ack()
+                for _ in range(200):
+                    start = time.monotonic_ns()
+                    await bus.publish(StepKind.BUILD)
+                    await (await anext(bells)).ack()
+                    taken.append((time.monotonic_ns() - start) / 1e6)
+        return statistics.median(taken)
+
+
+@contextmanager
+def _process(
+    words: list[str], env: dict[str, str], log: IO[bytes]
+) -> Iterator["subprocess.Popen[bytes]"]:
+    path = os.pathsep.join(filter(None, sys.path))
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        env={**os.environ, **env, "PYTHONPATH": path},
+        stdout=log,
+        stderr=log,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _until(ready: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 60
+    while True:
+        try:
+            if ready():
+                return
+        except httpx.HTTPError:
+            if time.monotonic() > limit:
+                raise
+        time.sleep(0.1)
+
+
+async def _connect(database: PostgreSQL) -> asyncpg.Connection:
+    return await asyncpg.connect(database.url.replace("+asyncpg", ""))
+
+
+def _rss_mb(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _part(values: list[float], part: float) -> float:
+    return values[min(len(values) - 1, int(part * len(values)))]
+
+
+async def measure(bench: Bench, options: argparse.Namespace) -> dict[str, float]:
+    """Return all figures."""
+    figures = {}
+    with bench.running(options.workers):
+        async with AsyncClient(bench.server) as client:
+            await bench.latency(client, 2, options.rate)  # to warm up
+            latencies = await bench.latency(client, options.seconds, options.rate)
+            figures["latency_p50_ms"] = _part(latencies, 0.5)
+            figures["latency_p99_ms"] = _part(latencies, 0.99)
+            rate, growth = await bench.throughput(client, options.jobs)
+            figures["jobs_per_s"], figures["rss_growth_mb"] = rate, growth
+            figures["list_p95_ms"] = _part(await bench.lists(client, options.listed), 0.95)
+    figures["bare_commit_ms"] = await bench.bare_commit()
+    figures["bare_publish_ms"] = await bench.bare_publish()
+    return figures
+
+
+def main() -> None:
+    """Measure, and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--jobs", type=int, default=100_000, help="as fast as they go")
+    parser.add_argument("--rate", type=float, default=50, help="jobs/s where latency is measured")
+    parser.add_argument("--seconds", type=float, default=20, help="of measuring latency")
+    parser.add_argument("--workers", type=int, default=1, help="worker processes")
+    parser.add_argument("--listed", type=int, default=LISTED, help="jobs in the list")
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        server, folder = options.worker
+        run(work(server, os.environ["KGYM_BUS"], Path(folder)))
+        return
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        PostgreSQL(Path(folder) / "postgresql") as database,
+        RabbitMQ(Path(folder) / "rabbitmq") as broker,
+    ):
+        figures = asyncio.run(measure(Bench(Path(folder), database, broker), options))
+    if options.json:
+        sys.stdout.write(json.dumps(figures) + "\n")
+        return
+    for name, value in figures.items():
+        sys.stdout.write(f"{name:16}{value:10.2f}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""What RabbitMQ adds: bells outlive everything, and a lost broker is waited for."""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator
+
+import aio_pika
+import pytest
+
+from kgym.errors import InfrastructureError
+from kgym.rabbit import DELIVERIES, PUBLISH_SECONDS, RabbitBus
+from kgym.steps import StepKind
+from kgym_cli.servers import RabbitMQ
+from tests.bus.test_contract import heard, silent
+
+pytestmark = pytest.mark.anyio
+
+BUILD = StepKind.BUILD
+
+
+@contextlib.asynccontextmanager
+async def channel(server: RabbitMQ) -> AsyncIterator[aio_pika.abc.AbstractChannel]:
+    """A connection beside the bus, as an operator has it."""
+    async with await aio_pika.connect(server.url) as connection:
+        yield await connection.channel()
+
+
+async def dead(server: RabbitMQ, prefix: str) -> bytes:
+    """The next message of the dead-letter queue."""
+    async with channel(server) as beside, asyncio.timeout(10):
+        queue = await beside.get_queue(f"{prefix}.dead")
+        while (message := await queue.get(fail=False)) is None:
+            await asyncio.sleep(0.05)
+        await message.ack()
+        return message.body
+
+
+async def test_a_bell_is_offered_to_others_while_a_listener_holds_one(rabbit: RabbitBus) -> None:
+    for _ in range(2):
+        await rabbit.publish(BUILD)
+    async with rabbit.consume([BUILD]) as first, rabbit.consume([BUILD]) as second:
+        await heard(first)
+        await heard(second)
+
+
+async def test_an_unreadable_message_goes_to_the_dead_letters_and_others_go_on(
+    rabbitmq: RabbitMQ,
+) -> None:
+    async with RabbitBus(rabbitmq.url, "unreadable") as bus, bus.consume([BUILD]) as bells:
+        await bus.publish(BUILD)
+        await (await heard(bells)).ack()
+        async with channel(rabbitmq) as beside:
+            exchange = beside.default_exchange
+            await exchange.publish(aio_pika.Message(b"\xff{}"), "unreadable.build")
+        await bus.publish(BUILD)
+        assert (await heard(bells)).kind is BUILD
+    assert await dead(rabbitmq, "unreadable") == b"\xff{}"
+
+
+async def test_a_bell_that_nobody_takes_goes_to_the_dead_letters(rabbitmq: RabbitMQ) -> None:
+    async with RabbitBus(rabbitmq.url, "untaken") as bus:
+        await bus.publish(BUILD)
+        async with bus.consume([BUILD]) as bells:
+            for _ in range(DELIVERIES + 1):
+                await (await heard(bells)).nack()
+            assert await silent(bells)
+    assert await dead(rabbitmq, "untaken") == b"build"
+
+
+async def test_bells_and_signals_go_on_after_the_broker_was_killed(mortal: RabbitMQ) -> None:
+    async with (
+        RabbitBus(mortal.url, "killed") as bus,
+        bus.consume([BUILD]) as bells,
+        bus.signals() as signals,
+    ):
+        for _ in range(2):
+            await asyncio.gather(*(bus.publish(BUILD) for _ in range(3)))
+            lost = await heard(bells)
+            await _killed_and_restarted(mortal)
+            await lost.ack()  # too late, and no error
+            for _ in range(3):
+                await (await heard(bells)).ack()
+            lease = uuid.uuid4()
+            await bus.signal(lease)
+            async with asyncio.timeout(5):
+                assert await anext(signals) == lease
+        assert await silent(bells)
+
+
+async def test_publishing_during_an_outage_fails_within_its_limit_and_loses_nothing_before(
+    mortal: RabbitMQ,
+) -> None:
+    async with RabbitBus(mortal.url, "outage") as bus:
+        for _ in range(3):
+            await bus.publish(BUILD)
+        mortal.kill()
+        began = time.monotonic()
+        with pytest.raises(InfrastructureError, match="RabbitMQ did not take a message"):
+            await bus.publish(BUILD)
+        assert time.monotonic() - began < PUBLISH_SECONDS + 1
+        await _started(mortal)
+        await bus.publish(BUILD)
+        async with bus.consume([BUILD]) as bells:
+            for _ in range(4):
+                await (await heard(bells)).ack()
+            assert await silent(bells)
+
+
+async def _killed_and_restarted(server: RabbitMQ) -> None:
+    server.kill()
+    await _started(server)
+
+
+async def _started(server: RabbitMQ) -> None:
+    server.spawn()  # from this thread, with which the server dies
+    await asyncio.to_thread(server.wait)

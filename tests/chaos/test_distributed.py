@@ -1,0 +1,144 @@
+"""`kgym up --distributed` as a user has it: it works, it cancels, it heals, it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kgym.client import Client
+from kgym.jobs import JobRequest
+from kgym.states import State
+from kgym.steps import BuildSpec, Edit, Patch
+from kgym_cli import address
+from kgym_cli.servers import PostgreSQL, RabbitMQ
+from tests.chaos import traces
+from tests.chaos.parts import sleeping, sleeps, until
+from tests.servers import require
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+START_SECONDS = 90.0
+STOP_SECONDS = 30.0
+
+
+@dataclass
+class Up:
+    """A running `kgym up --distributed`."""
+
+    data: Path
+    process: subprocess.Popen[bytes]
+    url: str
+
+    def client(self) -> Client:
+        return Client(self.url)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    require(PostgreSQL, RabbitMQ)
+    data = tmp_path_factory.mktemp("up") / f"kgym-{uuid.uuid4().hex}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kgym_cli", "up", "--distributed", "--port", "0"],
+        env={**os.environ, "KGYM_DATA": str(data)},
+    )
+    try:
+        until(lambda: address.running(data) or process.poll() is not None, START_SECONDS)
+        found = address.running(data)
+        assert found is not None
+        yield Up(data, process, found.url)
+    finally:
+        process.terminate()
+        process.wait(STOP_SECONDS)
+
+
+def builders(client: Client) -> set[str]:
+    """The workers that build."""
+    return {one.id for one in client.workers() if "build" in one.kinds}
+
+
+def test_a_job_runs_through_broker_database_and_worker(up: Up, fake_build: BuildSpec) -> None:
+    with up.client() as client:
+        job = client.wait(client.submit(JobRequest(steps=[fake_build, fake_build])).id)
+    assert job.state is State.SUCCEEDED
+    assert {"vmlinux", "step.log"} <= {artifact.name for artifact in job.steps[1].artifacts}
+
+
+def test_commands_find_it_by_its_data_folder(up: Up) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kgym_cli", "worker", "list", "--json"],
+        env={**os.environ, "KGYM_DATA": str(up.data)},
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert [one["kinds"] for one in json.loads(done.stdout)] == [["build"], ["reproduce"]]
+
+
+def test_an_abort_ends_what_a_worker_runs_within_two_seconds(
+    up: Up, fake_build: BuildSpec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with up.client() as client:
+        job = client.submit(sleeping(fake_build, 86_413))
+        until(lambda: sleeps(86_413), 60)
+        began = time.monotonic()
+        client.abort(job.id)
+        until(lambda: not sleeps(86_413), 2)
+        seconds = time.monotonic() - began
+        assert client.job(job.id).state is State.ABORTED
+    with capsys.disabled():
+        print(f"\nabort: the program ended after {seconds * 1000:.0f} ms")
+    assert seconds < 2
+
+
+def test_a_worker_that_was_killed_comes_back(up: Up, fake_build: BuildSpec) -> None:
+    with up.client() as client:
+        (victim,) = builders(client)
+        os.kill(int(victim.split(":")[1]), signal.SIGKILL)
+        until(lambda: builders(client) - {victim}, 30)
+        job = client.wait(client.submit(JobRequest(steps=[fake_build])).id)
+    assert job.state is State.SUCCEEDED
+
+
+def test_another_platform_on_the_same_folder_is_refused(up: Up) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kgym_cli", "up", "--distributed", "--port", "0"],
+        env={**os.environ, "KGYM_DATA": str(up.data)},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert up.url.encode() in done.stderr
+
+
+def test_sigterm_gives_back_what_runs_and_leaves_no_process(up: Up, fake_build: BuildSpec) -> None:
+    with up.client() as client:
+        client.submit(sleeping(fake_build, 86_414))
+    until(lambda: sleeps(86_414), 60)
+    up.process.terminate()
+    assert up.process.wait(STOP_SECONDS) == 130
+    assert not sleeps(86_414)
+    assert traces.processes(up.data.name) == []
+    assert traces.leftovers(up.data) == []
+
+
+def test_what_was_given_back_is_done_by_the_next_and_a_kill_leaves_no_process(up: Up) -> None:
+    """The data folder is taken up again; killed, the platform takes all its parts along."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kgym_cli", "up", "--distributed", "--port", "0"],
+        env={**os.environ, "KGYM_DATA": str(up.data)},
+    )
+    try:
+        until(lambda: sleeps(86_414), START_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    until(lambda: not traces.processes(up.data.name), 10)

@@ -1,0 +1,34 @@
+"""What a platform has left on this machine: processes, mounts, temporary files."""
+
+import os
+from pathlib import Path
+
+
+def processes(mark: str) -> list[str]:
+    """Processes (but this one) that carry the mark in their words, environment or mounts."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        if int(folder.name) == os.getpid():
+            continue
+        for name in ("cmdline", "environ", "mountinfo"):
+            try:
+                text = (folder / name).read_bytes()
+            except OSError:  # it has ended
+                break
+            if mark.encode() in text:
+                words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found.append(f"{folder.name}: {words or '(no words)'} (by its {name})")
+                break
+    return found
+
+
+def mounts(mark: str) -> list[str]:
+    """Mounts in this process's namespace, which is the machine's, with the mark."""
+    return [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if mark in line]
+
+
+def leftovers(data: Path) -> list[str]:
+    """Work folders of attempts, and parts of cache entries that were never finished."""
+    work = [path for path in (data / "work").glob("*/*") if path.name != "cache"]
+    parts = (data / "cache").rglob(".*.part-*")
+    return [str(path.relative_to(data)) for path in (*work, *parts)]

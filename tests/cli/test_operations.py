@@ -1,0 +1,75 @@
+"""`kgym token` and `kgym gc`, as processes."""
+
+from pathlib import Path
+
+import pytest
+
+from kgym.client import Client
+from kgym.jobs import JobRequest
+from kgym_cli.platform import Platform
+from tests.cli.conftest import Kgym
+
+
+def test_a_token_is_printed_once_listed_and_revoked(kgym: Kgym) -> None:
+    made = kgym("token", "create", "alice", "--scope", "submit", "--scope", "worker", "--json")
+    assert made.json["token"].startswith("kgym_1_")
+    [listed] = kgym("token", "list", "--json").json
+    assert (listed["name"], listed["scopes"]) == ("alice", ["submit", "worker"])
+    assert listed["revoked_at"] is None
+    assert made.json["token"] not in kgym("token", "list").out
+    assert kgym("token", "create", "alice", "--scope", "read").status == 2
+    assert kgym("token", "revoke", "alice").status == 0
+    assert kgym("token", "revoke", "alice").status == 2
+    assert kgym("token", "list", "--json").json[0]["revoked_at"] is not None
+
+
+def test_the_token_is_all_that_stdout_carries(kgym: Kgym) -> None:
+    made = kgym("token", "create", "alice", "--scope", "read")
+    assert made.out.startswith("kgym_1_")
+    assert len(made.out.split()) == 1
+
+
+def test_commands_show_the_token_they_are_given(
+    kgym: Kgym, platform: Platform, build_job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = kgym("token", "create", "alice", "--scope", "submit").out.strip()
+    monkeypatch.setattr("kgym_scheduler.tokens.CACHE_SECONDS", 0.0)
+    refused = kgym("--server", platform.url, "job", "list")
+    assert refused.status == 2
+    assert "a token is needed" in refused.err
+    submitted = kgym("--token", token, "job", "submit", "-", "--json", stdin=build_job)
+    assert submitted.json["submitter"] == "alice"
+    monkeypatch.setenv("KGYM_TOKEN", token)
+    [listed] = kgym("job", "list", "--json").json
+    assert listed["submitter"] == "alice"
+
+
+def test_gc_shows_then_does(kgym: Kgym, platform: Platform, build_job: str, data: Path) -> None:
+    with Client(platform.url) as client:
+        job = client.wait(client.submit(JobRequest.model_validate_json(build_job)).id)
+        assert job.steps[0].artifacts
+    platform.stop()
+    options = ("--artifact-budget", "1K", "--cache-budget", "0", "--json")
+    shown = kgym("gc", *options).json
+    assert [(one["job"], one["why"]) for one in shown["artifacts"]] == [(1, "budget")]
+    assert len(shown["caches"]) == 2  # a source and a tree
+    assert not shown["applied"]
+    done = kgym("gc", "--apply", *options).json
+    assert done["applied"]
+    assert [one["bytes"] for one in done["artifacts"]] == [
+        one["bytes"] for one in shown["artifacts"]
+    ]
+    assert not list((data / "artifacts").rglob("vmlinux"))
+    nothing = kgym("gc", *options).json
+    assert nothing["artifacts"] == nothing["caches"] == []
+
+
+def test_gc_of_a_host_with_caches_only_needs_no_database(kgym: Kgym, data: Path) -> None:
+    assert kgym("gc", "--only", "caches", "--json").json == {"applied": False, "caches": []}
+    assert not (data / "kgym.db").exists()
+
+
+def test_gc_refuses_a_size_that_is_none(kgym: Kgym) -> None:
+    refused = kgym("gc", "--cache-budget", "lots")
+    assert refused.status == 2
+    assert "'lots' is no size" in refused.err

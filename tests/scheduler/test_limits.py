@@ -1,0 +1,194 @@
+"""What one caller may ask for."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from kgym.client import AsyncClient, Client, Refused
+from kgym.jobs import JobFilter
+from kgym_scheduler import limits as module
+from kgym_scheduler.api import create_app
+from kgym_scheduler.core import Scheduler
+from kgym_scheduler.limits import Limits, Rates
+from kgym_scheduler.refusals import TooMany
+from kgym_scheduler.server import serve
+from kgym_scheduler.tokens import Tokens
+from tests.scheduler.parts import job
+from tests.scheduler.test_api import JOB, problem
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@contextlib.asynccontextmanager
+async def served(scheduler: Scheduler, limits: Limits) -> AsyncIterator[httpx.AsyncClient]:
+    async with (
+        serve(create_app(scheduler, limits)) as address,
+        httpx.AsyncClient(base_url=address.url, trust_env=False) as client,
+    ):
+        yield client
+
+
+# --- requests a second ----------------------------------------------------------------------
+
+
+class Watch:
+    """A clock that is set by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def accepted(rates: Rates, caller: str, requests: int) -> int:
+    """How many of so many requests at once are let through."""
+    count = 0
+    for _ in range(requests):
+        with contextlib.suppress(TooMany):
+            rates.take(caller)
+            count += 1
+    return count
+
+
+def test_a_bucket_lets_a_burst_through_and_then_its_rate() -> None:
+    watch = Watch()
+    rates = Rates(Limits(requests_per_second=10, burst=5), watch)
+    assert accepted(rates, "alice", 20) == 5
+    watch.now += 0.25
+    assert accepted(rates, "alice", 20) == 2
+    watch.now += 100
+    assert accepted(rates, "alice", 20) == 5
+
+
+def test_callers_have_buckets_of_their_own() -> None:
+    rates = Rates(Limits(requests_per_second=1, burst=3), Watch())
+    assert [accepted(rates, name, 9) for name in ("alice", "bob", "alice")] == [3, 3, 0]
+
+
+def test_callers_that_are_quiet_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CALLERS", 10)
+    watch = Watch()
+    rates = Rates(Limits(requests_per_second=1, burst=1), watch)
+    for number in range(1000):
+        watch.now += 0.5
+        rates.take(f"address {number}")
+    assert len(rates._full_at) <= 10
+
+
+async def test_too_many_requests_are_told_when_to_come_again(scheduler: Scheduler) -> None:
+    async with served(scheduler, Limits(requests_per_second=2, burst=4)) as http:
+        answers = [await http.get("/v1/jobs") for _ in range(6)]
+        assert [answer.status_code for answer in answers[:4]] == [200] * 4
+        document = problem(answers[-1], 429, "too_many_requests")
+        assert answers[-1].headers["retry-after"] == "1"
+        assert document["retry_after"] == 1
+        assert (await http.get("/v1/healthz")).status_code == 200
+
+
+async def test_clients_wait_as_they_are_told(scheduler: Scheduler) -> None:
+    await scheduler.submit(job())
+    await scheduler.abort(1)
+    async with served(scheduler, Limits(requests_per_second=4, burst=2)) as http:
+        began = time.monotonic()
+        async with AsyncClient(str(http.base_url)) as client:
+            for _ in range(4):
+                await client.job(1)
+            assert len([event async for event in client.events(1)]) == 2
+        assert time.monotonic() - began >= 1
+
+        def blocking() -> int:
+            with Client(str(http.base_url)) as client:
+                jobs = [client.job(1) for _ in range(4)]
+                return len(jobs) + len(list(client.events(1)))
+
+        assert await asyncio.to_thread(blocking) == 6
+
+
+async def test_workers_are_not_held_up(scheduler: Scheduler) -> None:
+    token = await Tokens(scheduler.database).create("w", ["worker"])
+    async with served(scheduler, Limits(requests_per_second=1, burst=1)) as http:
+        for _ in range(5):
+            answer = await http.post(
+                "/v1/worker/calls",
+                json={"calls": []},
+                headers={"Authorization": f"Bearer {token}"},
+            )
+            assert answer.status_code != 429
+
+
+async def test_strangers_are_held_up_before_their_tokens_are_looked_at(
+    scheduler: Scheduler,
+) -> None:
+    await Tokens(scheduler.database).create("alice", ["read"])
+    async with served(scheduler, Limits(requests_per_second=1, burst=3)) as http:
+        answers = [await http.get("/v1/jobs") for _ in range(5)]
+        assert [answer.status_code for answer in answers] == [401] * 3 + [429] * 2
+
+
+# --- event streams --------------------------------------------------------------------------
+
+
+async def test_event_streams_are_limited_and_counted_only_while_open(
+    scheduler: Scheduler,
+) -> None:
+    await scheduler.submit(job())
+    async with served(scheduler, Limits(streams=2)) as http:
+        async with contextlib.AsyncExitStack() as opened:
+            lines = []
+            for _ in range(2):
+                stream = http.stream("GET", "/v1/jobs/1/events")
+                response = await opened.enter_async_context(stream)
+                lines.append(response.aiter_lines())
+                await anext(lines[-1])
+            problem(await http.get("/v1/jobs/1/events"), 429, "too_many_streams")
+        async with asyncio.timeout(10):
+            while True:
+                async with http.stream("GET", "/v1/jobs/1/events") as response:
+                    if response.status_code == 200:
+                        break
+                await asyncio.sleep(0.1)
+
+
+# --- unfinished jobs ------------------------------------------------------------------------
+
+
+async def test_a_submitter_has_a_limit_of_unfinished_jobs(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = Tokens(scheduler.database)
+    alice, bob = [
+        {"Authorization": f"Bearer {await tokens.create(name, ['submit'])}"}
+        for name in ("alice", "bob")
+    ]
+    async with served(scheduler, Limits(unfinished_jobs=3)) as http:
+        for _ in range(3):
+            assert (await http.post("/v1/jobs", json=JOB, headers=alice)).status_code == 201
+        refused = await http.post("/v1/jobs", json=JOB, headers=alice)
+        problem(refused, 429, "too_many_jobs")
+        assert "retry-after" not in refused.headers
+        assert (await http.post("/v1/jobs", json=JOB, headers=bob)).status_code == 201
+        await scheduler.abort(1)
+        monkeypatch.setattr(module, "COUNT_SECONDS", 0.0)
+        assert (await http.post("/v1/jobs", json=JOB, headers=alice)).status_code == 201
+        problem(await http.post("/v1/jobs", json=JOB, headers=alice), 429, "too_many_jobs")
+
+
+async def test_a_client_does_not_wait_for_a_limit_that_waiting_does_not_lift(
+    scheduler: Scheduler,
+) -> None:
+    async with (
+        served(scheduler, Limits(unfinished_jobs=0)) as http,
+        AsyncClient(str(http.base_url)) as client,
+    ):
+        with pytest.raises(Refused, match="unfinished jobs, which is the limit"):
+            await client.submit(job())
+        assert (await client.page(JobFilter())).jobs == []
