@@ -345,7 +345,7 @@ class Worker:
             await asyncio.wait({work, beat}, return_when=asyncio.FIRST_COMPLETED)
             if work.done() and not work.cancelled():
                 # First the room, then the word: it may have been this folder that filled the disk.
-                await asyncio.to_thread(sandbox.remove, folder)
+                await asyncio.to_thread(sandbox.remove, run.folder)
                 await self._last_word(run, work.result())
         except asyncio.CancelledError:
             # Aborted, or this worker stops: the scheduler listens only if the lease still holds.

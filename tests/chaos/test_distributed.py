@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pytest
 from kgym.client import Client
 from kgym.jobs import JobRequest
 from kgym.states import State
-from kgym.steps import BuildSpec, Edit, Patch
+from kgym.steps import BuildSpec
 from kgym_cli import address
 from kgym_cli.servers import PostgreSQL, RabbitMQ
 from tests.chaos import traces
