@@ -149,6 +149,12 @@ async def kill(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
+    # Its pipes stay open as long as a child that inherited them; nobody reads them any more.
+    transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]
+    transport.close()
+    if process.stdin is not None:
+        process.stdin.close()
+    await asyncio.sleep(0)  # the loop closes them in its next round
 
 
 async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:

@@ -148,6 +148,11 @@ class Vm:
                 )
             connected.result()
         finally:
+            if not connected.done():
+                # The client leaves its socket open if it is cancelled half connected; without
+                # QEMU it gives up by itself.
+                await proc.kill(self._process)
+                await asyncio.wait({connected}, timeout=1)
             for task in (connected, died):
                 task.cancel()
             await asyncio.gather(connected, died, return_exceptions=True)
@@ -158,6 +163,8 @@ class Vm:
                 link = _connected(folder / "monitor")
                 break
             except (FileNotFoundError, ConnectionRefusedError):
+                if self._process.returncode is not None:
+                    raise
                 await asyncio.sleep(0.05)
         await self._monitor.connect(link)
         usernet = await self._command("info usernet")

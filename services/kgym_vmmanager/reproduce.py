@@ -129,7 +129,10 @@ class _Group:
             return await asyncio.gather(*tasks)
         finally:
             for task in tasks:
-                task.cancel()
+                # gather returns with the first that ends; a second cancellation would break
+                # into the cleaning up of the others.
+                if not task.cancelling():
+                    task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run_one(self, number: int) -> InstanceResult:

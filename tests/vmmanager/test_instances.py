@@ -210,6 +210,7 @@ async def test_cancelled_it_is_gone_within_two_seconds(
     new_step: NewStep, cache: Path, seconds: float
 ) -> None:
     run = await new_step(program("for (;;) pause();"), time=300, instances=2)
+    others = asyncio.all_tasks()
     task = asyncio.create_task(Reproduce(cache)(run))
     while not list(run.folder.glob("reproduce/vm-*/monitor")):
         await asyncio.sleep(0.1)
@@ -219,6 +220,7 @@ async def test_cancelled_it_is_gone_within_two_seconds(
     await asyncio.gather(task, return_exceptions=True)
     assert time.monotonic() - begin < 2
     assert not list(run.folder.glob("reproduce/vm-*"))
+    assert asyncio.all_tasks() == others
 
 
 async def test_an_emulated_guests_clock_is_right(perform: Perform) -> None:
