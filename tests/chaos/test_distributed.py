@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pytest
 from kgym.client import Client
 from kgym.jobs import JobRequest
 from kgym.states import State
-from kgym.steps import BuildSpec, Edit, Patch
+from kgym.steps import BuildSpec
 from kgym_cli import address
 from kgym_cli.servers import PostgreSQL, RabbitMQ
 from tests.chaos import traces
@@ -136,6 +136,9 @@ def test_what_was_given_back_is_done_by_the_next_and_a_kill_leaves_no_process(up
     )
     try:
         until(lambda: sleeps(86_414), START_SECONDS)
+        with Client(str(address.running(up.data))) as client:
+            (step,) = next(client.jobs()).steps
+        assert (step.attempt, step.failure) == (2, None)  # given back, not waited for
     finally:
         process.kill()
         process.wait()

@@ -16,6 +16,7 @@ from kgym.client import Client
 from kgym.jobs import JobRequest
 from kgym.states import State
 from kgym.steps import BuildSpec, Edit, Patch
+from kgym_cli import address
 from kgym_cli.platform import Platform
 from tests.cli.conftest import Kgym
 
@@ -180,7 +181,7 @@ def test_ctrl_c_leaves_nothing_running_and_the_job_is_resumed(
 def test_a_killed_platform_loses_no_job(kgym: Kgym, data: Path, fake_build: BuildSpec) -> None:
     command = [sys.executable, "-m", "kgym_cli", "up", "--port", "0"]
     process = subprocess.Popen(command, env={**os.environ, "KGYM_DATA": str(data)})
-    wait_for(lambda: kgym("job", "list").status == 0 and (data / "platform.json").exists())
+    wait_for(lambda: address.running(data) is not None)
     submitted = kgym("job", "submit", "-", stdin=slow_job(fake_build, "7373.1").model_dump_json())
     assert submitted.status == 0
     wait_for(lambda: running("7373.1"))
