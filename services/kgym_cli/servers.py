@@ -87,7 +87,7 @@ class Program:
 
     def kill(self) -> None:
         """Send SIGKILL to the program and all that it started, and reap it."""
-        if self._process is None:
+        if self._process is None or self.pid is None:  # its number may be another's by now
             return
         # The list is read first, and the parent dies first: it could start others meanwhile.
         for pid in (self._process.pid, *list(_descendants(self._process.pid))):
