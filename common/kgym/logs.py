@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TextIO
 
 import structlog
-from structlog.stdlib import LoggerFactory, ProcessorFormatter, add_logger_name
+from structlog.stdlib import ProcessorFormatter, add_logger_name
 from structlog.typing import Processor
 
 _COMMON: list[Processor] = [
@@ -22,7 +22,7 @@ _COMMON: list[Processor] = [
 
 
 def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
-    """Log to the stream, from `level` on, for the rest of the process."""
+    """Log to the stream, from `level` on, and libraries' warnings, for the rest of the process."""
     person = stream.isatty()
     last: list[Processor] = [
         structlog.dev.ConsoleRenderer()
@@ -40,11 +40,13 @@ def configure(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level)
+    root.setLevel(logging.WARNING)
+    own = logging.getLogger("kgym")
+    own.setLevel(level)
     structlog.configure(
         processors=[*_COMMON, ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=LoggerFactory(),
+        logger_factory=lambda *_: own,
     )
 
 

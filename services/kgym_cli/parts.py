@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from kgym import logs
 from kgym.bug import CONFIGS
 from kgym.bus import Bus, InProcessBus
 from kgym.errors import UserError
@@ -61,6 +62,7 @@ def handlers(kinds: Collection[StepKind], cache: Path) -> dict[StepKind, Handler
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Run until it ends by itself, or SIGTERM or SIGINT cancels it: then it cleans up."""
+    logs.configure()
 
     async def cancellable() -> None:
         task = asyncio.current_task()

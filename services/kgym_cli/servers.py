@@ -49,6 +49,7 @@ class Program:
         self.env: Mapping[str, str] = {}
         """What is added to the environment."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._asked = False
 
     @property
     def pid(self) -> int | None:
@@ -57,6 +58,7 @@ class Program:
 
     def spawn(self) -> None:
         """Start the program, without waiting until it is of use."""
+        self._asked = False
         words = [require("setpriv"), "--pdeathsig=KILL", *self.argv]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -69,8 +71,9 @@ class Program:
             )
 
     def terminate(self) -> None:
-        """Ask it to end."""
-        if self.pid is not None:
+        """Ask it to end, once: asked again, a program may give up what it does to end well."""
+        if self.pid is not None and not self._asked:
+            self._asked = True
             os.kill(self.pid, self.stop_signal)
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
@@ -84,7 +87,7 @@ class Program:
 
     def kill(self) -> None:
         """Send SIGKILL to the program and all that it started, and reap it."""
-        if self._process is None:
+        if self._process is None or self.pid is None:  # its number may be another's by now
             return
         # The list is read first, and the parent dies first: it could start others meanwhile.
         for pid in (self._process.pid, *list(_descendants(self._process.pid))):

@@ -5,7 +5,7 @@ PostgreSQL takes the rows of a table as one array a column, and all that a
 SQLite, which has no round trips, takes them one by one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 
 from sqlalchemy import Dialect, Table, bindparam, insert, text, update
@@ -15,6 +15,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from kgym_scheduler.database import NEWS
 
 Row = Mapping[str, object]
+RING = 32
+"""Steps that wait in a lane from which on a further one rings no bell.
+
+Its workers are busy then, and ask by themselves when they have finished
+something. It is more than one, because a claim can empty the lane at the same moment.
+"""
+_WAITING = (
+    "(SELECT count(*) FROM (SELECT 1 FROM steps WHERE state = 'queued' AND lane = :{}"  # noqa: S608
+    f" LIMIT {RING}) AS waiting)"
+)
 _POSTGRESQL: Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
 
 
@@ -40,6 +50,8 @@ class Plan:
         self._added: list[tuple[Table, Sequence[Row]]] = []
         self._changed: list[tuple[Table, Sequence[tuple[Row, Row]]]] = []
         self._told: Sequence[int] = ()
+        self.waiting: dict[int, int] = {}
+        """Steps in the lanes that are to be counted, up to RING, before anything is written."""
 
     def add(self, table: Table, rows: Sequence[Row]) -> None:
         """Insert rows that have the same columns."""
@@ -54,6 +66,10 @@ class Plan:
     def tell(self, job_ids: Sequence[int]) -> None:
         """Let those who `Database.listen` know of these jobs, once all is committed."""
         self._told = job_ids
+
+    def count_waiting(self, lanes: Collection[int]) -> None:
+        """Count the steps that wait in these lanes."""
+        self.waiting = dict.fromkeys(sorted(lanes), 0)
 
     async def run(self) -> list[int]:
         """Write; return the number of rows that each `change` changed."""
@@ -74,17 +90,25 @@ class Plan:
             prefix = f"p{len(parts)}_"
             parts.append(_insert(table, tuple(rows[0]), prefix))
             values |= _arrays(rows, prefix)
+        for number, lane in enumerate(self.waiting):
+            counts.append(_WAITING.format(f"lane{number}"))
+            values[f"lane{number}"] = lane
         if self._told:
             counts.append("pg_notify(:channel, :told)")
             values |= {"channel": NEWS, "told": " ".join(map(str, self._told))}
         named = ", ".join(f"p{number} AS ({part})" for number, part in enumerate(parts))
         statement = f"WITH {named} " if parts else ""
         wanted = ", ".join(counts) or "1"
-        row = await self._connection.execute(text(f"{statement}SELECT {wanted}"), values)
-        return list(row.one())[: len(self._changed)]
+        done = await self._connection.execute(text(f"{statement}SELECT {wanted}"), values)
+        row = list(done.one())
+        self.waiting = dict(zip(self.waiting, row[len(self._changed) :], strict=False))
+        return row[: len(self._changed)]
 
     async def _run_one_by_one(self) -> list[int]:
         changed = []
+        for lane in self.waiting:
+            count = text("SELECT " + _WAITING.format("lane"))
+            self.waiting[lane] = await self._connection.scalar(count, {"lane": lane}) or 0
         for table, pairs in self._changed:
             (where, new), *_ = pairs
             statement = (

@@ -14,30 +14,22 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Row as Found
-from sqlalchemy import and_, case, delete, func, or_, select
+from sqlalchemy import and_, case, delete, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.errors import InfrastructureError
 from kgym.states import Event, State, after, job_state
 from kgym.steps import StepKind
 from kgym_scheduler import turns
-from kgym_scheduler.bulk import Plan, Row
+from kgym_scheduler.bulk import RING, Plan, Row
 from kgym_scheduler.tables import (
     PROGRESS,
-    QUEUED,
     attempts,
     events,
     facets,
     jobs,
     steps,
 )
-
-RING = 32
-"""Steps that wait in a lane from which on a further one rings no bell.
-
-Its workers are busy then, and ask by themselves when they have finished
-something. It is more than one, because a claim can empty the lane at the same moment.
-"""
 
 
 @dataclass(slots=True)
@@ -263,6 +255,7 @@ class Changes:
         self._plan_attempts(plan, changed)
         self._plan_jobs(plan, changed)
         plan.tell([job.id for job in changed])
+        plan.count_waiting({step.lane for job in changed for step in job.queued})
         counts = await plan.run()
         if counts[: len(groups)] != list(map(len, groups)):
             raise InfrastructureError(
@@ -271,7 +264,7 @@ class Changes:
         quiet = [(job.id, step.number) for job in changed for step in job.quiet]
         await forget_progress(self._connection, quiet)
         due = [step for job in changed for step in job.queued if step.not_before == self._now]
-        ringing = await bells(self._connection, {step.lane for step in due})
+        ringing = {lane for lane in {step.lane for step in due} if plan.waiting[lane] < RING}
         return {
             job.id: Changed(
                 job.id,
@@ -340,17 +333,6 @@ async def lock(
         .with_for_update(key_share=True)
     )
     return rows.all()
-
-
-async def bells(connection: AsyncConnection, lanes: Collection[int]) -> set[int]:
-    """Return those of the lanes in which few enough steps wait that a bell is of use."""
-    ringing = set()
-    for lane in lanes:
-        waiting = select(steps.c.id).where(QUEUED, steps.c.lane == lane).limit(RING + 1)
-        count = await connection.scalar(select(func.count()).select_from(waiting.subquery()))
-        if (count or 0) <= RING:
-            ringing.add(lane)
-    return ringing
 
 
 async def forget_progress(connection: AsyncConnection, places: Sequence[tuple[int, int]]) -> None:

@@ -5,7 +5,7 @@ one database come one after the other, so that each sees what is left.
 """
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.steps import Failure, StepKind, StepSpec
 from kgym.worker import Assignment, Claim, Claimed, Input
-from kgym_scheduler import fleet, lanes, references, rules, turns, views
+from kgym_scheduler import lanes, references, rules, turns, views
 from kgym_scheduler.change import Changed, Changes, Step
 from kgym_scheduler.tables import QUEUED, attempts, steps
 from kgym_scheduler.tables import turns as turns_table
@@ -38,10 +38,13 @@ class _Share:
 
 
 async def serve(
-    connection: AsyncConnection, now: datetime, lease: timedelta, claims: Sequence[Claim]
+    connection: AsyncConnection,
+    now: datetime,
+    lease: timedelta,
+    claims: Sequence[Claim],
+    draining: Collection[str],
 ) -> list[tuple[Claimed, list[Changed]]]:
-    """Answer the claims, each with what others have to be told."""
-    draining = await fleet.draining(connection, [claim.worker.id for claim in claims])
+    """Answer the claims, each with what others have to be told; draining workers get nothing."""
     repeated = await _repeated(connection, [claim for claim in claims if claim.again])
     waiting = await lanes.busy(connection, sorted({k for c in claims for k in c.worker.kinds}))
     shares = [

@@ -7,6 +7,7 @@ for what got lost between the two (design, invariant 1).
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 from uuid import UUID
@@ -29,9 +30,9 @@ from kgym.jobs import (
 from kgym.states import State
 from kgym.storage import Storage
 from kgym.worker import Claim, Claimed, Ending
-from kgym_scheduler import readiness
 from kgym_scheduler.change import Changed, Ended
 from kgym_scheduler.database import Database
+from kgym_scheduler.readiness import Readiness
 from kgym_scheduler.refusals import NotFound
 from kgym_scheduler.ringer import Ringer
 from kgym_scheduler.store import Store
@@ -59,8 +60,9 @@ class Scheduler:
         self.observers: list[Callable[[Ended], None]] = []
         """Hear of each attempt that this scheduler has ended."""
         self._store = store
-        self._bus = bus
         self._ringer = Ringer(bus)
+        nobody = UUID(int=0)  # a signal that stops nothing goes to the broker and back
+        self._readiness = Readiness({"database": store.ping, "bus": partial(bus.signal, nobody)})
         self._alone = alone
         self._helpers: list[asyncio.Task[None]] = []
         self._watchers: dict[int, set[asyncio.Event]] = {}
@@ -194,10 +196,7 @@ class Scheduler:
 
     async def ready(self) -> None:
         """Raise InfrastructureError `not_ready` if a part that the scheduler needs is missing."""
-        nobody = UUID(int=0)  # a signal that stops nothing makes the way to the broker and back
-        await readiness.check(
-            {"database": self._store.ping, "bus": lambda: self._bus.signal(nobody)}
-        )
+        await self._readiness.check()
 
     # --- for workers ----------------------------------------------------------------------
 
@@ -266,6 +265,7 @@ class Scheduler:
         while True:
             try:
                 self._ringer.ring(await self._store.retried())
+                await self._store.look()
                 if clock() >= ring_from:
                     self._ringer.ring(await self._store.waiting())
                     await self._store.forget()

@@ -1,7 +1,7 @@
 """The workers that there are, as they say themselves: any scheduler can tell."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import delete, select, update
@@ -43,9 +43,9 @@ async def seen(connection: AsyncConnection, now: datetime, known: Sequence[Worke
     )
 
 
-async def draining(connection: AsyncConnection, ids: Collection[str]) -> set[str]:
-    """Return those of the workers that shall take no more."""
-    found = select(workers.c.id).where(workers.c.id.in_(ids), workers.c.draining)
+async def draining(connection: AsyncConnection) -> set[str]:
+    """Return the workers that shall take no more."""
+    found = select(workers.c.id).where(workers.c.draining)
     return set((await connection.scalars(found)).all())
 
 

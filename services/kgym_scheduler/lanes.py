@@ -34,9 +34,17 @@ def place(spec: StepSpec) -> Place:
     return str(spec.kind), needs(spec).model_dump_json(exclude_defaults=True)
 
 
-async def numbers(connection: AsyncConnection, places: Collection[Place]) -> dict[Place, int]:
-    """Return the lanes' ids; a lane that is not there is made."""
-    found = await _find(connection, places)
+async def numbers(
+    connection: AsyncConnection, places: Collection[Place], known: dict[Place, int]
+) -> dict[Place, int]:
+    """Return the lanes' ids; a lane that is not there is made.
+
+    Those in `known` need not be looked up; those that are found are added to it. One that is
+    made is not: the transaction may yet be undone.
+    """
+    if wanted := set(places) - set(known):
+        known |= await _find(connection, wanted)
+    found = {place: known[place] for place in places if place in known}
     if missing := sorted(set(places) - set(found)):
         insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
         rows = [{"kind": kind, "needs": needs} for kind, needs in missing]

@@ -1,29 +1,50 @@
 """Whether the parts that the scheduler needs answer."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from kgym.errors import InfrastructureError
 
 ANSWER_SECONDS = 3.0
+FRESH_SECONDS = 1.0
+"""How long an answer counts: anybody may ask, and asking costs a message on the bus."""
+
+_Answers = dict[str, str | None]
+"""What is the matter with each part."""
 
 
-async def check(parts: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
-    """Ask all parts at once; raise InfrastructureError `not_ready`, which lists each, if one fails.
+class Readiness:
+    """Asks the parts, all at once."""
 
-    `dependencies` in its details: for each `name`, whether it is `ready`, and a `detail` if not.
-    """
-    complaints = await asyncio.gather(*(_complaint(ask) for ask in parts.values()))
-    missing = [name for name, complaint in zip(parts, complaints, strict=True) if complaint]
-    if missing:
-        raise InfrastructureError(
-            "not_ready",
-            f"these do not answer: {', '.join(missing)}",
-            dependencies=[
-                {"name": name, "ready": complaint is None, "detail": complaint}
-                for name, complaint in zip(parts, complaints, strict=True)
-            ],
-        )
+    def __init__(self, parts: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
+        self._parts = parts
+        self._asking: asyncio.Task[_Answers] | None = None
+        self._asked_at = 0.0
+
+    async def check(self) -> None:
+        """Raise InfrastructureError `not_ready` if one does not answer as it should.
+
+        Its detail `dependencies` lists, for each, the `name`, whether it is
+        `ready`, and a `detail` if it is not.
+        """
+        now = time.monotonic()
+        if self._asking is None or (self._asking.done() and now >= self._asked_at + FRESH_SECONDS):
+            self._asking, self._asked_at = asyncio.create_task(self._ask()), now
+        answers = await asyncio.shield(self._asking)
+        if missing := [name for name, complaint in answers.items() if complaint]:
+            raise InfrastructureError(
+                "not_ready",
+                f"these do not answer: {', '.join(missing)}",
+                dependencies=[
+                    {"name": name, "ready": complaint is None, "detail": complaint}
+                    for name, complaint in answers.items()
+                ],
+            )
+
+    async def _ask(self) -> _Answers:
+        complaints = await asyncio.gather(*map(_complaint, self._parts.values()))
+        return dict(zip(self._parts, complaints, strict=True))
 
 
 async def _complaint(ask: Callable[[], Awaitable[None]]) -> str | None:

@@ -62,6 +62,8 @@ class Store:
         self._report = Batch(self._report_all)
         self._end = Batch(self._end_all)
         self._looked = clock()
+        self._draining: set[str] = set()
+        self._lanes: dict[lanes.Place, int] = {}
         self._heard: dict[str, tuple[WorkerInfo, datetime]] = {}
 
     async def close(self) -> None:
@@ -240,6 +242,7 @@ class Store:
             found = await fleet.drain(connection, worker_id)
         if not found:
             raise no_worker(worker_id)
+        self._draining.add(worker_id)
         return next(worker for worker in await self.workers() if worker.id == worker_id)
 
     async def ping(self) -> None:
@@ -286,6 +289,11 @@ class Store:
         self._looked = now
         return {StepKind(kind) for kind in kinds.all()}
 
+    async def look(self) -> None:
+        """Learn which workers drain: others may have been told so."""
+        async with self.database.read() as connection:
+            self._draining = await fleet.draining(connection)
+
     async def expire(self) -> list[Changed]:
         """End the attempts whose lease has run out: each is repeated, or the step fails."""
         now = self._clock()
@@ -314,7 +322,7 @@ class Store:
 
     async def _submit_all(self, wanted: Sequence[Submission]) -> Sequence[Added | Exception]:
         async with self.database.write() as connection:
-            return await submission.add(connection, self._clock(), wanted)
+            return await submission.add(connection, self._clock(), wanted, self._lanes)
 
     async def _claim_all(self, wanted: Sequence[Claim]) -> Sequence[tuple[Claimed, list[Changed]]]:
         now = self._clock()
@@ -323,7 +331,7 @@ class Store:
         async with self.database.write() as connection:
             if new:
                 await fleet.seen(connection, now, new)
-            answers = await claims.serve(connection, now, self.lease, wanted)
+            answers = await claims.serve(connection, now, self.lease, wanted, self._draining)
         self._heard |= {worker.id: (worker, now) for worker in new}
         return answers
 

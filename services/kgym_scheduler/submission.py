@@ -14,8 +14,8 @@ from kgym.jobs import JobRequest, JobView, StepView
 from kgym.states import Event, State, after
 from kgym.steps import StepSpec
 from kgym_scheduler import lanes, references, turns
-from kgym_scheduler.bulk import Plan, add_numbered
-from kgym_scheduler.change import Changed, bells
+from kgym_scheduler.bulk import RING, Plan, add_numbered
+from kgym_scheduler.change import Changed
 from kgym_scheduler.tables import LOCAL, events, facets, jobs, steps
 
 FIRST = after(State.PENDING, Event.ENQUEUE)
@@ -37,7 +37,10 @@ _Known = dict[str, tuple[int, str]]
 
 
 async def add(
-    connection: AsyncConnection, now: datetime, wanted: Sequence[Submission]
+    connection: AsyncConnection,
+    now: datetime,
+    wanted: Sequence[Submission],
+    known_lanes: dict[lanes.Place, int],
 ) -> list[Added | Exception]:
     """Insert the jobs, with their first steps queued; answer each, or say what is wrong with it."""
     known = await _known(connection, [one.key for one in wanted if one.key])
@@ -52,7 +55,7 @@ async def add(
         except UserError as error:
             answers[number] = error
     for (number, one), added in zip(
-        new.items(), await _insert(connection, now, list(new.values())), strict=True
+        new.items(), await _insert(connection, now, list(new.values()), known_lanes), strict=True
     ):
         answers[number] = added
         if one.key:
@@ -86,7 +89,10 @@ def _repeated(one: Submission, known: _Known) -> int | UserError:
 
 
 async def _insert(
-    connection: AsyncConnection, now: datetime, new: Sequence[Submission]
+    connection: AsyncConnection,
+    now: datetime,
+    new: Sequence[Submission],
+    known_lanes: dict[lanes.Place, int],
 ) -> list[tuple[JobView, Changed]]:
     if not new:
         return []
@@ -94,15 +100,16 @@ async def _insert(
     given = await turns.give(connection, firsts)
     job_ids = await add_numbered(connection, jobs, [_job_row(now, one) for one in new])
     places = {lanes.place(spec) for one in new for spec in one.request.steps}
-    lane_ids = await lanes.numbers(connection, places)
+    lane_ids = await lanes.numbers(connection, places, known_lanes)
     plan = Plan(connection)
     parts = list(zip(job_ids, new, given, strict=True))
     step_rows = [row for part in parts for row in _step_rows(now, lane_ids, *part)]
     plan.add(steps, step_rows)
     plan.add(facets, [row for job_id, one, _ in parts for row in _facet_rows(now, job_id, one)])
     plan.add(events, [_event_row(now, job_id) for job_id in job_ids])
+    plan.count_waiting({lane_ids[lanes.place(_first(one))] for one in new})
     await plan.run()
-    ringing = await bells(connection, {lane_ids[lanes.place(_first(one))] for one in new})
+    ringing = {lane for lane, waiting in plan.waiting.items() if waiting < RING}
     return [
         (
             _view(job_id, now, one),

@@ -53,6 +53,7 @@ def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
         progress=step.progress and Progress.model_validate_json(step.progress),
         result=step.result and RESULT.validate_json(step.result),
         failure=step.failure and Failure.model_validate_json(step.failure),
+        waiting=reasons.get(step.lane) if step.state == State.QUEUED else None,
         artifacts=ARTIFACTS.validate_json(step.artifacts),
         artifacts_gone_at=step.artifacts_gone_at,
         queued_at=step.queued_at,

@@ -69,6 +69,7 @@ async def test_a_bell_that_nobody_takes_goes_to_the_dead_letters(rabbitmq: Rabbi
     assert await dead(rabbitmq, "untaken") == b"build"
 
 
+@pytest.mark.slow
 async def test_bells_and_signals_go_on_after_the_broker_was_killed(mortal: RabbitMQ) -> None:
     async with (
         RabbitBus(mortal.url, "killed") as bus,
@@ -89,6 +90,7 @@ async def test_bells_and_signals_go_on_after_the_broker_was_killed(mortal: Rabbi
         assert await silent(bells)
 
 
+@pytest.mark.slow
 async def test_publishing_during_an_outage_fails_within_its_limit_and_loses_nothing_before(
     mortal: RabbitMQ,
 ) -> None:

@@ -55,14 +55,14 @@ async def test_each_line_tells_job_step_and_attempt() -> None:
     assert "job" not in lines(stream)[2]
 
 
-def test_libraries_log_in_the_same_form() -> None:
+def test_libraries_warn_in_the_same_form() -> None:
     stream = io.StringIO()
     logs.configure(stream)
     with logs.attempt(job=7, step=0, attempt=1):
-        logging.getLogger("paramiko.transport").warning("lost %s", "it")
-        logging.getLogger("paramiko.transport").debug("not told")
+        logging.getLogger("library.part").warning("lost %s", "it")
+        logging.getLogger("library.part").info("not told")
     [line] = lines(stream)
-    assert (line["event"], line["logger"], line["job"]) == ("lost it", "paramiko.transport", 7)
+    assert (line["event"], line["logger"], line["job"]) == ("lost it", "library.part", 7)
 
 
 def test_an_error_is_one_line_with_its_traceback() -> None:

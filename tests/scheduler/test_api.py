@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sqlite3
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text as sql
 
 from kgym.errors import UserError
 from kgym.jobs import Artifact, JobRequest
@@ -18,9 +18,10 @@ from kgym.steps import StepKind
 from kgym.worker import Ending, StepRun
 from kgym_scheduler.api import create_app
 from kgym_scheduler.core import Scheduler
+from kgym_scheduler.database import Database
 from kgym_scheduler.limits import BODY_LIMIT
 from kgym_scheduler.server import serve
-from tests.scheduler.parts import BUILD, BUILT, WELL, Platform, job, reproduce
+from tests.scheduler.parts import BUILD, BUILT, WELL, Platform, claim_of, job, reproduce
 
 pytestmark = pytest.mark.anyio
 
@@ -191,9 +192,10 @@ async def test_a_database_that_fails_is_a_problem_that_may_pass(
     http: httpx.AsyncClient, platform: Platform, caplog: pytest.LogCaptureFixture
 ) -> None:
     await http.post("/v1/jobs", json=JOB)
-    with sqlite3.connect(platform.url.removeprefix("sqlite+aiosqlite:///")) as database:
-        database.execute("DROP TABLE events")
-    database.close()
+    database = Database(platform.url)
+    async with database.write() as connection:
+        await connection.execute(sql("DROP TABLE events"))
+    await database.close()
     problem(await http.post("/v1/jobs/1/abort"), 503, "database_failed")
 
 
@@ -201,9 +203,10 @@ async def test_an_unforeseen_error_is_a_problem_without_its_innards(
     http: httpx.AsyncClient, platform: Platform
 ) -> None:
     await http.post("/v1/jobs", json=JOB)
-    with sqlite3.connect(platform.url.removeprefix("sqlite+aiosqlite:///")) as database:
-        database.execute("UPDATE steps SET spec = '{}'")
-    database.close()
+    database = Database(platform.url)
+    async with database.write() as connection:
+        await connection.execute(sql("UPDATE steps SET spec = '{}'"))
+    await database.close()
     document = problem(await http.get("/v1/jobs/1"), 500, "internal_error")
     assert "Traceback" not in json.dumps(document)
 
@@ -260,8 +263,7 @@ async def test_events_are_sent_until_the_job_has_finished(
 ) -> None:
     await http.post("/v1/jobs", json=JOB)
     reading = asyncio.create_task(sse(http))
-    assignment = await scheduler.claim(1, "worker")
-    assert assignment is not None
+    [assignment] = (await scheduler.claim(claim_of())).assignments
     await scheduler.report(assignment.lease, "made\n", None)
     await scheduler.finish(assignment.lease, WELL)
     messages = await reading
@@ -291,8 +293,7 @@ async def test_the_log_is_plain_text_by_step_and_attempt(
 ) -> None:
     await scheduler.submit(job(BUILD, BUILD))
     for step_id in (1, 2):
-        assignment = await scheduler.claim(step_id, "worker")
-        assert assignment is not None
+        [assignment] = (await scheduler.claim(claim_of())).assignments
         await scheduler.report(assignment.lease, f"step {step_id}\n", None)
         await scheduler.finish(assignment.lease, WELL)
     log = await http.get("/v1/jobs/1/log")
@@ -406,8 +407,7 @@ async def test_an_empty_artifact_is_sent(
     http: httpx.AsyncClient, platform: Platform, scheduler: Scheduler, tmp_path: Path
 ) -> None:
     await scheduler.submit(job())
-    assignment = await scheduler.claim(1, "worker")
-    assert assignment is not None
+    [assignment] = (await scheduler.claim(claim_of())).assignments
     (tmp_path / "vmlinux").touch()
     kept = await platform.storage.put("a/vmlinux", tmp_path / "vmlinux")
     await scheduler.finish(assignment.lease, Ending(result=BUILT, artifacts=[kept]))
@@ -427,7 +427,7 @@ async def test_the_scheduler_says_that_it_lives_and_is_ready(http: httpx.AsyncCl
 async def test_workers_and_queues_are_shown(http: httpx.AsyncClient, scheduler: Scheduler) -> None:
     await scheduler.submit(job())
     await scheduler.submit(job())
-    await scheduler.claim(1, "one")
+    await scheduler.claim(claim_of("one"))
     [worker] = (await http.get("/v1/workers")).json()
     assert (worker["id"], worker["running"][0]["job"]) == ("one", 1)
     queues = {queue["kind"]: queue for queue in (await http.get("/v1/queues")).json()}

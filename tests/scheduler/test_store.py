@@ -11,7 +11,8 @@ from kgym.jobs import JobFilter, JobRequest, JobView, Progress
 from kgym.states import State
 from kgym.steps import StepKind, StepRef
 from kgym.worker import Assignment, Ending
-from kgym_scheduler.change import RING, Changed
+from kgym_scheduler.bulk import RING
+from kgym_scheduler.change import Changed
 from kgym_scheduler.refusals import Conflict, NotFound
 from kgym_scheduler.store import Store
 from tests.scheduler.parts import (

@@ -1,12 +1,16 @@
 """`kgym scheduler`."""
 
 import asyncio
+from typing import TYPE_CHECKING
 
 import click
 
 from kgym.worker import LEASE_SECONDS
 from kgym_cli.connect import data_folder, database_url
 from kgym_cli.output import people
+
+if TYPE_CHECKING:
+    from kgym_scheduler.limits import Limits
 
 PORT = 8420
 
@@ -24,8 +28,37 @@ PORT = 8420
     show_default=True,
     help="Seconds after which a worker that is not heard of has lost its steps.",
 )
+@click.option(
+    "--requests-per-second",
+    type=click.FloatRange(min=0.1),
+    default=1000,
+    show_default=True,
+    help="Of one caller: a token, or an address; twice as many at once after a pause.",
+)
+@click.option(
+    "--streams",
+    type=click.IntRange(1),
+    default=200,
+    show_default=True,
+    help="Event streams that one caller can have open.",
+)
+@click.option(
+    "--unfinished-jobs",
+    type=click.IntRange(1),
+    default=100_000,
+    show_default=True,
+    help="Jobs of one submitter that have not finished.",
+)
 def scheduler(
-    database: str | None, bus: str | None, storage: str | None, host: str, port: int, lease: float
+    database: str | None,
+    bus: str | None,
+    storage: str | None,
+    host: str,
+    port: int,
+    lease: float,
+    requests_per_second: float,
+    streams: int,
+    unfinished_jobs: int,
 ) -> None:
     """Take jobs and hand their steps to workers; several can serve one database.
 
@@ -34,13 +67,22 @@ def scheduler(
     """
     # Its imports take longer than a command that needs none of this.
     from kgym_cli.parts import run  # noqa: PLC0415
+    from kgym_scheduler.limits import Limits  # noqa: PLC0415
 
+    burst = max(1, int(2 * requests_per_second))
+    limits = Limits(requests_per_second, burst, streams, unfinished_jobs)
     where = storage or str(data_folder() / "artifacts")
-    run(_serve(database or database_url(), bus, where, host, port, lease))
+    run(_serve(database or database_url(), bus, where, host, port, lease, limits))
 
 
 async def _serve(
-    database: str, bus: str | None, storage: str, host: str, port: int, lease: float
+    database: str,
+    bus: str | None,
+    storage: str,
+    host: str,
+    port: int,
+    lease: float,
+    limits: "Limits",
 ) -> None:
     from kgym_cli.parts import open_bus, open_storage  # noqa: PLC0415
     from kgym_scheduler.api import create_app  # noqa: PLC0415
@@ -53,7 +95,7 @@ async def _serve(
     async with (
         open_bus(bus) as opened,
         Scheduler(Store(database, lease), opened, open_storage(storage)) as running,
-        serve(create_app(running), host, port) as address,
+        serve(create_app(running, limits), host, port) as address,
     ):
         people.print(f"scheduler: {address.url}")
         await asyncio.Event().wait()

@@ -1,7 +1,10 @@
 """`kgym up`."""
 
+import logging
+
 import click
 
+from kgym import logs
 from kgym_cli.connect import data_folder
 from kgym_cli.output import people
 
@@ -17,6 +20,7 @@ PORT = 8420
 )
 def up(port: int, distributed: bool) -> None:
     """Start scheduler and workers on this machine; Ctrl-C stops them, jobs are kept."""
+    logs.configure()
     if distributed:
         _distributed(port)
         return
@@ -32,6 +36,7 @@ def up(port: int, distributed: bool) -> None:
 def _distributed(port: int) -> None:
     from kgym_cli.distributed import Distributed  # noqa: PLC0415
 
+    logs.configure(level=logging.WARNING)  # each part has a log of its own
     with Distributed(data_folder(), port=port) as platform:
         people.print(f"scheduler: {platform.url}  API: {platform.url}/docs")
         for server in (platform.database, platform.broker):

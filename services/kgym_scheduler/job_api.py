@@ -1,0 +1,211 @@
+"""Jobs, and what they say: /v1/jobs."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import Body, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from kgym.errors import InfrastructureError
+from kgym.jobs import JobFilter, JobPage, JobRequest, JobView, Tags
+from kgym_scheduler import example
+from kgym_scheduler.auth import caller_of
+from kgym_scheduler.core import Scheduler
+from kgym_scheduler.problems import documented
+from kgym_scheduler.routes import Core, JobId, StepQuery, as_json, router
+from kgym_scheduler.tokens import Scope
+
+PING_SECONDS = 10
+"""How often a quiet event stream says that it lives."""
+
+Attempt = Annotated[int | None, Query(ge=1, lt=1 << 31)]
+
+readers = router(Scope.READ)
+submitters = router(Scope.SUBMIT)
+
+
+# --- jobs ---------------------------------------------------------------------------------
+
+
+@submitters.post(
+    "/jobs",
+    summary="Submit a job",
+    tags=["jobs"],
+    status_code=201,
+    response_model=JobView,
+    responses=documented(
+        413,
+        415,
+        answers={200: {"model": JobView, "description": "The job that this key was used for"}},
+    ),
+)
+async def submit(
+    http: Request,
+    scheduler: Core,
+    request: Annotated[
+        JobRequest,
+        Body(
+            openapi_examples={
+                "fix": {"summary": "A bug before and after its fix", "value": example.JOB}
+            }
+        ),
+    ],
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=200,
+            pattern="^[!-~]+$",
+            description="A request that is repeated with the same key makes no second job",
+        ),
+    ] = None,
+) -> Response:
+    """Queue the steps, in order. A step begins when the one before it has succeeded."""
+    submitter = caller_of(http).name
+    await http.app.state.quota.take(submitter)
+    job, new = await scheduler.submit(request, idempotency_key, submitter)
+    return as_json(job, 201 if new else 200, {"Location": f"/v1/jobs/{job.id}"})
+
+
+@readers.get(
+    "/jobs", summary="List jobs", tags=["jobs"], response_model=JobPage, responses=documented()
+)
+async def list_jobs(scheduler: Core, wanted: Annotated[JobFilter, Query()]) -> Response:
+    """Show jobs, newest first. Give `next` as `cursor` to see the page that follows."""
+    return as_json(await scheduler.jobs(wanted))
+
+
+@readers.get(
+    "/jobs/{job_id}",
+    summary="Show a job",
+    tags=["jobs"],
+    response_model=JobView,
+    responses=documented(404),
+)
+async def show_job(scheduler: Core, job_id: JobId) -> Response:
+    """Show the job as it stands, with what its steps were asked and what they answered."""
+    return as_json(await scheduler.job(job_id))
+
+
+@submitters.post(
+    "/jobs/{job_id}/abort",
+    summary="Abort a job",
+    tags=["jobs"],
+    response_model=JobView,
+    responses=documented(404, 409),
+)
+async def abort(scheduler: Core, job_id: JobId) -> Response:
+    """End all unfinished steps now. A second abort changes nothing; a finished job gives 409."""
+    return as_json(await scheduler.abort(job_id))
+
+
+@submitters.post(
+    "/jobs/{job_id}/restart",
+    summary="Restart a job from a step",
+    tags=["jobs"],
+    response_model=JobView,
+    responses=documented(404, 409),
+)
+async def restart(scheduler: Core, job_id: JobId, from_step: StepQuery = None) -> Response:
+    """Run `from_step` and all after it again; by default, from the first that did not succeed."""
+    return as_json(await scheduler.restart(job_id, from_step))
+
+
+@submitters.put(
+    "/jobs/{job_id}/tags",
+    summary="Replace a job's tags",
+    tags=["jobs"],
+    response_model=JobView,
+    responses=documented(404, 413, 415),
+)
+async def put_tags(
+    scheduler: Core, job_id: JobId, tags: Annotated[Tags, Body(examples=[["mine", "night:3"]])]
+) -> Response:
+    """Give the job these tags, in place of those it had."""
+    return as_json(await scheduler.tag(job_id, tags))
+
+
+# --- what a job says ----------------------------------------------------------------------
+
+
+@readers.get(
+    "/jobs/{job_id}/log",
+    summary="Read a job's log",
+    tags=["output"],
+    response_class=StreamingResponse,
+    responses=documented(
+        404, answers={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+    ),
+)
+async def log(
+    scheduler: Core, job_id: JobId, step: StepQuery = None, attempt: Attempt = None
+) -> StreamingResponse:
+    """Return what the steps have logged so far, or one of them, or one attempt."""
+    await scheduler.state(job_id)
+    return StreamingResponse(scheduler.log(job_id, step, attempt), media_type="text/plain")
+
+
+_EVENT = {
+    "description": "One event of the stream, its fields as an object",
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "what `Last-Event-ID` takes"},
+        "event": {"enum": ["state", "progress", "log", "end"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+    "required": ["event", "data"],
+}
+
+
+@readers.get(
+    "/jobs/{job_id}/events",
+    summary="Follow a job",
+    tags=["output"],
+    response_class=EventSourceResponse,
+    responses=documented(
+        404,
+        answers={
+            200: {
+                "description": "Events of the kinds `state`, `progress` and `log`, each a "
+                "JobEvent; then `end`, when the job has finished",
+                "content": {"text/event-stream": {"schema": _EVENT}},
+            }
+        },
+    ),
+)
+async def events(
+    request: Request,
+    scheduler: Core,
+    job_id: JobId,
+    last_event_id: Annotated[
+        int,
+        Header(
+            ge=0, lt=1 << 63, description="Go on after this event, as browsers do by themselves"
+        ),
+    ] = 0,
+) -> EventSourceResponse:
+    """Send what has happened to the job, then what happens, until it has finished."""
+    caller, streams = caller_of(request).name, request.app.state.streams
+    streams.check(caller)
+    await scheduler.state(job_id)
+
+    async def counted() -> AsyncIterator[ServerSentEvent]:
+        with streams.opened(caller):
+            async for event in _event_stream(scheduler, job_id, last_event_id):
+                yield event
+
+    return EventSourceResponse(counted(), ping=PING_SECONDS, sep="\n")
+
+
+async def _event_stream(
+    scheduler: Scheduler, job_id: int, last: int
+) -> AsyncIterator[ServerSentEvent]:
+    try:
+        async for event in scheduler.events(job_id, last):
+            yield ServerSentEvent(
+                event.model_dump_json(), event=event.kind, id=str(event.id), sep="\n"
+            )
+    except InfrastructureError:
+        return  # without `end`, so that clients come back
+    yield ServerSentEvent("{}", event="end", sep="\n")

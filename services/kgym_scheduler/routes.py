@@ -1,0 +1,39 @@
+"""What the routes share: who may use them, what they take, how they answer."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import BaseModel, TypeAdapter
+
+from kgym_scheduler.auth import needs
+from kgym_scheduler.core import Scheduler
+from kgym_scheduler.strict import StrictRoute
+from kgym_scheduler.tokens import Scope
+
+JobId = Annotated[int, Path(ge=1, lt=1 << 63, description="of the job, from 1")]
+StepNumber = Annotated[int, Path(ge=0, lt=100, description="of the step in its job, from 0")]
+StepQuery = Annotated[int | None, Query(ge=0, lt=100)]
+
+
+def _scheduler(request: Request) -> Scheduler:
+    scheduler: Scheduler = request.app.state.scheduler
+    return scheduler
+
+
+Core = Annotated[Scheduler, Depends(_scheduler)]
+
+
+def router(scope: Scope | None) -> APIRouter:
+    """Return a router for what takes this scope, or none."""
+    dependencies = [needs(scope)] if scope else []
+    return APIRouter(prefix="/v1", route_class=StrictRoute, dependencies=dependencies)
+
+
+def as_json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return the model as it is: it has been validated once."""
+    return Response(model.model_dump_json(), status, headers, "application/json")
+
+
+def as_json_list(adapter: TypeAdapter[list[Any]], models: list[Any]) -> Response:
+    """Return the models as they are."""
+    return Response(adapter.dump_json(models), media_type="application/json")

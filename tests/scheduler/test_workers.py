@@ -1,0 +1,259 @@
+"""Workers as processes, and a scheduler that they reach over HTTP: what happens when parts die."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from kgym.dispatch import HttpDispatch
+from kgym.jobs import JobRequest, JobView
+from kgym.states import State
+from kgym.steps import GitSource
+from kgym_cli.servers import free_port
+from kgym_scheduler.api import create_app
+from kgym_scheduler.core import Scheduler
+from kgym_scheduler.server import serve
+from tests.scheduler.parts import BUILD, WELL, Platform, badly, claim_of, job
+
+pytestmark = pytest.mark.anyio
+
+LEASE = 3.0
+LIMIT = 30
+
+
+def doing(what: str) -> JobRequest:
+    """A build of which the worker process knows what to do."""
+    source = GitSource(url="https://example.org/linux.git", commit=what)
+    return job(BUILD.model_copy(update={"source": source}))
+
+
+@pytest.fixture
+def url(postgresql_url: str) -> str:
+    """The database that has several schedulers and workers on other hosts."""
+    return postgresql_url
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@contextlib.asynccontextmanager
+async def serving(platform: Platform, port: int) -> AsyncIterator[Scheduler]:
+    """A scheduler that others reach at this port."""
+    async with (
+        Scheduler(platform.store(LEASE), platform.bus, platform.storage) as scheduler,
+        serve(create_app(scheduler), port=port),
+    ):
+        yield scheduler
+
+
+class WorkerProcess:
+    """A worker, and what it prints when it begins a step."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def began(self, what: str) -> None:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(LIMIT):
+            while not (line := await self._process.stdout.readline()).startswith(what.encode()):
+                assert line, f"ended before it began {what}"
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(LIMIT):
+            await self._process.communicate()
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+
+@contextlib.asynccontextmanager
+async def worker(port: int, folder: Path, slots: int = 1) -> AsyncIterator[WorkerProcess]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "tests.scheduler.worker_process"),
+        *(f"http://127.0.0.1:{port}", str(folder), str(slots)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    try:
+        yield WorkerProcess(process)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+async def until(scheduler: Scheduler, job_id: int, reached: Callable[[JobView], bool]) -> JobView:
+    async with asyncio.timeout(LIMIT):
+        while not reached(view := await scheduler.job(job_id)):
+            await asyncio.sleep(0.05)
+        return view
+
+
+async def finished(scheduler: Scheduler, job_id: int) -> JobView:
+    return await until(scheduler, job_id, lambda view: view.state.final)
+
+
+async def test_a_lease_that_expires_while_the_worker_still_works(
+    platform: Platform, port: int, tmp_path: Path
+) -> None:
+    async with serving(platform, port) as scheduler, worker(port, tmp_path) as paused:
+        view, _ = await scheduler.submit(doing("nap"))
+        await paused.began("nap")
+        paused.send(signal.SIGSTOP)
+        await until(scheduler, view.id, lambda view: view.state is State.QUEUED)
+        async with worker(port, tmp_path) as other:
+            await other.began("nap")
+            paused.send(signal.SIGCONT)
+            view = await finished(scheduler, view.id)
+        assert (view.state, view.steps[0].attempt) == (State.SUCCEEDED, 2)
+        events = [event async for event in scheduler.events(view.id)]
+    told = [event.data["state"] for event in events if event.kind == "state"]
+    assert told == ["queued", "running", "queued", "running", "succeeded"]
+
+
+async def test_a_result_that_is_sent_twice_counts_once(platform: Platform, port: int) -> None:
+    async with (
+        serving(platform, port) as scheduler,
+        HttpDispatch(f"http://127.0.0.1:{port}") as dispatch,
+    ):
+        view, _ = await scheduler.submit(job())
+        [assignment] = (await dispatch.claim(claim_of())).assignments
+        answers = await asyncio.gather(*(dispatch.finish(assignment.lease, WELL) for _ in range(3)))
+        assert answers == [True] * 3
+        assert await dispatch.finish(assignment.lease, badly("user"))
+        assert (await scheduler.job(view.id)).state is State.SUCCEEDED
+
+
+async def test_a_result_after_an_abort_is_refused(platform: Platform, port: int) -> None:
+    async with (
+        serving(platform, port) as scheduler,
+        HttpDispatch(f"http://127.0.0.1:{port}") as dispatch,
+    ):
+        view, _ = await scheduler.submit(job())
+        [assignment] = (await dispatch.claim(claim_of())).assignments
+        await scheduler.abort(view.id)
+        assert not await dispatch.report(assignment.lease, "late\n", None)
+        assert not await dispatch.finish(assignment.lease, WELL)
+        assert not await dispatch.release(assignment.lease)
+        assert (await scheduler.job(view.id)).state is State.ABORTED
+
+
+async def test_an_abort_reaches_a_worker_that_hears_no_signals_within_two_seconds(
+    platform: Platform, port: int, tmp_path: Path
+) -> None:
+    async with serving(platform, port) as scheduler, worker(port, tmp_path) as process:
+        view, _ = await scheduler.submit(doing("sleep"))
+        await process.began("sleep")
+        await scheduler.abort(view.id)
+        after, _ = await scheduler.submit(doing("quick"))
+        async with asyncio.timeout(4):  # for the slot to become free, and to be used
+            await process.began("quick")
+        await finished(scheduler, after.id)
+
+
+async def test_a_result_waits_for_a_scheduler_that_is_away(
+    platform: Platform, port: int, tmp_path: Path
+) -> None:
+    async with worker(port, tmp_path) as process:
+        async with serving(platform, port) as scheduler:
+            view, _ = await scheduler.submit(doing("nap"))
+            await process.began("nap")
+        await asyncio.sleep(LEASE)  # the step ends meanwhile, and its lease runs out
+        async with serving(platform, port) as scheduler:
+            view = await finished(scheduler, view.id)
+    assert (view.state, view.steps[0].attempt) == (State.SUCCEEDED, 1)
+
+
+async def test_two_schedulers_that_sweep_at_once_expire_a_lease_once(platform: Platform) -> None:
+    one, two = platform.store(LEASE), platform.store(LEASE)
+    for _ in range(20):
+        await one.submit(job())
+    claimed, _ = await one.claim(claim_of(want=20))
+    platform.clock.advance(LEASE + 1)
+    changes = await asyncio.gather(*(store.expire() for store in (one, two, one, two)))
+    expired = [changed.job_id for some in changes for changed in some]
+    assert sorted(expired) == list(range(1, 21))
+    again, _ = await two.claim(claim_of("other", 20))
+    assert {assignment.attempt for assignment in again.assignments} == {2}
+    assert len(claimed.assignments) == len(again.assignments) == 20
+    for store in (one, two):
+        await store.close()
+
+
+async def test_a_poison_job_fails_and_the_others_go_on(
+    platform: Platform, port: int, tmp_path: Path
+) -> None:
+    async with serving(platform, port) as scheduler:
+        poison, _ = await scheduler.submit(doing("poison"))
+        good, _ = await scheduler.submit(doing("quick"))
+
+        async def supervise() -> None:
+            while True:
+                async with worker(port, tmp_path) as process:
+                    await process.ended()
+
+        supervisor = asyncio.create_task(supervise())
+        try:
+            assert (await finished(scheduler, good.id)).state is State.SUCCEEDED
+            view = await finished(scheduler, poison.id)
+        finally:
+            supervisor.cancel()
+            await asyncio.gather(supervisor, return_exceptions=True)
+    failure = view.steps[0].failure
+    assert failure is not None
+    assert (view.state, view.steps[0].attempt) == (State.FAILED, 3)
+    assert (failure.cause, failure.reason) == ("infrastructure", "lease_expired")
+
+
+async def test_a_drained_worker_finishes_what_it_runs_and_ends(
+    platform: Platform, port: int, tmp_path: Path
+) -> None:
+    async with serving(platform, port) as scheduler, worker(port, tmp_path) as process:
+        first, _ = await scheduler.submit(doing("nap"))
+        await process.began("nap")
+        second, _ = await scheduler.submit(doing("quick"))
+        [shown] = await scheduler.workers()
+        assert (await scheduler.drain(shown.id)).state == "draining"
+        assert await process.ended() == 0
+        assert (await scheduler.job(first.id)).state is State.SUCCEEDED
+        assert (await scheduler.job(second.id)).state is State.QUEUED
+        assert await scheduler.workers() == []
+
+
+async def test_a_worker_that_is_told_to_stop_gives_its_steps_back_at_once(
+    platform: Platform, port: int, tmp_path: Path
+) -> None:
+    async with serving(platform, port) as scheduler, worker(port, tmp_path, slots=2) as process:
+        views = [(await scheduler.submit(doing("sleep")))[0] for _ in range(2)]
+        for _ in views:
+            await process.began("sleep")
+        process.send(signal.SIGTERM)
+        async with asyncio.timeout(3):
+            for view in views:
+                await until(scheduler, view.id, lambda view: view.state is State.QUEUED)
+        assert await process.ended() == 0
+        assert list(tmp_path.glob("work-*")) == []
+
+
+async def test_a_killed_worker_is_noticed_by_its_lease(
+    platform: Platform, port: int, tmp_path: Path
+) -> None:
+    async with serving(platform, port) as scheduler:
+        view, _ = await scheduler.submit(doing("nap"))
+        async with worker(port, tmp_path) as process:
+            await process.began("nap")
+            process.send(signal.SIGKILL)
+        async with worker(port, tmp_path):
+            view = await finished(scheduler, view.id)
+    assert (view.state, view.steps[0].attempt) == (State.SUCCEEDED, 2)
