@@ -138,7 +138,7 @@ def test_what_was_given_back_is_done_by_the_next_and_a_kill_leaves_no_process(up
     )
     try:
         until(lambda: sleeps(86_414), START_SECONDS)
-        with Client(str(address.running(up.data))) as client:
+        with Client(address.running(up.data).url) as client:
             (step,) = next(client.jobs()).steps
         assert (step.attempt, step.failure) == (2, None)  # given back, not waited for
     finally:
