@@ -20,6 +20,14 @@ from kgym_cli.servers import PostgreSQL, RabbitMQ, Server
 _numbers = itertools.count()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave what needs one of these servers out of the fast tests."""
+    for item in items:
+        named = {*getattr(item, "fixturenames", ()), *item.name.rpartition("[")[2][:-1].split("-")}
+        if named & {"postgresql", "rabbitmq"}:
+            item.add_marker("slow")
+
+
 def require(*kinds: type[Server]) -> None:
     """Skip the test where one of these servers is not installed."""
     for kind in kinds:

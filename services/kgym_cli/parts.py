@@ -60,7 +60,10 @@ def handlers(kinds: Collection[StepKind], cache: Path) -> dict[StepKind, Handler
     return {kind: makers[kind]() for kind in kinds}
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
+def run(
+    main: Coroutine[Any, Any, None],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
     """Run until it ends by itself, or SIGTERM or SIGINT cancels it: then it cleans up."""
     logs.configure()
 
@@ -72,4 +75,5 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await main
 
-    asyncio.run(cancellable())
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(cancellable())

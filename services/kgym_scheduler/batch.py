@@ -36,6 +36,11 @@ class Batch(Generic[Item, Answer]):
             self._worker = asyncio.create_task(self._run())
         return await future
 
+    async def close(self) -> None:
+        """Wait until no work is under way."""
+        if self._worker is not None:
+            await asyncio.wait([self._worker])
+
     async def _run(self) -> None:
         while self._waiting:
             taken = [self._waiting.popleft() for _ in range(min(LIMIT, len(self._waiting)))]

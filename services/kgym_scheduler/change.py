@@ -13,8 +13,8 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
+from sqlalchemy import BindParameter, and_, bindparam, case, delete, or_, select
 from sqlalchemy import Row as Found
-from sqlalchemy import and_, case, delete, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.errors import InfrastructureError
@@ -198,6 +198,28 @@ class JobChange:
         self.told.append((step.number, step.attempt, step.state, data))
 
 
+# Statements that each attempt needs several times are put together once: it takes longer than to
+# execute them.
+_NAMED: BindParameter[int] = bindparam("jobs", expanding=True)
+_JOBS = (
+    select(jobs.c.id, jobs.c.submitter, jobs.c.state)
+    .where(jobs.c.id.in_(_NAMED))
+    .order_by(jobs.c.id)
+    .with_for_update(key_share=True)
+)
+_COLUMNS = (
+    *("job_id", "id", "number", "kind", "lane", "rank", "state", "attempt", "tries"),
+    *("lease", "lease_until", "not_before", "started_at"),
+)
+_STEPS = (
+    select(
+        *(steps.c[name] for name in _COLUMNS),
+        steps.c.progress.is_not(None),
+        case((steps.c.state == State.QUEUED, steps.c.spec)),
+    )
+    .where(steps.c.job_id.in_(_NAMED))
+    .order_by(steps.c.job_id, steps.c.number)
+)
 _UNLEASED: dict[str, object] = {"lease": None, "lease_until": None, "progress": None}
 
 
@@ -215,14 +237,7 @@ class Changes:
     ) -> "Changes":
         """Lock and read jobs, those that there are."""
         rows = await lock(connection, job_ids)
-        s = steps.c
-        columns = (s.id, s.number, s.kind, s.lane, s.rank, s.state, s.attempt, s.tries)
-        lease = (s.lease, s.lease_until, s.not_before, s.started_at, s.progress.is_not(None))
-        found = await connection.execute(
-            select(s.job_id, *columns, *lease, case((s.state == State.QUEUED, s.spec)))
-            .where(s.job_id.in_([row.id for row in rows]))
-            .order_by(s.job_id, s.number)
-        )
+        found = await connection.execute(_STEPS, {"jobs": [row.id for row in rows]})
         parts = {
             job_id: [_step(*rest) for _, *rest in group]
             for job_id, group in groupby(found.all(), lambda row: row[0])
@@ -325,14 +340,7 @@ async def lock(
     the ids: whoever waits for it reads afterwards what was committed meanwhile,
     and no two wait for each other.
     """
-    j = jobs.c
-    rows = await connection.execute(
-        select(j.id, j.submitter, j.state)
-        .where(j.id.in_(sorted(job_ids)))
-        .order_by(j.id)
-        .with_for_update(key_share=True)
-    )
-    return rows.all()
+    return (await connection.execute(_JOBS, {"jobs": sorted(job_ids)})).all()
 
 
 async def forget_progress(connection: AsyncConnection, places: Sequence[tuple[int, int]]) -> None:

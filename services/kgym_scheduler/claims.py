@@ -8,9 +8,10 @@ import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Row, select, text, union_all
+from sqlalchemy import Integer, Row, Select, bindparam, select, text, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.steps import Failure, StepKind, StepSpec
@@ -21,6 +22,7 @@ from kgym_scheduler.tables import QUEUED, attempts, steps
 from kgym_scheduler.tables import turns as turns_table
 
 CLAIMS_LOCK = 0x6B67796D  # any number that is nobody else's: "kgym"
+_LOCK = text(f"SELECT pg_advisory_xact_lock({CLAIMS_LOCK})")
 
 
 @dataclass(slots=True)
@@ -60,7 +62,7 @@ async def serve(
     changed: dict[int, Changed] = {}
     if wanted and served:
         if connection.dialect.name == "postgresql":
-            await connection.execute(text(f"SELECT pg_advisory_xact_lock({CLAIMS_LOCK})"))
+            await connection.execute(_LOCK)
         candidates = await _candidates(connection, now, served, wanted + 1)
         deal(shares, _in_order(candidates))
         changed = await _lease(connection, now, now + lease, shares, candidates)
@@ -95,19 +97,25 @@ async def _candidates(
     connection: AsyncConnection, now: datetime, served: Iterable[int], limit: int
 ) -> Sequence[Row[*tuple[Any, ...]]]:
     """Return the first steps of each lane, with the turn that was claimed last of their kind."""
+    of = {f"lane{number}": lane for number, lane in enumerate(sorted(served))}
+    found = await connection.execute(_firsts(len(of)), {**of, "now": now, "limit": limit})
+    return found.all()
+
+
+@cache
+def _firsts(lanes: int) -> Select[*tuple[Any, ...]]:
     s, t = steps.c, turns_table.c
     firsts = [
         select(s.id, s.job_id, s.lane, s.kind, s.rank, s.turn)
-        .where(QUEUED, s.lane == lane, s.not_before <= now)
+        .where(QUEUED, s.lane == bindparam(f"lane{number}"), s.not_before <= bindparam("now"))
         .order_by(s.rank, s.turn, s.id)
-        .limit(limit)
+        .limit(bindparam("limit", type_=Integer))
         .subquery()
-        for lane in sorted(served)
+        for number in range(lanes)
     ]
-    all_firsts = union_all(*map(select, firsts)).subquery()
-    f = all_firsts.c
+    f = union_all(*map(select, firsts)).subquery().c
     last = select(t.turn).where(t.submitter == turns.NOBODY, t.kind == f.kind, t.rank == f.rank)
-    return (await connection.execute(select(*f, last.scalar_subquery().label("last")))).all()
+    return select(*f, last.scalar_subquery().label("last"))
 
 
 def _in_order(candidates: Sequence[Row[*tuple[Any, ...]]]) -> list[Row[*tuple[Any, ...]]]:

@@ -41,6 +41,7 @@ from kgym_scheduler.tables import LOCAL
 SWEEP_SECONDS = 1.0
 RING_SECONDS = 10.0
 """How often a bell is rung for steps that wait, whatever was rung before."""
+STOP_SECONDS = 5.0
 POLL_SECONDS = 1.0
 """How long a watcher waits for news of another process before it looks for itself."""
 
@@ -66,7 +67,7 @@ class Scheduler:
         self._alone = alone
         self._helpers: list[asyncio.Task[None]] = []
         self._watchers: dict[int, set[asyncio.Event]] = {}
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     @property
     def database(self) -> Database:
@@ -77,12 +78,13 @@ class Scheduler:
         """Begin to sweep, to ring, and to listen to other schedulers."""
         if self._alone:
             await self._store.orphan()
-        works = (self._sweep(), self._ringer.run(), self.database.listen(self._wake))
-        self._helpers = [asyncio.create_task(work) for work in works]
+        self._sweeping = asyncio.create_task(self._sweep())
+        works = (self._ringer.run(), self.database.listen(self._wake))
+        self._helpers = [self._sweeping, *(asyncio.create_task(work) for work in works)]
 
     def hang_up(self) -> None:
         """End all event streams, and let no new one begin."""
-        self._stopping = True
+        self._stopping.set()
         for watchers in self._watchers.values():
             for news in watchers:
                 news.set()
@@ -90,6 +92,9 @@ class Scheduler:
     async def stop(self) -> None:
         """End event streams, stop sweeping, close the store."""
         self.hang_up()
+        # A sweep ends by itself: SQLite's driver leaves a thread behind a cancelled statement.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._sweeping), STOP_SECONDS)
         for helper in self._helpers:
             helper.cancel()
         await asyncio.gather(*self._helpers, return_exceptions=True)
@@ -147,7 +152,7 @@ class Scheduler:
         """
         with self._watch(job_id) as news:
             while True:
-                if self._stopping:
+                if self._stopping.is_set():
                     raise InfrastructureError("scheduler_stopping", "the scheduler is stopping")
                 news.clear()
                 final, events = await self._store.events(job_id, last)
@@ -262,7 +267,7 @@ class Scheduler:
         clock = asyncio.get_running_loop().time
         grace = 0 if self._alone else self._store.lease.total_seconds()
         expire_from, ring_from = clock() + grace, clock()
-        while True:
+        while not self._stopping.is_set():
             try:
                 self._ringer.ring(await self._store.retried())
                 await self._store.look()
@@ -276,4 +281,5 @@ class Scheduler:
             except (KgymError, OSError) as error:
                 _log.warning("sweep failed, trying again", error=str(error))
                 expire_from = clock() + self._store.lease.total_seconds()
-            await asyncio.sleep(SWEEP_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), SWEEP_SECONDS)

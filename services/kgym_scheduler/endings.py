@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.worker import Ending
@@ -14,6 +14,11 @@ from kgym_scheduler import rules
 from kgym_scheduler.change import Changed, Changes, JobChange, Step
 from kgym_scheduler.tables import attempts, steps
 
+_PLACES = (
+    select(attempts.c.lease, attempts.c.step_id, steps.c.job_id, attempts.c.outcome)
+    .join(steps, steps.c.id == attempts.c.step_id)
+    .where(attempts.c.lease.in_(bindparam("leases", expanding=True)))
+)
 _OUTCOMES = {True: {"succeeded", "failed"}, False: {"released"}}
 
 
@@ -87,10 +92,5 @@ async def _places(
     """Return, by lease, the step it was for, and how the attempt has ended."""
     if not leases:
         return {}
-    a = attempts.c
-    rows = await connection.execute(
-        select(a.lease, a.step_id, steps.c.job_id, a.outcome)
-        .join(steps, steps.c.id == a.step_id)
-        .where(a.lease.in_(leases))
-    )
+    rows = await connection.execute(_PLACES, {"leases": list(leases)})
     return {row.lease: row for row in rows.all()}

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, select, tuple_
+from sqlalchemy import Row, bindparam, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,6 +14,13 @@ from kgym_scheduler.tables import QUEUED, lanes, steps
 
 Place = tuple[str, str]
 """Step kind and needs (JSON)."""
+
+
+# A scalar subquery is a look into the index for each lane; EXISTS may become a join.
+_WAITS = select(steps.c.id).where(QUEUED, steps.c.lane == lanes.c.id).limit(1)
+_BUSY = select(lanes).where(
+    lanes.c.kind.in_(bindparam("kinds", expanding=True)), _WAITS.scalar_subquery().is_not(None)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +62,7 @@ async def numbers(
 
 async def busy(connection: AsyncConnection, kinds: Sequence[StepKind]) -> list[Lane]:
     """Return the lanes of these kinds in which steps wait."""
-    # A scalar subquery is a look into the index for each lane; EXISTS may become a join.
-    waits = select(steps.c.id).where(QUEUED, steps.c.lane == lanes.c.id).limit(1)
-    rows = await connection.execute(
-        select(lanes).where(lanes.c.kind.in_(kinds), waits.scalar_subquery().is_not(None))
-    )
+    rows = await connection.execute(_BUSY, {"kinds": list(kinds)})
     return list(map(_lane, rows.all()))
 
 

@@ -15,7 +15,7 @@ StepNumber = Annotated[int, Path(ge=0, lt=100, description="of the step in its j
 StepQuery = Annotated[int | None, Query(ge=0, lt=100)]
 
 
-def _scheduler(request: Request) -> Scheduler:
+async def _scheduler(request: Request) -> Scheduler:  # a plain function runs in a thread
     scheduler: Scheduler = request.app.state.scheduler
     return scheduler
 

@@ -67,7 +67,9 @@ class Store:
         self._heard: dict[str, tuple[WorkerInfo, datetime]] = {}
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, once what is under way is done."""
+        for batch in (self._submit, self._claim, self._report, self._end):
+            await batch.close()
         await self.database.close()
 
     # --- for users ------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.errors import UserError
@@ -19,6 +19,9 @@ from kgym_scheduler.change import Changed
 from kgym_scheduler.tables import LOCAL, events, facets, jobs, steps
 
 FIRST = after(State.PENDING, Event.ENQUEUE)
+_KEYS = select(jobs.c.id, jobs.c.idempotency_key, jobs.c.body_hash).where(
+    jobs.c.idempotency_key.in_(bindparam("keys", expanding=True))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,7 @@ async def add(
 async def _known(connection: AsyncConnection, keys: Sequence[str]) -> _Known:
     if not keys:
         return {}
-    j = jobs.c
-    found = await connection.execute(
-        select(j.id, j.idempotency_key, j.body_hash).where(j.idempotency_key.in_(keys))
-    )
+    found = await connection.execute(_KEYS, {"keys": list(keys)})
     return {row.idempotency_key: (row.id, row.body_hash) for row in found.all()}
 
 

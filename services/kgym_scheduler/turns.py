@@ -10,27 +10,38 @@ submitter have ten thousand turns, and another's single one comes next.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from sqlalchemy import ColumnElement, case, func, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
-
-from kgym_scheduler.tables import turns
 
 Queue = tuple[str, str, int]
 """Submitter, step kind and rank."""
 NOBODY = ""
+
+# Raises a turn to `floor` if it is lower, then by `by`.
+_RAISE = """
+WITH given AS (SELECT CAST(:submitter AS varchar) AS submitter, CAST(:kind AS varchar) AS kind,
+    CAST(:rank AS smallint) AS rank, CAST(:by AS bigint) AS by)
+INSERT INTO turns (submitter, kind, rank, turn)
+    SELECT submitter, kind, rank, {floor} + by FROM given WHERE true
+ON CONFLICT (submitter, kind, rank) DO UPDATE SET turn = CAST(:by AS bigint) + CASE
+    WHEN turns.turn > excluded.turn - CAST(:by AS bigint) THEN turns.turn
+    ELSE excluded.turn - CAST(:by AS bigint) END
+RETURNING turn
+"""
+_GIVE = text(
+    _RAISE.format(
+        floor="coalesce((SELECT turn - 1 FROM turns AS t"
+        " WHERE t.submitter = '' AND t.kind = given.kind AND t.rank = given.rank), -1)"
+    )
+)
+_CLAIM = text(_RAISE.format(floor="CAST(:turn AS bigint)"))
 
 
 async def give(connection: AsyncConnection, wanted: Sequence[Queue]) -> list[int]:
     """Return a turn for each, in order."""
     numbers: dict[Queue, Iterator[int]] = {}
     for queue, count in sorted(Counter(wanted).items()):
-        _, kind, rank = queue
-        claimed = select(turns.c.turn - 1).where(
-            turns.c.submitter == NOBODY, turns.c.kind == kind, turns.c.rank == rank
-        )
-        floor = func.coalesce(claimed.scalar_subquery(), -1)
-        last = await _raise(connection, queue, floor, count)
+        last = await connection.scalar(_GIVE, _named(queue, count)) or 0
         numbers[queue] = iter(range(last - count + 1, last + 1))
     return [next(numbers[queue]) for queue in wanted]
 
@@ -38,20 +49,9 @@ async def give(connection: AsyncConnection, wanted: Sequence[Queue]) -> list[int
 async def claimed(connection: AsyncConnection, latest: Mapping[tuple[str, int], int]) -> None:
     """Note the highest turns that were claimed, by kind and rank."""
     for (kind, rank), turn in sorted(latest.items()):
-        await _raise(connection, (NOBODY, kind, rank), turn, 0)
+        await connection.execute(_CLAIM, {**_named((NOBODY, kind, rank), 0), "turn": turn})
 
 
-async def _raise(
-    connection: AsyncConnection, queue: Queue, floor: int | ColumnElement[int], by: int
-) -> int:
-    """Raise a turn to `floor` if it is lower, then by `by`; return it."""
+def _named(queue: Queue, by: int) -> dict[str, object]:
     submitter, kind, rank = queue
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    row = {"submitter": submitter, "kind": kind, "rank": rank, "turn": floor + by}
-    statement = insert(turns).values(row)
-    floor = statement.excluded.turn - by
-    raised = statement.on_conflict_do_update(
-        index_elements=["submitter", "kind", "rank"],
-        set_={"turn": case((turns.c.turn > floor, turns.c.turn), else_=floor) + by},
-    )
-    return int((await connection.execute(raised.returning(turns.c.turn))).scalar_one())
+    return {"submitter": submitter, "kind": kind, "rank": rank, "by": by}

@@ -66,13 +66,16 @@ def scheduler(
     needs tokens (`kgym token create`).
     """
     # Its imports take longer than a command that needs none of this.
+    import uvloop  # noqa: PLC0415
+
     from kgym_cli.parts import run  # noqa: PLC0415
     from kgym_scheduler.limits import Limits  # noqa: PLC0415
 
     burst = max(1, int(2 * requests_per_second))
     limits = Limits(requests_per_second, burst, streams, unfinished_jobs)
     where = storage or str(data_folder() / "artifacts")
-    run(_serve(database or database_url(), bus, where, host, port, lease, limits))
+    main = _serve(database or database_url(), bus, where, host, port, lease, limits)
+    run(main, uvloop.new_event_loop)
 
 
 async def _serve(
