@@ -10,7 +10,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -58,6 +58,8 @@ class _Part:
     """A program that is started again when it has died."""
 
     program: Program
+    prepare: Callable[[], None] = lambda: None
+    """What is done before it is started again."""
     deaths: int = 0
     started: float = field(default_factory=time.monotonic)
     due: float | None = None
@@ -74,6 +76,7 @@ class _Part:
             _log.warning("died, starting again", part=self.program.name, said=self.program.tail())
         elif now >= self.due:
             self.due, self.started = None, now
+            self.prepare()
             self.program.spawn()
 
 
@@ -105,6 +108,7 @@ class Distributed:
             "KGYM_DATA": str(data),
             "KGYM_BUS": self.broker.url,
             "KGYM_STORAGE": str(data / "artifacts"),
+            "KGYM_TOKEN": "",  # the user's own is not the workers'
         }
         scheduler_env = {**self.worker_env, "KGYM_DATABASE": self.database.url}
         ports = [port or free_port(host), *(free_port(host) for _ in range(1, schedulers))]
@@ -179,16 +183,25 @@ class Distributed:
             server.spawn()
         for server in (self.database, self.broker):
             server.wait()
-        if token := self._worker_token():
-            self.worker_env["KGYM_TOKEN"] = token
+        self._give_token()
         for program in self.schedulers:
             program.spawn()
         for program, url in zip(self.schedulers, self.urls, strict=True):
             _await_scheduler(program, url)
         for program in self.workers:
             program.spawn()
-        programs = [self.database, self.broker, *self.schedulers, *self.workers]
-        self._parts = [_Part(program) for program in programs]
+        others = [self.database, self.broker, *self.schedulers]
+        self._parts = [_Part(program) for program in others]
+        self._parts += [_Part(program, self._retake_token) for program in self.workers]
+
+    def _give_token(self) -> None:
+        self.worker_env["KGYM_TOKEN"] = self._worker_token() or ""
+
+    def _retake_token(self) -> None:
+        """Give workers a token if they died because the user has made the first one."""
+        if not self.worker_env["KGYM_TOKEN"]:
+            with contextlib.suppress(InfrastructureError):  # the database may be away, too
+                self._give_token()
 
     def _worker_token(self) -> str | None:
         """Return the token that the workers show; None where nobody needs any."""
@@ -212,10 +225,10 @@ class Distributed:
     def _worker(self, number: int, shape: WorkerShape) -> Program:
         name = f"worker-{number}"
         server = self.urls[number % len(self.urls)]
-        env = {**self.worker_env, "KGYM_SERVER": server}
         kinds = ("--kinds", ",".join(shape.kinds), "--slots", str(shape.slots))
         folder = ("--folder", str(self.data / "work" / name))
-        return self._program(name, env, "worker", *kinds, *folder)
+        words = ("worker", "--server", server, *kinds, *folder)
+        return self._program(name, self.worker_env, *words)
 
 
 _KGYM = (sys.executable, "-m", "kgym_cli")
