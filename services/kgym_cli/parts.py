@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
@@ -58,6 +59,16 @@ def handlers(kinds: Collection[StepKind], cache: Path) -> dict[StepKind, Handler
                 "no_handler", f"nothing here does `{kind}` steps (there are: {', '.join(makers)})"
             )
     return {kind: makers[kind]() for kind in kinds}
+
+
+def settle() -> None:
+    """Let the garbage collector pass over what was made so far, and stays until the process ends.
+
+    A scheduler's modules and routes are over a hundred thousand objects; walking through them
+    again and again took two thirds of its time under load.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def run(

@@ -87,7 +87,7 @@ async def _serve(
     lease: float,
     limits: "Limits",
 ) -> None:
-    from kgym_cli.parts import open_bus, open_storage  # noqa: PLC0415
+    from kgym_cli.parts import open_bus, open_storage, settle  # noqa: PLC0415
     from kgym_scheduler.api import create_app  # noqa: PLC0415
     from kgym_scheduler.core import Scheduler  # noqa: PLC0415
     from kgym_scheduler.database import upgrade  # noqa: PLC0415
@@ -100,5 +100,6 @@ async def _serve(
         Scheduler(Store(database, lease), opened, open_storage(storage)) as running,
         serve(create_app(running, limits), host, port) as address,
     ):
+        settle()
         people.print(f"scheduler: {address.url}")
         await asyncio.Event().wait()

@@ -99,7 +99,7 @@ async def _serve(
     from kgym.capabilities import detect  # noqa: PLC0415
     from kgym.dispatch import HttpDispatch  # noqa: PLC0415
     from kgym.worker import Worker  # noqa: PLC0415
-    from kgym_cli.parts import handlers, open_bus, open_storage  # noqa: PLC0415
+    from kgym_cli.parts import handlers, open_bus, open_storage, settle  # noqa: PLC0415
     from kgym_vmmanager.accelerator import best_accelerator  # noqa: PLC0415
 
     cache = data_folder() / "cache"
@@ -111,4 +111,5 @@ async def _serve(
     async with open_bus(bus) as opened, HttpDispatch(server, token) as dispatch:
         one = Worker(dispatch, opened, open_storage(storage), does, folder, slots, capabilities)
         people.print(f"worker {one.info.id}: {', '.join(kinds)}", markup=False)
+        settle()
         await one.serve()
