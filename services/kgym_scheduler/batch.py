@@ -9,8 +9,6 @@ from kgym.errors import InfrastructureError
 
 LIMIT = 200
 """Calls in one transaction."""
-GATHER_SECONDS = 0.008
-"""How long a busy batch waits for company: one transaction of ten calls costs a third of ten."""
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -29,7 +27,6 @@ class Batch(Generic[Item, Answer]):
         self._work = work
         self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
         self._worker: asyncio.Task[None] | None = None
-        self._busy = False
 
     async def __call__(self, item: Item) -> Answer:
         """Return the item's result, or raise its error."""
@@ -46,11 +43,8 @@ class Batch(Generic[Item, Answer]):
 
     async def _run(self) -> None:
         while self._waiting:
-            if self._busy:
-                await asyncio.sleep(GATHER_SECONDS)
             taken = [self._waiting.popleft() for _ in range(min(LIMIT, len(self._waiting)))]
             answers = await self._answers([item for item, _ in taken])
-            self._busy = len(taken) > 1
             for (_, future), answer in zip(taken, answers, strict=True):
                 if future.cancelled():
                     continue

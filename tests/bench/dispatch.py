@@ -53,9 +53,9 @@ DONE = BuildResult(
     seconds={},
 )
 LISTED = 500_000
-SUBMITTERS = 24
+SUBMITTERS = 64
 """Submissions under way at the same time."""
-SLOTS = 24
+SLOTS = 64
 
 SEED = """
 INSERT INTO jobs (state, priority, submitter, created_at, updated_at, tags)
