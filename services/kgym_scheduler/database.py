@@ -76,10 +76,16 @@ class Database:
 
     async def upgrade(self) -> None:
         """Bring the tables to the newest form. Others that try the same meanwhile wait."""
-        async with self.write() as connection:
-            if connection.dialect.name == "postgresql":
-                await connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
-            await connection.run_sync(_upgrade)
+        with _database_errors():
+            async with (
+                self._writer.connect() as connection,
+                _unchecked(connection),
+                connection.begin(),
+            ):
+                if connection.dialect.name == "postgresql":
+                    lock = text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
+                    await connection.execute(lock)
+                await connection.run_sync(_upgrade)
 
     async def listen(self, heard: Callable[[Sequence[int]], None]) -> None:
         """Hand on the ids of the jobs that any scheduler changes, until cancelled.
@@ -107,6 +113,20 @@ async def upgrade(url: str) -> None:
         await database.upgrade()
     finally:
         await database.close()
+
+
+@asynccontextmanager
+async def _unchecked(connection: AsyncConnection) -> AsyncIterator[None]:
+    """Let tables be replaced: SQLite changes most of a column only so, and others point to them."""
+    raw = (await connection.get_raw_connection()).driver_connection
+    sqlite = connection.dialect.name == "sqlite"
+    if sqlite and raw is not None:
+        await raw.execute("PRAGMA foreign_keys = OFF")  # passed over within a transaction
+    try:
+        yield
+    finally:
+        if sqlite and raw is not None:
+            await raw.execute("PRAGMA foreign_keys = ON")
 
 
 def _upgrade(connection: Connection) -> None:

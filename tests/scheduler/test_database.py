@@ -69,9 +69,15 @@ async def test_jobs_from_before_lanes_and_turns_go_on(empty_url: str) -> None:
             text(
                 "INSERT INTO steps (id, job_id, number, kind, state, attempt, tries, not_before,"
                 " publish_at, queued_at, artifacts, spec)"
-                f" VALUES (1, 1, 0, 'build', 'queued', 0, 0, {now}, {now}, {now}, '[]', :spec)"
+                f" VALUES (1, 1, 0, 'build', 'queued', 1, 1, {now}, {now}, {now}, '[]', :spec)"
             ),
             {"spec": BUILD.model_dump_json()},
+        )
+        await connection.execute(
+            text(
+                "INSERT INTO attempts (lease, step_id, number, worker, started_at)"
+                f" VALUES ('abcdef00abcdef00abcdef00abcdef00', 1, 1, 'gone', {now})"
+            )
         )
     await database.upgrade()
     await database.close()
