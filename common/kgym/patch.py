@@ -105,6 +105,12 @@ def _parse(patch: Patch) -> list[PatchedFile]:
     return files
 
 
+_LONGEST = 1000
+"""Bytes of a path; the kernel's longest one has 106."""
+_MOST_MOVED = 1000
+"""Hunks of a patch that are searched for in all of their file."""
+_SHOWN = 200
+"""Lines of a hunk that does not apply that are shown beside the nearest ones."""
 _HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 
 
@@ -142,7 +148,8 @@ def _mode(file: PatchedFile) -> str:
 
 def _safe(name: str, path: str) -> str:
     parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts or ".git" in parts or "\\" in path:
+    odd = "\\" in path or not path.isprintable() or len(path.encode()) > _LONGEST
+    if not parts or path.startswith("/") or ".." in parts or ".git" in parts or odd:
         raise UserError("unsafe_patch", f"{name}: {path!r} is not a path inside the tree")
     return str(PurePosixPath(*parts))
 
@@ -218,6 +225,8 @@ def _apply_hunks(name: str, path: str, file: PatchedFile, text: str, notes: list
             )
         if at != stated:
             notes.append(f"{name}: hunk {number} of {path} applied {at - stated:+d} lines away")
+            if len(notes) > _MOST_MOVED:
+                raise _conflict(name, f"over {_MOST_MOVED} hunks stand elsewhere", path)
         lines[at : at + len(old)] = new
         shift = at + len(new) - (hunk.source_start - (1 if old else 0) + len(old))
         floor = at + len(new)
@@ -228,15 +237,24 @@ def _place(lines: list[str], old: list[str], stated: int, floor: int) -> int | N
     """Return the index at which the old lines stand: as stated, or else at the only place."""
     if floor <= stated <= len(lines) and lines[stated : stated + len(old)] == old:
         return stated
-    if not old:
-        return None
-    last = len(lines) - len(old)
-    places = [
-        at
-        for at in range(floor, last + 1)
-        if lines[at] == old[0] and lines[at : at + len(old)] == old
-    ]
+    places = _places(lines, old, floor)
     return places[0] if len(places) == 1 else None
+
+
+def _places(lines: list[str], old: list[str], floor: int = 0) -> list[int]:
+    """Return the first two places, from `floor` on, at which the old lines stand.
+
+    Searched as text: that takes linear time whatever a hostile patch repeats.
+    """
+    if not old or not all(line.endswith("\n") for line in old[:-1]):
+        return []
+    text, wanted = "\n" + "".join(lines[floor:]), "\n" + "".join(old)
+    if not wanted.endswith("\n"):  # only the last line of a file has no end
+        found = [len(text) - len(wanted)] if text.endswith(wanted) else []
+    else:
+        found = [text.find(wanted)]
+        found.append(text.find(wanted, found[0] + 1))
+    return [floor + text.count("\n", 0, at) for at in found if at >= 0][:2]
 
 
 def _nearest(lines: list[str], old: list[str]) -> str:
@@ -253,9 +271,9 @@ def _nearest(lines: list[str], old: list[str]) -> str:
             best, best_at = window, at
     if best == 0:
         return "none of its lines is in the file"
-    places = sum(lines[at : at + len(old)] == old for at in range(len(lines) - len(old) + 1))
-    if places > 1:
-        return f"its lines stand at {places} places, none of them where it says"
+    if len(_places(lines, old)) > 1:
+        return "its lines stand at several places, none of them where it says"
+    old = old[:_SHOWN]  # difflib takes quadratic time
     found = lines[best_at : best_at + len(old)]
     diff = difflib.unified_diff(
         [line.rstrip("\n") for line in old],

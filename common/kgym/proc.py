@@ -8,9 +8,11 @@ is killed.
 
 import asyncio
 import contextlib
+import functools
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,6 +73,34 @@ def require(program: str) -> str:
     return path
 
 
+@functools.cache
+def privileged() -> bool:
+    """Whether this process has root's rights: in many a container, user 0 has few of them.
+
+    From capabilities(7) and user_namespaces(7): those over files and users and to mount, on the
+    host's own users, not in a user namespace.
+    """
+    status = Path("/proc/self/status").read_text()
+    effective = int(status.partition("\nCapEff:")[2].split()[0], 16)
+    everybody = Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
+    return everybody and all(effective >> capability & 1 for capability in _OF_ROOT)
+
+
+@functools.cache
+def countable() -> bool:
+    """Whether the kernel limits the processes of this user.
+
+    It does not for the host's user 0, whatever that one may or may not do, in whatever user
+    namespace (kernel/fork.c, `copy_process`: INIT_USER is exempt from RLIMIT_NPROC).
+    """
+    argv = ["prlimit", "--nproc=1", "sh", "-c", "true & wait"]
+    return subprocess.run(argv, check=False, capture_output=True, timeout=20).returncode != 0
+
+
+_OF_ROOT = (0, 1, 6, 7, 21)
+"""CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN."""
+
+
 async def run(
     argv: Sequence[str | Path],
     *,
@@ -80,20 +110,23 @@ async def run(
     stdin: bytes | Path = b"",
     on_line: Callable[[bytes], None] | None = None,
     check: bool = True,
+    pass_fds: Sequence[int] = (),
 ) -> Completed:
     """Run a program to its end.
 
     `timeout` is in seconds. `stdin` is what the program reads, or a file that
-    holds it. `on_line` gets each line of the output, without
-    its end, as it comes. With `check`, a status other than 0 raises
-    ProgramFailed, whose details hold the status and the end of the output.
+    holds it. `on_line` gets each line of the output, without its end, as it
+    comes; what it raises kills the program. With `check`, a status other than
+    0 raises ProgramFailed, whose details hold the status and the end of the
+    output. The program inherits the file descriptors `pass_fds`.
     """
     start = time.monotonic()
     if isinstance(stdin, Path):
         with await asyncio.to_thread(stdin.open, "rb") as file:
-            process = await spawn(argv, cwd=cwd, env=env, stdin=file)
+            process = await spawn(argv, cwd=cwd, env=env, stdin=file, pass_fds=pass_fds)
     else:
-        process = await spawn(argv, cwd=cwd, env=env, stdin=asyncio.subprocess.PIPE)
+        pipe = asyncio.subprocess.PIPE
+        process = await spawn(argv, cwd=cwd, env=env, stdin=pipe, pass_fds=pass_fds)
     drained = asyncio.create_task(_drain(process, on_line))
     try:
         async with asyncio.timeout(timeout):
@@ -122,6 +155,7 @@ async def spawn(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdin: int | IO[bytes] = asyncio.subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
 ) -> asyncio.subprocess.Process:
     """Start a program in a process group of its own, stderr joined to stdout; `kill` ends it."""
     program = require(str(argv[0]))
@@ -138,6 +172,7 @@ async def spawn(
             cwd=cwd,
             env=env,
             start_new_session=True,
+            pass_fds=pass_fds,
             limit=LINE_LIMIT,
         )
     except OSError as error:
@@ -170,19 +205,26 @@ async def _drain(
 ) -> bytes:
     assert process.stdout is not None
     kept, rest = bytearray(), b""
-    while chunk := await process.stdout.read(1 << 16):
-        kept += chunk
-        if len(kept) > 2 * KEPT:
-            del kept[:-KEPT]
-        if on_line is not None:
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                on_line(line)
-            if len(rest) > LINE_LIMIT:
-                on_line(rest)
-                rest = b""
-    if on_line is not None and rest:
-        on_line(rest)
+    try:
+        while chunk := await process.stdout.read(1 << 14):
+            kept += chunk
+            if len(kept) > 2 * KEPT:
+                del kept[:-KEPT]
+            if on_line is not None:
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    on_line(line)
+                if len(rest) > LINE_LIMIT:
+                    on_line(rest)
+                    rest = b""
+            await asyncio.sleep(0)  # a program that never stops talking must not stop the loop
+        if on_line is not None and rest:
+            on_line(rest)
+    finally:
+        # With the pipe full and nobody reading, `wait` would wait for ever.
+        transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]
+        if (pipe := transport.get_pipe_transport(1)) is not None:
+            pipe.close()
     return bytes(kept[-KEPT:])
 
 

@@ -7,28 +7,49 @@ namespaces of its own (bubblewrap), on folders that the caller hands in.
 The folders are first mounted, in a private mount namespace, below /mnt: the
 unprivileged program could not walk to a cache in somebody's home. Nothing has
 to be unmounted: the mounts end with the last process of the namespace.
+
+What it may use is limited twice: by hard limits per process, which nothing
+escapes, and by a watch over all its processes and folders (`quota.py`), which
+kills the sandbox and says why.
 """
 
+import asyncio
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kgym import proc
+from kgym import images, proc, quota, seccomp
+from kgym.errors import InfrastructureError
+from kgym.images import Mounted
+from kgym.quota import Limits
 
 NOBODY = 65534
 _STAGE = "/mnt"
+_REMOVE_SECONDS = 600.0
 
-# Arguments: (bind FOLDER | overlay OPTIONS)… -- COMMAND…; the n-th is mounted on /mnt/n.
+# Arguments: (bind FOLDER | HOW OPTIONS)… -- COMMAND…; the n-th is mounted on /mnt/n.
+# Where an image is mounted already, /mnt is prepared, and shared with other sandboxes.
+# fuse-overlayfs loses its parent-death signal where it acts for another user (setfsuid): it must
+# not hold the output open, and dies with its process group.
 _MOUNT_SCRIPT = """set -e
-mount -t tmpfs -o mode=0755,size=1m kgym /mnt
+fuse() {
+    setpriv --pdeathsig=KILL fuse-overlayfs -f -o "$1" /mnt/$n >/dev/null 2>&1 &
+    until mountpoint -q /mnt/$n; do
+        kill -0 $! 2>/dev/null || { echo "$refused; fuse-overlayfs ended" >&2; exit 1; }
+        sleep 0.02
+    done
+}
+[ -d /mnt/image ] || mount -t tmpfs -o mode=0755,size=1m kgym /mnt
 n=0
 while [ "$1" != -- ]; do
-    mkdir /mnt/$n
+    mkdir -p /mnt/$n
     case $1 in
     bind) mount --bind "$2" /mnt/$n ;;
-    overlay) mount -t overlay -o "$2" kgym /mnt/$n ;;
+    overlay) refused=$(mount -t overlay -o "$2" kgym /mnt/$n 2>&1) || fuse "${2%,userxattr}" ;;
+    fuse-overlayfs) fuse "$2" ;;
     esac
     n=$((n + 1))
     shift 2
@@ -37,7 +58,11 @@ shift
 exec "$@"
 """
 
-_LIMITS = ("--core=0", f"--fsize={16 << 30}", "--nproc=8192")
+_MOST_FILE = 16 << 30
+"""Bytes of the largest file; a vmlinux with all its debug information has 1 to 2 GB."""
+_MOST_OPEN = 4096
+_MORE_PROCESSES = 64
+"""By so many the hard limit of processes lies above that of the watch."""
 
 _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -47,11 +72,15 @@ _ENVIRONMENT = {
 }
 
 
+Layer = Path | Mounted
+"""A folder, or an image; at most one image goes into a sandbox."""
+
+
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """A writable view of read-only folders: `lower`, the topmost first; changes go to `upper`."""
+    """A writable view of read-only layers: `lower`, the topmost first; changes go to `upper`."""
 
-    lower: tuple[Path, ...]
+    lower: tuple[Layer, ...]
     folder: Path
 
     @property
@@ -69,7 +98,7 @@ class Overlay:
 def prepare(folder: Path) -> Path:
     """Make a folder that sandboxed programs may write to."""
     folder.mkdir(parents=True, exist_ok=True)
-    if os.geteuid() == 0:
+    if proc.privileged():
         os.chown(folder, NOBODY, NOBODY)
     return folder
 
@@ -87,7 +116,14 @@ class Sandbox:
         writable: Mapping[str, Path] | None = None,
         readonly: Mapping[str, Path] | None = None,
         overlays: Mapping[str, Overlay] | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        self._limits = limits or Limits.of_host()
+        self._folders = [
+            *(writable or {}).values(),
+            *(overlay.folder for overlay in (overlays or {}).values()),
+        ]
+        self._image: Mounted | None = None
         self._mounts: list[str] = []
         self._binds: list[str] = []
         for inside, folder in (readonly or {}).items():
@@ -101,26 +137,81 @@ class Sandbox:
         self,
         argv: Sequence[str],
         *,
-        timeout: float,  # noqa: ASYNC109 - as in proc.run
+        timeout: float | None = None,  # noqa: ASYNC109 - as in proc.run
         cwd: str = "/",
         stdin: bytes | Path = b"",
         on_line: Callable[[bytes], None] | None = None,
         check: bool = True,
         env: Mapping[str, str] | None = None,
     ) -> proc.Completed:
-        """Run a program to its end, as `proc.run` does."""
+        """Run a program to its end, as `proc.run` does; afterwards no process of it is left.
+
+        Raises UserError `sandbox_limit` for one that was killed because it
+        used more than it may; time is one of these limits, unless `timeout` is shorter.
+        Raises InfrastructureError `no_sandbox` where none could be made: then
+        nothing ran.
+        """
         proc.require("bwrap")
-        done = await proc.run(
-            [*self._outside(), *self._inside(cwd, env or {}), *argv],
-            timeout=timeout,
-            stdin=stdin,
-            on_line=on_line,
-            check=False,
-        )
+        if not proc.privileged() and not await asyncio.to_thread(proc.countable):
+            raise InfrastructureError(
+                "no_sandbox",
+                "this worker is the host's root without root's rights: its processes cannot be"
+                " limited, and nothing runs without. Start it as another user, or with the rights",
+            )
+        limit = self._limits.seconds
+        own_limit = timeout is None or limit <= timeout
+        meter = quota.Meter(self._limits.output)
+
+        def counted(line: bytes) -> None:
+            meter(line)
+            if on_line is not None:
+                on_line(line)
+
+        with quota.Status() as status, _file(seccomp.program()) as rules:
+            inside = self._inside(cwd, env or {}, status.fd, rules)
+            program = proc.run(
+                [*self._outside(), *inside, *argv],
+                timeout=limit if timeout is None else min(limit, timeout),
+                # The first process of the sandbox shows the environment that it was started with.
+                env=_ENVIRONMENT,
+                stdin=stdin,
+                on_line=counted,
+                check=False,
+                pass_fds=(status.fd, rules),
+            )
+            try:
+                done = await self._watched(program, status)
+            except proc.ProgramTimedOut:
+                if not own_limit:
+                    raise
+                raise quota.exceeded("time", f"{limit:g} s", "not at its end") from None
+            if not status.ended():
+                raise _not_made(done)
         done = replace(done, argv=tuple(argv))  # the way in is of no use in an error message
         if check:
             done.check()
         return done
+
+    async def _watched(
+        self, program: Coroutine[None, None, proc.Completed], status: quota.Status
+    ) -> proc.Completed:
+        running = asyncio.create_task(program)
+        watches = [
+            asyncio.create_task(quota.watch_processes(self._limits, status, self._folders)),
+            asyncio.create_task(quota.watch_disk(self._limits, status, self._folders)),
+        ]
+        tasks = [running, *watches]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for watch in watches:
+                if watch.done():
+                    watch.result()
+            return await running
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await status.gone()
 
     def _bind(self, how: str, source: str, inside: str) -> None:
         self._binds += [how, source, inside]
@@ -131,25 +222,38 @@ class Sandbox:
 
     def _stage_overlay(self, overlay: Overlay) -> str:
         # By way of /mnt the options hold no path that would need quoting.
-        lower = ":".join(self._stage("bind", str(folder)) for folder in overlay.lower)
+        lower = ":".join(map(self._stage_layer, overlay.lower))
         own = self._stage("bind", str(overlay.folder))
         options = f"lowerdir={lower},upperdir={own}/upper,workdir={own}/work"
-        if os.geteuid() != 0:
+        how = self._image.overlay if self._image else "overlay"
+        if not proc.privileged() and how == "overlay":
             options += ",userxattr"
-        return self._stage("overlay", options)
+        return self._stage(how, options)
+
+    def _stage_layer(self, layer: Layer) -> str:
+        if isinstance(layer, Path):
+            return self._stage("bind", str(layer))
+        self._image = layer
+        return images.PLACE
 
     def _outside(self) -> Iterator[str]:
+        if self._image is not None:
+            yield from self._image.entering
         yield from ("unshare", "--mount", "--propagation", "private")
-        if os.geteuid() != 0:
+        if not proc.privileged() and self._image is None:
             yield from ("--user", "--map-root-user")
         yield from ("sh", "-c", _MOUNT_SCRIPT, "sh", *self._mounts, "--")
-        yield from ("prlimit", *_LIMITS)
-        if os.geteuid() == 0:
+        yield from ("prlimit", "--core=0", f"--fsize={_MOST_FILE}", f"--nofile={_MOST_OPEN}")
+        yield f"--data={self._limits.memory + quota.SLACK}"
+        # Should the host run out of memory all the same, the kernel kills in here first.
+        yield from ("choom", "-n", "1000", "--")
+        if proc.privileged():
             ids = (f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
             yield from ("setpriv", *ids, "--no-new-privs", "--pdeathsig=KILL")
 
-    def _inside(self, cwd: str, env: Mapping[str, str]) -> Iterator[str]:
+    def _inside(self, cwd: str, env: Mapping[str, str], status: int, rules: int) -> Iterator[str]:
         yield from ("bwrap", "--unshare-all", "--unshare-user", "--die-with-parent")
+        yield from ("--disable-userns", "--seccomp", str(rules), "--json-status-fd", str(status))
         yield from ("--uid", str(NOBODY), "--gid", str(NOBODY), "--new-session", "--clearenv")
         for name, value in {**_ENVIRONMENT, **env}.items():
             yield from ("--setenv", name, value)
@@ -162,16 +266,53 @@ class Sandbox:
         yield from ("--ro-bind-try", "/etc/alternatives", "/etc/alternatives")
         yield from ("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache")
         yield from ("--proc", "/proc", "--dev", "/dev")
-        yield from ("--perms", "1777", "--size", str(4 << 30), "--tmpfs", "/tmp")  # noqa: S108
-        yield from (*self._binds, "--chdir", cwd, "--")
+        for folder in ("/tmp", "/dev/shm"):  # noqa: S108 - the sandbox's
+            size = str(self._limits.memory + quota.SLACK)
+            yield from ("--perms", "1777", "--size", size, "--tmpfs", folder)
+        yield from self._binds
+        # Both are in memory, without a limit of size.
+        yield from ("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd, "--")
+        # Counted per user namespace, hence set in this one (since Linux 5.14, 21d1c5e386bc;
+        # before, all sandboxes of a worker share the count).
+        yield from ("prlimit", f"--nproc={self._limits.processes + _MORE_PROCESSES}")
+
+
+def _not_made(done: proc.Completed) -> InfrastructureError:
+    """Return the error of a program that had no status of its own: that of the way in."""
+    if done.returncode < 0:
+        return InfrastructureError("no_sandbox", f"the sandbox was killed ({-done.returncode})")
+    return InfrastructureError(
+        "no_sandbox",
+        "no sandbox can be made here, and nothing runs without: this user, or this container, must"
+        " be allowed to make user and mount namespaces, and to mount overlays in them: "
+        + (" / ".join(done.text.strip().splitlines()[-3:]) or f"status {done.returncode}"),
+    )
+
+
+@contextmanager
+def _file(content: bytes) -> Iterator[int]:
+    """Yield a file descriptor of a file in memory that is read from its start."""
+    fd = os.memfd_create("kgym")
+    try:
+        os.pwrite(fd, content, 0)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder that sandboxed programs wrote to, whatever modes they left."""
-    if os.geteuid() != 0:  # overlayfs leaves a folder of mode 0 in its work folder
-        for parent, names, _ in os.walk(folder):
-            for name in names:
-                path = Path(parent, name)
-                if not path.is_symlink():
-                    path.chmod(0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove a folder that sandboxed programs wrote to, whatever modes and depths they left."""
+    # Not shutil.rmtree: it calls itself as deeply as the folders are nested.
+    commands = [["rm", "-rf"]]
+    if not proc.privileged():  # overlayfs leaves a folder of mode 0 in its work folder
+        commands.insert(0, ["chmod", "-R", "u+rwX"])
+    for command in commands:
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [*command, "--", folder],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_REMOVE_SECONDS,
+            )

@@ -64,7 +64,32 @@ def test_a_hunk_moves_to_the_only_other_place_and_says_so() -> None:
 
 def test_a_hunk_that_could_go_to_two_places_is_refused() -> None:
     error = refusal(hunk("twice.c", "-9,2 +9,2", " y\n-z\n+Z\n"))
-    assert "stand at 2 places" in error.message
+    assert "stand at several places" in error.message
+
+
+def test_many_hunks_that_all_stand_elsewhere_are_refused() -> None:
+    lines = [f"int a{n};\n" for n in range(5000)]
+    hunks = "".join(f"@@ -{n} +{n} @@\n-{lines[2 * n]}+int b;\n" for n in range(1, 2000))
+    patch = Patch(diff=f"--- a/kernel/a.c\n+++ b/kernel/a.c\n{hunks}")
+    error = refusal(patch, {"kernel/a.c": "".join(lines).encode()})
+    assert "over 1000 hunks" in error.message
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("last", ["int b;\n", "int b;\n\\ No newline at end of file\n"])
+def test_lines_that_repeat_take_no_time_to_search(last: str) -> None:
+    many = 100_000
+    header = f"-1,{many + 1} +1,{many + 2}"
+    patch = hunk("kernel/a.c", header, " int a;\n" * many + f"+int c;\n {last}")
+    content = b"int a;\n" * 3 * many
+    assert refusal(patch, {"kernel/a.c": content}).reason == "patch_does_not_apply"
+
+
+def test_a_line_without_an_end_stands_only_at_the_end_of_a_file() -> None:
+    patch = hunk("kernel/a.c", "-9 +9", "-int e;\n\\ No newline at end of file\n+int f;\n")
+    assert refusal(patch).reason == "patch_does_not_apply"
+    tree = {"kernel/a.c": b"int e;\nint d;\nint e;"}
+    assert result(patch, tree) == {"kernel/a.c": b"int e;\nint d;\nint f;\n"}
 
 
 def test_a_hunk_is_never_applied_fuzzily_and_its_nearest_place_is_shown() -> None:

@@ -54,6 +54,31 @@ async def test_of_long_output_the_end_is_kept() -> None:
     assert done.output.endswith(b"end\n")
 
 
+async def test_what_the_reader_of_lines_raises_ends_a_program_that_never_stops_talking() -> None:
+    def refuse(line: bytes) -> None:
+        raise RuntimeError("enough")
+
+    for argv in (["yes"], ["cat", "/dev/zero"]):
+        with pytest.raises(RuntimeError, match="enough"):
+            await proc.run(argv, timeout=10, on_line=refuse)
+
+
+async def test_a_program_that_never_stops_talking_does_not_stop_the_others() -> None:
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.01)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    with pytest.raises(proc.ProgramTimedOut):
+        await proc.run(["yes"], timeout=1, on_line=lambda line: None)
+    ticking.cancel()
+    assert ticks > 5
+
+
 async def test_a_limit_ends_the_whole_process_group() -> None:
     with pytest.raises(proc.ProgramTimedOut):
         await proc.run(["sh", "-c", "sleep 7351.1 & sleep 7351.2"], timeout=0.3)

@@ -1,0 +1,243 @@
+"""A worker under attack: a builder, and whether it still does honest work the same way."""
+
+import asyncio
+import difflib
+import json
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kgym import sandbox
+from kgym.errors import KgymError
+from kgym.quota import Limits
+from kgym.steps import (
+    BuildSpec,
+    CheckSpec,
+    Edit,
+    Kernel,
+    KernelConfig,
+    Patch,
+    PatchCheck,
+    StepSpec,
+    TarballSource,
+)
+from kgym.storage import LocalStorage
+from kgym.worker import Assignment, StepRun
+from kgym_builder.build import Builder
+from kgym_builder.check import Checker
+from kgym_builder.suitecache import SuiteCache
+from tests.conftest import ROOT
+
+SMALL = Limits(
+    memory=512 << 20,
+    processes=100,
+    disk=64 << 20,
+    files=3000,
+    output=2 << 20,
+    seconds=60,
+)
+"""Far below what the attacks would take if nobody stopped them."""
+
+HONEST = Patch(edits=[Edit(file="kernel/fork.c", original="parent + 1", replacement="parent + 2")])
+
+_SCRIPT = "cc -std=gnu11 -o /tmp/attack scripts/attack.c || exit\n"
+_RECIPE = "@objcopy -S $< $@"
+_HOST_PROGRAM = """
+scripts/attack: scripts/attack.c
+\t@$(CC) -std=gnu11 -o $@ $<
+scripts/attacked: scripts/attack
+\t@{run}
+arch/x86/boot/bzImage: scripts/attacked
+"""
+
+
+def added(path: str, text: str) -> str:
+    """Return the diff that adds a file."""
+    lines = text.splitlines()
+    body = "".join(f"+{line}\n" for line in lines)
+    return f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1,{len(lines)} @@\n{body}"
+
+
+def changed(path: str, original: str, replacement: str) -> str:
+    """Return the diff that replaces a text where it first stands in a file of the small tree."""
+    old = (ROOT / "tests" / "fakelinux" / path).read_text()
+    new = old.replace(original, replacement, 1).splitlines(keepends=True)
+    names = (f"a/{path}", f"b/{path}")
+    return "".join(difflib.unified_diff(old.splitlines(keepends=True), new, *names))
+
+
+def hostile(way: str, *names: str, macros: Mapping[str, object] | None = None) -> Patch:
+    """Return the patch that makes the attacks in the given way: one of WAYS."""
+    planted = {"SECRET": "/", "OUTSIDE": "/x", "PORT": 1, "ABSTRACT": "x", "DAEMON": "61"}
+    defines = "".join(
+        f"#define {k} {json.dumps(v)}\n" for k, v in (planted | dict(macros or {})).items()
+    )
+    program = defines + Path(__file__).with_name("attack.c").read_text()
+    script = _SCRIPT + "".join(f"/tmp/attack {name} >&2\n" for name in names)
+    diff = added("scripts/attack.c", program) + added("scripts/attack.sh", script)
+    run = "; ".join(f"scripts/attack {name}" for name in names)
+    file, original, replacement = {
+        "a recipe": ("Makefile", _RECIPE, f"@sh scripts/attack.sh\n\t{_RECIPE}"),
+        "a shell function": ("Makefile", "VERSION", "X := $(shell sh scripts/attack.sh)\nVERSION"),
+        "a host program": ("Makefile", "\n%.o:", _HOST_PROGRAM.format(run=run) + "\n%.o:"),
+        "a Kconfig macro": ("Kconfig", "EXTRA\n", "EXTRA\n$(shell,sh scripts/attack.sh)\n"),
+    }[way]
+    return Patch(diff=diff + changed(file, original, replacement))
+
+
+WAYS = ("a recipe", "a shell function", "a host program", "a Kconfig macro")
+"""How a patch runs a program at build time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suffered:
+    """What is known after an attack: the build's log, and the error in which the step ended."""
+
+    log: str
+    error: KgymError | None
+
+
+class Victim:
+    """A worker's builder, what it keeps in its folder, and what it shares with other workers."""
+
+    def __init__(self, folder: Path, build: BuildSpec) -> None:
+        self.folder = folder
+        self.build = build
+        self.kernels: list[str] = []
+        """The hashes of honest work before any attack."""
+
+    async def builds(
+        self, *patches: Patch, limits: Limits = SMALL, cache: str = "cache"
+    ) -> tuple[Suffered, str]:
+        """Build with the patches; return also the hash of vmlinux, if there is one."""
+        suite = SuiteCache(self.folder / cache, ROOT / "configs" / "backports", limits)
+        spec = self.build.model_copy(update={"patches": list(patches)})
+        storage = LocalStorage(self.folder / "storage")
+        run = _attempt(spec, self.folder / "work", storage)
+        error = None
+        try:
+            result = await Builder(suite)(run)
+            assert not result.memoised
+            assert result.tree_cached or not self.kernels
+        except KgymError as caught:
+            error = caught
+        found = {one.name: one for one in run.artifacts}
+        log = self.folder / "storage" / found["build.log"].key if "build.log" in found else None
+        text = log.read_text(errors="replace") if log else ""
+        sandbox.remove(run.folder)  # as the worker does
+        assert not run.folder.exists()
+        return Suffered(text, error), found["vmlinux"].sha256 if "vmlinux" in found else ""
+
+    async def suffers(self, patch: Patch, limits: Limits = SMALL) -> Suffered:
+        """Build with a hostile patch."""
+        return (await self.builds(patch, limits=limits))[0]
+
+    async def works(self) -> list[str]:
+        """Return the hashes of an unpatched kernel, and of a patched one of another worker."""
+        if not self.kernels:
+            await self.builds()
+        await LocalStorage(self.folder / "storage").remove("memo")  # all is to be done anew
+        other = "cache of another worker"
+        (_, unpatched), (_, patched) = await asyncio.gather(
+            self.builds(), self.builds(HONEST, cache=other)
+        )
+        sandbox.remove(self.folder / other)
+        return [unpatched, patched]
+
+    async def check(
+        self, *patches: Patch, base: Sequence[Patch] = (), limits: Limits = SMALL
+    ) -> list[PatchCheck]:
+        """Check the patches, in one step; nothing is answered from what was found out before."""
+        suite = SuiteCache(self.folder / "cache", ROOT / "configs" / "backports", limits)
+        kernel = self.build.model_dump(include=set(Kernel.model_fields))
+        kernel["cache"] = "fresh"
+        spec = CheckSpec(**kernel, base=list(base), patches=list(patches))
+        storage = LocalStorage(self.folder / "storage")
+        run = _attempt(spec, self.folder / "work", storage)
+        try:
+            return (await Checker(suite, self.folder / "cache")(run)).patches
+        finally:
+            sandbox.remove(run.folder)
+            assert not run.folder.exists()
+
+
+def _attempt(spec: StepSpec, folder: Path, storage: LocalStorage) -> StepRun:
+    lease = uuid.uuid4()
+    assignment = Assignment(
+        step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec, inputs={}
+    )
+    (folder / lease.hex).mkdir(parents=True)
+    return StepRun(assignment, folder / lease.hex, storage)
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory, fake_source: TarballSource) -> Victim:
+    """The worker that all attacks of a file hit, one after the other."""
+    config = KernelConfig(base="allnoconfig", fragments=["CONFIG_BASE=y\n"])
+    build = BuildSpec(source=fake_source, config=config)
+    return Victim(tmp_path_factory.mktemp("worker"), build)
+
+
+@pytest.fixture
+async def victim(worker: Victim) -> AsyncIterator[Victim]:
+    """A worker that has to do the same honest work after an attack as before it."""
+    if not worker.kernels:
+        worker.kernels = await worker.works()
+        assert len({*worker.kernels, ""}) == 3
+    yield worker
+    assert await worker.works() == worker.kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """What waits on the worker's host for an intruder."""
+
+    words: str
+    outside: Path
+    listeners: tuple[socket.socket, ...]
+    macros: dict[str, object]
+
+    def visited(self) -> bool:
+        """Tell whether somebody connected."""
+        for listener in self.listeners:
+            try:
+                listener.accept()
+            except BlockingIOError:
+                continue
+            return True
+        return False
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Planted]:
+    words = f"secret-{os.getpid()}-{os.urandom(8).hex()}"
+    home = tmp_path / "home"
+    home.mkdir(mode=0o755)
+    secret = home / ".netrc"
+    secret.write_text(words)
+    monkeypatch.setenv("KGYM_TOKEN", words)
+    monkeypatch.setenv("HOME", str(home))
+    outside = home / "pwned"
+    name = f"kgym-{words[-8:]}"
+    with (
+        secret.open() as file,
+        socket.create_server(("127.0.0.1", 0)) as internet,
+        socket.socket(socket.AF_UNIX) as local,
+    ):
+        os.set_inheritable(file.fileno(), True)
+        local.bind(f"\0{name}")
+        local.listen()
+        for listener in (internet, local):
+            listener.setblocking(False)
+        macros: dict[str, object] = {
+            "SECRET": str(secret),
+            "OUTSIDE": str(outside),
+            "PORT": internet.getsockname()[1],
+            "ABSTRACT": name,
+        }
+        yield Planted(words, outside, (internet, local), macros)
