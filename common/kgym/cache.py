@@ -23,9 +23,11 @@ from pathlib import Path
 from kgym import sandbox
 
 Make = Callable[[Path], Awaitable[None]]
+Check = Callable[[Path, bool], bool]
+"""Whether the content of an entry is right: at a glance, or with True, whatever that costs."""
 _POLL_SECONDS = 0.05
 _TRUST_SECONDS = 600.0
-"""How long a check counts: one of a kernel source takes a second, a patched build ten."""
+"""How long a fingerprint counts: that of a kernel source takes a second, a patched build ten."""
 
 
 @contextlib.asynccontextmanager
@@ -43,11 +45,16 @@ async def locked(path: Path) -> AsyncIterator[None]:
 
 
 class FolderCache:
-    """Entries `root/KEY`, each a folder that `make` filled once."""
+    """Entries `root/KEY`, each a folder that `make` filled once.
 
-    def __init__(self, root: Path) -> None:
+    `check` looks at what the fingerprint does not cover.
+    """
+
+    def __init__(self, root: Path, check: Check = lambda _folder, _thorough: True) -> None:
         self._root = root
+        self._check = check
         self._checked: dict[str, float] = {}
+        self._doubted: set[str] = set()
 
     async def get(
         self, key: str, make: Make, *, fresh: bool = False, held: ExitStack | None = None
@@ -74,16 +81,38 @@ class FolderCache:
             finally:
                 await asyncio.to_thread(sandbox.remove, part)
             self._checked[key] = time.monotonic()
+            self._doubted.discard(key)
             return folder, False
+
+    def doubt(self, key: str) -> None:
+        """Check the entry thoroughly when it is next taken: it could not be read."""
+        self._checked.pop(key, None)
+        self._doubted.add(key)
+
+    def trim(self, budget: int) -> list[str]:
+        """Remove the least recently used entries that nobody uses, to keep to `budget` bytes."""
+        locks = self._root.glob(".*.lock")
+        found = [_entry(self._root, lock.name[1 : -len(".lock")]) for lock in locks]
+        total = sum(entry.size for entry in found)
+        gone = []
+        for entry in sorted(found, key=lambda entry: entry.used_at):
+            if total > budget and entry.size and entry.remove():
+                total -= entry.size
+                gone.append(entry.key)
+        return gone
 
     async def _intact(self, key: str) -> bool:
         folder, now = self._root / key, time.monotonic()
-        if folder.exists() and now < self._checked.get(key, -_TRUST_SECONDS) + _TRUST_SECONDS:
-            return True
-        intact = await asyncio.to_thread(_intact, folder)
-        if intact:
+        if not folder.exists():
+            return False
+        if now >= self._checked.get(key, -_TRUST_SECONDS) + _TRUST_SECONDS:
+            if not await asyncio.to_thread(_intact, folder):
+                return False
             self._checked[key] = now
-        return intact
+        if not await asyncio.to_thread(self._check, folder, key in self._doubted):
+            return False
+        self._doubted.discard(key)
+        return True
 
 
 @contextlib.contextmanager

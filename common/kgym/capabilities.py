@@ -10,7 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
-from kgym.steps import BuildSpec, StepSpec, Strict
+from kgym.steps import Kernel, StepSpec, Strict
 
 
 class Capabilities(Strict):
@@ -36,7 +36,7 @@ class Needs(Strict):
 
 def needs(spec: StepSpec) -> Needs:
     """Return what the step needs: all kernels here are built for x86_64."""
-    if isinstance(spec, BuildSpec):
+    if isinstance(spec, Kernel):
         return Needs(architecture="x86_64", compiler=spec.compiler)
     return Needs(architecture="x86_64", cores=spec.vm.cpus, memory=_class(spec.vm.memory))
 

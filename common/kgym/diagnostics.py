@@ -5,6 +5,9 @@ from collections.abc import Iterable
 
 from kgym.steps import Diagnostic
 
+_LONGEST = 4000
+"""Characters of a line that are looked at; beyond, a hostile one could take hours to match."""
+
 # gcc and clang: FILE:LINE:COLUMN: SEVERITY: MESSAGE; the assembler leaves the column out.
 _COMPILER = re.compile(
     r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:(?P<column>\d+):)? "
@@ -27,7 +30,7 @@ def parse(lines: Iterable[str]) -> list[Diagnostic]:
     """Return the errors and warnings among the lines, each once, in order."""
     found: dict[Diagnostic, None] = {}
     for line in lines:
-        if diagnostic := _read(line.rstrip()):
+        if diagnostic := _read(line[:_LONGEST].rstrip()):
             found[diagnostic] = None
     return list(found)
 

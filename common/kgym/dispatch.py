@@ -58,6 +58,14 @@ class ReleaseCall(Strict):
     lease: UUID
 
 
+class HoldCall(Strict):
+    """`Dispatch.hold`."""
+
+    call: Literal["hold"] = "hold"
+    lease: UUID
+    name: str = Field(min_length=1, max_length=200)
+
+
 class LeaveCall(Strict):
     """`Dispatch.leave`."""
 
@@ -66,7 +74,8 @@ class LeaveCall(Strict):
 
 
 WorkerCall = Annotated[
-    ClaimCall | ReportCall | FinishCall | ReleaseCall | LeaveCall, Field(discriminator="call")
+    ClaimCall | ReportCall | FinishCall | ReleaseCall | HoldCall | LeaveCall,
+    Field(discriminator="call"),
 ]
 Answer = Claimed | bool
 
@@ -121,6 +130,10 @@ class HttpDispatch:
     async def release(self, lease: UUID) -> bool:
         """Give the step back unfinished; False if the lease is stale."""
         return _as(bool, await self._call(ReleaseCall(lease=lease)))
+
+    async def hold(self, lease: UUID, name: str) -> bool:
+        """Let the attempt hold a name; False if another's holds it, or the lease is stale."""
+        return _as(bool, await self._call(HoldCall(lease=lease, name=name)))
 
     async def leave(self, worker: str) -> None:
         """Say that the worker has ended."""

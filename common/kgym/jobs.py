@@ -12,7 +12,7 @@ from kgym.steps import Failure, ReproduceSpec, StepKind, StepRef, StepResult, St
 Tag = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:=/@+-]+$")]
 Tags = Annotated[list[Tag], Field(max_length=50)]
 
-KINDS = (StepKind.BUILD, StepKind.REPRODUCE)
+KINDS = (StepKind.BUILD, StepKind.CHECK, StepKind.REPRODUCE)
 """The step kinds that a worker exists for."""
 
 

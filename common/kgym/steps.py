@@ -105,20 +105,30 @@ class Patch(Strict):
         return self
 
 
-# --- build --------------------------------------------------------------------------------
+# --- the kernel that changes are tried on -------------------------------------------------
 
 
-class BuildSpec(Strict):
-    """Build a kernel: source, backports, then `patches` in order."""
+class Kernel(Strict):
+    """An unpatched kernel: its SuiteCache entry is made once, by whoever needs it first."""
 
-    kind: Literal[StepKind.BUILD] = StepKind.BUILD
     source: KernelSource
     config: KernelConfig
     compiler: Compiler = "gcc"
-    patches: list[Patch] = []
-    cache: Literal["use", "refresh"] = Field(
-        "use", description="`refresh` builds the unpatched tree anew and replaces the cached one"
+    cache: Literal["use", "fresh", "refresh"] = Field(
+        "use",
+        description="`fresh` does the step again even where its result is known already; "
+        "`refresh` builds the SuiteCache entry anew as well",
     )
+
+
+# --- build --------------------------------------------------------------------------------
+
+
+class BuildSpec(Kernel):
+    """Build a kernel: source, backports, then `patches` in order."""
+
+    kind: Literal[StepKind.BUILD] = StepKind.BUILD
+    patches: list[Patch] = []
     objects: int | None = Field(
         None, gt=0, description="objects of a full build, where known, for the progress"
     )
@@ -149,13 +159,101 @@ class BuildResult(Strict):
     source_identity: str = Field(description="e.g. `package:linux-source-6.1=6.1.192-1`")
     kernel_release: str
     compiler_version: str
-    tree: str = Field(description="identity of the unpatched, compiled tree that was used")
-    tree_cached: bool = Field(description="whether that tree was there already")
+    tree: str = Field(description="the SuiteCache entry that was used")
+    tree_cached: bool = Field(description="whether that entry was there already")
+    memoised: bool = Field(False, description="whether the same was built before: a copy of that")
+    shortcut: bool = Field(False, description="whether saved commands did what make would have")
     backports: list[str]
     dropped_symbols: list[DroppedSymbol]
     objects_compiled: int
     warnings: list[Diagnostic]
     seconds: dict[str, float] = Field(description="by stage: source, config, tree, patch, make, …")
+
+
+# --- check --------------------------------------------------------------------------------
+
+
+class CheckSpec(Kernel):
+    """Try many patches, each alone: does it apply, does it compile, what does it change?"""
+
+    kind: Literal[StepKind.CHECK] = StepKind.CHECK
+    base: list[Patch] = Field(
+        [], description="applied before each of `patches`, as the change that brings a bug back"
+    )
+    patches: list[Patch] = Field(min_length=1, max_length=1000)
+    dependents: int = Field(
+        100, ge=1, le=100_000, description="objects to compile for a file that others include"
+    )
+
+
+class FileOutcome(StrEnum):
+    """What became of one file that a patch changes."""
+
+    COMPILES = "compiles"
+    NOT_BUILT = "not_built"
+    """The config compiles neither it nor anything that includes it."""
+    DOES_NOT_COMPILE = "does_not_compile"
+    OVER_LIMIT = "over_limit"
+    """A limit of time, memory or disk, or an unreadable tree, ended it: neither yes nor no."""
+
+
+class PatchOutcome(StrEnum):
+    """What became of a patch: the worst of its files that are code, in this order."""
+
+    COMPILES = "compiles"
+    NOT_BUILT = "not_built"
+    OVER_LIMIT = "over_limit"
+    DOES_NOT_COMPILE = "does_not_compile"
+    DOES_NOT_APPLY = "does_not_apply"
+
+
+class FileCheck(Strict):
+    """One file that a patch changes."""
+
+    path: str
+    outcome: FileOutcome
+    objects: int = Field(description="compiled because of it")
+    dependents: int = Field(description="objects of this config that depend on it")
+
+
+class FunctionCheck(Strict):
+    """One function that a patch changes; null where it is not compiled, inlined or not there."""
+
+    file: str
+    name: str
+    instructions_before: int | None
+    instructions_after: int | None
+
+
+class PatchCheck(Strict):
+    """What is known of one patch."""
+
+    name: str
+    outcome: PatchOutcome
+    reason: str = Field("", description="the first error, or which hunk does not apply and why")
+    details: dict[str, object] = Field({}, description="of a patch that does not apply")
+    files: list[FileCheck] = []
+    functions: list[FunctionCheck] = []
+    diagnostics: list[Diagnostic] = Field([], description="errors, and the warnings it adds")
+    output: str = Field("", description="the compiler's own words, cut to 16 KiB")
+    through_make: bool = Field(False, description="whether it changes what only make can follow")
+    memoised: bool = Field(False, description="whether this was found out by an earlier check")
+    seconds: float
+
+
+class CheckResult(Strict):
+    """What became of the patches, in the order of the spec."""
+
+    kind: Literal[StepKind.CHECK] = StepKind.CHECK
+    source_identity: str
+    kernel_release: str
+    compiler_version: str
+    tree: str = Field(description="the SuiteCache entry that was used")
+    tree_cached: bool = Field(description="whether that entry was there already")
+    patches: list[PatchCheck]
+    seconds: dict[str, float] = Field(
+        description="by stage: identify, memo, tree, base, read, patches"
+    )
 
 
 # --- reproduce ----------------------------------------------------------------------------
@@ -257,8 +355,8 @@ class ReproduceResult(Strict):
     seconds: dict[str, float]
 
 
-StepSpec = Annotated[BuildSpec | ReproduceSpec, Field(discriminator="kind")]
-StepResult = Annotated[BuildResult | ReproduceResult, Field(discriminator="kind")]
+StepSpec = Annotated[BuildSpec | CheckSpec | ReproduceSpec, Field(discriminator="kind")]
+StepResult = Annotated[BuildResult | CheckResult | ReproduceResult, Field(discriminator="kind")]
 
 
 class Failure(Strict):

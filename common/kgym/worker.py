@@ -130,6 +130,13 @@ class Dispatch(Protocol):
         """Give the step back unfinished; the attempt does not count."""
         ...
 
+    async def hold(self, lease: uuid.UUID, name: str) -> bool:
+        """Let the attempt hold a name until it ends; False if another's holds it, or it is stale.
+
+        Who holds it already holds it still.
+        """
+        ...
+
     async def leave(self, worker: str) -> None:
         """Say that the worker has ended."""
         ...
@@ -142,6 +149,7 @@ class StepRun:
     assignment: Assignment
     folder: Path
     storage: Storage
+    dispatch: Dispatch | None = None
     artifacts: list[Artifact] = field(default_factory=list)
     _unsent: list[str] = field(default_factory=list)
     _progress: Progress | None = None
@@ -158,10 +166,18 @@ class StepRun:
         """Say how far the step is; the latest word counts."""
         self._progress = Progress(stage=stage, done=done, total=total, unit=unit)
 
-    async def keep(self, path: Path, name: str | None = None) -> None:
-        """Store the file as an artifact of the step."""
-        key = f"steps/{self.assignment.step_id}/{self.assignment.lease.hex}/{name or path.name}"
-        self.artifacts.append(await self.storage.put(key, path))
+    async def keep(self, path: Path, name: str | None = None, *, move: bool = False) -> None:
+        """Store the file as an artifact of the step; with `move`, it may be gone afterwards."""
+        key = self.key(name or path.name)
+        self.artifacts.append(await self.storage.put(key, path, move=move))
+
+    def key(self, name: str) -> str:
+        """Return where an artifact of the step is stored."""
+        return f"steps/{self.assignment.step_id}/{self.assignment.lease.hex}/{name}"
+
+    async def hold(self, name: str) -> bool:
+        """Hold a name until the attempt ends; False while another attempt holds it."""
+        return self.dispatch is None or await self.dispatch.hold(self.assignment.lease, name)
 
     def take_news(self) -> tuple[str, Progress | None]:
         """Return log and progress since the last call."""
@@ -336,7 +352,8 @@ class Worker:
         await asyncio.to_thread(sandbox.remove, self._folder)
 
     async def _attempt(self, assignment: Assignment) -> None:
-        run = StepRun(assignment, self._folder / assignment.lease.hex, self._storage)
+        folder = self._folder / assignment.lease.hex
+        run = StepRun(assignment, folder, self._storage, self._dispatch)
         run.folder.mkdir()
         _log.info("attempt begins", kind=assignment.spec.kind)
         work = asyncio.create_task(self._work(run))

@@ -226,6 +226,10 @@ class Scheduler:
         """Give the step back unfinished; False if the lease is stale."""
         return self._announce(await self._store.release(lease))
 
+    async def hold(self, lease: UUID, name: str) -> bool:
+        """Let the attempt hold a name until it ends (see `Store.hold`)."""
+        return await self._store.hold(lease, name)
+
     async def leave(self, worker: str) -> None:
         """Forget a worker that has ended."""
         await self._store.leave(worker)

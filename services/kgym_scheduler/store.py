@@ -29,7 +29,18 @@ from kgym.jobs import (
 from kgym.states import State
 from kgym.steps import StepKind
 from kgym.worker import BEAT_SECONDS, LEASE_SECONDS, Claim, Claimed, Ending, WorkerInfo
-from kgym_scheduler import claims, endings, fleet, lanes, queries, reports, rules, submission, views
+from kgym_scheduler import (
+    claims,
+    endings,
+    fleet,
+    holds,
+    lanes,
+    queries,
+    reports,
+    rules,
+    submission,
+    views,
+)
 from kgym_scheduler.batch import Batch
 from kgym_scheduler.change import Changed, Changes
 from kgym_scheduler.database import Database
@@ -269,6 +280,11 @@ class Store:
     async def release(self, lease: uuid.UUID) -> Changed | None:
         """Queue the step again without counting the attempt; None if the lease is stale."""
         return await self._end(End(lease, None))
+
+    async def hold(self, lease: uuid.UUID, name: str) -> bool:
+        """Let the attempt hold a name until it ends; False if another's does, or it is stale."""
+        async with self.database.write() as connection:
+            return await holds.take(connection, lease, name)
 
     async def leave(self, worker_id: str) -> None:
         """Forget a worker that has ended."""

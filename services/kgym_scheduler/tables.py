@@ -189,6 +189,14 @@ attempts = Table(
     UniqueConstraint("step_id", "number"),
 )
 
+holds = Table(
+    "holds",
+    metadata,
+    # what an attempt does that others shall not do at the same time; free when it has ended
+    Column("name", String(200), primary_key=True),
+    Column("lease", Uuid, nullable=False),
+)
+
 events = Table(
     "events",
     metadata,

@@ -11,6 +11,7 @@ from kgym.dispatch import (
     Calls,
     ClaimCall,
     FinishCall,
+    HoldCall,
     LeaveCall,
     ReleaseCall,
     ReportCall,
@@ -27,7 +28,7 @@ router = APIRouter(prefix="/v1", route_class=StrictRoute, dependencies=[needs(Sc
 
 @router.post(
     "/worker/calls",
-    summary="Claim, report, finish, release",
+    summary="Claim, report, finish, release, hold",
     tags=["workers"],
     response_model=Answers,
     responses=documented(413, 415),
@@ -49,6 +50,8 @@ async def _answer(scheduler: Scheduler, call: WorkerCall) -> Answer:
             return await scheduler.finish(call.lease, call.ending)
         case ReleaseCall():
             return await scheduler.release(call.lease)
+        case HoldCall():
+            return await scheduler.hold(call.lease, call.name)
         case LeaveCall():
             await scheduler.leave(call.worker)
             return True

@@ -129,3 +129,34 @@ async def test_a_fresh_entry_replaces_one_that_is_intact(tmp_path: Path) -> None
     await cache.get("key", make)
     _, there = await cache.get("key", make, fresh=True)
     assert (there, make.calls) == (False, 2)
+
+
+async def test_a_cache_is_trimmed_to_its_budget_least_recently_used_first(tmp_path: Path) -> None:
+    cache = FolderCache(tmp_path)
+    for number, key in enumerate(("a", "b", "c")):
+        with ExitStack() as held:
+            await cache.get(key, Maker(), held=held)
+        os.utime(tmp_path / f".{key}.use", (number, number))
+    size = entries(tmp_path.parent)[0].size
+    with ExitStack() as held:
+        await cache.get("a", Maker(), held=held)
+        os.utime(tmp_path / ".a.use", (0, 0))
+        assert cache.trim(2 * size) == ["b"]
+    assert cache.trim(2 * size) == []
+
+
+async def test_an_entry_that_could_not_be_read_is_checked_thoroughly_next_time(
+    tmp_path: Path,
+) -> None:
+    asked = []
+
+    def check(folder: Path, thorough: bool) -> bool:
+        asked.append((folder.name, thorough))
+        return not thorough
+
+    make, cache = Maker(), FolderCache(tmp_path, check)
+    await cache.get("key", make)
+    assert (await cache.get("key", make))[1]
+    cache.doubt("key")
+    assert not (await cache.get("key", make))[1]
+    assert asked == [("key", False), ("key", True)]

@@ -1,6 +1,8 @@
 """Artifacts appear whole or not at all."""
 
 import hashlib
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,34 @@ async def test_a_key_that_leaves_the_folder_is_refused(
 async def test_what_is_not_stored_is_named(storage: LocalStorage, tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="no steps/9/x"):
         await storage.get("steps/9/x", tmp_path / "x")
+
+
+async def test_a_file_that_is_given_away_is_moved(storage: LocalStorage, file: Path) -> None:
+    data = file.read_bytes()
+    artifact = await storage.put("steps/1/vmlinux", file, move=True)
+    assert not file.exists()
+    assert artifact.sha256 == hashlib.sha256(data).hexdigest()
+    assert (storage.root / "steps/1/vmlinux").read_bytes() == data
+
+
+async def test_a_copy_stays_when_the_first_is_removed(storage: LocalStorage, file: Path) -> None:
+    await storage.put("steps/1/vmlinux", file)
+    await storage.copy("steps/1/vmlinux", "steps/2/vmlinux")
+    await storage.remove("steps/1")
+    assert (storage.root / "steps/2/vmlinux").read_bytes() == file.read_bytes()
+
+
+async def test_what_is_not_stored_cannot_be_copied(storage: LocalStorage) -> None:
+    with pytest.raises(InfrastructureError) as caught:
+        await storage.copy("steps/1/vmlinux", "steps/2/vmlinux")
+    assert caught.value.reason == "artifact_missing"
+    assert not list(storage.root.rglob("*vmlinux*"))
+
+
+async def test_folders_have_the_age_of_their_newest_file(storage: LocalStorage, file: Path) -> None:
+    for number, ago in ((1, 1000), (2, 10)):
+        await storage.put(f"suitecache/a/{number}", file)
+        at = time.time() - ago
+        os.utime(storage.root / f"suitecache/a/{number}", (at, at))
+    ages = await storage.ages("suitecache", 1)
+    assert ages == {"suitecache/a": pytest.approx(10, abs=5)}
