@@ -1,34 +1,25 @@
-"""The `build` step: source, backports, config, patches, make; kernel and logs as artifacts.
+"""The `build` step: patches on a kernel of SuiteCache; kernel and logs as artifacts."""
 
-The unpatched tree is built once per identity and kept as a layer over its
-source; a patched build is an overlay of both, in which make compiles what the
-patches touched.
-"""
-
-import hashlib
-import json
-import shutil
+import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 from kgym import diagnostics
-from kgym import patch as patching
-from kgym.cache import FolderCache
-from kgym.errors import UserError
+from kgym.errors import InfrastructureError, UserError
 from kgym.patch import Change
-from kgym.steps import BuildResult, BuildSpec, DroppedSymbol, Patch
+from kgym.steps import BuildResult, BuildSpec
 from kgym.worker import StepRun
-from kgym_builder import backports
-from kgym_builder.kbuild import Kbuild, Output, Toolchain, kernel_version, toolchain
-from kgym_builder.sources import Source, Sources
+from kgym_builder import entries, memo, shortcut
+from kgym_builder.entries import Entry
+from kgym_builder.kbuild import UNREADABLE, Kbuild, Output
+from kgym_builder.objectindex import Index
+from kgym_builder.patches import changes
+from kgym_builder.suitecache import SuiteCache
 from kgym_builder.tree import Tree
 
 LAYOUT = 1
-"""Version of what a cached tree holds; part of its identity."""
-
+"""Version of what a build leaves; part of its memo's key."""
 ARTIFACTS = (
     "arch/x86/boot/bzImage",
     "vmlinux",
@@ -36,40 +27,21 @@ ARTIFACTS = (
     ".config",
     "compile_commands.json",
 )
-_RELEASE = "include/config/kernel.release"
-_COMMANDS_SCRIPT = """
-for script in scripts/clang-tools/gen_compile_commands.py scripts/gen_compile_commands.py; do
-    [ -f $script ] && exec python3 $script
-done
-:
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What a build will do, known before anything is compiled."""
-
-    source: Source
-    tools: Toolchain
-    backports: tuple[str, ...]
-    backported: tuple[Change, ...]
-    patched: tuple[Change, ...]
+_NAMES = {".config": "config"}
 
 
 class Builder:
-    """Builds kernels; sources and compiled trees are kept under `cache`."""
+    """Builds kernels on the entries of a SuiteCache."""
 
-    def __init__(self, cache: Path, backport_folder: Path) -> None:
-        self.sources = Sources(cache / "sources")
-        self.trees = FolderCache(cache / "trees")
-        self.backports = backports.load(backport_folder)
+    def __init__(self, suite: SuiteCache) -> None:
+        self._suite = suite
 
     async def __call__(self, run: StepRun) -> BuildResult:
         """Perform a build step."""
         spec = run.assignment.spec
         assert isinstance(spec, BuildSpec)
         with ExitStack() as held:
-            build = _Build(self, run, spec, held)
+            build = _Build(self._suite, run, spec, held)
             try:
                 return await build.result()
             except UserError:
@@ -81,8 +53,8 @@ class Builder:
 class _Build:
     """One build step on its way."""
 
-    def __init__(self, builder: Builder, run: StepRun, spec: BuildSpec, held: ExitStack) -> None:
-        self.builder = builder
+    def __init__(self, suite: SuiteCache, run: StepRun, spec: BuildSpec, held: ExitStack) -> None:
+        self.suite = suite
         self.held = held
         self.run = run
         self.spec = spec
@@ -90,137 +62,101 @@ class _Build:
         self.output = Output(run.folder / "build.log")
 
     async def result(self) -> BuildResult:
-        with self._stage("source"):
-            plan = await self._plan()
+        """Build; or copy what was built before from the same, if that is not forbidden."""
+        with self._stage("identify"):
+            found = await self.suite.identify(self.spec, self.run, self.held)
+        if self.spec.cache == "use" and (known := await self._recalled(found.identity)):
+            return known
         with self._stage("tree"):
-            layer, cached = await self._layer(plan)
-        about = json.loads((layer / "about.json").read_text())
-        dropped = [DroppedSymbol(**one) for one in about["dropped"]]
-        self.run.log(f"tree {layer.name}: {'cached' if cached else 'built'}")
-        for one in dropped:
+            entry = await self._entry()
+        self.run.log(f"entry {entry.identity}: {'cached' if entry.cached else 'built'}")
+        for one in entry.dropped_symbols:
             self.run.log(f"config: CONFIG_{one.symbol} is {one.got}, not {one.wanted}")
-        tree = Tree((layer / "upper", plan.source.tree), self.run.folder / "tree")
+        try:
+            result = await self._built(entry)
+        except InfrastructureError as error:
+            if error.reason == UNREADABLE:
+                entry.doubt()
+            raise
+        await memo.remember(self.run, self._memo(entry.identity), result, self.run.artifacts)
+        return result
+
+    def _memo(self, identity: str) -> str:
+        patches = [patch.model_dump(exclude={"name"}) for patch in self.spec.patches]
+        return memo.key("build", LAYOUT, identity, patches, ARTIFACTS)
+
+    async def _recalled(self, identity: str) -> BuildResult | None:
+        with self._stage("memo"):
+            known = await memo.recall(self.run, self._memo(identity), BuildResult)
+        if known is None:
+            return None
+        self.run.log(f"entry {identity}: the same was built before")
+        own = {"memoised": True, "tree_cached": True, "objects_compiled": 0}
+        return known.model_copy(update={**own, "seconds": self.seconds})
+
+    async def _built(self, entry: Entry) -> BuildResult:
+        tree = entry.tree(self.run.folder / "tree")
         with self._stage("make"):
-            await self._make_patched(plan, tree)
+            short = await self._make(entry, tree)
         with self._stage("artifacts"):
-            await self._keep(tree, layer)
+            await self._keep(entry, tree)
+        about = entry.about
         return BuildResult(
-            source_identity=plan.source.identity,
-            kernel_release=about["release"],
-            compiler_version=plan.tools.version,
-            tree=layer.name,
-            tree_cached=cached,
-            backports=list(plan.backports),
-            dropped_symbols=dropped,
+            source_identity=about.source_identity,
+            kernel_release=about.kernel_release,
+            compiler_version=about.compiler_version,
+            tree=entry.identity,
+            tree_cached=entry.cached,
+            shortcut=short,
+            backports=about.backports,
+            dropped_symbols=entry.dropped_symbols,
             objects_compiled=self.output.objects,
             warnings=diagnostics.parse(self.output.tail)[:100],
             seconds=self.seconds,
         )
 
-    async def _plan(self) -> _Plan:
-        """Fetch the source, and try the changes on it before the long work starts."""
-        spec, run = self.spec, self.run
-        tools = await toolchain(spec.compiler)
-        source = await self.builder.sources.get(spec.source, self._bytes, self.held)
-        run.log(f"source {source.identity}; {tools.version}")
-        tree = Tree((source.tree,), run.folder / "plan")
-        paths = {path for patch in spec.patches for path in patching.files(patch)}
-        known = self.builder.backports
-        paths |= {edit.file for backport in known for edit in backport.edits}
-        files = await tree.read(sorted({*paths, "Makefile"}))
-        kernel = kernel_version(files.get("Makefile", b"").decode(errors="replace"))
-        fitting = [
-            patch
-            for backport in known
-            if backport.applies(kernel, tools.family, tools.number)
-            and (patch := backport.patch(files.get))
-        ]
-        backported = self._apply(fitting, files)
-        patched = self._apply(spec.patches, files)
-        names = tuple(patch.name for patch in fitting)
-        return _Plan(source, tools, names, backported, patched)
+    async def _entry(self) -> Entry:
+        async def trial(tree: Tree) -> None:
+            await self._changes(tree)
 
-    def _apply(self, patches: Sequence[Patch], files: dict[str, bytes]) -> tuple[Change, ...]:
-        """Apply patches one after the other; `files` follows."""
-        changes: dict[str, Change] = {}
-        for patch in patches:
-            applied = patching.apply(patch, files.get)
-            for note in applied.notes:
-                self.run.log(note)
-            for change in applied.changes:
-                changes[change.path] = change
-                files.pop(change.path, None)
-                if change.content is not None:
-                    files[change.path] = change.content
-        return tuple(changes.values())
+        return await self.suite.take(
+            self.spec, self.run, self.held, self.output, objects=self.spec.objects, trial=trial
+        )
 
-    async def _layer(self, plan: _Plan) -> tuple[Path, bool]:
-        spec = self.spec
-        identity = {
-            "layout": LAYOUT,
-            "source": plan.source.identity,
-            "config": spec.config.model_dump(),
-            "compiler": [spec.compiler, plan.tools.version],
-            "backports": [[one.path, str(one.content)] for one in plan.backported],
-        }
-        key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
+    async def _changes(self, tree: Tree) -> tuple[Change, ...]:
+        return await changes(tree, self.spec.patches, self.run.log)
 
-        async def make(folder: Path) -> None:
-            self.run.log("building the unpatched tree, once for all builds of this config")
-            await self._make_layer(plan, folder)
-
-        fresh = spec.cache == "refresh"
-        return await self.builder.trees.get(key, make, fresh=fresh, held=self.held)
-
-    async def _make_layer(self, plan: _Plan, folder: Path) -> None:
-        tree = Tree((plan.source.tree,), folder)
-        kbuild = Kbuild(tree, plan.tools, self.output)
-        await tree.write(plan.backported)
-        self.run.progress("config")
-        dropped = await kbuild.configure(self.spec.config)
-        self._count_objects("build", self.spec.objects)
-        await kbuild.make("bzImage")
-        await tree.run(["sh", "-c", _COMMANDS_SCRIPT])
-        about = {
-            "dropped": [one.model_dump() for one in dropped],
-            "release": (await tree.read([_RELEASE]))[_RELEASE].decode().strip(),
-        }
-        tree.discard_work()
-        (folder / "about.json").write_text(json.dumps(about))
-        shutil.copyfile(self.output.path, folder / "build.log")
-
-    async def _make_patched(self, plan: _Plan, tree: Tree) -> None:
+    async def _make(self, entry: Entry, tree: Tree) -> bool:
+        """Make what the patches changed; return whether the shortcut did."""
         if not self.spec.patches:
-            return
-        kbuild = Kbuild(tree, plan.tools, self.output)
-        await tree.write(plan.patched)
-        self._count_objects("rebuild", None)
-        if any("Kconfig" in change.path for change in plan.patched):
+            return False
+        kbuild = Kbuild(tree, entry.tools, self.output)
+        changed = await self._changes(tree)
+        await tree.write(changed)
+        self.output.count(self.run, "rebuild", None)
+        if entry.about.shortcut:
+            objects = shortcut.objects(changed, Index(entry.index), entry.linked)
+            if objects is not None:
+                await shortcut.Shortcut(tree, kbuild, entry.about).build(objects)
+                return True
+        if any("Kconfig" in change.path for change in changed):
             await kbuild.make("olddefconfig")
         await kbuild.make("bzImage")
+        return False
 
-    async def _keep(self, tree: Tree, layer: Path) -> None:
+    async def _keep(self, entry: Entry, tree: Tree) -> None:
         self.run.progress("artifacts")
         found = await tree.export(ARTIFACTS, self.run.folder / "out")
         missing = {"bzImage", "vmlinux"} - {path.name for path in found}
         if missing:
             raise UserError("no_kernel", f"make left no {' and no '.join(sorted(missing))}")
-        for path in found:
-            await self.run.keep(path, "config" if path.name == ".config" else path.name)
-        log = self.output.path if self.output.path.exists() else layer / "build.log"
+        names = {path: _NAMES.get(path.name, path.name) for path in found}
+        keeping = (self.run.keep(path, name, move=True) for path, name in names.items())
+        await asyncio.gather(*keeping)
+        order = list(names.values())
+        self.run.artifacts.sort(key=lambda one: order.index(one.name))
+        log = self.output.path if self.output.path.exists() else entry.folder / entries.LOG
         await self.run.keep(log, "build.log")
-
-    def _count_objects(self, stage: str, total: int | None) -> None:
-        start = self.output.objects
-        self.run.progress(stage, 0, total, "objects")
-
-        def count(objects: int) -> None:
-            self.run.progress(stage, objects - start, total, "objects")
-
-        self.output.on_object = count
-
-    def _bytes(self, stage: str, done: float, total: float | None) -> None:
-        self.run.progress(stage, done, total, "bytes" if done else "")
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:

@@ -6,10 +6,12 @@ in the cache. What comes from outside is unpacked in the sandbox.
 
 import asyncio
 import hashlib
+import re
 import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -22,6 +24,8 @@ from kgym.steps import GitSource, KernelSource, PackageSource, TarballSource
 
 DOWNLOAD_SECONDS = 3600.0
 UNPACK_SECONDS = 1200.0
+_COMMIT_ID = re.compile(r"[0-9a-f]{40}")
+_APT = (Path("/var/lib/apt/lists"), Path("/var/lib/dpkg/status"))
 _GIT = ("git", "-c", "protocol.ext.allow=never", "-c", "gc.auto=0")
 
 Report = Callable[[str, float, float | None], None]
@@ -44,18 +48,13 @@ class Sources:
         self._cache = FolderCache(root / "trees")
         self._downloads = root / "downloads"
         self._mirrors = root / "mirrors"
+        self._known: dict[tuple[tuple[str, ...], tuple[int, ...]], tuple[str, str]] = {}
 
     async def get(
         self, source: KernelSource, report: Report, held: ExitStack | None = None
     ) -> Source:
         """Return the source, fetched and unpacked if need be; it stays until `held` is closed."""
-        match source:
-            case PackageSource():
-                identity, fetch = await self._package(source, report)
-            case TarballSource():
-                identity, fetch = self._tarball(source, report)
-            case GitSource():
-                identity, fetch = await self._git(source, report)
+        identity, fetch = await self._named(source, report)
 
         async def make(folder: Path) -> None:
             archive = await fetch(folder)
@@ -66,18 +65,22 @@ class Sources:
         folder, _ = await self._cache.get(key(identity), make, held=held)
         return Source(identity, folder / "tree")
 
+    async def identify(self, source: KernelSource, report: Report) -> str:
+        """Return the source's identity, without fetching more than that takes."""
+        identity, _ = await self._named(source, report)
+        return identity
+
+    async def _named(self, source: KernelSource, report: Report) -> tuple[str, "_Fetch"]:
+        match source:
+            case PackageSource():
+                return await self._package(source, report)
+            case TarballSource():
+                return self._tarball(source, report)
+            case GitSource():
+                return await self._git(source, report)
+
     async def _package(self, source: PackageSource, report: Report) -> tuple[str, "_Fetch"]:
-        for name in source.names:
-            policy = await proc.run(["apt-cache", "policy", name], timeout=60)
-            version = _candidate(policy.text)
-            if version is not None:
-                break
-        else:
-            raise UserError(
-                "source_not_found",
-                f"the distribution offers none of {', '.join(source.names)}"
-                " (apt-get update refreshes its lists)",
-            )
+        name, version = await self._offered(tuple(source.names))
 
         async def fetch(folder: Path) -> Path:
             report("download", 0, None)
@@ -89,6 +92,14 @@ class Sources:
             return next((fetched / "usr" / "src").glob("linux-source-*.tar.*"))
 
         return f"package:{name}={version}", fetch
+
+    async def _offered(self, names: tuple[str, ...]) -> tuple[str, str]:
+        """Return the first of these packages that there is, and its version."""
+        # Asking takes apt 0.5 s; what it answers rests on these files.
+        stamps = tuple(path.stat().st_mtime_ns for path in _APT if path.exists())
+        if (names, stamps) not in self._known:
+            self._known[names, stamps] = await _policy(names)
+        return self._known[names, stamps]
 
     def _tarball(self, source: TarballSource, report: Report) -> tuple[str, "_Fetch"]:
         async def fetch(folder: Path) -> Path:
@@ -106,21 +117,30 @@ class Sources:
         return f"tarball:{source.sha256}", fetch
 
     async def _git(self, source: GitSource, report: Report) -> tuple[str, "_Fetch"]:
-        mirror = self._mirrors / (hashlib.sha256(source.url.encode()).hexdigest()[:32] + ".git")
+        if _COMMIT_ID.fullmatch(source.commit):  # known without asking anybody
+            return f"git:{source.commit}", partial(self._git_archive, source, report)
+        commit = await self._mirrored(source, report)
+        exact = source.model_copy(update={"commit": commit})
+        return f"git:{commit}", partial(self._git_archive, exact, report)
+
+    async def _git_archive(self, source: GitSource, report: Report, folder: Path) -> Path:
+        commit = await self._mirrored(source, report)
+        fetched = folder / "fetched"
+        fetched.mkdir()
+        archive = fetched / "source.tar"
+        git = [*_GIT, "-C", str(self._mirror(source)), "archive", "--prefix=linux/"]
+        await proc.run([*git, "-o", archive, commit], timeout=UNPACK_SECONDS)
+        return archive
+
+    async def _mirrored(self, source: GitSource, report: Report) -> str:
+        mirror = self._mirror(source)
         async with locked(mirror.with_suffix(".lock")):
             if not mirror.exists():
                 await proc.run([*_GIT, "init", "-q", "--bare", mirror], timeout=60)
-            commit = await _fetch_commit(mirror, source, report)
+            return await _fetch_commit(mirror, source, report)
 
-        async def fetch(folder: Path) -> Path:
-            fetched = folder / "fetched"
-            fetched.mkdir()
-            archive = fetched / "source.tar"
-            git = [*_GIT, "-C", str(mirror), "archive", "--prefix=linux/"]
-            await proc.run([*git, "-o", archive, commit], timeout=UNPACK_SECONDS)
-            return archive
-
-        return f"git:{commit}", fetch
+    def _mirror(self, source: GitSource) -> Path:
+        return self._mirrors / (hashlib.sha256(source.url.encode()).hexdigest()[:32] + ".git")
 
 
 def key(identity: str) -> str:
@@ -129,6 +149,17 @@ def key(identity: str) -> str:
 
 
 _Fetch = Callable[[Path], Awaitable[Path]]
+
+
+async def _policy(names: tuple[str, ...]) -> tuple[str, str]:
+    for name in names:
+        policy = await proc.run(["apt-cache", "policy", name], timeout=60)
+        if version := _candidate(policy.text):
+            return name, version
+    raise UserError(
+        "source_not_found",
+        f"the distribution offers none of {', '.join(names)} (apt-get update refreshes its lists)",
+    )
 
 
 def _candidate(policy: str) -> str | None:
@@ -178,7 +209,7 @@ def _verify(path: Path, sha256: str) -> None:
 
 async def _fetch_commit(mirror: Path, source: GitSource, report: Report) -> str:
     """Return the full commit id; fetch only if the mirror lacks the commit, or a name may move."""
-    full_id = len(source.commit) == 40 and all(c in "0123456789abcdef" for c in source.commit)
+    full_id = _COMMIT_ID.fullmatch(source.commit) is not None
     if full_id and await _commit(mirror, source.commit):
         return source.commit
     if not source.url.startswith(("https://", "http://", "git://", "ssh://", "file://", "/")):

@@ -8,17 +8,19 @@ kbuild finds the paths it wrote down in an earlier build.
 import io
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kgym import proc
 from kgym.errors import InfrastructureError, UserError
 from kgym.patch import Change
-from kgym.sandbox import Overlay, Sandbox, prepare, remove
+from kgym.quota import Limits
+from kgym.sandbox import Layer, Overlay, Sandbox, prepare, remove
 
 PLACE = "/kgym/linux"
-MAKE_SECONDS = 4 * 3600.0
 STEP_SECONDS = 600.0
+MOST_READ = 256 << 20
+"""Bytes that `read` returns; the largest file of a kernel's sources has 16 MiB."""
 
 # Copies the regular files among the arguments to /out; prints those that are
 # reached through a symbolic link, which a change must not follow.
@@ -33,71 +35,103 @@ for path; do
 done
 :
 """
+# Not sparse: what the copy in the storage will take counts as written here.
+_COPY_FLAT = """
+for path; do
+    [ ! -f "$path" ] || cp -L --sparse=never --no-preserve=mode -t /out -- "$path" || exit 1
+done
+"""
 
 
 class Tree:
     """A kernel tree whose changes go to `folder`; `lower` are the layers below, topmost first."""
 
-    def __init__(self, lower: Sequence[Path], folder: Path) -> None:
+    def __init__(self, lower: Sequence[Layer], folder: Path, limits: Limits | None = None) -> None:
         self.overlay = Overlay(tuple(lower), folder).create()
+        self._limits = limits
         self._exchange = folder / "exchange"
 
     async def read(self, paths: Iterable[str]) -> dict[str, bytes]:
         """Return the content of the files that exist; refuse one behind a symbolic link."""
+        files, links = await self.look(paths)
+        for path in links:
+            raise behind_link(path)
+        return files
+
+    async def look(self, paths: Iterable[str]) -> tuple[dict[str, bytes], list[str]]:
+        """Return the content of the files that exist, and which lie behind a symbolic link."""
         out = prepare(self._exchange / str(time.monotonic_ns()))
         wanted = list(paths)
-        sandbox = Sandbox(overlays={PLACE: self.overlay}, writable={"/out": out})
-        argv = ["sh", "-c", _COPY_OUT, "sh", *wanted]
-        done = await sandbox.run(argv, cwd=PLACE, timeout=STEP_SECONDS)
-        if links := done.text.split():
+        sandbox = self._sandbox(out)
+        stdin = "".join(f"{path}\0" for path in wanted).encode(errors="surrogateescape")
+        argv = ["xargs", "-0r", "sh", "-c", _COPY_OUT, "sh"]
+        done = await sandbox.run(argv, cwd=PLACE, stdin=stdin, timeout=STEP_SECONDS)
+        copies = {path: out / path for path in wanted if (out / path).is_file()}
+        if sum(copy.stat().st_size for copy in copies.values()) > MOST_READ:
             raise UserError(
-                "unsafe_patch", f"{links[0]} is, or lies behind, a symbolic link", file=links[0]
+                "files_too_large", f"{', '.join(wanted[:3])}, … have over {MOST_READ >> 20} MiB"
             )
-        return {path: (out / path).read_bytes() for path in wanted if (out / path).is_file()}
+        found = {path: copy.read_bytes() for path, copy in copies.items()}
+        return found, done.text.splitlines()
 
     async def write(self, changes: Sequence[Change]) -> None:
         """Write and remove files; what is written is newer than every object file."""
-        sandbox = Sandbox(overlays={PLACE: self.overlay})
-        gone = [change.path for change in changes if change.content is None]
+        sandbox = self._sandbox()
+        gone = "".join(f"{change.path}\0" for change in changes if change.content is None)
         if gone:
-            await sandbox.run(["rm", "-f", "--", *gone], cwd=PLACE, timeout=STEP_SECONDS)
-        await sandbox.run(
-            ["tar", "-xf", "-", "-C", PLACE, "--no-same-owner", "--unlink-first"],
-            stdin=_archive(changes),
-            timeout=STEP_SECONDS,
-        )
+            argv, stdin = ["xargs", "-0r", "rm", "-f", "--"], gone.encode(errors="surrogateescape")
+            await sandbox.run(argv, cwd=PLACE, stdin=stdin, timeout=STEP_SECONDS)
+        argv = ["tar", "-xf", "-", "-C", PLACE, "--no-same-owner", "--unlink-first"]
+        try:
+            await sandbox.run(argv, stdin=_archive(changes), timeout=STEP_SECONDS)
+        except proc.ProgramFailed as error:
+            if "No space left" in error.message:
+                raise
+            raise UserError(
+                "patch_does_not_apply", f"the tree cannot take the changed files: {error.message}"
+            ) from error
 
     async def run(
         self,
         argv: Sequence[str],
         *,
-        timeout: float = STEP_SECONDS,  # noqa: ASYNC109 - as in proc.run
+        timeout: float | None = STEP_SECONDS,  # noqa: ASYNC109 - as in Sandbox.run
+        stdin: bytes = b"",
         on_line: Callable[[bytes], None] | None = None,
         check: bool = True,
+        env: Mapping[str, str] | None = None,
+        out: Path | None = None,
     ) -> proc.Completed:
-        """Run a program in the tree."""
-        sandbox = Sandbox(overlays={PLACE: self.overlay})
-        return await sandbox.run(argv, cwd=PLACE, timeout=timeout, on_line=on_line, check=check)
+        """Run a program in the tree; it may write to the folder `out`, at /out."""
+        return await self._sandbox(out).run(
+            argv, cwd=PLACE, timeout=timeout, stdin=stdin, on_line=on_line, check=check, env=env
+        )
 
     async def export(self, paths: Iterable[str], folder: Path) -> list[Path]:
         """Copy files out of the tree, flat; return those that exist."""
-        out = prepare(folder)
-        sandbox = Sandbox(overlays={PLACE: self.overlay}, writable={"/out": out})
-        found = []
-        for path in paths:
-            argv = ["cp", "-L", "--no-preserve=mode", "-t", "/out", "--", path]
-            done = await sandbox.run(argv, cwd=PLACE, timeout=STEP_SECONDS, check=False)
-            copy = out / Path(path).name
-            if done.returncode == 0 and copy.is_file() and not copy.is_symlink():
-                found.append(copy)
-            elif "No space left" in done.text:
-                raise InfrastructureError("disk_full", f"cannot copy {path}: the disk is full")
-        return found
+        out, wanted = prepare(folder), list(paths)
+        argv = ["sh", "-c", _COPY_FLAT, "sh", *wanted]
+        done = await self._sandbox(out).run(argv, cwd=PLACE, timeout=STEP_SECONDS, check=False)
+        if "No space left" in done.text:
+            raise InfrastructureError("disk_full", f"cannot copy {wanted}: the disk is full")
+        done.check()
+        copies = [out / Path(path).name for path in wanted]
+        return [copy for copy in copies if copy.is_file() and not copy.is_symlink()]
 
     def discard_work(self) -> None:
         """Remove all but the changes, which can then serve as a layer."""
         remove(self.overlay.folder / "work")
         remove(self._exchange)
+
+    def _sandbox(self, out: Path | None = None) -> Sandbox:
+        writable = {} if out is None else {"/out": out}
+        return Sandbox(overlays={PLACE: self.overlay}, writable=writable, limits=self._limits)
+
+
+def behind_link(path: str) -> UserError:
+    """Return the error of a patch that would follow a symbolic link."""
+    message = f"{path} is, or lies behind, a symbolic link"
+    return UserError("unsafe_patch", message, file=path)
 
 
 def _archive(changes: Sequence[Change]) -> bytes:

@@ -46,10 +46,12 @@ class WorkerShape:
 
 
 def usual_workers() -> list[WorkerShape]:
-    """Return one worker for builds, each of which takes all cores, and one for VMs."""
+    """Return one worker for builds, each of which takes all cores, one for checks, one for VMs."""
+    cores = os.cpu_count() or 1
     return [
         WorkerShape((StepKind.BUILD,)),
-        WorkerShape((StepKind.REPRODUCE,), os.cpu_count() or 1),
+        WorkerShape((StepKind.CHECK,), cores),
+        WorkerShape((StepKind.REPRODUCE,), cores),
     ]
 
 

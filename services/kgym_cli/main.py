@@ -9,6 +9,7 @@ import click
 
 from kgym.errors import KgymError
 from kgym_cli.commands.bug import bug, demo
+from kgym_cli.commands.check import check
 from kgym_cli.commands.db import db
 from kgym_cli.commands.gc import gc
 from kgym_cli.commands.job import job
@@ -36,7 +37,7 @@ def cli(server: str | None, token: str | None) -> None:
     """
 
 
-for command in (bug, db, demo, gc, job, report, scheduler, token, up, worker):
+for command in (bug, check, db, demo, gc, job, report, scheduler, token, up, worker):
     cli.add_command(command)
 
 

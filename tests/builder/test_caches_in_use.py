@@ -9,6 +9,7 @@ from kgym.jobs import Artifact
 from kgym.steps import BuildSpec
 from kgym.storage import LocalStorage
 from kgym_builder.build import Builder
+from kgym_builder.suitecache import SuiteCache
 from tests.conftest import NewRun
 
 pytestmark = pytest.mark.anyio
@@ -20,9 +21,9 @@ class Watching(LocalStorage):
     cache: Path
     removed = 0
 
-    async def put(self, key: str, path: Path) -> Artifact:
+    async def put(self, key: str, path: Path, *, move: bool = False) -> Artifact:
         self.removed += sum(entry.remove() for entry in entries(self.cache))
-        return await super().put(key, path)
+        return await super().put(key, path, move=move)
 
 
 async def test_source_and_tree_are_not_removed_while_a_build_uses_them(
@@ -31,7 +32,7 @@ async def test_source_and_tree_are_not_removed_while_a_build_uses_them(
     run = new_run(fake_build)
     run.storage = storage = Watching(tmp_path / "storage")
     storage.cache = tmp_path / "cache"
-    await Builder(storage.cache, tmp_path / "backports")(run)
+    await Builder(SuiteCache(storage.cache, tmp_path / "backports"))(run)
     assert run.artifacts
     assert storage.removed == 0
     assert [entry.remove() for entry in entries(storage.cache)] == [True, True]

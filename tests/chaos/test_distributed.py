@@ -72,6 +72,8 @@ def test_a_job_runs_through_broker_database_and_worker(up: Up, fake_build: Build
 
 
 def test_commands_find_it_by_its_data_folder(up: Up) -> None:
+    with up.client() as client:
+        until(lambda: len(client.workers()) == 3, 60)
     done = subprocess.run(
         [sys.executable, "-m", "kgym_cli", "worker", "list", "--json"],
         env={**os.environ, "KGYM_DATA": str(up.data)},
@@ -79,7 +81,8 @@ def test_commands_find_it_by_its_data_folder(up: Up) -> None:
         check=True,
         timeout=60,
     )
-    assert [one["kinds"] for one in json.loads(done.stdout)] == [["build"], ["reproduce"]]
+    kinds = [one["kinds"] for one in json.loads(done.stdout)]
+    assert kinds == [["build"], ["check"], ["reproduce"]]
 
 
 def test_an_abort_ends_what_a_worker_runs_within_two_seconds(

@@ -14,7 +14,7 @@ from kgym import cache
 from kgym_cli.connect import data_folder, open_database, storage
 from kgym_cli.output import json_option, people, print_json, tables
 
-PARTS = ("artifacts", "logs", "caches")
+PARTS = ("artifacts", "entries", "logs", "caches")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -43,6 +43,8 @@ _days = click.FloatRange(0)
 )
 @click.option("--artifact-age", type=_days, default=90, show_default=True, metavar="DAYS")
 @click.option("--artifact-budget", type=Size(), default="200G", show_default=True)
+@click.option("--entry-age", type=_days, default=90, show_default=True, metavar="DAYS")
+@click.option("--entry-budget", type=Size(), default="100G", show_default=True)
 @click.option("--log-age", type=_days, default=30, show_default=True, metavar="DAYS")
 @click.option("--cache-age", type=_days, default=30, show_default=True, metavar="DAYS")
 @click.option("--cache-budget", type=Size(), default="60G", show_default=True)
@@ -59,6 +61,8 @@ def gc(
     parts: tuple[str, ...],
     artifact_age: float,
     artifact_budget: int,
+    entry_age: float,
+    entry_budget: int,
     log_age: float,
     cache_age: float,
     cache_budget: int,
@@ -69,7 +73,8 @@ def gc(
 
     Artifacts go by age, the oldest also to keep to the budget, but never those
     of unfinished jobs or that unfinished jobs build on; and those of attempts
-    whose result was not accepted. Logs of old jobs go from the database; they
+    whose result was not accepted. SuiteCache entries and memos in storage go by
+    the time when they were last fetched. Logs of old jobs go from the database; they
     stay as artifacts. Cached sources, trees and guest images go by the time
     when they were last used, but never while they are.
     """
@@ -84,6 +89,9 @@ def gc(
             log_age=timedelta(days=log_age),
         )
         found |= asyncio.run(_scheduler_parts(wanted, policy, apply=apply))
+    if "entries" in wanted:
+        age = timedelta(days=entry_age)
+        found["entries"] = asyncio.run(_stored_entries(age, entry_budget, apply=apply))
     if "caches" in wanted:
         old = _old_entries(folder or data_folder() / "cache", cache_age * 86400, cache_budget)
         gone = [entry for entry in old if not apply or entry.remove()]
@@ -117,6 +125,15 @@ async def _scheduler_parts(
     return found
 
 
+async def _stored_entries(age: timedelta, budget: int, *, apply: bool) -> list[dict[str, Any]]:
+    from kgym_scheduler import stored  # noqa: PLC0415
+
+    found = await stored.old_entries(storage(), stored.Policy(age=age, budget=budget))
+    if apply:
+        await stored.remove_entries(storage(), found)
+    return [one.model_dump() for one in found]
+
+
 def _old_entries(folder: Path, age: float, budget: int) -> list[cache.Entry]:
     """Return the entries that were not used for `age` seconds, or are least recently used."""
     entries = sorted(cache.entries(folder), key=lambda entry: entry.used_at)
@@ -133,7 +150,8 @@ def _print(found: dict[str, Any]) -> None:
     table = Table("", "what", "MiB", "why", box=None)
     for part in PARTS:
         for one in found.get(part, []):
-            place = one.get("entry") or f"job {one['job']}, step {one['step']}"
+            place = f"job {one['job']}, step {one['step']}" if "job" in one else None
+            place = place or one.get("entry") or one["prefix"]
             why = one.get("why") or ("age" if part == "logs" else "unused")
             table.add_row(part, place, f"{one['bytes'] / (1 << 20):.1f}", why)
     tables.print(table)

@@ -1,4 +1,7 @@
+#include <generated/bounds.h>
 #include <linux/kernel.h>
+#include <linux/limits.h>
+#include "sched.c"
 
 int fork_one(int parent)
 {

@@ -4,8 +4,10 @@ case $target in
 olddefconfig) asked=.config ;;
 *) asked=${all:-/dev/null} ;;
 esac
+# A macro runs a program, as in scripts/kconfig/preprocess.c.
+eval "$(sed -n 's/^.*$(shell,\(.*\))$/\1/p' Kconfig)"
 new=$(mktemp)
-for symbol in $(cat Kconfig); do
+for symbol in $(grep -v '[$]' Kconfig); do
     line=$(grep -E "^CONFIG_$symbol=|^# CONFIG_$symbol is not set" "$asked" | tail -n 1)
     case $target in
     defconfig) default="CONFIG_$symbol=y" ;;

@@ -1,0 +1,121 @@
+"""The tree that patches are checked on: a SuiteCache entry, with the base's patches on it.
+
+The base is compiled once and kept as a layer of its own, beside the entries. The
+warnings that objects give without any patch are memos.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym import diagnostics, sandbox
+from kgym import patch as patching
+from kgym.cache import FolderCache
+from kgym.errors import UserError
+from kgym.steps import Diagnostic, Patch, Strict
+from kgym.worker import StepRun
+from kgym_builder import checkplan, judgement, memo, objectindex, patches
+from kgym_builder.checkplan import FileChange
+from kgym_builder.compilation import Job, Work, compiled
+from kgym_builder.entries import Entry
+from kgym_builder.kbuild_commands import compile_words
+from kgym_builder.objectindex import Index, Object
+from kgym_builder.tree import Tree
+
+LAYOUT = 1
+"""Version of what is kept; part of its identity."""
+BUDGET = 5 << 30
+"""Bytes of compiled bases that a host keeps; most have some 10 MB."""
+_EVERY = 1 << 30
+
+
+class _Warnings(Strict):
+    found: list[Diagnostic]
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """A compiled tree; `upper` is the base's layer, if there is one."""
+
+    key: str
+    entry: Entry
+    index: Index
+    upper: Path | None = None
+
+    def tree(self, folder: Path) -> Tree:
+        """Return the tree for one use, as `Entry.tree` does."""
+        above = () if self.upper is None else (self.upper,)
+        return Tree((*above, *self.entry.lower), folder, self.entry.limits)
+
+
+class Grounds:
+    """The grounds of this host, kept below `cache`."""
+
+    def __init__(self, cache: Path) -> None:
+        self._bases = FolderCache(cache / "bases")
+
+    async def get(
+        self, entry: Entry, base: Sequence[Patch], run: StepRun, held: ExitStack
+    ) -> Ground:
+        """Return the ground; a base is compiled if it was not yet, and stays until `held` closes.
+
+        Raises UserError where the base does not apply, or does not compile.
+        """
+        bare = Ground(entry.identity, entry, Index(entry.index))
+        if not base:
+            return bare
+        patches = [patch.model_dump(mode="json") for patch in base]
+        # By its image: an entry that was made anew has other files, however alike.
+        parts = json.dumps([LAYOUT, entry.identity, entry.about.image_sha256, patches])
+        key = hashlib.sha256(parts.encode()).hexdigest()[:32]
+
+        async def make(folder: Path) -> None:
+            await _compile_base(bare, base, run, folder)
+
+        folder, _ = await self._bases.get(key, make, held=held)
+        await asyncio.to_thread(self._bases.trim, BUDGET)
+        return Ground(key, entry, Index(folder / "index.db"), folder / "upper")
+
+    async def warnings(self, ground: Ground, one: Object, run: StepRun) -> list[Diagnostic]:
+        """Return the warnings that an object gives as it is; compiled once, then remembered."""
+
+        name = memo.key("warnings", ground.key, one.path)
+        if (known := await memo.recall(run, name, _Warnings)) is not None:
+            return known.found
+        words = compile_words(one.command)
+        work = Work([], [Job([words], [])] if words else [])
+        tree = ground.tree(run.folder / f"warnings-{uuid.uuid4().hex}")
+        done = (await compiled(tree, work, 1)).jobs.get(0)
+        await asyncio.to_thread(sandbox.remove, tree.overlay.folder)
+        found = diagnostics.parse(done.output.splitlines()) if done else []
+        await memo.remember(run, name, _Warnings(found=found))
+        return found
+
+
+async def _compile_base(bare: Ground, base: Sequence[Patch], run: StepRun, folder: Path) -> None:
+    run.log("compiling the base, once for all checks on it")
+    tree = bare.tree(folder)
+    paths = {path for patch in base for path in patching.files(patch)}
+    before = await tree.read(sorted(paths))
+    changes = patches.apply(base, dict(before), run.log)
+    files = [FileChange(one.path, before.get(one.path), one.content) for one in changes]
+    plan = checkplan.plan(files, bare.index.dependents(one.path for one in files), _EVERY)
+    cores = os.cpu_count() or 1
+    work = judgement.work(plan, bare.entry.tools, changes, ())
+    outcome = await compiled(tree, work, cores)
+    judged = judgement.Judgement(plan, outcome)
+    if judged.failed:
+        raise UserError(
+            "does_not_compile",
+            f"the base does not compile: {judged.reason}",
+            diagnostics=[one.model_dump() for one in judged.errors[:100]],
+        )
+    # Its commands and dependencies, where they changed, are those of its own patches.
+    await objectindex.build(tree, folder / "index.db")
+    tree.discard_work()

@@ -1,0 +1,116 @@
+"""What kbuild wrote down about the files that it made: their commands and dependencies. Pure.
+
+Beside `DIR/NAME` lies `DIR/.NAME.cmd`, a piece of makefile (scripts/Kbuild.include,
+scripts/basic/fixdep.c): `cmd_DIR/NAME := …`, since Linux 6.3 `savedcmd_DIR/NAME := …`,
+and for what was compiled `source_DIR/NAME := …` and `deps_DIR/NAME := \\`, with a
+dependency in each of the lines that follow.
+"""
+
+import posixpath
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+_COMMAND = re.compile(r"(?:saved)?cmd_(\S+) :=(.*)")
+_SOURCE = re.compile(r"source_(\S+) := (\S+)")
+_DEPENDENCY = re.compile(r" {2}([^ $]\S*) \\")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How kbuild made `target`: the shell's words, and files of the tree that it read."""
+
+    target: str
+    command: str
+    source: str
+    dependencies: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Reader:
+    """Takes the lines of many such files, one file after the other; hands on each recipe.
+
+    `root` is the tree's place when it was built: paths below it are made relative,
+    others, of the compiler's own headers, are left out.
+    """
+
+    root: str
+    on_recipe: Callable[[Recipe], None]
+    _target: str = ""
+    _command: str = ""
+    _source: str = ""
+    _dependencies: list[str] = field(default_factory=list)
+
+    def line(self, line: str) -> None:
+        """Take one line, without its end."""
+        if match := _DEPENDENCY.fullmatch(line):
+            self._depend(match[1])
+        elif match := _COMMAND.fullmatch(line):
+            self.end()
+            self._target, self._command = self._path(match[1]) or "", _unescape(match[2])
+        elif match := _SOURCE.fullmatch(line):
+            self._source = self._path(match[2]) or ""
+            self._depend(match[2])
+
+    def end(self) -> None:
+        """Hand on the last recipe."""
+        if self._target:
+            dependencies = tuple(dict.fromkeys(self._dependencies))
+            self.on_recipe(Recipe(self._target, self._command, self._source, dependencies))
+        self._target = self._source = ""
+        self._dependencies.clear()
+
+    def _depend(self, path: str) -> None:
+        if relative := self._path(path):
+            self._dependencies.append(relative)
+
+    def _path(self, path: str) -> str | None:
+        relative = posixpath.normpath(path.removeprefix(f"{self.root}/"))
+        return None if relative.startswith(("/", "..")) else relative
+
+
+def _unescape(value: str) -> str:
+    """Undo `make-cmd` of scripts/Kbuild.include, which up to Linux 4.16 wrote `\\#`."""
+    return re.sub(
+        r"\$\$|\$\(pound\)|\\#", lambda match: "$" if match[0] == "$$" else "#", value
+    ).strip()
+
+
+def compile_words(command: str) -> tuple[str, ...] | None:
+    """Return the compiler's own command; None if it is not one simple command of the shell.
+
+    After its `;`, kbuild works on the object: objtool rewrites instructions by others of the
+    same length, a linker joins link-time code. None of it can find fault with C.
+    """
+    if "$" in command or "`" in command:
+        return None
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    words: list[str] = []
+    try:
+        for word in lexer:
+            if word in {";", "&&"}:
+                break
+            if word[:1] in set("();<>|&"):
+                return None
+            words.append(word)
+    except ValueError:  # a quote that is not closed
+        return None
+    return tuple(words) if {"-c", "-o"} <= set(words) else None
+
+
+def depfile(words: tuple[str, ...]) -> str | None:
+    """Return where the compiler writes the dependencies of what it compiles."""
+    for word in words:
+        if match := re.fullmatch(r"-Wp,-MM?D,(\S+)", word):
+            return match[1]
+    return None
+
+
+def depfile_paths(text: str, root: str) -> list[str]:
+    """Return the files that a depfile, `TARGET: FILE FILE \\`, names."""
+    words = re.sub(r"\\\r?\n", " ", text.partition(":")[2]).split()
+    paths = (posixpath.normpath(word.removeprefix(f"{root}/")) for word in words)
+    return [path for path in paths if not path.startswith(("/", ".."))]

@@ -1,0 +1,96 @@
+"""Memos: what was found out once, kept in storage for all jobs and workers.
+
+A memo is a JSON document under a key that names everything the answer depends
+on. It may name artifacts; one whose artifacts are gone is forgotten.
+"""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from kgym.errors import InfrastructureError
+from kgym.jobs import Artifact
+from kgym.steps import Strict
+from kgym.worker import StepRun
+
+R = TypeVar("R", bound=BaseModel)
+
+VERSION = 2
+"""Raised with a mended fault that made answers wrong: all are then found out anew."""
+
+
+class _Memo(Strict):
+    answer: dict[str, object]
+    artifacts: list[Artifact]
+
+
+def key(kind: str, *parts: object) -> str:
+    """Return the key of an answer that depends on these parts: JSON values and models."""
+    name = digest(kind, VERSION, *parts)
+    return f"memo/{name[:2]}/{name}/{kind}.json"
+
+
+def digest(*parts: object) -> str:
+    """Return a name for these parts, as 40 hexadecimal digits."""
+    text = json.dumps(parts, sort_keys=True, default=BaseModel.model_dump)
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+async def recall(run: StepRun, name: str, model: type[R]) -> R | None:
+    """Return the answer that is kept under the key `name`, or None.
+
+    Its artifacts become artifacts of this step as well.
+    """
+    memo = await _read(run, name)
+    if memo is None:
+        return None
+    kept = [one.model_copy(update={"key": run.key(one.name)}) for one in memo.artifacts]
+    try:
+        answer = model.model_validate(memo.answer)
+        for old, new in zip(memo.artifacts, kept, strict=True):
+            await run.storage.copy(old.key, new.key)
+    except ValidationError:  # of another version
+        return None
+    except InfrastructureError as error:
+        if error.reason != "artifact_missing":
+            raise
+        return None
+    if kept:
+        # Retention may remove those of the first job before these.
+        await remember(run, name, answer, kept)
+    run.artifacts += kept
+    return answer
+
+
+async def remember(
+    run: StepRun, name: str, answer: BaseModel, artifacts: Sequence[Artifact] = ()
+) -> None:
+    """Keep an answer under the key `name`, with the artifacts that belong to it."""
+    memo = _Memo(answer=answer.model_dump(mode="json"), artifacts=list(artifacts))
+    path = _scratch(run)
+    path.write_text(memo.model_dump_json())
+    await run.storage.put(name, path, move=True)
+
+
+async def _read(run: StepRun, name: str) -> _Memo | None:
+    path = _scratch(run)
+    try:
+        await run.storage.get(name, path)
+        return _Memo.model_validate_json(path.read_bytes())
+    except ValidationError:
+        return None
+    except InfrastructureError as error:
+        if error.reason != "artifact_missing":
+            raise
+        return None
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _scratch(run: StepRun) -> Path:
+    return run.folder / f"memo-{uuid.uuid4().hex}"

@@ -1,0 +1,157 @@
+"""Which objects of a compiled tree depend on a file: an index of kbuild's own dependency files.
+
+It is a database, so that a check reads the rows that it needs and the size of the tree
+does not matter.
+"""
+
+import posixpath
+import re
+import sqlite3
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from kgym_builder.kbuild_commands import Reader, Recipe
+from kgym_builder.tree import PLACE, Tree
+
+READ_SECONDS = 600.0
+# Two of three lines name config symbols, which a check has no use for.
+_READ = "find . -name '.*.cmd' -type f -print0 | sort -z | xargs -0r sed '/^    \\$(wildcard/d'"
+_TABLES = """
+CREATE TABLE objects (number INTEGER PRIMARY KEY, path TEXT UNIQUE, source TEXT, command TEXT);
+CREATE TABLE files (path TEXT PRIMARY KEY, objects BLOB, made INTEGER) WITHOUT ROWID;
+"""
+
+MAKEFILE = re.compile(r"(.*/)?(?:Makefile|Kbuild|Kconfig)[^/]*$")
+OWN_MAKES = re.compile(
+    r"(scripts|tools|usr|arch/\w+/(boot|realmode/rm|purgatory|tools|entry/vdso))/"
+)
+"""Folders that kbuild enters by a make of their own: their objects are no targets of the whole."""
+_SOURCES = (".c", ".h", ".S")
+_WORD = re.compile(r"[\w./+-]+")
+_HOST = re.compile(r"(scripts|tools|usr)/|arch/\w+/tools/")
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object file of the kernel, what it is compiled from, and kbuild's command."""
+
+    path: str
+    source: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dependents:
+    """What depends on a file: objects, and whether anything that only make can follow does."""
+
+    objects: tuple[Object, ...]
+    made: bool
+
+
+class Index:
+    """The index in the file `path`, which `build` wrote."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def dependents(self, paths: Iterable[str]) -> dict[str, Dependents]:
+        """Return the dependents of each of the files; a file that nothing read has none.
+
+        On a makefile depends what is made in its folder and below.
+        """
+        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
+            return {path: _dependents(database, path) for path in paths}
+
+
+async def build(tree: Tree, path: Path) -> None:
+    """Read the tree's `.cmd` files, in the sandbox, and write their index."""
+    recipes = Recipes()
+    reader = Reader(PLACE, recipes.add)
+    await tree.run(
+        ["sh", "-c", _READ],
+        timeout=READ_SECONDS,
+        on_line=lambda line: reader.line(line.decode(errors="replace")),
+    )
+    reader.end()
+    recipes.write(path)
+
+
+class Recipes:
+    """An index on its way: objects numbered, dependencies turned round."""
+
+    def __init__(self) -> None:
+        self._objects: list[Object] = []
+        self._files: dict[str, array[int]] = defaultdict(lambda: array("I"))
+        self._made: set[str] = set()
+
+    def add(self, recipe: Recipe) -> None:
+        """Take a recipe. Of host programs only the files count: they are made, not compiled."""
+        source = PurePosixPath(recipe.source)
+        if not recipe.source:  # no compiler's: a script, say, that reads a header
+            words = (one for one in _WORD.findall(recipe.command) if one.endswith(_SOURCES))
+            paths = map(posixpath.normpath, words)
+            self._made.update(path for path in paths if not path.startswith(("/", "..")))
+        if not recipe.target.endswith(".o") or _HOST.match(recipe.target):
+            self._made.update(recipe.dependencies)
+            return
+        if source.suffix not in {".c", ".S"}:
+            return
+        number = len(self._objects)
+        self._objects.append(Object(recipe.target, recipe.source, recipe.command))
+        for path in recipe.dependencies:
+            self._files[path].append(number)
+        if source.suffix == ".S":
+            self._made.update(recipe.dependencies)
+
+    def write(self, path: Path) -> None:
+        """Write the index."""
+        rows = ((n, one.path, one.source, one.command) for n, one in enumerate(self._objects))
+        paths = self._files.keys() | self._made
+        with closing(sqlite3.connect(path)) as database, database:
+            database.executescript(_TABLES)
+            database.executemany("INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?)", rows)
+            database.executemany(
+                "INSERT INTO files VALUES (?, ?, ?)",
+                ((one, self._files[one].tobytes(), one in self._made) for one in sorted(paths)),
+            )
+
+
+def _dependents(database: sqlite3.Connection, path: str) -> Dependents:
+    if match := MAKEFILE.match(path):
+        folder = match[1] or ""
+        find = "SELECT path, source, command FROM objects WHERE substr(path, 1, ?) = ?"
+        below = database.execute(find, (len(folder), folder))
+        return Dependents(tuple(Object(*one) for one in below), made=True)
+    row = database.execute("SELECT objects, made FROM files WHERE path = ?", (path,)).fetchone()
+    if row is None:
+        return Dependents((), made=False)
+    find = "SELECT path, source, command FROM objects WHERE number = ?"
+    rows = (database.execute(find, (number,)).fetchone() for number in array("I", row[0]))
+    return Dependents(tuple(Object(*one) for one in rows if one), made=bool(row[1]))
+
+
+def nearest(path: str, objects: Iterable[Object], touched: Collection[str]) -> list[Object]:
+    """Sort a file's dependents: those that say most about a change of it first.
+
+    What the patch touches as well, what has the file's name or lies in its folder; then
+    one of every folder, a second of every folder, …, so that a limit cuts none of them off.
+    """
+    file = PurePosixPath(path)
+    turns: Counter[str] = Counter()
+    ranked = []
+    for one in sorted(objects, key=lambda one: one.path):
+        source = PurePosixPath(one.source)
+        if one.source in touched:
+            rank = 0
+        elif source.stem == file.stem or source.parent == file.parent:
+            rank = 1
+        else:
+            rank = 2
+        folder = str(source.parent)
+        turns[folder] += 1
+        ranked.append((rank, turns[folder], one))
+    return [one for _, _, one in sorted(ranked, key=lambda entry: entry[:2])]

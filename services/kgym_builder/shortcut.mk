@@ -1,0 +1,52 @@
+# What make would do after some objects of vmlinux were changed, and no more: the commands that
+# kbuild saved for these objects and for the link. It runs in the tree, with the environment that
+# the top Makefile gives to its own sub-makes.
+#
+# OBJECTS    what to compile
+# LIBRARIES  archives whose index of symbols may have changed
+# AFTER      what has to be done before the link, where it takes vmlinux.o
+
+MAKEFLAGS += --no-builtin-rules --no-builtin-variables --no-print-directory
+.DEFAULT_GOAL := all
+# As kbuild runs them (scripts/Kbuild.include): of `gcc …; objtool …` both have to succeed, else an
+# object that did not compile would be linked as it was before.
+.SHELLFLAGS := -ec
+.DELETE_ON_ERROR:
+pound := \#
+saved = $(or $(savedcmd_$1),$(cmd_$1))
+
+# The dependencies that stand in these files play no role: what is to be done is known.
+include $(foreach made,$(OBJECTS) $(LIBRARIES) vmlinux,$(dir $(made)).$(notdir $(made)).cmd)
+-include .vmlinux.o.cmd .vmlinux.symvers.cmd
+
+.PHONY: all boot check link vmlinux.o vmlinux.symvers $(OBJECTS) $(LIBRARIES)
+all: boot check
+check: vmlinux.symvers
+
+$(OBJECTS):
+	@echo "  CC      $@"
+	@rm -f $@
+	@$(call saved,$@)
+
+$(LIBRARIES): $(OBJECTS)
+	@$(call saved,$@)
+
+# For modpost's checks alone, unless the link takes it.
+vmlinux.o: $(OBJECTS) $(LIBRARIES)
+	@$(call saved,$@)
+
+vmlinux.symvers: vmlinux.o
+	@$(call saved,$@)
+
+# The script links three times: without the table of symbols, with one of the right size, and with
+# the right one. That of the unpatched kernel mostly has the right size, so the first can be left
+# out; where it has not, the script itself notices and links once more.
+guess := $(lastword $(sort $(wildcard .tmp_vmlinux.kallsyms?.o)))
+link: $(OBJECTS) $(LIBRARIES) $(AFTER)
+	@cp $(or $(guess),/dev/null) .kgym-kallsyms.o
+	@sed 's/^\tkallsyms_step 1$$/\tkallsymso=.kgym-kallsyms.o/' scripts/link-vmlinux.sh >.kgym-link
+	@chmod +x .kgym-link
+	+@$(subst scripts/link-vmlinux.sh,./.kgym-link,$(call saved,vmlinux))
+
+boot: link
+	@$(MAKE) -f scripts/Makefile.build obj=arch/x86/boot arch/x86/boot/bzImage

@@ -1,0 +1,120 @@
+"""`kgym check`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from kgym import bug as bugs
+from kgym.bug import Bug
+from kgym.jobs import JobRequest, JobView
+from kgym.steps import CheckResult, CheckSpec, Patch, PatchCheck, PatchOutcome
+from kgym_cli import trial
+from kgym_cli.connect import scheduler
+from kgym_cli.follow import follow
+from kgym_cli.output import Exit, json_option, leave, people, print_json, tables
+
+_STYLES = {
+    PatchOutcome.COMPILES: "green",
+    PatchOutcome.NOT_BUILT: "yellow",
+    PatchOutcome.OVER_LIMIT: "yellow",
+}
+
+
+@click.command()
+@click.argument("bug")
+@click.argument("patches", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--dependents",
+    type=click.IntRange(1, 100_000),
+    default=100,
+    show_default=True,
+    help="Objects to compile for a header that a patch changes.",
+)
+@click.option("--fresh", is_flag=True, help="Check again what was checked before.")
+@json_option
+def check(bug: str, patches: tuple[Path, ...], dependents: int, fresh: bool, as_json: bool) -> None:
+    """Say of each of PATCHES whether it applies and compiles, and what it changes.
+
+    BUG is a shipped bug or the folder of a bundle: each patch, a unified diff,
+    is tried alone on the kernel that has the bug. The exit status is 0 if all
+    compile, 1 if one does not, 2 for bad input, 3 if there is no answer.
+    """
+    one = bugs.load(bug)
+    spec = _spec(one, [trial.patch_file(path) for path in patches], dependents, fresh=fresh)
+    with scheduler(work=True) as client:
+        job = client.submit(JobRequest(steps=[spec], tags=[f"bug={one.name}"]))
+        job = follow(client, job)
+    result = _result(job)
+    if as_json:
+        print_json({"bug": one.name, "job": job.id, **result.model_dump(mode="json")})
+    else:
+        _print(result)
+    good = all(patch.outcome is PatchOutcome.COMPILES for patch in result.patches)
+    leave(Exit.OK if good else Exit.NEGATIVE)
+
+
+def _spec(one: Bug, patches: list[Patch], dependents: int, *, fresh: bool) -> CheckSpec:
+    build = one.build
+    return CheckSpec(
+        source=build.source,
+        config=build.config,
+        compiler=build.compiler,
+        cache="fresh" if fresh else "use",
+        base=build.patches,
+        patches=patches,
+        dependents=dependents,
+    )
+
+
+def _result(job: JobView) -> CheckResult:
+    (step,) = job.steps
+    if not isinstance(step.result, CheckResult):
+        failure = step.failure
+        people.print(failure.message if failure else f"job {job.id} is {job.state}", markup=False)
+        leave(Exit.USER if failure and failure.cause == "user" else Exit.INFRASTRUCTURE)
+    return step.result
+
+
+def _print(result: CheckResult) -> None:
+    table = Table("patch", "outcome", "files", "objects", "functions", "s", box=None)
+    for one in result.patches:
+        style = _STYLES.get(one.outcome, "red")
+        table.add_row(
+            one.name,
+            f"[{style}]{one.outcome}[/]",
+            str(len(one.files)),
+            _coverage(one),
+            ", ".join(_function(function.model_dump()) for function in one.functions),
+            f"{one.seconds:.2f}",
+        )
+    tables.print(table)
+    for one in result.patches:
+        if words := _words(one):
+            tables.print(f"\n[bold]{one.name}[/]")
+            click.echo(words.rstrip())
+
+
+def _coverage(one: PatchCheck) -> str:
+    """Return how many objects were compiled, of how many that depend on the files."""
+    done = sum(file.objects for file in one.files)
+    of = sum(file.dependents for file in one.files)
+    return str(done) if done == of else f"{done} of {of}"
+
+
+def _function(function: dict[str, Any]) -> str:
+    before, after = function["instructions_before"], function["instructions_after"]
+    return f"{function['name']} {_number(before)}→{_number(after)}"
+
+
+def _number(count: int | None) -> str:
+    return "-" if count is None else str(count)
+
+
+def _words(one: PatchCheck) -> str:
+    """Return what there is to say of a patch: as the compiler said it, else the reason."""
+    if one.outcome is PatchOutcome.NOT_BUILT:
+        idle = [file.path for file in one.files if file.outcome == "not_built"]
+        return f"the config does not compile {', '.join(idle)}"
+    return one.output or one.reason

@@ -1,0 +1,103 @@
+"""`kgym check`, on a bundle of the small make tree."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kgym.steps import TarballSource
+from tests.cli.conftest import Kgym
+
+DIFF = """\
+--- a/kernel/watch_queue.c
++++ b/kernel/watch_queue.c
+@@ -8,4 +8,4 @@
+ {
+ \t/* Ignore any unknown types */
+-\tif (type >= 100)
++\tif (%s)
+ \t\treturn -1;
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, fake_source: TarballSource) -> Path:
+    """A bug that is brought back by an edit, as the shipped ones are."""
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    (folder / "repro.c").write_text("int main(void) { return 0; }\n")
+    (folder / "fragment").write_text("CONFIG_BASE=y\n")
+    (folder / "bug.toml").write_text(
+        'title = "WARNING in watch_filter"\n'
+        f'[kernel]\ntarball = {json.dumps(fake_source.url)}\nsha256 = "{fake_source.sha256}"\n'
+        'base = "allnoconfig"\nfragments = ["fragment"]\n'
+        '[reproducer]\nfile = "repro.c"\n'
+        '[[regress.edits]]\nfile = "kernel/watch_queue.c"\n'
+        'original = "type >= WATCH_TYPE__NR"\nreplacement = "type >= 100"\n'
+    )
+    return folder
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    return written(tmp_path / "good.patch", DIFF % "type >= WATCH_TYPE__NR")
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    return written(tmp_path / "bad.patch", DIFF % "kind >= 2")
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_patches_are_checked_on_the_kernel_that_has_the_bug(
+    kgym: Kgym, bundle: Path, good: Path
+) -> None:
+    done = kgym("check", bundle, good, "--json")
+    assert done.status == 0, done.err
+    assert done.json["bug"] == "bundle"
+    (patch,) = done.json["patches"]
+    assert (patch["name"], patch["outcome"]) == ("good.patch", "compiles")
+    assert [one["name"] for one in patch["functions"]] == ["watch_filter"]
+
+
+def test_people_get_a_table_and_the_compilers_words_on_what_failed(
+    kgym: Kgym, bundle: Path, good: Path, bad: Path, tmp_path: Path
+) -> None:
+    stale = written(tmp_path / "stale.patch", DIFF.replace("100", "7") % "0")
+    done = kgym("check", bundle, good, bad, stale)
+    assert done.status == 1, done.err
+    for words in (
+        "compiles",
+        "does_not_compile",
+        "does_not_apply",
+        "kernel/watch_queue.c:10:13: error: 'kind' undeclared",
+        "hunk 1 of kernel/watch_queue.c (line 8) does not apply",
+    ):
+        assert words in done.out
+
+
+def test_what_was_checked_is_answered_at_once_unless_it_shall_be_fresh(
+    kgym: Kgym, bundle: Path, good: Path
+) -> None:
+    memoised = [
+        kgym("check", bundle, good, "--json", *more).json["patches"][0]["memoised"]
+        for more in ((), (), ("--fresh",))
+    ]
+    assert memoised == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("bug", "patch", "complaint"),
+    [
+        ("no-such-bug", "good.patch", "there is no bug `no-such-bug`"),
+        ("watch-queue-filter", "no-such.patch", "no-such.patch"),
+    ],
+)
+def test_bad_input_gives_status_2(kgym: Kgym, bug: str, patch: str, complaint: str) -> None:
+    done = kgym("check", bug, patch)
+    assert (done.status, complaint in done.err) == (2, True), done.err
+    assert kgym("check", bug).status == 2

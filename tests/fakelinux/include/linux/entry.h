@@ -1,0 +1,1 @@
+#define ENTRY_VALUE 1

@@ -1,0 +1,1 @@
+#define PARENT_MAX 4096

@@ -1,0 +1,99 @@
+"""Checks on the real kernel: the shipped bugs' fixes, and what goes wrong with patches."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgym import bug
+from kgym.jobs import JobRequest
+from kgym.steps import CheckSpec, Edit, Patch, StepSpec
+from tests.conftest import kgym
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+BUG = "watch-queue-filter"
+
+
+def checked(*patches: Patch, **changes: Any) -> list[dict[str, Any]]:
+    """Check patches on the shipped kernel; return what is said of each."""
+    build = bug.load(BUG).build
+    spec: StepSpec = CheckSpec(
+        source=build.source, config=build.config, patches=list(patches), **changes
+    )
+    request = JobRequest(steps=[spec])
+    status, job = kgym("job", "submit", "-", "--wait", stdin=request)
+    assert status == 0, job
+    found: list[dict[str, Any]] = job["steps"][0]["result"]["patches"]
+    return found
+
+
+def edit(file: str, original: str, replacement: str) -> Patch:
+    return Patch(edits=[Edit(file=file, original=original, replacement=replacement)])
+
+
+@pytest.mark.parametrize("name", bug.names())
+def test_the_fix_of_a_shipped_bug_compiles_by_kbuilds_own_command(name: str) -> None:
+    one = bug.load(name)
+    assert one.fix is not None
+    (found,) = checked(one.fix, base=one.build.patches)
+    assert (found["outcome"], found["through_make"]) == ("compiles", False), found
+    assert {file["path"] for file in found["files"]} <= set(one.file.files)
+    assert found["functions"]
+
+
+def test_a_patch_file_is_checked_on_the_kernel_that_has_the_bug(tmp_path: Path) -> None:
+    patch = tmp_path / "wrong.patch"
+    patch.write_text(
+        "--- a/kernel/watch_queue.c\n+++ b/kernel/watch_queue.c\n@@ -340,2 +340,3 @@\n"
+        " \t    filter.nr_filters > 16 ||\n+\t    no_such_variable ||\n"
+        " \t    filter.__reserved != 0)\n"
+    )
+    status, found = kgym("check", BUG, patch)
+    (one,) = found["patches"]
+    assert (status, one["outcome"]) == (1, "does_not_compile")
+    assert "'no_such_variable' undeclared" in one["reason"]
+
+
+def test_a_system_call_is_counted_in_all_its_parts() -> None:
+    patch = edit(
+        "fs/read_write.c",
+        "SYSCALL_DEFINE3(read, unsigned int, fd, char __user *, buf, size_t, count)\n{\n",
+        "SYSCALL_DEFINE3(read, unsigned int, fd, char __user *, buf, size_t, count)\n{\n"
+        "\tif (count == 4711)\n\t\treturn -EINVAL;\n",
+    )
+    (found,) = checked(patch)
+    (function,) = found["functions"]
+    assert function["name"] == "__do_sys_read"
+    assert 0 < function["instructions_before"] < function["instructions_after"]
+
+
+def test_a_header_is_compiled_where_it_is_included_up_to_the_limit() -> None:
+    watch = edit("include/linux/watch_queue.h", "#ifdef CONFIG_WATCH_QUEUE", "#if 1")
+    (found,) = checked(watch)
+    (file,) = found["files"]
+    assert (found["outcome"], found["through_make"]) == ("compiles", False)
+    assert file["objects"] == file["dependents"] > 5
+    sched = edit("include/linux/sched.h", "extern void scheduler_tick(void);", "struct odd;")
+    (found,) = checked(sched, dependents=8)
+    (file,) = found["files"]
+    assert (found["outcome"], found["through_make"]) == ("compiles", True)
+    assert (file["objects"], file["dependents"] > 900) == (8, True)
+
+
+def test_makefiles_and_kconfig_go_through_make() -> None:
+    flags = edit("kernel/Makefile", "obj-y     = fork.o", "CFLAGS_cred.o := -DODD\nobj-y = fork.o")
+    help_text = edit("fs/Kconfig", 'menu "File systems"', 'menu "All file systems"')
+    missing = edit("kernel/Makefile", "obj-y     = fork.o", "obj-y = fork.o no_such.o")
+    for patch, outcome in (
+        (flags, "compiles"),
+        (help_text, "compiles"),
+        (missing, "does_not_compile"),
+    ):
+        (found,) = checked(patch)
+        assert (found["outcome"], found["through_make"]) == (outcome, True), found
+
+
+def test_a_driver_that_the_config_leaves_out_is_not_built() -> None:
+    (found,) = checked(edit("drivers/net/dummy.c", "MODULE_LICENSE", "NO_LICENSE"))
+    assert found["outcome"] == "not_built"

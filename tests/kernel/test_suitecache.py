@@ -1,0 +1,57 @@
+"""Builds from SuiteCache on the real kernel: what the shortcut links is what make links."""
+
+from typing import Any
+
+import pytest
+
+from kgym import bug
+from kgym.jobs import JobRequest
+from kgym.steps import Edit, Patch
+from tests.conftest import kgym
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+BUG = "watch-queue-filter"
+IMAGES = ("bzImage", "vmlinux", "System.map", "config")
+
+
+def built(*patches: Patch) -> tuple[dict[str, Any], dict[str, str]]:
+    """Build the shipped kernel with patches; return the result, and the images' SHA-256."""
+    build = bug.load(BUG).build
+    spec = build.model_copy(update={"patches": [*build.patches, *patches], "cache": "fresh"})
+    status, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[spec]))
+    assert status == 0, job
+    step = job["steps"][0]
+    sums = {one["name"]: one["sha256"] for one in step["artifacts"]}
+    return step["result"], {name: sums[name] for name in IMAGES}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("\tno_such_variable = 1;", "'no_such_variable' undeclared"),
+        ("\tvoid no_such_function(void); no_such_function();", "no_such_function"),
+    ],
+    ids=["compile", "link"],
+)
+def test_what_does_not_compile_or_link_fails_in_the_shortcut_too(line: str, message: str) -> None:
+    build = bug.load(BUG).build
+    start = "static void free_watch(struct rcu_head *rcu)\n{\n"
+    broken = Patch(
+        edits=[Edit(file="kernel/watch_queue.c", original=start, replacement=f"{start}{line}\n")]
+    )
+    spec = build.model_copy(update={"patches": [broken], "cache": "fresh"})
+    _, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[spec]))
+    failure = job["steps"][0]["failure"]
+    assert failure["reason"] == "does_not_compile"
+    assert message in failure["message"]
+
+
+def test_the_shortcut_builds_the_same_kernel_as_make_byte_for_byte() -> None:
+    # A comment in a makefile changes nothing, but only make can know that.
+    line = "obj-y     = fork.o"
+    remark = Patch(edits=[Edit(file="kernel/Makefile", original=line, replacement=f"#\n{line}")])
+    short, one = built()
+    through_make, other = built(remark)
+    assert (short["shortcut"], through_make["shortcut"]) == (True, False)
+    assert one == other
