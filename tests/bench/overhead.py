@@ -1,7 +1,5 @@
-"""What the platform costs over bare `make` and bare `qemu`: ratios, measured in one run.
+"""What the platform costs over bare `qemu`, measured in one run. Of builds, `build` tells.
 
-build   a patched kernel, submitted to finished, against `make` in an overlay of the same tree
-full    the same for the whole kernel, with --full (takes twice as long as a full build)
 vm      a reproducer that runs for its time, submitted to verdict, against QEMU booting
         the same kernel into an initramfs that starts the same runner
 """
@@ -20,11 +18,7 @@ from typing import Any
 from kgym import bug
 from kgym.client import Client
 from kgym.jobs import JobRequest
-from kgym.patch import Change
-from kgym.sandbox import remove
-from kgym.steps import BuildResult, Reproducer, ReproduceSpec, StepRef
-from kgym_builder import kbuild, sources
-from kgym_builder.tree import Tree
+from kgym.steps import Reproducer, ReproduceSpec, StepRef
 from kgym_cli.connect import data_folder
 from kgym_cli.platform import Platform
 from kgym_vmmanager import cpio
@@ -54,47 +48,6 @@ class Bench:
         if last.result is None:
             raise SystemExit(f"job {job.id}: {job.state}: {last.failure}")
         return seconds, last.result
-
-    def bare_make(self, layers: list[Path], files: dict[str, bytes]) -> float:
-        """Return the seconds of make alone, in an overlay of these layers with these files.
-
-        In the sandbox, which takes 0.05 s: objtool's makefiles write absolute paths
-        down, so elsewhere make would build everything again.
-        """
-        tree = Tree(layers, self.work / "tree")
-
-        async def make() -> float:
-            tools = await kbuild.toolchain(self.build.compiler)
-            await tree.write([Change(path, content) for path, content in files.items()])
-            argv = [*kbuild.command(tools), "bzImage"]
-            return (await tree.run(argv, timeout=7200)).seconds
-
-        seconds = asyncio.run(make())
-        remove(self.work / "tree")
-        return seconds
-
-    def patched_build(self) -> dict[str, float]:
-        """Compare an incremental build of one changed file."""
-        _, base = self.submitted(JobRequest(steps=[self.build]))
-        platform, result = self.submitted(JobRequest(steps=[self.build]))
-        layers = self.layers(base)
-        path = self.build.patches[0].edits[0].file
-        source = next(one / path for one in layers if (one / path).exists())
-        bare = self.bare_make(layers, {path: source.read_bytes() + b"\n/* changed */\n"})
-        return {"bare": bare, "platform": platform, "make": result.seconds["make"]}
-
-    def full_build(self) -> dict[str, float]:
-        """Compare a build of everything."""
-        unpatched = self.build.model_copy(update={"patches": [], "cache": "refresh"})
-        platform, base = self.submitted(JobRequest(steps=[unpatched]))
-        layer, source = self.layers(base)
-        config = (layer / ".config").read_bytes()
-        return {"bare": self.bare_make([source], {".config": config}), "platform": platform}
-
-    def layers(self, build: BuildResult) -> list[Path]:
-        """Return the layers of a built tree, the topmost first."""
-        source = self.cache / "sources" / "trees" / sources.key(build.source_identity) / "tree"
-        return [self.cache / "trees" / build.tree / "upper", source]
 
     def vm(self, seconds: float) -> dict[str, float]:
         """Compare one instance whose reproducer runs for `seconds`."""
@@ -149,7 +102,6 @@ class Bench:
 def main() -> None:
     """Measure, and print ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--full", action="store_true", help="measure a full build too")
     parser.add_argument("--seconds", type=float, default=120, help="the reproducer's time")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -157,9 +109,7 @@ def main() -> None:
     try:
         with Platform(data_folder()) as platform, Client(platform.url) as client:
             bench = Bench(client, data_folder() / "cache", work)
-            results = {"build": bench.patched_build(), "vm": bench.vm(options.seconds)}
-            if options.full:
-                results["full"] = bench.full_build()
+            results = {"vm": bench.vm(options.seconds)}
     finally:
         shutil.rmtree(work, ignore_errors=True)
     for result in results.values():

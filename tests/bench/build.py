@@ -1,0 +1,243 @@
+"""What a patched kernel costs, by SuiteCache and by make, on the same machine in one run.
+
+scratch            make alone, of everything, in an empty tree
+bare_incremental   make alone, one file changed, in the tree that this left
+suitecache_build   a patch that changes the same file, submitted to finished, with a warm entry
+mount              taking the tree: until a program runs in it
+
+Make runs in the sandbox, which takes 0.05 s: some makefiles write absolute paths down,
+so elsewhere it would build everything again. Each figure but the first is the median of
+several rounds, in turns, so that other work on the machine falls on all alike.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import uuid
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from kgym import bug, logs
+from kgym.bug import CONFIGS
+from kgym.client import Client
+from kgym.jobs import JobRequest
+from kgym.patch import Change
+from kgym.sandbox import remove
+from kgym.steps import BuildResult, BuildSpec
+from kgym.storage import LocalStorage
+from kgym.worker import Assignment, StepRun
+from kgym_builder import kbuild
+from kgym_builder.entries import IMAGE, Entry
+from kgym_builder.kbuild import Output
+from kgym_builder.sources import Sources
+from kgym_builder.suitecache import SuiteCache
+from kgym_builder.tree import Tree
+from kgym_cli.connect import data_folder
+from kgym_cli.platform import Platform
+
+BUG = "watch-queue-filter"
+BIG = Path(__file__).with_name("big.config")
+MAKE_SECONDS = 4 * 3600.0
+GOALS = {"speedup": 25.0, "incremental_ratio": 1.15, "mount_s": 0.5}
+
+
+def shipped() -> BuildSpec:
+    """Return the build of the shipped bug: one patch, on the shared config."""
+    return bug.load(BUG).build
+
+
+def big() -> BuildSpec:
+    """Return the same with a config of more than three times the objects."""
+    spec = shipped()
+    fragments = [*spec.config.fragments, BIG.read_text()]
+    config = spec.config.model_copy(update={"fragments": fragments})
+    return spec.model_copy(update={"config": config, "objects": None})
+
+
+SPECS = {"shipped": shipped, "big": big}
+
+
+@dataclass(slots=True)
+class Bare:
+    """Make alone, in a tree of its own."""
+
+    spec: BuildSpec
+    tree: Tree
+    log: Path
+    rounds: int = 0
+
+    def scratch(self, config: str) -> float:
+        """Return the seconds of a full build."""
+        return asyncio.run(self._make(Change(".config", config.encode())))
+
+    def incremental(self) -> float:
+        """Return the seconds after a change of one file."""
+        self.rounds += 1
+        path = self.spec.patches[0].edits[0].file
+        return asyncio.run(self._changed(path))
+
+    async def _changed(self, path: str) -> float:
+        text = (await self.tree.read([path]))[path]
+        return await self._make(Change(path, text + b"\n/* %d */\n" % self.rounds))
+
+    async def _make(self, change: Change) -> float:
+        tools = await kbuild.toolchain(self.spec.compiler)
+        await self.tree.write([change])
+        argv = [*kbuild.command(tools), "bzImage"]
+        done = await self.tree.run(argv, timeout=MAKE_SECONDS, on_line=Output(self.log))
+        return done.seconds
+
+
+def submitted(client: Client, spec: BuildSpec) -> tuple[float, BuildResult]:
+    """Return the seconds from submission to the end, and the result."""
+    start = monotonic()
+    job = client.wait(client.submit(JobRequest(steps=[spec])).id)
+    seconds = monotonic() - start
+    result = job.steps[0].result
+    if not isinstance(result, BuildResult):
+        raise SystemExit(f"job {job.id}: {job.state}: {job.steps[0].failure}")
+    return seconds, result
+
+
+def changed(spec: BuildSpec, number: int) -> BuildSpec:
+    """Return the build with another patch of the same file; never answered from memory."""
+    patch = spec.patches[0]
+    (first, *others) = patch.edits
+    edit = first.model_copy(update={"replacement": f"/* {number} */ {first.replacement}"})
+    patches = [patch.model_copy(update={"edits": [edit, *others]}), *spec.patches[1:]]
+    return spec.model_copy(update={"patches": patches, "cache": "fresh"})
+
+
+def taken(spec: BuildSpec, work: Path, rounds: int) -> tuple[float, Entry]:
+    """Return the seconds until a program runs in the tree, and the entry."""
+
+    async def take(folder: Path) -> tuple[float, Entry]:
+        folder.mkdir()
+        assignment = Assignment(
+            step_id=1, job_id=1, number=0, attempt=1, lease=uuid.uuid4(), spec=spec, inputs={}
+        )
+        run = StepRun(assignment, folder, LocalStorage(data_folder() / "artifacts"))
+        suite = SuiteCache(data_folder() / "cache", CONFIGS / "backports")
+        with ExitStack() as held:
+            await suite.identify(spec, run, held)  # a worker asks the package manager once
+            start = monotonic()
+            entry = await suite.take(spec, run, held, Output(folder / "build.log"))
+            await entry.tree(folder / "tree").run(["true"])
+            return monotonic() - start, entry
+
+    found = [asyncio.run(take(work / f"mount-{number}")) for number in range(rounds)]
+    return statistics.median(seconds for seconds, _ in found), found[0][1]
+
+
+def built(spec: BuildSpec, entry: Entry, work: Path) -> tuple[float, Bare]:
+    """Build everything by make; return the seconds, and make in the tree that this left."""
+    sources = Sources(data_folder() / "cache" / "sources")
+    source = asyncio.run(sources.get(spec.source, lambda *_: None))
+    bare = Bare(spec, Tree((source.tree,), work / "tree"), work / "make.log")
+    return bare.scratch(entry.about.config), bare
+
+
+def unpacked(spec: BuildSpec, entry: Entry, work: Path) -> tuple[float, Bare]:
+    """Return the seconds that the entry's own full build took, and make in a copy of its tree."""
+    subprocess.run(
+        ["unsquashfs", "-quiet", "-no-progress", "-d", work / "unpacked", entry.folder / IMAGE],
+        check=True,
+        timeout=1200,
+    )
+    bare = Bare(spec, Tree((work / "unpacked",), work / "tree"), work / "make.log")
+    bare.incremental()  # its commands differ a little from the entry's, so there is more to do
+    return entry.about.seconds["make"], bare
+
+
+def measure(
+    client: Client, spec: BuildSpec, work: Path, rounds: int, *, quick: bool
+) -> dict[str, float]:
+    """Measure all on one config."""
+    first, result = submitted(client, changed(spec, 0))  # now the entry is there, and mounted
+    if not result.tree_cached:
+        sys.stderr.write(f"bench: made the entry in {first:.0f} s\n")
+    mount, entry = taken(spec, work, rounds)
+    scratch, bare = (unpacked if quick else built)(spec, entry, work)
+    turns = [
+        (bare.incremental(), *submitted(client, changed(spec, number)))
+        for number in range(1, rounds + 1)
+    ]
+    incremental = statistics.median(one for one, _, _ in turns)
+    build = statistics.median(one for _, one, _ in turns)
+    return {
+        "scratch_s": scratch,
+        "bare_incremental_s": incremental,
+        "suitecache_build_s": build,
+        "speedup": scratch / build,
+        "incremental_ratio": build / incremental,
+        "mount_s": mount,
+        "image_bytes": entry.about.image_bytes,
+        "objects": _objects(entry),
+        "shortcut": all(one.shortcut for _, _, one in turns),
+        **{f"{name}_s": seconds for name, seconds in turns[-1][2].seconds.items()},
+    }
+
+
+def _objects(entry: Entry) -> int:
+    with sqlite3.connect(entry.index) as database:
+        count: int = database.execute("SELECT count(*) FROM objects").fetchone()[0]
+    database.close()
+    return count
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--configs", nargs="+", choices=SPECS, default=["shipped"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="no full build by make: that of the entry counts, and a copy of its tree is used",
+    )
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    logs.configure(level=logging.WARNING)
+    data_folder().mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))
+    found: dict[str, dict[str, float]] = {}
+    try:
+        with Platform(data_folder()) as platform, Client(platform.url) as client:
+            for name in options.configs:
+                (work / name).mkdir()
+                found[name] = measure(
+                    client, SPECS[name](), work / name, options.rounds, quick=options.quick
+                )
+                remove(work / name)
+    finally:
+        remove(work)
+    if options.json:
+        machine = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
+        first = found.pop(options.configs[0])
+        sys.stdout.write(json.dumps({**first, **machine, **found}) + "\n")
+        return
+    print_table(found)
+
+
+def print_table(found: dict[str, dict[str, float]]) -> None:
+    """Print a row for each figure, with its goal."""
+    names = next(iter(found.values()))
+    sys.stdout.write(f"{'':20}" + "".join(f"{config:>16}" for config in found) + "  goal\n")
+    for name in names:
+        figures = "".join(f"{one[name]:16,.2f}" for one in found.values())
+        sign = ">=" if name == "speedup" else "<="
+        goal = f"  {sign} {GOALS[name]:g}" if name in GOALS else ""
+        sys.stdout.write(f"{name:20}{figures}{goal}\n")
+
+
+if __name__ == "__main__":
+    main()

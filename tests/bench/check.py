@@ -1,0 +1,173 @@
+"""What a check costs over the compiler alone: on the shipped bug's file, with a warm entry.
+
+bare     the command that kbuild saved, run in the tree
+check    one patch, submitted to result
+check10  ten patches in one step, submitted to result; against ten times bare by the cores
+mount    an empty command in the tree: what taking it costs
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic
+
+from kgym import bug, logs
+from kgym.bug import CONFIGS
+from kgym.client import Client
+from kgym.jobs import JobRequest
+from kgym.sandbox import remove
+from kgym.steps import CheckResult, CheckSpec, Patch
+from kgym.storage import LocalStorage
+from kgym.worker import Assignment, StepRun
+from kgym_builder.kbuild import Output
+from kgym_builder.kbuild_commands import compile_words
+from kgym_builder.objectindex import Index
+from kgym_builder.suitecache import Entry, SuiteCache
+from kgym_cli.connect import data_folder
+from kgym_cli.platform import Platform
+
+BUG = "watch-queue-filter"
+MOST_OVER = 1.0
+MOST_TIMES = 2.0
+
+
+def patches(number: int) -> list[Patch]:
+    """Return the fix, made so many different patches by a comment."""
+    fix = bug.load(BUG).fix
+    assert fix is not None
+    (first, *others) = fix.edits
+    return [
+        Patch(
+            name=f"fix-{one}",
+            edits=[
+                first.model_copy(update={"replacement": f"/* {one} */ {first.replacement}"}),
+                *others,
+            ],
+        )
+        for one in range(number)
+    ]
+
+
+def spec(number: int) -> CheckSpec:
+    """Return the check of so many patches, never answered from memory."""
+    build = bug.load(BUG).build
+    return CheckSpec(
+        source=build.source,
+        config=build.config,
+        compiler=build.compiler,
+        cache="fresh",
+        base=build.patches,
+        patches=patches(number),
+    )
+
+
+def submitted(client: Client, number: int) -> float:
+    """Return the seconds from submission to result."""
+    start = monotonic()
+    job = client.wait(client.submit(JobRequest(steps=[spec(number)])).id)
+    seconds = monotonic() - start
+    result = job.steps[0].result
+    if not isinstance(result, CheckResult):
+        raise SystemExit(f"job {job.id}: {job.state}: {job.steps[0].failure}")
+    outcomes = {one.outcome for one in result.patches}
+    if outcomes != {"compiles"}:
+        raise SystemExit(f"job {job.id}: {outcomes}")
+    return seconds
+
+
+async def with_entry(work: Path, use: Callable[[Entry], Awaitable[float]]) -> float:
+    """Take the entry as a step does, and use it."""
+    lease = uuid.uuid4()
+    assignment = Assignment(
+        step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec(1), inputs={}
+    )
+    run = StepRun(assignment, work, LocalStorage(data_folder() / "artifacts"))
+    suite = SuiteCache(data_folder() / "cache", CONFIGS / "backports")
+    with ExitStack() as held:
+        return await use(await suite.take(spec(1), run, held, Output(work / "build.log")))
+
+
+async def in_tree(entry: Entry, folder: Path, argv: list[str]) -> float:
+    """Return the seconds of a command in a new use of the tree."""
+    tree = entry.tree(folder)
+    done = await tree.run(argv)
+    await asyncio.to_thread(remove, folder)
+    return done.seconds
+
+
+def bare(work: Path) -> tuple[float, float]:
+    """Return the seconds of the compiler alone, and of an empty command."""
+    file = bug.load(BUG).file.files[0]
+
+    async def mount(entry: Entry) -> float:
+        return await in_tree(entry, work / "mount", ["true"])
+
+    async def compiler(entry: Entry) -> float:
+        (one,) = Index(entry.index).dependents([file])[file].objects
+        words = compile_words(one.command)
+        assert words is not None
+        return await in_tree(entry, work / "bare", list(words))
+
+    taken = asyncio.run(with_entry(work, mount))
+    return asyncio.run(with_entry(work, compiler)) - taken, taken
+
+
+def measured(client: Client, work: Path, rounds: int) -> dict[str, float]:
+    """Measure all in turns, so that other work on the machine falls on each; return medians."""
+    submitted(client, 1)  # what is made once: the entry, the base
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        compiler, mount = bare(work)
+        turn = {
+            "bare_compile_s": compiler,
+            "check_s": submitted(client, 1),
+            "check10_s": submitted(client, 10),
+            "mount_s": mount,
+        }
+        for name, seconds in turn.items():
+            found.setdefault(name, []).append(seconds)
+    medians = {name: statistics.median(values) for name, values in found.items()}
+    cores = os.cpu_count() or 1
+    return {
+        **medians,
+        "cores": cores,
+        "check_over_s": medians["check_s"] - medians["bare_compile_s"],
+        "check10_ratio": medians["check10_s"] / (10 * medians["bare_compile_s"] / cores),
+    }
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    logs.configure(level=logging.WARNING)
+    data_folder().mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))
+    try:
+        with Platform(data_folder()) as platform, Client(platform.url) as client:
+            results = measured(client, work, options.rounds)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if options.json:
+        sys.stdout.write(json.dumps({name: round(value, 3) for name, value in results.items()}))
+        sys.stdout.write("\n")
+        return
+    limits = {"check_over_s": MOST_OVER, "check10_ratio": MOST_TIMES}
+    for name, value in results.items():
+        limit = f"   at most {limits[name]:g}" if name in limits else ""
+        sys.stdout.write(f"{name:16}{value:8.3f}{limit}\n")
+
+
+main()
