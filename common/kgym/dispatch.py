@@ -1,6 +1,6 @@
 """A worker's way to the scheduler over HTTP: its calls, and the client that sends them.
 
-Calls that are made while a request is under way go out together in the next
+Calls that are made while requests are under way go out together in the next
 one, so a busy worker needs a request for dozens of steps.
 """
 
@@ -23,6 +23,8 @@ CALLS = 100
 """Calls in one request."""
 REQUEST_BYTES = 8 << 20
 """Of a request's body, unless a single call is longer."""
+REQUESTS = 2
+"""Under way at the same time: a claim does not wait for another step's result to arrive."""
 
 T = TypeVar("T")
 
@@ -98,13 +100,14 @@ class HttpDispatch:
     def __init__(self, base_url: str, token: str | None = None) -> None:
         self._http = httpx.AsyncClient(**protocol.options(base_url, token))
         self._waiting: deque[tuple[str, asyncio.Future[Answer]]] = deque()
-        self._sender: asyncio.Task[None] | None = None
+        self._senders: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._sender is not None:
-            self._sender.cancel()
-            await asyncio.gather(self._sender, return_exceptions=True)
+        senders = list(self._senders)
+        for sender in senders:
+            sender.cancel()
+        await asyncio.gather(*senders, return_exceptions=True)
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -142,20 +145,26 @@ class HttpDispatch:
     async def _call(self, call: WorkerCall) -> Answer:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((call.model_dump_json(), future))
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.create_task(self._send_all())
+        if len(self._senders) < REQUESTS:
+            self._senders.add(asyncio.create_task(self._send_all()))
         return await future
 
     async def _send_all(self) -> None:
-        while self._waiting:
-            calls = [self._waiting.popleft()]
-            size = len(calls[0][0])
-            while self._waiting and len(calls) < CALLS:
-                size += len(self._waiting[0][0])
-                if size > REQUEST_BYTES:
-                    break
-                calls.append(self._waiting.popleft())
-            await self._send(calls)
+        try:
+            while self._waiting:
+                await self._send(self._next())
+        finally:  # at once: a call that comes now must not count on this sender
+            self._senders -= {asyncio.current_task()}
+
+    def _next(self) -> list[tuple[str, asyncio.Future[Answer]]]:
+        calls = [self._waiting.popleft()]
+        size = len(calls[0][0])
+        while self._waiting and len(calls) < CALLS:
+            size += len(self._waiting[0][0])
+            if size > REQUEST_BYTES:
+                break
+            calls.append(self._waiting.popleft())
+        return calls
 
     async def _send(self, calls: list[tuple[str, asyncio.Future[Answer]]]) -> None:
         try:

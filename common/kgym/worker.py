@@ -362,7 +362,7 @@ class Worker:
             await asyncio.wait({work, beat}, return_when=asyncio.FIRST_COMPLETED)
             if work.done() and not work.cancelled():
                 # First the room, then the word: it may have been this folder that filled the disk.
-                await asyncio.to_thread(sandbox.remove, run.folder)
+                await _remove(run.folder)
                 await self._last_word(run, work.result())
         except asyncio.CancelledError:
             # Aborted, or this worker stops: the scheduler listens only if the lease still holds.
@@ -376,7 +376,7 @@ class Worker:
             raise
         finally:
             await _stop(work, beat)
-            await asyncio.to_thread(sandbox.remove, run.folder)
+            await _remove(run.folder)
 
     async def _work(self, run: StepRun) -> Ending:
         spec = run.assignment.spec
@@ -432,6 +432,16 @@ class Worker:
                 ending = Ending(failure=_refused(error))
             else:
                 return
+
+
+async def _remove(folder: Path) -> None:
+    """Remove an attempt's folder; a program is started for it only where something is in it."""
+    try:
+        folder.rmdir()  # noqa: ASYNC240 - a moment; a thread would take longer to wake
+    except FileNotFoundError:
+        return
+    except OSError:
+        await asyncio.to_thread(sandbox.remove, folder)
 
 
 async def _stop(*tasks: "asyncio.Task[Ending] | asyncio.Task[None]") -> None:

@@ -6,7 +6,7 @@ SQLite, which has no round trips, takes them one by one.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 from sqlalchemy import Dialect, Table, bindparam, insert, text, update
 from sqlalchemy.dialects import postgresql
@@ -25,6 +25,8 @@ _WAITING = (
     "(SELECT count(*) FROM (SELECT 1 FROM steps WHERE state = 'queued' AND lane = :{}"  # noqa: S608
     f" LIMIT {RING}) AS waiting)"
 )
+_parsed = lru_cache(1000)(text)
+"""`text`, which looks for parameters in the statement, once for each statement."""
 _POSTGRESQL: Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
 
 
@@ -36,7 +38,7 @@ async def add_numbered(
         statement = insert(table).returning(table.c.id, sort_by_parameter_order=True)
         return (await connection.scalars(statement, list(rows))).all()
     statement_text = _insert(table, tuple(rows[0]), "") + " RETURNING id"
-    return sorted((await connection.scalars(text(statement_text), _arrays(rows, ""))).all())
+    return sorted((await connection.scalars(_parsed(statement_text), _arrays(rows, ""))).all())
 
 
 class Plan:
@@ -99,7 +101,7 @@ class Plan:
         named = ", ".join(f"p{number} AS ({part})" for number, part in enumerate(parts))
         statement = f"WITH {named} " if parts else ""
         wanted = ", ".join(counts) or "1"
-        done = await self._connection.execute(text(f"{statement}SELECT {wanted}"), values)
+        done = await self._connection.execute(_parsed(f"{statement}SELECT {wanted}"), values)
         row = list(done.one())
         self.waiting = dict(zip(self.waiting, row[len(self._changed) :], strict=False))
         return row[: len(self._changed)]
@@ -107,7 +109,7 @@ class Plan:
     async def _run_one_by_one(self) -> list[int]:
         changed = []
         for lane in self.waiting:
-            count = text("SELECT " + _WAITING.format("lane"))
+            count = _parsed("SELECT " + _WAITING.format("lane"))
             self.waiting[lane] = await self._connection.scalar(count, {"lane": lane}) or 0
         for table, pairs in self._changed:
             (where, new), *_ = pairs
