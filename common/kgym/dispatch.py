@@ -6,6 +6,7 @@ one, so a busy worker needs a request for dozens of steps.
 
 import asyncio
 from collections import deque
+from http import HTTPStatus
 from types import TracebackType
 from typing import Annotated, Literal, Self, TypeVar
 from uuid import UUID
@@ -14,6 +15,7 @@ import httpx
 from pydantic import Field
 
 from kgym import protocol
+from kgym.errors import InfrastructureError
 from kgym.jobs import Progress
 from kgym.protocol import Refused
 from kgym.steps import Strict
@@ -191,6 +193,8 @@ class HttpDispatch:
             )
         except httpx.TransportError as error:
             raise protocol.unreachable(self._http.base_url, error) from error
+        if response.status_code == HTTPStatus.TOO_MANY_REQUESTS:  # of a proxy on the way
+            raise InfrastructureError("scheduler_busy", "the scheduler takes no more requests now")
         return Answers.model_validate_json(protocol.checked(response).content).answers
 
 

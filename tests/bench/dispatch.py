@@ -112,18 +112,23 @@ class Submitter:
         self._writer.close()
 
     async def submit(self) -> int:
-        """Submit a job; return its id."""
+        """Submit a job, when the scheduler lets it; return its id."""
         head = (
             f"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nIdempotency-Key: {uuid.uuid4().hex}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(self._body)}\r\n\r\n"
         )
-        self._writer.write(head.encode() + self._body)
-        answer = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
-        fields = dict(line.split(": ", 1) for line in answer.splitlines()[1:-1])
-        await self._reader.readexactly(int(fields["content-length"]))
-        if " 201 " not in answer.splitlines()[0]:
-            raise SystemExit(answer)
-        return int(fields["location"].rpartition("/")[2])
+        while True:
+            self._writer.write(head.encode() + self._body)
+            answer = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
+            fields = dict(line.split(": ", 1) for line in answer.splitlines()[1:-1])
+            await self._reader.readexactly(int(fields["content-length"]))
+            match answer.split(" ", 2)[1]:
+                case "201":
+                    return int(fields["location"].rpartition("/")[2])
+                case "429":
+                    await asyncio.sleep(int(fields["retry-after"]))
+                case _:
+                    raise SystemExit(answer)
 
 
 # --- the measurements ---------------------------------------------------------------------

@@ -22,7 +22,7 @@ from kgym_scheduler.database import upgrade
 from tests.conftest import ROOT, NewRun
 from tests.scheduler.parts import Clock, Platform
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 Host = Callable[..., Builder]
 

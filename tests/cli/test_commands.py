@@ -79,6 +79,7 @@ def test_an_error_says_what_and_the_status_whose(
     assert "Traceback" not in answer.err
 
 
+@pytest.mark.thorough
 def test_a_job_is_submitted_waited_for_and_listed(kgym: Kgym, build_job: str) -> None:
     done = kgym("job", "submit", "-", "--wait", "--json", stdin=build_job)
     assert (done.status, done.json["state"]) == (0, "succeeded"), done.err
@@ -87,6 +88,7 @@ def test_a_job_is_submitted_waited_for_and_listed(kgym: Kgym, build_job: str) ->
     assert "tree" in kgym("job", "log", listed["id"]).out
 
 
+@pytest.mark.thorough
 def test_a_job_that_fails_by_the_users_fault_gives_status_2(
     kgym: Kgym, fake_build: BuildSpec
 ) -> None:
@@ -121,6 +123,7 @@ def test_commands_use_the_platform_that_runs(
     assert [one["id"] for one in kgym("job", "list", "--json").json] == [job.id]
 
 
+@pytest.mark.thorough
 def test_a_command_that_only_looks_does_not_keep_a_platform_from_starting(
     kgym: Kgym, data: Path, build_job: str
 ) -> None:
@@ -138,12 +141,14 @@ def test_a_command_that_only_looks_does_not_keep_a_platform_from_starting(
     assert waiting.wait(30) == 0
 
 
+@pytest.mark.thorough
 def test_a_second_platform_on_the_same_data_is_refused(kgym: Kgym, platform: Platform) -> None:
     answer = kgym("up", "--port", "0")
     assert answer.status == 2
     assert platform.url in answer.err
 
 
+@pytest.mark.thorough
 def test_a_port_in_use_is_named(kgym: Kgym, tmp_path: Path) -> None:
     with Platform(tmp_path / "other") as other:
         port = httpx.URL(other.url).port
@@ -152,6 +157,7 @@ def test_a_port_in_use_is_named(kgym: Kgym, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
+@pytest.mark.thorough
 def test_a_full_disk_is_the_cause_and_the_job_can_be_restarted(
     kgym: Kgym, data: Path, fake_build: BuildSpec
 ) -> None:
@@ -189,6 +195,7 @@ def running(marker: str) -> bool:
     return subprocess.run(argv, check=False, capture_output=True).returncode == 0
 
 
+@pytest.mark.thorough
 def test_an_abort_ends_what_runs_within_two_seconds(
     kgym: Kgym, platform: Platform, fake_build: BuildSpec
 ) -> None:
@@ -202,6 +209,7 @@ def test_an_abort_ends_what_runs_within_two_seconds(
         assert time.monotonic() - start < 2
 
 
+@pytest.mark.thorough
 def test_ctrl_c_leaves_nothing_running_and_the_job_is_resumed(
     kgym: Kgym, data: Path, fake_build: BuildSpec, tmp_path: Path
 ) -> None:
@@ -222,6 +230,7 @@ def test_ctrl_c_leaves_nothing_running_and_the_job_is_resumed(
         assert client.abort(job["id"]).state is State.ABORTED
 
 
+@pytest.mark.thorough
 def test_a_killed_platform_loses_no_job(kgym: Kgym, data: Path, fake_build: BuildSpec) -> None:
     command = [sys.executable, "-m", "kgym_cli", "up", "--port", "0"]
     process = subprocess.Popen(command, env={**os.environ, "KGYM_DATA": str(data)})

@@ -10,6 +10,7 @@ from kgym_cli.platform import Platform
 from tests.cli.conftest import Kgym
 
 
+@pytest.mark.thorough
 def test_a_token_is_printed_once_listed_and_revoked(kgym: Kgym) -> None:
     made = kgym("token", "create", "alice", "--scope", "submit", "--scope", "worker", "--json")
     assert made.json["token"].startswith("kgym_1_")
@@ -44,6 +45,7 @@ def test_commands_show_the_token_they_are_given(
     assert listed["submitter"] == "alice"
 
 
+@pytest.mark.thorough
 def test_gc_shows_then_does(kgym: Kgym, platform: Platform, build_job: str, data: Path) -> None:
     with Client(platform.url) as client:
         job = client.wait(client.submit(JobRequest.model_validate_json(build_job)).id)

@@ -64,6 +64,7 @@ def server(platform: Platform) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.thorough
 def test_no_answer_is_undocumented_and_none_blames_the_server(server: str) -> None:
     schema = schemathesis.openapi.from_url(f"{server}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]

@@ -11,7 +11,7 @@ import pytest
 from kgym.steps import Patch, PatchCheck, PatchOutcome
 from tests.security.conftest import HONEST, SMALL, Planted, Victim, added, changed, hostile
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 CODE = "--- a/lib/string.c\n+++ b/lib/string.c\n@@ -1,0 +1 @@\n+{0}\n"
 

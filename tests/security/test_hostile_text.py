@@ -46,5 +46,6 @@ def read_command(command: str) -> None:
     ],
 )
 @pytest.mark.parametrize("start", ["", "'", "#"])
+@pytest.mark.thorough
 def test_it_is_read_in_linear_time(read: Callable[[str], None], text: str, start: str) -> None:
     read(start + text * MANY)

@@ -9,7 +9,7 @@ import pytest
 from kgym.errors import UserError
 from tests.security.conftest import SMALL, WAYS, Suffered, Victim, hostile
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 GREEDY = {
     "forks": "processes",

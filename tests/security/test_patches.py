@@ -11,7 +11,7 @@ from kgym.steps import Patch, TarballSource
 from tests.conftest import ROOT
 from tests.security.conftest import Victim, added
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 LINKED = "--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-kept\n+pwned\n"
 RENAMED = (

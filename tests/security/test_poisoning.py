@@ -10,7 +10,7 @@ import pytest
 from kgym.steps import Patch, PatchOutcome
 from tests.security.conftest import HONEST, SMALL, WAYS, Victim, changed, hostile
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 _KEPT = ("cache/suitecache", "cache/sources", "cache/bases", "storage")
 _TOUCHED = ("about.json", ".seal", ".lock", ".use")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.security.conftest import WAYS, Planted, Victim, hostile
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 TRIED = (
     "session keyring",
