@@ -5,19 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kgym.report.families import Family, Format
-from kgym.report.frames import FUNC, PC
 from kgym.report.model import CrashType
 from kgym.report.title import clean, type_of
-from kgym.report.walk import FRAMES, STARTS, blame
+from kgym.report.walk import ANY_START, FRAME, HEADLESS, STARTS, WRAPPERS, Culprit, blame
 
-CORRUPTED = "corrupted"
-"""Stands in titles where the function to blame could not be found."""
-NO_FRAMES = "no frames in the stack trace"
-_LOST_STACKS = re.compile(
-    r"slab index [0-9]+ out of bounds \([0-9]+\) for stack id"
-)  # lib/stackdepot.c
-_HEADLESS = (re.compile(rf"{PC} {FUNC}"),)
+_NO_FRAMES = "no frames in the stack trace"
 _MERGED_TIME = re.compile(r"\[ *[0-9]+\.[0-9]+\]")
+_ENOUGH_LINES = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,37 +24,42 @@ class Description:
     corrupted: str
 
 
-def describe(lines: Sequence[str], family: Family, whole: str) -> Description | None:
-    """Describe the report that `lines` hold, without console prefixes; None if it is none.
+def describe(lines: Sequence[str], family: Family, whole: str) -> Description:
+    """Describe the report that `lines` hold, without console prefixes.
 
+    The message that stands first counts, of two at one place the family's first format.
     `whole` is the report with all that may belong to it.
     """
     text = "\n".join(lines)
-    best: tuple[int, Format, tuple[str, ...], str] | None = None
-    matched = False
+    best: tuple[Format, list[str], bool] | None = None
+    start: int | None = None
     for format_ in family.formats:
         match = format_.message_re.search(text)
-        if match is None or (best and match.start() >= best[0]):
+        if match is None or (start is not None and match.start() > start):
             continue
-        matched = True
-        fields = _fields(format_, match, text)
-        if fields is None:
-            continue
-        titles, found = _titles(format_, fields, text[match.start() :].split("\n"))
-        best = match.start(), format_, titles, "" if found else NO_FRAMES
+        if start is None or match.start() < start:
+            start, best = match.start(), None
+        fields = None if best else _fields(format_, match, text)
+        if fields is not None:
+            titles, found = _titles(format_, fields, text[start:].split("\n"))
+            best = format_, titles, found
     if best is None:
-        return _undescribed(text, family, whole, matched=matched)
-    _, format_, titles, corrupted = best
-    title = clean(titles[0])
+        raw = text[max(text.find(family.marker), 0) :].partition("\n")[0]
+        cut_short = "the report was cut short" if start is not None else ""
+        return _description([raw], cut_short or _merged(raw))
+    format_, titles, found = best
+    corrupted = "" if found else _NO_FRAMES
     corrupted = corrupted or ("" if format_.intact else "only damaged logs have this message")
-    corrupted = corrupted or _damage(titles[0], whole, has_stack=format_.has_stack)
-    type_ = format_.type if format_.type is not None else family.type
-    return Description(
-        title,
-        tuple(sorted(clean(alt) for alt in titles[1:])),
-        type_of(title) if type_ is None else type_,
-        corrupted,
-    )
+    corrupted = corrupted or _merged(titles[0])
+    if not corrupted and format_.has_stack:
+        corrupted = _stack_damage(whole)
+    return _description(titles, corrupted)
+
+
+def _description(titles: Sequence[str], corrupted: str) -> Description:
+    title = clean(titles[0])
+    others = tuple(sorted(clean(other) for other in titles[1:]))
+    return Description(title, others, type_of(title), corrupted)
 
 
 def _fields(format_: Format, match: re.Match[str], text: str) -> dict[str, str] | None:
@@ -77,64 +76,51 @@ def _fields(format_: Format, match: re.Match[str], text: str) -> dict[str, str] 
 
 def _titles(
     format_: Format, fields: dict[str, str], lines: Sequence[str]
-) -> tuple[tuple[str, ...], bool]:
-    """Fill in the title and the other titles; tell whether the function was found."""
-    frames = [fields.get("func", "")]
-    found = True
-    if format_.walk:
-        names = blame(lines, format_.walk)
-        found = bool(names)
-        frames = names or [CORRUPTED]
-    if format_.origin:
-        fields["origin"] = next(iter(blame(lines, format_.origin)), CORRUPTED)
+) -> tuple[list[str], bool]:
+    """Fill in the title and the other titles; tell whether the functions were found."""
+    culprits, found = blame(lines, format_.walk) if format_.walk else ([], True)
     templates = (format_.title, *format_.alt)
-    titles = [template.format(**fields, frame=frame) for frame in frames for template in templates]
-    return tuple(dict.fromkeys(titles)), found
+    titles = [
+        template.format(**fields, **dict(zip(("frame", "origin"), names, strict=False)))
+        for names in _namings(culprits)
+        for template in templates
+    ]
+    return list(dict.fromkeys(titles)), found
 
 
-def _undescribed(text: str, family: Family, whole: str, *, matched: bool) -> Description | None:
-    start = text.find(family.marker)
-    if start < 0:
-        return None
-    title = clean(text[start:].partition("\n")[0])
-    type_ = type_of(title) if family.type is None else family.type
-    reason = "the report was cut short" if matched else ""
-    return Description(title, (), type_, reason or _damage(title, whole, has_stack=True))
+def _namings(culprits: Sequence[Culprit]) -> list[list[str]]:
+    """Return the names to print, then the other names that the functions go by."""
+    raw = [one.raw for one in culprits]
+    stripped = ([name.removeprefix(wrapper) for name in raw] for wrapper in WRAPPERS)
+    return [[one.name for one in culprits], raw, *(names for names in stripped if names != raw)]
 
 
-def _damage(title: str, text: str, *, has_stack: bool) -> str:
-    """Say what is missing in a report that names a function."""
-    if _MERGED_TIME.search(title):
-        return "the title has a time stamp in it"
-    if _LOST_STACKS.search(text):
-        return "the kernel's own record of stacks is damaged"
-    return _stack_damage(text) if has_stack else ""
+def _merged(title: str) -> str:
+    return "the title has a time stamp in it" if _MERGED_TIME.search(title) else ""
 
 
 def _stack_damage(text: str) -> str:
     """Say which stack trace is missing: each heading must have frames below it."""
     seen = False
-    for start in STARTS:
+    for start in (*STARTS, HEADLESS):
         match = start.search(text)
         if match is None:
             continue
-        lines = text[match.start() :].split("\n", 16)[1:16]
+        lines = text[match.start() :].split("\n", _ENOUGH_LINES + 1)[1 : _ENOUGH_LINES + 1]
         if len(lines) < 3:
             return "the stack trace is missing"
-        if not _holds_frames(lines):
-            return NO_FRAMES
-        seen = True
-    # riscv prints the trace of a warning without a heading
-    if seen or any(form.match(line) for line in text.split("\n") for form in _HEADLESS):
-        return ""
-    return "no stack trace in the report"
+        if _holds_frames(lines):
+            seen = True
+        elif start is not HEADLESS:
+            return _NO_FRAMES
+    return "" if seen else "no stack trace in the report"
 
 
 def _holds_frames(lines: Sequence[str]) -> bool:
     """Whether one of the first lines of a stack trace, up to the next trace, is a frame."""
     for line in lines:
-        if "(stack is not available)" in line or any(form.match(line) for form in FRAMES):
-            return True
-        if any(start.search(line) for start in STARTS):
+        if ANY_START.search(line):
             return False
+        if "(stack is not available)" in line or FRAME.match(line):
+            return True
     return False

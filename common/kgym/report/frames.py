@@ -15,7 +15,7 @@ from kgym.report.rust import demangle
 
 PC = r"\[<?(?:(?:0x)?[0-9a-f]+|\(____ptrval____\))>?\]"
 """An instruction's address, as traces print it."""
-FUNC = r"([a-zA-Z_][a-zA-Z0-9_]*)(?:\.|\+)"
+FUNC = r"([a-zA-Z0-9_]+)(?:\.|\+)"
 """A function with an offset or a compiler's suffix (.part.0, .cold, .isra.3) behind it."""
 
 _NAME = r"(?P<function>[a-zA-Z_][\w.$]*)"
@@ -32,7 +32,8 @@ _FORMS = tuple(
     )
 )
 _REGISTER = re.compile(
-    r"(?:R?IP|EIP): (?:0010:|0060:)?|(?:PC is at|p?c :|epc :|era :) ?|NIP (?=\[)|RIP  (?=\[)"
+    r"(?:R?IP|EIP): (?:0010:|0060:)?|(?:PC is at|p?c :|epc :) ?|NIP (?=\[)|RIP  (?=\[)"
+    r"| *(?:epc|era|ERA) *: [0-9a-f]+ (?=[a-zA-Z_])|Krnl PSW : [0-9a-f]+ [0-9a-f]+ \("
 )
 _CRASHED = re.compile(rf"(?:{PC} +){{0,2}}{_NAME}{_OFFSET}{_REST}")
 _MODULE = re.compile(r" \[([a-z]\w*)(?: [0-9a-f]+)?\]")

@@ -19,9 +19,9 @@ MAX_LINE = 2048
 
 _PREFIX = re.compile(
     r"(?:\*\* [0-9]+ printk messages dropped \*\* ?)?(?:.{0,80}? login: )?(?:<[0-9]+>)?"
-    r"\[ *[0-9]+\.[0-9]+\](?P<caller>\[ *[CT][0-9]+\])? ?"
+    r"\[ *[0-9]+\.[0-9]+\](?P<caller>\[ *[CT][0-9]+\])? "
 )
-_UNCERTAIN = re.compile(r"(?:\[<[0-9a-f]+>\] )?\? +[A-Za-z0-9_.$]+\+0x[0-9a-f]+/[0-9a-f]+")
+_UNCERTAIN = " ? "
 _UNRELIABLE = " (unreliable)"
 
 
@@ -65,7 +65,7 @@ def _line(raw: str, start: int) -> Line:
     context = prefix["caller"] or CONSOLE
     # The frame after <EOI> is where the interrupt hit: worth keeping even as a "?" frame.
     if "<EOI>" not in text:
-        if _UNCERTAIN.search(text):
+        if _UNCERTAIN in text:
             return Line(start, end, context, text, uncertain=True)
         if text.endswith(_UNRELIABLE):
             return Line(start, end, context, text[: -len(_UNRELIABLE)], uncertain=True)

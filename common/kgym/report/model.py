@@ -1,8 +1,17 @@
 """What a crash report is: its kind, its frames, its place in the log."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+_IN_TITLE = re.compile(r".* in ((?:<[\w: ]+>)?[\w:]+)")
+
+
+def frame_of(title: str) -> str | None:
+    """Return the function that a title names, None where it names none."""
+    match = _IN_TITLE.match(title)
+    return match[1] if match else None
 
 
 class CrashType(StrEnum):
@@ -40,6 +49,7 @@ class CrashType(StrEnum):
     MEMORY_SAFETY_BUG = "MEMORY_SAFETY_BUG"
     MEMORY_SAFETY_UBSAN = "MEMORY_SAFETY_UBSAN"
     NULL_DEREF = "NULL-POINTER-DEREFERENCE"
+    REBOOT = "REBOOT"
     REFCOUNT = "REFCOUNT_WARNING"
     SYZ_FAILURE = "SYZ_FAILURE"
     UBSAN = "UBSAN"
@@ -109,7 +119,7 @@ class CrashReport:
     @property
     def frame(self) -> str | None:
         """The function that the title names, None where it names none."""
-        return self.title.rpartition(" in ")[2] if " in " in self.title else None
+        return frame_of(self.title)
 
     def as_dict(self) -> dict[str, object]:
         """Return the report as JSON values; the report's text stands under "report"."""

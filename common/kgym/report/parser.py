@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from kgym.report import scan
 from kgym.report.cut import MAX_LENGTH, Cut, cut
-from kgym.report.describe import NO_FRAMES, Description, describe
+from kgym.report.describe import Description, describe
 from kgym.report.families import Family
 from kgym.report.guilty import guilty_file
-from kgym.report.lines import CONSOLE
-from kgym.report.model import CrashReport, CrashType, Executor
+from kgym.report.model import CrashReport, Executor
 from kgym.report.stack import alloc_stack, crash_stack, free_stack
 
 _LATER_LENGTH = 1 << 14
@@ -19,14 +18,25 @@ _HANGUP = b"serialport: VM disconnected."  # GCE
 _PANIC = b"Kernel panic - not syncing"
 # Trouble of the machine that runs the test programs, or of the programs themselves.
 _SUPPRESSED = re.compile(
-    rb"fatal error: (?:runtime: )?(?:out of memory|cannot allocate memory|unexpected signal)"
-    rb"|signal SIGBUS: bus error|SYZFAIL: mmap of output file failed"
-    rb"|(?:Kill|Killed) process [0-9]{1,10},? \((?:syz-fuzzer|sshd|syz-manager)\)"
-    rb"|lowmemorykiller: Killing '(?:syz-fuzzer|sshd)'|INIT: PANIC: segmentation violation!"
-    rb"|\*\*\* stack smashing detected \*\*\*: terminated"
+    rb"fatal error: (?:(?:runtime: )?(?:out of memory|cannot allocate memory)|newosproc"
+    rb"|unexpected signal during runtime execution)"
+    rb"|panic: (?:failed to start executor binary|failed to create temp dir"
+    rb"|executor failed: pthread_create failed|.{0,200}cannot allocate memory)"
+    rb"|signal SIGBUS: bus error|SYZFAIL: (?:SIGBUS|mmap of output file failed)"
+    rb"|(?:Kill|Killed) process .{0,40}\((?:syz-(?:executor|fuzzer|manager)|sshd)\)"
+    rb"|lowmemorykiller: Killing '(?:syz-executor|syz-fuzzer|sshd)'"
+    rb"|INIT: PANIC: segmentation violation!|\*\*\* stack smashing detected \*\*\*: terminated"
 )
-_EXECUTOR = re.compile(r"Comm: syz\.([0-9]+)\.([0-9]+)")
+_EXECUTOR = re.compile(r" Comm: syz\.([0-9]+)\.([0-9]+) ")
 _CPU = re.compile(r"CPU: ([0-9]+)(?: UID: [0-9]+)? PID: ([0-9]+) Comm: (.*?) (?:Not t|T)ainted")
+# Where a watchdog reports, or a program that looks for leaks, another task is at fault.
+_TASK = re.compile(
+    r"INFO: task (.+?):([0-9]+) (?:blocked|can't die)|stuck for .*\[(.+):([0-9]+)\]"
+    r"|comm \"(.*?)\", pid ([0-9]+),| by task (.+)/([0-9]+)$"
+    # lockdep
+    r"|^(.+)/([0-9]+) (?:is (?:trying|freeing|leaving)|just changed|\[HC[0-9])",
+    re.MULTILINE,
+)
 
 
 def parse(log: bytes | str) -> CrashReport | None:
@@ -74,36 +84,21 @@ def _reports(log: bytes) -> Iterator[CrashReport]:
         if number and family.dying:
             continue
         whole = whole or _Log(log, bool(_SUPPRESSED.search(log)), _HANGUP in log, log.rfind(_PANIC))
-        report = _report(whole, start, family, length)
-        if report:
-            yield report
-            length = _LATER_LENGTH
+        yield _report(whole, start, family, length)
+        length = _LATER_LENGTH
 
 
-def _report(log: _Log, start: int, family: Family, length: int) -> CrashReport | None:
-    report = cut(log.data, start, family, length, uncertain=False)
-    description = _describe(report)
-    if (
-        description
-        and description.corrupted == NO_FRAMES
-        and description.type is not CrashType.HANG
-        and report.lines[0].context != CONSOLE
-    ):
-        # All frames of some stacks are uncertain: better those than none. Not for a stall, where
-        # leftovers of an earlier call would be taken for the way into the loop.
-        report = cut(log.data, start, family, length, uncertain=True)
-        description = _describe(report) or description
-    return _assemble(log, report, description) if description else None
-
-
-def _describe(report: Cut) -> Description | None:
-    return describe(report.own_lines(), report.family, report.body())
+def _report(log: _Log, start: int, family: Family, length: int) -> CrashReport:
+    report = cut(log.data, start, length)
+    return _assemble(log, report, describe(report.own_lines(), family, report.body()))
 
 
 def _assemble(log: _Log, report: Cut, description: Description) -> CrashReport:
-    text = report.text().encode("latin-1").decode("utf-8", "replace")
+    text, body = (
+        part.encode("latin-1").decode("utf-8", "replace") for part in (report.text(), report.body())
+    )
     executor = _EXECUTOR.search(text)
-    place = _CPU.search(text)
+    task, pid, cpu = _who(body)
     lines = report.all_lines()
     corrupted = description.corrupted or ("the VM hung up" if log.hung_up else "")
     return CrashReport(
@@ -119,10 +114,20 @@ def _assemble(log: _Log, report: Cut, description: Description) -> CrashReport:
         start=report.start,
         end=report.end,
         executor=Executor(int(executor[1]), int(executor[2])) if executor else None,
-        task=place[3] if place else None,
-        pid=int(place[2]) if place else None,
-        cpu=int(place[1]) if place else None,
-        guilty_file=guilty_file(report.body()),
+        task=task,
+        pid=pid,
+        cpu=cpu,
+        guilty_file=guilty_file(body),
         alloc_stack=alloc_stack(lines),
         free_stack=free_stack(lines),
     )
+
+
+def _who(body: str) -> tuple[str | None, int | None, int | None]:
+    """Return the task at fault, its PID, and the CPU that it ran on where the report tells."""
+    place = _CPU.search(body)
+    named = _TASK.search(body)
+    if named is None:
+        return (place[3], int(place[2]), int(place[1])) if place else (None, None, None)
+    task, pid = (group for group in named.groups() if group is not None)
+    return task, int(pid), int(place[1]) if place and place[2] == pid else None

@@ -34,6 +34,8 @@ _BASIC_TYPES = dict(
     )
 )
 _MAX_DEPTH = 64
+_MAX_PARTS = 1000
+"""Backreferences to backreferences can stand for more than any memory holds."""
 
 
 class _Unreadable(Exception):
@@ -41,12 +43,15 @@ class _Unreadable(Exception):
 
 
 def demangle(symbol: str) -> str:
-    """Return the path of a mangled Rust function; anything else comes back as it is."""
+    """Return the path of a mangled Rust function; anything else comes back as it is.
+
+    Written as in the source: a function's generic arguments behind `::`, a type's without.
+    """
     if not symbol.startswith("_R"):
         return symbol
     try:
-        return _Reader(symbol[2:]).path(0)
-    except (_Unreadable, IndexError):
+        return _Reader(symbol[2:]).path(0, "::")
+    except (_Unreadable, IndexError, ValueError):
         return symbol
 
 
@@ -56,16 +61,16 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
+        self.parts = 0
 
-    def path(self, depth: int) -> str:
-        if depth > _MAX_DEPTH:
-            raise _Unreadable
+    def path(self, depth: int, before_arguments: str = "") -> str:
+        self.enter(depth)
         tag = self.next()
         match tag:
             case "C":
                 return self.identifier()
             case "N":
-                return self.nested(depth)
+                return self.nested(depth, before_arguments)
             case "M":
                 self.impl(depth)
                 return f"<{self.type(depth + 1)}>"
@@ -74,18 +79,20 @@ class _Reader:
                     self.impl(depth)
                 return f"<{self.type(depth + 1)} as {self.path(depth + 1)}>"
             case "I":
-                return self.path(depth + 1) + f"<{', '.join(self.arguments(depth))}>"
+                generic = self.path(depth + 1, before_arguments)
+                return f"{generic}{before_arguments}<{', '.join(self.arguments(depth))}>"
             case "B":
-                return self.jump(lambda: self.path(depth + 1))
+                return self.jump(lambda: self.path(depth + 1, before_arguments))
         raise _Unreadable
 
-    def nested(self, depth: int) -> str:
+    def nested(self, depth: int, before_arguments: str) -> str:
         namespace = self.next()
-        outer = self.path(depth + 1)
+        outer = self.path(depth + 1, before_arguments)
+        number = self.disambiguator()
         name = self.identifier()
         if namespace.isupper():
             kind = {"C": "closure", "S": "shim"}.get(namespace, namespace)
-            return f"{outer}::{{{kind}{':' if name else ''}{name}}}"
+            return f"{outer}::{{{kind}{':' if name else ''}{name}#{number}}}"
         return f"{outer}::{name}" if name else outer
 
     def impl(self, depth: int) -> None:
@@ -98,14 +105,30 @@ class _Reader:
             if self.peek() == "L":
                 self.next()
                 self.base_62()
-                continue
-            found.append(self.type(depth + 1))
+            elif self.peek() == "K":
+                self.next()
+                found.append(self.constant(depth + 1))
+            else:
+                found.append(self.type(depth + 1))
         self.next()
         return found
 
+    def constant(self, depth: int) -> str:
+        self.enter(depth)
+        if self.peek() == "B":
+            self.next()
+            return self.jump(lambda: self.constant(depth + 1))
+        kind = self.type(depth + 1)
+        if kind == _BASIC_TYPES["p"]:
+            return kind
+        end = self.text.index("_", self.at, self.at + 20)
+        digits = self.text[self.at : end]
+        self.at = end + 1
+        number = int(digits.replace("n", "-") or "0", 16)
+        return str(bool(number)).lower() if kind == "bool" else str(number)
+
     def type(self, depth: int) -> str:
-        if depth > _MAX_DEPTH:
-            raise _Unreadable
+        self.enter(depth)
         tag = self.peek()
         if tag in _BASIC_TYPES:
             self.next()
@@ -119,6 +142,9 @@ class _Reader:
             return {"R": "&", "Q": "&mut ", "P": "*const ", "O": "*mut "}.get(tag, "") + (
                 f"[{inner}]" if tag == "S" else inner
             )
+        if tag == "A":
+            self.next()
+            return f"[{self.type(depth + 1)}; {self.constant(depth + 1)}]"
         if tag == "T":
             self.next()
             inner = ", ".join(self.arguments(depth))
@@ -127,6 +153,11 @@ class _Reader:
             self.next()
             return self.jump(lambda: self.type(depth + 1))
         return self.path(depth)
+
+    def enter(self, depth: int) -> None:
+        self.parts += 1
+        if depth > _MAX_DEPTH or self.parts > _MAX_PARTS:
+            raise _Unreadable
 
     def jump(self, read: Callable[[], str]) -> str:
         start = self.at - 1
@@ -158,10 +189,11 @@ class _Reader:
         self.at += length
         return name
 
-    def disambiguator(self) -> None:
-        if self.peek() == "s":
-            self.next()
-            self.base_62()
+    def disambiguator(self) -> int:
+        if self.peek() != "s":
+            return 0
+        self.next()
+        return self.base_62() + 1
 
     def base_62(self) -> int:
         value = 0

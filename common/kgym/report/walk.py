@@ -8,7 +8,7 @@ kernel has in such a trace (the reporting code, locks, memory primitives) do not
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from kgym.report.frames import FUNC, PC
 from kgym.report.rust import demangle
@@ -16,9 +16,22 @@ from kgym.report.skip import NEVER_TO_BLAME
 
 TRACE: Final = None
 """The step that reads a stack trace."""
+CORRUPTED: Final = "corrupted"
+"""Stands in titles where the function to blame could not be found."""
 
 Step = re.Pattern[str] | None
-Pick = Callable[[Sequence[str]], Sequence[str]]
+# compiled once: it takes longer than all other patterns together
+_NEVER_TO_BLAME = re.compile(NEVER_TO_BLAME)
+
+
+class Culprit(NamedTuple):
+    """A function to blame: the name that titles use, and the one that the trace has."""
+
+    name: str
+    raw: str
+
+
+Pick = Callable[[Sequence[Culprit]], Culprit | None]
 
 
 def pattern(text: str) -> re.Pattern[str]:
@@ -26,18 +39,18 @@ def pattern(text: str) -> re.Pattern[str]:
     return re.compile(text.replace("{FUNC}", FUNC).replace("{PC}", PC))
 
 
-def first(functions: Sequence[str]) -> Sequence[str]:
+def first(candidates: Sequence[Culprit]) -> Culprit:
     """Blame the topmost function."""
-    return functions[:1]
+    return candidates[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How to find the function to blame.
+    """How to find the functions to blame, one for each stack trace of the recipe.
 
-    `otherwise` is tried where `steps` find nothing. `skip` are patterns of functions that are
-    passed over in this kind of report. `pick` takes the candidates, top of the stack first, and
-    returns the function to blame, best name first; empty where there is none.
+    `otherwise` is tried where `steps` fail. `skip` are patterns of functions that are passed over
+    in this kind of report. `pick` takes the candidates of a trace, its top first, and returns the
+    one to blame, None where there is none.
     """
 
     steps: tuple[Step, ...]
@@ -47,22 +60,21 @@ class Walk:
     skip_re: re.Pattern[str] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        skip = re.compile("|".join(self.skip)) if self.skip else None
-        object.__setattr__(self, "skip_re", skip)
+        object.__setattr__(self, "skip_re", re.compile("|".join(self.skip)) if self.skip else None)
 
-    def skips(self, function: str) -> bool:
-        """Whether `function` is passed over."""
-        if NEVER_TO_BLAME.search(function):
+    def passes_over(self, function: str) -> bool:
+        """Whether the function is not to blame."""
+        if _NEVER_TO_BLAME.search(function):
             return True
         return self.skip_re is not None and self.skip_re.search(function) is not None
 
 
-_IN_FRAME = r"([a-zA-Z_][a-zA-Z0-9_]*)(?:\.[\w.$]*)?\+0x"
-FRAMES = (
-    re.compile(rf" *(?:<[A-Z#]+> +)?(?:{PC} ){{0,2}}{_IN_FRAME}"),
-    re.compile(rf" *{PC} \([^)]*\) from {PC} \({_IN_FRAME}"),
-    re.compile(rf" *[a-zA-Z_][\w.]* from {_IN_FRAME}"),
-    re.compile(rf" *\(?{PC}\)? {_IN_FRAME}"),
+_NAME = r"([a-zA-Z0-9_]+)(?:\.|\+)"
+FRAME = re.compile(
+    rf" *(?:{PC} ){{0,2}}{_NAME}"
+    # arm: the topmost function stands on the left only
+    rf"| *{PC} \(([\w.]+)\) from {PC} \({_NAME}"
+    rf"| *([\w.]+) from {_NAME}"
 )
 """Frames that count: those of the kernel's own trace, not what symbolisation adds."""
 
@@ -81,74 +93,94 @@ STARTS = tuple(
     )
 )
 """Lines after which a stack trace must follow."""
+HEADLESS = re.compile(r"status: [0-9a-f]{16} badaddr: [0-9a-f]{16} cause: [0-9a-f]{16}")
+"""riscv: the last line of show_regs(); the trace of a warning follows it without a heading."""
+ANY_START = re.compile("|".join(start.pattern for start in (*STARTS, HEADLESS)))
 
-INTRUDERS = (
-    # Fault injection prints its own trace, often in the middle of the report.
-    re.compile(r" *(?:\[<?(?:0x)?[0-9a-f]+>?\])? ?should_fail(?:\.[a-z]+(?:\.[0-9]+)?)?\+0x"),
-)
-"""Lines of a trace that belongs to something else than the crash."""
+# Fault injection prints its own trace, often in the middle of the report.
+_INTRUDER = re.compile(r"(?: \[<?(?:0x)?[0-9a-f]+>?\])? should_fail(?:slab)?(?:\.[a-z0-9.]+)?\+0x")
 
-# Wrappers of one system call share the call's name (SYSCALL_DEFINE, include/linux/syscalls.h).
-_WRAPPERS = (
+WRAPPERS = (
     "SYSC_",
     "SyS_",
-    "compat_SYSC_",
-    "compat_SyS_",
-    "ksys_",
-    "__se_",
     "sys_",
     "__x64_",
     "__ia32_",
     "__arm64_",
-    "__riscv_",
-    "__s390x_",
-    "__powerpc_",
+    "____sys_",
+    "___sys_",
+    "__sys_",
+    "__se_",
+    "__se_sys_",
+    "__do_sys_",
+    "compat_SYSC_",
+    "compat_SyS_",
+    "ksys_",
 )
+"""Wrappers of one system call share the call's name (SYSCALL_DEFINE, include/linux/syscalls.h)."""
 
 
-def canonical(function: str) -> list[str]:
-    """Return the name to print and the other names that the function goes by."""
-    names = [function]
-    for prefix in _WRAPPERS:
-        if names[0].startswith(prefix) and len(names[0]) > len(prefix):
-            names.insert(0, names[0].removeprefix(prefix))
-    return names
+def _culprit(function: str) -> Culprit:
+    raw = demangle(function)
+    return Culprit(min((raw.removeprefix(wrapper) for wrapper in WRAPPERS), key=len), raw)
 
 
-def blame(lines: Sequence[str], walk: Walk) -> list[str]:
-    """Return the names of the function to blame, empty where the report does not tell."""
-    for steps in (walk.steps, walk.otherwise):
-        if not steps:
-            continue
-        functions = _candidates(lines, steps, walk)
-        names = walk.pick(functions) if functions else ()
-        if names:
-            best = canonical(demangle(names[0]))
-            return [*best, *names[1:]]
-    return []
+def blame(lines: Sequence[str], walk: Walk) -> tuple[list[Culprit], bool]:
+    """Return who is to blame, and whether the report could be read to the end of the recipe.
+
+    There is one culprit for each TRACE, named "corrupted" where none was found.
+    """
+    found, intact = _follow(lines, walk.steps, walk)
+    if not intact and walk.otherwise:
+        found, intact = _follow(lines, walk.otherwise, walk)
+    return found, intact
 
 
-def _candidates(lines: Sequence[str], steps: tuple[Step, ...], walk: Walk) -> list[str]:
-    """Follow the steps, up to where a foreign trace gets in the way."""
-    found: list[str] = []
+def _follow(
+    lines: Sequence[str], steps: tuple[Step, ...], walk: Walk
+) -> tuple[list[Culprit], bool]:
+    rest = iter(lines)
+    culprits: list[Culprit] = []
+    candidates: list[Culprit] = []
+    intact = True
+    in_trace = False
+
+    def close() -> bool:
+        best = walk.pick(candidates) if candidates else None
+        culprits.append(best or Culprit(CORRUPTED, CORRUPTED))
+        candidates.clear()
+        return best is not None
+
     step = 0
-    for line in lines:
-        if step == len(steps):
-            break
-        if any(intruder.match(line) for intruder in INTRUDERS):
-            break
+    while step < len(steps):
         wanted = steps[step]
-        if wanted is not None:
-            match = wanted.search(line)
-            step += match is not None
-        elif any(start.search(line) for start in STARTS):
-            match, step = None, step + 1
-        else:
-            following = steps[step + 1] if step + 1 < len(steps) else None
-            match = following.search(line) if following else None
-            step += 2 if match else 0
-            match = match or next((m for f in FRAMES if (m := f.match(line))), None)
-        name = next((group for group in match.groups() if group), None) if match else None
-        if name and not walk.skips(name):
-            found.append(name)
-    return found
+        if wanted is TRACE:
+            intact = (close() if in_trace else True) and intact
+            in_trace = True
+        following = steps[step + 1] if wanted is TRACE and step + 1 < len(steps) else None
+        for line in rest:
+            if _INTRUDER.match(line):
+                intact = False
+                break
+            match, done = _look(line, wanted, following)
+            for group in match.groups() if match else ():
+                if group and not walk.passes_over(demangle(group)):
+                    candidates.append(_culprit(group))
+            if done:
+                step += done is following
+                break
+        step += 1
+    return culprits, close() and intact
+
+
+def _look(line: str, wanted: Step, following: Step) -> tuple[re.Match[str] | None, object]:
+    """Return what the line gives, and what it ends: the step (true) or also the following one."""
+    if wanted is not None:
+        match = wanted.search(line)
+        return match, match is not None
+    if ANY_START.search(line):
+        return None, True
+    match = following.search(line) if following else None
+    if match:
+        return match, following
+    return FRAME.match(line), False

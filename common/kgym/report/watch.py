@@ -3,6 +3,7 @@
 import re
 
 from kgym.report import scan
+from kgym.report.families import REBOOT
 
 _PANIC = b"Kernel panic - not syncing"
 _LAST_WORDS = re.compile(
@@ -40,10 +41,11 @@ class Watch:
             return
         start = 0
         if not self._crash_seen:
-            found = next(scan.find(lines), None)
-            if found is None:
+            # a boot is told from a reboot only by all that stands before it
+            found = (at for at, family in scan.find(lines) if family is not REBOOT)
+            start = next(found, -1)
+            if start < 0:
                 return
-            start = found[0]
             self._crash_seen = True
         panic = start if self._panicked else lines.find(_PANIC, start)
         if panic < 0:

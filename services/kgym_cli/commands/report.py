@@ -1,13 +1,22 @@
 """`kgym report`."""
 
-import gzip
+import asyncio
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from kgym import report as reports
 from kgym.errors import UserError
+from kgym.proc import ProgramFailed
+from kgym.report.corpus import check, read_case
+from kgym.symbolize import symbolize
 from kgym_cli.output import json_option, print_json, tables
 
 _NOTHING: dict[str, Any] = {
@@ -18,6 +27,11 @@ _NOTHING: dict[str, Any] = {
     "report": None,
     "frames": [],
 }
+_WORTH_A_PROCESS = 32
+"""So many files are read in the time that a process needs to start."""
+_PIECE = 1 << 16
+
+_Result = TypeVar("_Result")
 
 
 @click.group()
@@ -27,18 +41,28 @@ def report() -> None:
 
 @report.command()
 @click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--vmlinux",
+    type=click.Path(path_type=Path),
+    help="Put source lines to the frames, from the debug information of this kernel.",
+)
 @json_option
-def parse(logs: tuple[Path, ...], as_json: bool) -> None:
+def parse(logs: tuple[Path, ...], vmlinux: Path | None, as_json: bool) -> None:
     """Find the crash in each of LOGS (plain or gzip): its title, type, frames and report.
 
     With --json, one log gives an object, several give an array in their order;
     a log without a crash has a null title.
     """
-    found = [_parse(path) for path in logs]
+    with _each(logs) as each:
+        found = list(each(_parse, logs))
+    if vmlinux is not None:
+        named = iter(_symbolized([one for one in found if one], vmlinux))
+        found = [one and next(named) for one in found]
+    values = [_NOTHING if one is None else one.as_dict() for one in found]
     if as_json:
-        print_json(found[0] if len(found) == 1 else found)
+        print_json(values[0] if len(values) == 1 else values)
         return
-    for path, one in zip(logs, found, strict=True):
+    for path, one in zip(logs, values, strict=True):
         if len(logs) > 1:
             tables.print(f"[bold]{path}[/]")
         tables.print(one["title"] or "no crash", markup=False)
@@ -46,14 +70,83 @@ def parse(logs: tuple[Path, ...], as_json: bool) -> None:
             tables.print(one["report"], markup=False)
 
 
-def _parse(path: Path) -> dict[str, Any]:
+@report.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@json_option
+def corpus(folder: Path, as_json: bool) -> None:
+    """Read the cases below FOLDER, whose answers are known, and count what was read right.
+
+    The cases are in the format of syzkaller's pkg/report/testdata: report and guilty cases, in
+    subfolders or not.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    if not paths:
+        raise UserError("cannot_read", f"{folder}: there are no cases in it")
+    with _each(paths) as each:
+        checked = list(each(_check, paths))
+    fields: dict[str, dict[str, Any]] = {}
+    for path, right in zip(paths, checked, strict=True):
+        for name, is_right in right.items():
+            count = fields.setdefault(name, {"right": 0, "wrong": 0, "failing": []})
+            count["right" if is_right else "wrong"] += 1
+            if not is_right:
+                count["failing"].append(str(path.relative_to(folder)))
+    if as_json:
+        print_json({"cases": len(paths), "fields": fields})
+        return
+    for name, count in fields.items():
+        failing = ", ".join(count["failing"])
+        total = count["right"] + count["wrong"]
+        tables.print(f"{name:12} {count['right']} of {total}  {failing}", markup=False)
+
+
+@contextmanager
+def _each(
+    paths: Sequence[Path],
+) -> Iterator[Callable[[Callable[[Path], _Result], Iterable[Path]], Iterable[_Result]]]:
+    """Yield a `map` that uses all CPUs if that is worth it."""
+    cpus = min(len(os.sched_getaffinity(0)), len(paths) // _WORTH_A_PROCESS)
+    if cpus < 2:
+        yield map
+        return
+    with ProcessPoolExecutor(cpus, mp_context=get_context("fork")) as pool:
+        yield lambda work, items: pool.map(work, items, chunksize=_WORTH_A_PROCESS // 4)
+
+
+def _symbolized(found: list[reports.CrashReport], vmlinux: Path) -> list[reports.CrashReport]:
+    if not vmlinux.is_file():
+        raise UserError("cannot_read", f"{vmlinux}: no such file")
+    try:
+        return asyncio.run(symbolize(found, vmlinux.resolve()))
+    except ProgramFailed as error:
+        raise UserError("cannot_read", f"{vmlinux}: {error.message}") from error
+
+
+def _parse(path: Path) -> reports.CrashReport | None:
+    return reports.parse(_read(path))
+
+
+def _check(path: Path) -> dict[str, bool]:
+    return check(read_case(_read(path)))
+
+
+def _read(path: Path) -> bytes:
     try:
         data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
     except OSError as error:
         raise UserError("cannot_read", f"{path}: {error.strerror or error}") from error
-    except EOFError as error:
-        raise UserError("cannot_read", f"{path}: the gzip file is cut short") from error
-    crash = reports.parse(data)
-    return _NOTHING if crash is None else crash.as_dict()
+    unpacked = b"".join(_unpacked(data)) if data[:2] == b"\x1f\x8b" else b""
+    return unpacked or data
+
+
+def _unpacked(data: bytes) -> Iterator[bytes]:
+    """Yield what can be read of a gzip file; like any log, it may be cut or damaged."""
+    at = 0
+    while at < len(data):
+        stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        while at < len(data) and not stream.eof:
+            try:
+                yield stream.decompress(data[at : at + _PIECE])
+            except zlib.error:
+                return
+            at = min(at + _PIECE, len(data)) - len(stream.unused_data)

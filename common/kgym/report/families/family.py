@@ -5,20 +5,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kgym.report.frames import PC
-from kgym.report.model import CrashType
 from kgym.report.walk import Walk
 
 _PARTS = {
-    "{ADDR}": r"0x[0-9a-f]+",
     "{PC}": PC,
-    "{FUNC}": r"(?P<func>[a-zA-Z_][a-zA-Z0-9_]*)(?:\.|\+)",
-    "{FUNC2}": r"(?P<func2>[a-zA-Z_][a-zA-Z0-9_]*)(?:\.|\+)",
-    "{SOURCE}": r"(?P<source>[a-zA-Z0-9_/.-]+\.[a-zA-Z]+:[0-9]+)",
+    "{FUNC}": r"(?P<func>[a-zA-Z0-9_]+)(?:\.|\+)",
+    "{SOURCE}": r"(?P<source>[a-zA-Z0-9_/.-]+\.[a-z]+:[0-9]+)",
 }
 
 
+BY_KERNEL = r"\[ *[0-9]+\.[0-9]+\](?:\[ *[CT][0-9]+\])? "
+"""What stands before a message of the kernel; programs print no time stamp."""
+
+
 def expand(pattern: str) -> str:
-    """Put the parts of kernel messages in for their names ({ADDR}, {PC}, {FUNC}, {SOURCE})."""
+    """Put the parts of kernel messages in for their names ({PC}, {FUNC}, {SOURCE})."""
     for name, part in _PARTS.items():
         pattern = pattern.replace(name, part)
     return pattern
@@ -29,11 +30,10 @@ class Format:
     """One message of a family, and the title that it gets.
 
     `message` is searched in the report, `then` further down from where it ended, one after the
-    other; a report in which a `then` is missing was cut short. Their named groups, and `frame`,
-    the function that `walk` blames, fill the fields of `title` and of `alt`.
-    `origin` blames a second function, for the field of that name.
+    other; a report in which a `then` is missing was cut short. Their named groups, and `frame` and
+    `origin`, the functions that `walk` blames, fill the fields of `title` and of `alt`.
     `has_stack` says that an intact report holds a stack trace; `intact` is False for messages
-    that only show up in damaged logs. `type` None means: by the title.
+    that only show up in damaged logs.
     """
 
     message: str
@@ -41,8 +41,6 @@ class Format:
     alt: tuple[str, ...] = ()
     then: tuple[str, ...] = ()
     walk: Walk | None = None
-    origin: Walk | None = None
-    type: CrashType | None = None
     has_stack: bool = True
     intact: bool = True
     message_re: re.Pattern[str] = field(init=False)
@@ -61,16 +59,15 @@ class Family:
 
     A line counts where it matches `accept` (if given) and not `reject`. `follows` says that it may
     stand in the middle of another report without beginning its own, `dying` that the kernel also
-    prints it on its way down from another crash.
+    prints it on its way down from another crash. A message that no format knows is its own title.
     """
 
     marker: str
-    formats: tuple[Format, ...]
+    formats: tuple[Format, ...] = ()
     accept: str = ""
     reject: str = ""
     follows: bool = False
     dying: bool = False
-    type: CrashType | None = None
     accept_re: re.Pattern[str] | None = field(init=False)
     reject_re: re.Pattern[str] | None = field(init=False)
 

@@ -2,31 +2,25 @@
 
 import dataclasses
 
-from kgym.report.families.family import Family, Format, formats
-from kgym.report.families.walks import AT_LOCK, CALL_TRACE, STALLED, hung_task
+from kgym.report.families.family import BY_KERNEL, Family, Format, formats
+from kgym.report.families.walks import CALL_TRACE, STALLED, hung_task, in_trace
 from kgym.report.families.warning import LOCKDEP
-from kgym.report.model import CrashType
 from kgym.report.walk import TRACE, Walk
 
 
 def _old(format_: Format) -> Format:
     """Return lockdep's message as kernels up to 4.10 print it: "[ INFO: ... ]"."""
-    message = format_.message.replace("WARNING: ", "INFO: ")
-    title = format_.title.replace("WARNING: ", "INFO: ")
-    if format_.walk is AT_LOCK:
-        # the lock wanted is to blame, whoever wants it
-        return dataclasses.replace(
-            format_,
-            message=message,
-            title=title.replace("{frame}", "{func}"),
-            walk=None,
-            then=(*format_.then[:-1], r"at: (?:{PC} +)?{FUNC}"),
-        )
-    return dataclasses.replace(
+    renamed = dataclasses.replace(
         format_,
-        message=message,
-        title=title,
-        type=None if "RCU" in message else format_.type,
+        message=format_.message.replace("WARNING: ", "INFO: "),
+        title=format_.title.replace("WARNING: ", "INFO: "),
+    )
+    if "RCU" in format_.message or "{func}" in format_.title:
+        return renamed
+    # the lock wanted is to blame, whoever wants it
+    wanted = (*format_.then[:1], r"at: (?:{PC} +)?{FUNC}")
+    return dataclasses.replace(
+        renamed, title=renamed.title.replace("{frame}", "{func}"), walk=None, then=wanted
     )
 
 
@@ -36,34 +30,39 @@ INFO = Family(
         map(_old, LOCKDEP),
         # kernel/rcu/tree_stall.h, tree_exp.h, tasks.h
         Format(
-            r"INFO: rcu_[a-z_]+ (?:self-)?detected(?: expedited)? stalls?",
+            r"INFO: rcu_[a-z_]+ (?:self-)?detected(?: expedited)? stall",
             "INFO: rcu detected stall in {frame}",
             alt=("stall in {frame}",),
             walk=STALLED,
-            type=CrashType.HANG,
         ),
         Format(
             r"INFO: trying to register non-static key",
             "INFO: trying to register non-static key in {frame}",
-            walk=Walk((CALL_TRACE, TRACE), skip=("stack", "register_lock", "lock")),
+            walk=in_trace("stack|lock|IRQ"),
         ),
         # kernel/hung_task.c
         Format(
-            r"INFO: task .{1,40} blocked for more than [0-9]+ seconds",
+            r"INFO: task .* blocked for more than [0-9]+ seconds",
             "INFO: task hung in {frame}",
             alt=("hang in {frame}",),
             walk=Walk((CALL_TRACE, TRACE), pick=hung_task),
-            type=CrashType.HANG,
         ),
         Format(
-            r"INFO: task .{1,40} can't die for more than",
+            r"INFO: task .* can't die for more than .* seconds",
             "INFO: task can't die in {frame}",
-            walk=Walk((CALL_TRACE, TRACE), pick=hung_task),
-            type=CrashType.HANG,
+            alt=("hang in {frame}",),
+            walk=in_trace("schedule"),
         ),
-        Format(r"INFO: (?P<what>(?:Allocated|Freed) in .*)", "INFO: {what}", intact=False),
-        Format(r"INFO:(?P<what>)$", "INFO: corrupted", intact=False),
+        Format(r"INFO: (?P<what>(?:Freed|Allocated) in .*)", "INFO: {what}", intact=False),
+        Format(r"INFO:\s*$", "INFO: corrupted", intact=False),
     ),
-    accept=r"INFO: (?:rcu_|possible |suspicious |inconsistent lock|trying to register|Allocated in"
-    r"|Freed in|task .{1,40} (?:blocked for|can't die)|\S+-safe -> \S+-unsafe lock order)|^INFO:$",
+    accept=r"INFO: (?:rcu_\w+ (?:self-)?detected|possible |suspicious RCU|inconsistent lock"
+    r"|bad unlock|held lock|lock held|trying to register|Allocated in|Freed in"
+    r"|task .* (?:blocked for|can't die)|\S+-safe -> \S+-unsafe lock order)|INFO:\s*$"
+    rf"|{BY_KERNEL}INFO: ",
+    # kernel/locking/lockdep.c, kernel/rcu/tree_stall.h, arch/x86/kernel/nmi.c, fs/ext4/super.c
+    reject=r"INFO: (?:lockdep is turned off|Stall ended before|NMI handler|recovery required"
+    r"|no syscalls can create|sys_.* is not present)|(?:handler|interrupt).*took too long"
+    # drivers that put it behind their name
+    r"|_INFO:|rmt_storage:INFO:",
 )

@@ -1,26 +1,52 @@
-"""The markers of one message each: oopses, panics, and failures of the test programs."""
+"""The markers of one message each: oopses, panics, and the kernel's other last words."""
 
 from kgym.report.families.bug import SLUB
 from kgym.report.families.family import Family, Format
 from kgym.report.families.sanitizers import UBSAN
-from kgym.report.families.walks import AT_RIP, BAD_ACCESS, CALL_TRACE, LEAKED, RIP, stall
-from kgym.report.model import CrashType
+from kgym.report.families.walks import (
+    AT_RIP,
+    BAD_ACCESS,
+    CALL_TRACE,
+    LOCKED_UP,
+    RIP_ONLY,
+    in_trace,
+    stall,
+)
 from kgym.report.walk import TRACE, Walk
 
-_DOS = CrashType.DOS
 
-
-def _trap(
-    marker: str, message: str, name: str, alt: tuple[str, ...] = (), *, dying: bool = False
+def _oops(
+    marker: str,
+    name: str,
+    walk: Walk = AT_RIP,
+    *,
+    alt: tuple[str, ...] = (),
+    dying: bool = False,
+    follows: bool = False,
 ) -> Family:
+    """Describe an exception that is named by its marker."""
     return Family(
         marker,
-        (Format(message, name + " in {frame}", alt=alt, walk=AT_RIP),),
+        (Format(marker, name + " in {frame}", alt=alt, walk=walk),),
         # "traps: prog[12] general protection fault ip:..." is a program's fault
-        reject=r"ip:[0-9a-f]+|traps:",
+        reject=r"ip:[0-9a-f]+|traps: (?!PANIC)",
         dying=dying,
-        type=_DOS,
+        follows=follows,
     )
+
+
+def _death(marker: str, name: str = "") -> Family:
+    """Describe an exception that die() names, with the count of deaths: "int3: 0000 [#1]"."""
+    return Family(
+        marker,
+        (Format(marker, f"{name or marker} in {{frame}}", walk=AT_RIP),),
+        accept=marker + r".*\[#[0-9]+\]",
+        dying=True,
+    )
+
+
+def _overflow(*skip: str) -> Walk:
+    return Walk((CALL_TRACE, TRACE), skip=skip, pick=stall)
 
 
 PANIC = Family(
@@ -28,43 +54,45 @@ PANIC = Family(
     (
         # kernel/panic.c and its callers
         Format(
-            r"Kernel panic - not syncing: Attempted to kill init!",
-            "kernel panic: Attempted to kill init!",
-            has_stack=False,
-        ),
-        Format(
-            r"Kernel panic - not syncing: Couldn't open N_TTY ldisc for .{1,60} --- error",
-            "kernel panic: Couldn't open N_TTY ldisc",
-            has_stack=False,
-        ),
-        Format(
-            r"Kernel panic - not syncing: .{0,60}[Ss]tack is corrupted in: {FUNC}",
+            r"Kernel panic - not syncing: .*[Ss]tack is corrupted in: {FUNC}",
             "kernel panic: stack is corrupted in {func}",
             has_stack=False,
+        ),
+        Format(
+            r"Kernel panic - not syncing: stack-protector: .* is corrupted in: [a-f0-9]+",
+            "kernel panic: stack is corrupted in {frame}",
+            walk=in_trace("stack_chk"),
         ),
         Format(
             r"Kernel panic - not syncing: corrupted stack end detected inside scheduler",
             "kernel panic: corrupted stack end in {frame}",
             alt=("stack-overflow in {frame}",),
-            walk=Walk((CALL_TRACE, TRACE), pick=stall),
+            walk=_overflow("schedule|retint_kernel"),
         ),
         Format(
             r"Kernel panic - not syncing: kernel stack overflow",
             "kernel stack overflow in {frame}",
             alt=("stack-overflow in {frame}",),
-            walk=AT_RIP,
+            walk=_overflow("bad_stack"),
+        ),
+        Format(
+            r"Kernel panic - not syncing: Attempted to kill init!",
+            "kernel panic: Attempted to kill init!",
+        ),
+        Format(
+            r"Kernel panic - not syncing: Couldn't open N_TTY ldisc for [^ ]+ --- error",
+            "kernel panic: Couldn't open N_TTY ldisc",
         ),
         Format(
             # the last words after a crash that is missing in the log
-            r"Kernel panic - not syncing: (?P<what>hung_task: blocked tasks|softlockup: hung tasks"
-            r"|(?:.{1,40}: )?panic_on_warn set|Fatal exception)(?P<rest>.*)",
-            "kernel panic: {what}{rest}",
+            r"Kernel panic - not syncing: (?P<what>Fatal exception|panic_on_warn set"
+            r"|hung_task: blocked tasks)",
+            "kernel panic: {what}",
             intact=False,
         ),
         Format(r"Kernel panic - not syncing: (?P<what>.*)", "kernel panic: {what}"),
     ),
     dying=True,
-    type=_DOS,
 )
 
 KERNEL_BUG = Family(
@@ -75,109 +103,115 @@ KERNEL_BUG = Family(
             r"kernel BUG at lib/list_debug\.c",
             "BUG: corrupted list in {frame}",
             alt=BAD_ACCESS,
-            walk=Walk((RIP, CALL_TRACE, TRACE), skip=("list_",)),
-            type=CrashType.MEMORY_SAFETY_BUG,
+            walk=in_trace(),
         ),
         Format(
             r"kernel BUG at mm/usercopy\.c",
             "BUG: bad usercopy in {frame}",
-            walk=Walk((RIP, CALL_TRACE, TRACE), skip=("usercopy", "__check")),
+            walk=in_trace("usercopy|__check"),
         ),
         Format(
-            r"kernel BUG at ",
+            r"kernel BUG at .",
             "kernel BUG in {frame}",
-            walk=Walk((RIP, CALL_TRACE, TRACE), skip=("^skb_", "fortify_panic")),
+            # the asserts of the socket buffers are for their callers
+            walk=Walk(AT_RIP.steps, skip=("^skb_",)),
         ),
     ),
-    type=CrashType.BUG,
 )
 
+NO_ACCESS = Family(
+    "Unable to handle kernel",
+    (
+        # arch/*/mm/fault.c: die_kernel_fault() of arm, arm64, riscv and others
+        Format(
+            r"Unable to handle kernel (?P<what>NULL pointer dereference|access to user memory)",
+            "BUG: unable to handle kernel {what} in {frame}",
+            alt=BAD_ACCESS,
+            walk=AT_RIP,
+        ),
+        Format(
+            r"Unable to handle kernel",
+            "BUG: unable to handle kernel paging request in {frame}",
+            alt=BAD_ACCESS,
+            walk=AT_RIP,
+        ),
+    ),
+)
+
+REBOOT = Family(
+    # arch/x86/boot/compressed/misc.c: extract_kernel()
+    "Booting the kernel.",
+    (Format(r"^Booting the kernel", "unexpected kernel reboot", has_stack=False),),
+    # programs that read the console make the kernel say it once more
+    reject=r"Parsing ELF|Decompressing Linux|Unknown parameter '",
+)
+"""A crash only where another kernel was running before it: see `scan.find`."""
+
 OTHERS = (
-    UBSAN,
-    KERNEL_BUG,
-    SLUB,
-    _trap(
-        "general protection fault",
-        r"general protection fault[:,]",
-        "general protection fault",
-        BAD_ACCESS,
-    ),
-    _trap("stack segment: ", r"stack segment: ", "stack segment fault"),
-    _trap("divide error:", r"divide error: ", "divide error"),
-    _trap("invalid opcode:", r"invalid opcode: ", "invalid opcode", dying=True),
+    NO_ACCESS,
     Family(
-        "PANIC: double fault",
-        (Format(r"PANIC: double fault", "PANIC: double fault in {frame}", walk=AT_RIP),),
-        type=_DOS,
-    ),
-    Family(
-        "Unable to handle kernel",
+        "general protection fault",
         (
-            # arch/arm/mm/fault.c, arch/arm64/mm/fault.c: die_kernel_fault()
             Format(
-                r"Unable to handle kernel (?:paging request|pointer dereference"
-                r"|execute from non-executable memory|write to read-only memory)",
-                "BUG: unable to handle kernel paging request in {frame}",
-                alt=BAD_ACCESS,
-                walk=AT_RIP,
-                type=CrashType.MEMORY_SAFETY_BUG,
-            ),
-            Format(
-                r"Unable to handle kernel NULL pointer dereference",
-                "BUG: unable to handle kernel NULL pointer dereference in {frame}",
-                alt=BAD_ACCESS,
-                walk=AT_RIP,
-                type=CrashType.NULL_DEREF,
-            ),
-            Format(
-                r"Unable to handle kernel access to user memory",
-                "BUG: unable to handle kernel access to user memory in {frame}",
+                r"general protection fault.*:",
+                "general protection fault in {frame}",
                 alt=BAD_ACCESS,
                 walk=AT_RIP,
             ),
         ),
+        reject=r"ip:[0-9a-f]+|traps:",
     ),
-    Family(
-        "Internal error:",
-        (Format(r"Internal error:", "Internal error in {frame}", alt=BAD_ACCESS, walk=AT_RIP),),
-        dying=True,
-        type=_DOS,
-    ),
-    Family(
-        "Unhandled fault:",
-        (Format(r"Unhandled fault:", "Unhandled fault in {frame}", alt=BAD_ACCESS, walk=AT_RIP),),
-        type=_DOS,
-    ),
-    Family(
-        "Alignment trap:",
-        (Format(r"Alignment trap:", "Alignment trap in {frame}", walk=AT_RIP),),
-        type=_DOS,
-    ),
+    _oops("stack segment: ", "stack segment fault"),
     PANIC,
+    _oops("PANIC: double fault", "PANIC: double fault", RIP_ONLY, follows=True),
     Family(
-        "unreferenced object",
+        "rust_kernel: panicked",
         (
             Format(
-                r"unreferenced object {ADDR} \(size [0-9]+\):",
-                "memory leak in {frame}",
-                walk=LEAKED,
-                has_stack=False,
+                r"rust_kernel: panicked at .*\n(?P<what>.+)",
+                "{what} in {frame}",
+                walk=in_trace("rust_helper|rust_begin_unwind"),
             ),
         ),
-        follows=True,
-        type=CrashType.MEMORY_LEAK,
+    ),
+    KERNEL_BUG,
+    # riscv and arm say this once more when they die of a BUG()
+    Family("Kernel BUG", (Format(r"Kernel BUG (?P<what>.*)", "kernel BUG {what}"),), dying=True),
+    SLUB,
+    _oops("divide error: ", "divide error", RIP_ONLY),
+    _oops("divide_error: ", "divide error", RIP_ONLY),  # so since 5.8, to 5.10
+    _oops("invalid opcode: ", "invalid opcode", RIP_ONLY, dying=True),
+    # arch/x86/kernel/traps.c
+    *map(_death, ("int3", "bounds", "invalid TSS", "segment not present", "alignment check")),
+    # arch/s390/kernel/traps.c, arch/mips/kernel/traps.c
+    *map(_death, ("illegal operation", "specification exception")),
+    _death("Kernel bug detected", "kernel BUG"),
+    _death("Reserved instruction in kernel code", "invalid opcode"),
+    UBSAN,
+    REBOOT,
+    Family(
+        # kernel/watchdog.c: watchdog_hardlockup_check(); arch/powerpc/kernel/watchdog.c
+        "detected hard LOCKUP",
+        (
+            Format(
+                r"detected hard LOCKUP",
+                "BUG: hard lockup in {frame}",
+                alt=("stall in {frame}",),
+                walk=LOCKED_UP,
+            ),
+        ),
     ),
     Family(
         "unregister_netdevice: waiting for",
         (
             # net/core/dev.c: netdev_wait_allrefs_any()
             Format(
-                r"unregister_netdevice: waiting for .{1,40} to become free",
+                r"unregister_netdevice: waiting for .* to become free",
                 "unregister_netdevice: waiting for DEV to become free",
                 has_stack=False,
             ),
         ),
-        type=_DOS,
+        follows=True,
     ),
     Family(
         "VFS:",
@@ -194,53 +228,27 @@ OTHERS = (
             ),
         ),
         accept=r"VFS: (?:Close: file count is|Busy inodes after unmount)",
-        type=_DOS,
     ),
+    _oops("Internal error:", "Internal error", alt=BAD_ACCESS, dying=True),
+    _oops("Unhandled fault:", "Unhandled fault", alt=BAD_ACCESS),
+    _oops("Alignment trap:", "Alignment trap"),
     Family(
         "trusty: panic",
         (
             Format(
-                r"trusty: panic.{0,80} ASSERT FAILED.{0,80}: (?P<what>.*)",
+                r"trusty: panic \(.*?\):(?: DEBUG)? ASSERT FAILED at \(.*?\): (?P<what>.+)",
                 "trusty: ASSERT FAILED: {what}",
                 has_stack=False,
             ),
             Format(
-                r"trusty: panic.{0,40}?: (?P<what>.*)", "trusty: panic: {what}", has_stack=False
+                r"trusty: panic.* ASSERT FAILED.*: *(?P<what>.*)",
+                "trusty: ASSERT FAILED: {what}",
+                intact=False,
+            ),
+            Format(
+                r"trusty: panic \(.*?\): (?P<what>.+)", "trusty: panic: {what}", has_stack=False
             ),
         ),
         reject="panic notifier",
-        type=_DOS,
-    ),
-    Family(
-        "SYZFAIL:",
-        (Format(r"SYZFAIL: *(?P<what>.*?)(?: \(errno .*)?$", "SYZFAIL: {what}", has_stack=False),),
-        type=CrashType.SYZ_FAILURE,
-    ),
-    Family(
-        "SYZFATAL:",
-        (Format(r"SYZFATAL: *(?P<what>.*)$", "SYZFATAL: {what}", has_stack=False),),
-        type=CrashType.SYZ_FAILURE,
-    ),
-    Family(
-        "fatal error:",
-        (Format(r"fatal error:", "go runtime error", has_stack=False),),
-        accept=r"^fatal error: ",
-        type=_DOS,
-    ),
-    Family(
-        "panic:",
-        (Format(r"panic:", "go runtime error", has_stack=False),),
-        accept=r"^panic: runtime error|^panic: ",
-        type=_DOS,
-    ),
-    Family(
-        "rust_kernel: panicked",
-        (
-            Format(
-                r"rust_kernel: panicked at .*\n(?P<what>.*)",
-                "{what} in {frame}",
-                walk=Walk((CALL_TRACE, TRACE), skip=("rust_helper", "rust_begin_unwind")),
-            ),
-        ),
     ),
 )

@@ -1,177 +1,116 @@
 """The sanitizers: KASAN, KMSAN, KCSAN, KFENCE, UBSAN."""
 
 from kgym.report.families.family import Family, Format
-from kgym.report.families.walks import (
-    BAD_ACCESS,
-    CALL_TRACE,
-    IN_TRACE,
-    MEMORY,
-)
-from kgym.report.model import CrashType
+from kgym.report.families.walks import BAD_ACCESS, CALL_TRACE, in_trace
 from kgym.report.walk import TRACE, Walk, pattern
 
-_SIZE = r"(?P<rw>Read|Write) (?:of size [0-9]+|at addr [0-9a-f]+)"
-_IN_FUNCTION = Walk((pattern(r"BUG: KASAN: [a-z-]+ in {FUNC}"), CALL_TRACE, TRACE))
+_SIZE = r"(?P<rw>Read|Write) (?:of size|at addr) [0-9a-f]+"
+
+
+def _kasan(*skip: str) -> Walk:
+    return Walk((pattern(r"BUG: KASAN: [a-z -]+ in {FUNC}"), CALL_TRACE, TRACE), skip=skip)
+
 
 KASAN = (
     # mm/kasan/report.c: print_error_description()
     Format(
-        r"BUG: KASAN: (?:double-free or invalid-free|double-free|invalid-free) in",
+        r"BUG: KASAN: (?:double-free or invalid-free|double-free|invalid-free) in {FUNC}",
         "KASAN: invalid-free in {frame}",
         alt=("invalid-free in {frame}",),
-        walk=Walk((CALL_TRACE, TRACE), skip=MEMORY),
-        type=CrashType.KASAN_INVALID_FREE,
+        walk=_kasan("slab_|kfree|vunmap|vfree"),
     ),
     Format(
         r"BUG: KASAN: (?P<kind>[a-z-]+) in {FUNC}",
         "KASAN: {kind} {rw} in {frame}",
         alt=BAD_ACCESS,
         then=(_SIZE,),
-        walk=_IN_FUNCTION,
-    ),
-    Format(
-        r"BUG: KASAN: (?P<kind>[a-z-]+) in (?:0x)?[0-9a-f]{8,}",
-        "KASAN: {kind} {rw} in {frame}",
-        alt=BAD_ACCESS,
-        then=(_SIZE,),
-        walk=IN_TRACE,
+        # arm64's hardware tags fault before they report
+        walk=_kasan("kernel_fault|tag_check|mem_abort|^el1_|^el1h_"),
     ),
     # kernels up to 4.9 name no function here
     Format(
-        r"BUG: KASAN: (?P<kind>[a-z-]+) on address",
-        "KASAN: {kind} {rw} in {frame}",
-        alt=BAD_ACCESS,
-        then=(_SIZE, r"Call Trace"),
-        walk=IN_TRACE,
-    ),
-    Format(
-        r"BUG: KASAN: (?P<kind>[a-z-]+) on address",
-        "KASAN: {kind} {rw}",
-        then=(_SIZE,),
-        intact=False,
+        r"BUG: KASAN: (?P<kind>[a-z-]+) on address", "KASAN: {kind} {rw}", then=(r"\n.*?" + _SIZE,)
     ),
     Format(r"BUG: KASAN: (?P<what>.*)", "KASAN: {what}", intact=False),
 )
 
-_BESIDES_KFENCE = Walk((pattern(r"BUG: KFENCE: [a-z -]+ in {FUNC}"), TRACE), skip=("kfence",))
+_KFENCE = Walk((pattern(r"BUG: KFENCE: [a-z -]+ in {FUNC}"), TRACE))
 KFENCE = (
     # mm/kfence/report.c: kfence_report_error()
     Format(
-        r"BUG: KFENCE: (?P<kind>[a-z-]+(?: (?:read|write))?) in",
+        r"BUG: KFENCE: (?P<kind>(?:use-after-free|out-of-bounds|invalid) (?:read|write)) in {FUNC}",
         "KFENCE: {kind} in {frame}",
         alt=BAD_ACCESS,
-        walk=_BESIDES_KFENCE,
+        walk=_KFENCE,
         has_stack=False,
     ),
     Format(
-        r"BUG: KFENCE: (?P<kind>invalid free) in",
-        "KFENCE: {kind} in {frame}",
+        r"BUG: KFENCE: invalid free in {FUNC}",
+        "KFENCE: invalid free in {frame}",
         alt=("invalid-free in {frame}",),
-        walk=Walk(
-            (pattern(r"BUG: KFENCE: [a-z -]+ in {FUNC}"), TRACE),
-            skip=("kfence", *MEMORY),
-        ),
+        walk=_KFENCE,
         has_stack=False,
     ),
     Format(
-        r"BUG: KFENCE: (?P<kind>memory corruption) in",
-        "KFENCE: {kind} in {frame}",
-        walk=Walk(
-            (pattern(r"BUG: KFENCE: [a-z -]+ in {FUNC}"), TRACE),
-            skip=("kfence", *MEMORY),
-        ),
+        r"BUG: KFENCE: memory corruption in {FUNC}",
+        "KFENCE: memory corruption in {frame}",
+        walk=_KFENCE,
         has_stack=False,
     ),
-    Format(r"BUG: KFENCE: (?P<what>.*)", "KFENCE: {what}", intact=False),
 )
 
-_ORIGIN = Walk((pattern("Uninit was created at"), TRACE), skip=("alloc|kmem|slab", *MEMORY))
-_KMSAN_SKIP = ("alloc_skb", "^aes", "^crypto_", "^xts_", "^sha[0-9]", "^chacha", "^poly1305")
+
+def _kmsan(*skip: str) -> Walk:
+    """Blame who used the memory, then who made it: the report's two traces."""
+    origin = pattern(r"Local variable .* created at:|Uninit was created at:")
+    return Walk((TRACE, origin, TRACE), skip=skip)
+
+
 KMSAN = (
     # mm/kmsan/report.c: kmsan_report()
     Format(
-        r"BUG: KMSAN: (?P<kind>kernel-usb-infoleak[a-z-]*)",
-        "KMSAN: {kind} in {frame}",
+        r"BUG: KMSAN: kernel-usb-infoleak in {FUNC}",
+        "KMSAN: kernel-usb-infoleak in {frame}",
         alt=("KMSAN origin in {origin}",),
-        walk=Walk(
-            (pattern(r"BUG: KMSAN: [a-z-]+ in {FUNC}"), TRACE),
-            skip=(
-                "usb_submit_urb",
-                "usb_start_wait_urb",
-                "usb_bulk_msg",
-                "usb_interrupt_msg",
-                "usb_control_msg",
-            ),
+        walk=_kmsan(
+            "alloc_skb|usb_submit_urb|usb_start_wait_urb|usb_(?:bulk|interrupt|control)_msg"
         ),
-        origin=_ORIGIN,
         has_stack=False,
     ),
     Format(
         r"BUG: KMSAN: (?P<kind>[a-z-]+) in {FUNC}",
         "KMSAN: {kind} in {frame}",
         alt=BAD_ACCESS,
-        walk=Walk(
-            (pattern(r"BUG: KMSAN: [a-z-]+ in {FUNC}"), TRACE), IN_TRACE.steps, skip=_KMSAN_SKIP
-        ),
+        # a cipher computes on what it is given
+        walk=_kmsan("alloc_skb|netlink_(?:ack|rcv_skb)|_encrypt$|^(?:crypto|cipher|drbg|rng)_"),
         has_stack=False,
     ),
-    Format(r"BUG: KMSAN: (?P<what>.*)", "KMSAN: {what}", intact=False),
 )
 
 KCSAN = (
     # kernel/kcsan/report.c: print_report()
-    Format(
-        r"BUG: KCSAN: assert: race in {FUNC}\S* / {FUNC2}",
-        "KCSAN: assert: race in {func} / {func2}",
-        type=CrashType.KCSAN_ASSERT,
-        has_stack=False,
-    ),
-    Format(
-        r"BUG: KCSAN: assert: race in {FUNC}",
-        "KCSAN: assert: race in {func}",
-        type=CrashType.KCSAN_ASSERT,
-        has_stack=False,
-    ),
-    Format(
-        r"BUG: KCSAN: data-race in {FUNC}\S* / {FUNC2}",
-        "KCSAN: data-race in {func} / {func2}",
-        type=CrashType.KCSAN_DATA_RACE,
-        has_stack=False,
-    ),
-    Format(
-        r"BUG: KCSAN: data-race in {FUNC}",
-        "KCSAN: data-race in {func}",
-        type=CrashType.KCSAN_DATA_RACE,
-        has_stack=False,
-    ),
-    Format(r"BUG: KCSAN: (?P<what>.*)", "KCSAN: {what}", intact=False),
+    Format(r"BUG: KCSAN: (?P<what>.*)", "KCSAN: {what}", has_stack=False),
 )
 
-_UBSAN_SKIP = ("ubsan", "overflow", "epilogue", "__ubsan_handle")
-_UBSAN_WALK = Walk((CALL_TRACE, TRACE), skip=_UBSAN_SKIP)
+_UBSAN = in_trace("ubsan|overflow")
 UBSAN = Family(
     "UBSAN:",
     (
         # lib/ubsan.c: ubsan_prologue()
         Format(
-            r"UBSAN: Undefined behaviour in",
-            "UBSAN: undefined-behaviour in {frame}",
-            walk=_UBSAN_WALK,
-            type=CrashType.UBSAN,
+            r"UBSAN: Undefined behaviour in", "UBSAN: undefined-behaviour in {frame}", walk=_UBSAN
         ),
         Format(
-            r"UBSAN: (?P<kind>array-index-out-of-bounds) in",
-            "UBSAN: {kind} in {frame}",
+            r"UBSAN: array-index-out-of-bounds in",
+            "UBSAN: array-index-out-of-bounds in {frame}",
             alt=BAD_ACCESS,
-            walk=_UBSAN_WALK,
-            type=CrashType.MEMORY_SAFETY_UBSAN,
+            walk=_UBSAN,
         ),
         Format(
-            r"UBSAN: (?P<kind>[a-z-]+(?: [a-z-]+)*?) in",
+            r"UBSAN:",
             "UBSAN: {kind} in {frame}",
-            walk=_UBSAN_WALK,
-            type=CrashType.UBSAN,
+            then=(r"(?<=UBSAN:) (?P<kind>.*?) in",),
+            walk=_UBSAN,
         ),
     ),
-    type=CrashType.UBSAN,
 )

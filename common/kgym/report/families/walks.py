@@ -3,15 +3,17 @@
 import re
 from collections.abc import Sequence
 
-from kgym.report.walk import TRACE, Walk, pattern
+from kgym.report.walk import TRACE, Culprit, Walk, pattern
 
 CALL_TRACE = pattern(r"Call (?:T|t)race:|Backtrace:")
-RIP = pattern(
-    r"(?:\b[RE]?IP(?:: | +:|:| is at| (?=\[))|\bNIP (?=\[)|\bPC is at|\bp?c :|\bepc +:"
-    r"|\b(?:era|ERA):|PSW : [0-9a-f]+ [0-9a-f]+ \()"
-    r" *(?:[0-9a-f]{2,4}:)?(?: *{PC}:? *){0,2}"
-    r"(?:(?:[0-9a-f]{8,16} )?{FUNC}| *(?:0x)?[0-9a-f]{6,}| *\[?< *\(null\)>?| *\(null\)|0x0)"
+_IP = (
+    r"(?:IP|NIP|pc |PC is at):? "
+    r"(?:(?:[0-9]+:)?(?:{PC} +){0,2}{FUNC}|(?:[0-9]+:)?0x[0-9a-f]+"
+    r"|(?:[0-9]+:)?{PC} +\[< *\(null\)>\] +\(null\)|[0-9]+: +\(null\))"
+    # s390: the program status word; mips, loongarch: the exception's address
+    r"|PSW : [0-9a-f]+ [0-9a-f]+ \({FUNC}|\b(?:epc|era|ERA) *: [0-9a-f]+ {FUNC}"
 )
+RIP = pattern(_IP)
 """The line that names the crashing instruction (show_regs() of every architecture)."""
 
 BAD_ACCESS = ("bad-access in {frame}",)
@@ -19,23 +21,33 @@ BAD_ACCESS = ("bad-access in {frame}",)
 
 IN_TRACE = Walk((CALL_TRACE, TRACE))
 AT_RIP = Walk((RIP, CALL_TRACE, TRACE))
+RIP_ONLY = Walk((RIP,))
+
+
+def in_trace(*skip: str) -> Walk:
+    """Blame the top of the stack trace, but none of `skip`."""
+    return Walk((CALL_TRACE, TRACE), skip=skip)
+
+
+_AT = pattern(r"at: (?:{PC} +)?{FUNC}")
 AT_LOCK = Walk(
-    (pattern(r"at: (?:{PC} +)?{FUNC}"), pattern(r"at: (?:{PC} +)?{FUNC}"), TRACE),
-    skip=("process_one_work", "flush_workqueue", "drain_workqueue", "destroy_workqueue"),
+    (_AT, _AT, TRACE),
+    # they take the lock of the work item, whose owner is to blame
+    skip=("process_one_work", "(?:flush|drain|destroy)_workqueue"),
 )
 """Lockdep: the lock wanted, the lock held, the trace of the acquisition."""
+UNLOCKING = Walk((pattern("{PC} +{FUNC}"), CALL_TRACE, TRACE))
+"""Lockdep prints the caller's address on a line of its own (print_ip_sym())."""
 
 
 def warning(*skip: str) -> Walk:
     """Blame for a WARNING: kernels since 4.11 trap and print registers, older ones do not."""
-    return Walk((RIP, CALL_TRACE, TRACE), (CALL_TRACE, TRACE), skip=skip)
+    return Walk(
+        (pattern(rf"{_IP}|--- interrupt: [0-9]+ at {{FUNC}}"), TRACE),
+        (CALL_TRACE, TRACE),
+        skip=skip,
+    )
 
-
-MEMORY = (
-    "slab_|slub_|mempool_|dma_pool|vmalloc|vzalloc|vfree|vunmap|page_frag",
-    "get_free_page|get_page_from_freelist|might_alloc|fs_reclaim|free_unref",
-)
-"""The memory management's own steps, for reports about what its callers ask of it."""
 
 _HUNG_ON = {
     "rtnl_lock": None,
@@ -50,71 +62,68 @@ _WAITING = re.compile(
 )
 
 
-def hung_task(functions: Sequence[str]) -> Sequence[str]:
+def hung_task(candidates: Sequence[Culprit]) -> Culprit | None:
     """Blame for a hung task: the function that waits, not how it waits.
 
     A bug in RCU or under the rtnl mutex hangs tasks all over the kernel: one name for each.
     """
-    for function in functions:
+    for one in candidates:
         for waiting, bucket in _HUNG_ON.items():
-            if waiting in function:
-                return [bucket or function, function] if bucket != function else [function]
-    for function in functions:
-        if not _WAITING.search(function):
-            return [function]
-    return []
+            if waiting in one.name:
+                return Culprit(bucket or one.name, one.raw)
+    return next((one for one in candidates if not _WAITING.search(one.name)), None)
 
 
-_DISPATCHERS = pattern(
-    # work that the kernel runs by itself
-    r"process_one_work|do_syscall_|do_fast_syscall_|sysenter_dispatch|sysenter_flags|tracesys"
-    r"|(?:x64|ia32)_sys_call|el0_svc|invoke_syscall|ret_fast_syscall|syscall_common|netif_receive_skb|irq_exit"
-    r"|call_timer_fn|_run_timers|hrtimer_run|run_ksoftirqd|smpboot_thread_fn"
-    r"|^kthread$|start_secondary|cpu_startup_entry|ret_from_fork|entry_SYSCALL|entry_INT80"
-    r"|entry_SYSENTER|system_call|worker_thread|tasklet_action|tasklet_hi_action|smp_call_function"
+_DISPATCHERS = re.compile(
+    # work that the kernel runs by itself, and the ways into system calls
+    r"process_one_work|do_syscall_|do_fast_syscall_|sysenter_dispatch|tracesys_phase2"
+    r"|el0_svc_handler|invoke_syscall|ret_fast_syscall|netif_receive_skb|do_softirq|call_timer_fn"
+    r"|_run_timers|run_timer_softirq|hrtimer_run|run_ksoftirqd|smpboot_thread_fn|^kthread$"
+    r"|start_secondary|cpu_startup_entry|ret_from_fork|smp_call_function|tasklet_(?:hi_)?action"
     # file operations
-    r"|vfs_write|vfs_read|vfs_iter_read|vfs_iter_write|do_iter_read|do_iter_write|call_read_iter"
-    r"|call_write_iter|new_sync_read|new_sync_write|vfs_ioctl|ksys_read|ksys_write|compat_ioctl"
-    r"|compat_sys_ioctl|blkdev_driver_ioctl|blkdev_ioctl|do_iter_readv_writev|^call_mmap"
-    r"|mmap_region|do_mmap|do_dentry_open|vfs_open"
+    r"|vfs_(?:iter_)?(?:read|write)|do_iter_(?:read|write)|call_(?:read|write)_iter"
+    r"|new_sync_(?:read|write)|vfs_ioctl|ksys_ioctl|compat_(?:sys_)?ioctl|blkdev_(?:driver_)?ioctl"
+    r"|^call_mmap|mmap_region|do_mmap|do_dentry_open|vfs_open"
     # socket operations
-    r"|^sock_sendmsg|^sock_recvmsg|^sock_release|^__sock_release|__sys_setsockopt"
-    r"|kernel_setsockopt|sock_common_setsockopt|__sys_listen|kernel_listen|sk_common_release"
-    r"|^sock_mmap|__sys_accept|kernel_accept|^sock_do_ioctl|^sock_ioctl|^compat_sock_ioctl"
-    r"|^nfnetlink_rcv_msg|^rtnetlink_rcv_msg|^netlink_dump|^(?:sys_)?(?:socketpair|connect|ioctl)"
+    r"|^sock_(?:sendmsg|recvmsg|release|mmap|do_ioctl|ioctl)|^__sock_release|^compat_sock_ioctl"
+    r"|^(?:setsockopt|listen|accept)$|kernel_(?:setsockopt|listen|accept)|sock_common_setsockopt"
+    r"|sk_common_release|^(?:nfnetlink|rtnetlink)_rcv_msg|^netlink_dump"
+    r"|^(?:sys_)?(?:socketpair|connect|ioctl)"
     # page faults and the way back to user space
-    r"|__do_fault|do_page_fault|^page_fault$|__fput|task_work_run"
-    r"|exit_to_usermode"
+    r"|__do_fault|do_page_fault|^page_fault$|__fput|task_work_run|exit_to_usermode"
 )
 
 
-def stall(functions: Sequence[str]) -> Sequence[str]:
+def stall(candidates: Sequence[Culprit]) -> Culprit | None:
     """Blame for a stall: what the kernel was asked to do, not where in it the watchdog hit.
 
     That is the function called by the first dispatcher up the stack (the system call, the file
     or socket operation, the timer).
     """
-    called = functions[0]
-    for function in functions:
-        if _DISPATCHERS.search(function):
-            if "smp_call_function" in function:
-                general = "smp_call_function"
-                return [general] if function == general else [general, function]
-            return [called]
-        called = function
-    return []
+    called = candidates[0]
+    for one in candidates:
+        if _DISPATCHERS.search(one.name):
+            if "smp_call_function" in one.name:
+                return Culprit("smp_call_function", one.raw)
+            return called
+        called = one
+    return None
 
 
-INTERRUPT = pattern(r"apic_timer_interrupt|Exception stack|el1_irq|el1h_64_irq|asm_sysvec")
-STALL_SKIP = ("apic_timer_interrupt", "rcu", "asm_sysvec", "sysvec_", "__irq_svc", "el1_irq")
-STALLED = Walk((INTERRUPT, TRACE), skip=STALL_SKIP, pick=stall)
-LOCKED_UP = Walk((RIP, CALL_TRACE, TRACE), (CALL_TRACE, TRACE), skip=STALL_SKIP, pick=stall)
+_TIMER = pattern("apic_timer_interrupt")
+STALLED = Walk(
+    (_TIMER, RIP, TRACE),
+    (pattern(r"apic_timer_interrupt|Exception stack|el1h_64_irq"), TRACE),
+    skip=("apic_timer_interrupt", "rcu"),
+    pick=stall,
+)
+LOCKED_UP = Walk((RIP, CALL_TRACE, TRACE), pick=stall)
 
 LEAKED = Walk(
-    (pattern("backtrace"), TRACE),
+    (pattern(r"backtrace(?: \(crc [0-9a-f]*\))?:"), TRACE),
     skip=(
-        "kmemleak|mmap|kmem|slab|alloc|create_object|idr_get|list_lru_init|kasprintf|kvasprintf",
-        "pcpu_create|strdup|strndup|memdup",
+        "kmemleak|mmap|kmem|slab|alloc|create_object|idr_get|list_lru_init|kv?asprintf"
+        "|pcpu_create|strn?dup|memdup",
     ),
 )
 """kmemleak: whose allocation it was."""

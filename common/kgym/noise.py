@@ -1,0 +1,36 @@
+"""Crashes that a run can end in without a bug of the kernel: known, listed, and told.
+
+Noise is no crash of ours unless it is what was looked for; the run has not survived either.
+"""
+
+_SLOW = "a guest that an emulator or a busy host slows down stalls without a bug"
+_PROGRAM = "the test program failed, not the kernel"
+_MACHINE = "the machine went away, for whatever reason"
+
+NOISE = (
+    # syzkaller's executor, and Go programs
+    ("SYZFAIL", _PROGRAM),
+    ("SYZFATAL", _PROGRAM),
+    ("go runtime error", _PROGRAM),
+    ("panic:", _PROGRAM),
+    # the words of whoever watches the machine
+    ("lost connection to test machine", _MACHINE),
+    ("no output from test machine", _MACHINE),
+    ("test machine is not executing programs", _MACHINE),
+    ("unexpected kernel reboot", _MACHINE),
+    # watchdogs
+    ("INFO: rcu detected stall", _SLOW),
+    ("INFO: rcu_", _SLOW),
+    ("BUG: soft lockup", _SLOW),
+    ("BUG: hard lockup", _SLOW),
+    ("BUG: workqueue lockup", _SLOW),
+    ("kernel panic: Out of memory", "the guest has too little memory for the program"),
+    ("kernel panic: System is deadlocked on memory", "the guest has too little memory"),
+    ("kernel panic: VFS: Unable to mount root fs", "the guest image was not found"),
+)
+"""What a title begins with, and why it need not be the kernel's fault."""
+
+
+def noise(title: str) -> str | None:
+    """Say why a crash of this title need not be a bug; None if nothing is known of that kind."""
+    return next((why for start, why in NOISE if title.startswith(start)), None)
