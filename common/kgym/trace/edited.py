@@ -1,0 +1,73 @@
+"""Which functions of a C file a fix edits: those that it changes or removes. Pure."""
+
+from collections.abc import Iterator
+
+import tree_sitter_c
+from tree_sitter import Language, Node, Parser
+
+_C = Language(tree_sitter_c.language())
+_NAMED_BY_ARGUMENT = ("SYSCALL_DEFINE", "COMPAT_SYSCALL_DEFINE")
+
+
+def edited(before: str, after: str) -> set[str]:
+    """Return the names of the functions that both texts define, differently, or only the first.
+
+    A system call goes by `sys_NAME`. Functions that the fix adds are left out:
+    no trace of the unfixed kernel can show them.
+    """
+    old, new = _functions(before), _functions(after)
+    return {name for name, text in old.items() if new.get(name) != text}
+
+
+def _functions(text: str) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for name, body in _definitions(Parser(_C).parse(text.encode()).root_node):
+        found[name] = found.get(name, b"") + body
+    return found
+
+
+def _definitions(node: Node) -> Iterator[tuple[str, bytes]]:
+    if node.type == "function_definition":
+        if (name := _name(node)) is not None:
+            yield name, node.text or b""
+        return
+    for number, child in enumerate(node.named_children):
+        # `SYSCALL_DEFINE1(name, …) { … }` is read as a call before a block.
+        if child.type == "compound_statement" and number:
+            head = node.named_children[number - 1]
+            if (name := _macro_name(head)) is not None:
+                yield name, (head.text or b"") + (child.text or b"")
+        elif child.type not in {"declaration", "comment"}:
+            yield from _definitions(child)
+
+
+def _name(node: Node) -> str | None:
+    declarator = node.child_by_field_name("declarator")
+    while declarator is not None and declarator.type != "identifier":
+        if declarator.type == "function_declarator":
+            inner = declarator.child_by_field_name("declarator")
+            name = _text(inner)
+            if name.startswith(_NAMED_BY_ARGUMENT):
+                return _first_argument(_text(declarator))
+            declarator = inner
+        else:
+            declarator = declarator.child_by_field_name("declarator") or next(
+                (one for one in declarator.named_children if "declarator" in one.type), None
+            )
+    if declarator is None:
+        return _macro_name(node)
+    return _text(declarator)
+
+
+def _macro_name(node: Node) -> str | None:
+    text = _text(node).lstrip()
+    return _first_argument(text) if text.startswith(_NAMED_BY_ARGUMENT) else None
+
+
+def _first_argument(text: str) -> str:
+    name = text.partition("(")[2].split(",")[0].split(")")[0].strip()
+    return f"{'compat_' * text.startswith('COMPAT_')}sys_{name}"
+
+
+def _text(node: Node | None) -> str:
+    return (node.text or b"").decode(errors="replace") if node is not None else ""

@@ -1,0 +1,63 @@
+"""The Complete Intersection Score (CrashFixer, 5.1.4): does a trace show all that the fix edits?
+
+For one bug a stage scores 1 if every function that the true fix edits is in it,
+else 0; the score of a set of bugs is the sum.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from enum import StrEnum
+
+from kgym.steps import MinimalTrace, TraceCall, TracePart
+from kgym.trace.model import canonical
+
+
+class Stage(StrEnum):
+    """What of a trace is looked at; each has all that the one before it has."""
+
+    STACK = "stack"
+    """The frames of the stack that were found in the thread."""
+    ANCHOR = "anchor"
+    """From the outermost to the innermost of them."""
+    BACKWARD = "backward"
+    FORWARD = "forward"
+    THREAD = "thread"
+    """The whole thread."""
+
+
+_PARTS = {
+    Stage.ANCHOR: {TracePart.MATCH},
+    Stage.BACKWARD: {TracePart.MATCH, TracePart.BACKWARD},
+    Stage.FORWARD: {TracePart.MATCH, TracePart.BACKWARD, TracePart.FORWARD},
+}
+
+
+def score(minimal: MinimalTrace, edited: Collection[str]) -> dict[Stage, int]:
+    """Return 1 for each stage that has all functions that the fix edits, else 0.
+
+    Functions count by name, whatever the compiler made of it. Without any, all score 0.
+    """
+    wanted = {canonical(name) for name in edited}
+    return {
+        stage: int(bool(wanted) and wanted <= names) for stage, names in _stages(minimal).items()
+    }
+
+
+def total(scores: Iterable[Mapping[Stage, int]]) -> dict[Stage, int]:
+    """Return the sum of each stage's scores over many bugs."""
+    result = dict.fromkeys(Stage, 0)
+    for one in scores:
+        for stage, value in one.items():
+            result[stage] += value
+    return result
+
+
+def _stages(minimal: MinimalTrace) -> dict[Stage, set[str]]:
+    stages = {Stage.STACK: _names(call for call in minimal.calls if call.frame is not None)}
+    for stage, parts in _PARTS.items():
+        stages[stage] = _names(call for call in minimal.calls if call.part in parts)
+    stages[Stage.THREAD] = {canonical(one.name) for one in minimal.functions}
+    return stages
+
+
+def _names(calls: Iterable[TraceCall]) -> set[str]:
+    return {canonical(one.name) for call in calls for one in call.pattern}

@@ -1,0 +1,252 @@
+"""`kgym trace`."""
+
+import asyncio
+import gzip
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from kgym import patch as patching
+from kgym import report as reports
+from kgym.errors import KgymError, UserError
+from kgym.steps import MinimalTrace
+from kgym_cli.output import Exit, json_option, leave, people, print_json, tables
+from kgym_cli.trial import patch_file
+
+_PATH = click.Path(path_type=Path)
+_vmlinux = click.option("--vmlinux", type=_PATH, help="The dump's kernel, with debug information.")
+
+
+@click.group()
+def trace() -> None:
+    """What a kernel executed before it crashed: out of dumps and traces, cut down, shown."""
+
+
+@trace.command()
+@click.argument("dump", type=_PATH)
+@_vmlinux
+@click.option("--report", "log", type=_PATH, help="Console log or crash report: names the task.")
+@click.option("--output", type=_PATH, default=".", help="Folder for what is found.")
+@json_option
+def extract(
+    dump: Path, vmlinux: Path | None, log: Path | None, output: Path, as_json: bool
+) -> None:
+    """Take trace, dmesg, the crashed task's stack and held locks out of DUMP.
+
+    DUMP may also be a text of tracefs or trace-cmd, or a trace.dat: then it
+    becomes a trace.npz.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output, prefix=".kgym-") as folder:
+        text = None if log is None else _report_text(log).decode(errors="replace")
+        answer = _look_into(dump, Path(folder), vmlinux, text)
+        kept = [one.name for one in answer.parts if one.error is None]
+        for name in kept:
+            (Path(folder) / name).replace(output / name)
+    if as_json:
+        print_json({**answer.model_dump(mode="json"), "folder": str(output), "files": kept})
+    else:
+        tables.print(f"{answer.records} records, {answer.lost} lost; in {output}:", markup=False)
+        for one in answer.parts:
+            tables.print(f"  {one.name}: {one.error or 'read'}", markup=False)
+        for note in answer.notes:
+            tables.print(f"  {note}", markup=False)
+    if "trace.npz" not in kept:
+        leave(Exit.USER)
+
+
+@trace.command()
+@click.argument("source", type=_PATH)
+@click.argument("more", nargs=-1, metavar="")
+@click.option("--report", "log", type=_PATH, required=True, help="Console log or crash report.")
+@click.option(
+    "--files", multiple=True, metavar="F…", help="Localisation candidates; without: all files."
+)
+@_vmlinux
+@click.option("--limit", type=click.IntRange(1, 10_000), default=200, show_default=True)
+@click.option("--past-repeats", is_flag=True, help="Go on behind patterns that repeat.")
+@click.option("--fix", type=_PATH, help="Patch of the true fix: score the trace against it.")
+@click.option("--source-tree", type=_PATH, help="The kernel's source, which --fix changes.")
+@json_option
+def minimize(
+    source: Path,
+    more: tuple[str, ...],
+    log: Path,
+    files: tuple[str, ...],
+    vmlinux: Path | None,
+    limit: int,
+    past_repeats: bool,
+    fix: Path | None,
+    source_tree: Path | None,
+    as_json: bool,
+) -> None:
+    """Cut SOURCE, a trace or a dump, down to the calls that matter for the crash."""
+    from kgym.trace import files as stored  # noqa: PLC0415 - numpy takes 0.1 s
+    from kgym.trace.minimize import Crash  # noqa: PLC0415
+    from kgym.trace.minimize import minimize as cut_down  # noqa: PLC0415
+
+    if more and not files:
+        raise click.UsageError(f"unexpected: {' '.join(more)}")
+    wanted = [name for one in (*files, *more) for name in one.split(",")]
+    text = _report_text(log)
+    crash = reports.parse(text)
+    if crash is None:
+        raise UserError("no_crash", f"{log}: there is no crash report in it")
+    about: dict[str, Any] = {}
+    if stored.is_dump(source):
+        how = {"files": wanted, "limit": limit, "past_repeats": past_repeats}
+        minimal, about = _minimize_dump(source, vmlinux, text, how)
+    else:
+        found = stored.load(source)
+        minimal = cut_down(found, Crash.of(crash), wanted, limit=limit, past_repeats=past_repeats)
+        about = {"notes": list(found.notes)}
+    values = {"title": crash.title, **minimal.model_dump(mode="json"), **about}
+    if fix is not None:
+        values["score"] = _score(minimal, fix, source_tree)
+    if as_json:
+        print_json(values)
+    else:
+        _show(minimal, crash.title)
+        if fix is not None:
+            tables.print(f"score: {values['score']['stages']}", markup=False)
+    if not minimal.calls:
+        people.print("kgym: no record of these files is in the trace", markup=False)
+        leave(Exit.NEGATIVE)
+
+
+@trace.command()
+@click.argument("path", type=_PATH)
+@click.option("--pid", type=int, help="Of a whole trace: only this thread.")
+@click.option("--last", type=click.IntRange(1), default=100, show_default=True)
+def show(path: Path, pid: int | None, last: int) -> None:
+    """Show what `minimize --json` printed as a tree, or the last records of a whole trace."""
+    minimal = _minimal(path)
+    if minimal is not None:
+        _show(minimal, str(json.loads(path.read_text()).get("title", "")))
+        return
+    from kgym.trace import files as stored  # noqa: PLC0415
+    from kgym_cli.trace_tree import table  # noqa: PLC0415
+
+    tables.print(table(stored.load(path), pid, last))
+
+
+@trace.command()
+@click.argument("results", nargs=-1, required=True, type=_PATH)
+@json_option
+def score(results: tuple[Path, ...], as_json: bool) -> None:
+    """Add up what `minimize --fix … --json` printed: the Complete Intersection Score."""
+    from kgym.trace.score import Stage, total  # noqa: PLC0415
+
+    scores = []
+    for path in results:
+        try:
+            stages = json.loads(path.read_text())["score"]["stages"]
+            scores.append({Stage(name): int(value) for name, value in stages.items()})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                "no_score", f"{path}: no result of `minimize --fix`: {error}"
+            ) from error
+    values = {"bugs": len(scores), "stages": total(scores)}
+    if as_json:
+        print_json(values)
+        return
+    for stage, value in total(scores).items():
+        tables.print(f"{stage:9} {value:4} of {len(scores)}")
+
+
+def _look_into(
+    source: Path, out: Path, vmlinux: Path | None, report: str | None = None, how: Any = None
+) -> Any:
+    from kgym_tracer.request import Minimize  # noqa: PLC0415
+    from kgym_tracer.session import look_into  # noqa: PLC0415
+
+    for path in filter(None, (source, vmlinux)):
+        if not path.is_file():
+            raise UserError("cannot_read", f"{path}: there is no such file")
+    wanted = None if how is None else Minimize(**how)
+    return asyncio.run(look_into(source, out, vmlinux=vmlinux, report=report, minimize=wanted))
+
+
+def _minimize_dump(
+    dump: Path, vmlinux: Path | None, report: bytes, how: dict[str, Any]
+) -> tuple[MinimalTrace, dict[str, Any]]:
+    from kgym_tracer.session import minimal_trace  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="kgym-trace-") as folder:
+        out = Path(folder, "out")
+        text = report.decode(errors="replace")
+        answer = _look_into(dump, out, vmlinux, text, how)
+        for one in answer.parts:
+            if one.error is not None and one.name in {"trace.npz", "minimal.json"}:
+                raise UserError("no_trace", f"{dump}: {one.error}")
+        return minimal_trace(out), {"seconds": answer.seconds, "notes": answer.notes}
+
+
+def _report_text(path: Path) -> bytes:
+    """Return a console log or report; of a report in JSON, the text that it holds."""
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+    except (OSError, EOFError) as error:
+        raise UserError("cannot_read", f"{path}: {error}") from error
+    if data[:1] == b"{":
+        try:
+            return str(json.loads(data)["report"]).encode()
+        except (ValueError, KeyError, TypeError):
+            return data
+    return data
+
+
+def _minimal(path: Path) -> MinimalTrace | None:
+    """Return the minimal trace in the file, None if it is something else."""
+    try:
+        with path.open("rb") as file:
+            if file.read(1) != b"{":
+                return None
+        values = json.loads(path.read_text())
+        known = {name: values[name] for name in MinimalTrace.model_fields if name in values}
+        return MinimalTrace.model_validate(known)
+    except OSError as error:
+        raise UserError("cannot_read", f"{path}: {error.strerror or error}") from error
+    except (ValueError, ValidationError) as error:
+        raise UserError("bad_trace", f"{path} is no minimal trace: {error}") from error
+
+
+def _show(minimal: MinimalTrace, title: str) -> None:
+    from kgym_cli.trace_tree import tree  # noqa: PLC0415
+
+    tables.print(tree(minimal, title))
+
+
+def _score(minimal: MinimalTrace, fix: Path, tree: Path | None) -> dict[str, Any]:
+    from kgym.trace import score as scoring  # noqa: PLC0415
+
+    if tree is None:
+        raise click.UsageError("--fix needs --source-tree")
+    edited = sorted(_edited(fix, tree))
+    return {"edited": edited, "stages": scoring.score(minimal, edited)}
+
+
+def _edited(fix: Path, tree: Path) -> set[str]:
+    """Return the functions that the fix changes in the tree."""
+    from kgym.trace.edited import edited  # noqa: PLC0415
+
+    def read(path: str) -> bytes | None:
+        file = tree / path
+        return file.read_bytes() if file.is_file() else None
+
+    try:
+        changes: Sequence[patching.Change] = patching.apply(patch_file(fix), read).changes
+    except KgymError as error:
+        raise UserError(error.reason, f"the fix and the tree: {error.message}") from error
+    names: set[str] = set()
+    for change in changes:
+        before, after = read(change.path) or b"", change.content or b""
+        names |= edited(before.decode(errors="replace"), after.decode(errors="replace"))
+    return names

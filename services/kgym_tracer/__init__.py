@@ -1,0 +1,1 @@
+"""The tracer: from dumps of crashed kernels to minimal traces."""

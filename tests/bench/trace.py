@@ -1,0 +1,287 @@
+"""How long it takes from millions of records to a minimal trace, and from a panic to it.
+
+ring   parse the ring-buffer bytes (in a trace.dat) and minimise
+text   the same from the text of tracefs
+The records are made up: threads that go through calls of a few files, two CPUs.
+`trace-cmd report` reads the same trace.dat, where it is installed.
+dump   from the panic of a real guest to its minimal trace, by the hypervisor's dump
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+# Instead of this folder, in which this file would stand for Python's own module of its name.
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import numpy as np  # noqa: E402
+from numpy.typing import NDArray  # noqa: E402
+from tests.trace.trace_dat import PAGE, header  # noqa: E402
+
+from kgym import bug  # noqa: E402
+from kgym.client import Client  # noqa: E402
+from kgym.errors import KgymError  # noqa: E402
+from kgym.report import Frame  # noqa: E402
+from kgym.steps import TraceStack  # noqa: E402
+from kgym.trace import files  # noqa: E402
+from kgym.trace.minimize import Crash, minimize  # noqa: E402
+from kgym_cli import traced  # noqa: E402
+from kgym_cli.connect import data_folder  # noqa: E402
+from kgym_cli.platform import Platform  # noqa: E402
+
+CPUS = 2
+PIDS = (311, 312, 313, 314, 315)
+FUNCTIONS = [(f"fs/file{n % 7}.c", f"function_{n}") for n in range(300)]
+FORMATS = 0xFFFFFFFF82000000
+CODE = 0xFFFFFFFF81000000
+STACK = (3, 17, 41)
+"""The crash's frames by number, the innermost first."""
+CHUNK = 1_000_000
+PANIC = b"end Kernel panic"
+
+_EVENT = np.dtype(
+    {
+        "names": ["head", "type", "pid", "ip", "fmt", "counter"],
+        "formats": ["<u4", "<u2", "<i4", "<u8", "<u8", "<u4"],
+        "offsets": [0, 4, 8, 12, 20, 28],
+    }
+)
+_PER_PAGE = (PAGE - 16) // _EVENT.itemsize
+
+
+@dataclass(frozen=True)
+class Records:
+    """Made-up records of one CPU, 2 µs apart on the average; the last ones are the crash."""
+
+    cpu: int
+    time: NDArray[np.int64]
+    pid: NDArray[np.int32]
+    function: NDArray[np.int32]
+
+    @classmethod
+    def make(cls, cpu: int, count: int) -> "Records":
+        random = np.random.default_rng(cpu)
+        # Multiples of a microsecond, which is what the text shows.
+        time = np.cumsum(random.integers(1, 4, count)) * 1000 + 10**9
+        # A thread runs for a while, and most of what it runs is one of a few paths.
+        pid = np.repeat(random.choice(PIDS, count // 50 + 1), 50)[:count].astype(np.int32)
+        paths = random.integers(0, len(FUNCTIONS), (20, 25))
+        function = paths[random.integers(0, len(paths), count // 25 + 1)].reshape(-1)[:count]
+        function[-len(STACK) :] = STACK[::-1]
+        pid[-len(STACK) :] = PIDS[0]
+        return cls(cpu, time, pid, function.astype(np.int32))
+
+    def pages(self) -> NDArray[np.uint8]:
+        """Return them as sub-buffers."""
+        count = -(-len(self.time) // _PER_PAGE)
+        events = np.zeros(count * _PER_PAGE, _EVENT)
+        mine = events[: len(self.time)]
+        mine["head"] = np.diff(self.time, prepend=self.time[0]).astype(np.uint32) << 5 | 7
+        mine["type"], mine["pid"] = 6, self.pid
+        mine["ip"] = CODE + 64 * self.function.astype(np.uint64)
+        mine["fmt"] = FORMATS + 64 * self.function.astype(np.uint64)
+        mine["counter"] = np.arange(len(mine))
+        pages = np.zeros((count, PAGE), np.uint8)
+        pages[:, 16 : 16 + _PER_PAGE * _EVENT.itemsize] = events.view(np.uint8).reshape(count, -1)
+        words = pages.view("<u8")
+        words[:, 0] = self.time[::_PER_PAGE]
+        pages.view("<u4")[:, 4] = 7  # the page's own time is that of its first event
+        words[:, 1] = _PER_PAGE * _EVENT.itemsize
+        words[-1, 1] = (len(mine) - (count - 1) * _PER_PAGE) * _EVENT.itemsize
+        return pages
+
+
+def write_dat(cpus: list[Records], path: Path) -> None:
+    """Write the records as trace-cmd would."""
+    pages = [one.pages() for one in cpus]
+    names = {n: f"kgym:{file}:{name} %u" for n, (file, name) in enumerate(FUNCTIONS)}
+    start = header(
+        [one.nbytes for one in pages],
+        formats={FORMATS + 64 * n: text for n, text in names.items()},
+        symbols={CODE + 64 * n: name for n, (_, name) in enumerate(FUNCTIONS)},
+        tasks=dict.fromkeys(PIDS, "repro"),
+    )
+    with path.open("wb") as file:
+        file.write(start)
+        for one in pages:
+            one.tofile(file)
+
+
+def write_text(cpus: list[Records], path: Path) -> None:
+    """Write the records as tracefs shows them."""
+    with path.open("w") as file:
+        file.write("# tracer: nop\n#\n")
+        file.writelines(_lines(cpus))
+
+
+def _lines(cpus: list[Records]) -> Iterator[str]:
+    time = np.concatenate([one.time for one in cpus])
+    order = np.argsort(time, kind="stable")
+    cpu = np.repeat([one.cpu for one in cpus], [len(one.time) for one in cpus])
+    columns = [
+        time,
+        cpu,
+        *(np.concatenate([getattr(c, n) for c in cpus]) for n in ("pid", "function")),
+    ]
+    columns.append(np.concatenate([np.arange(len(one.time)) for one in cpus]))
+    said = [f"{name}: kgym:{file}:{name}" for file, name in FUNCTIONS]
+    for start in range(0, len(order), CHUNK):
+        part = order[start : start + CHUNK]
+        for at, cpu_, pid, function, counter in zip(
+            *(c[part].tolist() for c in columns), strict=True
+        ):
+            stamp = f"{at // 10**9:5}.{at // 1000 % 10**6:06}"
+            yield f"{'repro':>16}-{pid:<7} [{cpu_:03}] ..... {stamp}: {said[function]} {counter}\n"
+
+
+def measure(path: Path) -> dict[str, Any]:
+    """Load and minimise, in this process."""
+    crash = Crash(
+        {TraceStack.CRASH: [Frame(FUNCTIONS[n][1], 1, 2) for n in STACK]},
+        {TraceStack.CRASH: PIDS[0]},
+    )
+    start, used = time.monotonic(), time.process_time()
+    trace = files.load(path)
+    loaded = time.monotonic()
+    minimal = minimize(trace, crash, [file for file, _ in FUNCTIONS])
+    return {
+        "seconds": time.monotonic() - start,
+        "cpu_s": time.process_time() - used,
+        "minimize_s": time.monotonic() - loaded,
+        "records": len(trace),
+        "frames": len(minimal.anchor.frames),
+        "minimal_records": minimal.statistics.minimal_records,
+        "peak_rss_mb": _peak_kb() / 1024,
+    }
+
+
+def _peak_kb() -> int:
+    """Return this process's own peak: `ru_maxrss` starts with that of the parent."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def measured(path: Path) -> dict[str, Any]:
+    """Measure in a process of its own, on one CPU."""
+    argv = ["taskset", "-c", "0", sys.executable, __file__, "--measure", str(path)]
+    done = subprocess.run(argv, check=True, capture_output=True, timeout=600)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def trace_cmd(path: Path) -> dict[str, Any]:
+    """Return how long `trace-cmd report` takes for the same file, on one CPU too."""
+    if shutil.which("trace-cmd") is None:
+        return {"seconds": None, "reason": "trace-cmd is not installed"}
+    argv = ["taskset", "-c", "0", "trace-cmd", "report", "-i", str(path)]
+    start = time.monotonic()
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
+        assert program.stdout is not None
+        lines = sum(piece.count(b"\n") for piece in iter(lambda: program.stdout.read(1 << 20), b""))
+    return {"seconds": time.monotonic() - start, "lines": lines}
+
+
+def one_size(count: int, folder: Path) -> dict[str, Any]:
+    """Measure ring and text of so many records."""
+    cpus = [Records.make(cpu, count // CPUS) for cpu in range(CPUS)]
+    write_dat(cpus, folder / "trace.dat")
+    write_text(cpus, folder / "trace.txt")
+    del cpus
+    return {
+        "ring": measured(folder / "trace.dat"),
+        "text": measured(folder / "trace.txt"),
+        "trace_cmd": trace_cmd(folder / "trace.dat"),
+    }
+
+
+def from_dump(data: Path) -> dict[str, Any]:
+    """Crash real guests of 1 GiB; the time is from the panic to the end of the minimize step.
+
+    Without a bundle, which is packed with the lowest priority: on a busy host, it is
+    what the reproduce step waits for.
+    """
+    one = bug.load("watch-queue-filter")
+    request = traced.traced(one.job(None), traced.tracing(one, [], "hypervisor"))
+    build, reproduce, *others = request.steps
+    reproduce = reproduce.model_copy(update={"bundle": "none"})
+    request = request.model_copy(update={"steps": [build, reproduce, *others]})
+    try:
+        with Platform(data) as platform, Client(platform.url) as client:
+            number = client.submit(request).id
+            panic = _panic(data / "work", client, number)
+            job = client.wait(number)
+    except (KgymError, OSError) as error:
+        return {"seconds": None, "reason": f"{type(error).__name__}: {error}"[-500:]}
+    about, last = traced.summary(job), job.steps[-1]
+    if about["trace"] is None or panic is None or last.started_at is None:
+        return {"seconds": None, "reason": about["reason"] or "no panic was seen"}
+    assert last.finished_at is not None
+    return {
+        "seconds": (last.finished_at - panic).total_seconds(),
+        "reproduce_s": (last.started_at - panic).total_seconds(),
+        "dump_s": max(one["seconds"] for one in about["dumps"]),
+        "minimize_s": about["seconds"]["total"],
+        "frames": about["trace"]["anchor"]["frames"],
+    }
+
+
+def _panic(work: Path, client: Client, job: int) -> datetime | None:
+    """Return when the first console of the job told of a panic, None if the job ends without."""
+    while not client.job(job).state.final:
+        for _ in range(25):
+            if any(PANIC in path.read_bytes() for path in work.glob("**/console-*.log")):
+                return datetime.now(UTC)
+            time.sleep(0.02)
+    return None
+
+
+def main() -> None:
+    """Measure, and print what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=int, default=10_000_000)
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if options.measure:
+        sys.stdout.write(json.dumps(measure(options.measure)) + "\n")
+        return
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=data_folder()) as folder:
+        quarter = one_size(options.records // 4, Path(folder))
+        whole = one_size(options.records, Path(folder))
+    dump = from_dump(data_folder())
+    results = {
+        "records": whole["ring"]["records"],
+        "ring_s": whole["ring"]["seconds"],
+        "text_s": whole["text"]["seconds"],
+        "peak_rss_mb": max(whole[one]["peak_rss_mb"] for one in ("ring", "text")),
+        "dump_to_trace_s": dump["seconds"],
+        "dump_to_trace_reason": dump.get("reason"),
+        # 1 is linear: four times the records took four times the time.
+        **{
+            f"{one}_growth": whole[one]["seconds"] / quarter[one]["seconds"] / 4
+            for one in ("ring", "text")
+        },
+        "trace_cmd_report_s": whole["trace_cmd"]["seconds"],
+        "details": {"quarter": quarter, "whole": whole, "dump": dump},
+    }
+    if options.json:
+        sys.stdout.write(json.dumps(results) + "\n")
+        return
+    for name, value in results.items():
+        if name != "details":
+            sys.stdout.write(
+                f"{name:22}{value:.2f}\n" if isinstance(value, float) else f"{name:22}{value}\n"
+            )
+
+
+if __name__ == "__main__":
+    main()
