@@ -15,4 +15,6 @@ for symbol in $(grep -v '[$]' Kconfig); do
     esac
     echo "${line:-$default}" >> "$new"
 done
+# Nobody is asked for it: others select it, as in kernel/trace/Kconfig.
+! grep -q '^CONFIG_ENABLE_DEFAULT_TRACERS=y' "$new" || echo CONFIG_TRACING=y >> "$new"
 mv "$new" .config

@@ -1,0 +1,95 @@
+"""A real kernel in which everything leaves records: it compiles, boots, and tells of itself.
+
+It takes minutes.
+"""
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgym import bug
+from kgym.jobs import JobRequest
+from kgym.steps import ReproduceSpec, StepRef, StepSpec, VmShape
+from kgym.trace.files import load
+from kgym_builder.entries import INDEX
+from tests.conftest import DATA, kgym
+from tests.kernel.machine import FILE, crash_and_dump
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
+
+BUG = "watch-queue-filter"
+UNCLEAR = "not_understood"
+FOLDERS = ("fs/", "net/core/", "mm/", "kernel/")
+SCRIPT = "ls -R /proc/self >/dev/null\necho c >/proc/sysrq-trigger\n"
+
+
+def submitted(*steps: StepSpec) -> dict[str, Any]:
+    status, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=list(steps)))
+    assert status == 0, job
+    return job
+
+
+def artifact(job: dict[str, Any], step: int, name: str) -> Path:
+    (found,) = (one for one in job["steps"][step]["artifacts"] if one["name"] == name)
+    return Path(DATA, "artifacts", str(found["key"]))
+
+
+def compiled_files() -> list[str]:
+    """Return the C files of the folders that the shipped kernel is compiled from."""
+    tree = submitted(bug.load(BUG).build)["steps"][0]["result"]["tree"]
+    index = DATA / "cache" / "suitecache" / tree / INDEX
+    with closing(sqlite3.connect(f"file:{index}?mode=ro", uri=True)) as database:
+        paths = [path for (path,) in database.execute("SELECT path FROM files")]
+    return sorted(path for path in paths if path.startswith(FOLDERS) and path.endswith(".c"))
+
+
+def test_everything_in_four_folders_leaves_records_in_one_kernel_that_boots(
+    tmp_path: Path,
+) -> None:
+    files = compiled_files()
+    assert len(files) > 400
+    job = submitted(bug.load(BUG).build.model_copy(update={"instrument": files}))
+    built = job["steps"][0]["result"]
+    told = built["instrumented"]
+    assert [one["path"] for one in told] == files
+    assert built["trace_symbols"] == []
+    assert built["warnings"] == []
+    assert sum(one["reason"] is None for one in told) > 390
+    assert sum(one["functions"] for one in told) > 15_000
+    assert [one for file in told for one in file["skipped"] if one["reason"] == UNCLEAR] == []
+
+    shutil.copy(artifact(job, 0, "bzImage"), tmp_path / "kernel")
+    shutil.copy(artifact(job, 0, "vmlinux"), tmp_path / "vmlinux")
+    shutil.copy("/bin/true", tmp_path / "program")
+    shape = VmShape(append="trace_buf_size=32M")
+    guest = crash_and_dump(tmp_path, DATA / "cache", script=SCRIPT, shape=shape)
+    words = ("--vmlinux", tmp_path / "vmlinux", "--output", tmp_path / "out")
+    status, answer = kgym("trace", "extract", guest.dump, *words)
+    assert status == 0, answer
+    trace = load(tmp_path / "out" / "trace.npz")
+    assert len(trace) > 900_000
+    seen = {function.file for function in trace.functions if function.file}
+    assert {path.split("/")[0] for path in seen} >= {"fs", "mm", "kernel"}
+    assert seen <= {one["path"] for one in told if one["functions"]}
+    assert len(trace.functions) > 500
+
+
+def test_the_lines_of_a_report_are_those_of_the_source() -> None:
+    build = bug.load(BUG).build
+    reproduce = ReproduceSpec(
+        build=StepRef(step=0), reproducer=bug.load(BUG).reproducers[0], instances=1, time=60
+    )
+    frames = []
+    for files in ([], [FILE]):
+        job = submitted(build.model_copy(update={"instrument": files}), reproduce)
+        report = json.loads(artifact(job, 1, "report-0.json").read_text())
+        frames.append(
+            [(one["function"], one["line"]) for one in report["frames"] if one["file"] == FILE]
+        )
+    assert frames[0]
+    assert frames[0] == frames[1]
