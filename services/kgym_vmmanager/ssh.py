@@ -109,6 +109,11 @@ class Stream:
         """
         return await self._ssh._call(lambda: self._read(wait), wait + 10)
 
+    @property
+    def status(self) -> int:
+        """The command's status; -1 while it runs, and where its end is not known."""
+        return self._channel.exit_status
+
     async def finish(self) -> None:
         """End the command's stdin."""
         await self._ssh._call(self._channel.shutdown_write, 10)

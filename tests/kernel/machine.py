@@ -1,0 +1,98 @@
+"""A real kernel, run until its console says something, and dumped by the hypervisor."""
+
+import asyncio
+import os
+import subprocess
+import time
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from kgym import bug, sandbox
+from kgym.client import Client
+from kgym.jobs import JobRequest
+from kgym.steps import VmShape
+from kgym_cli.platform import Platform
+from kgym_vmmanager import cpio
+from kgym_vmmanager.accelerator import best_accelerator
+from kgym_vmmanager.console import Console
+from kgym_vmmanager.dump import Dump, Scene
+from kgym_vmmanager.hypervisor import Hypervisor
+from kgym_vmmanager.qemu import Vm, qemu_arguments
+from kgym_vmmanager.rootfs import guest_image
+from kgym_vmmanager.ssh import Ssh
+
+INIT = """#!/bin/busybox sh
+/bin/busybox mkdir -p /proc /sys /tmp /dev
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mount -t tracefs tracefs /sys/kernel/tracing
+cd /sys/kernel/tracing
+{script}
+echo "the script ended: $?"
+sleep 10000
+"""
+FILE = "kernel/watch_queue.c"
+
+
+class Guest(NamedTuple):
+    """What is left of a guest."""
+
+    dump: Path
+    console: str
+
+
+def traced_kernel(data: Path, folder: Path) -> None:
+    """Build the kernel of the first shipped bug with records in the file that has it.
+
+    Leaves `kernel`, `vmlinux` and `program`, its reproducer, in the folder; compiled
+    trees are kept in the data folder.
+    """
+    one = bug.load("watch-queue-filter")
+    build = one.build.model_copy(update={"instrument": [FILE]})
+    request = JobRequest(steps=[build])
+    with Platform(data) as platform, Client(platform.url) as client:
+        job = client.wait(client.submit(request).id)
+        client.download(job.id, 0, "bzImage", folder / "kernel")
+        client.download(job.id, 0, "vmlinux", folder / "vmlinux")
+    argv = ["gcc", "-static", "-x", "c", "-", "-o", folder / "program"]
+    repro = next(iter(one.reproducers)).text
+    subprocess.run(argv, input=repro, text=True, check=True, timeout=60)
+
+
+def crash_and_dump(work: Path, cache: Path, *, script: str, shape: VmShape) -> Guest:
+    """Boot `kernel` of the folder, run the script until the kernel panics, and dump it.
+
+    The script stands in tracefs, and `program` of the folder is /program.
+    """
+    return asyncio.run(_crash_and_dump(work, cache, script, shape))
+
+
+async def _crash_and_dump(work: Path, cache: Path, script: str, shape: VmShape) -> Guest:
+    image, probed = await guest_image(cache), await best_accelerator(cache)
+    extra = cpio.archive(
+        [
+            cpio.file("program", (work / "program").read_bytes(), 0o755),
+            cpio.file("start", INIT.format(script=script).encode(), 0o755),
+        ]
+    )
+    folder = sandbox.prepare(work / "vm")
+    (folder / "initrd").write_bytes(image.initrd.read_bytes() + extra)
+    os.link(work / "kernel", folder / "kernel")
+    console = Console(work / "console.log")
+    argv = qemu_arguments(shape, probed, "rdinit=/start")
+    async with Vm.running(argv, folder, console.feed) as vm:
+        begin = time.monotonic()
+        while not console.watch.complete:
+            assert time.monotonic() - begin < 300, console.last_lines(20)
+            await asyncio.sleep(0.1)
+        connect = partial(Ssh.connected, vm.port, image.host_key, image.client_key)
+        scene = Scene(vm, console, True, shape.memory, 60, connect)
+        taken = await Dump(Hypervisor(), work / "dump").take(scene)
+    console.close()
+    assert taken.failure is None, taken
+    dump = work / "dump.elf"
+    subprocess.run(["zstd", "-dq", "--rm", f"{dump}.zst"], check=True, timeout=120)
+    return Guest(dump, (work / "console.log").read_text(errors="replace"))

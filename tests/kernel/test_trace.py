@@ -1,0 +1,30 @@
+"""From a shipped bug to its minimal trace, by both ways of taking dumps. Minutes each."""
+
+import pytest
+
+from kgym import bug
+from tests.conftest import kgym
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+DEMO = "watch-queue-filter"
+
+
+@pytest.mark.parametrize("method", ["hypervisor", "kdump"])
+def test_a_crash_comes_with_its_minimal_trace(method: str) -> None:
+    status, outcome = kgym("bug", "reproduce", DEMO, "--no-fix", "--trace", "--dump", method)
+    assert (status, outcome["before"]["verdict"]) == (0, "same_crash"), outcome
+    (dump,) = [one for one in outcome["trace"]["dumps"] if one["artifact"]]
+    assert (dump["method"], dump["failure"]) == (method, None)
+    assert outcome["trace"]["title"] == bug.load(DEMO).file.title
+    trace = outcome["trace"]["trace"]
+    assert trace["anchor"]["frames"][0] == "watch_queue_set_filter"
+    (anchor,) = [one for one in trace["calls"] if one["anchor"]]
+    assert anchor["pattern"] == [{"file": "kernel/watch_queue.c", "name": "watch_queue_set_filter"}]
+    assert trace["task"] == "reproducer"
+
+
+def test_a_trial_of_a_fix_can_be_traced_too() -> None:
+    status, outcome = kgym("bug", "reproduce", DEMO, "--trace")
+    assert (status, outcome["resolved"]) == (0, True), outcome
+    assert outcome["trace"]["trace"]["anchor"]["frames"]
