@@ -159,24 +159,30 @@ async def spawn(
 ) -> asyncio.subprocess.Process:
     """Start a program in a process group of its own, stderr joined to stdout; `kill` ends it."""
     program = require(str(argv[0]))
-    setpriv = require("setpriv")
+    start = asyncio.create_subprocess_exec(
+        require("setpriv"),
+        "--pdeathsig=KILL",
+        program,
+        *_texts(argv[1:]),
+        stdin=stdin,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        cwd=cwd,
+        env=env,
+        start_new_session=True,
+        pass_fds=pass_fds,
+        limit=LINE_LIMIT,
+    )
+    starting = asyncio.create_task(start)
     try:
-        return await asyncio.create_subprocess_exec(
-            setpriv,
-            "--pdeathsig=KILL",
-            program,
-            *_texts(argv[1:]),
-            stdin=stdin,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            cwd=cwd,
-            env=env,
-            start_new_session=True,
-            pass_fds=pass_fds,
-            limit=LINE_LIMIT,
-        )
+        return await asyncio.shield(starting)
     except OSError as error:
         raise InfrastructureError("cannot_start", f"cannot start `{program}`: {error}") from error
+    except asyncio.CancelledError:
+        # asyncio would kill the program alone, and wait for whoever else has its pipes.
+        with contextlib.suppress(OSError):
+            await kill(await starting)
+        raise
 
 
 async def kill(process: asyncio.subprocess.Process) -> None:

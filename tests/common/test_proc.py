@@ -98,6 +98,19 @@ async def test_cancelling_ends_the_whole_process_group() -> None:
     assert not alive("7352.1")
 
 
+@pytest.mark.parametrize("rounds", range(6))
+async def test_cancelling_while_it_starts_leaves_nothing_running(rounds: int) -> None:
+    marker = f"7354.{rounds}1"
+    task = asyncio.create_task(proc.run(["sh", "-c", f"sleep {marker} & wait"], timeout=60))
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    time.sleep(0.1)  # noqa: ASYNC251 - the program gets ahead of the loop
+    task.cancel()
+    await asyncio.wait([task], timeout=10)
+    assert task.cancelled()
+    assert not alive(marker)
+
+
 async def test_a_program_dies_with_a_parent_that_is_killed() -> None:
     code = (
         "import asyncio\nfrom kgym import proc\n"
