@@ -7,6 +7,7 @@ a folder of the same form. README.md describes the format.
 
 import tomllib
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -17,6 +18,7 @@ from kgym.errors import UserError
 from kgym.jobs import JobRequest
 from kgym.steps import (
     BuildSpec,
+    Calibration,
     Compiler,
     Edit,
     GitSource,
@@ -28,6 +30,7 @@ from kgym.steps import (
     ReproduceSpec,
     Sha256,
     StepRef,
+    StepSpec,
     Strict,
     TarballSource,
     VmShape,
@@ -71,13 +74,23 @@ class KernelUse(Strict):
     use: Annotated[str, Field(pattern=r"^[\w.+-]+$")]
 
 
-class ReproducerTable(Strict):
-    """`[reproducer]`: the program, and how long a patched kernel must survive it."""
+class ProgramTable(Strict):
+    """A program: C, or syzkaller's, with the commit of the syzkaller that it was found with."""
 
     file: str
-    kind: Literal["c"] = "c"
+    kind: Literal["c", "syz"] = "c"
+    syzkaller: str | None = None
+
+
+class ReproducerTable(ProgramTable):
+    """`[reproducer]`: the program, and how long a patched kernel must survive it.
+
+    `[[reproducer.others]]` are further programs; the instances take all in turn.
+    """
+
     time: float = Field(120, gt=0, description="seconds")
     instances: int = Field(2, ge=1)
+    others: list[ProgramTable] = []
 
 
 class ChangeTable(Strict):
@@ -107,35 +120,85 @@ class BugFile(Strict):
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """How a fix is tried; None leaves it to the bundle.
+
+    `known` is what was measured of the bug before; `validate` looks at the fix
+    and its kernel beyond the crash.
+    """
+
+    instances: int | None = None
+    time: float | None = None
+    known: Calibration | None = None
+    validate: bool = False
+
+
+DEFAULT_TRIAL = Trial()
+
+
+@dataclass(frozen=True, slots=True)
 class Bug:
     """A bundle, read and checked. `fix` is None only where nothing tells what it would be."""
 
     name: str
     file: BugFile
     build: BuildSpec
-    reproducer: Reproducer
+    reproducers: tuple[Reproducer, ...]
     fix: Patch | None
 
-    def job(self, fix: Patch | None) -> JobRequest:
+    def job(self, fix: Patch | None, trial: Trial = DEFAULT_TRIAL) -> JobRequest:
         """Return the job that shows the bug and, with a fix, tries it.
 
         Steps: build and reproduce with the bug; then, given a fix, build and
         reproduce with it.
         """
-        before = ReproduceSpec(
+        before = self._reproduce()
+        steps: list[StepSpec] = [self.build, before]
+        if fix is not None:
+            patched: dict[str, object] = {"patches": [*self.build.patches, fix]}
+            after: dict[str, object] = {"build": StepRef(step=2), "baseline": StepRef(step=1)}
+            after |= {"calibration": trial.known, "smoke": trial.validate}
+            after |= {"instances": trial.instances} if trial.instances else {}
+            after |= {"time": trial.time} if trial.time else {}
+            if trial.validate:
+                patched["review"] = [fix.name]
+            steps.append(self.build.model_copy(update=patched))
+            steps.append(before.model_copy(update=after))
+        return JobRequest(steps=steps, tags=[f"bug={self.name}"])
+
+    def calibration(self, runs: int, time: float | None = None) -> JobRequest:
+        """Return the job that measures how often and how soon the bug shows: all runs end.
+
+        Steps: build and reproduce with the bug. Its tag `calibration_tag` finds it again.
+        """
+        measure = {"instances": runs, "stop_at_first_crash": False, "bundle": "none"}
+        measure |= {"time": time} if time else {}
+        steps: list[StepSpec] = [self.build, self._reproduce().model_copy(update=measure)]
+        return JobRequest(steps=steps, tags=[f"bug={self.name}", self.calibration_tag])
+
+    @property
+    def calibration_tag(self) -> str:
+        """The tag of calibrations that hold for this bug as it is: kernel, programs, VM."""
+        parts = (self.build, *self.reproducers, self.file.vm)
+        whole = sha256("".join(one.model_dump_json() for one in parts).encode())
+        return f"calibration={whole.hexdigest()[:32]}"
+
+    @property
+    def titles(self) -> list[str]:
+        """The titles under which the crash is known."""
+        return [self.file.title, *self.file.alt_titles]
+
+    def _reproduce(self) -> ReproduceSpec:
+        first, *others = self.reproducers
+        return ReproduceSpec(
             build=StepRef(step=0),
-            reproducer=self.reproducer,
-            titles=[self.file.title, *self.file.alt_titles],
+            reproducer=first,
+            others=others,
+            titles=self.titles,
             vm=self.file.vm,
             instances=self.file.reproducer.instances,
             time=self.file.reproducer.time,
         )
-        steps: list[BuildSpec | ReproduceSpec] = [self.build, before]
-        if fix is not None:
-            steps.append(self.build.model_copy(update={"patches": [*self.build.patches, fix]}))
-            after = {"build": StepRef(step=2), "baseline": StepRef(step=1)}
-            steps.append(before.model_copy(update=after))
-        return JobRequest(steps=steps, tags=[f"bug={self.name}"])
 
 
 def names(configs: Path = CONFIGS) -> list[str]:
@@ -170,7 +233,9 @@ def load(name: str, configs: Path = CONFIGS) -> Bug:
         name=folder.resolve().name,
         file=file,
         build=build,
-        reproducer=Reproducer(kind=file.reproducer.kind, text=_text(folder, file.reproducer.file)),
+        reproducers=tuple(
+            _reproducer(one, folder) for one in (file.reproducer, *file.reproducer.others)
+        ),
         fix=fix,
     )
 
@@ -191,14 +256,21 @@ def _read(model: type[_Model], path: Path) -> _Model:
         raise UserError("bad_bundle", f"{path}: {wrong}") from error
 
 
+def kernel(name: str, configs: Path = CONFIGS) -> BuildSpec:
+    """Return the build of a shared kernel of `configs/kernels`; raise UserError `bad_bundle`."""
+    path = configs / "kernels" / f"{name}.toml"
+    if not path.is_file():
+        raise UserError("bad_bundle", f"kernel.use: there is no {path}")
+    return _kernel(_read(KernelFile, path), path.parent)
+
+
 def _build(file: BugFile, folder: Path, configs: Path) -> BuildSpec:
-    kernel = file.kernel
-    if isinstance(kernel, KernelUse):
-        folder = configs / "kernels"
-        path = folder / f"{kernel.use}.toml"
-        if not path.is_file():
-            raise UserError("bad_bundle", f"kernel.use: there is no {path}")
-        kernel = _read(KernelFile, path)
+    if isinstance(file.kernel, KernelUse):
+        return kernel(file.kernel.use, configs)
+    return _kernel(file.kernel, folder)
+
+
+def _kernel(kernel: KernelFile, folder: Path) -> BuildSpec:
     if kernel.config is not None:
         config = KernelConfig(full=_text(folder, kernel.config))
     else:
@@ -223,6 +295,15 @@ def _source(kernel: KernelFile, folder: Path) -> KernelSource:
     if "://" not in url:
         url = str((folder / url).resolve())
     return TarballSource(url=url, sha256=kernel.sha256)
+
+
+def _reproducer(table: ProgramTable, folder: Path) -> Reproducer:
+    text = _text(folder, table.file)
+    try:
+        return Reproducer(kind=table.kind, text=text, syzkaller=table.syzkaller)
+    except ValidationError as error:
+        wrong = "; ".join(one["msg"] for one in error.errors())
+        raise UserError("bad_bundle", f"{folder / table.file}: {wrong}") from error
 
 
 def _change(name: str, table: ChangeTable | None, folder: Path) -> Patch | None:

@@ -10,7 +10,15 @@ import re
 import shutil
 from pathlib import Path
 
-from kgym.steps import Kernel, StepSpec, Strict
+from kgym.steps import Kernel, ReproduceSpec, StepSpec, Strict
+
+DEFAULT = "default"
+"""Stands for the syzkaller that a worker has for programs which ask for no commit."""
+SYZKALLER_PROGRAMS = ("syz-execprog", "syz-executor")
+NO_SYZKALLER = (
+    "give a worker a folder with syz-execprog and syz-executor, or with such folders named by"
+    " commit: `--syzkaller DIR` or KGYM_SYZKALLER (docker/README.md tells how to build them)"
+)
 
 
 class Capabilities(Strict):
@@ -22,6 +30,8 @@ class Capabilities(Strict):
     cores: int = 1
     memory: int = 0
     """MiB."""
+    syzkaller: list[str] = []
+    """Commits of which there are syzkaller's binaries, or `default` (see `syzkallers`)."""
 
 
 class Needs(Strict):
@@ -32,13 +42,22 @@ class Needs(Strict):
     cores: int = 0
     memory: int = 0
     """MiB, rounded up to 2^k or 3/2 * 2^k, to keep lanes few."""
+    syzkaller: list[str] = []
 
 
 def needs(spec: StepSpec) -> Needs:
     """Return what the step needs: all kernels here are built for x86_64."""
     if isinstance(spec, Kernel):
         return Needs(architecture="x86_64", compiler=spec.compiler)
-    return Needs(architecture="x86_64", cores=spec.vm.cpus, memory=_class(spec.vm.memory))
+    if not isinstance(spec, ReproduceSpec):
+        return Needs()
+    programs = [spec.reproducer, *spec.others]
+    return Needs(
+        architecture="x86_64",
+        cores=spec.vm.cpus,
+        memory=_class(spec.vm.memory),
+        syzkaller=sorted({one.syzkaller or DEFAULT for one in programs if one.kind == "syz"}),
+    )
 
 
 def lacking(needs: Needs, has: Capabilities | None) -> list[str]:
@@ -54,10 +73,30 @@ def lacking(needs: Needs, has: Capabilities | None) -> list[str]:
         missing.append(f"{needs.cores} cores")
     if needs.memory > has.memory:
         missing.append(f"{needs.memory} MiB of memory")
+    missing += [
+        "syzkaller's binaries" + (f" of commit {name}" if name != DEFAULT else "")
+        for name in needs.syzkaller
+        if name not in has.syzkaller
+    ]
     return missing
 
 
-def detect(accelerator: str | None = None) -> Capabilities:
+def syzkallers(folder: Path | None) -> dict[str, Path]:
+    """Return the folders that hold `syz-execprog` and `syz-executor`, by commit.
+
+    The given folder's own are `default`; those of a commit are in the folder of its name below.
+    """
+    if folder is None or not folder.is_dir():
+        return {}
+    folders = {DEFAULT: folder} | {path.name: path for path in folder.iterdir() if path.is_dir()}
+    return {
+        name: path
+        for name, path in folders.items()
+        if all((path / program).is_file() for program in SYZKALLER_PROGRAMS)
+    }
+
+
+def detect(accelerator: str | None = None, syzkaller: Path | None = None) -> Capabilities:
     """Return what this host has. Which accelerator works has to be found out by trying."""
     found = set()
     for folder in os.get_exec_path():
@@ -70,6 +109,7 @@ def detect(accelerator: str | None = None) -> Capabilities:
         accelerator=accelerator,
         cores=os.cpu_count() or 1,
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        syzkaller=sorted(syzkallers(syzkaller)),
     )
 
 

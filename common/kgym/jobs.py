@@ -3,17 +3,23 @@
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, Field, field_validator, model_validator
+from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 
 from kgym.capabilities import Capabilities
 from kgym.states import State
-from kgym.steps import Failure, ReproduceSpec, StepKind, StepRef, StepResult, StepSpec, Strict
+from kgym.steps import (
+    Failure,
+    MinimizeSpec,
+    ReproduceSpec,
+    StepKind,
+    StepRef,
+    StepResult,
+    StepSpec,
+    Strict,
+)
 
 Tag = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:=/@+-]+$")]
 Tags = Annotated[list[Tag], Field(max_length=50)]
-
-KINDS = (StepKind.BUILD, StepKind.CHECK, StepKind.REPRODUCE)
-"""The step kinds that a worker exists for."""
 
 
 class JobRequest(Strict):
@@ -23,22 +29,15 @@ class JobRequest(Strict):
     tags: Tags = []
     priority: int = Field(0, ge=-100, le=100, description="higher is sooner")
 
-    @field_validator("steps", mode="before")
-    @classmethod
-    def _kind_has_a_worker(cls, steps: object) -> object:
-        for number, step in enumerate(steps if isinstance(steps, list) else []):
-            kind = step.get("kind") if isinstance(step, dict) else None
-            if isinstance(kind, str) and kind in set(StepKind) - set(KINDS):
-                known = ", ".join(KINDS)
-                raise ValueError(f"step {number}: no worker does `{kind}` yet (there are: {known})")
-        return steps
-
     @model_validator(mode="after")
     def _references_look_back(self) -> "JobRequest":
         for number, step in enumerate(self.steps):
-            if not isinstance(step, ReproduceSpec):
-                continue
-            wanted = [(step.build, StepKind.BUILD), (step.baseline, StepKind.REPRODUCE)]
+            wanted: list[tuple[StepRef | None, StepKind]] = []
+            if isinstance(step, ReproduceSpec):
+                wanted = [(step.build, StepKind.BUILD), (step.baseline, StepKind.REPRODUCE)]
+                wanted.append((step.capture, StepKind.BUILD))
+            elif isinstance(step, MinimizeSpec):
+                wanted = [(step.build, StepKind.BUILD), (step.reproduce, StepKind.REPRODUCE)]
             for ref, kind in wanted:
                 if ref is not None and ref.job is None:
                     self._check(number, ref, kind)

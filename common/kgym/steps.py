@@ -1,14 +1,17 @@
 """What a step is asked (specs) and what it answers (results), one pair per step kind."""
 
+import re
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from kgym import syz
 from kgym.errors import Cause
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 TreePath = Annotated[str, Field(min_length=1, max_length=1000, description="path in the tree")]
+_C_FILE = re.compile(r"(?:[\w+,@=-][\w.+,@=-]*/)*[\w+,@=-][\w.+,@=-]*\.c", re.ASCII)
 
 
 class Strict(BaseModel):
@@ -123,15 +126,55 @@ class Kernel(Strict):
 
 # --- build --------------------------------------------------------------------------------
 
+DumpMethod = Literal["hypervisor", "kdump"]
+"""How the memory of a crashed guest is saved: from outside, or by a kernel that it starts."""
+
 
 class BuildSpec(Kernel):
     """Build a kernel: source, backports, then `patches` in order."""
 
     kind: Literal[StepKind.BUILD] = StepKind.BUILD
     patches: list[Patch] = []
+    for_dump: DumpMethod | None = Field(
+        None, description="add to the config what this way of taking dumps needs"
+    )
+    instrument: list[TreePath] = Field(
+        [],
+        max_length=5000,
+        description="C files whose functions leave a record in the trace buffer at their entry"
+        " (kgym.instrument), and add to the config what that needs",
+    )
     objects: int | None = Field(
         None, gt=0, description="objects of a full build, where known, for the progress"
     )
+    review: list[str] = Field(
+        [], description="names of `patches` to look at: checkpatch, and what they cut off"
+    )
+
+    @model_validator(mode="after")
+    def _reviews_its_patches(self) -> "BuildSpec":
+        if unknown := set(self.review) - {patch.name for patch in self.patches}:
+            raise ValueError(f"`review` names no patch: {', '.join(sorted(unknown))}")
+        return self
+
+    @field_validator("instrument")
+    @classmethod
+    def _instruments_c_files(cls, paths: list[str]) -> list[str]:
+        for path in paths:
+            if not _C_FILE.fullmatch(path):
+                raise ValueError(f"{path!r} cannot be instrumented: it is no .c file of the tree")
+        return list(dict.fromkeys(paths))
+
+
+class Finding(Strict):
+    """Something that a look at a patch or its kernel found: a hint for people, never a verdict."""
+
+    check: Literal["amputation", "checkpatch", "smoke"]
+    reason: str = Field(description="a short stable word, e.g. `check_removed`")
+    message: str
+    file: str | None = None
+    line: int | None = Field(None, description="in the file after the patch, else before it")
+    function: str | None = None
 
 
 class Diagnostic(Strict):
@@ -152,6 +195,29 @@ class DroppedSymbol(Strict):
     got: str
 
 
+class SkippedFunction(Strict):
+    """A function that gets no record, and why."""
+
+    name: str
+    line: int = Field(description="where its body begins")
+    reason: str = Field(
+        description="noinstr, notrace, init (and exit), section, calling_convention: as its marks"
+        " say; inlined: into one of these; user_access: called with user memory open;"
+        " local_labels: they have to come first; depends_on_config: its name;"
+        " not_understood; no_place: no line for the file's own declarations before it"
+    )
+
+
+class InstrumentedFile(Strict):
+    """What came of a file that was to be instrumented: all but the skipped have records."""
+
+    path: TreePath
+    reason: str | None = Field(None, description="why none of its functions has a record")
+    functions: int = Field(0, description="that have a record")
+    skipped: list[SkippedFunction] = []
+    objects: int = Field(description="that it is compiled into; 0: not with this config")
+
+
 class BuildResult(Strict):
     """What was built, and from what."""
 
@@ -165,8 +231,12 @@ class BuildResult(Strict):
     shortcut: bool = Field(False, description="whether saved commands did what make would have")
     backports: list[str]
     dropped_symbols: list[DroppedSymbol]
+    dump_symbols: list[str] = Field([], description="what `for_dump` asked of the config")
+    instrumented: list[InstrumentedFile] = []
+    trace_symbols: list[str] = Field([], description="what `instrument` added to the config")
     objects_compiled: int
     warnings: list[Diagnostic]
+    findings: list[Finding] = Field([], description="about the patches that were to be reviewed")
     seconds: dict[str, float] = Field(description="by stage: source, config, tree, patch, make, …")
 
 
@@ -267,10 +337,23 @@ class StepRef(Strict):
 
 
 class Reproducer(Strict):
-    """A program that makes the kernel crash."""
+    """A program that makes the kernel crash: C, or syzkaller's with its options in the header."""
 
-    kind: Literal["c"] = "c"
+    kind: Literal["c", "syz"] = "c"
     text: str = Field(min_length=1, description="the source")
+    syzkaller: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{40}$",
+        description="commit of the syzkaller whose binaries run it; null: the worker's own",
+    )
+
+    @model_validator(mode="after")
+    def _is_well_formed(self) -> "Reproducer":
+        if self.kind == "syz":
+            syz.check(self.text)
+        elif self.syzkaller is not None:
+            raise ValueError("`syzkaller` goes with the kind `syz`")
+        return self
 
 
 class VmShape(Strict):
@@ -306,20 +389,95 @@ class Outcome(StrEnum):
     REBOOTED = "rebooted"
 
 
+class Calibration(Strict):
+    """What runs on the unpatched kernel tell about a bug; `kgym.calibration` draws from it."""
+
+    runs: int = Field(ge=1, description="N: runs that crashed, or lasted long enough to count")
+    crashed: int = Field(ge=1, description="k: those that showed the bug")
+    time: float = Field(
+        gt=0,
+        description="seconds that a run on a patched kernel has to last to count: the longest"
+        " time to a crash, or the whole time where not all runs crashed",
+    )
+    accelerator: str
+
+    @model_validator(mode="after")
+    def _counts(self) -> "Calibration":
+        if self.crashed > self.runs:
+            raise ValueError("`crashed` is more than `runs`")
+        return self
+
+
 class ReproduceSpec(Strict):
     """Run a reproducer on N instances of a built kernel."""
 
     kind: Literal[StepKind.REPRODUCE] = StepKind.REPRODUCE
     build: StepRef
     reproducer: Reproducer
+    others: list[Reproducer] = Field(
+        [],
+        max_length=8,
+        description="further programs for the same bug; instances take all of them in turn",
+    )
     titles: list[str] = Field([], description="of the crash looked for; empty: any is the same")
     vm: VmShape = VmShape()
     instances: int = Field(2, ge=1, le=1000)
     time: float = Field(120, gt=0, le=86400, description="seconds of running, each instance")
-    stop_at_first_crash: bool = True
+    stop_at_first_crash: bool = Field(
+        True, description="stop when the crash looked for was seen: nothing changes that verdict"
+    )
     baseline: StepRef | None = Field(
         None, description="reproduce step on the unpatched kernel, for the bug's crash rate"
     )
+    calibration: Calibration | None = Field(
+        None, description="the bug's crash rate and time, measured before; else the baseline's"
+    )
+    smoke: bool = Field(False, description="also try on one more instance whether the kernel works")
+    bundle: Literal["whole", "small", "none"] = Field(
+        "whole", description="archive to run the same by hand; `small` leaves out vmlinux"
+    )
+    dump: DumpMethod | Literal["none"] = Field(
+        "none", description="how to save the memory of instances that crash or hang"
+    )
+    capture: StepRef | None = Field(
+        None, description="the build of the capture kernel, for `kdump` (configs/kernels)"
+    )
+
+    @model_validator(mode="after")
+    def _captures_for_kdump(self) -> "ReproduceSpec":
+        if (self.dump == "kdump") != (self.capture is not None):
+            raise ValueError("`kdump` takes a `capture` kernel, other ways of dumping none")
+        return self
+
+
+class DumpFailure(StrEnum):
+    """Why there is no dump of an instance."""
+
+    NO_RESERVATION = "no_reservation"
+    """The kernel set no memory aside for the capture kernel."""
+    KEXEC_REFUSED = "kexec_refused"
+    """It did not take the capture kernel."""
+    NO_PANIC = "no_panic"
+    """It went on, or hung: nothing started the capture kernel."""
+    CAPTURE_SILENT = "capture_silent"
+    """The capture kernel did not come up in time."""
+    SSH = "ssh"
+    """The connection broke, or the guest's program that saves the memory failed."""
+    DISK = "disk"
+    QEMU = "qemu"
+    """QEMU refused, died, or took too long."""
+
+
+class InstanceDump(Strict):
+    """The dump of one instance, or why there is none."""
+
+    method: DumpMethod
+    artifact: str | None = None
+    size: int = Field(0, description="bytes of the artifact")
+    failure: DumpFailure | None = None
+    message: str = Field("", description="of the last failure")
+    attempts: int = 0
+    seconds: float = Field(0, description="from the end of the instance to the whole dump")
 
 
 class InstanceResult(Strict):
@@ -330,11 +488,14 @@ class InstanceResult(Strict):
     detail: str = ""
     boot_seconds: float | None = None
     run_seconds: float | None = Field(None, description="how long the reproducer was running")
+    reproducer: int = Field(0, description="which: 0 is `reproducer`, then come `others`")
     runs: int = Field(0, description="how often the reproducer was started")
     title: str | None = Field(None, description="of its crash")
+    alt_titles: list[str] = Field([], description="other names of its crash")
     verdict_lag: float | None = Field(
         None, description="seconds from the crash's last console line to the verdict"
     )
+    dump: InstanceDump | None = Field(None, description="null where none was asked for, or due")
 
 
 class ReproduceResult(Strict):
@@ -350,13 +511,166 @@ class ReproduceResult(Strict):
     unseen_chance: float | None = Field(
         description="(1 - p)^N at the baseline's crash rate p; null without a baseline"
     )
+    time: float | None = Field(None, description="seconds asked of each instance")
+    calibration: Calibration | None = Field(None, description="what `confidence` rests on")
+    confidence: float | None = Field(
+        None,
+        description="of `no_crash`: 1 - the chance that the bug, still there, would not have"
+        " shown, as far as so few measured runs can tell (`kgym.calibration`)",
+    )
     accelerator: str
     instances: list[InstanceResult]
+    findings: list[Finding] = Field([], description="what the smoke test found")
     seconds: dict[str, float]
 
 
-StepSpec = Annotated[BuildSpec | CheckSpec | ReproduceSpec, Field(discriminator="kind")]
-StepResult = Annotated[BuildResult | CheckResult | ReproduceResult, Field(discriminator="kind")]
+# --- minimize -----------------------------------------------------------------------------
+
+
+class MinimizeSpec(Strict):
+    """Cut a crashed instance's trace down to what matters for its crash report."""
+
+    kind: Literal[StepKind.MINIMIZE] = StepKind.MINIMIZE
+    reproduce: StepRef = Field(description="the step that left dumps, or traces, and crash reports")
+    build: StepRef = Field(description="the step whose `vmlinux` crashed")
+    instance: int | None = Field(
+        None, ge=0, description="null: the first that left both a crash report and a dump"
+    )
+    files: list[TreePath] = Field(
+        [], max_length=1000, description="localisation candidates; none: all that was traced"
+    )
+    limit: int = Field(200, ge=1, le=10_000, description="records of the minimal trace")
+    past_repeats: bool = Field(
+        False, description="go on behind a pattern that repeats, instead of stopping there"
+    )
+
+
+class TracedFunction(Strict):
+    """A function that was executed; `file` is null where the tracer does not say."""
+
+    file: str | None
+    name: str
+
+
+class TracePart(StrEnum):
+    """Where a call stands: within the matched stack, or what was executed before or after."""
+
+    BACKWARD = "backward"
+    MATCH = "match"
+    FORWARD = "forward"
+
+
+class TraceStack(StrEnum):
+    """The stacks of a crash report."""
+
+    CRASH = "crash"
+    ALLOCATED = "allocated"
+    FREED = "freed"
+
+
+class TraceCall(Strict):
+    """A call, or several that follow one another and stand there `count` times in a row."""
+
+    pattern: list[TracedFunction]
+    count: int = 1
+    time: int = Field(description="of the first call, in nanoseconds of the trace clock")
+    cpu: int
+    part: TracePart
+    anchor: bool = Field(False, description="whether the trace was cut around it")
+    frame: int | None = Field(None, description="frame of the stack that it is; 0 is the innermost")
+    omitted: int = Field(0, description="records of the thread that are left out right before it")
+
+
+class TraceAnchor(Strict):
+    """Which stack was found in the trace, innermost frame first.
+
+    `missed` are frames in candidate files that were not found in order; without
+    a stack, the anchor is the thread's last record.
+    """
+
+    stack: TraceStack | None = None
+    frames: list[str] = []
+    missed: list[str] = []
+    span: int = Field(0, description="records from the outermost to the innermost frame")
+
+
+class TraceAlternative(Strict):
+    """A further place where the thread reached the same stack; the most likely ones first."""
+
+    frames: list[str]
+    span: int
+    calls: list[TraceCall]
+
+
+class RelatedThread(Strict):
+    """What a thread did that freed or allocated the object, or ran the same code meanwhile."""
+
+    why: Literal["freed", "allocated", "concurrent"]
+    pid: int
+    task: str | None
+    records: int
+    calls: list[TraceCall]
+
+
+class TraceStatistics(Strict):
+    """How much there was, and how much is left; a record is one entry of a function."""
+
+    records: int
+    lost: int = Field(description="records that the kernel is known to have overwritten")
+    threads: int
+    candidate_records: int = Field(description="in candidate files")
+    thread_records: int = Field(description="of those, the crashing thread's")
+    anchors: int = Field(description="places where the stack was reached")
+    minimal_records: int = Field(description="records of a repeated pattern count once")
+    represented_records: int = Field(description="repetitions included")
+    match_records: int = Field(description="of the minimal records, those of the matched stack")
+
+
+StopReason = Literal["end", "limit", "repeat"]
+
+
+class MinimalTrace(Strict):
+    """The calls that matter for a crash, in order; `pid` is null where there is no record."""
+
+    pid: int | None
+    task: str | None = None
+    guessed: bool = Field(False, description="the report does not say that it is this thread")
+    anchor: TraceAnchor
+    calls: list[TraceCall]
+    before: StopReason = Field("end", description="why the walk backward ended")
+    after: StopReason = Field("end", description="why the walk forward ended")
+    alternatives: list[TraceAlternative] = []
+    related: list[RelatedThread] = []
+    functions: list[TracedFunction] = Field(
+        [], description="all that the thread ran in candidate files, in order of first call"
+    )
+    statistics: TraceStatistics
+
+
+class DumpPart(Strict):
+    """Something that was read out of a dump, or why it could not be."""
+
+    name: str
+    error: str | None = None
+
+
+class MinimizeResult(Strict):
+    """The minimal trace, and what else the dump told."""
+
+    kind: Literal[StepKind.MINIMIZE] = StepKind.MINIMIZE
+    instance: int
+    title: str
+    trace: MinimalTrace
+    parts: list[DumpPart] = Field(description="each is an artifact of its name, unless it failed")
+    seconds: dict[str, float]
+
+
+StepSpec = Annotated[
+    BuildSpec | CheckSpec | ReproduceSpec | MinimizeSpec, Field(discriminator="kind")
+]
+StepResult = Annotated[
+    BuildResult | CheckResult | ReproduceResult | MinimizeResult, Field(discriminator="kind")
+]
 
 
 class Failure(Strict):

@@ -3,7 +3,38 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kgym.noise import noise
+from kgym.report import CrashType, frame_of, type_of
 from kgym.steps import InstanceResult, Outcome, Verdict
+
+_ONE_BUG = (
+    # what a bad access hits, and which checker sees it, is chance and configuration
+    frozenset(
+        {
+            CrashType.KASAN_NULL_DEREF_READ,
+            CrashType.KASAN_NULL_DEREF_WRITE,
+            CrashType.KASAN_READ,
+            CrashType.KASAN_WRITE,
+            CrashType.KASAN_USE_AFTER_FREE_READ,
+            CrashType.KASAN_USE_AFTER_FREE_WRITE,
+            CrashType.KASAN_UNKNOWN,
+            CrashType.KFENCE_READ,
+            CrashType.KFENCE_WRITE,
+            CrashType.KFENCE_USE_AFTER_FREE_READ,
+            CrashType.KFENCE_USE_AFTER_FREE_WRITE,
+            CrashType.KMSAN_UNINIT_VALUE,
+            CrashType.KMSAN_USE_AFTER_FREE,
+            CrashType.MEMORY_SAFETY_BUG,
+            CrashType.MEMORY_SAFETY_UBSAN,
+            CrashType.NULL_DEREF,
+        }
+    ),
+    frozenset({CrashType.KASAN_INVALID_FREE, CrashType.KFENCE_INVALID_FREE}),
+    frozenset({CrashType.HANG}),
+)
+"""Types that are one bug if they name one function."""
+_UNCHECKED = ("general protection fault", "Internal error", "Unhandled fault")
+"""What a bad access is called without a checker: on x86, on arm64 and on arm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,33 +48,73 @@ class Judgement:
     completed: int
 
 
+def likeness(crash: InstanceResult, titles: Sequence[str]) -> str | None:
+    """Say what makes the crash the one known by `titles`; None if it is another one.
+
+    That is its title; or one of its other titles, by which syzkaller too takes two crashes for
+    one bug; or a type of the same group (`_ONE_BUG`) in the same function. Without titles, any
+    crash is, but for the noise of the machine.
+    """
+    if crash.title is None:
+        return None
+    if not titles:
+        return None if noise(crash.title) else "any crash is looked for"
+    if crash.title in titles:
+        return "by its title"
+    for other in crash.alt_titles:
+        if other in titles:
+            return f"by its other title `{other}`"
+    frame = frame_of(crash.title)
+    for title in titles:
+        if frame not in (None, "corrupted") and frame == frame_of(title) and _alike(crash, title):
+            return f"by type and function, as `{title}`"
+    return None
+
+
+def _alike(crash: InstanceResult, title: str) -> bool:
+    types = {_type(crash.title or ""), _type(title)}
+    return any(types <= group for group in _ONE_BUG)
+
+
+def _type(title: str) -> CrashType:
+    return CrashType.MEMORY_SAFETY_BUG if title.startswith(_UNCHECKED) else type_of(title)
+
+
 def judge(instances: Sequence[InstanceResult], titles: Sequence[str], requested: int) -> Judgement:
     """Judge the instances of a reproduce step that looks for one of `titles`.
 
     `no_crash` needs all `requested` instances to have survived; anything that
-    kept one from doing so makes it `inconclusive`. A crash counts whatever
-    happened to the other instances: it was seen.
+    kept one from doing so makes it `inconclusive`, and so does noise, a crash
+    that is not looked for and need not be the kernel's (`kgym.noise`). Any other
+    crash counts whatever happened to the other instances: it was seen.
     """
-    crashes = [one for one in instances if one.outcome is Outcome.CRASH]
-    same = [one for one in crashes if not titles or one.title in titles]
+    ended = [one for one in instances if one.outcome is Outcome.CRASH]
+    same = [(one, why) for one in ended if (why := likeness(one, titles))]
+    noisy = [one for one in ended if not likeness(one, titles) and noise(one.title or "")]
+    crashes = [one for one in ended if one not in noisy]
     survived = [one for one in instances if one.outcome is Outcome.SURVIVED]
     k, n = len(crashes), len(crashes) + len(survived)
+    told = "".join(
+        f"; instance {one.number}: {one.title}, which does not count: {noise(one.title or '')}"
+        for one in noisy
+    )
+    if same:
+        first, why = same[0]
+        reason = f"{k} of {n} completed instances crashed: {first.title}; the same crash {why}"
+        return Judgement(Verdict.SAME_CRASH, reason + told, first.title, k, n)
     if crashes:
-        first = (same or crashes)[0]
-        verdict = Verdict.SAME_CRASH if same else Verdict.OTHER_CRASH
-        reason = f"{k} of {n} completed instances crashed: {first.title}"
-        if not same:
-            reason += f"; looked for: {' | '.join(titles)}"
-        return Judgement(verdict, reason, first.title, k, n)
+        reason = f"{k} of {n} completed instances crashed: {crashes[0].title}"
+        reason += f"; looked for: {' | '.join(titles)}"
+        return Judgement(Verdict.OTHER_CRASH, reason + told, crashes[0].title, k, n)
     if len(survived) == requested:
         reason = f"the reproducer ran for the whole time on all {n} instances, without a crash"
         return Judgement(Verdict.NO_CRASH, reason, None, 0, n)
-    lost = next(
-        (one for one in instances if one.outcome not in (Outcome.SURVIVED, Outcome.STOPPED)), None
-    )
-    why = f"instance {lost.number}: {lost.outcome}: {lost.detail}" if lost else "not all ran"
+    whole = (Outcome.SURVIVED, Outcome.STOPPED, Outcome.CRASH)
+    lost = next((one for one in instances if one.outcome not in whole), None)
+    why = f"; instance {lost.number}: {lost.outcome}: {lost.detail}" if lost else ""
+    why = why + told or "; not all ran"
     return Judgement(
-        Verdict.INCONCLUSIVE, f"{n} of {requested} instances completed; {why}", None, 0, n
+        Verdict.INCONCLUSIVE, f"{n} of {requested} instances completed{why}", None, 0, n
     )
 
 

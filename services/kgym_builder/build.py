@@ -2,23 +2,29 @@
 
 import asyncio
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
-from kgym import diagnostics
+from kgym import diagnostics, instrument
+from kgym.bug import CONFIGS
+from kgym.dumping import SYMBOLS, dumpable, with_symbols
 from kgym.errors import InfrastructureError, UserError
+from kgym.instrument import Untraced
 from kgym.patch import Change
-from kgym.steps import BuildResult, BuildSpec
+from kgym.steps import BuildResult, BuildSpec, InstrumentedFile
 from kgym.worker import StepRun
-from kgym_builder import entries, memo, shortcut
-from kgym_builder.entries import Entry
+from kgym_builder import entries, memo, records, shortcut
+from kgym_builder.entries import Entry, Identified
 from kgym_builder.kbuild import UNREADABLE, Kbuild, Output
 from kgym_builder.objectindex import Index
 from kgym_builder.patches import changes
+from kgym_builder.review import review
 from kgym_builder.suitecache import SuiteCache
 from kgym_builder.tree import Tree
 
-LAYOUT = 1
+LAYOUT = 2
 """Version of what a build leaves; part of its memo's key."""
 ARTIFACTS = (
     "arch/x86/boot/bzImage",
@@ -31,17 +37,21 @@ _NAMES = {".config": "config"}
 
 
 class Builder:
-    """Builds kernels on the entries of a SuiteCache."""
+    """Builds kernels on the entries of a SuiteCache.
 
-    def __init__(self, suite: SuiteCache) -> None:
+    The file `untraced` lists what is never instrumented.
+    """
+
+    def __init__(self, suite: SuiteCache, untraced: Path = CONFIGS / "untraced.toml") -> None:
         self._suite = suite
+        self._untraced = Untraced.model_validate(tomllib.loads(untraced.read_text()))
 
     async def __call__(self, run: StepRun) -> BuildResult:
         """Perform a build step."""
         spec = run.assignment.spec
         assert isinstance(spec, BuildSpec)
         with ExitStack() as held:
-            build = _Build(self._suite, run, spec, held)
+            build = _Build(self._suite, self._untraced, run, dumpable(spec), held)
             try:
                 return await build.result()
             except UserError:
@@ -53,18 +63,28 @@ class Builder:
 class _Build:
     """One build step on its way."""
 
-    def __init__(self, suite: SuiteCache, run: StepRun, spec: BuildSpec, held: ExitStack) -> None:
+    def __init__(
+        self,
+        suite: SuiteCache,
+        untraced: Untraced,
+        run: StepRun,
+        spec: BuildSpec,
+        held: ExitStack,
+    ) -> None:
         self.suite = suite
+        self.untraced = untraced
         self.held = held
         self.run = run
         self.spec = spec
         self.seconds: dict[str, float] = {}
         self.output = Output(run.folder / "build.log")
+        self.instrumented: list[InstrumentedFile] = []
+        self.trace_symbols: list[str] = []
 
     async def result(self) -> BuildResult:
         """Build; or copy what was built before from the same, if that is not forbidden."""
         with self._stage("identify"):
-            found = await self.suite.identify(self.spec, self.run, self.held)
+            found = await self._identify()
         if self.spec.cache == "use" and (known := await self._recalled(found.identity)):
             return known
         with self._stage("tree"):
@@ -81,9 +101,31 @@ class _Build:
         await memo.remember(self.run, self._memo(entry.identity), result, self.run.artifacts)
         return result
 
+    async def _identify(self) -> Identified:
+        """Return what names the kernel, which traces if it is to be instrumented."""
+        found = await self.suite.identify(self.spec, self.run, self.held)
+        if self.spec.instrument and not _traces(found):
+            self.trace_symbols = list(instrument.SYMBOLS)
+            config = with_symbols(self.spec.config, self.trace_symbols)
+            self.spec = self.spec.model_copy(update={"config": config})
+            found = await self.suite.identify(self.spec, self.run, self.held)
+            if not _traces(found):
+                asked = ", ".join(self.trace_symbols)
+                raise UserError("no_tracing", f"the config has no TRACING even with {asked}")
+        return found
+
     def _memo(self, identity: str) -> str:
-        patches = [patch.model_dump(exclude={"name"}) for patch in self.spec.patches]
-        return memo.key("build", LAYOUT, identity, patches, ARTIFACTS)
+        patches = [
+            (patch.model_dump(exclude={"name"}), patch.name in self.spec.review)
+            for patch in self.spec.patches
+        ]
+        records = [instrument.VERSION, self.untraced, self.spec.instrument, self.trace_symbols]
+        asked = records if self.spec.instrument else []
+        return memo.key("build", LAYOUT, identity, patches, ARTIFACTS, *asked)
+
+    @property
+    def _dump_symbols(self) -> list[str]:
+        return list(SYMBOLS[self.spec.for_dump]) if self.spec.for_dump else []
 
     async def _recalled(self, identity: str) -> BuildResult | None:
         with self._stage("memo"):
@@ -92,10 +134,15 @@ class _Build:
             return None
         self.run.log(f"entry {identity}: the same was built before")
         own = {"memoised": True, "tree_cached": True, "objects_compiled": 0}
-        return known.model_copy(update={**own, "seconds": self.seconds})
+        asked = {"dump_symbols": self._dump_symbols, "seconds": self.seconds}
+        return known.model_copy(update={**own, **asked})
 
     async def _built(self, entry: Entry) -> BuildResult:
         tree = entry.tree(self.run.folder / "tree")
+        with self._stage("review"):
+            findings = await review(tree, self.spec.patches, self.spec.review)
+        for one in findings:
+            self.run.log(f"{one.check}: {one.file}:{one.line}: {one.reason}: {one.message}")
         with self._stage("make"):
             short = await self._make(entry, tree)
         with self._stage("artifacts"):
@@ -110,14 +157,18 @@ class _Build:
             shortcut=short,
             backports=about.backports,
             dropped_symbols=entry.dropped_symbols,
+            dump_symbols=self._dump_symbols,
+            instrumented=self.instrumented,
+            trace_symbols=self.trace_symbols,
             objects_compiled=self.output.objects,
             warnings=diagnostics.parse(self.output.tail)[:100],
+            findings=findings,
             seconds=self.seconds,
         )
 
     async def _entry(self) -> Entry:
         async def trial(tree: Tree) -> None:
-            await self._changes(tree)
+            await records.read(tree, self.spec.instrument, await self._changes(tree))
 
         return await self.suite.take(
             self.spec, self.run, self.held, self.output, objects=self.spec.objects, trial=trial
@@ -127,11 +178,13 @@ class _Build:
         return await changes(tree, self.spec.patches, self.run.log)
 
     async def _make(self, entry: Entry, tree: Tree) -> bool:
-        """Make what the patches changed; return whether the shortcut did."""
-        if not self.spec.patches:
+        """Make what patches and records changed; return whether the shortcut did."""
+        if not self.spec.patches and not self.spec.instrument:
             return False
         kbuild = Kbuild(tree, entry.tools, self.output)
         changed = await self._changes(tree)
+        if self.spec.instrument:
+            changed = await self._with_records(entry, tree, changed)
         await tree.write(changed)
         self.output.count(self.run, "rebuild", None)
         if entry.about.shortcut:
@@ -143,6 +196,23 @@ class _Build:
             await kbuild.make("olddefconfig")
         await kbuild.make("bzImage")
         return False
+
+    async def _with_records(
+        self, entry: Entry, tree: Tree, changed: tuple[Change, ...]
+    ) -> tuple[Change, ...]:
+        """Add to what patches change the files with records."""
+        self.run.progress("instrument", 0, len(self.spec.instrument), "files")
+        files = await records.read(tree, self.spec.instrument, changed)
+        dependents = Index(entry.index).dependents(files)
+        new, self.instrumented = await asyncio.to_thread(
+            records.instrumented, files, self.untraced, dependents
+        )
+        for one in self.instrumented:
+            if one.reason:
+                self.run.log(f"not instrumented: {one.path}: {one.reason}")
+        total = sum(one.functions for one in self.instrumented)
+        self.run.log(f"instrumented: {total} functions in {len(new)} files")
+        return tuple({change.path: change for change in [*changed, *new]}.values())
 
     async def _keep(self, entry: Entry, tree: Tree) -> None:
         self.run.progress("artifacts")
@@ -163,3 +233,7 @@ class _Build:
         start = time.monotonic()
         yield
         self.seconds[name] = round(time.monotonic() - start, 3)
+
+
+def _traces(found: Identified) -> bool:
+    return "CONFIG_TRACING=y" in found.config.splitlines()

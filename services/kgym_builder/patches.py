@@ -1,11 +1,21 @@
 """Patches on a tree: what they change, found before anything is written."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from kgym import patch as patching
 from kgym.patch import Change
 from kgym.steps import Patch
 from kgym_builder.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A patch, what it changes, and these files as they were before it, where they were."""
+
+    patch: Patch
+    before: dict[str, bytes]
+    changes: tuple[Change, ...]
 
 
 async def changes(
@@ -15,22 +25,35 @@ async def changes(
 
     Raises UserError as `kgym.patch.apply` does. `log` gets its remarks.
     """
-    paths = {path for patch in patches for path in patching.files(patch)}
-    return apply(patches, await tree.read(sorted(paths)), log)
+    return apply(patches, await read(tree, patches), log)
+
+
+async def read(tree: Tree, patches: Sequence[Patch]) -> dict[str, bytes]:
+    """Return the files of the tree that the patches name, where they are."""
+    return await tree.read(sorted({path for patch in patches for path in patching.files(patch)}))
 
 
 def apply(
     patches: Sequence[Patch], files: dict[str, bytes], log: Callable[[str], None]
 ) -> tuple[Change, ...]:
     """Do the same for files that were read; `files` follows."""
-    changed: dict[str, Change] = {}
+    each = apply_each(patches, files, log)
+    return tuple({change.path: change for one in each for change in one.changes}.values())
+
+
+def apply_each(
+    patches: Sequence[Patch], files: dict[str, bytes], log: Callable[[str], None]
+) -> Iterator[Applied]:
+    """Do so patch by patch."""
     for patch in patches:
         applied = patching.apply(patch, files.get)
         for note in applied.notes:
             log(note)
+        paths = [change.path for change in applied.changes]
+        yield Applied(
+            patch, {path: files[path] for path in paths if path in files}, applied.changes
+        )
         for change in applied.changes:
-            changed[change.path] = change
             files.pop(change.path, None)
             if change.content is not None:
                 files[change.path] = change.content
-    return tuple(changed.values())

@@ -28,6 +28,12 @@ def data_folder() -> Path:
     return Path(share) / "kgym"
 
 
+def syzkaller_folder() -> Path | None:
+    """Return where syzkaller's binaries are, for workers of this machine; None without any."""
+    named = os.environ.get("KGYM_SYZKALLER")
+    return Path(named) if named else None
+
+
 def database_url() -> str:
     """Return the database that commands work on which need no scheduler."""
     if named := os.environ.get("KGYM_DATABASE"):
@@ -89,7 +95,8 @@ def _started(stack: contextlib.ExitStack, *, work: bool) -> str | None:
 
     logs.configure(level=logging.WARNING)
     try:
-        own = stack.enter_context(Platform(data_folder(), work=work))
+        platform = Platform(data_folder(), work=work, syzkaller=syzkaller_folder())
+        own = stack.enter_context(platform)
     except UserError as error:
         if error.reason == "data_in_use" and _running(work=work):
             return None

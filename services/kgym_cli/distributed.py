@@ -46,12 +46,13 @@ class WorkerShape:
 
 
 def usual_workers() -> list[WorkerShape]:
-    """Return one worker for builds, each of which takes all cores, one for checks, one for VMs."""
+    """Return workers for builds, each of which takes all cores, for checks, VMs and traces."""
     cores = os.cpu_count() or 1
     return [
         WorkerShape((StepKind.BUILD,)),
         WorkerShape((StepKind.CHECK,), cores),
         WorkerShape((StepKind.REPRODUCE,), cores),
+        WorkerShape((StepKind.MINIMIZE,)),
     ]
 
 

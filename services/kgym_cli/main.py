@@ -16,6 +16,7 @@ from kgym_cli.commands.job import job
 from kgym_cli.commands.report import report
 from kgym_cli.commands.scheduler import scheduler
 from kgym_cli.commands.token import token
+from kgym_cli.commands.trace import trace
 from kgym_cli.commands.up import up
 from kgym_cli.commands.worker import worker
 from kgym_cli.output import Exit, people, status_of
@@ -37,7 +38,7 @@ def cli(server: str | None, token: str | None) -> None:
     """
 
 
-for command in (bug, check, db, demo, gc, job, report, scheduler, token, up, worker):
+for command in (bug, check, db, demo, gc, job, report, scheduler, token, trace, up, worker):
     cli.add_command(command)
 
 

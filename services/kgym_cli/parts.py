@@ -21,6 +21,7 @@ from kgym.worker import Handler
 from kgym_builder.build import Builder
 from kgym_builder.check import Checker
 from kgym_builder.suitecache import SuiteCache
+from kgym_tracer.minimize import Minimizer
 from kgym_vmmanager.reproduce import Reproduce
 
 
@@ -49,13 +50,16 @@ def open_storage(url: str) -> Storage:
     return LocalStorage(Path(url))
 
 
-def handlers(kinds: Collection[StepKind], cache: Path) -> dict[StepKind, Handler]:
+def handlers(
+    kinds: Collection[StepKind], cache: Path, syzkaller: Path | None = None
+) -> dict[StepKind, Handler]:
     """Return what does the steps of these kinds, with what they keep below `cache`."""
     suite = SuiteCache(cache, CONFIGS / "backports")
     makers: dict[StepKind, Callable[[], Handler]] = {
         StepKind.BUILD: lambda: Builder(suite),
         StepKind.CHECK: lambda: Checker(suite, cache),
-        StepKind.REPRODUCE: lambda: Reproduce(cache),
+        StepKind.REPRODUCE: lambda: Reproduce(cache, syzkaller=syzkaller),
+        StepKind.MINIMIZE: Minimizer,
     }
     for kind in kinds:
         if kind not in makers:

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from kgym.bug import CONFIGS
 from kgym.bus import InProcessBus
+from kgym.capabilities import detect
 from kgym.errors import InfrastructureError
 from kgym.steps import StepKind
 from kgym.storage import LocalStorage
@@ -28,6 +29,7 @@ from kgym_scheduler.core import Scheduler
 from kgym_scheduler.database import upgrade
 from kgym_scheduler.server import serve
 from kgym_scheduler.store import Store
+from kgym_tracer.minimize import Minimizer
 from kgym_vmmanager.reproduce import Reproduce
 
 START_SECONDS = 60.0
@@ -38,11 +40,14 @@ class Platform:
     """The embedded platform on a data folder, while the context lasts.
 
     `port` 0 takes any free one; `url` tells which. Without `work`, jobs are
-    shown and taken, but no step runs.
+    shown and taken, but no step runs. `syzkaller` holds the binaries for `syz` programs.
     """
 
-    def __init__(self, data: Path, *, port: int = 0, work: bool = True) -> None:
+    def __init__(
+        self, data: Path, *, port: int = 0, work: bool = True, syzkaller: Path | None = None
+    ) -> None:
         self.url = ""
+        self._syzkaller = syzkaller
         self._data = data
         self._port = port
         self._work = work
@@ -96,8 +101,9 @@ class Platform:
             bus, storage = InProcessBus(), LocalStorage(self._data / "artifacts")
             url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
             await upgrade(url)
+            host = detect(syzkaller=self._syzkaller)
             async with (
-                Scheduler(Store(url), bus, storage, alone=True) as scheduler,
+                Scheduler(Store(url), bus, storage, alone=True, host=host) as scheduler,
                 serve(create_app(scheduler), port=self._port) as listening,
             ):
                 self.url = listening.url
@@ -116,12 +122,13 @@ class Platform:
         cache, folder = self._data / "cache", self._data / "work"
         suite = SuiteCache(cache, CONFIGS / "backports")
         build, check = Builder(suite), Checker(suite, cache)
-        reproduce = Reproduce(cache)
+        reproduce = Reproduce(cache, syzkaller=self._syzkaller)
         # One build takes all cores; other steps share the host's cores among themselves.
         slots = os.cpu_count() or 1
         workers = [
             Worker(scheduler, bus, storage, {StepKind.BUILD: build}, folder / "build"),
             Worker(scheduler, bus, storage, {StepKind.CHECK: check}, folder / "check", slots),
             Worker(scheduler, bus, storage, {StepKind.REPRODUCE: reproduce}, folder / "vm", slots),
+            Worker(scheduler, bus, storage, {StepKind.MINIMIZE: Minimizer()}, folder / "trace"),
         ]
         return [worker.serve() for worker in workers]

@@ -1,18 +1,23 @@
 """A bug's trial: the job that shows the bug and tries a fix, and what came of it."""
 
 import hashlib
+from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from kgym import calibration
 from kgym.bug import Bug
+from kgym.calibration import CONFIDENCES
 from kgym.client import Client
 from kgym.errors import UserError
 from kgym.jobs import JobFilter, JobRequest, JobView, StepView
 from kgym.states import State
-from kgym.steps import Patch, ReproduceResult, Verdict
+from kgym.steps import BuildResult, Calibration, Patch, ReproduceResult, StepKind, Verdict
 from kgym_cli.output import Exit
 
 REQUEST_TAG = "request="
+QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "max": 1.0}
 STEPS = ("build_before", "reproduce_before", "build_after", "reproduce_after")
 
 
@@ -35,10 +40,61 @@ def submit(client: Client, request: JobRequest) -> tuple[JobView, bool]:
     return client.submit(request.model_copy(update={"tags": [*request.tags, mark]})), False
 
 
+def known(client: Client, bug: Bug) -> Calibration | None:
+    """Return what the newest calibration of this bug as it is has measured, if there is one."""
+    for job in client.jobs(JobFilter(tag=bug.calibration_tag, state=State.SUCCEEDED)):
+        result = job.steps[1].result
+        if isinstance(result, ReproduceResult) and (
+            found := calibration.measured(result, bug.titles)
+        ):
+            return found
+    return None
+
+
+def calibrated(bug: Bug, job: JobView) -> dict[str, Any]:
+    """Return what `bug calibrate --json` prints; counts are 0 without a result."""
+    result = job.steps[1].result
+    measured = None
+    times: list[float] = []
+    ended: Counter[str] = Counter()
+    if isinstance(result, ReproduceResult):
+        measured = calibration.measured(result, bug.titles)
+        times = calibration.crash_times(result.instances, bug.titles)
+        ended.update(str(one.outcome) for one in result.instances)
+    runs, crashed = (measured.runs, measured.crashed) if measured else (ended["survived"], 0)
+    efforts = [calibration.effort(measured, one) for one in CONFIDENCES] if measured else []
+    return {
+        "bug": bug.name,
+        "job": job.id,
+        "runs": runs,
+        "crashed": crashed,
+        "rate": round(crashed / runs, 4) if runs else None,
+        "rate_at_least": round(calibration.rate_at_least(crashed, runs), 4),
+        "outcomes": dict(ended),
+        "seconds_to_crash": {
+            name: calibration.quantile(times, share) for name, share in QUANTILES.items()
+        }
+        if times
+        else None,
+        "accelerator": result.accelerator if isinstance(result, ReproduceResult) else None,
+        "recommended": [asdict(one) for one in efforts if one],
+        "reason": _failure(job),
+    }
+
+
+def calibration_status(job: JobView, outcome: dict[str, Any]) -> Exit:
+    """0: the bug showed; 1: it did not; 2, 3: nothing was measured."""
+    if (status := _failed(job)) is not None:
+        return status
+    if outcome["crashed"]:
+        return Exit.OK
+    return Exit.NEGATIVE if outcome["runs"] else Exit.INFRASTRUCTURE
+
+
 def summary(bug: Bug, job: JobView) -> dict[str, Any]:
     """Return what `bug reproduce --json` prints; `after` is null without a fix."""
-    before = _outcome(job, 1)
-    after = _outcome(job, 3) if len(job.steps) > 3 else None
+    before, *others = [_outcome(job, step) for step in _steps(job, StepKind.REPRODUCE)]
+    after = others[0] if others else None
     resolved = (
         after is not None
         and before["verdict"] == Verdict.SAME_CRASH
@@ -56,9 +112,8 @@ def summary(bug: Bug, job: JobView) -> dict[str, Any]:
 
 def exit_status(job: JobView, outcome: dict[str, Any]) -> Exit:
     """0: shown, and resolved if a fix was tried; 1: a verdict says no; 2, 3: no verdict."""
-    for step in job.steps:
-        if step.failure is not None:
-            return Exit.USER if step.failure.cause == "user" else Exit.INFRASTRUCTURE
+    if (status := _failed(job)) is not None:
+        return status
     verdicts = [side["verdict"] for side in (outcome["before"], outcome["after"]) if side]
     if job.state is not State.SUCCEEDED or Verdict.INCONCLUSIVE in verdicts:
         return Exit.INFRASTRUCTURE
@@ -66,29 +121,58 @@ def exit_status(job: JobView, outcome: dict[str, Any]) -> Exit:
     return Exit.OK if verdicts == wanted else Exit.NEGATIVE
 
 
-def _outcome(job: JobView, number: int) -> dict[str, Any]:
+def _failed(job: JobView) -> Exit | None:
+    for step in job.steps:
+        if step.failure is not None:
+            return Exit.USER if step.failure.cause == "user" else Exit.INFRASTRUCTURE
+    return None
+
+
+def _failure(job: JobView) -> str | None:
+    """Return why the job has not succeeded."""
+    for step in job.steps:
+        if step.failure is not None:
+            return f"step {step.number} ({step.kind}) failed: {step.failure.message}"
+    return None if job.state is State.SUCCEEDED else f"the job is {job.state}"
+
+
+def _steps(job: JobView, kind: StepKind) -> list[StepView]:
+    return [step for step in job.steps if step.kind is kind]
+
+
+def _outcome(job: JobView, step: StepView) -> dict[str, Any]:
     """Return the verdict of a reproduce step; without one it is inconclusive, with the reason."""
-    result = job.steps[number].result
+    result = step.result
     if isinstance(result, ReproduceResult):
         fields = {"verdict", "title", "crashed", "completed", "requested", "reason"}
-        return result.model_dump(mode="json", include=fields | {"unseen_chance", "accelerator"})
-    failed = next((step for step in job.steps[: number + 1] if step.failure), None)
-    if failed is not None and failed.failure is not None:
-        reason = f"step {failed.number} ({failed.kind}) failed: {failed.failure.message}"
-    else:
-        reason = f"the job is {job.state}"
+        fields |= {"unseen_chance", "confidence", "time", "accelerator"}
+        built = job.steps[step.number - 1].result
+        findings = [*(built.findings if isinstance(built, BuildResult) else []), *result.findings]
+        return {
+            **result.model_dump(mode="json", include=fields),
+            "findings": [one.model_dump(mode="json") for one in findings],
+        }
     return {
         "verdict": str(Verdict.INCONCLUSIVE),
         "title": None,
         "crashed": 0,
         "completed": 0,
-        "reason": reason,
+        "reason": _failure(job),
     }
 
 
 def _seconds(job: JobView) -> dict[str, float]:
-    seconds = {name: _duration(step) for name, step in zip(STEPS, job.steps, strict=False)}
+    seconds = {name: _duration(step) for name, step in zip(_names(job), job.steps, strict=True)}
     return {**seconds, "total": round(sum(seconds.values()), 1)}
+
+
+def _names(job: JobView) -> list[str]:
+    kinds = [step.kind for step in job.steps]
+    names = list(STEPS)
+    if kinds[1:2] == [StepKind.BUILD]:
+        names.insert(1, "build_capture")
+    traced = kinds[-1] is StepKind.MINIMIZE
+    return [*names[: len(kinds) - traced], *(["minimize"] * traced)]
 
 
 def _duration(step: StepView) -> float:

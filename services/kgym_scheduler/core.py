@@ -15,6 +15,7 @@ from uuid import UUID
 import structlog
 
 from kgym.bus import Bus
+from kgym.capabilities import Capabilities, needs
 from kgym.errors import InfrastructureError, KgymError
 from kgym.jobs import (
     Artifact,
@@ -28,8 +29,10 @@ from kgym.jobs import (
     WorkerView,
 )
 from kgym.states import State
+from kgym.steps import StepKind
 from kgym.storage import Storage
 from kgym.worker import Claim, Claimed, Ending
+from kgym_scheduler import fleet
 from kgym_scheduler.change import Changed, Ended
 from kgym_scheduler.database import Database
 from kgym_scheduler.readiness import Readiness
@@ -53,10 +56,19 @@ class Scheduler:
 
     `alone` says that this is the only scheduler on the database and that no
     worker outlives it, as on the embedded platform: at the start it takes
-    back at once what an earlier process was running when it died.
+    back at once what an earlier process was running when it died. `host` is
+    what its only host has; without it, the workers tell.
     """
 
-    def __init__(self, store: Store, bus: Bus, storage: Storage, *, alone: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        bus: Bus,
+        storage: Storage,
+        *,
+        alone: bool = False,
+        host: Capabilities | None = None,
+    ) -> None:
         self.storage = storage
         self.observers: list[Callable[[Ended], None]] = []
         """Hear of each attempt that this scheduler has ended."""
@@ -65,6 +77,7 @@ class Scheduler:
         nobody = UUID(int=0)  # a signal that stops nothing goes to the broker and back
         self._readiness = Readiness({"database": store.ping, "bus": partial(bus.signal, nobody)})
         self._alone = alone
+        self._host = host
         self._helpers: list[asyncio.Task[None]] = []
         self._watchers: dict[int, set[asyncio.Event]] = {}
         self._stopping = asyncio.Event()
@@ -114,7 +127,12 @@ class Scheduler:
     async def submit(
         self, request: JobRequest, key: str | None = None, submitter: str = LOCAL
     ) -> tuple[JobView, bool]:
-        """Add a job; return it, and whether it is new (see `Store.submit`)."""
+        """Add a job; return it, and whether it is new (see `Store.submit`).
+
+        Raises UserError `no_syzkaller` for a program that no worker can run.
+        """
+        if any(needs(spec).syzkaller for spec in request.steps):
+            fleet.check_syzkaller(request.steps, await self._reproducers())
         job, changed = await self._store.submit(request, key, submitter)
         self._announce(changed)
         return job, changed is not None
@@ -235,6 +253,16 @@ class Scheduler:
         await self._store.leave(worker)
 
     # --- within ---------------------------------------------------------------------------
+
+    async def _reproducers(self) -> list[Capabilities | None]:
+        """Return what the live workers have that do `reproduce` steps."""
+        if self._host is not None:
+            return [self._host]
+        return [
+            one.capabilities
+            for one in await self.workers()
+            if one.state == "live" and StepKind.REPRODUCE in one.kinds
+        ]
 
     def _announce(self, changed: Changed | None) -> bool:
         """Tell workers and watchers of what was committed; return whether there was anything."""

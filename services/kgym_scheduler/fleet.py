@@ -8,8 +8,10 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.capabilities import Capabilities, lacking
+from kgym.capabilities import NO_SYZKALLER, Capabilities, Needs, lacking, needs
+from kgym.errors import UserError
 from kgym.jobs import WorkerState
+from kgym.steps import StepSpec
 from kgym.worker import BEAT_SECONDS, WorkerInfo
 from kgym_scheduler.lanes import Lane
 from kgym_scheduler.tables import workers
@@ -89,6 +91,22 @@ def state(now: datetime, seen_at: datetime, *, draining: bool) -> WorkerState:
     if now - seen_at > LIVE:
         return "lost"
     return "draining" if draining else "live"
+
+
+def check_syzkaller(specs: Sequence[StepSpec], live: Sequence[Capabilities | None]) -> None:
+    """Raise UserError `no_syzkaller` for a `syz` program that none of these workers can run.
+
+    They do `reproduce` steps. Unlike more memory or another compiler, the binaries come to no
+    host by themselves: waiting for them would be waiting for ever. Without any worker nothing is
+    known, and the step waits, saying for what.
+    """
+    for number, spec in enumerate(specs):
+        lacks = [lacking(Needs(syzkaller=needs(spec).syzkaller), has) for has in live]
+        if lacks and all(lacks):
+            nearest = min(lacks, key=len)
+            message = f"step {number}: no worker has {', '.join(nearest)}; {NO_SYZKALLER}"
+            error = {"location": f"body.steps.{number}.reproducer", "message": message}
+            raise UserError("no_syzkaller", message, errors=[error])
 
 
 def why(lane: Lane, live: Sequence[WorkerInfo]) -> str | None:

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.errors import UserError
 from kgym.states import State
-from kgym.steps import Failure, ReproduceSpec, StepKind, StepRef, StepSpec
+from kgym.steps import Failure, MinimizeSpec, ReproduceSpec, StepKind, StepRef, StepSpec
 from kgym.worker import Input
 from kgym_scheduler import views
 from kgym_scheduler.tables import steps
@@ -29,11 +29,18 @@ class Reference:
 
 def references(spec: StepSpec) -> list[Reference]:
     """Return the inputs that the step names."""
+    if isinstance(spec, MinimizeSpec):
+        return [
+            Reference("build", spec.build, StepKind.BUILD),
+            Reference("reproduce", spec.reproduce, StepKind.REPRODUCE),
+        ]
     if not isinstance(spec, ReproduceSpec):
         return []
     named = [Reference("build", spec.build, StepKind.BUILD)]
     if spec.baseline is not None:
         named.append(Reference("baseline", spec.baseline, StepKind.REPRODUCE))
+    if spec.capture is not None:
+        named.append(Reference("capture", spec.capture, StepKind.BUILD))
     return named
 
 

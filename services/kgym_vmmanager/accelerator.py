@@ -39,6 +39,13 @@ class Accelerator(StrEnum):
         # Translated code is kept in 256 MiB (of QEMU's memory, on top of the guest's).
         return ["-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"]
 
+    @property
+    def elsewhere(self) -> list[str]:
+        """The same for another machine: where it has no KVM, QEMU emulates."""
+        if self is Accelerator.KVM:  # under which `max` is the host's CPU
+            return ["-accel", "kvm", *Accelerator.TCG.arguments]
+        return self.arguments
+
 
 class Probed(Strict):
     """The accelerator to use, and why not a faster one."""

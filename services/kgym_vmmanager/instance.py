@@ -1,4 +1,4 @@
-"""One VM's life: boot, SSH, copy, run, watch, outcome."""
+"""One VM's life: boot, SSH, run, watch, outcome."""
 
 import asyncio
 import contextlib
@@ -7,24 +7,28 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 
 from kgym import sandbox
 from kgym.report import CrashReport, parse
-from kgym.steps import InstanceResult, Outcome
+from kgym.steps import InstanceDump, InstanceResult, Outcome
 from kgym_vmmanager.accelerator import Probed
 from kgym_vmmanager.console import Console
+from kgym_vmmanager.dump import Dump, Scene
 from kgym_vmmanager.plan import Ended, Ending, Plan
 from kgym_vmmanager.qemu import Vm, qemu_arguments
 from kgym_vmmanager.rootfs import READY
-from kgym_vmmanager.session import PROGRAM, Session
+from kgym_vmmanager.session import Session
+from kgym_vmmanager.smoke import SmokeTest
 from kgym_vmmanager.ssh import ConnectionLost, Ssh
 
 _POLL_SECONDS = 0.05
-_COPY_SECONDS = 120.0
 _QUIET_SECONDS = 1.0
 """A console that is silent for so long has said all of a report that has no end marker."""
 _SETTLE_SECONDS = {False: 5.0, True: 15.0}
 """How long a report is waited for at most, by whether the kernel panicked."""
+_DUMPED = {Outcome.CRASH, Outcome.HUNG}
+"""What a dump can tell something about."""
 
 
 class Instance:
@@ -34,11 +38,21 @@ class Instance:
     """
 
     def __init__(
-        self, plan: Plan, probed: Probed, number: int, name: str, on_time: Callable[[float], None]
+        self,
+        plan: Plan,
+        probed: Probed,
+        number: int,
+        name: str,
+        on_time: Callable[[float], None],
+        *,
+        smoke: bool = False,
     ) -> None:
-        argv = qemu_arguments(plan.shape, probed)
+        argv = qemu_arguments(plan.shape, probed, plan.words)
+        self._program = number % len(plan.initrds)
         self.command = shlex.join(argv)
         self.report: CrashReport | None = None
+        self.dump: InstanceDump | None = None
+        self.ending: Ending | None = None
         self.console = Console(plan.folder / f"console-{name}.log")
         self.output = Console(plan.folder / f"reproducer-{name}.log")
         self._plan = plan
@@ -46,17 +60,38 @@ class Instance:
         self._number = number
         self._folder = plan.folder / f"vm-{name}"
         self._limits = plan.limits[probed.accelerator]
-        self._session = Session(plan.seconds, self._limits, self.console, self.output, on_time)
+        self._initrd = plan.initrds[self._program]
+        self._session: Session | SmokeTest
+        self._dump: Dump | None = None
+        if smoke and plan.smoke is not None:
+            self._initrd = plan.smoke
+            self._session = SmokeTest(self.output)
+        else:
+            if plan.method is not None:
+                self._dump = Dump(plan.method, plan.folder / f"dump-{name}")
+            self._session = Session(plan.seconds, self._limits, self.console, self.output, on_time)
         self._running = False
         self._boot_seconds: float | None = None
         self._verdict_lag: float | None = None
 
-    async def live(self) -> Ending:
-        """Go through the VM's life; raises InfrastructureError if QEMU or the disk fails."""
+    @property
+    def said(self) -> str:
+        """What the smoke test printed."""
+        return self._session.text if isinstance(self._session, SmokeTest) else ""
+
+    async def live(self, on_end: Callable[[Ending], None]) -> Ending:
+        """Go through the VM's life; raises InfrastructureError if QEMU or the disk fails.
+
+        `on_end` hears how it ends, before the dump is taken.
+        """
         try:
             await asyncio.to_thread(self._furnish)
             async with Vm.running(self._argv, self._folder, self.console.feed) as vm:
-                return await _first(self._trouble(vm), self._work(vm))
+                self.ending = await _first(self._trouble(vm), self._work(vm))
+                on_end(self.ending)
+                if self._dump is not None and self.ending.outcome in _DUMPED:
+                    self.dump = await self._dump.take(self._scene(vm))
+                return self.ending
         finally:
             sandbox.remove(self._folder)
             self.console.close()
@@ -70,24 +105,29 @@ class Instance:
             detail=ending.detail,
             boot_seconds=self._boot_seconds,
             run_seconds=round(self._session.seconds, 2) if self._running else None,
+            reproducer=self._program,
             # The runner's word of the first run may have been lost in the crash.
             runs=max(self._session.runs, int(ending.outcome is Outcome.CRASH)),
-            title=self._title(self.report) if self.report else None,
+            title=self.report.title if self.report else None,
+            alt_titles=list(self.report.alt_titles) if self.report else [],
             verdict_lag=self._verdict_lag,
+            dump=self.dump,
         )
-
-    def _title(self, report: CrashReport) -> str:
-        names = (report.title, *report.alt_titles)
-        return next((name for name in names if name in self._plan.titles), report.title)
 
     def _furnish(self) -> None:
         sandbox.prepare(self._folder)
-        files = {"kernel": self._plan.kernel, "initrd": self._plan.image.initrd}
+        files = {"kernel": self._plan.kernel, "initrd": self._initrd}
         for name, source in files.items():
             try:
                 os.link(source, self._folder / name)
             except OSError:  # on another file system
                 shutil.copyfile(source, self._folder / name)
+
+    def _scene(self, vm: Vm) -> Scene:
+        image, panicked = self._plan.image, self.console.watch.panicked
+        connect = partial(Ssh.connected, vm.port, image.host_key, image.client_key)
+        memory = self._plan.shape.memory
+        return Scene(vm, self.console, panicked, memory, self._limits.boot, connect)
 
     # --- what may happen at any time ------------------------------------------------------
 
@@ -125,8 +165,10 @@ class Instance:
             return Ending(Outcome.BOOT_FAILED, f"it crashed while booting: {report.title}")
         if report.suppressed:
             return Ending(Outcome.HUNG, f"the guest gave up, not for a bug: {report.title}")
+        if isinstance(self._session, Session):
+            self._session.ran_until(source.last)
         self._verdict_lag = round(time.monotonic() - source.last, 3)
-        return Ending(Outcome.CRASH, self._title(report))
+        return Ending(Outcome.CRASH, report.title)
 
     async def _stopped(self, vm: Vm) -> Ending:
         await asyncio.sleep(_POLL_SECONDS)  # for what is left in the pipe
@@ -150,7 +192,8 @@ class Instance:
 
             try:
                 ssh = await self._boot(connect)
-                await self._copy(ssh)
+                if self._dump is not None:
+                    await self._dump.arm(ssh)
                 self.console.watch_anew()  # what crashes from here on is the reproducer's doing
                 self._running = True
                 return await self._session.run(
@@ -174,18 +217,6 @@ class Instance:
             raise Ended(Outcome.BOOT_FAILED, detail, retry=True) from error
         self._boot_seconds = round(time.monotonic() - start, 2)
         return ssh
-
-    async def _copy(self, ssh: Ssh) -> None:
-        program = await asyncio.to_thread(self._plan.program.read_bytes)
-        command = f"cat >{PROGRAM} && chmod 755 {PROGRAM}"
-        try:
-            status, said = await ssh.run(command, stdin=program, limit=_COPY_SECONDS)
-        except ConnectionLost as error:
-            detail = f"while the reproducer was copied: {error}"
-            raise Ended(Outcome.SSH_LOST, detail, retry=True) from error
-        if status != 0:
-            why = said.decode(errors="replace").strip()
-            raise Ended(Outcome.START_FAILED, f"cannot copy the reproducer: {why}")
 
 
 async def _first(*ways: Coroutine[None, None, Ending]) -> Ending:

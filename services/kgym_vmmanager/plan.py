@@ -6,7 +6,11 @@ from pathlib import Path
 
 from kgym.steps import Outcome, VmShape
 from kgym_vmmanager.accelerator import Accelerator
+from kgym_vmmanager.dump import Method
 from kgym_vmmanager.rootfs import GuestImage
+
+PROGRAM = "/kgym/reproducer"
+"""Where the guest has the program that it is to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +34,24 @@ LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Boot `kernel` with the guest image and run `program` for `seconds`, files in `folder`."""
+    """Boot `kernel` with the guest image and run a program for `seconds`, files in `folder`.
+
+    `initrds` hold the image, each with another of the programs at PROGRAM; the
+    instances take them in turn. `smoke` holds the smoke test, if one is to run;
+    `method` takes the dumps, if there are to be any; `words` are added to the
+    kernel's command line.
+    """
 
     folder: Path
     image: GuestImage
     kernel: Path
-    program: Path
+    initrds: tuple[Path, ...]
+    smoke: Path | None
     shape: VmShape
     seconds: float
-    titles: tuple[str, ...]
     limits: Mapping[Accelerator, Limits]
+    method: Method | None = None
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 from qemu.qmp import EventListener, QMPClient, QMPError
@@ -36,39 +36,67 @@ _SLOW = (
 logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)  # it logs each lost connection
 
 
-def kernel_command_line(shape: VmShape, probed: Probed) -> str:
+def kernel_command_line(shape: VmShape, probed: Probed, first: str = "") -> str:
     """Return the kernel's command line; what the shape appends comes last, and so wins."""
-    words = ["console=ttyS0", _PANIC, "nokaslr", "net.ifnames=0"]
+    words = ["console=ttyS0", *first.split(), _PANIC, "nokaslr", "net.ifnames=0"]
     if probed.accelerator is Accelerator.TCG:
-        words.append(_SLOW)
-        if probed.tsc_khz:  # else the guest measures it, which goes wrong on a busy host
-            words.append(f"tsc=reliable tsc_early_khz={probed.tsc_khz}")
+        words += [_SLOW, *_clock(probed)]
     if shape.cpus == 1:
         words.append("acpi=off")  # measured: the boot takes 2.8 s instead of 9.4 s under TCG
     return " ".join([*words, *shape.append.split()])
 
 
-def qemu_arguments(shape: VmShape, probed: Probed) -> list[str]:
+def capture_command_line(probed: Probed) -> str:
+    """Return what the capture kernel has to be told of such a VM."""
+    return " ".join(["console=ttyS0", "panic=0", "net.ifnames=0", *_clock(probed)])
+
+
+def _clock(probed: Probed) -> Iterator[str]:
+    """Yield an emulated CPU's speed: measuring it goes wrong on a busy host."""
+    if probed.accelerator is Accelerator.TCG and probed.tsc_khz:
+        yield f"tsc=reliable tsc_early_khz={probed.tsc_khz}"
+
+
+def qemu_arguments(shape: VmShape, probed: Probed, first: str = "") -> list[str]:
     """Return QEMU's command line for a VM whose folder is mounted on FOLDER.
+
+    `first` are words that go before others on the kernel's command line.
 
     The guest reaches nothing; the host reaches its port 22 through a port
     that the host's kernel chooses. A guest that resets stops. With ACPI, `pc`
     takes 6 s longer to boot under TCG than `q35` (measured; its interrupt links).
     """
     return [
-        *(QEMU, "-no-user-config", "-nodefaults", "-nographic", "-display", "none"),
-        *("-machine", "pc" if shape.cpus == 1 else "q35", "-no-reboot", "-no-shutdown"),
-        *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
-        *(*probed.accelerator.arguments, "-smp", str(shape.cpus), "-m", str(shape.memory)),
-        *("-kernel", f"{FOLDER}/kernel", "-initrd", f"{FOLDER}/initrd"),
-        *("-append", kernel_command_line(shape, probed)),
-        *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
+        *_machine(shape, probed.accelerator.arguments, f"{FOLDER}/kernel", f"{FOLDER}/initrd"),
+        *("-append", kernel_command_line(shape, probed, first)),
+        *("-no-shutdown", "-chardev", "stdio,id=console,signal=off"),
         *("-chardev", f"socket,id=monitor,path={FOLDER}/monitor,server=on,wait=off"),
         *("-mon", "chardev=monitor,mode=control"),
-        *("-netdev", "user,id=net,restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:0-:22"),
-        *("-device", "virtio-net-pci,netdev=net,romfile="),
-        *("-device", "virtio-rng-pci", "-device", "vmcoreinfo"),
     ]
+
+
+def arguments_by_hand(shape: VmShape, probed: Probed, kernel: str, initrd: str) -> list[str]:
+    """Return the command line of the same VM for people: the console is the terminal.
+
+    The guest runs the reproducer by itself. Ctrl-C ends QEMU.
+    """
+    return [
+        *_machine(shape, probed.accelerator.elsewhere, kernel, initrd),
+        *("-append", kernel_command_line(shape, probed, "kgym.autorun")),
+        *("-chardev", "stdio,id=console,signal=on"),
+    ]
+
+
+def _machine(shape: VmShape, accelerator: list[str], kernel: str, initrd: str) -> Iterator[str]:
+    yield from (QEMU, "-no-user-config", "-nodefaults", "-nographic", "-display", "none")
+    yield from ("-machine", "pc" if shape.cpus == 1 else "q35", "-no-reboot")
+    yield "-sandbox"
+    yield "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+    yield from (*accelerator, "-smp", str(shape.cpus), "-m", str(shape.memory))
+    yield from ("-kernel", kernel, "-initrd", initrd, "-serial", "chardev:console")
+    yield from ("-netdev", "user,id=net,restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:0-:22")
+    yield from ("-device", "virtio-net-pci,netdev=net,romfile=")
+    yield from ("-device", "virtio-rng-pci", "-device", "vmcoreinfo")
 
 
 class Vm:
@@ -126,6 +154,17 @@ class Vm:
                 return True
             await asyncio.sleep(2 / _IDLE_SAMPLES)
         return False
+
+    async def dump_memory(self, sink: int) -> None:
+        """Stop the guest for good, and write its memory to a file descriptor, as an ELF core.
+
+        Takes as long as the reader of a pipe. Raises QMPError.
+        """
+        await self._monitor.execute("stop")
+        self._monitor.send_fd_scm(sink)
+        await self._monitor.execute("getfd", {"fdname": "dump"})
+        how: dict[str, object] = {"paging": False, "protocol": "fd:dump"}
+        await self._monitor.execute("dump-guest-memory", how)
 
     async def _read_console(self, on_console: Callable[[bytes], None]) -> None:
         assert self._process.stdout is not None

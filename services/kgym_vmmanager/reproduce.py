@@ -4,21 +4,32 @@ import asyncio
 import functools
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kgym.errors import InfrastructureError
-from kgym.steps import InstanceResult, Outcome, ReproduceResult, ReproduceSpec
-from kgym.verdict import judge, unseen_chance
+from kgym import calibration
+from kgym.errors import InfrastructureError, KgymError
+from kgym.steps import (
+    Calibration,
+    DumpFailure,
+    Finding,
+    InstanceResult,
+    Outcome,
+    ReproduceResult,
+    ReproduceSpec,
+    Verdict,
+)
+from kgym.verdict import Judgement, judge, unseen_chance
 from kgym.worker import StepRun
-from kgym_vmmanager.accelerator import Accelerator, Probed, best_accelerator
+from kgym_vmmanager import smoke
+from kgym_vmmanager.accelerator import Accelerator, Probed
 from kgym_vmmanager.budget import Budget
-from kgym_vmmanager.compiler import compile_reproducer
 from kgym_vmmanager.instance import Instance
 from kgym_vmmanager.plan import LIMITS, Ending, Limits, Plan
-from kgym_vmmanager.rootfs import guest_image
+from kgym_vmmanager.preparation import keep_bundle, prepare
+from kgym_vmmanager.sources import Sources
 
 _RETRIES = 2
 
@@ -27,6 +38,7 @@ class Reproduce:
     """Performs `reproduce` steps with what is kept in the folder `cache` (guest image, …).
 
     Steps that run at the same time share the `budget`, the whole host by default.
+    `syzkaller` is where the binaries for `syz` programs are (`capabilities.syzkallers`).
     """
 
     def __init__(
@@ -34,8 +46,10 @@ class Reproduce:
         cache: Path,
         budget: Budget | None = None,
         limits: Mapping[Accelerator, Limits] = LIMITS,
+        syzkaller: Path | None = None,
     ) -> None:
         self._cache = cache
+        self._syzkaller = syzkaller
         self._limits = limits
         self._budget = budget or Budget.of_host()
 
@@ -55,57 +69,42 @@ class Reproduce:
         begin = time.monotonic()
         run.progress("prepare")
         self._cache.mkdir(parents=True, exist_ok=True)
-        plan, probed = await self._prepare(run, spec, held)
-        prepared = time.monotonic()
-        group = _Group(run, spec, plan, probed, self._budget)
-        results = await group.run_all()
+        prepared = await prepare(run, spec, self._cache, held, self._limits, self._syzkaller)
+        ready = time.monotonic()
+        group = _Group(run, spec, prepared.plan, prepared.probed, self._budget)
+        packing = asyncio.create_task(keep_bundle(run, spec, prepared))
+        try:
+            results = await group.run_all()
+            await packing
+        finally:
+            packing.cancel()
+            await asyncio.gather(packing, return_exceptions=True)
         judgement = judge(results, spec.titles, spec.instances)
-        run.log(f"{judgement.verdict}: {judgement.reason}")
+        known = _calibration(run, spec, group.probed.accelerator)
+        confidence = _confidence(judgement, results, known)
+        reason = "; ".join([judgement.reason, *_how_sure(confidence, known)])
+        run.log(f"{judgement.verdict}: {reason}")
         return ReproduceResult(
             verdict=judgement.verdict,
-            reason=judgement.reason,
+            reason=reason,
             title=judgement.title,
             crashed=judgement.crashed,
             completed=judgement.completed,
             requested=spec.instances,
             unseen_chance=_unseen_chance(run, judgement.completed),
+            time=spec.time,
+            calibration=known,
+            confidence=confidence,
             accelerator=group.probed.accelerator,
             instances=results,
+            findings=group.findings,
             seconds={
-                "prepare": round(prepared - begin, 2),
+                "prepare": round(ready - begin, 2),
                 "boot": max((one.boot_seconds or 0 for one in results), default=0),
                 "run": max((one.run_seconds or 0 for one in results), default=0),
                 "total": round(time.monotonic() - begin, 2),
             },
         )
-
-    async def _prepare(
-        self, run: StepRun, spec: ReproduceSpec, held: ExitStack
-    ) -> tuple[Plan, Probed]:
-        folder = run.folder / "reproduce"
-        (folder / "source").mkdir(parents=True)
-        source = folder / "source" / "reproducer.c"
-        source.write_text(spec.reproducer.text)
-        await run.keep(source)
-        program = await compile_reproducer(source, folder / "program")
-        probed = await best_accelerator(self._cache)
-        run.log(
-            f"accelerator: {probed.accelerator}" + (f" ({probed.reason})" * bool(probed.reason))
-        )
-        image = await guest_image(self._cache, held)
-        kernel = folder / "bzImage"
-        await run.storage.get(run.assignment.inputs["build"].artifact("bzImage").key, kernel)
-        plan = Plan(
-            folder=folder,
-            image=image,
-            kernel=kernel,
-            program=program,
-            shape=spec.vm,
-            seconds=spec.time,
-            titles=tuple(spec.titles),
-            limits=self._limits,
-        )
-        return plan, probed
 
 
 @dataclass
@@ -117,16 +116,27 @@ class _Group:
     plan: Plan
     probed: Probed
     budget: Budget
+    findings: list[Finding] = field(default_factory=list)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _times: dict[int, float] = field(default_factory=dict)
     _command_kept: bool = False
+    _sources: Sources = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sources = Sources(self.run, self.plan.folder)
 
     async def run_all(self) -> list[InstanceResult]:
-        """Run the instances; the first crash stops the others, unless the spec says otherwise."""
+        """Run the instances, and the smoke test if there is one.
+
+        The first crash that was looked for stops the others, unless the spec
+        says otherwise; another one does not: the bug may still show.
+        """
         self.run.progress("boot", 0, self.spec.instances, "instances")
         tasks = [asyncio.create_task(self._run_one(n)) for n in range(self.spec.instances)]
+        if self.plan.smoke is not None:
+            tasks.append(asyncio.create_task(self._run_one(self.spec.instances, smoke_test=True)))
         try:
-            return await asyncio.gather(*tasks)
+            return (await asyncio.gather(*tasks))[: self.spec.instances]
         finally:
             for task in tasks:
                 # gather returns with the first that ends; a second cancellation would break
@@ -135,37 +145,50 @@ class _Group:
                     task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run_one(self, number: int) -> InstanceResult:
+    async def _run_one(self, number: int, *, smoke_test: bool = False) -> InstanceResult:
         async with self.budget.share(self.spec.vm.cpus, self.spec.vm.memory):
             result = InstanceResult(number=number, outcome=Outcome.STOPPED, detail="not started")
             for attempt in range(_RETRIES + 1):
                 if self._stop.is_set():
                     break
-                name = f"{number}-retry-{attempt}" if attempt else str(number)
+                name = "smoke" if smoke_test else str(number)
+                name = f"{name}-retry-{attempt}" if attempt else name
                 on_time = functools.partial(self._on_time, number)
-                instance = Instance(self.plan, self.probed, number, name, on_time)
-                ending = await self._live(instance)
-                result = instance.result(ending)
-                self.run.log(_summary(result))
+                instance = Instance(self.plan, self.probed, number, name, on_time, smoke=smoke_test)
+                ending = await self._live(instance, smoke_test=smoke_test)
+                result = await self._keep_dump(instance.result(ending))
+                self.run.log(_summary(name, result))
+                if smoke_test and not ending.retry:
+                    self.findings += smoke.findings(result, instance.said)
                 await self._keep(instance, result, name)
                 if not ending.retry:
                     break
                 self._distrust_accelerator(instance)
         return result
 
-    async def _live(self, instance: Instance) -> Ending:
+    def _is_looked_for(self, result: InstanceResult) -> bool:
+        return judge([result], self.spec.titles, 1).verdict is Verdict.SAME_CRASH
+
+    async def _live(self, instance: Instance, *, smoke_test: bool) -> Ending:
         """Lead the instance's life until its end, or until another one crashes."""
-        life = asyncio.create_task(instance.live())
+
+        def on_end(ending: Ending) -> None:
+            looked_for = not smoke_test and self._is_looked_for(instance.result(ending))
+            if looked_for and self.spec.stop_at_first_crash:
+                self._stop.set()
+
+        life = asyncio.create_task(instance.live(on_end))
         stop = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({life, stop}, return_when=asyncio.FIRST_COMPLETED)
-            ending = life.result() if life.done() else Ending(Outcome.STOPPED, "another crashed")
+            if life.done() or instance.ending is not None:  # then its dump is being taken
+                ending = await life
+            else:
+                ending = Ending(Outcome.STOPPED, "another crashed")
         finally:
             for task in (life, stop):
                 task.cancel()
             await asyncio.gather(life, stop, return_exceptions=True)
-        if ending.outcome is Outcome.CRASH and self.spec.stop_at_first_crash:
-            self._stop.set()
         return ending
 
     def _on_time(self, number: int, seconds: float) -> None:
@@ -179,6 +202,22 @@ class _Group:
             self.run.log("the guest printed nothing under KVM; going on with TCG")
             self.probed = self.probed.model_copy(update={"accelerator": Accelerator.TCG})
 
+    async def _keep_dump(self, result: InstanceResult) -> InstanceResult:
+        """Keep the dump if there is one; a failure is only told: no verdict needs it."""
+        dump = result.dump
+        if dump is None:
+            return result
+        if dump.artifact is not None:
+            try:
+                await self.run.keep(self.plan.folder / dump.artifact, move=True)
+            except (KgymError, OSError) as error:
+                lost = {"artifact": None, "size": 0, "message": f"cannot be stored: {error}"}
+                dump = dump.model_copy(update={**lost, "failure": DumpFailure.DISK})
+        told = dump.artifact or f"no dump ({dump.failure}): {dump.message}"
+        size = f", {dump.size >> 20} MiB in {dump.seconds:.1f} s" * bool(dump.artifact)
+        self.run.log(f"instance {result.number}: {told}{size}")
+        return result.model_copy(update={"dump": dump})
+
     async def _keep(self, instance: Instance, result: InstanceResult, name: str) -> None:
         folder = self.plan.folder
         if not self._command_kept:
@@ -190,18 +229,52 @@ class _Group:
         if instance.output.size:
             await self.run.keep(instance.output.close())
         if instance.report is not None:
-            (folder / f"report-{name}.txt").write_text(instance.report.text)
-            values = {**instance.report.as_dict(), "instance": result.number}
+            report = await self._sources.add_to(instance.report)
+            (folder / f"report-{name}.txt").write_text(report.text)
+            values = {**report.as_dict(), "instance": result.number}
             (folder / f"report-{name}.json").write_text(json.dumps(values, indent=1))
             for suffix in ("txt", "json"):
                 await self.run.keep(folder / f"report-{name}.{suffix}")
 
 
-def _summary(result: InstanceResult) -> str:
+def _summary(name: str, result: InstanceResult) -> str:
     booted = f", booted in {result.boot_seconds:.1f} s" if result.boot_seconds else ""
     ran = f", {result.runs} runs in {result.run_seconds:.0f} s" if result.run_seconds else ""
     detail = f": {result.detail}" if result.detail else ""
-    return f"instance {result.number}: {result.outcome}{detail}{booted}{ran}"
+    return f"instance {name}: {result.outcome}{detail}{booted}{ran}"
+
+
+def _calibration(run: StepRun, spec: ReproduceSpec, accelerator: str) -> Calibration | None:
+    """Return what is known of the bug on this accelerator: times on others tell nothing."""
+    known = spec.calibration
+    baseline = run.assignment.inputs.get("baseline")
+    if known is None and baseline and isinstance(baseline.result, ReproduceResult):
+        known = calibration.measured(baseline.result, spec.titles)
+    if known is not None and known.accelerator != accelerator:
+        run.log(f"the bug was calibrated under {known.accelerator}: not used here")
+        return None
+    return known
+
+
+def _confidence(
+    judgement: Judgement, results: Sequence[InstanceResult], known: Calibration | None
+) -> float | None:
+    if known is None or judgement.verdict is not Verdict.NO_CRASH:
+        return None
+    if min(one.run_seconds or 0 for one in results) < known.time:
+        return 0.0
+    return round(1 - calibration.unseen(known, judgement.completed), 4)
+
+
+def _how_sure(confidence: float | None, known: Calibration | None) -> list[str]:
+    if confidence is None or known is None:
+        return []
+    shown = f"{known.crashed} of {known.runs} runs without the fix showed the bug"
+    if confidence == 0:
+        return [f"it proves nothing: {shown}, which took up to {known.time:g} s"]
+    return [
+        f"were the bug still there, the chance of that is at most {1 - confidence:.2%}: {shown}"
+    ]
 
 
 def _unseen_chance(run: StepRun, completed: int) -> float | None:

@@ -1,12 +1,14 @@
 """The guest's root file system: an initramfs of Debian's busybox and dropbear, and our runner.
 
 It is made once for each set of its parts and kept in the cache. It comes
-uncompressed, so that it boots on kernels without any decompressor.
+uncompressed, so that it boots on kernels without any decompressor. The capture
+kernel has one of its own, with makedumpfile where the host has that.
 """
 
 import asyncio
 import hashlib
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,6 +23,11 @@ RUNNER = "/kgym/run"
 """Where the guest has the program that runs the reproducer."""
 READY = b"kgym: guest ready"
 """What the guest prints on its console when it is about to start its SSH server."""
+
+CAPTURE = "/kgym/capture"
+"""Where the capture kernel's image has its process 1."""
+MAKEDUMPFILE = "makedumpfile"
+"""The program (and the Debian package) that filters a crashed kernel's memory."""
 
 _PACKAGES = ("busybox-static", "dropbear-bin")
 _GUEST = Path(__file__).parent / "guest"
@@ -47,6 +54,21 @@ class GuestImage:
         return self.folder / "initrd.cpio"
 
     @property
+    def smoke(self) -> Path:
+        """The smoke test, a static program."""
+        return self.folder / "smoke"
+
+    @property
+    def capture(self) -> Path:
+        """The cpio archive for the capture kernel."""
+        return self.folder / "capture.cpio"
+
+    @property
+    def kexec(self) -> Path:
+        """What loads the capture kernel, a static program."""
+        return self.folder / "kexec"
+
+    @property
     def client_key(self) -> Path:
         """The private key (OpenSSH, ed25519) that the guest's root accepts."""
         return self.folder / "client_key"
@@ -62,11 +84,11 @@ async def guest_image(cache: Path, held: ExitStack | None = None) -> GuestImage:
 
     It stays until `held` is closed. Raises InfrastructureError if a package or tool is missing.
     """
-    parts = await _parts()
-    identity = await _identity(parts)
+    parts, more = await _parts(), await _capture_parts()
+    identity = await _identity({**parts, **more})
 
     async def make(folder: Path) -> None:
-        await _make(folder, parts)
+        await _make(folder, parts, more)
 
     folder, _ = await FolderCache(cache / "guest").get(identity, make, held=held)
     return GuestImage(folder)
@@ -74,9 +96,19 @@ async def guest_image(cache: Path, held: ExitStack | None = None) -> GuestImage:
 
 async def _parts() -> dict[str, Path]:
     """Return the host's files that the image takes, by their paths in the guest."""
-    dropbear = Path(proc.require("dropbear"))
-    parts = {"bin/busybox": Path(proc.require("busybox")), "bin/dropbear": dropbear}
-    for library in _libraries((await proc.run(["ldd", dropbear], timeout=_TOOL_SECONDS)).text):
+    busybox = {"bin/busybox": Path(proc.require("busybox"))}
+    return busybox | await _with_libraries(Path(proc.require("dropbear")))
+
+
+async def _capture_parts() -> dict[str, Path]:
+    """Return what the capture kernel's image takes besides."""
+    path = shutil.which(MAKEDUMPFILE)
+    return await _with_libraries(Path(path)) if path else {}
+
+
+async def _with_libraries(program: Path) -> dict[str, Path]:
+    parts = {f"bin/{program.name}": program}
+    for library in _libraries((await proc.run(["ldd", program], timeout=_TOOL_SECONDS)).text):
         loader = str(library) == _LOADER
         parts[_LOADER.lstrip("/") if loader else f"lib/{library.name}"] = library
     return parts
@@ -85,7 +117,7 @@ async def _parts() -> dict[str, Path]:
 def _libraries(text: str) -> Iterator[Path]:
     """Yield the files in the output of ldd: `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)`."""
     if "not found" in text:
-        raise InfrastructureError("missing_library", f"dropbear lacks a library: {text.strip()}")
+        raise InfrastructureError("missing_library", f"a program lacks a library: {text.strip()}")
     for match in re.finditer(r"(?:^|\s)(/\S+) \(0x", text):
         yield Path(match[1])
 
@@ -108,11 +140,13 @@ def _digest(versions: bytes, files: Mapping[str, Path]) -> str:
     return whole.hexdigest()
 
 
-async def _make(folder: Path, parts: Mapping[str, Path]) -> None:
+async def _make(folder: Path, parts: Mapping[str, Path], more: Mapping[str, Path]) -> None:
     runner = folder / "run"
-    flags = ("-static", "-O2", "-s", "-Wall", "-Wextra", "-Werror")
-    await proc.run(["gcc", *flags, "-o", runner, _GUEST / "run.c"], timeout=_TOOL_SECONDS)
     image = GuestImage(folder)
+    flags = ("-static", "-pthread", "-O2", "-s", "-Wall", "-Wextra", "-Werror")
+    programs = ((runner, "run.c"), (image.smoke, "smoke.c"), (image.kexec, "kexec.c"))
+    for program, source in programs:
+        await proc.run(["gcc", *flags, "-o", program, _GUEST / source], timeout=_TOOL_SECONDS)
     host = await _key(folder / "host_key")
     client = await _key(folder / "dropbear_client_key")
     (folder / "host_key.pub").write_text(host + "\n")
@@ -120,18 +154,25 @@ async def _make(folder: Path, parts: Mapping[str, Path]) -> None:
     await proc.run(
         [*convert, folder / "dropbear_client_key", image.client_key], timeout=_TOOL_SECONDS
     )
-    entries = [
+    common = [
         *(cpio.folder(name, 0o700 if name == "root" else 0o755) for name in _FOLDERS),
         cpio.character_device("dev/console", 5, 1),
-        cpio.file("init", (_GUEST / "init").read_bytes(), 0o755),
         *(cpio.file(path, source.read_bytes(), 0o755) for path, source in parts.items()),
         *(cpio.file(path, text.encode()) for path, text in _ETC.items()),
         cpio.file("etc/host_key", (folder / "host_key").read_bytes(), 0o600),
         cpio.folder("root/.ssh", 0o700),
         cpio.file("root/.ssh/authorized_keys", f"{client}\n".encode(), 0o600),
+    ]
+    own = [
+        cpio.file("init", (_GUEST / "init").read_bytes(), 0o755),
         cpio.file(RUNNER.lstrip("/"), runner.read_bytes(), 0o755),
     ]
-    image.initrd.write_bytes(cpio.archive(entries))
+    image.initrd.write_bytes(cpio.archive([*common, *own]))
+    own = [
+        cpio.file(CAPTURE.lstrip("/"), (_GUEST / "capture").read_bytes(), 0o755),
+        *(cpio.file(path, file.read_bytes(), 0o755) for path, file in more.items()),
+    ]
+    image.capture.write_bytes(cpio.archive([*common, *own]))
     for leftover in (runner, folder / "host_key", folder / "dropbear_client_key"):
         leftover.unlink()
 

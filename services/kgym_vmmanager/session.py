@@ -7,13 +7,10 @@ from collections.abc import Awaitable, Callable
 
 from kgym.steps import Outcome
 from kgym_vmmanager.console import Console
-from kgym_vmmanager.plan import Ended, Ending, Limits
+from kgym_vmmanager.plan import PROGRAM, Ended, Ending, Limits
 from kgym_vmmanager.rootfs import RUNNER
 from kgym_vmmanager.runner import RunnerLog
 from kgym_vmmanager.ssh import ConnectionLost, Ssh, Stream
-
-PROGRAM = "/kgym/reproducer"
-"""Where the guest has the reproducer."""
 
 _FOLDER = "/tmp/run"  # noqa: S108 - the guest's
 _CALL_SECONDS = 60.0
@@ -58,6 +55,11 @@ class Session:
     def runs(self) -> int:
         """How often it was started."""
         return self._log.runs + sum(log.runs for _, log in self._lives)
+
+    def ran_until(self, moment: float) -> None:
+        """Note that the reproducer was running then (monotonic clock), whatever was heard of it."""
+        if self._begin:
+            self._heard = max(self._heard, moment)
 
     async def run(
         self,

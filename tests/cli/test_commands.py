@@ -104,7 +104,7 @@ def test_a_job_that_fails_by_the_users_fault_gives_status_2(
     [
         ({"steps": []}, "steps"),
         ({"surprise": 1}, "surprise"),
-        ({"steps": [{"kind": "minimize"}]}, "no worker does `minimize` yet"),
+        ({"steps": [{"kind": "check"}]}, "steps.0.check.source"),
     ],
 )
 def test_a_bad_job_is_refused_with_the_place(
@@ -112,6 +112,20 @@ def test_a_bad_job_is_refused_with_the_place(
 ) -> None:
     done = kgym("job", "submit", "-", stdin=json.dumps({**json.loads(build_job), **change}))
     assert (done.status, complaint in done.err) == (2, True), done.err
+
+
+@pytest.mark.thorough
+def test_a_program_of_syzkallers_is_refused_where_no_binaries_are(
+    kgym: Kgym, build_job: str
+) -> None:
+    program = {"kind": "syz", "text": "getpid()\n"}
+    step = {"kind": "reproduce", "build": {"step": 0}, "reproducer": program}
+    request = json.loads(build_job)
+    request["steps"].append(step)
+    for words in (("--wait",), ()):
+        done = kgym("job", "submit", "-", *words, stdin=json.dumps(request))
+        assert (done.status, "KGYM_SYZKALLER" in done.err) == (2, True), done.err
+    assert kgym("job", "list", "--json").json == []
 
 
 def test_commands_use_the_platform_that_runs(

@@ -6,7 +6,7 @@ import pytest
 
 from kgym import bug
 from kgym.errors import UserError
-from kgym.steps import BuildSpec, ReproduceSpec
+from kgym.steps import BuildSpec, Calibration, ReproduceSpec
 
 BUG = """
 title = "KASAN: use-after-free Read in f"
@@ -47,6 +47,53 @@ def test_a_folder_becomes_a_job_of_four_steps(bundle: Path) -> None:
     assert len(after.patches) == 2
     assert isinstance(survive, ReproduceSpec)
     assert (survive.build.step, survive.baseline and survive.baseline.step) == (2, 1)
+
+
+def test_programs_of_syzkallers_stand_beside_others(bundle: Path) -> None:
+    (bundle / "repro.syz").write_text('#{"procs":4,"sandbox":"none"}\ngetpid()\n')
+    more = '[[reproducer.others]]\nfile = "repro.syz"\nkind = "syz"\n'
+    (bundle / "bug.toml").write_text(BUG.replace("[regress]", more + "[regress]"))
+    _, crash = bug.load(str(bundle)).job(None).steps
+    assert isinstance(crash, ReproduceSpec)
+    assert [one.kind for one in [crash.reproducer, *crash.others]] == ["c", "syz"]
+
+
+def test_a_bad_header_of_a_program_is_named(bundle: Path) -> None:
+    (bundle / "repro.c").write_text('#{"procs":4,"sandbox":"sand"}\ngetpid()\n')
+    (bundle / "bug.toml").write_text(BUG.replace("time = 7", 'time = 7\nkind = "syz"'))
+    with pytest.raises(UserError, match=r"repro\.c: .*sandbox is 'sand'") as caught:
+        bug.load(str(bundle))
+    assert caught.value.reason == "bad_bundle"
+
+
+def test_a_trial_says_how_the_fix_is_tried_and_leaves_the_rest(bundle: Path) -> None:
+    one = bug.load(str(bundle))
+    known = Calibration(runs=5, crashed=5, time=2, accelerator="tcg")
+    wanted = bug.Trial(instances=9, time=3, known=known, validate=True)
+    plain, steps = one.job(one.fix).steps, one.job(one.fix, wanted).steps
+    assert steps[:2] == plain[:2]
+    build, survive = steps[2:]
+    assert isinstance(build, BuildSpec)
+    assert isinstance(survive, ReproduceSpec)
+    assert build.review == [one.fix and one.fix.name]
+    assert (survive.instances, survive.time, survive.smoke) == (9, 3, True)
+    assert survive.calibration == known
+
+
+def test_a_calibration_runs_to_the_end_without_the_fix(bundle: Path) -> None:
+    one = bug.load(str(bundle))
+    job = one.calibration(runs=12)
+    _, measure = job.steps
+    assert isinstance(measure, ReproduceSpec)
+    assert (measure.instances, measure.time, measure.stop_at_first_crash) == (12, 7, False)
+    assert one.calibration_tag in job.tags
+
+
+def test_a_calibration_holds_for_the_bug_as_it_is(bundle: Path) -> None:
+    tag = bug.load(str(bundle)).calibration_tag
+    assert bug.load(str(bundle)).calibration_tag == tag
+    (bundle / "repro.c").write_text("int main(void) { return 1; }\n")
+    assert bug.load(str(bundle)).calibration_tag != tag
 
 
 def test_without_a_fix_the_reverse_of_the_regression_is_the_fix(bundle: Path) -> None:

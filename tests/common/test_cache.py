@@ -132,15 +132,16 @@ async def test_a_fresh_entry_replaces_one_that_is_intact(tmp_path: Path) -> None
 
 
 async def test_a_cache_is_trimmed_to_its_budget_least_recently_used_first(tmp_path: Path) -> None:
-    cache = FolderCache(tmp_path)
+    root = tmp_path / "cache"
+    cache = FolderCache(root)
     for number, key in enumerate(("a", "b", "c")):
         with ExitStack() as held:
             await cache.get(key, Maker(), held=held)
-        os.utime(tmp_path / f".{key}.use", (number, number))
-    size = entries(tmp_path.parent)[0].size
+        os.utime(root / f".{key}.use", (number, number))
+    size = entries(tmp_path)[0].size
     with ExitStack() as held:
         await cache.get("a", Maker(), held=held)
-        os.utime(tmp_path / ".a.use", (0, 0))
+        os.utime(root / ".a.use", (0, 0))
         assert cache.trim(2 * size) == ["b"]
     assert cache.trim(2 * size) == []
 

@@ -1,10 +1,11 @@
 """From instances to a verdict: `no_crash` only when every instance survived."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.steps import InstanceResult, Outcome, Verdict
-from kgym.verdict import judge, unseen_chance
+from kgym.verdict import judge, likeness, unseen_chance
 
 TITLE = "KASAN: use-after-free Read in f"
 
@@ -56,3 +57,59 @@ def test_the_chance_to_miss_a_bug_shrinks_with_every_instance() -> None:
     assert unseen_chance(1, 2, 1) == 0.5
     assert unseen_chance(1, 2, 3) == 0.125
     assert unseen_chance(0, 0, 3) is None
+
+
+def crash(title: str, *alt_titles: str) -> InstanceResult:
+    return InstanceResult(number=0, outcome=Outcome.CRASH, title=title, alt_titles=list(alt_titles))
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        (crash(TITLE), "by its title"),
+        (crash("KASAN: use-after-free Write in g", TITLE), "by its other title"),
+        (crash("KASAN: slab-use-after-free Read in f"), "by type and function"),
+        (crash("general protection fault in f"), "by type and function"),
+        (crash("Internal error in f"), "by type and function"),
+        (crash("KMSAN: uninit-value in f"), "by type and function"),
+    ],
+)
+def test_a_crash_is_the_same_for_a_reason_that_is_told(seen: InstanceResult, why: str) -> None:
+    assert why in (likeness(seen, [TITLE]) or "")
+    assert why in judge([seen], [TITLE], 1).reason
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "KASAN: use-after-free Read in g",
+        "WARNING in f",
+        "KASAN: use-after-free Read in corrupted",
+        "possible deadlock in f",
+    ],
+)
+def test_another_function_or_kind_is_another_crash(title: str) -> None:
+    assert likeness(crash(title), [TITLE]) is None
+    assert likeness(crash(title), ["KASAN: use-after-free Read in corrupted"]) in (
+        None,
+        "by its title",
+    )
+
+
+@pytest.mark.parametrize(
+    "title", ["SYZFAIL: mmap failed", "INFO: rcu detected stall in corrupted", "panic: runtime"]
+)
+def test_noise_is_told_but_is_neither_a_crash_nor_survival(title: str) -> None:
+    judged = judge([crash(title), one(Outcome.SURVIVED)], [TITLE], 2)
+    assert (judged.verdict, judged.crashed, judged.completed) == (Verdict.INCONCLUSIVE, 0, 1)
+    assert title in judged.reason
+
+
+def test_noise_that_is_looked_for_is_the_crash() -> None:
+    stall = "INFO: rcu detected stall in my_loop"
+    assert judge([crash(stall)], [stall], 1).verdict is Verdict.SAME_CRASH
+
+
+def test_noise_does_not_hide_another_crash() -> None:
+    judged = judge([crash("SYZFAIL: x"), crash("WARNING in g")], [TITLE], 2)
+    assert (judged.verdict, judged.title) == (Verdict.OTHER_CRASH, "WARNING in g")

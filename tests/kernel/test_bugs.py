@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,22 @@ from tests.conftest import ROOT, kgym
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SYZBOT = ROOT.parent / "shared" / "data" / "syzbot_bugs"
+DEMO = "watch-queue-filter"
+A_DAY = 2
+"""Of the other shipped bugs, so many are tried a day in turn: all take a quarter of an hour."""
+APART = 3
+"""How far they are apart in the list, so that the two slow ones (hung task, leak) never meet."""
+
+
+def in_turn(today: int, wanted: str) -> set[str]:
+    """Return the bugs to try: `all`, those named with commas between them, or the day's."""
+    others = [name for name in bug.names() if name != DEMO]
+    if wanted:
+        return set(others if wanted == "all" else wanted.split(","))
+    return {others[(today + APART * number) % len(others)] for number in range(A_DAY)}
+
+
+TODAY = in_turn(datetime.now(UTC).toordinal(), os.environ.get("KGYM_TEST_BUGS", ""))
 
 
 def assert_resolved(status: int, outcome: dict[str, Any], titles: list[str]) -> None:
@@ -28,8 +45,8 @@ def assert_resolved(status: int, outcome: dict[str, Any], titles: list[str]) -> 
 
 def test_the_demo_crashes_a_kernel_and_proves_the_fix() -> None:
     status, outcome = kgym("demo")
-    assert outcome["bug"] == "watch-queue-filter"
-    assert_resolved(status, outcome, [bug.load("watch-queue-filter").file.title])
+    assert outcome["bug"] == DEMO
+    assert_resolved(status, outcome, [bug.load(DEMO).file.title])
 
 
 def test_a_wrong_fix_is_shown_to_be_wrong(tmp_path: Path) -> None:
@@ -59,8 +76,41 @@ def test_a_fix_that_does_not_compile_gives_no_verdict(tmp_path: Path) -> None:
     assert "no_such_variable" in outcome["after"]["reason"]
 
 
-@pytest.mark.parametrize("name", [name for name in bug.names() if name != "watch-queue-filter"])
+def test_a_calibrated_bug_tells_what_a_fix_has_to_survive() -> None:
+    status, measured = kgym("bug", "calibrate", DEMO, "--runs", 4)
+    assert (status, measured["runs"], measured["crashed"]) == (0, 4, 4), measured
+    needed = {one["confidence"]: one for one in measured["recommended"]}
+    assert needed[0.95]["instances"] <= needed[0.99]["instances"]
+    status, outcome = kgym("bug", "reproduce", DEMO)
+    assert_resolved(status, outcome, [bug.load(DEMO).file.title])
+    after = outcome["after"]
+    assert (after["requested"], after["time"]) == (
+        needed[0.95]["instances"],
+        needed[0.95]["time"],
+    )
+    assert after["confidence"] >= 0.95
+
+
+def test_a_fix_that_cuts_off_is_told_with_its_verdict(tmp_path: Path) -> None:
+    # Nothing crashes, as nothing is done any more.
+    cut = tmp_path / "cut.patch"
+    cut.write_text(
+        "--- a/kernel/watch_queue.c\n+++ b/kernel/watch_queue.c\n@@ -339,2 +339,3 @@\n"
+        "+        return 0;\n \tif (filter.nr_filters == 0 ||\n"
+        " \t    filter.nr_filters > 16 ||\n"
+    )
+    status, outcome = kgym("bug", "reproduce", DEMO, "--fix", cut, "--validate")
+    assert (status, outcome["after"]["verdict"]) == (0, "no_crash")
+    found = {(one["check"], one["reason"]) for one in outcome["after"]["findings"]}
+    assert ("amputation", "early_return") in found
+    assert "checkpatch" in {check for check, _ in found}
+    assert "smoke" not in {check for check, _ in found}
+
+
+@pytest.mark.parametrize("name", [name for name in bug.names() if name != DEMO])
 def test_a_shipped_bug_crashes_and_its_fix_holds(name: str) -> None:
+    if name not in TODAY:
+        pytest.skip(f"today: {', '.join(sorted(TODAY))}; KGYM_TEST_BUGS=all for all, or names")
     one = bug.load(name)
     status, outcome = kgym("bug", "reproduce", name)
     assert_resolved(status, outcome, [one.file.title, *one.file.alt_titles])

@@ -79,13 +79,6 @@ async def test_an_idempotency_key_gives_the_first_job_again(http: httpx.AsyncCli
     problem(other, 422, "key_reused")
 
 
-async def test_a_kind_that_no_worker_does_is_refused(http: httpx.AsyncClient) -> None:
-    for kind in ("minimize",):
-        response = await http.post("/v1/jobs", json={"steps": [{"kind": kind}]})
-        document = problem(response, 422, "invalid_request")
-        assert f"no worker does `{kind}` yet" in document["detail"]
-
-
 async def test_all_unknown_fields_are_named(http: httpx.AsyncClient) -> None:
     body = JOB | {"colour": "red", "steps": [JOB["steps"][0] | {"cores": 3}]}
     document = problem(await http.post("/v1/jobs", json=body), 422, "invalid_request")

@@ -61,6 +61,16 @@ def kernel() -> Path:
     return DATA / "artifacts" / key
 
 
+@pytest.fixture(scope="session")
+def syzkaller(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with stand-ins that obey the command line of syzkaller's programs."""
+    folder = tmp_path_factory.mktemp("syzkaller")
+    for source in (Path(__file__).parent / "syzkaller").glob("*.c"):
+        argv = ["gcc", "-static", "-O1", "-Wall", "-Werror", "-o", folder / source.stem, source]
+        subprocess.run(argv, check=True, timeout=60)
+    return folder
+
+
 NewStep = Callable[..., Awaitable[StepRun]]
 Perform = Callable[..., Awaitable[ReproduceResult]]
 
@@ -70,7 +80,7 @@ def new_step(new_run: NewRun, kernel: Path) -> NewStep:
     """Make an attempt at a step that runs `source` on the test kernel."""
 
     async def make(
-        source: str,
+        source: str | Reproducer,
         *,
         time: float = 5,
         instances: int = 1,
@@ -81,7 +91,7 @@ def new_step(new_run: NewRun, kernel: Path) -> NewStep:
         vm = VmShape(cpus=cpus, memory=512, append=append)
         spec = ReproduceSpec(
             build=StepRef(step=0),
-            reproducer=Reproducer(text=source),
+            reproducer=source if isinstance(source, Reproducer) else Reproducer(text=source),
             vm=vm,
             time=time,
             instances=instances,
@@ -99,7 +109,7 @@ def new_step(new_run: NewRun, kernel: Path) -> NewStep:
 def perform(new_step: NewStep, cache: Path) -> Perform:
     """Perform a step that runs `source` on the test kernel."""
 
-    async def perform(source: str, **what: object) -> ReproduceResult:
+    async def perform(source: str | Reproducer, **what: object) -> ReproduceResult:
         return await Reproduce(cache)(await new_step(source, **what))
 
     return perform

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym.steps import Outcome, Verdict
+from kgym.steps import Calibration, Outcome, Reproducer, Verdict
 from kgym_vmmanager.plan import LIMITS
 from kgym_vmmanager.reproduce import Reproduce
 from tests.vmmanager.conftest import NewStep, Perform
@@ -81,6 +81,8 @@ async def test_a_crash_is_recognised_soon(new_step: NewStep, cache: Path) -> Non
     assert (result.verdict, one.outcome) == (Verdict.SAME_CRASH, Outcome.CRASH)
     assert one.verdict_lag is not None
     assert one.verdict_lag < 3
+    assert one.run_seconds is not None
+    assert 1 <= one.run_seconds < 30
     kept = {artifact.name: artifact for artifact in run.artifacts}
     assert {"reproducer.c", "qemu-command.txt", "console-0.log", "report-0.txt"} <= set(kept)
     path = run.folder / "report.json"
@@ -122,6 +124,60 @@ async def test_a_report_in_the_programs_output_counts(perform: Perform) -> None:
     result = await perform(program(f'fprintf(stderr, "{leak}"); exit(1);'), time=60)
     assert result.instances[0].outcome is Outcome.CRASH
     assert result.title == "memory leak in leaky_function"
+
+
+async def test_programs_of_both_kinds_take_turns(
+    new_step: NewStep, cache: Path, syzkaller: Path
+) -> None:
+    text = '#{"threaded":true,"repeat":true,"procs":3,"sandbox":"none"}\ngetpid()\ncrash()\n'
+    others = [Reproducer(kind="syz", text=text)]
+    run = await new_step(
+        program("sleep(30); return 0;"),
+        time=20,
+        instances=2,
+        others=others,
+        stop_at_first_crash=False,
+    )
+    result = await Reproduce(cache, syzkaller=syzkaller)(run)
+    assert [one.reproducer for one in result.instances] == [0, 1]
+    assert [one.outcome for one in result.instances] == [Outcome.SURVIVED, Outcome.CRASH]
+    kept = {artifact.name: artifact for artifact in run.artifacts}
+    assert {"reproducer.c", "reproducer-1.syz"} <= set(kept)
+    path = run.folder / "said"
+    await run.storage.get(kept["reproducer-1.log"].key, path)
+    assert "-procs=3 -repeat=0 -threaded=true getpid()" in path.read_text()
+
+
+async def test_another_crash_does_not_stop_the_search(perform: Perform) -> None:
+    body = """
+    unsigned char byte;
+    sleep(1);
+    if (read(open("/dev/urandom", O_RDONLY), &byte, 1) == 1 && byte % 2) crash();
+    return 0;
+    """
+    result = await perform(program(body), time=15, instances=2, titles=["WARNING in nothing"])
+    assert Outcome.STOPPED not in {one.outcome for one in result.instances}
+
+
+async def test_a_calibrated_bug_tells_how_sure_the_verdict_is(perform: Perform) -> None:
+    known = Calibration(runs=10, crashed=10, time=2, accelerator="tcg")
+    result = await perform(program("return 0;"), instances=2, calibration=known, smoke=True)
+    assert result.verdict is Verdict.NO_CRASH
+    if result.accelerator != "tcg":
+        pytest.skip("calibrated under TCG, which is not what this host uses")
+    assert result.confidence == pytest.approx(1 - 1 / 66, abs=1e-3)
+    assert "at most 1.52%" in result.reason
+    assert result.findings == []
+    assert len(result.instances) == 2
+
+
+async def test_a_run_shorter_than_the_bug_takes_proves_nothing(perform: Perform) -> None:
+    known = Calibration(runs=3, crashed=3, time=60, accelerator="tcg")
+    result = await perform(program("return 0;"), time=3, calibration=known, bundle="none")
+    if result.accelerator != "tcg":
+        pytest.skip("calibrated under TCG, which is not what this host uses")
+    assert (result.verdict, result.confidence) == (Verdict.NO_CRASH, 0)
+    assert "proves nothing" in result.reason
 
 
 async def test_a_crash_while_booting_is_no_verdict(perform: Perform) -> None:

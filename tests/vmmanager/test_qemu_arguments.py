@@ -4,7 +4,7 @@ import pytest
 
 from kgym.steps import VmShape
 from kgym_vmmanager.accelerator import Accelerator, Probed
-from kgym_vmmanager.qemu import kernel_command_line, qemu_arguments
+from kgym_vmmanager.qemu import capture_command_line, kernel_command_line, qemu_arguments
 
 TCG = Probed(accelerator=Accelerator.TCG, tsc_khz=2_000_000)
 KVM = Probed(accelerator=Accelerator.KVM)
@@ -23,6 +23,18 @@ def test_the_first_report_panics_and_the_guest_stays_as_it_was() -> None:
 def test_what_the_shape_appends_comes_last() -> None:
     words = kernel_command_line(VmShape(append="panic=5  kmemleak=on"), TCG).split()
     assert words[-2:] == ["panic=5", "kmemleak=on"]
+
+
+def test_what_dumps_and_traces_add_gives_way_to_what_the_shape_appends() -> None:
+    argv = qemu_arguments(VmShape(append="crashkernel=0"), TCG, "crashkernel=64M trace_buf_size=9")
+    words = value(argv, "-append").split()
+    assert words.index("crashkernel=64M") < words.index("crashkernel=0")
+    assert "trace_buf_size=9" in words
+
+
+def test_the_capture_kernel_has_the_console_and_the_clock() -> None:
+    assert "tsc_early_khz=2000000" in capture_command_line(TCG).split()
+    assert capture_command_line(KVM).split()[0] == "console=ttyS0"
 
 
 def test_an_emulated_guest_gets_patient_watchdogs_and_the_right_clock() -> None:

@@ -1,13 +1,20 @@
 """`kgym bug` and `kgym demo`."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from rich.table import Table
 
 from kgym import bug as bugs
-from kgym_cli import trial
+from kgym import calibration
+from kgym.calibration import CONFIDENCES
+from kgym.client import Client
+from kgym.errors import UserError
+from kgym.jobs import JobRequest, JobView
+from kgym.steps import Calibration, DumpMethod, MinimalTrace
+from kgym_cli import traced, trial
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
 from kgym_cli.output import json_option, leave, people, print_json, tables
@@ -58,15 +65,76 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("name")
 @fix_option
 @click.option("--no-fix", is_flag=True, help="Only show the bug; try no fix.")
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 0.9999),
+    help="How sure to be of the fix, for a bug that was calibrated.  [default: 0.95]",
+)
+@click.option("--instances", type=click.IntRange(1, 1000), help="VMs that the fix has to survive.")
+@click.option("--time", type=click.FloatRange(0, 86400, min_open=True), help="Seconds on each.")
+@click.option("--validate", is_flag=True, help="Look at the fix itself, too, and smoke-test it.")
+@click.option("--trace", is_flag=True, help="Also show what the kernel did before it crashed.")
+@click.option(
+    "--dump",
+    type=click.Choice(get_args(DumpMethod)),
+    default="hypervisor",
+    show_default=True,
+    help="How the trace gets out of the crashed kernel.",
+)
+@click.option("--files", multiple=True, help="C file to trace.  [default: those the fix changes]")
 @json_option
-def reproduce(name: str, fix: Path | None, no_fix: bool, as_json: bool) -> None:
+def reproduce(
+    name: str,
+    fix: Path | None,
+    no_fix: bool,
+    confidence: float | None,
+    instances: int | None,
+    time: float | None,
+    validate: bool,
+    trace: bool,
+    dump: DumpMethod,
+    files: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Crash the kernel with the bug, then show whether the fix holds.
 
     NAME is a shipped bug or the folder of a bundle. The exit status is 0 if the
     bug shows and the fix resolves it, 1 if a verdict says otherwise, 2 for bad
     input, 3 if there is no verdict.
+
+    What `kgym bug calibrate` has measured tells how many VMs the fix has to
+    survive, and how long; before that, the bundle does.
     """
-    _try(bugs.load(name), fix, no_fix=no_fix, as_json=as_json)
+    wanted = bugs.Trial(instances, time, validate=validate)
+    one = bugs.load(name)
+    how = traced.tracing(one, files, dump) if trace else None
+    _try(one, fix, wanted, confidence, no_fix=no_fix, as_json=as_json, how=how)
+
+
+@bug.command()
+@click.argument("name")
+@click.option("--runs", type=click.IntRange(1, 1000), default=10, show_default=True)
+@click.option(
+    "--time",
+    type=click.FloatRange(0, 86400, min_open=True),
+    help="Seconds after which a run counts as one without the crash.  [default: the bundle's]",
+)
+@json_option
+def calibrate(name: str, runs: int, time: float | None, as_json: bool) -> None:
+    """Measure how often and how soon the bug shows, on the kernel without the fix.
+
+    The job with its result stays in the database; `kgym bug reproduce` finds it
+    as long as kernel, reproducer and VM are the same. The exit status is 0 if
+    the bug showed, 1 if it did not, 2 for bad input, 3 if nothing was measured.
+    """
+    one = bugs.load(name)
+    with scheduler(work=True) as client:
+        job = _follow(client, one.calibration(runs, time))
+    outcome = trial.calibrated(one, job)
+    _print_calibration(outcome)
+    if as_json:
+        print_json(outcome)
+    leave(trial.calibration_status(job, outcome))
 
 
 @click.command()
@@ -80,24 +148,82 @@ def demo(fix: Path | None, server: str | None, as_json: bool) -> None:
     one = bugs.load(DEMO_BUG)
     people.print(f"[bold]{one.file.title}[/] ({one.file.references[0]})")
     people.print(one.file.summary.strip() + "\n", style="dim")
-    _try(one, fix, no_fix=False, as_json=as_json)
+    _try(one, fix, bugs.DEFAULT_TRIAL, None, no_fix=False, as_json=as_json)
 
 
-def _try(one: bugs.Bug, fix: Path | None, *, no_fix: bool, as_json: bool) -> None:
+def _try(
+    one: bugs.Bug,
+    fix: Path | None,
+    wanted: bugs.Trial,
+    confidence: float | None,
+    *,
+    no_fix: bool,
+    as_json: bool,
+    how: traced.Tracing | None = None,
+) -> None:
     patch = trial.patch_file(fix) if fix is not None else one.fix
     with scheduler(work=True) as client:
-        job, taken_up = trial.submit(client, one.job(None if no_fix else patch))
-        people.print(f"job {job.id}" + (", begun earlier, goes on" if taken_up else ""))
-        try:
-            job = follow(client, job)
-        except KeyboardInterrupt:
-            people.print(f"interrupted; job {job.id} is kept: `kgym job wait {job.id}` resumes it")
-            raise
+        wanted = _as_calibrated(wanted, trial.known(client, one), confidence)
+        request = one.job(None if no_fix else patch, wanted)
+        job = _follow(client, traced.traced(request, how) if how else request)
     outcome = trial.summary(one, job)
     _print(outcome)
+    if how is not None:
+        outcome["trace"] = traced.summary(job)
+        _print_trace(outcome["trace"])
     if as_json:
         print_json(outcome)
     leave(trial.exit_status(job, outcome))
+
+
+def _as_calibrated(
+    wanted: bugs.Trial, known: Calibration | None, confidence: float | None
+) -> bugs.Trial:
+    """Return how to try a fix with what was measured; explicit numbers win."""
+    if known is None:
+        if confidence is not None:
+            raise UserError("not_calibrated", "give --confidence after `kgym bug calibrate`")
+        return wanted
+    wanted = replace(wanted, known=known)
+    effort = calibration.effort(known, confidence or CONFIDENCES[0])
+    if effort is None:
+        message = f"{known.crashed} of {known.runs} runs showed the bug: too few to be so sure"
+        people.print(f"{message}; the bundle says how long the fix is tried", style="yellow")
+        return wanted
+    people.print(
+        f"calibrated: {known.crashed} of {known.runs} runs showed the bug;"
+        f" {effort.instances} x {effort.time:g} s for {effort.confidence:.0%}"
+    )
+    return replace(
+        wanted, instances=wanted.instances or effort.instances, time=wanted.time or effort.time
+    )
+
+
+def _follow(client: Client, request: JobRequest) -> JobView:
+    """Submit the job, or take it up, and show it until it ends."""
+    job, taken_up = trial.submit(client, request)
+    people.print(f"job {job.id}" + (", begun earlier, goes on" if taken_up else ""))
+    try:
+        return follow(client, job)
+    except KeyboardInterrupt:
+        people.print(f"interrupted; job {job.id} is kept: `kgym job wait {job.id}` resumes it")
+        raise
+
+
+def _print_calibration(outcome: dict[str, Any]) -> None:
+    if outcome["reason"] is not None:
+        people.print(outcome["reason"], markup=False)
+        return
+    rate = f"{outcome['crashed']} of {outcome['runs']} runs showed the bug"
+    if not outcome["crashed"]:
+        people.print(f"{rate}: {outcome['outcomes']}", markup=False)
+        return
+    people.print(f"{rate}: at least {outcome['rate_at_least']:.0%} do, with 95% confidence")
+    times = ", ".join(f"{name} {value:g} s" for name, value in outcome["seconds_to_crash"].items())
+    people.print(f"time to the crash: {times}")
+    for one in outcome["recommended"]:
+        needed = f"{one['instances']} instances x {one['time']:g} s"
+        people.print(f"for {one['confidence']:.0%} confidence in a fix: {needed}")
 
 
 def _print(outcome: dict[str, Any]) -> None:
@@ -106,9 +232,23 @@ def _print(outcome: dict[str, Any]) -> None:
             style = _STYLES.get(one["verdict"], "yellow")
             people.print(f"{side:>7}: [bold {style}]{one['verdict']}[/]", end="  ")
             people.print(one["reason"], markup=False)
+            for finding in one.get("findings", []):
+                where = f"{finding['file']}:{finding['line']}: " if finding["file"] else ""
+                people.print(
+                    f"         {finding['check']}: {where}{finding['message']}", markup=False
+                )
     if outcome["after"] is not None:
         word = "[bold green]resolved" if outcome["resolved"] else "[bold red]not resolved"
         people.print(f"{word}[/] in {outcome['seconds']['total']:.0f} s")
+
+
+def _print_trace(outcome: dict[str, Any]) -> None:
+    if outcome["trace"] is None:
+        people.print(f"no trace: {outcome['reason']}", markup=False)
+        return
+    from kgym_cli.trace_tree import tree  # noqa: PLC0415 - its imports take 0.1 s
+
+    people.print(tree(MinimalTrace.model_validate(outcome["trace"]), outcome["title"]))
 
 
 def _about(one: bugs.Bug) -> dict[str, Any]:

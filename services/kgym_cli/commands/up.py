@@ -5,7 +5,7 @@ import logging
 import click
 
 from kgym import logs
-from kgym_cli.connect import data_folder
+from kgym_cli.connect import data_folder, syzkaller_folder
 from kgym_cli.output import people
 
 PORT = 8420
@@ -27,7 +27,7 @@ def up(port: int, distributed: bool) -> None:
     # Its imports take longer than a command that needs no platform of its own.
     from kgym_cli.platform import Platform  # noqa: PLC0415
 
-    with Platform(data_folder(), port=port) as platform:
+    with Platform(data_folder(), port=port, syzkaller=syzkaller_folder()) as platform:
         people.print(f"scheduler: {platform.url}  API: {platform.url}/docs")
         people.print(f"data: {data_folder()}", style="dim", markup=False)
         platform.wait()

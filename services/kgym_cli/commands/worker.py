@@ -27,6 +27,12 @@ def _kinds(_: click.Context, __: click.Parameter, value: str) -> list[StepKind]:
 @click.option("--kinds", default="build,check,reproduce", show_default=True, callback=_kinds)
 @click.option("--slots", type=click.IntRange(1, 1000), default=1, show_default=True)
 @click.option("--folder", type=click.Path(path_type=Path), help="For work files; emptied first.")
+@click.option(
+    "--syzkaller",
+    envvar="KGYM_SYZKALLER",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder with syz-execprog and syz-executor, or with such folders named by commit.",
+)
 @click.pass_context
 def worker(
     context: click.Context,
@@ -36,6 +42,7 @@ def worker(
     kinds: list[StepKind],
     slots: int,
     folder: Path | None,
+    syzkaller: Path | None,
 ) -> None:
     """Do steps of these kinds, `slots` at a time, until stopped or drained.
 
@@ -54,7 +61,7 @@ def worker(
 
     where = storage or str(data_folder() / "artifacts")
     folder = folder or data_folder() / "work" / f"worker-{os.getpid()}"
-    run(_serve(server, root.get("token"), bus, where, kinds, slots, folder))
+    run(_serve(server, root.get("token"), bus, where, kinds, slots, folder, syzkaller))
 
 
 @worker.command("list")
@@ -95,6 +102,7 @@ async def _serve(
     kinds: list[StepKind],
     slots: int,
     folder: Path,
+    syzkaller: Path | None,
 ) -> None:
     from kgym.capabilities import detect  # noqa: PLC0415
     from kgym.dispatch import HttpDispatch  # noqa: PLC0415
@@ -106,8 +114,8 @@ async def _serve(
     accelerator = None
     if StepKind.REPRODUCE in kinds:
         accelerator = (await best_accelerator(cache)).accelerator
-    capabilities = detect(accelerator)
-    does = handlers(kinds, cache)
+    capabilities = detect(accelerator, syzkaller)
+    does = handlers(kinds, cache, syzkaller)
     async with open_bus(bus) as opened, HttpDispatch(server, token) as dispatch:
         one = Worker(dispatch, opened, open_storage(storage), does, folder, slots, capabilities)
         people.print(f"worker {one.info.id}: {', '.join(kinds)}", markup=False)

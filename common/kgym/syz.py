@@ -1,0 +1,156 @@
+"""Syzkaller's programs: the options in their header, and the command line that obeys them. Pure.
+
+A reproducer of syzkaller's dashboard is a program in its text form below
+comments, one of which holds the options that the crash was found with. Over the
+years that was `#{Threaded:true Collide:true Repeat:true Procs:8 Sandbox:none …}`
+with growing sets of fields, then JSON. Sources: syzkaller, pkg/csource/options.go
+(`Options`, `DeserializeOptions`), pkg/instance/instance.go (`ExecprogCmd`),
+tools/syz-execprog/execprog.go, pkg/ipc/ipcconfig.
+"""
+
+import json
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+SANDBOXES = ("none", "setuid", "namespace", "android", "android_untrusted_app")
+MOST_PROCS = 128
+
+_HEADER = re.compile(r"^#\s*(\{.*\})\s*$")
+_LEGACY = re.compile(r"(\w+):(\S*)")
+_FLAG = re.compile(r"^\s+-(\w+)", re.MULTILINE)
+_INTEGER = re.compile(r"-?[0-9]{1,9}")
+# Field names of both forms, in lower case and without `_`.
+_FLAGS = ("threaded", "collide", "repeat", "fault")
+_NUMBERS = {
+    "procs": "procs",
+    "repeattimes": "repeat_times",
+    "faultcall": "fault_call",
+    "faultnth": "fault_nth",
+    "sandboxarg": "sandbox_arg",
+    "slowdown": "slowdown",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a program is to be run.
+
+    The defaults are syzkaller's own for a program that comes without options
+    (`DefaultOpts`), with as many processes as syzbot's machines run. Of a
+    header, a field that is not there is off.
+    """
+
+    threaded: bool = True
+    collide: bool = True
+    repeat: bool = True
+    repeat_times: int = 0
+    procs: int = 6
+    sandbox: str = "none"
+    sandbox_arg: int = 0
+    fault: bool = False
+    fault_call: int = 0
+    fault_nth: int = 0
+    slowdown: int = 1
+
+
+def options(text: str) -> Options:
+    """Return the options in the program's header; ValueError says what is wrong with them."""
+    for line in text.splitlines():
+        if line.strip() and not line.startswith("#"):
+            break
+        if match := _HEADER.match(line):
+            return _options(_fields(match[1]))
+    return Options()
+
+
+def check(text: str) -> None:
+    """Raise ValueError if this is no program of syzkaller's, as far as its form tells."""
+    options(text)
+    if not _calls(text):
+        raise ValueError("the program has no call: every line is a comment or empty")
+
+
+def flags(usage: str) -> frozenset[str]:
+    """Return the names of the flags that a program lists for `-help`, in the form of Go's."""
+    return frozenset(_FLAG.findall(usage))
+
+
+def arguments(wanted: Options, known: Collection[str]) -> list[str]:
+    """Return the flags of syz-execprog, those of `known` that the options ask for.
+
+    `-executor` and the program's file are the caller's. Syzkaller has added
+    and removed flags over the years: `-collide` does nothing since 2021,
+    `-fault_call` went (see `program`), `-sandbox_arg` and `-slowdown` came.
+    """
+    values: dict[str, object] = {
+        "arch": "amd64",
+        "sandbox": wanted.sandbox,
+        "procs": wanted.procs,
+        "repeat": (wanted.repeat_times if wanted.repeat else 1),
+        "threaded": str(wanted.threaded).lower(),
+        "collide": str(wanted.collide and wanted.threaded).lower(),
+        "cover": "0",
+    }
+    if wanted.fault:
+        values |= {"fault_call": wanted.fault_call, "fault_nth": wanted.fault_nth}
+    if wanted.sandbox_arg:
+        values["sandbox_arg"] = wanted.sandbox_arg
+    if wanted.slowdown > 1:
+        values["slowdown"] = wanted.slowdown
+    return [f"-{name}={value}" for name, value in values.items() if name in known]
+
+
+def program(text: str, wanted: Options, known: Collection[str]) -> str:
+    """Return the program as binaries with the flags `known` read it.
+
+    Without the flag `-fault_call`, a fault is a property of the call, counted
+    from 1: `call(…) (fail_nth: 3)` (syzkaller, prog/parse.go and prog/prog.go).
+    """
+    lines = text.splitlines()
+    if wanted.fault and "fault_call" not in known:
+        calls = _calls(text)
+        if wanted.fault_call < len(calls) and "(fail_nth:" not in lines[calls[wanted.fault_call]]:
+            lines[calls[wanted.fault_call]] += f" (fail_nth: {wanted.fault_nth + 1})"
+    return "\n".join(lines) + "\n"
+
+
+def _calls(text: str) -> list[int]:
+    lines = enumerate(text.splitlines())
+    return [number for number, line in lines if line.strip() and not line.startswith("#")]
+
+
+def _fields(header: str) -> dict[str, object]:
+    """Return the header's fields, by their names in lower case and without `_`."""
+    try:
+        values = json.loads(header)
+    except (ValueError, RecursionError):
+        values = {name: _value(word) for name, word in _LEGACY.findall(header.strip("{}"))}
+        if not values:
+            raise ValueError(f"cannot read the options {header[:200]}") from None
+    return {name.lower().replace("_", ""): value for name, value in values.items()}
+
+
+def _value(word: str) -> object:
+    if word in {"true", "false"}:
+        return word == "true"
+    return int(word) if _INTEGER.fullmatch(word) else word
+
+
+def _options(fields: dict[str, object]) -> Options:
+    found: dict[str, object] = {name: fields.get(name, False) for name in _FLAGS}
+    found |= {ours: fields[name] for name, ours in _NUMBERS.items() if name in fields}
+    for name, value in found.items():
+        kind = bool if name in _FLAGS else int
+        if type(value) is not kind:
+            raise ValueError(f"the option {name} is {value!r}, which is no {kind.__name__}")
+    sandbox = fields.get("sandbox") or "none"  # the executor knows no empty one
+    if sandbox not in SANDBOXES:
+        raise ValueError(f"the option sandbox is {sandbox!r}; there are: {', '.join(SANDBOXES)}")
+    # An old form has no number of processes where it is 1.
+    made = Options(**{"procs": 1, **found, "sandbox": sandbox})  # type: ignore[arg-type]
+    if not 1 <= made.procs <= MOST_PROCS:
+        raise ValueError(f"the option procs is {made.procs}; it has to be 1 to {MOST_PROCS}")
+    if made.repeat_times < 0 or made.fault_nth < 0:
+        raise ValueError("an option that counts is negative")
+    return replace(made, fault=made.fault and made.fault_call >= 0)

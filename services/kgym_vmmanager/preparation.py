@@ -1,0 +1,143 @@
+"""What a reproduce step needs before its first VM boots, and the bundle of it."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym.errors import InfrastructureError, KgymError
+from kgym.instrument import buffer_size
+from kgym.steps import BuildResult, ReproduceSpec
+from kgym.worker import Input, StepRun
+from kgym_vmmanager import bundle, kdump
+from kgym_vmmanager.accelerator import Accelerator, Probed, best_accelerator
+from kgym_vmmanager.dump import Method
+from kgym_vmmanager.hypervisor import Hypervisor
+from kgym_vmmanager.kdump import Kdump
+from kgym_vmmanager.plan import PROGRAM, Limits, Plan
+from kgym_vmmanager.programs import initrd, program, source_name
+from kgym_vmmanager.qemu import capture_command_line
+from kgym_vmmanager.rootfs import GuestImage, guest_image
+
+_BUILT = ("vmlinux", "config")
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """The plan of a step, and what its bundle holds, by name in it."""
+
+    plan: Plan
+    probed: Probed
+    files: Mapping[str, Path]
+
+
+async def prepare(
+    run: StepRun,
+    spec: ReproduceSpec,
+    cache: Path,
+    held: ExitStack,
+    limits: Mapping[Accelerator, Limits],
+    syzkaller: Path | None,
+) -> Preparation:
+    """Make everything that the VMs boot.
+
+    Raises UserError for a reproducer that cannot be made a program (see `programs.program`).
+    """
+    folder = run.folder / "reproduce"
+    folder.mkdir()
+    sources, made = [], []
+    for number, one in enumerate([spec.reproducer, *spec.others]):
+        source = folder / f"source-{number}" / source_name(one, number)
+        source.parent.mkdir()
+        source.write_text(one.text)
+        await run.keep(source)
+        sources.append(source)
+        made.append(await program(one, source, folder / f"program-{number}", syzkaller))
+    probed = await best_accelerator(cache)
+    run.log(f"accelerator: {probed.accelerator}" + (f" ({probed.reason})" * bool(probed.reason)))
+    image = await guest_image(cache, held)
+    method = _method(spec, probed)
+    more = await _capture(run, image, folder)
+    initrds = [
+        await initrd(image, {**files, **more}, folder / f"initrd-{number}.cpio")
+        for number, files in enumerate(made)
+    ]
+    smoke = None
+    if spec.smoke:
+        smoke = await initrd(image, {PROGRAM: image.smoke}, folder / "initrd-smoke.cpio")
+    kernel = folder / "bzImage"
+    await run.storage.get(run.assignment.inputs["build"].artifact("bzImage").key, kernel)
+    plan = Plan(
+        folder=folder,
+        image=image,
+        kernel=kernel,
+        initrds=tuple(initrds),
+        smoke=smoke,
+        shape=spec.vm,
+        seconds=spec.time,
+        limits=limits,
+        method=method,
+        words=_words(spec, run.assignment.inputs["build"], method),
+    )
+    programs = {path.stem: files[PROGRAM] for path, files in zip(sources, made, strict=True)}
+    files = {"kernel": kernel, **{path.name: path for path in [*initrds, *sources]}, **programs}
+    return Preparation(plan, probed, files)
+
+
+def _method(spec: ReproduceSpec, probed: Probed) -> Method | None:
+    match spec.dump:
+        case "hypervisor":
+            return Hypervisor()
+        case "kdump":
+            return Kdump(spec.vm.memory, capture_command_line(probed))
+        case "none":
+            return None
+
+
+def _words(spec: ReproduceSpec, built: Input, method: Method | None) -> str:
+    """Return what dumps and traces add to the kernel's command line."""
+    words = [method.words] if method else []
+    if isinstance(built.result, BuildResult) and built.result.instrumented:
+        words.append(f"trace_buf_size={buffer_size(spec.vm.memory, spec.vm.cpus)}")
+    return " ".join(words)
+
+
+async def _capture(run: StepRun, image: GuestImage, folder: Path) -> dict[str, Path]:
+    """Return what guests need to load the capture kernel, if the step has one."""
+    built = run.assignment.inputs.get("capture")
+    if built is None:
+        return {}
+    kernel = folder / "capture-kernel"
+    await run.storage.get(built.artifact("bzImage").key, kernel)
+    return {kdump.KEXEC: image.kexec, kdump.KERNEL: kernel, kdump.INITRD: image.capture}
+
+
+async def keep_bundle(run: StepRun, spec: ReproduceSpec, prepared: Preparation) -> None:
+    """Pack and keep the bundle that the spec wants; a failure is only told: no verdict needs it."""
+    if spec.bundle == "none":
+        return
+    folder = prepared.plan.folder / "to-bundle"
+    folder.mkdir()
+    built = run.assignment.inputs["build"]
+    files = dict(prepared.files)
+    try:
+        for artifact in built.artifacts if spec.bundle == "whole" else []:
+            if artifact.name in _BUILT:
+                await run.storage.get(artifact.key, folder / artifact.name)
+                files[artifact.name] = folder / artifact.name
+        for name, text in _texts(spec, built, prepared).items():
+            (folder / name).write_text(text)
+            files[name] = folder / name
+        await run.keep(await bundle.pack(folder, files))
+    except (KgymError, OSError) as error:
+        run.log(f"no bundle: {error}")
+
+
+def _texts(spec: ReproduceSpec, built: Input, prepared: Preparation) -> dict[str, str]:
+    if not isinstance(built.result, BuildResult):
+        raise InfrastructureError("wrong_kind", f"not a build: {built.result.kind}")
+    programs = len(prepared.plan.initrds)
+    return {
+        "reproduce.sh": bundle.script(spec.vm, prepared.probed, programs),
+        "about.json": bundle.about(spec, built.result, prepared.probed, spec.titles),
+    }

@@ -1,0 +1,64 @@
+"""The job that also tells what the kernel did before it crashed."""
+
+import dataclasses
+
+import pytest
+
+from kgym import bug
+from kgym.errors import UserError
+from kgym.jobs import JobRequest
+from kgym.steps import BuildSpec, DumpMethod, MinimizeSpec, ReproduceSpec, StepKind, StepRef
+from kgym_cli import traced
+
+BUG = bug.load("watch-queue-filter")
+FILE = "kernel/watch_queue.c"
+
+
+def job(method: DumpMethod, *, fix: bool = True) -> JobRequest:
+    request = BUG.job(BUG.fix if fix else None)
+    made = traced.traced(request, traced.tracing(BUG, [], method))
+    return JobRequest.model_validate(made.model_dump())  # the references look back
+
+
+def test_the_files_are_those_that_the_fix_changes() -> None:
+    assert traced.tracing(BUG, [], "hypervisor").files == (FILE,)
+    assert traced.tracing(BUG, ["fs/pipe.c"], "hypervisor").files == ("fs/pipe.c",)
+
+
+def test_without_any_file_it_is_refused() -> None:
+    file = BUG.file.model_copy(update={"files": ["include/linux/fs.h"]})
+    with pytest.raises(UserError, match="--files"):
+        traced.tracing(dataclasses.replace(BUG, fix=None, file=file), [], "hypervisor")
+
+
+def test_the_first_build_has_records_and_the_first_reproduce_step_dumps() -> None:
+    steps = job("hypervisor").steps
+    builds = [one for one in steps if isinstance(one, BuildSpec)]
+    reproduced = [one for one in steps if isinstance(one, ReproduceSpec)]
+    assert [one.instrument for one in builds] == [[FILE], []]
+    assert [one.dump for one in reproduced] == ["hypervisor", "none"]
+    assert steps[-1] == MinimizeSpec(build=StepRef(step=0), reproduce=StepRef(step=1), files=[FILE])
+
+
+def test_both_kernels_have_the_config_that_the_dump_needs() -> None:
+    builds = [one for one in job("hypervisor").steps if isinstance(one, BuildSpec)]
+    assert [one.for_dump for one in builds] == ["hypervisor"] * 2
+
+
+def test_for_kdump_the_capture_kernel_comes_between() -> None:
+    steps = job("kdump").steps
+    kinds = [one.kind for one in steps]
+    B, R = StepKind.BUILD, StepKind.REPRODUCE
+    assert kinds == [B, B, R, B, R, StepKind.MINIMIZE]
+    assert steps[1] == bug.kernel("capture")
+    before, after = steps[2], steps[4]
+    assert isinstance(before, ReproduceSpec)
+    assert isinstance(after, ReproduceSpec)
+    assert (before.build, before.capture) == (StepRef(step=0), StepRef(step=1))
+    assert (after.build, after.baseline) == (StepRef(step=3), StepRef(step=2))
+    assert (after.dump, after.capture) == ("none", None)
+
+
+def test_without_a_fix_there_is_only_the_crash() -> None:
+    kinds = [one.kind for one in job("hypervisor", fix=False).steps]
+    assert kinds == [StepKind.BUILD, StepKind.REPRODUCE, StepKind.MINIMIZE]

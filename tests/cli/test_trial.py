@@ -1,0 +1,101 @@
+"""What came of a calibration, from the job to the answer."""
+
+from datetime import UTC, datetime
+
+from kgym import bug
+from kgym.errors import Cause
+from kgym.jobs import JobView, StepView
+from kgym.states import State
+from kgym.steps import Failure, InstanceResult, Outcome, ReproduceResult, StepKind, Verdict
+from kgym_cli import trial
+from kgym_cli.output import Exit
+
+BUG = bug.load("watch-queue-filter")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def instance(outcome: Outcome, seconds: float | None = None, title: str = "") -> InstanceResult:
+    return InstanceResult(number=0, outcome=outcome, run_seconds=seconds, title=title or None)
+
+
+def crash(seconds: float) -> InstanceResult:
+    return instance(Outcome.CRASH, seconds, BUG.file.title)
+
+
+def job(*instances: InstanceResult, cause: Cause | None = None) -> JobView:
+    result = ReproduceResult(
+        verdict=Verdict.SAME_CRASH,
+        reason="",
+        title=None,
+        crashed=0,
+        completed=0,
+        requested=len(instances),
+        unseen_chance=None,
+        time=20,
+        accelerator="tcg",
+        instances=list(instances),
+        seconds={},
+    )
+    failure = Failure(cause=cause, reason="broke", message="it broke") if cause else None
+    steps = [
+        StepView(
+            number=number,
+            kind=kind,
+            state=State.FAILED if failure else State.SUCCEEDED,
+            attempt=1,
+            worker=None,
+            progress=None,
+            result=result if kind is StepKind.REPRODUCE and not failure else None,
+            failure=failure,
+            artifacts=[],
+            queued_at=NOW,
+            started_at=NOW,
+            finished_at=NOW,
+        )
+        for number, kind in enumerate((StepKind.BUILD, StepKind.REPRODUCE))
+    ]
+    return JobView(
+        id=7,
+        state=steps[0].state,
+        tags=[],
+        priority=0,
+        submitter="local",
+        created_at=NOW,
+        updated_at=NOW,
+        steps=steps,
+    )
+
+
+def test_a_calibration_tells_rate_times_and_what_a_fix_has_to_survive() -> None:
+    done = job(crash(1), crash(4), crash(2), crash(3), crash(5))
+    outcome = trial.calibrated(BUG, done)
+    assert (outcome["runs"], outcome["crashed"], outcome["rate"]) == (5, 5, 1)
+    assert 0.54 < outcome["rate_at_least"] < 0.55
+    assert outcome["seconds_to_crash"] == {"min": 1, "median": 3, "p90": 5, "max": 5}
+    assert outcome["recommended"] == [
+        {"confidence": 0.95, "instances": 2, "time": 7.5},
+        {"confidence": 0.99, "instances": 4, "time": 7.5},
+    ]
+    assert trial.calibration_status(done, outcome) is Exit.OK
+
+
+def test_a_bug_that_did_not_show_is_told_so() -> None:
+    done = job(*[instance(Outcome.SURVIVED, 20)] * 3)
+    outcome = trial.calibrated(BUG, done)
+    assert (outcome["runs"], outcome["crashed"], outcome["recommended"]) == (3, 0, [])
+    assert trial.calibration_status(done, outcome) is Exit.NEGATIVE
+
+
+def test_runs_that_did_not_count_are_named() -> None:
+    done = job(instance(Outcome.BOOT_FAILED), instance(Outcome.SSH_LOST, 4))
+    outcome = trial.calibrated(BUG, done)
+    assert outcome["outcomes"] == {"boot_failed": 1, "ssh_lost": 1}
+    assert (outcome["runs"], outcome["rate"]) == (0, None)
+    assert trial.calibration_status(done, outcome) is Exit.INFRASTRUCTURE
+
+
+def test_a_job_that_failed_says_why() -> None:
+    done = job(cause="user")
+    outcome = trial.calibrated(BUG, done)
+    assert "it broke" in outcome["reason"]
+    assert trial.calibration_status(done, outcome) is Exit.USER

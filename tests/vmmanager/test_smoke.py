@@ -1,0 +1,53 @@
+"""What the smoke test says becomes findings."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kgym.sandbox import Sandbox
+from kgym.steps import InstanceResult, Outcome
+from kgym_vmmanager import rootfs, smoke
+
+
+def found(text: str, outcome: Outcome = Outcome.SURVIVED) -> list[tuple[str, str]]:
+    result = InstanceResult(number=2, outcome=outcome, detail="WARNING in f")
+    return [(one.reason, one.message) for one in smoke.findings(result, text)]
+
+
+def test_a_kernel_that_does_all_gives_none() -> None:
+    assert found("ok mount\nskip tcp socket: Function not implemented\ndone\n") == []
+
+
+def test_what_fails_is_a_finding() -> None:
+    text = "ok mount\nfail fork fork: Cannot allocate memory\ndone\n"
+    assert found(text) == [("fork", "fork fork: Cannot allocate memory")]
+
+
+def test_a_test_that_breaks_off_is_a_finding() -> None:
+    assert found("ok mount\nok fo") == [
+        ("broke_off", "the smoke test broke off; its last words: ok fo")
+    ]
+
+
+def test_a_crash_is_a_finding() -> None:
+    assert found("", Outcome.CRASH) == [("crash", "the smoke test ended with crash: WARNING in f")]
+
+
+def test_one_that_was_stopped_tells_nothing() -> None:
+    assert found("", Outcome.STOPPED) == []
+
+
+@pytest.mark.anyio
+async def test_the_program_tells_what_the_kernel_refuses(tmp_path: Path) -> None:
+    """A sandbox is a kernel that refuses to mount, and allows the rest."""
+    source = Path(rootfs.__file__).parent / "guest" / "smoke.c"
+    argv = ["gcc", "-static", "-pthread", "-O1", "-o", tmp_path / "smoke", source]
+    subprocess.run(argv, check=True, timeout=60)
+    tmp_path.chmod(0o755)
+    box = Sandbox(readonly={"/in": tmp_path})
+    done = await box.run(["/in/smoke"], timeout=60)
+    failed = {reason for reason, _ in found(done.text)}
+    assert "mount" in failed
+    assert failed <= {"mount", "exec"}  # whether there is a busybox is the host's
+    assert "ok threads" in done.text
