@@ -1,0 +1,128 @@
+"""What a step is asked (specs) and what it answers (results), one pair per step kind."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from kgym.steps.build import (
+    BuildResult,
+    BuildSpec,
+    DroppedSymbol,
+    DumpMethod,
+    InstrumentedFile,
+    SkippedFunction,
+)
+from kgym.steps.check import (
+    CheckResult,
+    CheckSpec,
+    FileCheck,
+    FileOutcome,
+    FunctionCheck,
+    PatchCheck,
+    PatchOutcome,
+)
+from kgym.steps.findings import Diagnostic, Finding
+from kgym.steps.kernel import (
+    Compiler,
+    Edit,
+    GitSource,
+    Kernel,
+    KernelConfig,
+    KernelSource,
+    PackageSource,
+    Patch,
+    TarballSource,
+)
+from kgym.steps.minimize import (
+    DumpPart,
+    MinimalTrace,
+    MinimizeResult,
+    MinimizeSpec,
+    RelatedThread,
+    StopReason,
+    TraceAlternative,
+    TraceAnchor,
+    TraceCall,
+    TracedFunction,
+    TracePart,
+    TraceStack,
+    TraceStatistics,
+)
+from kgym.steps.model import Failure, Sha256, StepKind, StepRef, Strict, TreePath
+from kgym.steps.reproduce import (
+    Calibration,
+    DumpFailure,
+    InstanceDump,
+    InstanceResult,
+    Outcome,
+    Reproducer,
+    ReproduceResult,
+    ReproduceSpec,
+    Verdict,
+    VmShape,
+)
+
+__all__ = [
+    "BuildResult",
+    "BuildSpec",
+    "Calibration",
+    "CheckResult",
+    "CheckSpec",
+    "Compiler",
+    "Diagnostic",
+    "DroppedSymbol",
+    "DumpFailure",
+    "DumpMethod",
+    "DumpPart",
+    "Edit",
+    "Failure",
+    "FileCheck",
+    "FileOutcome",
+    "Finding",
+    "FunctionCheck",
+    "GitSource",
+    "InstanceDump",
+    "InstanceResult",
+    "InstrumentedFile",
+    "Kernel",
+    "KernelConfig",
+    "KernelSource",
+    "MinimalTrace",
+    "MinimizeResult",
+    "MinimizeSpec",
+    "Outcome",
+    "PackageSource",
+    "Patch",
+    "PatchCheck",
+    "PatchOutcome",
+    "RelatedThread",
+    "ReproduceResult",
+    "ReproduceSpec",
+    "Reproducer",
+    "Sha256",
+    "SkippedFunction",
+    "StepKind",
+    "StepRef",
+    "StepResult",
+    "StepSpec",
+    "StopReason",
+    "Strict",
+    "TarballSource",
+    "TraceAlternative",
+    "TraceAnchor",
+    "TraceCall",
+    "TracePart",
+    "TraceStack",
+    "TraceStatistics",
+    "TracedFunction",
+    "TreePath",
+    "Verdict",
+    "VmShape",
+]
+
+StepSpec = Annotated[
+    BuildSpec | CheckSpec | ReproduceSpec | MinimizeSpec, Field(discriminator="kind")
+]
+StepResult = Annotated[
+    BuildResult | CheckResult | ReproduceResult | MinimizeResult, Field(discriminator="kind")
+]

@@ -1,0 +1,104 @@
+"""The `build` step: a kernel with patches, compiled."""
+
+import re
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from kgym.steps.findings import Diagnostic, Finding
+from kgym.steps.kernel import Kernel, Patch
+from kgym.steps.model import StepKind, Strict, TreePath
+
+_C_FILE = re.compile(r"(?:[\w+,@=-][\w.+,@=-]*/)*[\w+,@=-][\w.+,@=-]*\.c", re.ASCII)
+
+DumpMethod = Literal["hypervisor", "kdump"]
+"""How the memory of a crashed guest is saved: from outside, or by a kernel that it starts."""
+
+
+class BuildSpec(Kernel):
+    """Build a kernel: source, backports, then `patches` in order."""
+
+    kind: Literal[StepKind.BUILD] = StepKind.BUILD
+    patches: list[Patch] = []
+    for_dump: DumpMethod | None = Field(
+        None, description="add to the config what this way of taking dumps needs"
+    )
+    instrument: list[TreePath] = Field(
+        [],
+        max_length=5000,
+        description="C files whose functions leave a record in the trace buffer at their entry"
+        " (kgym.instrument), and add to the config what that needs",
+    )
+    objects: int | None = Field(
+        None, gt=0, description="objects of a full build, where known, for the progress"
+    )
+    review: list[str] = Field(
+        [], description="names of `patches` to look at: checkpatch, and what they cut off"
+    )
+
+    @model_validator(mode="after")
+    def _reviews_its_patches(self) -> "BuildSpec":
+        if unknown := set(self.review) - {patch.name for patch in self.patches}:
+            raise ValueError(f"`review` names no patch: {', '.join(sorted(unknown))}")
+        return self
+
+    @field_validator("instrument")
+    @classmethod
+    def _instruments_c_files(cls, paths: list[str]) -> list[str]:
+        for path in paths:
+            if not _C_FILE.fullmatch(path):
+                raise ValueError(f"{path!r} cannot be instrumented: it is no .c file of the tree")
+        return list(dict.fromkeys(paths))
+
+
+class DroppedSymbol(Strict):
+    """A config symbol that kconfig did not give the value asked for."""
+
+    symbol: str
+    wanted: str
+    got: str
+
+
+class SkippedFunction(Strict):
+    """A function that gets no record, and why."""
+
+    name: str
+    line: int = Field(description="where its body begins")
+    reason: str = Field(
+        description="noinstr, notrace, init (and exit), section, calling_convention: as its marks"
+        " say; inlined: into one of these; user_access: called with user memory open;"
+        " local_labels: they have to come first; depends_on_config: its name;"
+        " not_understood; no_place: no line for the file's own declarations before it"
+    )
+
+
+class InstrumentedFile(Strict):
+    """What came of a file that was to be instrumented: all but the skipped have records."""
+
+    path: TreePath
+    reason: str | None = Field(None, description="why none of its functions has a record")
+    functions: int = Field(0, description="that have a record")
+    skipped: list[SkippedFunction] = []
+    objects: int = Field(description="that it is compiled into; 0: not with this config")
+
+
+class BuildResult(Strict):
+    """What was built, and from what."""
+
+    kind: Literal[StepKind.BUILD] = StepKind.BUILD
+    source_identity: str = Field(description="e.g. `package:linux-source-6.1=6.1.192-1`")
+    kernel_release: str
+    compiler_version: str
+    tree: str = Field(description="the SuiteCache entry that was used")
+    tree_cached: bool = Field(description="whether that entry was there already")
+    memoised: bool = Field(False, description="whether the same was built before: a copy of that")
+    shortcut: bool = Field(False, description="whether saved commands did what make would have")
+    backports: list[str]
+    dropped_symbols: list[DroppedSymbol]
+    dump_symbols: list[str] = Field([], description="what `for_dump` asked of the config")
+    instrumented: list[InstrumentedFile] = []
+    trace_symbols: list[str] = Field([], description="what `instrument` added to the config")
+    objects_compiled: int
+    warnings: list[Diagnostic]
+    findings: list[Finding] = Field([], description="about the patches that were to be reviewed")
+    seconds: dict[str, float] = Field(description="by stage: source, config, tree, patch, make, …")

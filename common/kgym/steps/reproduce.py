@@ -1,0 +1,199 @@
+"""The `reproduce` step: does the kernel crash, and how."""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from kgym import syz
+from kgym.steps.build import DumpMethod
+from kgym.steps.findings import Finding
+from kgym.steps.model import StepKind, StepRef, Strict
+
+
+class Reproducer(Strict):
+    """A program that makes the kernel crash: C, or syzkaller's with its options in the header."""
+
+    kind: Literal["c", "syz"] = "c"
+    text: str = Field(min_length=1, description="the source")
+    syzkaller: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{40}$",
+        description="commit of the syzkaller whose binaries run it; null: the worker's own",
+    )
+
+    @model_validator(mode="after")
+    def _is_well_formed(self) -> "Reproducer":
+        if self.kind == "syz":
+            syz.check(self.text)
+        elif self.syzkaller is not None:
+            raise ValueError("`syzkaller` goes with the kind `syz`")
+        return self
+
+
+class VmShape(Strict):
+    """A VM: its size, and what is added to the kernel's command line."""
+
+    cpus: int = Field(1, ge=1, le=64)
+    memory: int = Field(1024, ge=256, le=1 << 20, description="MiB")
+    append: str = Field(
+        "", max_length=1000, pattern=r"^[ -~]*$", description="kernel command line, added last"
+    )
+
+
+class Verdict(StrEnum):
+    """What a reproduce step concludes."""
+
+    SAME_CRASH = "same_crash"
+    OTHER_CRASH = "other_crash"
+    NO_CRASH = "no_crash"
+    INCONCLUSIVE = "inconclusive"
+
+
+class Outcome(StrEnum):
+    """How one instance ended."""
+
+    CRASH = "crash"
+    SURVIVED = "survived"
+    STOPPED = "stopped"
+    BOOT_FAILED = "boot_failed"
+    SSH_LOST = "ssh_lost"
+    START_FAILED = "start_failed"
+    ENDED_EARLY = "ended_early"
+    HUNG = "hung"
+    REBOOTED = "rebooted"
+
+
+class Calibration(Strict):
+    """What runs on the unpatched kernel tell about a bug; `kgym.calibration` draws from it."""
+
+    runs: int = Field(ge=1, description="N: runs that crashed, or lasted long enough to count")
+    crashed: int = Field(ge=1, description="k: those that showed the bug")
+    time: float = Field(
+        gt=0,
+        description="seconds that a run on a patched kernel has to last to count: the longest"
+        " time to a crash, or the whole time where not all runs crashed",
+    )
+    accelerator: str
+
+    @model_validator(mode="after")
+    def _counts(self) -> "Calibration":
+        if self.crashed > self.runs:
+            raise ValueError("`crashed` is more than `runs`")
+        return self
+
+
+class ReproduceSpec(Strict):
+    """Run a reproducer on N instances of a built kernel."""
+
+    kind: Literal[StepKind.REPRODUCE] = StepKind.REPRODUCE
+    build: StepRef
+    reproducer: Reproducer
+    others: list[Reproducer] = Field(
+        [],
+        max_length=8,
+        description="further programs for the same bug; instances take all of them in turn",
+    )
+    titles: list[str] = Field([], description="of the crash looked for; empty: any is the same")
+    vm: VmShape = VmShape()
+    instances: int = Field(2, ge=1, le=1000)
+    time: float = Field(120, gt=0, le=86400, description="seconds of running, each instance")
+    stop_at_first_crash: bool = Field(
+        True, description="stop when the crash looked for was seen: nothing changes that verdict"
+    )
+    baseline: StepRef | None = Field(
+        None, description="reproduce step on the unpatched kernel, for the bug's crash rate"
+    )
+    calibration: Calibration | None = Field(
+        None, description="the bug's crash rate and time, measured before; else the baseline's"
+    )
+    smoke: bool = Field(False, description="also try on one more instance whether the kernel works")
+    bundle: Literal["whole", "small", "none"] = Field(
+        "whole", description="archive to run the same by hand; `small` leaves out vmlinux"
+    )
+    dump: DumpMethod | Literal["none"] = Field(
+        "none", description="how to save the memory of instances that crash or hang"
+    )
+    capture: StepRef | None = Field(
+        None, description="the build of the capture kernel, for `kdump` (configs/kernels)"
+    )
+
+    @model_validator(mode="after")
+    def _captures_for_kdump(self) -> "ReproduceSpec":
+        if (self.dump == "kdump") != (self.capture is not None):
+            raise ValueError("`kdump` takes a `capture` kernel, other ways of dumping none")
+        return self
+
+
+class DumpFailure(StrEnum):
+    """Why there is no dump of an instance."""
+
+    NO_RESERVATION = "no_reservation"
+    """The kernel set no memory aside for the capture kernel."""
+    KEXEC_REFUSED = "kexec_refused"
+    """It did not take the capture kernel."""
+    NO_PANIC = "no_panic"
+    """It went on, or hung: nothing started the capture kernel."""
+    CAPTURE_SILENT = "capture_silent"
+    """The capture kernel did not come up in time."""
+    SSH = "ssh"
+    """The connection broke, or the guest's program that saves the memory failed."""
+    DISK = "disk"
+    QEMU = "qemu"
+    """QEMU refused, died, or took too long."""
+
+
+class InstanceDump(Strict):
+    """The dump of one instance, or why there is none."""
+
+    method: DumpMethod
+    artifact: str | None = None
+    size: int = Field(0, description="bytes of the artifact")
+    failure: DumpFailure | None = None
+    message: str = Field("", description="of the last failure")
+    attempts: int = 0
+    seconds: float = Field(0, description="from the end of the instance to the whole dump")
+
+
+class InstanceResult(Strict):
+    """One VM of a reproduce step."""
+
+    number: int
+    outcome: Outcome
+    detail: str = ""
+    boot_seconds: float | None = None
+    run_seconds: float | None = Field(None, description="how long the reproducer was running")
+    reproducer: int = Field(0, description="which: 0 is `reproducer`, then come `others`")
+    runs: int = Field(0, description="how often the reproducer was started")
+    title: str | None = Field(None, description="of its crash")
+    alt_titles: list[str] = Field([], description="other names of its crash")
+    verdict_lag: float | None = Field(
+        None, description="seconds from the crash's last console line to the verdict"
+    )
+    dump: InstanceDump | None = Field(None, description="null where none was asked for, or due")
+
+
+class ReproduceResult(Strict):
+    """The verdict and what it rests on."""
+
+    kind: Literal[StepKind.REPRODUCE] = StepKind.REPRODUCE
+    verdict: Verdict
+    reason: str
+    title: str | None
+    crashed: int = Field(description="k: completed instances that crashed")
+    completed: int = Field(description="N: instances that crashed or survived the whole time")
+    requested: int
+    unseen_chance: float | None = Field(
+        description="(1 - p)^N at the baseline's crash rate p; null without a baseline"
+    )
+    time: float | None = Field(None, description="seconds asked of each instance")
+    calibration: Calibration | None = Field(None, description="what `confidence` rests on")
+    confidence: float | None = Field(
+        None,
+        description="of `no_crash`: 1 - the chance that the bug, still there, would not have"
+        " shown, as far as so few measured runs can tell (`kgym.calibration`)",
+    )
+    accelerator: str
+    instances: list[InstanceResult]
+    findings: list[Finding] = Field([], description="what the smoke test found")
+    seconds: dict[str, float]
