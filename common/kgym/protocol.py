@@ -248,7 +248,7 @@ class Download:
     def __init__(self, artifact: Artifact, url: str, path: Path) -> None:
         self.artifact = artifact
         self.url = url
-        self.retries = Retries()
+        self.retries = Retries(connected=True)  # by whoever has just listed the artifact
         self._path = path
         self._part = path.with_name(f".{path.name}.{artifact.sha256[:16]}.part")
         self._part.touch()
