@@ -51,7 +51,7 @@ def compiled_files() -> list[str]:
 
 
 @pytest.mark.skipif(
-    "KGYM_TEST_INSTRUMENT" not in os.environ and date.today().toordinal() % 4 != 0,  # noqa: DTZ011
+    "KGYM_TEST_INSTRUMENT" not in os.environ and date.today().toordinal() % 4 != 0,
     reason="compiles hundreds of files: every fourth day, or with KGYM_TEST_INSTRUMENT",
 )
 def test_everything_in_four_folders_leaves_records_in_one_kernel_that_boots(
