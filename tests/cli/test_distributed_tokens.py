@@ -34,8 +34,8 @@ def test_the_workers_get_a_token_once_the_first_one_was_made(
 ) -> None:
     require(PostgreSQL, RabbitMQ)
     with Distributed(data) as platform:
-        token = kgym("token", "create", "me", "--scope", "admin").out.strip()
         died = [worker.pid for worker in platform.workers]
+        token = kgym("token", "create", "me", "--scope", "admin").out.strip()
         with Client(platform.url, token) as client:
             while set(died) & {worker.pid for worker in platform.workers}:
                 time.sleep(0.2)
