@@ -16,18 +16,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SYZBOT = ROOT.parent / "shared" / "data" / "syzbot_bugs"
 DEMO = "watch-queue-filter"
-A_DAY = 2
-"""Of the other shipped bugs, so many are tried a day in turn: all take a quarter of an hour."""
-APART = 3
-"""How far they are apart in the list, so that the two slow ones (hung task, leak) never meet."""
 
 
 def in_turn(today: int, wanted: str) -> set[str]:
-    """Return the bugs to try: `all`, those named with commas between them, or the day's."""
+    """Return the bugs to try: `all`, those named with commas, or the one of the day, in turn."""
     others = [name for name in bug.names() if name != DEMO]
     if wanted:
         return set(others if wanted == "all" else wanted.split(","))
-    return {others[(today + APART * number) % len(others)] for number in range(A_DAY)}
+    return {others[today % len(others)]}
 
 
 TODAY = in_turn(datetime.now(UTC).toordinal(), os.environ.get("KGYM_TEST_BUGS", ""))
