@@ -24,7 +24,7 @@ def _kinds(_: click.Context, __: click.Parameter, value: str) -> list[StepKind]:
 @click.option("--server", envvar="KGYM_SERVER", help="URL of a scheduler.")
 @click.option("--bus", envvar="KGYM_BUS", help="URL: amqp://…; without, it asks every second.")
 @click.option("--storage", envvar="KGYM_STORAGE", help="Folder that it shares with the scheduler.")
-@click.option("--kinds", default="build,check,reproduce", show_default=True, callback=_kinds)
+@click.option("--kinds", default=",".join(StepKind), show_default=True, callback=_kinds)
 @click.option("--slots", type=click.IntRange(1, 1000), default=1, show_default=True)
 @click.option("--folder", type=click.Path(path_type=Path), help="For work files; emptied first.")
 @click.option(
