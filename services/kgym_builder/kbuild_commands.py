@@ -9,12 +9,28 @@ dependency in each of the lines that follow.
 import posixpath
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 _COMMAND = re.compile(r"(?:saved)?cmd_(\S+) :=(.*)")
 _SOURCE = re.compile(r"source_(\S+) := (\S+)")
 _DEPENDENCY = re.compile(r" {2}([^ $]\S*) \\")
+_AGAIN = re.compile(r"=((?: [0-9]{1,9})+)")
+
+# Of many such files one after the other, what `Reader` takes. Of a large kernel's they hold some
+# gigabytes, nearly all of it the same headers again and again: those become numbers.
+CONDENSE = r"""
+/^    \$\(wildcard/ { next }
+/^  [^ $]/ {
+    if ($1 in number) { again = again " " number[$1]; if (++many == 500) tell() }
+    else { number[$1] = last++; print }
+    next
+}
+/^(saved)?cmd_|^source_/ { tell(); print }
+END { tell() }
+function tell() { if (many) print "=" again; again = ""; many = 0 }
+"""
+"""A program for awk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +47,8 @@ class Recipe:
 class Reader:
     """Takes the lines of many such files, one file after the other; hands on each recipe.
 
+    A line `= 4 0` names dependencies that stood in lines before, counted from 0 (`CONDENSE`).
+
     `root` is the tree's place when it was built: paths below it are made relative,
     others, of the compiler's own headers, are left out.
     """
@@ -41,17 +59,22 @@ class Reader:
     _command: str = ""
     _source: str = ""
     _dependencies: list[str] = field(default_factory=list)
+    _seen: list[str | None] = field(default_factory=list)
 
     def line(self, line: str) -> None:
         """Take one line, without its end."""
-        if match := _DEPENDENCY.fullmatch(line):
-            self._depend(match[1])
+        if match := _AGAIN.fullmatch(line):
+            known = range(len(self._seen))
+            self._depend(self._seen[n] for n in map(int, match[1].split()) if n in known)
+        elif match := _DEPENDENCY.fullmatch(line):
+            self._seen.append(self._path(match[1]))
+            self._depend(self._seen[-1:])
         elif match := _COMMAND.fullmatch(line):
             self.end()
             self._target, self._command = self._path(match[1]) or "", _unescape(match[2])
         elif match := _SOURCE.fullmatch(line):
             self._source = self._path(match[2]) or ""
-            self._depend(match[2])
+            self._depend([self._source])
 
     def end(self) -> None:
         """Hand on the last recipe."""
@@ -61,9 +84,8 @@ class Reader:
         self._target = self._source = ""
         self._dependencies.clear()
 
-    def _depend(self, path: str) -> None:
-        if relative := self._path(path):
-            self._dependencies.append(relative)
+    def _depend(self, paths: Iterable[str | None]) -> None:
+        self._dependencies.extend(path for path in paths if path)
 
     def _path(self, path: str) -> str | None:
         relative = posixpath.normpath(path.removeprefix(f"{self.root}/"))

@@ -14,12 +14,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from kgym_builder.kbuild_commands import Reader, Recipe
+from kgym.errors import UserError
+from kgym_builder.kbuild_commands import CONDENSE, Reader, Recipe
 from kgym_builder.tree import PLACE, Tree
 
 READ_SECONDS = 600.0
-# Two of three lines name config symbols, which a check has no use for.
-_READ = "find . -name '.*.cmd' -type f -print0 | sort -z | xargs -0r sed '/^    \\$(wildcard/d'"
+MOST_OUTPUT = 1 << 30
+"""Bytes that are read of `.cmd` files, condensed; of 5,000 objects it is 50 MB."""
+MOST_PATHS = 1_000_000
+"""Files that the index takes; a kernel's tree has 80,000."""
+_READ = "find . -name '.*.cmd' -type f -print0 | sort -z | xargs -0r awk 1 | awk \"$1\""
 _TABLES = """
 CREATE TABLE objects (number INTEGER PRIMARY KEY, path TEXT UNIQUE, source TEXT, command TEXT);
 CREATE TABLE files (path TEXT PRIMARY KEY, objects BLOB, made INTEGER) WITHOUT ROWID;
@@ -72,8 +76,9 @@ async def build(tree: Tree, path: Path) -> None:
     recipes = Recipes()
     reader = Reader(PLACE, recipes.add)
     await tree.run(
-        ["sh", "-c", _READ],
+        ["sh", "-c", _READ, "sh", CONDENSE],
         timeout=READ_SECONDS,
+        most_output=MOST_OUTPUT,
         on_line=lambda line: reader.line(line.decode(errors="replace")),
     )
     reader.end()
@@ -104,6 +109,9 @@ class Recipes:
         self._objects.append(Object(recipe.target, recipe.source, recipe.command))
         for path in recipe.dependencies:
             self._files[path].append(number)
+        if len(self._files) > MOST_PATHS:
+            message = f"its `.cmd` files name more than {MOST_PATHS:,} files"
+            raise UserError("too_many_files", message)
         if source.suffix == ".S":
             self._made.update(recipe.dependencies)
 

@@ -9,6 +9,7 @@ import io
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kgym import proc
@@ -101,9 +102,14 @@ class Tree:
         check: bool = True,
         env: Mapping[str, str] | None = None,
         out: Path | None = None,
+        most_output: int | None = None,
     ) -> proc.Completed:
-        """Run a program in the tree; it may write to the folder `out`, at /out."""
-        return await self._sandbox(out).run(
+        """Run a program in the tree; it may write to the folder `out`, at /out.
+
+        `most_output` is for one that prints more than the limits allow, and whose `on_line`
+        keeps little of it.
+        """
+        return await self._sandbox(out, most_output).run(
             argv, cwd=PLACE, timeout=timeout, stdin=stdin, on_line=on_line, check=check, env=env
         )
 
@@ -123,9 +129,12 @@ class Tree:
         remove(self.overlay.folder / "work")
         remove(self._exchange)
 
-    def _sandbox(self, out: Path | None = None) -> Sandbox:
+    def _sandbox(self, out: Path | None = None, most_output: int | None = None) -> Sandbox:
         writable = {} if out is None else {"/out": out}
-        return Sandbox(overlays={PLACE: self.overlay}, writable=writable, limits=self._limits)
+        limits = self._limits
+        if most_output is not None:
+            limits = replace(limits or Limits.of_host(), output=most_output)
+        return Sandbox(overlays={PLACE: self.overlay}, writable=writable, limits=limits)
 
 
 def behind_link(path: str) -> UserError:

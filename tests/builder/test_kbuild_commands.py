@@ -1,11 +1,20 @@
 """What kbuild wrote down, read back."""
 
 import shlex
+import subprocess
+from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kgym_builder.kbuild_commands import Reader, Recipe, compile_words, depfile, depfile_paths
+from kgym_builder.kbuild_commands import (
+    CONDENSE,
+    Reader,
+    Recipe,
+    compile_words,
+    depfile,
+    depfile_paths,
+)
 
 KERNEL = r"""
 cmd_kernel/fork.o := gcc -Wp,-MMD,kernel/.fork.o.d -DKBUILD_MODNAME='"fork"' -D'COST=$$(pound)' -c -o kernel/fork.o kernel/fork.c   ; ./tools/objtool/objtool --uaccess   kernel/fork.o
@@ -48,6 +57,44 @@ def test_a_recipe_has_command_source_and_the_files_of_the_tree() -> None:
         "include/linux/slab.h",
     )
     assert (archive.target, archive.source, archive.dependencies) == ("kernel/built-in.a", "", ())
+
+
+def condensed(text: str) -> str:
+    done = subprocess.run(
+        ["awk", CONDENSE], input=text.encode(), capture_output=True, check=True, timeout=20
+    )
+    return done.stdout.decode()
+
+
+def cmd_file(number: int, headers: list[int]) -> str:
+    depends = "".join(f"  include/{header}.h \\\n" for header in headers)
+    return (
+        f"cmd_{number}.o := gcc -c -o {number}.o {number}.c\n\nsource_{number}.o := {number}.c\n\n"
+        f"deps_{number}.o := \\\n    $(wildcard include/config/X) \\\n{depends}\n"
+        f"{number}.o: $(deps_{number}.o)\n\n$(deps_{number}.o):\n"
+    )
+
+
+@settings(max_examples=25)
+@given(st.lists(st.lists(st.integers(0, 30), max_size=40), max_size=8))
+def test_condensed_they_say_the_same(files: list[list[int]]) -> None:
+    text = KERNEL + "".join(cmd_file(number, headers) for number, headers in enumerate(files))
+    plain, short = read(text), read(condensed(text))
+    assert [replace(one, dependencies=()) for one in short] == [
+        replace(one, dependencies=()) for one in plain
+    ]
+    assert [set(one.dependencies) for one in short] == [set(one.dependencies) for one in plain]
+
+
+def test_what_many_read_is_named_once() -> None:
+    text = condensed("".join(cmd_file(number, list(range(1200))) for number in range(20)))
+    assert (text.count("include/7.h"), text.count("wildcard")) == (1, 0)
+    assert [len(one.dependencies) for one in read(text)] == [1201] * 20
+
+
+def test_a_number_that_nothing_had_is_passed_over() -> None:
+    (recipe,) = read("cmd_a.o := gcc\n  a.h \\\n= 7 0 999999999\n=\n= x\n")
+    assert recipe.dependencies == ("a.h",)
 
 
 def test_what_follows_the_compiler_is_left_out() -> None:
