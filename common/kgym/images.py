@@ -33,6 +33,8 @@ PLACE = "/mnt/image"
 KEPT = 4
 """Images that stay mounted while nobody uses them; each holds some MB and the pages last read."""
 START_SECONDS = 20.0
+REFUSED_SECONDS = 600.0
+"""How long a way that failed is passed over: it may have been the image, or the moment."""
 
 Way = Literal["mount", "squashfuse"]
 WAYS: tuple[Way, ...] = ("mount", "squashfuse")
@@ -104,9 +106,13 @@ class _Keeper:
 class Images:
     """The images that this process has mounted, in one of the `ways`, the first that works."""
 
-    def __init__(self, ways: Sequence[Way] = WAYS) -> None:
-        self.refused: dict[Way, str] = {}
-        """Why a way was given up."""
+    def __init__(
+        self, ways: Sequence[Way] = WAYS, refused_seconds: float = REFUSED_SECONDS
+    ) -> None:
+        self._refused: dict[Way, str] = {}
+        """Why a way was given up, for now."""
+        self._refused_seconds = refused_seconds
+        self._refused_until = 0.0
         self._ways = ways
         self._keepers: dict[tuple[int, ...], _Keeper] = {}
         self._end = weakref.finalize(self, _end_all, self._keepers)
@@ -114,7 +120,7 @@ class Images:
     @property
     def refusal(self) -> str:
         """Why nothing can be mounted, in words."""
-        return "; ".join(f"{way}: {why}" for way, why in self.refused.items())
+        return "; ".join(f"{way}: {why}" for way, why in self._refused.items())
 
     def close(self) -> None:
         """Unmount all."""
@@ -149,13 +155,16 @@ class Images:
                 keeper.end_unused()
 
     def _start(self, image: Path) -> _Keeper | None:
+        if time.monotonic() >= self._refused_until:
+            self._refused.clear()
         for way in self._ways:
-            if way in self.refused:
+            if way in self._refused:
                 continue
             started = _start(way, image)
             if isinstance(started, _Keeper):
                 return started
-            self.refused[way] = started
+            self._refused[way] = started
+            self._refused_until = time.monotonic() + self._refused_seconds
         return None
 
     def _end_idle(self, kept: int) -> None:

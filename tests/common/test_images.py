@@ -144,6 +144,18 @@ async def test_a_file_that_is_no_image_is_refused_with_the_reason(way: Way, tmp_
     assert way in images.refusal
 
 
+@pytest.mark.parametrize(("seconds", "mounts"), [(0, True), (600, False)])
+async def test_a_way_that_failed_is_tried_again_later(
+    way: Way, tmp_path: Path, seconds: float, mounts: bool
+) -> None:
+    (tmp_path / "image").write_text("no image")
+    images = Images((way,), refused_seconds=seconds)
+    with ExitStack() as held:
+        assert images.mount(tmp_path / "image", held) is None
+        assert (images.mount(packed(tmp_path / "good"), held) is not None) is mounts
+    images.close()
+
+
 KEEPING = """
 import sys, time
 from contextlib import ExitStack
