@@ -24,6 +24,7 @@ from kgym.steps import StepKind
 from kgym_cli.address import Running, announce, take
 from kgym_cli.servers import LOOPBACK, PostgreSQL, Program, RabbitMQ, free_port
 from kgym_scheduler.database import Database, upgrade
+from kgym_scheduler.server import listen
 from kgym_scheduler.tokens import Scope, Tokens
 
 START_SECONDS = 60.0
@@ -115,6 +116,7 @@ class Distributed:
         }
         scheduler_env = {**self.worker_env, "KGYM_DATABASE": self.database.url}
         ports = [port or free_port(host), *(free_port(host) for _ in range(1, schedulers))]
+        self._ports = ports
         self.urls = [f"http://{host}:{port}" for port in ports]
         self.schedulers = [
             self._program(
@@ -182,6 +184,8 @@ class Distributed:
                 self._lock.close()
 
     def _start(self) -> None:
+        for port in self._ports:  # a scheduler that cannot listen would be started for ever
+            listen(self.host, port).close()
         for server in (self.database, self.broker):
             server.spawn()
         for server in (self.database, self.broker):
@@ -259,12 +263,9 @@ async def _tokens(url: str) -> AsyncIterator[Tokens]:
 
 def _await_scheduler(program: Program, url: str) -> None:
     limit = time.monotonic() + START_SECONDS
-    while True:
+    while program.pid is not None and time.monotonic() < limit:
         with contextlib.suppress(httpx.HTTPError):
             if httpx.get(f"{url}/v1/healthz", timeout=5, trust_env=False).is_success:
                 return
-        if program.pid is None or time.monotonic() > limit:
-            raise InfrastructureError(
-                "scheduler_failed", f"{program.name} did not start: {program.tail()}"
-            )
         time.sleep(_POLL_SECONDS)
+    raise InfrastructureError("scheduler_failed", f"{program.name} did not start: {program.tail()}")

@@ -44,7 +44,7 @@ async def serve(app: FastAPI, host: str = LOOPBACK, port: int = 0) -> AsyncItera
     Raises UserError `port_in_use` or `cannot_listen`, and `token_needed` for any address
     but loopback where there is no token. Signals are the caller's business.
     """
-    listener = _listen(host, port)
+    listener = listen(host, port)
     try:
         await _guard(listener, app.state.tokens)
     except BaseException:
@@ -99,7 +99,8 @@ async def _guard(listener: socket.socket, tokens: Tokens) -> None:
         )
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket bound to the address; raise UserError `port_in_use` or `cannot_listen`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio sets TCP_NODELAY: an answer's body does not wait for
     # the acknowledgement of its head, which takes 40 ms.

@@ -122,6 +122,19 @@ def test_another_platform_on_the_same_folder_is_refused(up: Up) -> None:
     assert up.url.encode() in done.stderr
 
 
+def test_a_port_in_use_is_named_and_nothing_is_started(up: Up, tmp_path: Path) -> None:
+    port = up.url.rpartition(":")[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "kgym_cli", "up", "--distributed", "--port", port],
+        env={**os.environ, "KGYM_DATA": str(tmp_path / "other")},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, f"port {port}".encode() in done.stderr) == (2, True)
+    assert not list(tmp_path.glob("other/log/*"))
+
+
 def test_sigterm_gives_back_what_runs_and_leaves_no_process(up: Up, fake_build: BuildSpec) -> None:
     with up.client() as client:
         client.submit(sleeping(fake_build, 86_414))
