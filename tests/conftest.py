@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from kgym.assignment import Assignment, Input
+from kgym.attempt import StepRun
 from kgym.steps import BuildSpec, KernelConfig, StepSpec, TarballSource
 from kgym.storage import LocalStorage
-from kgym.worker import Assignment, Input, StepRun
 
 ROOT = Path(__file__).resolve().parents[1]
 pytest_plugins = ["tests.servers"]

@@ -15,11 +15,11 @@ import httpx
 from pydantic import Field
 
 from kgym import protocol
+from kgym.assignment import Claim, Claimed, Ending
 from kgym.errors import InfrastructureError
 from kgym.jobs import Progress
 from kgym.protocol import Refused
 from kgym.steps import Strict
-from kgym.worker import Claim, Claimed, Ending
 
 CALLS = 100
 """Calls in one request."""

@@ -1,198 +1,31 @@
-"""The worker's loop: hear a bell, claim steps, run their handlers, report.
-
-The scheduler is reached through `Dispatch`; every report carries the lease of
-the attempt, and a refused one ends the attempt (design, invariants 1 to 3).
-"""
+"""The worker's loop: hear a bell, claim steps, start their attempts."""
 
 import asyncio
 import contextlib
-import errno
 import os
 import socket
-import traceback
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import structlog
-from pydantic import Field
 
 from kgym import logs, sandbox
+from kgym.assignment import BEAT_SECONDS, Assignment, Claim, Claimed, Dispatch, WorkerInfo
+from kgym.attempt import RELEASE_SECONDS, Handler, StepRun, attempt
 from kgym.bus import Bus, Delivery
 from kgym.capabilities import Capabilities
-from kgym.errors import InfrastructureError, KgymError, UserError
-from kgym.jobs import Artifact, Progress
-from kgym.states import retry_delay
-from kgym.steps import Failure, StepKind, StepResult, StepSpec, Strict
+from kgym.errors import InfrastructureError
+from kgym.steps import StepKind
 from kgym.storage import Storage
 
-LEASE_SECONDS = 60.0
-HEARTBEAT_SECONDS = 1.5
-"""How often a quiet attempt says that it lives, and asks whether it still may."""
-REPORT_SECONDS = 0.25
-BEAT_SECONDS = 5.0
-"""How often a worker that takes nothing says that it lives."""
 IDLE_SECONDS = 1.0
 """How often a worker with a free slot asks for steps without having heard a bell."""
 DEAF_SECONDS = 0.25
 """How long a worker may be without a free slot before it leaves the bells to others."""
-DELIVER_SECONDS = 5.0
-"""The longest pause between two tries to deliver a result."""
-RELEASE_SECONDS = 5.0
-"""How long a worker that stops tries to give a step back; the lease's end does it too."""
 
 _log = structlog.get_logger()
-
-
-class Input(Strict):
-    """A finished step that this one builds on."""
-
-    result: StepResult
-    artifacts: list[Artifact]
-
-    def artifact(self, name: str) -> Artifact:
-        """Return the artifact of this name; raise InfrastructureError if the step left none."""
-        for artifact in self.artifacts:
-            if artifact.name == name:
-                return artifact
-        raise InfrastructureError("artifact_missing", f"the step before left no `{name}`")
-
-
-class Assignment(Strict):
-    """A claimed step: what to do, under which lease."""
-
-    step_id: int
-    job_id: int
-    number: int
-    attempt: int
-    lease: uuid.UUID
-    spec: StepSpec
-    inputs: dict[str, Input]
-
-
-class Ending(Strict):
-    """How an attempt ended: with a result, or with a failure."""
-
-    result: StepResult | None = None
-    failure: Failure | None = None
-    artifacts: list[Artifact] = []
-
-
-class WorkerInfo(Strict):
-    """What a worker says of itself."""
-
-    id: str = Field(min_length=1, max_length=200, pattern=r"^[\w.:+-]+$")
-    kinds: list[StepKind] = Field(min_length=1)
-    slots: int = Field(ge=1, le=1000)
-    capabilities: Capabilities | None = Field(None, description="null: tries everything")
-
-
-class Claim(Strict):
-    """A worker's wish for steps; `want` 0 only says that it lives."""
-
-    id: uuid.UUID = Field(description="the same when the claim is repeated, as its answer was lost")
-    worker: WorkerInfo
-    want: int = Field(ge=0, le=1000)
-    again: bool = False
-    woken: bool = Field(False, description="whether a bell led to it")
-
-
-class Claimed(Strict):
-    """What a claim got."""
-
-    assignments: list[Assignment] = []
-    more: list[StepKind] = Field([], description="kinds of which more waits that it could do")
-    draining: bool = Field(False, description="whether the worker shall take no more")
-
-
-class Dispatch(Protocol):
-    """The scheduler as a worker sees it. Each call is idempotent.
-
-    Raises InfrastructureError where the scheduler cannot be reached: repeat the call.
-    """
-
-    async def claim(self, claim: Claim) -> Claimed:
-        """Lease at most `want` queued steps to the worker: the fairest ones that it can do."""
-        ...
-
-    async def report(self, lease: uuid.UUID, log: str, progress: Progress | None) -> bool:
-        """Extend the lease and pass on what is new; False if the lease is stale."""
-        ...
-
-    async def finish(self, lease: uuid.UUID, ending: Ending) -> bool:
-        """End the attempt; False if the lease is stale."""
-        ...
-
-    async def release(self, lease: uuid.UUID) -> bool:
-        """Give the step back unfinished; the attempt does not count."""
-        ...
-
-    async def hold(self, lease: uuid.UUID, name: str) -> bool:
-        """Let the attempt hold a name until it ends; False if another's holds it, or it is stale.
-
-        Who holds it already holds it still.
-        """
-        ...
-
-    async def leave(self, worker: str) -> None:
-        """Say that the worker has ended."""
-        ...
-
-
-@dataclass(slots=True)
-class StepRun:
-    """One attempt as its handler sees it."""
-
-    assignment: Assignment
-    folder: Path
-    storage: Storage
-    dispatch: Dispatch | None = None
-    artifacts: list[Artifact] = field(default_factory=list)
-    _unsent: list[str] = field(default_factory=list)
-    _progress: Progress | None = None
-
-    def log(self, text: str) -> None:
-        """Add a line to the step's log."""
-        self._unsent.append(text.rstrip("\n") + "\n")
-        with (self.folder / "step.log").open("a") as file:
-            file.write(self._unsent[-1])
-
-    def progress(
-        self, stage: str, done: float = 0, total: float | None = None, unit: str = ""
-    ) -> None:
-        """Say how far the step is; the latest word counts."""
-        self._progress = Progress(stage=stage, done=done, total=total, unit=unit)
-
-    async def keep(self, path: Path, name: str | None = None, *, move: bool = False) -> None:
-        """Store the file as an artifact of the step; with `move`, it may be gone afterwards."""
-        key = self.key(name or path.name)
-        self.artifacts.append(await self.storage.put(key, path, move=move))
-
-    def key(self, name: str) -> str:
-        """Return where an artifact of the step is stored."""
-        return f"steps/{self.assignment.step_id}/{self.assignment.lease.hex}/{name}"
-
-    async def hold(self, name: str) -> bool:
-        """Hold a name until the attempt ends; False while another attempt holds it."""
-        return self.dispatch is None or await self.dispatch.hold(self.assignment.lease, name)
-
-    def take_news(self) -> tuple[str, Progress | None]:
-        """Return log and progress since the last call."""
-        news = "".join(self._unsent), self._progress
-        self._unsent.clear()
-        self._progress = None
-        return news
-
-    def return_news(self, log: str, progress: Progress | None) -> None:
-        """Take back news that could not be delivered; newer progress stands."""
-        self._unsent.insert(0, log)
-        self._progress = self._progress or progress
-
-
-Handler = Callable[[StepRun], Awaitable[StepResult]]
 
 
 class Worker:
@@ -351,122 +184,6 @@ class Worker:
                 await self._dispatch.leave(self.info.id)
         await asyncio.to_thread(sandbox.remove, self._folder)
 
-    async def _attempt(self, assignment: Assignment) -> None:
-        folder = self._folder / assignment.lease.hex
-        run = StepRun(assignment, folder, self._storage, self._dispatch)
-        run.folder.mkdir()
-        _log.info("attempt begins", kind=assignment.spec.kind)
-        work = asyncio.create_task(self._work(run))
-        beat = asyncio.create_task(self._beat(run))
-        try:
-            await asyncio.wait({work, beat}, return_when=asyncio.FIRST_COMPLETED)
-            if work.done() and not work.cancelled():
-                # First the room, then the word: it may have been this folder that filled the disk.
-                await _remove(run.folder)
-                await self._last_word(run, work.result())
-        except asyncio.CancelledError:
-            # Aborted, or this worker stops: the scheduler listens only if the lease still holds.
-            await _stop(work, beat)
-            with contextlib.suppress(KgymError, TimeoutError):
-                async with asyncio.timeout(RELEASE_SECONDS):
-                    if work.cancelled():
-                        await self._dispatch.release(assignment.lease)
-                    else:
-                        await self._dispatch.finish(assignment.lease, work.result())
-            raise
-        finally:
-            await _stop(work, beat)
-            await _remove(run.folder)
-
-    async def _work(self, run: StepRun) -> Ending:
-        spec = run.assignment.spec
-        result, failure = None, None
-        try:
-            result = await self._handlers[spec.kind](run)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the step has to end with it
-            failure = _failure(error)
-            if failure.reason == "internal_error":
-                run.log(traceback.format_exc())
-            run.log(f"failed: {failure.message}")
-        if (run.folder / "step.log").exists():
-            with contextlib.suppress(InfrastructureError):  # a full disk must not hide the ending
-                await run.keep(run.folder / "step.log")
-        return Ending(result=result, failure=failure, artifacts=run.artifacts)
-
-    async def _beat(self, run: StepRun) -> None:
-        """Report until the lease is stale; a quiet step still says that it lives."""
-        quiet = 0.0
-        while True:
-            await asyncio.sleep(REPORT_SECONDS)
-            quiet += REPORT_SECONDS
-            log, progress = run.take_news()
-            if log or progress or quiet >= HEARTBEAT_SECONDS:
-                quiet = 0.0
-                try:
-                    if not await self._dispatch.report(run.assignment.lease, log, progress):
-                        return
-                except InfrastructureError as error:
-                    _log.warning("report not delivered, trying again", error=str(error))
-                    run.return_news(log, progress)
-                except UserError as error:  # this report will never be taken, the next may
-                    _log.warning("report refused", error=str(error))
-
-    async def _last_word(self, run: StepRun, ending: Ending) -> None:
-        """Deliver the result, however long the scheduler is away."""
-        attempt = 0
-        while True:
-            log, progress = run.take_news()
-            try:
-                if log:
-                    await self._dispatch.report(run.assignment.lease, log, None)
-                log = ""
-                taken = await self._dispatch.finish(run.assignment.lease, ending)
-                failure = ending.failure and ending.failure.reason
-                _log.info("attempt ended", failure=failure, taken=taken)
-            except InfrastructureError as error:
-                attempt += 1
-                run.return_news(log, progress)
-                _log.warning("result not delivered, trying again", error=str(error))
-                await asyncio.sleep(min(DELIVER_SECONDS, retry_delay(attempt)))
-            except UserError as error:  # it will never be taken as it is
-                ending = Ending(failure=_refused(error))
-            else:
-                return
-
-
-async def _remove(folder: Path) -> None:
-    """Remove an attempt's folder; a program is started for it only where something is in it."""
-    try:
-        folder.rmdir()  # noqa: ASYNC240 - a moment; a thread would take longer to wake
-    except FileNotFoundError:
-        return
-    except OSError:
-        await asyncio.to_thread(sandbox.remove, folder)
-
-
-async def _stop(*tasks: "asyncio.Task[Ending] | asyncio.Task[None]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _refused(error: UserError) -> Failure:
-    return Failure(
-        cause="infrastructure",
-        reason="result_refused",
-        message=f"the scheduler refused the result: {error.message}",
-    )
-
-
-def _failure(error: Exception) -> Failure:
-    if isinstance(error, KgymError):
-        return Failure(
-            cause=error.cause, reason=error.reason, message=error.message, details=error.details
-        )
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Failure(
-            cause="infrastructure",
-            reason="disk_full",
-            message=f"the disk is full: {error}; free some space, then restart the job",
-        )
-    return Failure(cause="infrastructure", reason="internal_error", message=repr(error))
+    def _attempt(self, one: Assignment) -> Coroutine[None, None, None]:
+        run = StepRun(one, self._folder / one.lease.hex, self._storage, self._dispatch)
+        return attempt(run, self._handlers[one.spec.kind], self._dispatch)

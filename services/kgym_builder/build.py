@@ -8,13 +8,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from kgym import diagnostics, instrument
+from kgym.attempt import StepRun
 from kgym.bug import CONFIGS
 from kgym.dumping import SYMBOLS, dumpable, with_symbols
 from kgym.errors import InfrastructureError, UserError
 from kgym.instrument import Untraced
 from kgym.patch import Change
 from kgym.steps import BuildResult, BuildSpec, InstrumentedFile
-from kgym.worker import StepRun
 from kgym_builder import entries, memo, records, shortcut
 from kgym_builder.entries import Entry, Identified
 from kgym_builder.kbuild import UNREADABLE, Kbuild, Output

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from kgym import patch as patching
 from kgym import sandbox
+from kgym.attempt import StepRun
 from kgym.errors import UserError
 from kgym.steps import (
     CheckResult,
@@ -24,7 +25,6 @@ from kgym.steps import (
     PatchCheck,
     PatchOutcome,
 )
-from kgym.worker import StepRun
 from kgym_builder import checkplan, entries, functions, judgement, memo
 from kgym_builder.added import Lines, added
 from kgym_builder.checkplan import FileChange, Plan, Way

@@ -17,11 +17,11 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from kgym.attempt import StepRun
 from kgym.errors import InfrastructureError
 from kgym.quota import Limits
 from kgym.sandbox import Layer
 from kgym.steps import DroppedSymbol, Sha256, Strict
-from kgym.worker import StepRun
 from kgym_builder.kbuild import Toolchain
 from kgym_builder.tree import Tree
 

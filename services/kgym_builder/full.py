@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kgym import proc
+from kgym.attempt import StepRun
 from kgym.patch import Change
 from kgym.sandbox import NOBODY, prepare
-from kgym.worker import StepRun
 from kgym_builder import entries, objectindex
 from kgym_builder.entries import About, Identified
 from kgym_builder.kbuild import Kbuild, Output, Toolchain

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from kgym import diagnostics, sandbox
 from kgym import patch as patching
+from kgym.attempt import StepRun
 from kgym.cache import FolderCache
 from kgym.errors import UserError
 from kgym.steps import Diagnostic, Patch, Strict
-from kgym.worker import StepRun
 from kgym_builder import checkplan, judgement, memo, objectindex, patches
 from kgym_builder.checkplan import FileChange
 from kgym_builder.compilation import Job, Work, compiled

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kgym import diagnostics, proc
+from kgym.attempt import StepRun
 from kgym.errors import InfrastructureError, UserError
 from kgym.patch import Change
 from kgym.steps import DroppedSymbol, KernelConfig
-from kgym.worker import StepRun
 from kgym_builder import kconfig
 from kgym_builder.tree import Tree
 

@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from kgym.attempt import StepRun
 from kgym.errors import InfrastructureError
 from kgym.jobs import Artifact
 from kgym.steps import Strict
-from kgym.worker import StepRun
 
 R = TypeVar("R", bound=BaseModel)
 

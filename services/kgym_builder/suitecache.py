@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 
 from kgym import sandbox
+from kgym.attempt import StepRun
 from kgym.cache import FolderCache
 from kgym.images import WAYS, Images, Mounted, Way
 from kgym.patch import Change
 from kgym.quota import Limits
 from kgym.sandbox import Layer, Sandbox, prepare
 from kgym.steps import Kernel
-from kgym.worker import StepRun
 from kgym_builder import backports, entries, memo, patches
 from kgym_builder.entries import Entry, Identified
 from kgym_builder.full import FullBuild

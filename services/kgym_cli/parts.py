@@ -11,13 +11,13 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from kgym import logs
+from kgym.attempt import Handler
 from kgym.bug import CONFIGS
 from kgym.bus import Bus, InProcessBus
 from kgym.errors import UserError
 from kgym.rabbit import RabbitBus
 from kgym.steps import StepKind
 from kgym.storage import LocalStorage, Storage
-from kgym.worker import Handler
 from kgym_builder.build import Builder
 from kgym_builder.check import Checker
 from kgym_builder.suitecache import SuiteCache

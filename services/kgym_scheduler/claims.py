@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import Integer, Row, Select, bindparam, select, text, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from kgym.assignment import Assignment, Claim, Claimed, Input
 from kgym.steps import Failure, StepKind, StepSpec
-from kgym.worker import Assignment, Claim, Claimed, Input
 from kgym_scheduler import lanes, references, rules, turns, views
 from kgym_scheduler.change import Changed, Changes, Step
 from kgym_scheduler.tables import QUEUED, attempts, steps

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import structlog
 
+from kgym.assignment import Claim, Claimed, Ending
 from kgym.bus import Bus
 from kgym.capabilities import Capabilities, needs
 from kgym.errors import InfrastructureError, KgymError
@@ -31,7 +32,6 @@ from kgym.jobs import (
 from kgym.states import State
 from kgym.steps import StepKind
 from kgym.storage import Storage
-from kgym.worker import Claim, Claimed, Ending
 from kgym_scheduler import fleet
 from kgym_scheduler.change import Changed, Ended
 from kgym_scheduler.database import Database

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.worker import Ending
+from kgym.assignment import Ending
 from kgym_scheduler import rules
 from kgym_scheduler.change import Changed, Changes, JobChange, Step
 from kgym_scheduler.tables import attempts, steps

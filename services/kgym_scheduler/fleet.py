@@ -8,11 +8,11 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from kgym.assignment import BEAT_SECONDS, WorkerInfo
 from kgym.capabilities import NO_SYZKALLER, Capabilities, Needs, lacking, needs
 from kgym.errors import UserError
 from kgym.jobs import WorkerState
 from kgym.steps import StepSpec
-from kgym.worker import BEAT_SECONDS, WorkerInfo
 from kgym_scheduler.lanes import Lane
 from kgym_scheduler.tables import workers
 

@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import Row, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from kgym.assignment import Input
 from kgym.errors import UserError
 from kgym.states import State
 from kgym.steps import Failure, MinimizeSpec, ReproduceSpec, StepKind, StepRef, StepSpec
-from kgym.worker import Input
 from kgym_scheduler import views
 from kgym_scheduler.tables import steps
 

@@ -2,9 +2,9 @@
 
 from datetime import datetime
 
+from kgym.assignment import Ending
 from kgym.states import Event, State, retry_delay, sources
 from kgym.steps import BuildResult, Failure
-from kgym.worker import Ending
 from kgym_scheduler import views
 from kgym_scheduler.change import JobChange, Step
 from kgym_scheduler.refusals import Conflict, no_step

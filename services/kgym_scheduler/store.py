@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from kgym.assignment import BEAT_SECONDS, LEASE_SECONDS, Claim, Claimed, Ending, WorkerInfo
 from kgym.jobs import (
     Artifact,
     JobEvent,
@@ -28,7 +29,6 @@ from kgym.jobs import (
 )
 from kgym.states import State
 from kgym.steps import StepKind
-from kgym.worker import BEAT_SECONDS, LEASE_SECONDS, Claim, Claimed, Ending, WorkerInfo
 from kgym_scheduler import (
     claims,
     endings,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from kgym import proc
 from kgym import report as reports
+from kgym.attempt import StepRun
 from kgym.errors import UserError
 from kgym.jobs import Artifact
 from kgym.steps import MinimizeResult, MinimizeSpec
-from kgym.worker import StepRun
 from kgym_tracer.request import MINIMAL, Minimize
 from kgym_tracer.session import look_into, minimal_trace
 

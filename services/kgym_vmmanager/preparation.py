@@ -5,10 +5,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from kgym.assignment import Input
+from kgym.attempt import StepRun
 from kgym.errors import InfrastructureError, KgymError
 from kgym.instrument import buffer_size
 from kgym.steps import BuildResult, ReproduceSpec
-from kgym.worker import Input, StepRun
 from kgym_vmmanager import bundle, kdump
 from kgym_vmmanager.accelerator import Accelerator, Probed, best_accelerator
 from kgym_vmmanager.dump import Method

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kgym import calibration
+from kgym.attempt import StepRun
 from kgym.errors import InfrastructureError, KgymError
 from kgym.steps import (
     Calibration,
@@ -22,7 +23,6 @@ from kgym.steps import (
     Verdict,
 )
 from kgym.verdict import Judgement, judge, unseen_chance
-from kgym.worker import StepRun
 from kgym_vmmanager import smoke
 from kgym_vmmanager.accelerator import Accelerator, Probed
 from kgym_vmmanager.budget import Budget

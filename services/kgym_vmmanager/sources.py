@@ -3,10 +3,10 @@
 import asyncio
 from pathlib import Path
 
+from kgym.attempt import StepRun
 from kgym.errors import KgymError
 from kgym.report import CrashReport
 from kgym.symbolize import symbolize
-from kgym.worker import StepRun
 
 
 class Sources:

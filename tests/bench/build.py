@@ -26,7 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+from tests.alone import alone
+
 from kgym import bug, logs
+from kgym.assignment import Assignment
+from kgym.attempt import StepRun
 from kgym.bug import CONFIGS
 from kgym.client import Client
 from kgym.jobs import JobRequest
@@ -34,7 +38,6 @@ from kgym.patch import Change
 from kgym.sandbox import remove
 from kgym.steps import BuildResult, BuildSpec
 from kgym.storage import LocalStorage
-from kgym.worker import Assignment, StepRun
 from kgym_builder import kbuild
 from kgym_builder.entries import IMAGE, Entry
 from kgym_builder.kbuild import Output
@@ -42,7 +45,6 @@ from kgym_builder.sources import Sources
 from kgym_builder.suitecache import SuiteCache
 from kgym_builder.tree import Tree
 from kgym_cli.connect import data_folder
-from kgym_cli.platform import Platform
 
 BUG = "watch-queue-filter"
 BIG = Path(__file__).with_name("big.config")
@@ -211,7 +213,7 @@ def main() -> None:
     work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))
     found: dict[str, dict[str, float]] = {}
     try:
-        with Platform(data_folder()) as platform, Client(platform.url) as client:
+        with alone(data_folder()) as client:
             for name in options.configs:
                 (work / name).mkdir()
                 found[name] = measure(

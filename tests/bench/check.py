@@ -21,20 +21,22 @@ from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 
+from tests.alone import alone
+
 from kgym import bug, logs
+from kgym.assignment import Assignment
+from kgym.attempt import StepRun
 from kgym.bug import CONFIGS
 from kgym.client import Client
 from kgym.jobs import JobRequest
 from kgym.sandbox import remove
 from kgym.steps import CheckResult, CheckSpec, Patch
 from kgym.storage import LocalStorage
-from kgym.worker import Assignment, StepRun
 from kgym_builder.kbuild import Output
 from kgym_builder.kbuild_commands import compile_words
 from kgym_builder.objectindex import Index
 from kgym_builder.suitecache import Entry, SuiteCache
 from kgym_cli.connect import data_folder
-from kgym_cli.platform import Platform
 
 BUG = "watch-queue-filter"
 MOST_OVER = 1.0
@@ -156,7 +158,7 @@ def main() -> None:
     data_folder().mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))
     try:
-        with Platform(data_folder()) as platform, Client(platform.url) as client:
+        with alone(data_folder()) as client:
             results = measured(client, work, options.rounds)
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -25,6 +25,7 @@ from typing import IO, Self
 import asyncpg  # type: ignore[import-untyped]
 import httpx
 
+from kgym.attempt import StepRun
 from kgym.client import AsyncClient
 from kgym.dispatch import HttpDispatch
 from kgym.jobs import JobFilter, JobRequest
@@ -32,7 +33,7 @@ from kgym.rabbit import RabbitBus
 from kgym.states import State
 from kgym.steps import BuildResult, BuildSpec, GitSource, KernelConfig, StepKind
 from kgym.storage import LocalStorage
-from kgym.worker import StepRun, Worker
+from kgym.worker import Worker
 from kgym_cli.parts import run
 from kgym_cli.servers import PostgreSQL, RabbitMQ, free_port
 

@@ -15,12 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.alone import alone
+
 from kgym import bug
 from kgym.client import Client
 from kgym.jobs import JobRequest
 from kgym.steps import Reproducer, ReproduceSpec, StepRef
 from kgym_cli.connect import data_folder
-from kgym_cli.platform import Platform
 from kgym_vmmanager import cpio
 from kgym_vmmanager.accelerator import best_accelerator
 from kgym_vmmanager.qemu import FOLDER, qemu_arguments
@@ -107,7 +108,7 @@ def main() -> None:
     options = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))
     try:
-        with Platform(data_folder()) as platform, Client(platform.url) as client:
+        with alone(data_folder()) as client:
             bench = Bench(client, data_folder() / "cache", work)
             results = {"vm": bench.vm(options.seconds)}
     finally:

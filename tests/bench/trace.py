@@ -20,23 +20,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-# Instead of this folder, in which this file would stand for Python's own module of its name.
-sys.path[0] = str(Path(__file__).resolve().parents[2])
+import numpy as np
+from numpy.typing import NDArray
+from tests.alone import alone
+from tests.trace.trace_dat import PAGE, header
 
-import numpy as np  # noqa: E402
-from numpy.typing import NDArray  # noqa: E402
-from tests.trace.trace_dat import PAGE, header  # noqa: E402
-
-from kgym import bug  # noqa: E402
-from kgym.client import Client  # noqa: E402
-from kgym.errors import KgymError  # noqa: E402
-from kgym.report import Frame  # noqa: E402
-from kgym.steps import TraceStack  # noqa: E402
-from kgym.trace import files  # noqa: E402
-from kgym.trace.minimize import Crash, minimize  # noqa: E402
-from kgym_cli import traced  # noqa: E402
-from kgym_cli.connect import data_folder  # noqa: E402
-from kgym_cli.platform import Platform  # noqa: E402
+from kgym import bug
+from kgym.client import Client
+from kgym.errors import KgymError
+from kgym.report import Frame
+from kgym.steps import TraceStack
+from kgym.trace import files
+from kgym.trace.minimize import Crash, minimize
+from kgym_cli import traced
+from kgym_cli.connect import data_folder
 
 CPUS = 2
 PIDS = (311, 312, 313, 314, 315)
@@ -215,7 +212,7 @@ def from_dump(data: Path) -> dict[str, Any]:
     reproduce = reproduce.model_copy(update={"bundle": "none"})
     request = request.model_copy(update={"steps": [build, reproduce, *others]})
     try:
-        with Platform(data) as platform, Client(platform.url) as client:
+        with alone(data) as client:
             number = client.submit(request).id
             panic = _panic(data / "work", client, number)
             job = client.wait(number)

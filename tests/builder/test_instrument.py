@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from kgym.attempt import StepRun
 from kgym.errors import UserError
 from kgym.steps import BuildResult, BuildSpec, Edit, KernelConfig, Patch
-from kgym.worker import StepRun
 from kgym_builder.build import Builder
 from kgym_builder.suitecache import SuiteCache
 from tests.conftest import ROOT, NewRun

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from kgym.attempt import StepRun
 from kgym.images import Way
 from kgym.jobs import JobRequest
 from kgym.states import State
 from kgym.steps import BuildResult, BuildSpec, Edit, KernelConfig, Patch, StepKind
-from kgym.worker import StepRun, Worker
+from kgym.worker import Worker
 from kgym_builder.build import Builder
 from kgym_builder.entries import IMAGE
 from kgym_builder.kbuild import Output

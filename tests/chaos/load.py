@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kgym.assignment import Assignment
+from kgym.attempt import StepRun
 from kgym.client import Client
 from kgym.errors import InfrastructureError, UserError
 from kgym.jobs import Artifact, JobRequest, JobView, StepView
 from kgym.states import State
 from kgym.steps import BuildSpec, Edit, Patch, StepSpec
 from kgym.storage import LocalStorage
-from kgym.worker import Assignment, StepRun
 from kgym_builder.build import Builder
 from kgym_builder.suitecache import SuiteCache
 from tests.conftest import ROOT

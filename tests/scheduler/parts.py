@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from kgym.assignment import Claim, Ending, WorkerInfo
+from kgym.attempt import Handler
 from kgym.bus import InProcessBus
 from kgym.capabilities import Capabilities
 from kgym.jobs import JobRequest
@@ -25,7 +27,7 @@ from kgym.steps import (
     Verdict,
 )
 from kgym.storage import LocalStorage
-from kgym.worker import Claim, Ending, Handler, Worker, WorkerInfo
+from kgym.worker import Worker
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.store import Store
 

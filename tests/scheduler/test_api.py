@@ -12,10 +12,11 @@ import httpx
 import pytest
 from sqlalchemy import text as sql
 
+from kgym.assignment import Ending
+from kgym.attempt import StepRun
 from kgym.errors import UserError
 from kgym.jobs import Artifact, JobRequest
 from kgym.steps import StepKind
-from kgym.worker import Ending, StepRun
 from kgym_scheduler.api import create_app
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.database import Database

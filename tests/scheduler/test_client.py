@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from kgym.attempt import StepRun
 from kgym.client import ApiError, AsyncClient, Client, Refused, ServerFailed
 from kgym.errors import InfrastructureError, UserError
 from kgym.jobs import JobFilter
 from kgym.states import State
 from kgym.steps import BuildResult, StepKind
-from kgym.worker import StepRun
 from kgym_scheduler.api import create_app
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.server import serve

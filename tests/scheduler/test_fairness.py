@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kgym.assignment import Claimed
 from kgym.capabilities import Capabilities, Needs, lacking, needs
 from kgym.steps import BuildSpec, Reproducer, ReproduceSpec, StepKind, StepRef, VmShape
-from kgym.worker import Claimed
 from kgym_scheduler.store import Store
 from tests.scheduler.parts import BUILD, WELL, Clock, claim_of, job
 

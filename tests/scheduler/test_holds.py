@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from kgym.assignment import Claim
 from kgym.dispatch import HttpDispatch
-from kgym.worker import Claim
 from kgym_scheduler.api import create_app
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.server import serve

@@ -16,9 +16,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from kgym.assignment import Ending
 from kgym.jobs import JobRequest
 from kgym.states import Event, State, after, job_state, sources
-from kgym.worker import Ending
 from kgym_scheduler.refusals import Conflict
 from kgym_scheduler.rules import MAX_ATTEMPTS
 from kgym_scheduler.store import Store

@@ -8,8 +8,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kgym.assignment import Ending
 from kgym.rabbit import RabbitBus
-from kgym.worker import Ending
 from kgym_cli.servers import free_port
 from kgym_scheduler import metrics
 from kgym_scheduler.api import create_app

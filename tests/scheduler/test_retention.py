@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kgym.assignment import Assignment, Ending
 from kgym.errors import UserError
 from kgym.jobs import Artifact
 from kgym.steps import StepSpec
-from kgym.worker import Assignment, Ending
 from kgym_scheduler import retention
 from kgym_scheduler.api import create_app
 from kgym_scheduler.core import Scheduler

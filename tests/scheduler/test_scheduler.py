@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from kgym.attempt import Handler, StepRun
 from kgym.bus import InProcessBus
 from kgym.errors import InfrastructureError, UserError
 from kgym.jobs import JobRequest, JobView
 from kgym.states import State
 from kgym.steps import BuildResult, ReproduceResult, StepKind, StepResult
-from kgym.worker import Handler, StepRun
 from kgym_scheduler.core import Scheduler
 from tests.scheduler.parts import (
     BUILD,

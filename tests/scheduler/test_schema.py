@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode, checks
 
+from kgym.attempt import StepRun
 from kgym.steps import StepKind
-from kgym.worker import StepRun
 from kgym_scheduler.api import create_app
 from kgym_scheduler.server import serve
 from tests.scheduler.parts import BUILD, BUILT, REPRODUCED, Platform, job, reproduce

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from kgym.assignment import Assignment, Ending
 from kgym.errors import UserError
 from kgym.jobs import JobFilter, JobRequest, JobView, Progress
 from kgym.states import State
 from kgym.steps import StepKind, StepRef
-from kgym.worker import Assignment, Ending
 from kgym_scheduler.bulk import RING
 from kgym_scheduler.change import Changed
 from kgym_scheduler.refusals import Conflict, NotFound

@@ -10,11 +10,12 @@ import signal
 import sys
 from pathlib import Path
 
+from kgym.attempt import StepRun
 from kgym.bus import InProcessBus
 from kgym.dispatch import HttpDispatch
 from kgym.steps import BuildResult, BuildSpec, StepKind
 from kgym.storage import LocalStorage
-from kgym.worker import StepRun, Worker
+from kgym.worker import Worker
 from kgym_cli.parts import run
 from tests.scheduler.parts import BUILT
 

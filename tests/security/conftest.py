@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from kgym import sandbox
+from kgym.assignment import Assignment
+from kgym.attempt import StepRun
 from kgym.errors import KgymError
 from kgym.quota import Limits
 from kgym.steps import (
@@ -27,7 +29,6 @@ from kgym.steps import (
     TarballSource,
 )
 from kgym.storage import LocalStorage
-from kgym.worker import Assignment, StepRun
 from kgym_builder.build import Builder
 from kgym_builder.check import Checker
 from kgym_builder.suitecache import SuiteCache

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from kgym.assignment import Input
+from kgym.attempt import StepRun
 from kgym.errors import UserError
 from kgym.steps import MinimizeResult, MinimizeSpec, ReproduceResult, StepRef, Verdict
-from kgym.worker import Input, StepRun
 from kgym_tracer.minimize import Minimizer
 from tests.conftest import NewRun
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from kgym import bug
+from kgym.assignment import Input
+from kgym.attempt import StepRun
 from kgym.jobs import JobRequest
 from kgym.steps import (
     BuildResult,
@@ -17,7 +19,6 @@ from kgym.steps import (
     StepRef,
     VmShape,
 )
-from kgym.worker import Input, StepRun
 from kgym_vmmanager import rootfs
 from kgym_vmmanager.reproduce import Reproduce
 from tests.conftest import DATA, NewRun, kgym

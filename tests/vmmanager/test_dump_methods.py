@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from kgym import bug
+from kgym.assignment import Input
+from kgym.attempt import StepRun
 from kgym.jobs import JobRequest
 from kgym.steps import DumpFailure, InstanceResult, Outcome, ReproduceResult, StepRef, Verdict
-from kgym.worker import Input, StepRun
 from kgym_vmmanager.plan import LIMITS
 from kgym_vmmanager.reproduce import Reproduce
 from tests.conftest import DATA, kgym

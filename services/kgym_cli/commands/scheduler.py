@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kgym.worker import LEASE_SECONDS
+from kgym.assignment import LEASE_SECONDS
 from kgym_cli.connect import data_folder, database_url
 from kgym_cli.output import people
 

@@ -1,0 +1,205 @@
+"""One attempt at a step: its handler, its heartbeat, its last word."""
+
+import asyncio
+import contextlib
+import errno
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from kgym import sandbox
+from kgym.assignment import Assignment, Dispatch, Ending
+from kgym.errors import InfrastructureError, KgymError, UserError
+from kgym.jobs import Artifact, Progress
+from kgym.states import retry_delay
+from kgym.steps import Failure, StepResult
+from kgym.storage import Storage
+
+HEARTBEAT_SECONDS = 1.5
+"""How often a quiet attempt says that it lives, and asks whether it still may."""
+REPORT_SECONDS = 0.25
+DELIVER_SECONDS = 5.0
+"""The longest pause between two tries to deliver a result."""
+RELEASE_SECONDS = 5.0
+"""How long a worker that stops tries to give a step back; the lease's end does it too."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class StepRun:
+    """One attempt as its handler sees it."""
+
+    assignment: Assignment
+    folder: Path
+    storage: Storage
+    dispatch: Dispatch | None = None
+    artifacts: list[Artifact] = field(default_factory=list)
+    _unsent: list[str] = field(default_factory=list)
+    _progress: Progress | None = None
+
+    def log(self, text: str) -> None:
+        """Add a line to the step's log."""
+        self._unsent.append(text.rstrip("\n") + "\n")
+        with (self.folder / "step.log").open("a") as file:
+            file.write(self._unsent[-1])
+
+    def progress(
+        self, stage: str, done: float = 0, total: float | None = None, unit: str = ""
+    ) -> None:
+        """Say how far the step is; the latest word counts."""
+        self._progress = Progress(stage=stage, done=done, total=total, unit=unit)
+
+    async def keep(self, path: Path, name: str | None = None, *, move: bool = False) -> None:
+        """Store the file as an artifact of the step; with `move`, it may be gone afterwards."""
+        key = self.key(name or path.name)
+        self.artifacts.append(await self.storage.put(key, path, move=move))
+
+    def key(self, name: str) -> str:
+        """Return where an artifact of the step is stored."""
+        return f"steps/{self.assignment.step_id}/{self.assignment.lease.hex}/{name}"
+
+    async def hold(self, name: str) -> bool:
+        """Hold a name until the attempt ends; False while another attempt holds it."""
+        return self.dispatch is None or await self.dispatch.hold(self.assignment.lease, name)
+
+    def take_news(self) -> tuple[str, Progress | None]:
+        """Return log and progress since the last call."""
+        news = "".join(self._unsent), self._progress
+        self._unsent.clear()
+        self._progress = None
+        return news
+
+    def return_news(self, log: str, progress: Progress | None) -> None:
+        """Take back news that could not be delivered; newer progress stands."""
+        self._unsent.insert(0, log)
+        self._progress = self._progress or progress
+
+
+Handler = Callable[[StepRun], Awaitable[StepResult]]
+
+
+async def attempt(run: StepRun, handler: Handler, dispatch: Dispatch) -> None:
+    """Do the step in its folder and deliver how it ended; cancelled, give it back."""
+    lease = run.assignment.lease
+    run.folder.mkdir()
+    _log.info("attempt begins", kind=run.assignment.spec.kind)
+    work = asyncio.create_task(_work(run, handler))
+    beat = asyncio.create_task(_beat(run, dispatch))
+    try:
+        await asyncio.wait({work, beat}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done() and not work.cancelled():
+            # First the room, then the word: it may have been this folder that filled the disk.
+            await _remove(run.folder)
+            await _last_word(run, work.result(), dispatch)
+    except asyncio.CancelledError:
+        # Aborted, or this worker stops: the scheduler listens only if the lease still holds.
+        await _stop(work, beat)
+        with contextlib.suppress(KgymError, TimeoutError):
+            async with asyncio.timeout(RELEASE_SECONDS):
+                if work.cancelled():
+                    await dispatch.release(lease)
+                else:
+                    await dispatch.finish(lease, work.result())
+        raise
+    finally:
+        await _stop(work, beat)
+        await _remove(run.folder)
+
+
+async def _work(run: StepRun, handler: Handler) -> Ending:
+    result, failure = None, None
+    try:
+        result = await handler(run)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the step has to end with it
+        failure = _failure(error)
+        if failure.reason == "internal_error":
+            run.log(traceback.format_exc())
+        run.log(f"failed: {failure.message}")
+    if (run.folder / "step.log").exists():
+        with contextlib.suppress(InfrastructureError):  # a full disk must not hide the ending
+            await run.keep(run.folder / "step.log")
+    return Ending(result=result, failure=failure, artifacts=run.artifacts)
+
+
+async def _beat(run: StepRun, dispatch: Dispatch) -> None:
+    """Report until the lease is stale; a quiet step still says that it lives."""
+    quiet = 0.0
+    while True:
+        await asyncio.sleep(REPORT_SECONDS)
+        quiet += REPORT_SECONDS
+        log, progress = run.take_news()
+        if log or progress or quiet >= HEARTBEAT_SECONDS:
+            quiet = 0.0
+            try:
+                if not await dispatch.report(run.assignment.lease, log, progress):
+                    return
+            except InfrastructureError as error:
+                _log.warning("report not delivered, trying again", error=str(error))
+                run.return_news(log, progress)
+            except UserError as error:  # this report will never be taken, the next may
+                _log.warning("report refused", error=str(error))
+
+
+async def _last_word(run: StepRun, ending: Ending, dispatch: Dispatch) -> None:
+    """Deliver the result, however long the scheduler is away."""
+    attempt = 0
+    while True:
+        log, progress = run.take_news()
+        try:
+            if log:
+                await dispatch.report(run.assignment.lease, log, None)
+            log = ""
+            taken = await dispatch.finish(run.assignment.lease, ending)
+            failure = ending.failure and ending.failure.reason
+            _log.info("attempt ended", failure=failure, taken=taken)
+        except InfrastructureError as error:
+            attempt += 1
+            run.return_news(log, progress)
+            _log.warning("result not delivered, trying again", error=str(error))
+            await asyncio.sleep(min(DELIVER_SECONDS, retry_delay(attempt)))
+        except UserError as error:  # it will never be taken as it is
+            ending = Ending(failure=_refused(error))
+        else:
+            return
+
+
+async def _remove(folder: Path) -> None:
+    """Remove an attempt's folder; a program is started for it only where something is in it."""
+    try:
+        folder.rmdir()  # noqa: ASYNC240 - a moment; a thread would take longer to wake
+    except FileNotFoundError:
+        return
+    except OSError:
+        await asyncio.to_thread(sandbox.remove, folder)
+
+
+async def _stop(*tasks: "asyncio.Task[Ending] | asyncio.Task[None]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _refused(error: UserError) -> Failure:
+    return Failure(
+        cause="infrastructure",
+        reason="result_refused",
+        message=f"the scheduler refused the result: {error.message}",
+    )
+
+
+def _failure(error: Exception) -> Failure:
+    if isinstance(error, KgymError):
+        return Failure(
+            cause=error.cause, reason=error.reason, message=error.message, details=error.details
+        )
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Failure(
+            cause="infrastructure",
+            reason="disk_full",
+            message=f"the disk is full: {error}; free some space, then restart the job",
+        )
+    return Failure(cause="infrastructure", reason="internal_error", message=repr(error))

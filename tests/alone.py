@@ -1,0 +1,28 @@
+"""The embedded platform, with nothing to do but what is measured."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kgym.client import Client
+from kgym.jobs import JobFilter
+from kgym.states import State
+from kgym_cli.platform import Platform
+
+
+@contextmanager
+def alone(data: Path) -> Iterator[Client]:
+    """Open the platform on the data folder; end here where it goes on with earlier jobs."""
+    with Platform(data) as platform, Client(platform.url) as client:
+        left = [
+            str(job.id)
+            for state in State
+            if not state.final
+            for job in client.page(JobFilter(state=state)).jobs
+        ]
+        if left:
+            raise SystemExit(
+                f"bench: not measured, as jobs of {data} have not finished, and would go on beside"
+                f" it: `kgym job abort {left[0]}` or wait for it (all: {', '.join(left)})"
+            )
+        yield client
