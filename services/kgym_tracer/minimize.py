@@ -4,18 +4,14 @@ import re
 import time
 from pathlib import Path
 
-from kgym import proc
 from kgym import report as reports
 from kgym.attempt import StepRun
 from kgym.errors import UserError
 from kgym.jobs import Artifact
 from kgym.steps import MinimizeResult, MinimizeSpec
+from kgym_tracer.packed import unpacked
 from kgym_tracer.request import MINIMAL, Minimize
 from kgym_tracer.session import look_into, minimal_trace
-
-DECOMPRESS_SECONDS = 300.0
-LARGEST_DUMP = 64 << 30
-"""Bytes of a dump that is decompressed."""
 
 # `report-0.txt` and `dump-0.elf` belong to each other; so do those of a retry.
 _DUMP = re.compile(r"(?:dump|trace)-(?P<instance>\d+)(?P<retry>-retry-\d+)?(?P<ending>\.[\w.]+)")
@@ -88,11 +84,7 @@ def _choose(artifacts: list[Artifact], spec: MinimizeSpec) -> tuple[int, Artifac
 async def _fetch(run: StepRun, artifact: Artifact, folder: Path) -> Path:
     path = folder / artifact.name
     await run.storage.get(artifact.key, path)
-    if path.suffix not in {".zst", ".gz"}:
-        return path
-    limit = ("prlimit", f"--fsize={LARGEST_DUMP}", "--")
-    await proc.run(
-        [*limit, "zstd", "-d", "-q", "--rm", path, "-o", path.with_suffix("")],
-        timeout=DECOMPRESS_SECONDS,
-    )
-    return path.with_suffix("")
+    plain = await unpacked(path, folder)
+    if plain != path:
+        path.unlink()
+    return plain

@@ -126,10 +126,10 @@ def _small(path: Path) -> bytes:
 
 
 def _python_folders() -> Iterator[Path]:
-    """Yield the folders that this Python and its packages live in, but for /usr."""
+    """Yield the folders that this Python, its packages and ours live in, but for /usr."""
     found = [sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), *site.getsitepackages()]
-    found += [entry for entry in sys.path if entry]
-    for one in found:
+    ours = [str(Path(module).parents[1]) for module in (proc.__file__, __file__)]
+    for one in [*found, *ours]:
         path = Path(one).resolve()
         if path.is_dir() and not path.is_relative_to("/usr"):
             yield path

@@ -1,6 +1,7 @@
 """`kgym trace`: minimal traces out of texts, shown, and scored."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,36 @@ def test_scores_against_fixes_are_added_up(folder: Path) -> None:
     found = json.loads(invoke("score", *results, "--json").stdout)
     assert found["bugs"] == 2
     assert found["stages"] == {"stack": 0, "anchor": 0, "backward": 1, "forward": 1, "thread": 2}
+
+
+@pytest.mark.parametrize("tool", ["zstd", "gzip"])
+def test_what_is_compressed_is_read_like_what_is_not(folder: Path, tool: str) -> None:
+    plain = minimal(folder, "--files", "fs/a.c")
+    packed = subprocess.run([tool, "-c", folder / "trace"], capture_output=True, check=True)
+    (folder / "trace").write_bytes(packed.stdout)
+    assert minimal(folder, "--files", "fs/a.c") == plain
+    answer = invoke("extract", folder / "trace", "--output", folder / "found", "--json")
+    assert (answer.exit_code, json.loads(answer.stdout)["records"]) == (0, 6)
+    assert "6 records" in invoke("show", folder / "found" / "trace.npz").stdout
+
+
+def test_what_is_compressed_and_damaged_is_an_error(folder: Path) -> None:
+    packed = subprocess.run(["zstd", "-c", folder / "trace"], capture_output=True, check=True)
+    (folder / "trace").write_bytes(packed.stdout[:-20])
+    with pytest.raises(UserError, match="cannot be decompressed") as error:
+        invoke("extract", folder / "trace", "--output", folder / "found")
+    assert error.value.reason == "cannot_read"
+
+
+def test_a_file_without_a_record_is_no_trace(folder: Path) -> None:
+    (folder / "trace").write_text("one line\nand another\n")
+    with pytest.raises(UserError, match="none of its 2 lines"):
+        invoke("minimize", folder / "trace", "--report", folder / "report")
+    answer = invoke("extract", folder / "trace", "--output", folder / "found")
+    assert (answer.exit_code, "none of its 2 lines" in answer.stdout) == (2, True)
+
+
+def test_a_trace_without_records_is_one(folder: Path) -> None:
+    (folder / "trace").write_text("# tracer: nop\n#\n# entries-in-buffer/entries-written: 0/0\n")
+    answer = invoke("extract", folder / "trace", "--output", folder / "found", "--json")
+    assert (answer.exit_code, json.loads(answer.stdout)["records"]) == (0, 0)

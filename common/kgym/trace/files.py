@@ -4,6 +4,7 @@ import json
 import mmap
 import zipfile
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from kgym.trace.model import Function, Trace
 from kgym.trace.text import TextParser
 
 PIECE = 8 << 20
+_HEADERS = (b"# tracer:", b"cpus=")
+"""How the texts of tracefs and trace-cmd begin, be there records or not."""
 
 
 def save(trace: Trace, path: Path) -> None:
@@ -40,12 +43,25 @@ def load(path: Path) -> Trace:
             if start == dat.MAGIC:
                 # It closes with the last array over it.
                 return dat.parse(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            parser = TextParser()
-            while piece := file.read(PIECE):
-                parser.feed(piece)
-            return parser.trace()
+            return _load_text(path, file)
     except OSError as error:
         raise UserError("cannot_read", f"{path}: {error.strerror or error}") from error
+
+
+def _load_text(path: Path, file: BinaryIO) -> Trace:
+    parser = TextParser()
+    first = b""
+    while piece := file.read(PIECE):
+        first = first or piece[:64]
+        parser.feed(piece)
+    trace = parser.trace()
+    if not len(trace) and not first.startswith(_HEADERS):
+        raise UserError(
+            "bad_trace",
+            f"{path} is no trace: it is neither a trace.npz nor a trace.dat, and none of its"
+            f" {parser.other} lines is the record of a function",
+        )
+    return trace
 
 
 def is_dump(path: Path) -> bool:

@@ -38,16 +38,17 @@ def extract(
 ) -> None:
     """Take trace, dmesg, the crashed task's stack and held locks out of DUMP.
 
-    DUMP may also be a text of tracefs or trace-cmd, or a trace.dat: then it
-    becomes a trace.npz.
+    It may be compressed, as artifacts are (.zst). DUMP may also be a text of
+    tracefs or trace-cmd, or a trace.dat: then it becomes a trace.npz.
     """
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output, prefix=".kgym-") as folder:
         text = None if log is None else _report_text(log).decode(errors="replace")
-        answer = _look_into(dump, Path(folder), vmlinux, text)
+        found = Path(folder, "out")
+        answer = _look_into(_plain(dump, folder), found, vmlinux, text)
         kept = [one.name for one in answer.parts if one.error is None]
         for name in kept:
-            (Path(folder) / name).replace(output / name)
+            (found / name).replace(output / name)
     if as_json:
         print_json({**answer.model_dump(mode="json"), "folder": str(output), "files": kept})
     else:
@@ -98,13 +99,17 @@ def minimize(
     if crash is None:
         raise UserError("no_crash", f"{log}: there is no crash report in it")
     about: dict[str, Any] = {}
-    if stored.is_dump(source):
-        how = {"files": wanted, "limit": limit, "past_repeats": past_repeats}
-        minimal, about = _minimize_dump(source, vmlinux, text, how)
-    else:
-        found = stored.load(source)
-        minimal = cut_down(found, Crash.of(crash), wanted, limit=limit, past_repeats=past_repeats)
-        about = {"notes": list(found.notes)}
+    with tempfile.TemporaryDirectory(prefix="kgym-trace-") as folder:
+        plain = _plain(source, folder)
+        if stored.is_dump(plain):
+            how = {"files": wanted, "limit": limit, "past_repeats": past_repeats}
+            minimal, about = _minimize_dump(plain, vmlinux, text, how)
+        else:
+            found = stored.load(plain)
+            minimal = cut_down(
+                found, Crash.of(crash), wanted, limit=limit, past_repeats=past_repeats
+            )
+            about = {"notes": list(found.notes)}
     values = {"title": crash.title, **minimal.model_dump(mode="json"), **about}
     if fix is not None:
         values["score"] = _score(minimal, fix, source_tree)
@@ -132,7 +137,8 @@ def show(path: Path, pid: int | None, last: int) -> None:
     from kgym.trace import files as stored  # noqa: PLC0415
     from kgym_cli.trace_tree import table  # noqa: PLC0415
 
-    tables.print(table(stored.load(path), pid, last))
+    with tempfile.TemporaryDirectory(prefix="kgym-trace-") as folder:
+        tables.print(table(stored.load(_plain(path, folder)), pid, last))
 
 
 @trace.command()
@@ -159,15 +165,21 @@ def score(results: tuple[Path, ...], as_json: bool) -> None:
         tables.print(f"{stage:9} {value:4} of {len(scores)}")
 
 
+def _plain(path: Path, folder: str) -> Path:
+    """Return the file as it is without compression."""
+    from kgym_tracer.packed import unpacked  # noqa: PLC0415
+
+    return asyncio.run(unpacked(path, Path(folder)))
+
+
 def _look_into(
     source: Path, out: Path, vmlinux: Path | None, report: str | None = None, how: Any = None
 ) -> Any:
     from kgym_tracer.request import Minimize  # noqa: PLC0415
     from kgym_tracer.session import look_into  # noqa: PLC0415
 
-    for path in filter(None, (source, vmlinux)):
-        if not path.is_file():
-            raise UserError("cannot_read", f"{path}: there is no such file")
+    if vmlinux is not None and not vmlinux.is_file():
+        raise UserError("cannot_read", f"{vmlinux}: there is no such file")
     wanted = None if how is None else Minimize(**how)
     return asyncio.run(look_into(source, out, vmlinux=vmlinux, report=report, minimize=wanted))
 
