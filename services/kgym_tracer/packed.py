@@ -28,7 +28,7 @@ async def unpacked(path: Path, folder: Path) -> Path:
     plain = folder / f"plain-{path.stem}"
     try:
         await proc.run(
-            ["prlimit", f"--fsize={LARGEST}", "--", "zstd", "-d", "-q", "-f", path, "-o", plain],
+            ["prlimit", f"--fsize={LARGEST}", "--", "zstd", "-dqf", "-o", plain, "--", path],
             timeout=SECONDS,
         )
     except proc.ProgramFailed as error:
