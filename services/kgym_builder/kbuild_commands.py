@@ -17,20 +17,26 @@ _SOURCE = re.compile(r"source_(\S+) := (\S+)")
 _DEPENDENCY = re.compile(r" {2}([^ $]\S*) \\")
 _AGAIN = re.compile(r"=((?: [0-9]{1,9})+)")
 
-# Of many such files one after the other, what `Reader` takes. Of a large kernel's they hold some
+# Prints of many such files, whose names it reads, what `Reader` takes. A large kernel's hold some
 # gigabytes, nearly all of it the same headers again and again: those become numbers.
 CONDENSE = r"""
-/^    \$\(wildcard/ { next }
-/^  [^ $]/ {
-    if ($1 in number) { again = again " " number[$1]; if (++many == 500) tell() }
-    else { number[$1] = last++; print }
-    next
+{
+    while ((got = (getline line < $0)) > 0) take(line)
+    if (got < 0) { failed = 1; exit }
+    close($0)
 }
-/^(saved)?cmd_|^source_/ { tell(); print }
-END { tell() }
+END { tell(); exit failed }
+function take(line) {
+    if (line ~ /^  [^ $]/) {
+        split(line, words, " ")
+        if (words[1] in number) { again = again " " number[words[1]]; if (++many == 500) tell() }
+        else { number[words[1]] = last++; print line }
+    }
+    else if (line ~ /^((saved)?cmd|source)_/) { tell(); print line }
+}
 function tell() { if (many) print "=" again; again = ""; many = 0 }
 """
-"""A program for awk."""
+"""A program for awk; it fails where a file cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from kgym.errors import UserError
+from kgym.errors import InfrastructureError, UserError
 from kgym_builder.kbuild_commands import CONDENSE, Reader, Recipe
 from kgym_builder.tree import PLACE, Tree
 
@@ -23,7 +23,10 @@ MOST_OUTPUT = 1 << 30
 """Bytes that are read of `.cmd` files, condensed; of 5,000 objects it is 50 MB."""
 MOST_PATHS = 1_000_000
 """Files that the index takes; a kernel's tree has 80,000."""
-_READ = "find . -name '.*.cmd' -type f -print0 | sort -z | xargs -0r awk 1 | awk \"$1\""
+# No pipes: each program's failure is the whole's. An index with gaps would make a wrong verdict.
+_READ = """
+find . -name '.*.cmd' -type f >/tmp/names && sort -o /tmp/names /tmp/names && awk "$1" /tmp/names
+"""
 _TABLES = """
 CREATE TABLE objects (number INTEGER PRIMARY KEY, path TEXT UNIQUE, source TEXT, command TEXT);
 CREATE TABLE files (path TEXT PRIMARY KEY, objects BLOB, made INTEGER) WITHOUT ROWID;
@@ -72,7 +75,10 @@ class Index:
 
 
 async def build(tree: Tree, path: Path) -> None:
-    """Read the tree's `.cmd` files, in the sandbox, and write their index."""
+    """Read the tree's `.cmd` files, in the sandbox, and write their index.
+
+    Raises InfrastructureError where they cannot be read, or there are none.
+    """
     recipes = Recipes()
     reader = Reader(PLACE, recipes.add)
     await tree.run(
@@ -82,6 +88,8 @@ async def build(tree: Tree, path: Path) -> None:
         on_line=lambda line: reader.line(line.decode(errors="replace")),
     )
     reader.end()
+    if not recipes:
+        raise InfrastructureError("no_commands", "the built tree has none of kbuild's .cmd files")
     recipes.write(path)
 
 
@@ -92,6 +100,9 @@ class Recipes:
         self._objects: list[Object] = []
         self._files: dict[str, array[int]] = defaultdict(lambda: array("I"))
         self._made: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._objects)
 
     def add(self, recipe: Recipe) -> None:
         """Take a recipe. Of host programs only the files count: they are made, not compiled."""

@@ -3,7 +3,10 @@
 import shlex
 import subprocess
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,11 +62,19 @@ def test_a_recipe_has_command_source_and_the_files_of_the_tree() -> None:
     assert (archive.target, archive.source, archive.dependencies) == ("kernel/built-in.a", "", ())
 
 
-def condensed(text: str) -> str:
-    done = subprocess.run(
-        ["awk", CONDENSE], input=text.encode(), capture_output=True, check=True, timeout=20
-    )
-    return done.stdout.decode()
+def condensed(*texts: str) -> str:
+    with TemporaryDirectory() as folder:
+        paths = [Path(folder, str(number)) for number in range(len(texts))]
+        for path, text in zip(paths, texts, strict=True):
+            path.write_text(text)
+        return awk(*paths).decode()
+
+
+def awk(*paths: Path) -> bytes:
+    names = "".join(f"{path}\n" for path in paths).encode()
+    return subprocess.run(
+        ["awk", CONDENSE], input=names, capture_output=True, check=True, timeout=20
+    ).stdout
 
 
 def cmd_file(number: int, headers: list[int]) -> str:
@@ -78,8 +89,8 @@ def cmd_file(number: int, headers: list[int]) -> str:
 @settings(max_examples=25)
 @given(st.lists(st.lists(st.integers(0, 30), max_size=40), max_size=8))
 def test_condensed_they_say_the_same(files: list[list[int]]) -> None:
-    text = KERNEL + "".join(cmd_file(number, headers) for number, headers in enumerate(files))
-    plain, short = read(text), read(condensed(text))
+    texts = [KERNEL, *(cmd_file(number, headers) for number, headers in enumerate(files))]
+    plain, short = read("".join(texts)), read(condensed(*texts))
     assert [replace(one, dependencies=()) for one in short] == [
         replace(one, dependencies=()) for one in plain
     ]
@@ -87,9 +98,16 @@ def test_condensed_they_say_the_same(files: list[list[int]]) -> None:
 
 
 def test_what_many_read_is_named_once() -> None:
-    text = condensed("".join(cmd_file(number, list(range(1200))) for number in range(20)))
+    text = condensed(*(cmd_file(number, list(range(1200))) for number in range(20)))
     assert (text.count("include/7.h"), text.count("wildcard")) == (1, 0)
     assert [len(one.dependencies) for one in read(text)] == [1201] * 20
+
+
+def test_a_file_that_cannot_be_read_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text(KERNEL)
+    assert awk(tmp_path / "one")
+    with pytest.raises(subprocess.CalledProcessError):
+        awk(tmp_path / "one", tmp_path / "two")
 
 
 def test_a_number_that_nothing_had_is_passed_over() -> None:

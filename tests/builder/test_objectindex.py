@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym.errors import UserError
+from kgym.errors import InfrastructureError, UserError
 from kgym_builder import objectindex
 from kgym_builder.kbuild_commands import Recipe
 from kgym_builder.objectindex import Index, Recipes
@@ -39,6 +39,12 @@ async def test_a_large_tree_has_an_index(tmp_path: Path) -> None:
         ["include/linux/header799.h", "drivers/part7/file57.c", "drivers/part7/Makefile", "none.h"]
     )
     assert [len(one.objects) for one in found.values()] == [OBJECTS, 1, OBJECTS // 50, 0]
+
+
+async def test_a_tree_without_commands_has_none(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    with pytest.raises(InfrastructureError, match="none of kbuild's"):
+        await objectindex.build(Tree((tmp_path / "source",), tmp_path / "tree"), tmp_path / "db")
 
 
 def test_an_index_of_more_files_than_a_kernel_has_is_refused() -> None:
