@@ -41,6 +41,7 @@ done
 # The objects that go into vmlinux: members of vmlinux.a (since Linux 6.1), or of the archives that
 # stand for it, and of the libraries.
 _LINKED = """
+set -e
 for archive in vmlinux.a $KBUILD_VMLINUX_OBJS $KBUILD_VMLINUX_LIBS; do
     case $archive in
     *.a) [ ! -f $archive ] || ar t $archive ;;
