@@ -7,7 +7,7 @@ import pytest
 
 from kgym.assignment import Input
 from kgym.attempt import StepRun
-from kgym.errors import UserError
+from kgym.errors import KgymError, UserError
 from kgym.steps import MinimizeResult, MinimizeSpec, ReproduceResult, StepRef, Verdict
 from kgym_tracer.minimize import Minimizer
 from tests.conftest import NewRun
@@ -86,3 +86,13 @@ async def test_an_instance_without_a_dump_is_told(new_run: NewRun, tmp_path: Pat
     left = {"report-0.txt": REPORT.encode(), "trace-0.txt": TRACE.encode()}
     with pytest.raises(UserError, match="instance 3"):
         await minimize(await step(new_run, tmp_path, left, instance=3))
+
+
+async def test_a_damaged_artifact_is_not_the_users_fault(new_run: NewRun, tmp_path: Path) -> None:
+    packed = subprocess.run(
+        ["zstd", "-c"], input=TRACE.encode(), capture_output=True, check=True, timeout=30
+    ).stdout
+    left = {"report-0.txt": REPORT.encode(), "trace-0.txt.zst": packed[:-8]}
+    with pytest.raises(KgymError) as error:
+        await minimize(await step(new_run, tmp_path, left))
+    assert error.value.cause == "infrastructure"

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from kgym import patch as patching
 from kgym import report as reports
 from kgym.errors import KgymError, UserError
+from kgym.proc import ProgramFailed
 from kgym.steps import MinimalTrace
 from kgym_cli.output import Exit, json_option, leave, people, print_json, tables
 from kgym_cli.trial import patch_file
@@ -169,7 +170,14 @@ def _plain(path: Path, folder: str) -> Path:
     """Return the file as it is without compression."""
     from kgym_tracer.packed import unpacked  # noqa: PLC0415
 
-    return asyncio.run(unpacked(path, Path(folder)))
+    try:
+        return asyncio.run(unpacked(path, Path(folder)))
+    except OSError as error:
+        raise UserError("cannot_read", f"{path}: {error.strerror or error}") from error
+    except ProgramFailed as error:
+        if "No space left" in error.message:
+            raise
+        raise UserError("cannot_read", f"{path} cannot be decompressed: {error.message}") from error
 
 
 def _look_into(
