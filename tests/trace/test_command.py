@@ -165,3 +165,8 @@ def test_a_trace_without_records_is_one(folder: Path) -> None:
     (folder / "trace").write_text("# tracer: nop\n#\n# entries-in-buffer/entries-written: 0/0\n")
     answer = invoke("extract", folder / "trace", "--output", folder / "found", "--json")
     assert (answer.exit_code, json.loads(answer.stdout)["records"]) == (0, 0)
+
+
+def test_an_output_that_is_no_folder_is_an_error(folder: Path) -> None:
+    with pytest.raises(UserError, match="name a folder"):
+        invoke("extract", folder / "trace", "--output", folder / "report")

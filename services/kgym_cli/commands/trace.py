@@ -42,7 +42,11 @@ def extract(
     It may be compressed, as artifacts are (.zst). DUMP may also be a text of
     tracefs or trace-cmd, or a trace.dat: then it becomes a trace.npz.
     """
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"--output {output}: {error.strerror or error}; name a folder"
+        raise UserError("cannot_write", message) from error
     with tempfile.TemporaryDirectory(dir=output, prefix=".kgym-") as folder:
         text = None if log is None else _report_text(log).decode(errors="replace")
         found = Path(folder, "out")
