@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import traceback
 from types import FrameType
 from typing import Any
 
@@ -55,6 +56,9 @@ def main() -> None:
         status = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         status = Exit.INTERRUPTED
+    except Exception:  # noqa: BLE001 - Python's own status, 1, would be taken for a verdict
+        traceback.print_exc()
+        status = Exit.INFRASTRUCTURE
     sys.exit(status if isinstance(status, int) else 0)
 
 
