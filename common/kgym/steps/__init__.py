@@ -21,7 +21,17 @@ from kgym.steps.check import (
     PatchCheck,
     PatchOutcome,
 )
-from kgym.steps.findings import Diagnostic, Finding
+from kgym.steps.evidence import (
+    Call,
+    Control,
+    ControlName,
+    ControlOutcome,
+    Evidence,
+    Reached,
+    RunEnd,
+    Work,
+)
+from kgym.steps.findings import Diagnostic, Finding, Severity
 from kgym.steps.kernel import (
     Compiler,
     Edit,
@@ -66,15 +76,20 @@ __all__ = [
     "BuildResult",
     "BuildSpec",
     "Calibration",
+    "Call",
     "CheckResult",
     "CheckSpec",
     "Compiler",
+    "Control",
+    "ControlName",
+    "ControlOutcome",
     "Diagnostic",
     "DroppedSymbol",
     "DumpFailure",
     "DumpMethod",
     "DumpPart",
     "Edit",
+    "Evidence",
     "Failure",
     "FileCheck",
     "FileOutcome",
@@ -95,10 +110,13 @@ __all__ = [
     "Patch",
     "PatchCheck",
     "PatchOutcome",
+    "Reached",
     "RelatedThread",
     "ReproduceResult",
     "ReproduceSpec",
     "Reproducer",
+    "RunEnd",
+    "Severity",
     "Sha256",
     "SkippedFunction",
     "StepKind",
@@ -118,6 +136,7 @@ __all__ = [
     "TreePath",
     "Verdict",
     "VmShape",
+    "Work",
 ]
 
 StepSpec = Annotated[

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from kgym import syz
 from kgym.steps.build import DumpMethod
+from kgym.steps.evidence import Evidence
 from kgym.steps.findings import Finding
 from kgym.steps.model import StepKind, StepRef, Strict
 
@@ -107,6 +108,11 @@ class ReproduceSpec(Strict):
     calibration: Calibration | None = Field(
         None, description="the bug's crash rate and time, measured before; else the baseline's"
     )
+    evidence: bool = Field(
+        False,
+        description="also learn what the program does (on a kernel with the bug), and whether a"
+        " kernel without a crash could have told of one and still does that work",
+    )
     smoke: bool = Field(False, description="also try on one more instance whether the kernel works")
     bundle: Literal["whole", "small", "none"] = Field(
         "whole", description="archive to run the same by hand; `small` leaves out vmlinux"
@@ -195,5 +201,6 @@ class ReproduceResult(Strict):
     )
     accelerator: str
     instances: list[InstanceResult]
-    findings: list[Finding] = Field([], description="what the smoke test found")
+    findings: list[Finding] = Field([], description="of the smoke test and of the evidence")
+    evidence: Evidence | None = Field(None, description="null where none was asked for")
     seconds: dict[str, float]

@@ -1,0 +1,83 @@
+"""What a `no_crash` rests on: that the kernel could have told, and that the work was done."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from kgym.steps.model import Strict
+
+
+class ControlName(StrEnum):
+    """A fault that is raised on purpose, to see whether the kernel still tells of it."""
+
+    WARNING = "warning"
+    PANIC = "panic"
+    KASAN_OUT_OF_BOUNDS = "kasan_out_of_bounds"
+    KASAN_USE_AFTER_FREE = "kasan_use_after_free"
+    UBSAN = "ubsan"
+    LOCKDEP = "lockdep"
+    HUNG_TASK = "hung_task"
+    LEAK = "leak"
+
+
+class ControlOutcome(StrEnum):
+    """What became of a fault that was raised on purpose."""
+
+    REPORTED = "reported"
+    """With its title: the detector works."""
+    SILENT = "silent"
+    """Nothing was said: a crash would not have been seen, either."""
+    NOT_CONFIGURED = "not_configured"
+    """The kernel was built without this detector."""
+    NOT_TRIED = "not_tried"
+    """The instance was lost before."""
+
+
+class Control(Strict):
+    """One fault raised on purpose (a positive control)."""
+
+    name: ControlName
+    outcome: ControlOutcome
+    title: str | None = Field(None, description="of the report that came")
+    detail: str = ""
+
+
+class Call(Strict):
+    """System calls of the program that ended alike."""
+
+    name: str = Field(description="of the system call, e.g. `ioctl`")
+    result: str = Field(description="`ok`, or the error's name, e.g. `EINVAL`")
+    count: int = Field(ge=1)
+
+
+class RunEnd(Strict):
+    """Runs of the program that ended alike."""
+
+    how: str = Field(description="`exit`, `signal`, or `killed`: by us, at the end of the time")
+    value: int = Field(description="exit status or signal")
+    count: int = Field(ge=1)
+
+
+class Reached(Strict):
+    """A function on the way to the crash, and whether the kernel went through it."""
+
+    function: str
+    reached: bool
+
+
+class Work(Strict):
+    """What the program did on a kernel."""
+
+    calls: list[Call] = Field([], description="by name and result")
+    unfinished: str | None = Field(None, description="the call in which the kernel crashed")
+    ends: list[RunEnd] = Field([], description="how runs ended")
+    reached: list[Reached] = Field([], description="functions of the crash's stack, inmost first")
+
+
+class Evidence(Strict):
+    """What a verdict on a patched kernel rests on, beside the absence of a crash."""
+
+    controls: list[Control] = []
+    work: Work | None = None
+    missing: list[str] = Field([], description="what could not be had, and why")
+    seconds: float = Field(0, description="that it took")
