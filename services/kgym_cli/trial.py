@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,18 @@ from kgym.calibration import CONFIDENCES
 from kgym.client import Client
 from kgym.errors import UserError
 from kgym.jobs import JobFilter, JobRequest, JobView, StepView
+from kgym.resolution import Resolution, is_accepted, resolution, told
 from kgym.states import State
-from kgym.steps import BuildResult, Calibration, Patch, ReproduceResult, StepKind, Verdict
+from kgym.steps import (
+    BuildResult,
+    Calibration,
+    Finding,
+    Patch,
+    ReproduceResult,
+    ReproduceSpec,
+    StepKind,
+    Verdict,
+)
 from kgym_cli.output import Exit
 
 REQUEST_TAG = "request="
@@ -91,23 +102,35 @@ def calibration_status(job: JobView, outcome: dict[str, Any]) -> Exit:
     return Exit.NEGATIVE if outcome["runs"] else Exit.INFRASTRUCTURE
 
 
-def summary(bug: Bug, job: JobView) -> dict[str, Any]:
-    """Return what `bug reproduce --json` prints; `after` is null without a fix."""
-    before, *others = [_outcome(job, step) for step in _steps(job, StepKind.REPRODUCE)]
-    after = others[0] if others else None
-    resolved = (
-        after is not None
-        and before["verdict"] == Verdict.SAME_CRASH
-        and after["verdict"] == Verdict.NO_CRASH
-    )
+def summary(bug: Bug, job: JobView, accepted: Collection[str] = ()) -> dict[str, Any]:
+    """Return what `bug reproduce --json` prints; `after` is null without a fix.
+
+    `accepted` are the reasons of findings that shall not stand in the way.
+    """
+    steps = _steps(job, StepKind.REPRODUCE)
+    before, *others = [_outcome(job, step, accepted) for step in steps]
+    found = _resolution(job, steps, accepted)
     return {
         "bug": bug.name,
         "job": job.id,
         "before": before,
-        "after": after,
-        "resolved": resolved,
+        "after": others[0] if others else None,
+        "resolved": found.resolved,
+        "obstacles": [asdict(one) for one in found.obstacles],
         "seconds": _seconds(job),
     }
+
+
+def _resolution(job: JobView, steps: Sequence[StepView], accepted: Collection[str]) -> Resolution:
+    results = [
+        step.result if isinstance(step.result, ReproduceResult) else None for step in steps[:2]
+    ]
+    if len(steps) < 2:
+        return Resolution(False, ())
+    spec = steps[1].spec
+    asked = isinstance(spec, ReproduceSpec) and spec.evidence
+    findings = _findings(job, steps[1])
+    return resolution(results[0], results[1], findings, asked=asked, accepted=accepted)
 
 
 def exit_status(job: JobView, outcome: dict[str, Any]) -> Exit:
@@ -117,8 +140,9 @@ def exit_status(job: JobView, outcome: dict[str, Any]) -> Exit:
     verdicts = [side["verdict"] for side in (outcome["before"], outcome["after"]) if side]
     if job.state is not State.SUCCEEDED or Verdict.INCONCLUSIVE in verdicts:
         return Exit.INFRASTRUCTURE
-    wanted = [Verdict.SAME_CRASH, Verdict.NO_CRASH][: len(verdicts)]
-    return Exit.OK if verdicts == wanted else Exit.NEGATIVE
+    if outcome["after"] is not None:
+        return Exit.OK if outcome["resolved"] else Exit.NEGATIVE
+    return Exit.OK if verdicts == [Verdict.SAME_CRASH] else Exit.NEGATIVE
 
 
 def _failed(job: JobView) -> Exit | None:
@@ -140,17 +164,20 @@ def _steps(job: JobView, kind: StepKind) -> list[StepView]:
     return [step for step in job.steps if step.kind is kind]
 
 
-def _outcome(job: JobView, step: StepView) -> dict[str, Any]:
+def _outcome(job: JobView, step: StepView, accepted: Collection[str]) -> dict[str, Any]:
     """Return the verdict of a reproduce step; without one it is inconclusive, with the reason."""
     result = step.result
     if isinstance(result, ReproduceResult):
         fields = {"verdict", "title", "crashed", "completed", "requested", "reason"}
-        fields |= {"unseen_chance", "confidence", "time", "accelerator"}
-        built = job.steps[step.number - 1].result
-        findings = [*(built.findings if isinstance(built, BuildResult) else []), *result.findings]
+        fields |= {"unseen_chance", "confidence", "time", "accelerator", "evidence"}
+        findings = _findings(job, step)
         return {
             **result.model_dump(mode="json", include=fields),
-            "findings": [one.model_dump(mode="json") for one in findings],
+            "told": _told(job, result, findings),
+            "findings": [
+                {**one.model_dump(mode="json"), "accepted": is_accepted(one.reason, accepted)}
+                for one in findings
+            ],
         }
     return {
         "verdict": str(Verdict.INCONCLUSIVE),
@@ -159,6 +186,23 @@ def _outcome(job: JobView, step: StepView) -> dict[str, Any]:
         "completed": 0,
         "reason": _failure(job),
     }
+
+
+def _findings(job: JobView, step: StepView) -> list[Finding]:
+    """Return what was found about the kernel that a reproduce step ran, and by it."""
+    kernel = step.spec.build.step if isinstance(step.spec, ReproduceSpec) else step.number - 1
+    built = job.steps[kernel].result
+    found = [*(built.findings if isinstance(built, BuildResult) else [])]
+    return [*found, *(step.result.findings if isinstance(step.result, ReproduceResult) else [])]
+
+
+def _told(job: JobView, after: ReproduceResult, findings: list[Finding]) -> str | None:
+    """Return the line on what a verdict on a patched kernel rests on; None on others."""
+    first, *others = _steps(job, StepKind.REPRODUCE)
+    if not others or others[0].result is not after:
+        return None
+    before = first.result.evidence if isinstance(first.result, ReproduceResult) else None
+    return told(before.work if before else None, after.evidence, findings)
 
 
 def _seconds(job: JobView) -> dict[str, float]:

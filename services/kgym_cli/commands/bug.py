@@ -13,7 +13,7 @@ from kgym.calibration import CONFIDENCES
 from kgym.client import Client
 from kgym.errors import UserError
 from kgym.jobs import JobRequest, JobView
-from kgym.steps import Calibration, DumpMethod, MinimalTrace
+from kgym.steps import Calibration, DumpMethod, MinimalTrace, Severity
 from kgym_cli import traced, trial
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
@@ -23,6 +23,12 @@ DEMO_BUG = "watch-queue-filter"
 _STYLES = {"same_crash": "red", "other_crash": "magenta", "no_crash": "green"}
 fix_option = click.option(
     "--fix", type=click.Path(path_type=Path), help="A unified diff to try instead of the known fix."
+)
+accept_option = click.option(
+    "--accept-findings",
+    metavar="REASON,…",
+    default="",
+    help="Findings that shall not stand in the way, by their reason; `all` for every one.",
 )
 
 
@@ -82,6 +88,7 @@ def show(name: str, as_json: bool) -> None:
     help="How the trace gets out of the crashed kernel.",
 )
 @click.option("--files", multiple=True, help="C file to trace.  [default: those the fix changes]")
+@accept_option
 @json_option
 def reproduce(
     name: str,
@@ -94,13 +101,14 @@ def reproduce(
     trace: bool,
     dump: DumpMethod,
     files: tuple[str, ...],
+    accept_findings: str,
     as_json: bool,
 ) -> None:
     """Crash the kernel with the bug, then show whether the fix holds.
 
     NAME is a shipped bug or the folder of a bundle. The exit status is 0 if the
-    bug shows and the fix resolves it, 1 if a verdict says otherwise, 2 for bad
-    input, 3 if there is no verdict.
+    bug shows and the fix resolves it, 1 if a verdict or a blocking finding says
+    otherwise, 2 for bad input, 3 if there is no verdict.
 
     What `kgym bug calibrate` has measured tells how many VMs the fix has to
     survive, and how long; before that, the bundle does.
@@ -108,7 +116,8 @@ def reproduce(
     wanted = bugs.Trial(instances, time, validate=validate)
     one = bugs.load(name)
     how = traced.tracing(one, files, dump) if trace else None
-    _try(one, fix, wanted, confidence, no_fix=no_fix, as_json=as_json, how=how)
+    accepted = _reasons(accept_findings)
+    _try(one, fix, wanted, confidence, accepted, no_fix=no_fix, as_json=as_json, how=how)
 
 
 @bug.command()
@@ -140,15 +149,17 @@ def calibrate(name: str, runs: int, time: float | None, as_json: bool) -> None:
 @click.command()
 @fix_option
 @click.option("--server", help="URL of a scheduler, instead of one on this machine.")
+@accept_option
 @json_option
-def demo(fix: Path | None, server: str | None, as_json: bool) -> None:
+def demo(fix: Path | None, server: str | None, accept_findings: str, as_json: bool) -> None:
     """Show a real bug: build the kernel, crash it, fix it, prove the fix."""
     if server is not None:
         click.get_current_context().find_root().params["server"] = server
     one = bugs.load(DEMO_BUG)
     people.print(f"[bold]{one.file.title}[/] ({one.file.references[0]})")
     people.print(one.file.summary.strip() + "\n", style="dim")
-    _try(one, fix, bugs.DEFAULT_TRIAL, None, no_fix=False, as_json=as_json)
+    accepted = _reasons(accept_findings)
+    _try(one, fix, bugs.DEFAULT_TRIAL, None, accepted, no_fix=False, as_json=as_json)
 
 
 def _try(
@@ -156,6 +167,7 @@ def _try(
     fix: Path | None,
     wanted: bugs.Trial,
     confidence: float | None,
+    accepted: frozenset[str],
     *,
     no_fix: bool,
     as_json: bool,
@@ -166,7 +178,7 @@ def _try(
         wanted = _as_calibrated(wanted, trial.known(client, one), confidence)
         request = one.job(None if no_fix else patch, wanted)
         job = _follow(client, traced.traced(request, how) if how else request)
-    outcome = trial.summary(one, job)
+    outcome = trial.summary(one, job, accepted)
     _print(outcome)
     if how is not None:
         outcome["trace"] = traced.summary(job)
@@ -174,6 +186,10 @@ def _try(
     if as_json:
         print_json(outcome)
     leave(trial.exit_status(job, outcome))
+
+
+def _reasons(words: str) -> frozenset[str]:
+    return frozenset(word for word in words.replace(",", " ").split())
 
 
 def _as_calibrated(
@@ -232,14 +248,23 @@ def _print(outcome: dict[str, Any]) -> None:
             style = _STYLES.get(one["verdict"], "yellow")
             people.print(f"{side:>7}: [bold {style}]{one['verdict']}[/]", end="  ")
             people.print(one["reason"], markup=False)
+            if one.get("told"):
+                people.print(f"         evidence: {one['told']}", markup=False)
             for finding in one.get("findings", []):
-                where = f"{finding['file']}:{finding['line']}: " if finding["file"] else ""
-                people.print(
-                    f"         {finding['check']}: {where}{finding['message']}", markup=False
-                )
+                _print_finding(finding)
     if outcome["after"] is not None:
         word = "[bold green]resolved" if outcome["resolved"] else "[bold red]not resolved"
         people.print(f"{word}[/] in {outcome['seconds']['total']:.0f} s")
+    for one in outcome["obstacles"]:
+        people.print(f"in the way: {one['reason']}: {one['message']}", markup=False)
+
+
+def _print_finding(finding: dict[str, Any]) -> None:
+    where = f"{finding['file']}:{finding['line']}: " if finding["line"] else ""
+    mark = ""
+    if finding["severity"] == Severity.BLOCKING:
+        mark = "accepted: " if finding["accepted"] else "BLOCKING: "
+    people.print(f"         {mark}{finding['check']}: {where}{finding['message']}", markup=False)
 
 
 def _print_trace(outcome: dict[str, Any]) -> None:
