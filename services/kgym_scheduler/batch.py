@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from kgym.errors import InfrastructureError
+from kgym_scheduler.refusals import Conflict
 
 LIMIT = 200
 """Calls in one transaction."""
@@ -17,8 +18,10 @@ Answer = TypeVar("Answer")
 class Batch(Generic[Item, Answer]):
     """Calls `work` with all items that wait, one time after the other.
 
-    `work` answers each item with its result or its error. Where a statement
-    fails, nobody knows by whose fault: each item is then tried alone.
+    `work` answers each item with its result or its error. What it raises ends
+    the whole transaction, and nobody knows by whose fault: so the halves are
+    tried, and theirs, until the culprit is alone, and the others are done. A
+    part of the platform that fails is nobody's fault, and fails them all.
     """
 
     def __init__(
@@ -57,8 +60,16 @@ class Batch(Generic[Item, Answer]):
         try:
             return await self._work(items)
         except InfrastructureError as error:
-            if error.reason != "statement_failed" or len(items) == 1:
-                return [error] * len(items)
-            return [(await self._answers([item]))[0] for item in items]
-        except Exception as error:  # noqa: BLE001 - those who wait raise it
             return [error] * len(items)
+        except Exception as error:  # noqa: BLE001 - those who wait raise it
+            if len(items) == 1:
+                return [await self._again(items[0]) if isinstance(error, Conflict) else error]
+        half = len(items) // 2
+        return [*await self._answers(items[:half]), *await self._answers(items[half:])]
+
+    async def _again(self, item: Item) -> Answer | Exception:
+        """Try an item once more: what it raced with, a twin of its own maybe, is committed now."""
+        try:
+            return (await self._work([item]))[0]
+        except Exception as error:  # noqa: BLE001 - who waits raises it
+            return error

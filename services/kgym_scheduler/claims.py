@@ -182,7 +182,10 @@ def _assignment(
 async def _repeated(
     connection: AsyncConnection, claims: Sequence[Claim]
 ) -> dict[uuid.UUID, list[Assignment]]:
-    """Return what claims that come once more, because the answer was lost, got the first time."""
+    """Return what claims that come once more, because the answer was lost, got the first time.
+
+    What has ended since, or was taken away, is left out.
+    """
     leases = {
         uuid.uuid5(claim.id, str(number)): claim.id
         for claim in claims
@@ -190,19 +193,19 @@ async def _repeated(
     }
     if not leases:
         return {}
-    s = steps.c
+    s, a = steps.c, attempts.c
     rows = await connection.execute(
-        select(s.id, s.job_id, s.number, s.attempt, s.lease, s.spec)
-        .join(attempts, attempts.c.step_id == s.id)
-        .where(attempts.c.lease.in_(leases), s.lease == attempts.c.lease)
+        select(s.id, s.job_id, s.number, s.attempt, a.lease, s.spec, s.lease == a.lease)
+        .join(attempts, a.step_id == s.id)
+        .where(a.lease.in_(leases))
     )
-    found = rows.all()
+    taken = rows.all()
+    found = [row for row in taken if row[-1]]
     specs = [views.SPEC.validate_json(row.spec) for row in found]
     wanted = [(row.job_id, spec) for row, spec in zip(found, specs, strict=True)]
     inputs = await references.resolve(connection, wanted)
-    given: dict[uuid.UUID, list[Assignment]] = {}
+    given: dict[uuid.UUID, list[Assignment]] = {leases[row.lease]: [] for row in taken}
     for row, spec, own in zip(found, specs, inputs, strict=True):
         if not isinstance(own, Failure):
-            assignment = _assignment(row.job_id, row, row.lease, spec, own)
-            given.setdefault(leases[row.lease], []).append(assignment)
+            given[leases[row.lease]].append(_assignment(row.job_id, row, row.lease, spec, own))
     return given

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import asyncpg  # type: ignore[import-untyped]
 from alembic import command
@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from kgym.errors import InfrastructureError, UserError
+from kgym_scheduler.refusals import Conflict
 
 BUSY_SECONDS = 30.0
 """How long a transaction waits for its turn: for another process, or for a connection."""
@@ -216,7 +217,12 @@ def _check(
 
 
 class _database_errors:  # noqa: N801 - a context manager, used like a function
-    """Turn the libraries' errors into the platform's, which workers answer by trying again."""
+    """Turn the libraries' errors into the platform's.
+
+    Data that the database cannot hold are the caller's fault: UserError `bad_data`, and Conflict
+    `data_conflict` where they contradict what it holds. The rest is InfrastructureError
+    `database_failed`, which workers and clients answer by trying again.
+    """
 
     def __enter__(self) -> None:
         pass
@@ -224,10 +230,33 @@ class _database_errors:  # noqa: N801 - a context manager, used like a function
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, SQLAlchemyError):
             # without the statement, which may hold what users submitted
-            cause = error.orig if isinstance(error, DBAPIError) else error
-            refused = isinstance(error, DataError | IntegrityError)
-            reason = "statement_failed" if refused else "database_failed"
-            raise InfrastructureError(reason, f"the database failed: {cause}") from error
+            said = error.orig if isinstance(error, DBAPIError) and error.orig else error
+            cause = str((said.__cause__ or said).args[0])
+            match _fault(error):
+                case "data":
+                    raise UserError(
+                        "bad_data", f"the database cannot hold this: {cause}"
+                    ) from error
+                case "conflict":
+                    message = f"this contradicts what the database holds: {cause}"
+                    raise Conflict("data_conflict", message) from error
+            raise InfrastructureError("database_failed", f"the database failed: {cause}") from error
+        if isinstance(error, OverflowError | UnicodeEncodeError):  # SQLite's driver lets them pass
+            raise UserError("bad_data", f"the database cannot hold this: {error}") from error
         if isinstance(error, OSError | TimeoutError | asyncpg.PostgresError):
             message = f"the database does not answer: {error!r}"
             raise InfrastructureError("database_failed", message) from error
+
+
+def _fault(error: SQLAlchemyError) -> Literal["data", "conflict"] | None:
+    """Return whether it is by the data that were given that a statement failed.
+
+    SQLAlchemy knows the errors of SQLite and PostgreSQL's of class 23, integrity. Those of class
+    22, data, are nothing special to it, nor is what asyncpg cannot even send.
+    """
+    if isinstance(error, IntegrityError):
+        return "conflict"
+    sent = error.orig.__cause__ if isinstance(error, DBAPIError) and error.orig else None
+    state = getattr(sent, "sqlstate", None) or ""
+    data = isinstance(error, DataError) or isinstance(sent, ValueError) or state.startswith("22")
+    return "data" if data else None

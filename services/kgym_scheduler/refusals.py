@@ -4,7 +4,7 @@ UserError
 ├── Unauthorised   the caller is not known: no token, or one that is not valid
 ├── Forbidden      the caller's token does not allow it
 ├── NotFound       there is no such job, step or artifact
-├── Conflict       the job's state does not allow it
+├── Conflict       the job's state, or what else the database holds, does not allow it
 ├── Gone           there was such an artifact, and retention has removed it
 └── TooMany        the caller has asked for more than its share
 """
@@ -25,7 +25,7 @@ class NotFound(UserError):
 
 
 class Conflict(UserError):
-    """The job's state does not allow it."""
+    """The job's state, or what else the database holds, does not allow it."""
 
 
 class Gone(UserError):

@@ -16,6 +16,7 @@ from kgym.jobs import JobFilter
 from kgym.states import State
 from kgym_scheduler.bulk import Plan
 from kgym_scheduler.database import Database, upgrade
+from kgym_scheduler.refusals import Conflict
 from kgym_scheduler.store import Store
 from kgym_scheduler.tables import metadata
 from tests.scheduler.parts import BUILD, claim_of
@@ -110,7 +111,7 @@ async def test_an_error_undoes_the_whole_transaction(url: str) -> None:
             await connection.execute(text(f"{row} ('queued', 0, {now}, {now}, '[]')"))
             await connection.execute(text(f"{row} (NULL, 0, {now}, {now}, '[]')"))
 
-    with pytest.raises(InfrastructureError, match="the database failed"):
+    with pytest.raises(Conflict, match="contradicts what the database holds"):
         await add_two()
     async with database.read() as connection:
         assert await connection.scalar(text("SELECT count(*) FROM jobs")) == 0
