@@ -64,6 +64,8 @@ class _Part:
     program: Program
     prepare: Callable[[], None] = lambda: None
     """What is done before it is started again."""
+    may_end: bool = False
+    """Whether it stays away once it has ended well: a worker that was drained."""
     deaths: int = 0
     started: float = field(default_factory=time.monotonic)
     due: float | None = None
@@ -73,6 +75,8 @@ class _Part:
         if self.program.pid is not None:
             if now - self.started > STABLE_SECONDS:
                 self.deaths = 0
+        elif self.may_end and self.program.done:
+            return
         elif self.due is None:
             first, longest = BACKOFF_SECONDS
             self.due = now + min(first * 2**self.deaths, longest)
@@ -199,7 +203,7 @@ class Distributed:
             program.spawn()
         others = [self.database, self.broker, *self.schedulers]
         self._parts = [_Part(program) for program in others]
-        self._parts += [_Part(program, self._retake_token) for program in self.workers]
+        self._parts += [_Part(one, self._retake_token, may_end=True) for one in self.workers]
 
     def _give_token(self) -> None:
         self.worker_env["KGYM_TOKEN"] = self._worker_token() or ""

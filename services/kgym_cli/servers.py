@@ -56,6 +56,11 @@ class Program:
         """The process, if it runs."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
+    @property
+    def done(self) -> bool:
+        """Whether it has ended well, by itself or because it was asked to."""
+        return self._process is not None and self._process.poll() == 0
+
     def spawn(self) -> None:
         """Start the program, without waiting until it is of use."""
         self._asked = False

@@ -59,9 +59,21 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         process.wait(STOP_SECONDS)
 
 
-def builders(client: Client) -> set[str]:
-    """The workers that build."""
-    return {one.id for one in client.workers() if "build" in one.kinds}
+def workers(client: Client, kind: StepKind) -> set[str]:
+    """The workers that do steps of this kind; one that was killed is known for a while."""
+    return {one.id for one in client.workers() if kind in one.kinds}
+
+
+def kill_and_await_another(client: Client, kind: StepKind) -> None:
+    until(lambda: workers(client, kind), 60)
+    known = workers(client, kind)
+    (victim,) = (name for name in known if Path(f"/proc/{pid_of(name)}").exists())
+    os.kill(pid_of(victim), signal.SIGKILL)
+    until(lambda: workers(client, kind) - known, 60)
+
+
+def pid_of(worker: str) -> int:
+    return int(worker.split(":")[1])
 
 
 def test_a_job_runs_through_broker_database_and_worker(up: Up, fake_build: BuildSpec) -> None:
@@ -103,11 +115,22 @@ def test_an_abort_ends_what_a_worker_runs_within_two_seconds(
 
 def test_a_worker_that_was_killed_comes_back(up: Up, fake_build: BuildSpec) -> None:
     with up.client() as client:
-        (victim,) = builders(client)
-        os.kill(int(victim.split(":")[1]), signal.SIGKILL)
-        until(lambda: builders(client) - {victim}, 30)
+        kill_and_await_another(client, StepKind.BUILD)
         job = client.wait(client.submit(JobRequest(steps=[fake_build])).id)
     assert job.state is State.SUCCEEDED
+
+
+def test_a_drained_worker_ends_and_stays_away(up: Up) -> None:
+    """One that was killed, twice, comes back meanwhile: the platform does look after its parts."""
+    with up.client() as client:
+        until(lambda: workers(client, StepKind.MINIMIZE), 60)
+        (drained,) = workers(client, StepKind.MINIMIZE)
+        client.drain(drained)
+        until(lambda: not workers(client, StepKind.MINIMIZE), 60)
+        for _ in range(2):
+            kill_and_await_another(client, StepKind.BUILD)
+        assert workers(client, StepKind.MINIMIZE) == set()
+        assert not Path(f"/proc/{pid_of(drained)}").exists()
 
 
 def test_another_platform_on_the_same_folder_is_refused(up: Up) -> None:
