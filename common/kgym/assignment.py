@@ -5,7 +5,7 @@ carries its lease, and a refused one ends the attempt (design, invariants 1 to 3
 """
 
 import uuid
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from pydantic import Field
 
@@ -17,6 +17,9 @@ from kgym.steps import Failure, StepKind, StepResult, StepSpec, Strict
 LEASE_SECONDS = 60.0
 BEAT_SECONDS = 5.0
 """How often a worker that takes nothing says that it lives."""
+
+
+WorkerId = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w.:+-]+$")]
 
 
 class Input(Strict):
@@ -56,7 +59,7 @@ class Ending(Strict):
 class WorkerInfo(Strict):
     """What a worker says of itself."""
 
-    id: str = Field(min_length=1, max_length=200, pattern=r"^[\w.:+-]+$")
+    id: WorkerId
     kinds: list[StepKind] = Field(min_length=1)
     slots: int = Field(ge=1, le=1000)
     capabilities: Capabilities | None = Field(None, description="null: tries everything")

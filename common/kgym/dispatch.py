@@ -15,7 +15,7 @@ import httpx
 from pydantic import Field
 
 from kgym import protocol
-from kgym.assignment import Claim, Claimed, Ending
+from kgym.assignment import Claim, Claimed, Ending, WorkerId
 from kgym.errors import InfrastructureError
 from kgym.jobs import Progress
 from kgym.protocol import Refused
@@ -67,14 +67,14 @@ class HoldCall(Strict):
 
     call: Literal["hold"] = "hold"
     lease: UUID
-    name: str = Field(min_length=1, max_length=200)
+    name: str = Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")
 
 
 class LeaveCall(Strict):
     """`Dispatch.leave`."""
 
     call: Literal["leave"] = "leave"
-    worker: str = Field(max_length=200)
+    worker: WorkerId
 
 
 WorkerCall = Annotated[

@@ -1,9 +1,10 @@
 """Jobs as they are submitted and shown: the bodies of the REST interface."""
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, Field, model_validator
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, model_validator
 
 from kgym.capabilities import Capabilities
 from kgym.states import State
@@ -128,6 +129,14 @@ def _utc(value: datetime) -> datetime:
         raise ValueError("not a time that there is in UTC") from None
 
 
+def _digits(value: object) -> object:
+    if isinstance(value, str) and not re.fullmatch("-?[0-9]{1,19}", value):
+        raise ValueError("not a whole number")
+    return value
+
+
+Digits = Annotated[int, BeforeValidator(_digits)]
+"""A number in a URL or a header: without the blanks, underscores and fractions that `int` takes."""
 Instant = Annotated[AwareDatetime, AfterValidator(_utc)]
 
 
@@ -142,7 +151,7 @@ class JobFilter(Strict):
     cursor: str | None = Field(
         None, pattern=r"^[0-9]{1,17}-[0-9]{1,18}$", description="`next` of the page before"
     )
-    limit: int = Field(50, ge=1, le=200, description="jobs on a page")
+    limit: Digits = Field(50, ge=1, le=200, description="jobs on a page")
 
 
 class RunningStep(Strict):

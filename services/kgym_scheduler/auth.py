@@ -1,6 +1,7 @@
 """Who calls, and may they: bearer tokens (RFC 6750) at the door, scopes at the routes."""
 
 import ipaddress
+import re
 
 from fastapi import Request, params
 from starlette.types import ASGIApp, Receive, Send
@@ -15,6 +16,7 @@ from kgym_scheduler.tokens import ANYBODY_HERE, Caller, Scope, Tokens
 _GUARDED = ("/v1/", "/metrics")
 _WORKERS = "/v1/worker/"
 _FREE = ("/v1/healthz", "/v1/readyz")
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:/@]+)(?::[0-9]{1,5})?")
 
 
 class Door:
@@ -51,7 +53,7 @@ class Door:
             self._rates.take(f"address {address}")
             raise
         # Workers are not held up: what they send is what the platform itself has ordered.
-        if not (request.url.path.startswith(_WORKERS) and caller.may(Scope.WORKER)):
+        if not (request.scope["path"].startswith(_WORKERS) and caller.may(Scope.WORKER)):
             self._rates.take(caller.name)
         return caller
 
@@ -115,6 +117,10 @@ def _refuse_web_pages(request: Request) -> None:
     Such a page cannot read the answer, but it could abort jobs; and by a name that
     resolves to 127.0.0.1 (DNS rebinding) it could do anything.
     """
+    host = request.headers.get("host", "")
+    named = _HOST.fullmatch(host)
     site = request.headers.get("sec-fetch-site", "none")
-    if site not in {"none", "same-origin"} or not is_loopback(request.url.hostname or ""):
+    origin = request.headers.get("origin")  # of browsers that do not say the other
+    foreign = site not in {"none", "same-origin"} or origin not in {None, f"http://{host}"}
+    if foreign or named is None or not is_loopback(named[1]):
         raise Forbidden("foreign_page", "only pages of this server may do this")

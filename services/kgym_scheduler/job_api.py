@@ -1,14 +1,17 @@
 """Jobs, and what they say: /v1/jobs."""
 
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import Body, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from kgym.errors import InfrastructureError
-from kgym.jobs import JobFilter, JobPage, JobRequest, JobView, Tags
+from kgym.jobs import Digits, JobFilter, JobPage, JobRequest, JobView, Tags
 from kgym_scheduler import example
 from kgym_scheduler.auth import caller_of
 from kgym_scheduler.core import Scheduler
@@ -19,7 +22,7 @@ from kgym_scheduler.tokens import Scope
 PING_SECONDS = 10
 """How often a quiet event stream says that it lives."""
 
-Attempt = Annotated[int | None, Query(ge=1, lt=1 << 31)]
+Attempt = Annotated[Digits | None, Query(ge=1, lt=1 << 31)]
 
 readers = router(Scope.READ)
 submitters = router(Scope.SUBMIT)
@@ -179,23 +182,32 @@ async def events(
     scheduler: Core,
     job_id: JobId,
     last_event_id: Annotated[
-        int,
+        Digits,
         Header(
             ge=0, lt=1 << 63, description="Go on after this event, as browsers do by themselves"
         ),
     ] = 0,
 ) -> EventSourceResponse:
     """Send what has happened to the job, then what happens, until it has finished."""
-    caller, streams = caller_of(request).name, request.app.state.streams
-    streams.check(caller)
-    await scheduler.state(job_id)
+    with contextlib.ExitStack() as slot:
+        slot.enter_context(request.app.state.streams.opened(caller_of(request).name))
+        await scheduler.state(job_id)
+        return _Stream(_event_stream(scheduler, job_id, last_event_id), slot.pop_all())
 
-    async def counted() -> AsyncIterator[ServerSentEvent]:
-        with streams.opened(caller):
-            async for event in _event_stream(scheduler, job_id, last_event_id):
-                yield event
 
-    return EventSourceResponse(counted(), ping=PING_SECONDS, sep="\n")
+class _Stream(EventSourceResponse):
+    """An event stream that counts from before it is answered until it has ended, however it does.
+
+    What counted within the iterator would count too late, and for ever if it is never begun.
+    """
+
+    def __init__(self, events: AsyncIterator[ServerSentEvent], slot: contextlib.ExitStack) -> None:
+        super().__init__(events, ping=PING_SECONDS, sep="\n")
+        self._slot = slot
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        with self._slot:
+            await super().__call__(scope, receive, send)
 
 
 async def _event_stream(

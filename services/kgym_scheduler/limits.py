@@ -1,4 +1,4 @@
-"""What one caller may ask for: requests a second, open event streams, unfinished jobs, bytes."""
+"""What one caller may ask for: requests a second, event streams, unfinished jobs, bytes, names."""
 
 import contextlib
 import math
@@ -8,12 +8,19 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kgym.errors import UserError
+from kgym_scheduler.problems import answer
 from kgym_scheduler.refusals import TooMany
 
 BODY_LIMIT = 16 << 20
 """Bytes of a request's body."""
+QUERY_LIMIT = 8 << 10
+"""Bytes of a request's query."""
+QUERY_NAMES = 50
+"""Parameters in it."""
 COUNT_SECONDS = 5.0
 """How long a count of unfinished jobs is believed."""
 _CALLERS = 10_000
@@ -64,18 +71,15 @@ class Streams:
         self._limit = limits.streams
         self._open = Counter[str]()
 
-    def check(self, caller: str) -> None:
-        """Raise TooMany if the caller has as many open as it may."""
+    @contextlib.contextmanager
+    def opened(self, caller: str) -> Iterator[None]:
+        """Count one while the context lasts; raise TooMany if the caller has all it may."""
         if self._open[caller] >= self._limit:
             raise TooMany(
                 "too_many_streams",
                 f"{self._open[caller]} event streams are open; close one first",
                 retry_after=1,
             )
-
-    @contextlib.contextmanager
-    def opened(self, caller: str) -> Iterator[None]:
-        """Count one while the context lasts."""
         self._open[caller] += 1
         try:
             yield
@@ -100,17 +104,37 @@ class Quota:
     async def take(self, submitter: str) -> None:
         """Count a new job; raise TooMany if the submitter has as many as it may."""
         now = time.monotonic()
-        at, jobs = self._known.get(submitter, (-math.inf, 0))
-        if now >= at + COUNT_SECONDS:
-            at, jobs = now, await self._count(submitter)
+        known = self._known.get(submitter, (-math.inf, 0))
+        if now >= known[0] + COUNT_SECONDS:
+            counted = now, await self._count(submitter)
+            # Others may have counted at the same time, and have been let pass since.
+            if self._known.get(submitter, known) == known:
+                self._known[submitter] = counted
+        at, jobs = self._known[submitter]
         if jobs >= self._limit:
-            self._known[submitter] = at, jobs
             raise TooMany(
                 "too_many_jobs",
                 f"{submitter} has {jobs} unfinished jobs, which is the limit; "
                 "wait until some have finished, or abort some",
             )
         self._known[submitter] = at, jobs + 1
+
+
+class QueryLimit:
+    """Refuses a long query before anything reads it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Look how long it is."""
+        query = scope.get("query_string", b"")
+        if len(query) > QUERY_LIMIT or query.count(b"&") >= QUERY_NAMES:
+            limit = f"{QUERY_LIMIT} bytes and {QUERY_NAMES} parameters"
+            error = UserError("query_too_long", f"the query is longer than {limit}")
+            await answer(Request(scope), error, 414)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
 
 
 class BodyLimit:

@@ -14,6 +14,10 @@ from kgym.errors import KgymError, UserError
 from kgym_scheduler.refusals import Conflict, Forbidden, Gone, NotFound, TooMany, Unauthorised
 
 MEDIA_TYPE = "application/problem+json"
+SHOWN = 20
+"""Faults of a request that its answer lists."""
+SHOWN_CHARACTERS = 300
+"""Of what is said about one: it may quote what was sent."""
 
 
 class ProblemError(BaseModel):
@@ -46,7 +50,10 @@ class Problem(BaseModel):
     detail: str = Field(description="what happened, to what, and what to do")
     instance: str = Field(description="the path that was asked for")
     reason: str = Field(description="the kind of problem as one stable word")
-    errors: list[ProblemError] | None = Field(None, description="each fault of a faulty request")
+    errors: list[ProblemError] | None = Field(
+        None, description=f"the faults of a faulty request, the first {SHOWN} of them"
+    )
+    error_count: int | None = Field(None, description="how many faults it has")
 
 
 def documented(
@@ -58,7 +65,7 @@ def documented(
             "description": HTTPStatus(status).phrase,
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
-        for status in sorted({*statuses, 401, 403, 422, 429, 503})
+        for status in sorted({*statuses, 401, 403, 414, 422, 429, 503})
     }
 
 
@@ -84,7 +91,7 @@ def problem(
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,
-        "instance": request.url.path,
+        "instance": request.scope["path"],
         "reason": reason,
     }
     extensions = {name: value for name, value in more.items() if name not in document}
@@ -93,16 +100,19 @@ def problem(
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     faults = error.errors() if isinstance(error, RequestValidationError) else []
-    errors = [{"location": _location(fault), "message": _message(fault)} for fault in faults]
+    errors = [
+        {"location": _cut(_location(fault)), "message": _cut(_message(fault))}
+        for fault in faults[:SHOWN]
+    ]
     detail = "; ".join(f"{error['location']}: {error['message']}" for error in errors[:5])
-    return problem(request, 422, "invalid_request", detail, errors=errors)
+    return problem(request, 422, "invalid_request", detail, errors=errors, error_count=len(faults))
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         raise error
     reason = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
-    detail = f"{error.detail}: {request.method} {request.url.path}"
+    detail = f"{error.detail}: {request.method} {request.scope['path']}"
     return problem(request, error.status_code, reason, detail, error.headers)
 
 
@@ -112,10 +122,12 @@ async def _known(request: Request, error: Exception) -> JSONResponse:
     return answer(request, error)
 
 
-def answer(request: Request, error: KgymError) -> JSONResponse:
+def answer(request: Request, error: KgymError, status: int | None = None) -> JSONResponse:
     """Return the answer that describes the error."""
-    status, headers = _status(error), _headers(error)
-    return problem(request, status, error.reason, error.message, headers, **error.details)
+    headers = _headers(error)
+    return problem(
+        request, status or _status(error), error.reason, error.message, headers, **error.details
+    )
 
 
 async def _unknown(request: Request, _: Exception) -> JSONResponse:
@@ -151,6 +163,10 @@ def _headers(error: KgymError) -> dict[str, str]:
         case TooMany(details={"retry_after": seconds}):
             return {"Retry-After": str(seconds)}
     return {}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
 
 
 def _location(fault: Mapping[str, Any]) -> str:

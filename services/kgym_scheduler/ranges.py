@@ -35,11 +35,17 @@ def parse(header: str | None, size: int) -> Part | None:
         return None
     first, last, suffix = match.groups()
     if suffix is not None:
-        start, stop = max(0, size - int(suffix)), size
+        start, stop = max(0, size - _number(suffix)), size
     else:
-        start, stop = int(first), min(size, int(last) + 1) if last else size
-        if last and int(last) < int(first):
+        start, stop = _number(first), min(size, _number(last) + 1) if last else size
+        if last and _number(last) < _number(first):
             return None
     if start >= size or stop <= start:
         raise Unsatisfiable
     return Part(start, stop, size)
+
+
+def _number(digits: str) -> int:
+    """Return the number, or one that is behind every end: `int` refuses 4,300 digits and more."""
+    significant = digits.lstrip("0")
+    return int(significant or "0") if len(significant) < 19 else 10**18

@@ -5,14 +5,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, TypeAdapter
 
+from kgym.jobs import Digits
 from kgym_scheduler.auth import needs
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.strict import StrictRoute
 from kgym_scheduler.tokens import Scope
 
-JobId = Annotated[int, Path(ge=1, lt=1 << 63, description="of the job, from 1")]
-StepNumber = Annotated[int, Path(ge=0, lt=100, description="of the step in its job, from 0")]
-StepQuery = Annotated[int | None, Query(ge=0, lt=100)]
+JobId = Annotated[Digits, Path(ge=1, lt=1 << 63, description="of the job, from 1")]
+StepNumber = Annotated[Digits, Path(ge=0, lt=100, description="of the step in its job, from 0")]
+StepQuery = Annotated[Digits | None, Query(ge=0, lt=100)]
 
 
 async def _scheduler(request: Request) -> Scheduler:  # a plain function runs in a thread

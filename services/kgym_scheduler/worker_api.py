@@ -23,7 +23,12 @@ from kgym_scheduler.problems import documented
 from kgym_scheduler.strict import StrictRoute
 from kgym_scheduler.tokens import Scope
 
-router = APIRouter(prefix="/v1", route_class=StrictRoute, dependencies=[needs(Scope.WORKER)])
+
+class _Route(StrictRoute):
+    values = 300_000  # the results of many steps
+
+
+router = APIRouter(prefix="/v1", route_class=_Route, dependencies=[needs(Scope.WORKER)])
 
 
 @router.post(

@@ -1,5 +1,6 @@
 """Byte ranges against Python's slices."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,3 +47,12 @@ def test_any_text_is_a_part_or_the_whole_or_unsatisfiable(text: str) -> None:
 
 def test_the_content_range_counts_the_last_byte_in() -> None:
     assert Part(0, 5, 10).content_range == "bytes 0-4/10"
+
+
+def test_numbers_of_any_length_are_numbers() -> None:
+    many = "9" * 10_000
+    assert parse(f"bytes=2-{many}", 10) == Part(2, 10, 10)
+    assert parse(f"bytes=-{many}", 10) == Part(0, 10, 10)
+    assert parse(f"bytes={'0' * 10_000}-3", 10) == Part(0, 4, 10)
+    with pytest.raises(Unsatisfiable):
+        parse(f"bytes={many}-", 10)
