@@ -20,6 +20,7 @@ from kgym.steps import (
     BuildSpec,
     Calibration,
     Compiler,
+    CompletedEnd,
     Edit,
     GitSource,
     KernelConfig,
@@ -90,6 +91,7 @@ class ReproducerTable(ProgramTable):
 
     time: float = Field(120, gt=0, description="seconds")
     instances: int = Field(2, ge=1)
+    completed: list[CompletedEnd] = Field([], description="how a run ends that did its work")
     others: list[ProgramTable] = []
 
 
@@ -198,6 +200,7 @@ class Bug:
             vm=self.file.vm,
             instances=self.file.reproducer.instances,
             time=self.file.reproducer.time,
+            completed=self.file.reproducer.completed,
         )
 
 

@@ -27,10 +27,12 @@ value is at most 1 - c, misses a bug in at most a share 1 - c of such trials.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kgym.steps import Calibration, InstanceResult, Outcome, ReproduceResult
+from kgym.ends import End, listed
+from kgym.steps import Calibration, InstanceResult, Outcome, ReproduceResult, RunEnd
 from kgym.verdict import likeness
 
 CONFIDENCES = (0.95, 0.99)
@@ -41,6 +43,8 @@ SHORTEST = 5.0
 MOST_INSTANCES = 1000
 _RESOLUTION = 0.01
 """Seconds: times are kept rounded to that."""
+_LASTED = {Outcome.SURVIVED, Outcome.NOT_DONE}
+"""The second, too: it is these runs that tell how the program ends."""
 _STEPS = 60
 """Halvings of [0, 1]: more than a double resolves."""
 
@@ -75,7 +79,7 @@ def measured(result: ReproduceResult, titles: Sequence[str]) -> Calibration | No
     if not times:
         return None
     crashed = [one for one in instances if one.outcome is Outcome.CRASH]
-    survived = [one for one in instances if one.outcome is Outcome.SURVIVED]
+    survived = [one for one in instances if one.outcome in _LASTED]
     stopped = [
         one
         for one in instances
@@ -87,7 +91,17 @@ def measured(result: ReproduceResult, titles: Sequence[str]) -> Calibration | No
         crashed=len(times),
         time=max(times[-1], whole, _RESOLUTION),
         accelerator=result.accelerator,
+        ends=ends_of(instances),
     )
+
+
+def ends_of(instances: Sequence[InstanceResult]) -> list[RunEnd]:
+    """Return how runs of the program ended on these instances, the most frequent end first."""
+    ends: Counter[End] = Counter()
+    for instance in instances:
+        for one in instance.ends:
+            ends[one.how, one.value] += one.count
+    return listed(ends)
 
 
 def unseen(known: Calibration, survived: int) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 
 from kgym import sandbox
+from kgym.ends import listed
 from kgym.report import CrashReport, parse
 from kgym.steps import InstanceDump, InstanceResult, Outcome
 from kgym_vmmanager.accelerator import Probed
@@ -69,7 +70,9 @@ class Instance:
         else:
             if plan.method is not None:
                 self._dump = Dump(plan.method, plan.folder / f"dump-{name}")
-            self._session = Session(plan.seconds, self._limits, self.console, self.output, on_time)
+            self._session = Session(
+                plan.seconds, self._limits, self.console, self.output, on_time, plan.completed
+            )
         self._running = False
         self._boot_seconds: float | None = None
         self._verdict_lag: float | None = None
@@ -108,6 +111,7 @@ class Instance:
             reproducer=self._program,
             # The runner's word of the first run may have been lost in the crash.
             runs=max(self._session.runs, int(ending.outcome is Outcome.CRASH)),
+            ends=listed(self._session.ends),
             title=self.report.title if self.report else None,
             alt_titles=list(self.report.alt_titles) if self.report else [],
             verdict_lag=self._verdict_lag,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kgym.ends import CONVENTION, Completed
 from kgym.steps import Outcome, VmShape
 from kgym_vmmanager.accelerator import Accelerator
 from kgym_vmmanager.dump import Method
@@ -16,13 +17,14 @@ PROGRAM = "/kgym/reproducer"
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Seconds: for a boot, without a sign of life, for a lost guest to answer again,
-    and for the kernel's watchdogs to report what hangs.
+    for the kernel's watchdogs to report what hangs, and for the runner to kill what it runs.
     """
 
     boot: float
     silence: float
     reconnect: float
     watchdog: float
+    finish: float = 120  # twice what it allows itself
 
 
 # The slowest watchdog is the hung task detector: two periods of 120 s.
@@ -39,7 +41,7 @@ class Plan:
     `initrds` hold the image, each with another of the programs at PROGRAM; the
     instances take them in turn. `smoke` holds the smoke test, if one is to run;
     `method` takes the dumps, if there are to be any; `words` are added to the
-    kernel's command line.
+    kernel's command line; `completed` says which runs did their work.
     """
 
     folder: Path
@@ -52,6 +54,7 @@ class Plan:
     limits: Mapping[Accelerator, Limits]
     method: Method | None = None
     words: str = ""
+    completed: Completed = CONVENTION
 
 
 @dataclass(frozen=True, slots=True)

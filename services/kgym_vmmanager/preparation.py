@@ -5,11 +5,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from kgym import calibration
 from kgym.assignment import Input
 from kgym.attempt import StepRun
+from kgym.ends import completed
 from kgym.errors import InfrastructureError, KgymError
 from kgym.instrument import buffer_size
-from kgym.steps import BuildResult, ReproduceSpec
+from kgym.steps import BuildResult, ReproduceResult, ReproduceSpec, RunEnd
 from kgym_vmmanager import bundle, kdump
 from kgym_vmmanager.accelerator import Accelerator, Probed, best_accelerator
 from kgym_vmmanager.dump import Method
@@ -79,6 +81,7 @@ async def prepare(
         limits=limits,
         method=method,
         words=_words(spec, run.assignment.inputs["build"], method),
+        completed=completed(spec.completed, _ends_before(run, spec)),
     )
     programs = {path.stem: files[PROGRAM] for path, files in zip(sources, made, strict=True)}
     files = {"kernel": kernel, **{path.name: path for path in [*initrds, *sources]}, **programs}
@@ -101,6 +104,15 @@ def _words(spec: ReproduceSpec, built: Input, method: Method | None) -> str:
     if isinstance(built.result, BuildResult) and built.result.instrumented:
         words.append(f"trace_buf_size={buffer_size(spec.vm.memory, spec.vm.cpus)}")
     return " ".join(words)
+
+
+def _ends_before(run: StepRun, spec: ReproduceSpec) -> list[RunEnd]:
+    """Return how runs on the unpatched kernel ended, as far as is known."""
+    ends = list(spec.calibration.ends) if spec.calibration else []
+    baseline = run.assignment.inputs.get("baseline")
+    if baseline is not None and isinstance(baseline.result, ReproduceResult):
+        ends += calibration.ends_of(baseline.result.instances)
+    return ends
 
 
 async def _capture(run: StepRun, image: GuestImage, folder: Path) -> dict[str, Path]:

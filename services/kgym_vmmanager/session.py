@@ -3,8 +3,10 @@
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
+from kgym.ends import KILLED, Completed, End
 from kgym.steps import Outcome
 from kgym_vmmanager.console import Console
 from kgym_vmmanager.plan import PROGRAM, Ended, Ending, Limits
@@ -27,6 +29,7 @@ class Session:
 
     A program that kills our runner (`kill(-1)`) may go on: another runner is
     started, as long as the guest answers. `on_time` hears the seconds so far.
+    Runs of which too few are `completed` do not survive.
     """
 
     def __init__(
@@ -36,12 +39,14 @@ class Session:
         console: Console,
         output: Console,
         on_time: Callable[[float], None],
+        completed: Completed,
     ) -> None:
         self._wanted = seconds
         self._limits = limits
         self._console = console
         self._output = output
         self._on_time = on_time
+        self._completed = completed
         self._log = RunnerLog()
         self._lives: list[tuple[float, RunnerLog]] = []  # of runners that were killed
         self._begin = self._heard = 0.0
@@ -56,6 +61,12 @@ class Session:
         """How often it was started."""
         return self._log.runs + sum(log.runs for _, log in self._lives)
 
+    @property
+    def ends(self) -> Counter[End]:
+        """How the runs ended; `killed` only where none ended by itself."""
+        ends = sum((log.ends for _, log in self._lives), self._log.ends.copy())
+        return ends or Counter({KILLED: 1} if self.runs and self._log.over else {})
+
     def ran_until(self, moment: float) -> None:
         """Note that the reproducer was running then (monotonic clock), whatever was heard of it."""
         if self._begin:
@@ -69,8 +80,26 @@ class Session:
     ) -> Ending:
         """Run the reproducer to the end of its time; raises Ended if that does not come.
 
-        `is_idle` says whether a guest that is silent has nothing to do.
+        `is_idle` says whether a guest that is silent has nothing to do. Whatever
+        the guest says, the end comes: it is given up when it is far behind its time.
         """
+        limits = self._limits
+        patience = limits.silence + limits.watchdog + limits.reconnect + limits.finish
+        try:
+            async with asyncio.timeout(self._wanted + patience):
+                return await self._run_lives(ssh, reconnect, is_idle)
+        except TimeoutError:
+            detail = (
+                f"not at its end {patience:g} s after its time; it ran for {self.seconds:.0f} s"
+            )
+            raise Ended(Outcome.HUNG, detail) from None
+
+    async def _run_lives(
+        self,
+        ssh: Ssh,
+        reconnect: Callable[[], Awaitable[Ssh]],
+        is_idle: Callable[[], Awaitable[bool]],
+    ) -> Ending:
         for life in range(_RESTARTS + 1):
             try:
                 await self._follow(ssh, f"{_FOLDER}-{life}", is_idle)
@@ -91,16 +120,19 @@ class Session:
         """Follow one runner until the time is over; raises Ended or ConnectionLost."""
         stream = await ssh.start(f"{RUNNER} {folder} {PROGRAM}", _CALL_SECONDS)
         self._begin = self._heard = sign_of_life = time.monotonic()
-        finishing = False
+        finishing: float | None = None
         while not self._log.over:
             if await self._listen(stream) or time.monotonic() - self._console.last < 1:
                 sign_of_life = time.monotonic()
             if time.monotonic() - sign_of_life > self._limits.silence:
                 await self._wait_for_watchdog(stream, is_idle)
                 sign_of_life = time.monotonic()
-            if not finishing and self._is_enough():
-                finishing = True
+            if finishing is None and self._is_enough():
+                finishing = time.monotonic()
                 await stream.finish()
+            if finishing is not None and time.monotonic() - finishing > self._limits.finish:
+                detail = f"the runner goes on {self._limits.finish:g} s after it was told to end"
+                raise Ended(Outcome.HUNG, detail)
         self._judge_runs()
         if self._log.stuck:
             await asyncio.sleep(self._limits.watchdog)
@@ -126,20 +158,25 @@ class Session:
 
     def _is_enough(self) -> bool:
         early = self._failed_at_once and self.seconds >= _EARLY_SECONDS
-        return early or self.seconds >= self._wanted
+        return (early and self._lacking is not None) or self.seconds >= self._wanted
 
     @property
     def _failed_at_once(self) -> bool:
         quick = self._log.quick + sum(log.quick for _, log in self._lives)
         return 0 < self.runs == quick
 
+    @property
+    def _lacking(self) -> str | None:
+        return self._completed.lacks(self.ends)
+
     def _judge_runs(self) -> None:
+        if (why := self._lacking) is None:
+            return
+        words = f"the program's last words: {self._output.last_lines()}"
         if self._failed_at_once:
-            raise Ended(
-                Outcome.ENDED_EARLY,
-                f"all {self.runs} runs failed at once; the last: {self._log.last_end};"
-                f" the program's last words: {self._output.last_lines()}",
-            )
+            why = f"all {self.runs} runs failed at once; the last: {self._log.last_end}; {why}"
+            raise Ended(Outcome.ENDED_EARLY, f"{why}; {words}")
+        raise Ended(Outcome.NOT_DONE, f"{why}; {words}")
 
     async def _wait_for_watchdog(
         self, stream: Stream, is_idle: Callable[[], Awaitable[bool]]

@@ -7,6 +7,7 @@ guest/smoke.c says what is tried, one line for each: `ok NAME`, `skip NAME WHY`
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
+from kgym.ends import End
 from kgym.steps import Finding, InstanceResult, Outcome
 from kgym_vmmanager.console import Console
 from kgym_vmmanager.plan import PROGRAM, Ended, Ending
@@ -22,6 +23,7 @@ class SmokeTest:
     def __init__(self, output: Console) -> None:
         self.seconds = 0.0
         self.runs = 1
+        self.ends: dict[End, int] = {}
         self.text = ""
         self._output = output
 

@@ -22,6 +22,8 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)  # it logs each los
 
 _POLL_SECONDS = 0.05
 _CHUNK = 1 << 16
+_MOST_BYTES = 4 << 20
+"""What a command that is run to its end may print: all of it is kept in memory."""
 # The cheapest for an emulated CPU among those that both sides have.
 _CIPHERS = ("aes128-ctr",)
 _DIGESTS = ("hmac-sha2-256",)
@@ -63,7 +65,7 @@ class Ssh:
             thread.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, command: str, *, stdin: bytes = b"", limit: float) -> tuple[int, bytes]:
-        """Run a command to its end; return its status and its output."""
+        """Run a command to its end; return its status and its output, of a few MiB at most."""
         return await self._call(lambda: self._run(command, stdin, limit), limit + 1)
 
     async def start(self, command: str, limit: float) -> "Stream":
@@ -85,14 +87,18 @@ class Ssh:
         channel.set_combine_stderr(True)
         channel.sendall(stdin)
         channel.shutdown_write()
-        output = b""
+        output = bytearray()
         while chunk := channel.recv(_CHUNK):
             output += chunk
+            if len(output) > _MOST_BYTES:
+                raise EOFError(f"the command printed more than {_MOST_BYTES >> 20} MiB")
+            if time.monotonic() > until:
+                raise TimeoutError
         if not channel.status_event.wait(max(0.1, until - time.monotonic())):
             raise TimeoutError
         if channel.exit_status < 0:
             raise EOFError("the connection ended before the command")
-        return channel.exit_status, output
+        return channel.exit_status, bytes(output)
 
 
 class Stream:

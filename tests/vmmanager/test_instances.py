@@ -202,6 +202,31 @@ async def test_a_program_that_always_fails_at_once_is_no_verdict(perform: Perfor
     assert "no such thing" in one.detail
 
 
+async def test_runs_that_fail_slowly_are_no_verdict(perform: Perform) -> None:
+    result = await perform(program("usleep(1300000); exit(1);"))
+    (one,) = result.instances
+    assert (result.verdict, one.outcome) == (Verdict.INCONCLUSIVE, Outcome.NOT_DONE)
+    assert re.search(r"none of (\d) runs did its work: \1 x exit status 1", result.reason)
+    assert {(end.how, end.value) for end in one.ends} == {("exit", 1)}
+
+
+async def test_runs_end_as_the_bundle_says(perform: Perform) -> None:
+    result = await perform(program("exit(1);"), completed=["exit 1"], time=3)
+    assert result.verdict is Verdict.NO_CRASH, result.reason
+
+
+async def test_a_guest_in_which_nothing_starts_is_given_up(perform: Perform) -> None:
+    body = """
+    FILE *file = fopen("/proc/sys/kernel/threads-max", "w");
+    if (file && fputs("20", file) >= 0) fclose(file);
+    return 0;
+    """
+    result = await perform(program(body), time=3)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.instances[0].outcome is Outcome.START_FAILED, result.reason
+    assert result.seconds["total"] < 120
+
+
 async def test_a_program_that_cannot_be_executed_is_no_verdict(perform: Perform) -> None:
     body = 'chmod("/kgym/reproducer", 0); return 0;'
     result = await perform(program(body))

@@ -1,7 +1,10 @@
 """The guest's runner, run on this host: it runs a program until its stdin ends."""
 
 import contextlib
+import os
+import shutil
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +102,32 @@ def test_a_fork_storm_is_ended(host: Host) -> None:
     ran = host.run(f"for i in 1 2 3 4 5; do (setsid sleep {MARKER} &) ; done; sleep {MARKER}")
     assert ran.log.stuck == 0
     assert not left_over()
+
+
+def test_ends_are_summed_up(host: Host) -> None:
+    ran = host.run("[ -e ../../once ] && exit 3; touch ../../once; kill -SEGV $$")
+    assert ran.log.ends["signal", 11] == 1
+    assert f"ends exit 3 {ran.log.ends['exit', 3]}" in ran.lines
+    assert ran.log.ends.total() in (ran.log.runs, ran.log.runs - 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a user without other processes")
+def test_where_nothing_can_be_started_it_ends_with_its_stdin(runner: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        shutil.copy(runner, folder / "run")
+        argv = ["prlimit", "--nproc=0", "setpriv", "--reuid=61184", "--clear-groups"]
+        begin = time.monotonic()
+        done = subprocess.run(
+            [*argv, folder / "run", folder / "runs", "/bin/true"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=10,
+        )
+        assert time.monotonic() - begin < 5
+    assert done.stdout == b"failed 11\n", done
 
 
 def test_what_cannot_be_executed_is_said_once(host: Host) -> None:

@@ -61,6 +61,7 @@ from kgym.steps.minimize import (
 from kgym.steps.model import Failure, Sha256, StepKind, StepRef, Strict, TreePath
 from kgym.steps.reproduce import (
     Calibration,
+    CompletedEnd,
     DumpFailure,
     InstanceDump,
     InstanceResult,
@@ -80,6 +81,7 @@ __all__ = [
     "CheckResult",
     "CheckSpec",
     "Compiler",
+    "CompletedEnd",
     "Control",
     "ControlName",
     "ControlOutcome",

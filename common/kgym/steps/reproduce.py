@@ -1,15 +1,18 @@
 """The `reproduce` step: does the kernel crash, and how."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from kgym import syz
 from kgym.steps.build import DumpMethod
-from kgym.steps.evidence import Evidence
+from kgym.steps.evidence import Evidence, RunEnd
 from kgym.steps.findings import Finding
 from kgym.steps.model import StepKind, StepRef, Strict
+
+CompletedEnd = Annotated[str, Field(pattern=r"^(exit \d{1,3}|signal \d{1,3}|killed)$")]
+"""How a run ends that did its work; `killed`: it goes on until its time is over."""
 
 
 class Reproducer(Strict):
@@ -61,6 +64,9 @@ class Outcome(StrEnum):
     SSH_LOST = "ssh_lost"
     START_FAILED = "start_failed"
     ENDED_EARLY = "ended_early"
+    """Every run of the program failed at once."""
+    NOT_DONE = "not_done"
+    """Too few runs of the program ended as those that do their work."""
     HUNG = "hung"
     REBOOTED = "rebooted"
 
@@ -76,6 +82,7 @@ class Calibration(Strict):
         " time to a crash, or the whole time where not all runs crashed",
     )
     accelerator: str
+    ends: list[RunEnd] = Field([], max_length=1000, description="how the program's runs ended")
 
     @model_validator(mode="after")
     def _counts(self) -> "Calibration":
@@ -99,6 +106,12 @@ class ReproduceSpec(Strict):
     vm: VmShape = VmShape()
     instances: int = Field(2, ge=1, le=1000)
     time: float = Field(120, gt=0, le=86400, description="seconds of running, each instance")
+    completed: list[CompletedEnd] = Field(
+        [],
+        max_length=32,
+        description="how a run of the program ends that did its work, e.g. `exit 1`; empty: as on"
+        " the unpatched kernel, or else by exit status 0, or not at all",
+    )
     stop_at_first_crash: bool = Field(
         True, description="stop when the crash looked for was seen: nothing changes that verdict"
     )
@@ -171,6 +184,7 @@ class InstanceResult(Strict):
     run_seconds: float | None = Field(None, description="how long the reproducer was running")
     reproducer: int = Field(0, description="which: 0 is `reproducer`, then come `others`")
     runs: int = Field(0, description="how often the reproducer was started")
+    ends: list[RunEnd] = Field([], description="how its runs ended")
     title: str | None = Field(None, description="of its crash")
     alt_titles: list[str] = Field([], description="other names of its crash")
     verdict_lag: float | None = Field(

@@ -6,9 +6,10 @@
  *
  * stdout, one line each:
  *     failed ERRNO          PROGRAM cannot be executed; nothing follows
- *     tick RUNS QUICK       about once a second
+ *     tick RUNS QUICK       about once a second while the program runs
  *     end RUN HOW VALUE MS  a run ended: HOW is `exit` or `signal`; MS is how long it took
  *     stuck COUNT           processes that did not die of SIGKILL
+ *     ends HOW VALUE COUNT  before the last line: how many runs ended so
  *     over RUNS QUICK       stdin ended; the program's processes are gone or stuck
  * RUNS counts the runs started; QUICK those that failed within QUICK_MS.
  * stderr: the program's output, at most RATE bytes a second beyond BURST.
@@ -40,6 +41,7 @@ enum {
 	LINGER_MS = 10000,
 	KILL_MS = 20000,
 	CLEAN_MS = 5000,
+	FORK_MS = 15000,
 	STEP_MS = 20,
 	RATE = 64 << 10,
 	BURST = 512 << 10,
@@ -47,10 +49,10 @@ enum {
 };
 
 static long long next_tick, budget_time;
-static long budget = BURST, left_out, runs, quick;
+static long budget = BURST, left_out, runs, quick, exits[256], signals[128];
 static int output[2], proc_fd;
 static pid_t first;
-static int first_status, first_ended, over;
+static int first_status, first_ended, over, waits;
 
 static long long now(void)
 {
@@ -128,7 +130,7 @@ static int serve(void)
 	if (ppoll(sources, 2, &step, &none) > 0 && sources[1].revents)
 		over = over || read(0, &order, 1) <= 0;
 	pass_output();
-	if (now() >= next_tick) {
+	if (!waits && now() >= next_tick) {
 		next_tick = now() + 1000;
 		say("tick %ld %ld\n", runs, quick);
 	}
@@ -278,13 +280,24 @@ static void become(const char *folder, const char *program, int failure)
 /* Returns 0, or the error number of why the program cannot be executed. */
 static int start(const char *folder, const char *program)
 {
+	long long limit = now() + FORK_MS;
 	int failure[2], error = 0;
 
 	if (mkdir(folder, 0755) < 0 || pipe2(failure, O_CLOEXEC) < 0)
 		return errno;
 	first_ended = 0;
-	while ((first = fork()) < 0)
-		serve(); /* no process or memory to be had; what is in the way is being killed */
+	while ((first = fork()) < 0 && !over && now() < limit) {
+		error = errno; /* no process or memory to be had: what was killed may still hold it */
+		waits = 1; /* no ticks: nothing runs */
+		serve();
+	}
+	waits = 0;
+	if (first < 0) {
+		close(failure[0]);
+		close(failure[1]);
+		return error ? error : errno;
+	}
+	error = 0;
 	if (first == 0)
 		become(folder, program, failure[1]);
 	close(failure[1]);
@@ -309,11 +322,28 @@ static void run_once(void)
 		runs -= runs > 1 && now() - begin < QUICK_MS;
 		return;
 	}
+	if (WIFEXITED(first_status))
+		exits[WEXITSTATUS(first_status)]++;
+	else
+		signals[WTERMSIG(first_status)]++;
 	failed = !WIFEXITED(first_status) || WEXITSTATUS(first_status) != 0;
 	quick += failed && now() - begin < QUICK_MS;
 	say("end %ld %s %d %lld\n", runs, WIFEXITED(first_status) ? "exit" : "signal",
 	    WIFEXITED(first_status) ? WEXITSTATUS(first_status) : WTERMSIG(first_status),
 	    now() - begin);
+}
+
+/* The reader may have missed lines. */
+static void sum_up(void)
+{
+	int value;
+
+	for (value = 0; value < 256; value++)
+		if (exits[value])
+			say("ends exit %d %ld\n", value, exits[value]);
+	for (value = 0; value < 128; value++)
+		if (signals[value])
+			say("ends signal %d %ld\n", value, signals[value]);
 }
 
 static void wake(int number)
@@ -356,6 +386,8 @@ int main(int count, char **arguments)
 		snprintf(folder, sizeof(folder), "%s/%ld", arguments[1], ++runs);
 		if ((error = start(folder, arguments[2])) != 0) {
 			rmdir(folder);
+			if (over && runs-- > 1)
+				break;
 			say("failed %d\n", error);
 			return 1;
 		}
@@ -363,6 +395,7 @@ int main(int count, char **arguments)
 		clean(folder);
 	}
 	fcntl(1, F_SETFL, 0);
+	sum_up();
 	say("over %ld %ld\n", runs, quick);
 	return 0;
 }
