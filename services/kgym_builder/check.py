@@ -25,7 +25,7 @@ from kgym.steps import (
     PatchCheck,
     PatchOutcome,
 )
-from kgym_builder import checkplan, entries, functions, judgement, memo
+from kgym_builder import checkplan, entries, functions, judgement, memo, patches
 from kgym_builder.added import Lines, added
 from kgym_builder.checkplan import FileChange, Plan, Way
 from kgym_builder.compilation import Counts, compiled
@@ -227,7 +227,7 @@ class _Check:
         for path in patching.files(patch):
             if path in links:
                 raise behind_link(path)
-        changes = patching.apply(patch, files.get).changes
+        changes = patches.apply_one(patch, files.get).changes
         changed = [FileChange(one.path, files.get(one.path), one.content) for one in changes]
         known = ground.index.dependents(one.path for one in changed)
         plan = checkplan.plan(changed, known, self.spec.dependents)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from kgym import patch as patching
 from kgym.patch import Change
 from kgym.steps import Patch
+from kgym_builder import control
 from kgym_builder.tree import Tree
 
 
@@ -41,12 +42,19 @@ def apply(
     return tuple({change.path: change for one in each for change in one.changes}.values())
 
 
+def apply_one(patch: Patch, read: patching.Read) -> patching.Applied:
+    """Apply one patch; beyond what `kgym.patch.apply` refuses, it must leave our object alone."""
+    applied = patching.apply(patch, read)
+    control.refuse(patch.name, read, applied.changes)
+    return applied
+
+
 def apply_each(
     patches: Sequence[Patch], files: dict[str, bytes], log: Callable[[str], None]
 ) -> Iterator[Applied]:
     """Do so patch by patch."""
     for patch in patches:
-        applied = patching.apply(patch, files.get)
+        applied = apply_one(patch, files.get)
         for note in applied.notes:
             log(note)
         paths = [change.path for change in applied.changes]

@@ -20,14 +20,14 @@ from kgym.patch import Change
 from kgym.quota import Limits
 from kgym.sandbox import Layer, Sandbox, prepare
 from kgym.steps import Kernel
-from kgym_builder import backports, entries, memo, patches
+from kgym_builder import backports, control, entries, memo, patches
 from kgym_builder.entries import Entry, Identified
 from kgym_builder.full import FullBuild
 from kgym_builder.kbuild import Kbuild, Output, Toolchain, kernel_version, toolchain
 from kgym_builder.sources import Report, Sources
 from kgym_builder.tree import Tree
 
-LAYOUT = 3
+LAYOUT = 4
 """Version of what an entry holds; part of its identity."""
 BUDGET = 30 << 30
 """Bytes of images that a host keeps for its workers."""
@@ -70,7 +70,8 @@ class SuiteCache:
         tools = await toolchain(kernel.compiler)
         source_identity = await self._sources.identify(kernel.source, _bytes(run))
         rules = [one.model_dump() for one in self._backports]
-        parts = (LAYOUT, source_identity, kernel.config, kernel.compiler, tools.version, rules)
+        compiler = (kernel.compiler, tools.version)
+        parts = (LAYOUT, source_identity, kernel.config, *compiler, rules, str(control.SOURCE))
         name = memo.key("config", *parts)
         found = await memo.recall(run, name, Identified)
         if found is None:
@@ -160,9 +161,9 @@ class SuiteCache:
         return tree, tools
 
     async def _backport(self, tree: Tree, tools: Toolchain, run: StepRun) -> "_Backported":
-        """Apply the backports that fit."""
+        """Apply the backports that fit, and add the object that raises faults."""
         paths = {edit.file for backport in self._backports for edit in backport.edits}
-        files = await tree.read(sorted({*paths, "Makefile"}))
+        files = await tree.read(sorted({*paths, "Makefile", control.MAKEFILE}))
         version = kernel_version(files.get("Makefile", b"").decode(errors="replace"))
         fitting = [
             patch
@@ -170,7 +171,8 @@ class SuiteCache:
             if backport.applies(version, tools.family, tools.number)
             and (patch := backport.patch(files.get))
         ]
-        changes = patches.apply(fitting, files, run.log)
+        applied = patches.apply(fitting, files, run.log)
+        changes = (*applied, *control.changes(files.get(control.MAKEFILE)))
         await tree.write(changes)
         return _Backported([patch.name for patch in fitting], changes)
 
