@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from fastapi import FastAPI
 
 from kgym.errors import UserError
 from kgym_scheduler.auth import is_loopback
+from kgym_scheduler.connections import Bounds, guarded
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.tokens import Tokens
 
@@ -38,7 +40,9 @@ class Address:
 
 
 @contextlib.asynccontextmanager
-async def serve(app: FastAPI, host: str = LOOPBACK, port: int = 0) -> AsyncIterator[Address]:
+async def serve(
+    app: FastAPI, host: str = LOOPBACK, port: int = 0, bounds: Bounds | None = None
+) -> AsyncIterator[Address]:
     """Serve the application as long as the context lasts; port 0 takes a free one.
 
     Raises UserError `port_in_use` or `cannot_listen`, and `token_needed` for any address
@@ -50,9 +54,13 @@ async def serve(app: FastAPI, host: str = LOOPBACK, port: int = 0) -> AsyncItera
     except BaseException:
         listener.close()
         raise
+    # Each request that is none is a warning: strangers could fill the log.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     server = _Server(
         uvicorn.Config(
             app,
+            http=guarded(bounds or Bounds.of_process()),
+            ws="none",
             log_config=None,
             access_log=False,
             lifespan="off",
