@@ -14,12 +14,15 @@ from kgym.errors import InfrastructureError
 from kgym.jobs import Artifact, Progress
 from kgym.steps import Failure, StepKind, StepResult, StepSpec, Strict
 
+WORKER_ID = r"^[\w.:+-]+$"
 LEASE_SECONDS = 60.0
 BEAT_SECONDS = 5.0
 """How often a worker that takes nothing says that it lives."""
+LOST_SECONDS = 5.0
+"""How long the leases of a worker last once its connection has ended, unless it is heard of."""
 
 
-WorkerId = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w.:+-]+$")]
+WorkerId = Annotated[str, Field(min_length=1, max_length=200, pattern=WORKER_ID)]
 
 
 class Input(Strict):
@@ -114,4 +117,11 @@ class Dispatch(Protocol):
 
     async def leave(self, worker: str) -> None:
         """Say that the worker has ended."""
+        ...
+
+    async def stay(self, worker: str) -> None:
+        """Be connected until cancelled, so that the worker's sudden end is noticed at once.
+
+        The kernel closes a killed process's connections, a paused one's stay open.
+        """
         ...

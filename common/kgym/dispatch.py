@@ -5,6 +5,7 @@ one, so a busy worker needs a request for dozens of steps.
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from http import HTTPStatus
 from types import TracebackType
@@ -21,10 +22,13 @@ from kgym.jobs import Progress
 from kgym.protocol import Refused
 from kgym.steps import Strict
 
+RECONNECT_SECONDS = 1.0
 CALLS = 100
 """Calls in one request."""
 REQUEST_BYTES = 8 << 20
 """Of a request's body, unless a single call is longer."""
+STAY_SECONDS = 10.0
+"""How often either end of the connection that a worker stays on hears of the other."""
 REQUESTS = 2
 """Under way at the same time: a claim does not wait for another step's result to arrive."""
 
@@ -143,6 +147,19 @@ class HttpDispatch:
     async def leave(self, worker: str) -> None:
         """Say that the worker has ended."""
         await self._call(LeaveCall(worker=worker))
+
+    async def stay(self, worker: str) -> None:
+        """Be connected until cancelled; a connection that is lost is made again."""
+        timeout = httpx.Timeout(3 * STAY_SECONDS, connect=protocol.TIMEOUT.connect)
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                request = self._http.stream(
+                    "GET", "/worker/stay", params={"worker": worker}, timeout=timeout
+                )
+                async with request as response:
+                    async for _ in response.aiter_raw():
+                        pass
+            await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _call(self, call: WorkerCall) -> Answer:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

@@ -67,6 +67,7 @@ class Worker:
                 helpers = [
                     group.create_task(self._obey_signals()),
                     group.create_task(self._hear_bells()),
+                    group.create_task(self._dispatch.stay(self.info.id)),
                 ]
                 await self._take_steps()
                 for helper in helpers:

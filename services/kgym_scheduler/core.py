@@ -6,6 +6,7 @@ for what got lost between the two (design, invariant 1).
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
@@ -14,7 +15,7 @@ from uuid import UUID
 
 import structlog
 
-from kgym.assignment import Claim, Claimed, Ending
+from kgym.assignment import LOST_SECONDS, Claim, Claimed, Ending
 from kgym.bus import Bus
 from kgym.capabilities import Capabilities, needs
 from kgym.errors import InfrastructureError, KgymError
@@ -45,6 +46,8 @@ SWEEP_SECONDS = 1.0
 RING_SECONDS = 10.0
 """How often a bell is rung for steps that wait, whatever was rung before."""
 STOP_SECONDS = 5.0
+MARGIN_SECONDS = 0.1
+"""By how much a lease has to be over that is looked at only once."""
 POLL_SECONDS = 1.0
 """How long a watcher waits for news of another process before it looks for itself."""
 
@@ -79,6 +82,8 @@ class Scheduler:
         self._alone = alone
         self._host = host
         self._helpers: list[asyncio.Task[None]] = []
+        self._present = Counter[str]()
+        self._mourning: set[asyncio.Task[None]] = set()
         self._watchers: dict[int, set[asyncio.Event]] = {}
         self._stopping = asyncio.Event()
 
@@ -95,6 +100,11 @@ class Scheduler:
         works = (self._ringer.run(), self.database.listen(self._wake))
         self._helpers = [self._sweeping, *(asyncio.create_task(work) for work in works)]
 
+    @property
+    def connected(self) -> set[str]:
+        """The workers whose end this scheduler would notice at once."""
+        return set(self._present)
+
     def hang_up(self) -> None:
         """End all event streams, and let no new one begin."""
         self._stopping.set()
@@ -108,9 +118,10 @@ class Scheduler:
         # A sweep ends by itself: SQLite's driver leaves a thread behind a cancelled statement.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._sweeping), STOP_SECONDS)
-        for helper in self._helpers:
+        helpers = [*self._helpers, *self._mourning]
+        for helper in helpers:
             helper.cancel()
-        await asyncio.gather(*self._helpers, return_exceptions=True)
+        await asyncio.gather(*helpers, return_exceptions=True)
         await self._store.close()
 
     async def __aenter__(self) -> Self:
@@ -252,7 +263,44 @@ class Scheduler:
         """Forget a worker that has ended."""
         await self._store.leave(worker)
 
+    async def stay(self, worker: str) -> None:
+        """Wait until cancelled: a worker in this process does not end without it."""
+        await asyncio.Event().wait()
+
+    @contextlib.contextmanager
+    def present(self, worker: str) -> Iterator[asyncio.Event]:
+        """Take the worker's leases if the context ends and nothing is heard of it in LOST_SECONDS.
+
+        Not if it is there once more by then, nor if this scheduler stops: then the event is set.
+        """
+        self._present[worker] += 1
+        try:
+            yield self._stopping
+        finally:
+            self._present[worker] -= 1
+            if not self._present[worker]:
+                del self._present[worker]
+                if not self._stopping.is_set():
+                    mourning = asyncio.create_task(self._mourn(worker))
+                    self._mourning.add(mourning)
+                    mourning.add_done_callback(self._mourning.discard)
+
     # --- within ---------------------------------------------------------------------------
+
+    async def _mourn(self, worker: str) -> None:
+        """Take the leases of a worker whose connection has ended, unless it reports.
+
+        Each of its reports gives the lease its whole time again. If this scheduler ends
+        meanwhile, the sweep of another finds the short leases.
+        """
+        _log.info("connection of a worker lost", worker=worker)
+        try:
+            await self._store.shorten(worker)
+            await asyncio.sleep(LOST_SECONDS + MARGIN_SECONDS)
+            for changed in await self._store.expire(worker):
+                self._announce(changed)
+        except KgymError as error:  # then its leases end as they would have
+            _log.warning("leases not shortened", worker=worker, error=str(error))
 
     async def _reproducers(self) -> list[Capabilities | None]:
         """Return what the live workers have that do `reproduce` steps."""

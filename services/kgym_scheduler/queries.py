@@ -85,14 +85,15 @@ def retried(since: datetime, now: datetime) -> Select[Any]:
     )
 
 
-def expired(now: datetime, limit: int) -> Select[Any]:
-    """Return the leases that have run out."""
-    return (
+def expired(now: datetime, limit: int, worker: str | None) -> Select[Any]:
+    """Return the leases that have run out, of one worker or of all."""
+    query = (
         select(steps.c.lease)
         .where(RUNNING, steps.c.lease_until < now)
         .order_by(steps.c.lease_until)
         .limit(limit)
     )
+    return query if worker is None else query.where(steps.c.worker == worker)
 
 
 def waiting() -> Select[Any]:

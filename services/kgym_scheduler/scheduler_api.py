@@ -5,12 +5,13 @@ from typing import Annotated
 from fastapi import Path, Response
 from pydantic import TypeAdapter
 
+from kgym.assignment import WORKER_ID
 from kgym.jobs import QueueView, WorkerView
 from kgym_scheduler.problems import documented
 from kgym_scheduler.routes import Core, as_json, as_json_list, router
 from kgym_scheduler.tokens import Scope
 
-WorkerId = Annotated[str, Path(max_length=200, pattern=r"^[\w.:+-]+$")]
+WorkerId = Annotated[str, Path(max_length=200, pattern=WORKER_ID)]
 
 everybody = router(None)
 readers = router(Scope.READ)

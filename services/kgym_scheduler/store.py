@@ -8,13 +8,21 @@ as `Changed`, what others have to be told now that it is committed.
 import json
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row, delete, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.assignment import BEAT_SECONDS, LEASE_SECONDS, Claim, Claimed, Ending, WorkerInfo
+from kgym.assignment import (
+    BEAT_SECONDS,
+    LEASE_SECONDS,
+    LOST_SECONDS,
+    Claim,
+    Claimed,
+    Ending,
+    WorkerInfo,
+)
 from kgym.jobs import (
     Artifact,
     JobEvent,
@@ -43,6 +51,7 @@ from kgym_scheduler import (
 )
 from kgym_scheduler.batch import Batch
 from kgym_scheduler.change import Changed, Changes
+from kgym_scheduler.clock import DatabaseClock
 from kgym_scheduler.database import Database
 from kgym_scheduler.endings import End
 from kgym_scheduler.refusals import no_job, no_step, no_worker
@@ -63,16 +72,16 @@ class Store:
         self,
         url: str,
         lease_seconds: float = LEASE_SECONDS,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], datetime] | None = None,
     ) -> None:
         self.lease = timedelta(seconds=lease_seconds)
         self.database = Database(url)
-        self._clock = clock
+        self._clock = DatabaseClock(clock)
         self._submit: Batch[Submission, Added] = Batch(self._submit_all)
         self._claim = Batch(self._claim_all)
         self._report = Batch(self._report_all)
         self._end = Batch(self._end_all)
-        self._looked = clock()
+        self._looked: datetime | None = None
         self._draining: set[str] = set()
         self._lanes: dict[lanes.Place, int] = {}
         self._heard: dict[str, tuple[WorkerInfo, datetime]] = {}
@@ -142,7 +151,7 @@ class Store:
     async def abort(self, job_id: int) -> Changed:
         """Abort what is unfinished; raise Conflict if the job has finished otherwise."""
         async with self.database.write() as connection:
-            changes = await Changes.load(connection, self._clock(), {job_id})
+            changes = await Changes.load(connection, await self._clock.now(connection), {job_id})
             if (job := changes.jobs.get(job_id)) is None:
                 raise no_job(job_id)
             if job.state is not State.ABORTED:
@@ -155,7 +164,7 @@ class Store:
         Raises Conflict while the job is unfinished, or if a step before has not succeeded.
         """
         async with self.database.write() as connection:
-            changes = await Changes.load(connection, self._clock(), {job_id})
+            changes = await Changes.load(connection, await self._clock.now(connection), {job_id})
             if (job := changes.jobs.get(job_id)) is None:
                 raise no_job(job_id)
             rules.restart(job, from_step)
@@ -212,8 +221,8 @@ class Store:
 
     async def queues(self) -> list[QueueView]:
         """Return how many steps of each kind wait and run, and what keeps some waiting."""
-        now = self._clock()
         async with self.database.read() as connection:
+            now = await self._clock.now(connection)
             waiting = {row.kind: row for row in (await connection.execute(queries.waiting())).all()}
             busy = [row.kind for row in (await connection.execute(queries.running())).all()]
             lined = await lanes.busy(connection, list(StepKind))
@@ -237,7 +246,7 @@ class Store:
         async with self.database.read() as connection:
             known = await fleet.known(connection)
             rows = (await connection.execute(queries.running())).all()
-        now = self._clock()
+            now = await self._clock.now(connection)
         return [
             WorkerView(
                 **worker.model_dump(exclude={"capabilities"}),
@@ -301,22 +310,37 @@ class Store:
 
     async def retried(self) -> set[StepKind]:
         """Return the kinds of the steps whose pause has ended since the last call."""
-        now = self._clock()
         async with self.database.read() as connection:
-            kinds = await connection.scalars(queries.retried(self._looked, now))
+            now = await self._clock.now(connection)
+            kinds = await connection.scalars(queries.retried(self._looked or now, now))
         self._looked = now
         return {StepKind(kind) for kind in kinds.all()}
 
     async def look(self) -> None:
-        """Learn which workers drain: others may have been told so."""
+        """Learn what time it is, and which workers drain: others may have been told so."""
         async with self.database.read() as connection:
+            await self._clock.read(connection)
             self._draining = await fleet.draining(connection)
 
-    async def expire(self) -> list[Changed]:
-        """End the attempts whose lease has run out: each is repeated, or the step fails."""
-        now = self._clock()
+    async def shorten(self, worker_id: str) -> None:
+        """Let a worker's leases last LOST_SECONDS and no longer, unless it reports."""
+        async with self.database.write() as connection:
+            until = await self._clock.now(connection) + timedelta(seconds=LOST_SECONDS)
+            await connection.execute(
+                update(steps)
+                .where(RUNNING, steps.c.worker == worker_id, steps.c.lease_until > until)
+                .values(lease_until=until)
+            )
+
+    async def expire(self, worker_id: str | None = None) -> list[Changed]:
+        """End the attempts, of this worker or of all, whose lease has run out.
+
+        Each is repeated, or the step fails.
+        """
         async with self.database.read() as connection:
-            leases = (await connection.scalars(queries.expired(now, BATCH))).all()
+            now = await self._clock.now(connection)
+            found = queries.expired(now, BATCH, worker_id)
+            leases = (await connection.scalars(found)).all()
         if not leases:
             return []
         async with self.database.write() as connection:
@@ -324,8 +348,8 @@ class Store:
 
     async def orphan(self) -> None:
         """Note that no worker is left: all leases have run out."""
-        now = self._clock()
         async with self.database.write() as connection:
+            now = await self._clock.now(connection)
             await connection.execute(
                 update(steps).where(RUNNING).values(lease_until=now - self.lease)
             )
@@ -334,19 +358,21 @@ class Store:
     async def forget(self) -> None:
         """Forget the workers that were lost long ago."""
         async with self.database.write() as connection:
-            await fleet.forget(connection, self._clock())
+            await fleet.forget(connection, await self._clock.now(connection))
 
     # --- within ---------------------------------------------------------------------------
 
     async def _submit_all(self, wanted: Sequence[Submission]) -> Sequence[Added | Exception]:
         async with self.database.write() as connection:
-            return await submission.add(connection, self._clock(), wanted, self._lanes)
+            return await submission.add(
+                connection, await self._clock.now(connection), wanted, self._lanes
+            )
 
     async def _claim_all(self, wanted: Sequence[Claim]) -> Sequence[tuple[Claimed, list[Changed]]]:
-        now = self._clock()
         said = {claim.worker.id: claim.worker for claim in wanted}
-        new = [worker for worker in said.values() if self._is_news(worker, now)]
         async with self.database.write() as connection:
+            now = await self._clock.now(connection)
+            new = [worker for worker in said.values() if self._is_news(worker, now)]
             if new:
                 await fleet.seen(connection, now, new)
             answers = await claims.serve(connection, now, self.lease, wanted, self._draining)
@@ -359,14 +385,16 @@ class Store:
 
     async def _report_all(self, told: Sequence[Report]) -> Sequence[Changed | None]:
         async with self.database.write() as connection:
-            return await reports.keep(connection, self._clock(), self.lease, told)
+            return await reports.keep(
+                connection, await self._clock.now(connection), self.lease, told
+            )
 
     async def _end_all(self, ends: Sequence[End]) -> Sequence[Changed | None]:
         async with self.database.write() as connection:
-            return await endings.end(connection, self._clock(), ends)
+            return await endings.end(connection, await self._clock.now(connection), ends)
 
     async def _live(self, connection: AsyncConnection) -> list[WorkerInfo]:
-        now = self._clock()
+        now = await self._clock.now(connection)
         return [
             worker
             for worker, seen_at, draining in await fleet.known(connection)
@@ -377,7 +405,7 @@ class Store:
         self, connection: AsyncConnection, found: Collection[Row[Any]]
     ) -> Mapping[int, str]:
         """Return, by lane, why those of these steps that are queued for a while cannot begin."""
-        since = self._clock() - PATIENCE
+        since = await self._clock.now(connection) - PATIENCE
         queued = {row.lane for row in found if row.state == State.QUEUED and row.queued_at < since}
         if not queued:
             return {}

@@ -44,10 +44,10 @@ def port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def serving(platform: Platform, port: int) -> AsyncIterator[Scheduler]:
+async def serving(platform: Platform, port: int, lease: float = LEASE) -> AsyncIterator[Scheduler]:
     """A scheduler that others reach at this port."""
     async with (
-        Scheduler(platform.store(LEASE), platform.bus, platform.storage) as scheduler,
+        Scheduler(platform.store(lease), platform.bus, platform.storage) as scheduler,
         serve(create_app(scheduler), port=port),
     ):
         yield scheduler
@@ -257,3 +257,57 @@ async def test_a_killed_worker_is_noticed_by_its_lease(
         async with worker(port, tmp_path):
             view = await finished(scheduler, view.id)
     assert (view.state, view.steps[0].attempt) == (State.SUCCEEDED, 2)
+
+
+async def test_a_killed_worker_is_noticed_long_before_its_lease_ends_and_nobody_else_loses_any(
+    platform: Platform, port: int, tmp_path: Path
+) -> None:
+    """One is killed; another is paused, and both it and a third have seen a scheduler go."""
+    async with worker(port, tmp_path) as paused, worker(port, tmp_path) as living:
+        async with serving(platform, port, 60) as scheduler:
+            views = [(await scheduler.submit(doing("sleep")))[0] for _ in range(2)]
+            for process in (paused, living):
+                await process.began("sleep")
+        async with serving(platform, port, 60) as scheduler:
+            async with worker(port, tmp_path) as process:
+                paused.send(signal.SIGSTOP)
+                view, _ = await scheduler.submit(doing("sleep"))
+                await process.began("sleep")
+                process.send(signal.SIGKILL)
+            killed_at = asyncio.get_running_loop().time()
+            async with worker(port, tmp_path) as another:
+                await another.began("sleep")
+            assert asyncio.get_running_loop().time() - killed_at < LIMIT  # of 60
+            assert (await scheduler.job(view.id)).steps[0].attempt == 2
+            for kept in views:
+                [step] = (await scheduler.job(kept.id)).steps
+                assert (step.state, step.attempt) == (State.RUNNING, 1)
+
+
+async def test_a_worker_whose_connection_was_closed_but_that_reports_keeps_its_steps(
+    platform: Platform, port: int
+) -> None:
+    async with (
+        serving(platform, port, 60) as scheduler,
+        HttpDispatch(f"http://127.0.0.1:{port}") as dispatch,
+    ):
+        names = ("reports", "silent")
+        views = {name: (await scheduler.submit(job()))[0] for name in names}
+        leases = {name: (await dispatch.claim(claim_of(name))).assignments[0] for name in names}
+        here = [asyncio.create_task(dispatch.stay(name)) for name in names]
+        async with asyncio.timeout(LIMIT):
+            while not scheduler.connected >= set(names):
+                await asyncio.sleep(0.02)
+        for task in here:
+            task.cancel()
+        await asyncio.gather(*here, return_exceptions=True)
+
+        async def queued() -> bool:
+            return (await scheduler.job(views["silent"].id)).state is State.QUEUED
+
+        async with asyncio.timeout(LIMIT):
+            while not await queued():
+                assert await dispatch.report(leases["reports"].lease, "", None)
+                await asyncio.sleep(0.2)
+        assert await dispatch.finish(leases["reports"].lease, WELL)
+        assert (await scheduler.job(views["reports"].id)).steps[0].attempt == 1
