@@ -16,6 +16,10 @@ from kgym.steps import Failure, StepKind, StepResult, StepSpec, Strict
 
 WORKER_ID = r"^[\w.:+-]+$"
 LEASE_SECONDS = 60.0
+LOG = 1 << 20
+"""Characters of log in one report."""
+ARTIFACTS = 10_000
+"""That a step may leave: an instance leaves some."""
 BEAT_SECONDS = 5.0
 """How often a worker that takes nothing says that it lives."""
 LOST_SECONDS = 5.0
@@ -56,14 +60,14 @@ class Ending(Strict):
 
     result: StepResult | None = None
     failure: Failure | None = None
-    artifacts: list[Artifact] = []
+    artifacts: list[Artifact] = Field([], max_length=ARTIFACTS)
 
 
 class WorkerInfo(Strict):
     """What a worker says of itself."""
 
     id: WorkerId
-    kinds: list[StepKind] = Field(min_length=1)
+    kinds: list[StepKind] = Field(min_length=1, max_length=len(StepKind))
     slots: int = Field(ge=1, le=1000)
     capabilities: Capabilities | None = Field(None, description="null: tries everything")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from kgym import sandbox
-from kgym.assignment import Assignment, Dispatch, Ending
+from kgym.assignment import LOG, Assignment, Dispatch, Ending
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.jobs import Artifact, Progress
 from kgym.states import retry_delay
@@ -67,11 +67,11 @@ class StepRun:
         return self.dispatch is None or await self.dispatch.hold(self.assignment.lease, name)
 
     def take_news(self) -> tuple[str, Progress | None]:
-        """Return log and progress since the last call."""
-        news = "".join(self._unsent), self._progress
-        self._unsent.clear()
+        """Return log and progress since the last call; of a long log, so much as a report takes."""
+        log, progress = "".join(self._unsent), self._progress
+        self._unsent = [log[LOG:]] if len(log) > LOG else []
         self._progress = None
-        return news
+        return log[:LOG], progress
 
     def return_news(self, log: str, progress: Progress | None) -> None:
         """Take back news that could not be delivered; newer progress stands."""
@@ -150,9 +150,9 @@ async def _last_word(run: StepRun, ending: Ending, dispatch: Dispatch) -> None:
     while True:
         log, progress = run.take_news()
         try:
-            if log:
+            while log:
                 await dispatch.report(run.assignment.lease, log, None)
-            log = ""
+                log, _ = run.take_news()
             taken = await dispatch.finish(run.assignment.lease, ending)
             failure = ending.failure and ending.failure.reason
             _log.info("attempt ended", failure=failure, taken=taken)

@@ -10,7 +10,9 @@ import re
 import shutil
 from pathlib import Path
 
-from kgym.steps import Kernel, ReproduceSpec, StepSpec, Strict
+from pydantic import Field
+
+from kgym.steps import Count, Kernel, Name, ReproduceSpec, StepSpec, Strict
 
 DEFAULT = "default"
 """Stands for the syzkaller that a worker has for programs which ask for no commit."""
@@ -24,13 +26,13 @@ NO_SYZKALLER = (
 class Capabilities(Strict):
     """What a worker's host has."""
 
-    architecture: str = "x86_64"
-    compilers: list[str] = []
-    accelerator: str | None = None
-    cores: int = 1
-    memory: int = 0
+    architecture: Name = "x86_64"
+    compilers: list[Name] = Field([], max_length=10_000)
+    accelerator: Name | None = None
+    cores: Count = 1
+    memory: Count = 0
     """MiB."""
-    syzkaller: list[str] = []
+    syzkaller: list[Name] = Field([], max_length=10_000)
     """Commits of which there are syzkaller's binaries, or `default` (see `syzkallers`)."""
 
 

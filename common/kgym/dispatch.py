@@ -16,7 +16,7 @@ import httpx
 from pydantic import Field
 
 from kgym import protocol
-from kgym.assignment import Claim, Claimed, Ending, WorkerId
+from kgym.assignment import LOG, Claim, Claimed, Ending, WorkerId
 from kgym.errors import InfrastructureError
 from kgym.jobs import Progress
 from kgym.protocol import Refused
@@ -47,7 +47,7 @@ class ReportCall(Strict):
 
     call: Literal["report"] = "report"
     lease: UUID
-    log: str
+    log: str = Field(max_length=LOG)
     progress: Progress | None
 
 

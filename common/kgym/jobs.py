@@ -9,9 +9,12 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, mode
 from kgym.capabilities import Capabilities
 from kgym.states import State
 from kgym.steps import (
+    Count,
     Failure,
     MinimizeSpec,
+    Name,
     ReproduceSpec,
+    Sha256,
     StepKind,
     StepRef,
     StepResult,
@@ -54,19 +57,19 @@ class JobRequest(Strict):
 class Progress(Strict):
     """How far a running step is. `total` is null where it is not known."""
 
-    stage: str
+    stage: Name
     done: float = 0
     total: float | None = None
-    unit: str = ""
+    unit: Name = ""
 
 
 class Artifact(Strict):
     """A file that a step left behind."""
 
-    name: str
-    size: int = Field(description="bytes")
-    sha256: str
-    key: str = Field(description="where object storage holds it")
+    name: str = Field(max_length=255, pattern=r"^[^/\x00-\x1f\x7f]+$")
+    size: Count = Field(description="bytes")
+    sha256: Sha256
+    key: str = Field(max_length=1000, description="where object storage holds it")
 
 
 class StepView(Strict):
@@ -135,7 +138,8 @@ def _digits(value: object) -> object:
     return value
 
 
-Digits = Annotated[int, BeforeValidator(_digits)]
+DIGITS = BeforeValidator(_digits)
+"""Stands last, behind the bounds: in front it would keep them out of the schema."""
 """A number in a URL or a header: without the blanks, underscores and fractions that `int` takes."""
 Instant = Annotated[AwareDatetime, AfterValidator(_utc)]
 
@@ -149,9 +153,12 @@ class JobFilter(Strict):
     created_after: Instant | None = Field(None, description="then or later, with its zone")
     created_before: Instant | None = Field(None, description="earlier than this")
     cursor: str | None = Field(
-        None, pattern=r"^[0-9]{1,17}-[0-9]{1,18}$", description="`next` of the page before"
+        None,
+        max_length=40,
+        pattern=r"^[0-9]{1,17}-[0-9]{1,18}$",
+        description="`next` of the page before",
     )
-    limit: Digits = Field(50, ge=1, le=200, description="jobs on a page")
+    limit: Annotated[int, Field(ge=1, le=200), DIGITS] = Field(50, description="jobs on a page")
 
 
 class RunningStep(Strict):

@@ -60,9 +60,12 @@ async def artifact(
     number: StepNumber,
     name: ArtifactName,
     range_: Annotated[
-        str | None, Header(alias="Range", description="One range of bytes (RFC 9110)")
+        str | None,
+        Header(alias="Range", max_length=4000, description="One range of bytes (RFC 9110)"),
     ] = None,
-    if_range: Annotated[str | None, Header(description="An ETag: the range only of this")] = None,
+    if_range: Annotated[
+        str | None, Header(max_length=200, description="An ETag: the range only of this")
+    ] = None,
 ) -> Response:
     """Send the file. Its ETag is its SHA-256."""
     found = await scheduler.artifact(job_id, number, name)

@@ -5,7 +5,7 @@ one database come one after the other, so that each sees what is left.
 """
 
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
@@ -135,12 +135,11 @@ async def _lease(
     changes = await Changes.load(connection, now, {by_id[step_id].job_id for step_id in chosen})
     found = {step_id: changes.step(by_id[step_id].job_id, step_id) for step_id in chosen}
     specs = {  # the others were claimed or aborted while we waited for the job
-        step_id: views.SPEC.validate_json(step.spec)
+        step_id: views.spec_of(step.spec)
         for step_id, (_, step) in found.items()
         if step and step.spec and rules.claimable(step, now)
     }
-    wanted = [(by_id[step_id].job_id, spec) for step_id, spec in specs.items()]
-    inputs = dict(zip(specs, await references.resolve(connection, wanted), strict=True))
+    inputs = await _inputs(connection, {n: (by_id[n].job_id, spec) for n, spec in specs.items()})
     latest: dict[tuple[str, int], int] = {}
     for share in shares:
         for number, step_id in enumerate(share.chosen):
@@ -151,14 +150,25 @@ async def _lease(
             latest[row.kind, row.rank] = max(row.turn, latest.get((row.kind, row.rank), 0))
             key = uuid.uuid5(share.claim.id, str(number))
             job.claim(step, key, share.claim.worker.id, until)
-            given = inputs[step_id]
-            if isinstance(given, Failure):
+            spec, given = inputs[step_id]
+            if isinstance(spec, Failure):
+                rules.fail(job, step, "failed", spec)
+            elif isinstance(given, Failure):
                 rules.fail(job, step, "failed", given)
             else:
-                share.assignments.append(_assignment(job.id, step, key, specs[step_id], given))
+                share.assignments.append(_assignment(job.id, step, key, spec, given))
     written = await changes.write()
     await turns.claimed(connection, latest)
     return written
+
+
+async def _inputs(
+    connection: AsyncConnection, steps: Mapping[int, tuple[int, StepSpec | Failure]]
+) -> dict[int, tuple[StepSpec | Failure, dict[str, Input] | Failure]]:
+    """Return the specs, given with their job, each with its inputs; or why one has none."""
+    read = {n: (job, spec) for n, (job, spec) in steps.items() if not isinstance(spec, Failure)}
+    found = dict(zip(read, await references.resolve(connection, list(read.values())), strict=True))
+    return {n: (spec, found.get(n, {})) for n, (_, spec) in steps.items()}
 
 
 def _assignment(
@@ -201,11 +211,12 @@ async def _repeated(
     )
     taken = rows.all()
     found = [row for row in taken if row[-1]]
-    specs = [views.SPEC.validate_json(row.spec) for row in found]
-    wanted = [(row.job_id, spec) for row, spec in zip(found, specs, strict=True)]
-    inputs = await references.resolve(connection, wanted)
+    inputs = await _inputs(
+        connection, {row.id: (row.job_id, views.spec_of(row.spec)) for row in found}
+    )
     given: dict[uuid.UUID, list[Assignment]] = {leases[row.lease]: [] for row in taken}
-    for row, spec, own in zip(found, specs, inputs, strict=True):
-        if not isinstance(own, Failure):
+    for row in found:
+        spec, own = inputs[row.id]
+        if not isinstance(spec, Failure) and not isinstance(own, Failure):
             given[leases[row.lease]].append(_assignment(row.job_id, row, row.lease, spec, own))
     return given

@@ -13,6 +13,7 @@ from kgym.capabilities import NO_SYZKALLER, Capabilities, Needs, lacking, needs
 from kgym.errors import UserError
 from kgym.jobs import WorkerState
 from kgym.steps import StepSpec
+from kgym_scheduler import views
 from kgym_scheduler.lanes import Lane
 from kgym_scheduler.tables import workers
 
@@ -76,8 +77,7 @@ async def known(connection: AsyncConnection) -> list[tuple[WorkerInfo, datetime,
                 id=row.id,
                 kinds=json.loads(row.kinds),
                 slots=row.slots,
-                capabilities=row.capabilities
-                and Capabilities.model_validate_json(row.capabilities),
+                capabilities=row.capabilities and views.read(Capabilities, row.capabilities),
             ),
             row.seen_at,
             row.draining,

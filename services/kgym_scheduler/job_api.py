@@ -6,12 +6,13 @@ from typing import Annotated
 
 from fastapi import Body, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic import Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from kgym.errors import InfrastructureError
-from kgym.jobs import Digits, JobFilter, JobPage, JobRequest, JobView, Tags
+from kgym.jobs import DIGITS, JobFilter, JobPage, JobRequest, JobView, Tags
 from kgym_scheduler import example
 from kgym_scheduler.auth import caller_of
 from kgym_scheduler.core import Scheduler
@@ -22,7 +23,7 @@ from kgym_scheduler.tokens import Scope
 PING_SECONDS = 10
 """How often a quiet event stream says that it lives."""
 
-Attempt = Annotated[Digits | None, Query(ge=1, lt=1 << 31)]
+Attempt = Annotated[Annotated[int, Field(ge=1, lt=1 << 31), DIGITS] | None, Query()]
 
 readers = router(Scope.READ)
 submitters = router(Scope.SUBMIT)
@@ -182,10 +183,11 @@ async def events(
     scheduler: Core,
     job_id: JobId,
     last_event_id: Annotated[
-        Digits,
+        int,
         Header(
             ge=0, lt=1 << 63, description="Go on after this event, as browsers do by themselves"
         ),
+        DIGITS,
     ] = 0,
 ) -> EventSourceResponse:
     """Send what has happened to the job, then what happens, until it has finished."""

@@ -97,10 +97,11 @@ def _inputs(places: dict[str, tuple[int, int]], found: _Steps) -> dict[str, Inpu
                 message=f"the input `{name}`: {_gone(step)}",
                 details={"input": name, "job": job, "step": number},
             )
-        inputs[name] = Input(
-            result=views.RESULT.validate_json(step.result),
-            artifacts=views.ARTIFACTS.validate_json(step.artifacts),
-        )
+        result = views.result_of(step.result)
+        if isinstance(result, Failure):
+            message = f"the input `{name}`, step {number} of job {job}: {result.message}"
+            return result.model_copy(update={"message": message})
+        inputs[name] = Input(result=result, artifacts=views.artifacts_of(step.artifacts))
     return inputs
 
 

@@ -15,7 +15,7 @@ from uuid import UUID
 from sqlalchemy import Row, bindparam, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.steps import Strict
+from kgym.steps import Failure, Strict
 from kgym.storage import Storage
 from kgym_scheduler import views
 from kgym_scheduler.database import Database
@@ -169,10 +169,8 @@ async def _stored(connection: AsyncConnection, sizes: Mapping[str, int]) -> list
 
 
 def _one(row: Row[*tuple[Any, ...]], prefix: str, size: int) -> _Stored:
-    kept = views.ARTIFACTS.validate_json(row.artifacts)
-    accepted = row.artifacts_gone_at is None and any(
-        artifact.key.startswith(f"{prefix}/") for artifact in kept
-    )
+    # As text: what cannot be read any more is still somebody's.
+    accepted = row.artifacts_gone_at is None and f'"key":"{prefix}/' in row.artifacts
     place = row.job_id, row.number
     return _Stored(place, prefix, size, row.ended_at, accepted, not row.unfinished)
 
@@ -185,7 +183,8 @@ async def _needed(connection: AsyncConnection) -> set[Place]:
     return {
         (reference.ref.job, reference.ref.step)
         for text in specs.all()
-        for reference in references(views.SPEC.validate_json(text))
+        if not isinstance(spec := views.spec_of(text), Failure)
+        for reference in references(spec)
         if reference.ref.job is not None
     }
 

@@ -3,17 +3,19 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter
 
-from kgym.jobs import Digits
+from kgym.jobs import DIGITS
 from kgym_scheduler.auth import needs
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.strict import StrictRoute
 from kgym_scheduler.tokens import Scope
 
-JobId = Annotated[Digits, Path(ge=1, lt=1 << 63, description="of the job, from 1")]
-StepNumber = Annotated[Digits, Path(ge=0, lt=100, description="of the step in its job, from 0")]
-StepQuery = Annotated[Digits | None, Query(ge=0, lt=100)]
+JobId = Annotated[int, Path(ge=1, lt=1 << 63, description="of the job, from 1"), DIGITS]
+StepNumber = Annotated[
+    int, Path(ge=0, lt=100, description="of the step in its job, from 0"), DIGITS
+]
+StepQuery = Annotated[Annotated[int, Field(ge=0, lt=100), DIGITS] | None, Query()]
 
 
 async def _scheduler(request: Request) -> Scheduler:  # a plain function runs in a thread

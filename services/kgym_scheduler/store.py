@@ -134,7 +134,7 @@ class Store:
         if text is None:
             await self.state(job_id)
             raise no_step(job_id, number)
-        return views.ARTIFACTS.validate_json(text)
+        return views.artifacts_of(text)
 
     async def page(self, wanted: JobFilter) -> JobPage:
         """Return one page of the jobs that are wanted, newest first."""

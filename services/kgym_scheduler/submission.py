@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 
+from pydantic import ValidationError
 from sqlalchemy import bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -13,7 +14,7 @@ from kgym.errors import UserError
 from kgym.jobs import JobRequest, JobView, StepView
 from kgym.states import Event, State, after
 from kgym.steps import StepSpec
-from kgym_scheduler import lanes, references, turns
+from kgym_scheduler import lanes, references, turns, views
 from kgym_scheduler.bulk import RING, Plan, add_numbered
 from kgym_scheduler.change import Changed
 from kgym_scheduler.tables import LOCAL, events, facets, jobs, steps
@@ -31,6 +32,11 @@ class Submission:
     request: JobRequest
     key: str | None = None
     submitter: str = LOCAL
+    specs: tuple[str, ...] = field(init=False)
+    """The steps as they are stored."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "specs", tuple(map(_stored, self.request.steps)))
 
 
 Added = tuple[JobView, Changed] | int
@@ -122,6 +128,18 @@ async def _insert(
     ]
 
 
+def _stored(spec: StepSpec) -> str:
+    """Return the step as it is stored, from which a claim will read the same; else UserError."""
+    text = spec.model_dump_json()
+    try:
+        same = views.SPEC.validate_json(text) == spec
+    except ValidationError:
+        same = False
+    if not same:
+        raise UserError("unstorable_step", "the step cannot be stored as it is, so none would run")
+    return text
+
+
 def _first(one: Submission) -> StepSpec:
     return one.request.steps[0]
 
@@ -156,9 +174,9 @@ def _step_rows(
             "queued_at": None if number else now,
             "not_before": None if number else now,
             "artifacts": "[]",
-            "spec": spec.model_dump_json(),
+            "spec": text,
         }
-        for number, spec in enumerate(one.request.steps)
+        for number, (spec, text) in enumerate(zip(one.request.steps, one.specs, strict=True))
     ]
 
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from sqlalchemy import Row
 
 from kgym.jobs import Artifact, JobEvent, JobView, Progress, StepView
@@ -16,6 +16,7 @@ from kgym.steps import Failure, StepKind, StepResult, StepSpec
 ARTIFACTS: TypeAdapter[list[Artifact]] = TypeAdapter(list[Artifact])
 RESULT: TypeAdapter[StepResult] = TypeAdapter(StepResult)
 SPEC: TypeAdapter[StepSpec] = TypeAdapter(StepSpec)
+_Model = TypeVar("_Model", bound=BaseModel)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -41,25 +42,78 @@ def job_views(
     return [job_view(job, by_job[job.id], reasons) for job in jobs]
 
 
+def spec_of(text: str) -> StepSpec | Failure:
+    """Return a stored step, or why nobody can run it: an older or newer version wrote it."""
+    try:
+        return SPEC.validate_json(text)
+    except ValidationError as error:
+        return Failure(
+            cause="infrastructure",
+            reason="unreadable_step",
+            message=f"what is stored of the step cannot be read, so no worker can run it; submit"
+            f" the job anew ({_first_fault(error)})",
+        )
+
+
+def result_of(text: str) -> StepResult | Failure:
+    """Return a stored result, or that it cannot be read."""
+    try:
+        return RESULT.validate_json(text)
+    except ValidationError as error:
+        return Failure(
+            cause="infrastructure",
+            reason="unreadable_result",
+            message=f"the stored result cannot be read; restart the job from this step"
+            f" ({_first_fault(error)})",
+        )
+
+
+def artifacts_of(text: str) -> list[Artifact]:
+    """Return a step's artifacts: none where they cannot be read."""
+    try:
+        return ARTIFACTS.validate_json(text)
+    except ValidationError:
+        return []
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"[:1000]
+
+
+def read(model: type[_Model], text: str | None) -> _Model | None:
+    """Return what is stored, or None where there is nothing that can be read."""
+    try:
+        return model.model_validate_json(text) if text else None
+    except ValidationError:
+        return None
+
+
 def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
-    """Return the step; its spec only where the row has one."""
-    spec = step._mapping.get("spec")
+    """Return the step; its spec only where the row has one.
+
+    What of it cannot be read is null, and `failure` says so: it breaks no list.
+    """
+    text = step._mapping.get("spec")
+    spec = spec_of(text) if text else None
+    result = result_of(step.result) if step.result else None
+    unread = next((one for one in (spec, result) if isinstance(one, Failure)), None)
     return StepView(
         number=step.number,
         kind=StepKind(step.kind),
         state=State(step.state),
         attempt=step.attempt,
         worker=step.worker,
-        progress=step.progress and Progress.model_validate_json(step.progress),
-        result=step.result and RESULT.validate_json(step.result),
-        failure=step.failure and Failure.model_validate_json(step.failure),
+        progress=read(Progress, step.progress),
+        result=None if isinstance(result, Failure) else result,
+        failure=read(Failure, step.failure) or unread,
         waiting=reasons.get(step.lane) if step.state == State.QUEUED else None,
-        artifacts=ARTIFACTS.validate_json(step.artifacts),
+        artifacts=artifacts_of(step.artifacts),
         artifacts_gone_at=step.artifacts_gone_at,
         queued_at=step.queued_at,
         started_at=step.started_at,
         finished_at=step.finished_at,
-        spec=spec and SPEC.validate_json(spec),
+        spec=None if isinstance(spec, Failure) else spec,
     )
 
 

@@ -199,7 +199,7 @@ async def test_an_unforeseen_error_is_a_problem_without_its_innards(
     await http.post("/v1/jobs", json=JOB)
     database = Database(platform.url)
     async with database.write() as connection:
-        await connection.execute(sql("UPDATE steps SET spec = '{}'"))
+        await connection.execute(sql("UPDATE jobs SET tags = '{'"))
     await database.close()
     document = problem(await http.get("/v1/jobs/1"), 500, "internal_error")
     assert "Traceback" not in json.dumps(document)

@@ -58,7 +58,17 @@ from kgym.steps.minimize import (
     TraceStack,
     TraceStatistics,
 )
-from kgym.steps.model import Failure, Sha256, StepKind, StepRef, Strict, TreePath
+from kgym.steps.model import (
+    Count,
+    Failure,
+    Line,
+    Name,
+    Sha256,
+    StepKind,
+    StepRef,
+    Strict,
+    TreePath,
+)
 from kgym.steps.reproduce import (
     Calibration,
     CompletedEnd,
@@ -85,6 +95,7 @@ __all__ = [
     "Control",
     "ControlName",
     "ControlOutcome",
+    "Count",
     "Diagnostic",
     "DroppedSymbol",
     "DumpFailure",
@@ -104,9 +115,11 @@ __all__ = [
     "Kernel",
     "KernelConfig",
     "KernelSource",
+    "Line",
     "MinimalTrace",
     "MinimizeResult",
     "MinimizeSpec",
+    "Name",
     "Outcome",
     "PackageSource",
     "Patch",

@@ -1,13 +1,13 @@
 """The `build` step: a kernel with patches, compiled."""
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from kgym.steps.findings import Diagnostic, Finding
 from kgym.steps.kernel import Kernel, Patch
-from kgym.steps.model import StepKind, Strict, TreePath
+from kgym.steps.model import Count, Line, Name, Seconds, StepKind, Strict, TreePath
 
 _C_FILE = re.compile(r"(?:[\w+,@=-][\w.+,@=-]*/)*[\w+,@=-][\w.+,@=-]*\.c", re.ASCII)
 
@@ -19,7 +19,7 @@ class BuildSpec(Kernel):
     """Build a kernel: source, backports, then `patches` in order."""
 
     kind: Literal[StepKind.BUILD] = StepKind.BUILD
-    patches: list[Patch] = []
+    patches: list[Patch] = Field([], max_length=100)
     for_dump: DumpMethod | None = Field(
         None, description="add to the config what this way of taking dumps needs"
     )
@@ -30,10 +30,12 @@ class BuildSpec(Kernel):
         " (kgym.instrument), and add to the config what that needs",
     )
     objects: int | None = Field(
-        None, gt=0, description="objects of a full build, where known, for the progress"
+        None, gt=0, lt=1 << 31, description="objects of a full build, where known, for the progress"
     )
-    review: list[str] = Field(
-        [], description="names of `patches` to look at: checkpatch, and what they cut off"
+    review: list[Annotated[str, Field(max_length=200)]] = Field(
+        [],
+        max_length=100,
+        description="names of `patches` to look at: checkpatch, and what they cut off",
     )
 
     @model_validator(mode="after")
@@ -54,17 +56,17 @@ class BuildSpec(Kernel):
 class DroppedSymbol(Strict):
     """A config symbol that kconfig did not give the value asked for."""
 
-    symbol: str
-    wanted: str
-    got: str
+    symbol: Name
+    wanted: Name
+    got: Name
 
 
 class SkippedFunction(Strict):
     """A function that gets no record, and why."""
 
-    name: str
-    line: int = Field(description="where its body begins")
-    reason: str = Field(
+    name: Name
+    line: Count = Field(description="where its body begins")
+    reason: Name = Field(
         description="noinstr, notrace, init (and exit), section, calling_convention: as its marks"
         " say; inlined: into one of these; user_access: called with user memory open;"
         " local_labels: they have to come first; depends_on_config: its name;"
@@ -76,29 +78,35 @@ class InstrumentedFile(Strict):
     """What came of a file that was to be instrumented: all but the skipped have records."""
 
     path: TreePath
-    reason: str | None = Field(None, description="why none of its functions has a record")
-    functions: int = Field(0, description="that have a record")
-    skipped: list[SkippedFunction] = []
-    objects: int = Field(description="that it is compiled into; 0: not with this config")
+    reason: Line | None = Field(None, description="why none of its functions has a record")
+    functions: Count = Field(0, description="that have a record")
+    skipped: list[SkippedFunction] = Field([], max_length=100_000)
+    objects: Count = Field(description="that it is compiled into; 0: not with this config")
 
 
 class BuildResult(Strict):
     """What was built, and from what."""
 
     kind: Literal[StepKind.BUILD] = StepKind.BUILD
-    source_identity: str = Field(description="e.g. `package:linux-source-6.1=6.1.192-1`")
-    kernel_release: str
-    compiler_version: str
-    tree: str = Field(description="the SuiteCache entry that was used")
+    source_identity: Line = Field(description="e.g. `package:linux-source-6.1=6.1.192-1`")
+    kernel_release: Name
+    compiler_version: Name
+    tree: Name = Field(description="the SuiteCache entry that was used")
     tree_cached: bool = Field(description="whether that entry was there already")
     memoised: bool = Field(False, description="whether the same was built before: a copy of that")
     shortcut: bool = Field(False, description="whether saved commands did what make would have")
-    backports: list[str]
-    dropped_symbols: list[DroppedSymbol]
-    dump_symbols: list[str] = Field([], description="what `for_dump` asked of the config")
-    instrumented: list[InstrumentedFile] = []
-    trace_symbols: list[str] = Field([], description="what `instrument` added to the config")
-    objects_compiled: int
-    warnings: list[Diagnostic]
-    findings: list[Finding] = Field([], description="about the patches that were to be reviewed")
-    seconds: dict[str, float] = Field(description="by stage: source, config, tree, patch, make, …")
+    backports: list[Name] = Field(max_length=1000)
+    dropped_symbols: list[DroppedSymbol] = Field(max_length=100_000)
+    dump_symbols: list[Name] = Field(
+        [], max_length=1000, description="what `for_dump` asked of the config"
+    )
+    instrumented: list[InstrumentedFile] = Field([], max_length=5000)
+    trace_symbols: list[Name] = Field(
+        [], max_length=1000, description="what `instrument` added to the config"
+    )
+    objects_compiled: Count
+    warnings: list[Diagnostic] = Field(max_length=10_000)
+    findings: list[Finding] = Field(
+        [], max_length=10_000, description="about the patches that were to be reviewed"
+    )
+    seconds: Seconds = Field(description="by stage: source, config, tree, patch, make, …")

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from kgym.steps.findings import Diagnostic
 from kgym.steps.kernel import Kernel, Patch
-from kgym.steps.model import StepKind, Strict
+from kgym.steps.model import Count, Details, Line, Name, Seconds, StepKind, Strict, Words
 
 
 class CheckSpec(Kernel):
@@ -15,7 +15,9 @@ class CheckSpec(Kernel):
 
     kind: Literal[StepKind.CHECK] = StepKind.CHECK
     base: list[Patch] = Field(
-        [], description="applied before each of `patches`, as the change that brings a bug back"
+        [],
+        max_length=100,
+        description="applied before each of `patches`, as the change that brings a bug back",
     )
     patches: list[Patch] = Field(min_length=1, max_length=1000)
     dependents: int = Field(
@@ -47,32 +49,34 @@ class PatchOutcome(StrEnum):
 class FileCheck(Strict):
     """One file that a patch changes."""
 
-    path: str
+    path: Name
     outcome: FileOutcome
-    objects: int = Field(description="compiled because of it")
-    dependents: int = Field(description="objects of this config that depend on it")
+    objects: Count = Field(description="compiled because of it")
+    dependents: Count = Field(description="objects of this config that depend on it")
 
 
 class FunctionCheck(Strict):
     """One function that a patch changes; null where it is not compiled, inlined or not there."""
 
-    file: str
-    name: str
-    instructions_before: int | None
-    instructions_after: int | None
+    file: Name
+    name: Name
+    instructions_before: Count | None
+    instructions_after: Count | None
 
 
 class PatchCheck(Strict):
     """What is known of one patch."""
 
-    name: str
+    name: Name
     outcome: PatchOutcome
-    reason: str = Field("", description="the first error, or which hunk does not apply and why")
-    details: dict[str, object] = Field({}, description="of a patch that does not apply")
-    files: list[FileCheck] = []
-    functions: list[FunctionCheck] = []
-    diagnostics: list[Diagnostic] = Field([], description="errors, and the warnings it adds")
-    output: str = Field("", description="the compiler's own words, cut to 16 KiB")
+    reason: Words = Field("", description="the first error, or which hunk does not apply and why")
+    details: Details = Field({}, description="of a patch that does not apply")
+    files: list[FileCheck] = Field([], max_length=100_000)
+    functions: list[FunctionCheck] = Field([], max_length=10_000)
+    diagnostics: list[Diagnostic] = Field(
+        [], max_length=10_000, description="errors, and the warnings it adds"
+    )
+    output: Words = Field("", description="the compiler's own words, cut to 16 KiB")
     through_make: bool = Field(False, description="whether it changes what only make can follow")
     memoised: bool = Field(False, description="whether this was found out by an earlier check")
     seconds: float
@@ -82,12 +86,10 @@ class CheckResult(Strict):
     """What became of the patches, in the order of the spec."""
 
     kind: Literal[StepKind.CHECK] = StepKind.CHECK
-    source_identity: str
-    kernel_release: str
-    compiler_version: str
-    tree: str = Field(description="the SuiteCache entry that was used")
+    source_identity: Line
+    kernel_release: Name
+    compiler_version: Name
+    tree: Name = Field(description="the SuiteCache entry that was used")
     tree_cached: bool = Field(description="whether that entry was there already")
-    patches: list[PatchCheck]
-    seconds: dict[str, float] = Field(
-        description="by stage: identify, memo, tree, base, read, patches"
-    )
+    patches: list[PatchCheck] = Field(max_length=1000)
+    seconds: Seconds = Field(description="by stage: identify, memo, tree, base, read, patches")

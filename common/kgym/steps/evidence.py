@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from kgym.steps.model import Strict
+from kgym.steps.model import Line, Name, Strict
 
 
 class ControlName(StrEnum):
@@ -38,46 +38,48 @@ class Control(Strict):
 
     name: ControlName
     outcome: ControlOutcome
-    title: str | None = Field(None, description="of the report that came")
-    detail: str = ""
+    title: Line | None = Field(None, description="of the report that came")
+    detail: Line = ""
 
 
 class Call(Strict):
     """System calls of the program that ended alike."""
 
-    name: str = Field(description="of the system call, e.g. `ioctl`")
-    result: str = Field(description="`ok`, or the error's name, e.g. `EINVAL`")
-    count: int = Field(ge=1)
+    name: Name = Field(description="of the system call, e.g. `ioctl`")
+    result: Name = Field(description="`ok`, or the error's name, e.g. `EINVAL`")
+    count: int = Field(ge=1, lt=1 << 63)
 
 
 class RunEnd(Strict):
     """Runs of the program that ended alike."""
 
-    how: str = Field(description="`exit`, `signal`, or `killed`: by us, at the end of the time")
-    value: int = Field(description="exit status or signal")
-    count: int = Field(ge=1)
+    how: Name = Field(description="`exit`, `signal`, or `killed`: by us, at the end of the time")
+    value: int = Field(ge=-(1 << 31), lt=1 << 32, description="exit status or signal")
+    count: int = Field(ge=1, lt=1 << 63)
 
 
 class Reached(Strict):
     """A function on the way to the crash, and whether the kernel went through it."""
 
-    function: str
+    function: Name
     reached: bool
 
 
 class Work(Strict):
     """What the program did on a kernel."""
 
-    calls: list[Call] = Field([], description="by name and result")
-    unfinished: str | None = Field(None, description="the call in which the kernel crashed")
-    ends: list[RunEnd] = Field([], description="how runs ended")
-    reached: list[Reached] = Field([], description="functions of the crash's stack, inmost first")
+    calls: list[Call] = Field([], max_length=10_000, description="by name and result")
+    unfinished: Name | None = Field(None, description="the call in which the kernel crashed")
+    ends: list[RunEnd] = Field([], max_length=10_000, description="how runs ended")
+    reached: list[Reached] = Field(
+        [], max_length=1000, description="functions of the crash's stack, inmost first"
+    )
 
 
 class Evidence(Strict):
     """What a verdict on a patched kernel rests on, beside the absence of a crash."""
 
-    controls: list[Control] = []
+    controls: list[Control] = Field([], max_length=100)
     work: Work | None = None
-    missing: list[str] = Field([], description="what could not be had, and why")
+    missing: list[Line] = Field([], max_length=1000, description="what could not be had, and why")
     seconds: float = Field(0, description="that it took")

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from kgym.steps.model import Strict
+from kgym.steps.model import Count, Line, Name, Strict
 
 
 class Severity(StrEnum):
@@ -26,18 +26,18 @@ class Finding(Strict):
         " patch touches; work: whether the reproducer still does its work"
     )
     severity: Severity = Severity.NOTE
-    reason: str = Field(description="a short stable word, e.g. `check_removed`")
-    message: str
-    file: str | None = None
-    line: int | None = Field(None, description="in the file after the patch, else before it")
-    function: str | None = None
+    reason: Name = Field(description="a short stable word, e.g. `check_removed`")
+    message: Line
+    file: Name | None = None
+    line: Count | None = Field(None, description="in the file after the patch, else before it")
+    function: Name | None = None
 
 
 class Diagnostic(Strict):
     """One message of the compiler, assembler or linker."""
 
-    file: str
-    line: int | None = None
-    column: int | None = None
+    file: Name
+    line: Count | None = None
+    column: Count | None = None
     severity: Literal["error", "warning"]
-    message: str
+    message: Line

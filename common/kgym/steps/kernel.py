@@ -6,6 +6,10 @@ from pydantic import Field, model_validator
 
 from kgym.steps.model import Sha256, Strict, TreePath
 
+TEXT = 4 << 20
+"""Characters of a config or a diff."""
+
+
 # --- kernel source and config -------------------------------------------------------------
 
 
@@ -13,15 +17,19 @@ class GitSource(Strict):
     """A commit of a Git repository."""
 
     kind: Literal["git"] = "git"
-    url: str = Field(description="https, ssh, git or file URL, or an absolute local path")
-    commit: str = Field(description="full commit id, tag or branch", pattern=r"^[\w][\w./-]*$")
+    url: str = Field(
+        max_length=2000, description="https, ssh, git or file URL, or an absolute local path"
+    )
+    commit: str = Field(
+        max_length=250, pattern=r"^[\w][\w./-]*$", description="full commit id, tag or branch"
+    )
 
 
 class TarballSource(Strict):
     """A tar archive with one top folder, checked against its SHA-256."""
 
     kind: Literal["tarball"] = "tarball"
-    url: str = Field(description="http(s) URL, or a path on the builder's host")
+    url: str = Field(max_length=2000, description="http(s) URL, or a path on the builder's host")
     sha256: Sha256
 
 
@@ -29,8 +37,12 @@ class PackageSource(Strict):
     """A distribution's source package of the kernel (`linux-source-…`), from its own archive."""
 
     kind: Literal["package"] = "package"
-    names: list[Annotated[str, Field(pattern=r"^linux-source-[a-z0-9.+-]+$")]] = Field(
-        min_length=1, description="the first one that the distribution offers is taken"
+    names: list[Annotated[str, Field(max_length=100, pattern=r"^linux-source-[a-z0-9.+-]+$")]] = (
+        Field(
+            min_length=1,
+            max_length=20,
+            description="the first one that the distribution offers is taken",
+        )
     )
 
 
@@ -44,9 +56,11 @@ class KernelConfig(Strict):
     bases it keeps the base's value or takes its default.
     """
 
-    full: str | None = Field(None, description="text of a complete .config")
+    full: str | None = Field(None, max_length=TEXT, description="text of a complete .config")
     base: Literal["allnoconfig", "tinyconfig", "defconfig"] | None = None
-    fragments: list[str] = Field([], description="texts of `CONFIG_X=y` lines, later ones win")
+    fragments: list[Annotated[str, Field(max_length=TEXT)]] = Field(
+        [], max_length=100, description="texts of `CONFIG_X=y` lines, later ones win"
+    )
 
     @model_validator(mode="after")
     def _one_form(self) -> "KernelConfig":
@@ -57,7 +71,7 @@ class KernelConfig(Strict):
         return self
 
 
-Compiler = Annotated[str, Field(pattern=r"^(gcc|clang)(-[0-9]+)?$")]
+Compiler = Annotated[str, Field(max_length=20, pattern=r"^(gcc|clang)(-[0-9]{1,3})?$")]
 
 
 # --- changes to the source ----------------------------------------------------------------
@@ -67,16 +81,18 @@ class Edit(Strict):
     """Replace the one place in `file` that reads `original`."""
 
     file: TreePath
-    original: str = Field(min_length=1)
-    replacement: str
+    original: str = Field(min_length=1, max_length=1 << 20)
+    replacement: str = Field(max_length=1 << 20)
 
 
 class Patch(Strict):
     """One named change to the kernel source: a unified diff, or edits."""
 
     name: str = Field("patch", max_length=200)
-    diff: str | None = Field(None, description="unified diff, paths relative to the tree")
-    edits: list[Edit] = []
+    diff: str | None = Field(
+        None, max_length=TEXT, description="unified diff, paths relative to the tree"
+    )
+    edits: list[Edit] = Field([], max_length=1000)
 
     @model_validator(mode="after")
     def _one_form(self) -> "Patch":

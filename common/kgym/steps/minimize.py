@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from kgym.steps.model import StepKind, StepRef, Strict, TreePath
+from kgym.steps.model import Count, Line, Name, Seconds, StepKind, StepRef, Strict, TreePath
 
 
 class MinimizeSpec(Strict):
@@ -15,7 +15,10 @@ class MinimizeSpec(Strict):
     reproduce: StepRef = Field(description="the step that left dumps, or traces, and crash reports")
     build: StepRef = Field(description="the step whose `vmlinux` crashed")
     instance: int | None = Field(
-        None, ge=0, description="null: the first that left both a crash report and a dump"
+        None,
+        ge=0,
+        lt=1 << 31,
+        description="null: the first that left both a crash report and a dump",
     )
     files: list[TreePath] = Field(
         [], max_length=1000, description="localisation candidates; none: all that was traced"
@@ -29,8 +32,8 @@ class MinimizeSpec(Strict):
 class TracedFunction(Strict):
     """A function that was executed; `file` is null where the tracer does not say."""
 
-    file: str | None
-    name: str
+    file: Name | None
+    name: Name
 
 
 class TracePart(StrEnum):
@@ -52,14 +55,16 @@ class TraceStack(StrEnum):
 class TraceCall(Strict):
     """A call, or several that follow one another and stand there `count` times in a row."""
 
-    pattern: list[TracedFunction]
-    count: int = 1
-    time: int = Field(description="of the first call, in nanoseconds of the trace clock")
-    cpu: int
+    pattern: list[TracedFunction] = Field(max_length=100_000)
+    count: Count = 1
+    time: Count = Field(description="of the first call, in nanoseconds of the trace clock")
+    cpu: Count
     part: TracePart
     anchor: bool = Field(False, description="whether the trace was cut around it")
-    frame: int | None = Field(None, description="frame of the stack that it is; 0 is the innermost")
-    omitted: int = Field(0, description="records of the thread that are left out right before it")
+    frame: Count | None = Field(
+        None, description="frame of the stack that it is; 0 is the innermost"
+    )
+    omitted: Count = Field(0, description="records of the thread that are left out right before it")
 
 
 class TraceAnchor(Strict):
@@ -70,41 +75,41 @@ class TraceAnchor(Strict):
     """
 
     stack: TraceStack | None = None
-    frames: list[str] = []
-    missed: list[str] = []
-    span: int = Field(0, description="records from the outermost to the innermost frame")
+    frames: list[Name] = Field([], max_length=10_000)
+    missed: list[Name] = Field([], max_length=10_000)
+    span: Count = Field(0, description="records from the outermost to the innermost frame")
 
 
 class TraceAlternative(Strict):
     """A further place where the thread reached the same stack; the most likely ones first."""
 
-    frames: list[str]
-    span: int
-    calls: list[TraceCall]
+    frames: list[Name] = Field(max_length=10_000)
+    span: Count
+    calls: list[TraceCall] = Field(max_length=100_000)
 
 
 class RelatedThread(Strict):
     """What a thread did that freed or allocated the object, or ran the same code meanwhile."""
 
     why: Literal["freed", "allocated", "concurrent"]
-    pid: int
-    task: str | None
-    records: int
-    calls: list[TraceCall]
+    pid: Count
+    task: Name | None
+    records: Count
+    calls: list[TraceCall] = Field(max_length=100_000)
 
 
 class TraceStatistics(Strict):
     """How much there was, and how much is left; a record is one entry of a function."""
 
-    records: int
-    lost: int = Field(description="records that the kernel is known to have overwritten")
-    threads: int
-    candidate_records: int = Field(description="in candidate files")
-    thread_records: int = Field(description="of those, the crashing thread's")
-    anchors: int = Field(description="places where the stack was reached")
-    minimal_records: int = Field(description="records of a repeated pattern count once")
-    represented_records: int = Field(description="repetitions included")
-    match_records: int = Field(description="of the minimal records, those of the matched stack")
+    records: Count
+    lost: Count = Field(description="records that the kernel is known to have overwritten")
+    threads: Count
+    candidate_records: Count = Field(description="in candidate files")
+    thread_records: Count = Field(description="of those, the crashing thread's")
+    anchors: Count = Field(description="places where the stack was reached")
+    minimal_records: Count = Field(description="records of a repeated pattern count once")
+    represented_records: Count = Field(description="repetitions included")
+    match_records: Count = Field(description="of the minimal records, those of the matched stack")
 
 
 StopReason = Literal["end", "limit", "repeat"]
@@ -113,17 +118,19 @@ StopReason = Literal["end", "limit", "repeat"]
 class MinimalTrace(Strict):
     """The calls that matter for a crash, in order; `pid` is null where there is no record."""
 
-    pid: int | None
-    task: str | None = None
+    pid: Count | None
+    task: Name | None = None
     guessed: bool = Field(False, description="the report does not say that it is this thread")
     anchor: TraceAnchor
-    calls: list[TraceCall]
+    calls: list[TraceCall] = Field(max_length=100_000)
     before: StopReason = Field("end", description="why the walk backward ended")
     after: StopReason = Field("end", description="why the walk forward ended")
-    alternatives: list[TraceAlternative] = []
-    related: list[RelatedThread] = []
+    alternatives: list[TraceAlternative] = Field([], max_length=10_000)
+    related: list[RelatedThread] = Field([], max_length=10_000)
     functions: list[TracedFunction] = Field(
-        [], description="all that the thread ran in candidate files, in order of first call"
+        [],
+        max_length=1_000_000,
+        description="all that the thread ran in candidate files, in order of first call",
     )
     statistics: TraceStatistics
 
@@ -131,16 +138,18 @@ class MinimalTrace(Strict):
 class DumpPart(Strict):
     """Something that was read out of a dump, or why it could not be."""
 
-    name: str
-    error: str | None = None
+    name: Name
+    error: Line | None = None
 
 
 class MinimizeResult(Strict):
     """The minimal trace, and what else the dump told."""
 
     kind: Literal[StepKind.MINIMIZE] = StepKind.MINIMIZE
-    instance: int
-    title: str
+    instance: Count
+    title: Line
     trace: MinimalTrace
-    parts: list[DumpPart] = Field(description="each is an artifact of its name, unless it failed")
-    seconds: dict[str, float]
+    parts: list[DumpPart] = Field(
+        max_length=1000, description="each is an artifact of its name, unless it failed"
+    )
+    seconds: Seconds

@@ -3,18 +3,52 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic_core import from_json, to_json
 
 from kgym.errors import Cause
 
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+# --- bounds: no value is unlimited, whoever sends it --------------------------------------
+
+
+def _cut(most: int) -> BeforeValidator:
+    return BeforeValidator(lambda text: text[:most] if isinstance(text, str) else text)
+
+
+DETAILS = 1 << 20
+"""Bytes of the details of a failure, as JSON."""
+
+
+def _bounded(details: object) -> object:
+    text = to_json(details, fallback=str, inf_nan_mode="null")
+    return from_json(text) if len(text) <= DETAILS else {"omitted": f"{len(text)} bytes of details"}
+
+
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", max_length=64)]
 TreePath = Annotated[str, Field(min_length=1, max_length=1000, description="path in the tree")]
+# What a compiler, a kernel or a guest says is cut where it is too long: a patch that makes
+# them say more must not make the result unreadable.
+Name = Annotated[str, Field(max_length=1000), _cut(1000)]
+Line = Annotated[str, Field(max_length=10_000), _cut(10_000)]
+Words = Annotated[str, Field(max_length=200_000), _cut(200_000)]
+Seconds = Annotated[
+    dict[Annotated[str, Field(max_length=100)], float],
+    Field(max_length=100),
+]
+"""By stage."""
+Details = Annotated[
+    dict[Annotated[str, Field(max_length=1000)], JsonValue],
+    Field(max_length=1000, json_schema_extra={"x-bytes": DETAILS}),
+    BeforeValidator(_bounded),
+]
+"""Whatever goes with a failure, for programs; too much of it is left out."""
 
 
 class Strict(BaseModel):
-    """A model that refuses unknown fields and does not change."""
+    """A model that refuses unknown fields, and numbers that are none, and does not change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class StepKind(StrEnum):
@@ -37,6 +71,6 @@ class Failure(Strict):
     """Why a step failed."""
 
     cause: Cause
-    reason: str
-    message: str
-    details: dict[str, object] = {}
+    reason: Annotated[str, Field(max_length=100), _cut(100)]
+    message: Words
+    details: Details = {}

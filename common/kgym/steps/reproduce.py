@@ -9,9 +9,11 @@ from kgym import syz
 from kgym.steps.build import DumpMethod
 from kgym.steps.evidence import Evidence, RunEnd
 from kgym.steps.findings import Finding
-from kgym.steps.model import StepKind, StepRef, Strict
+from kgym.steps.model import Count, Line, Name, Seconds, StepKind, StepRef, Strict, Words
 
-CompletedEnd = Annotated[str, Field(pattern=r"^(exit \d{1,3}|signal \d{1,3}|killed)$")]
+CompletedEnd = Annotated[
+    str, Field(max_length=20, pattern=r"^(exit \d{1,3}|signal \d{1,3}|killed)$")
+]
 """How a run ends that did its work; `killed`: it goes on until its time is over."""
 
 
@@ -19,9 +21,10 @@ class Reproducer(Strict):
     """A program that makes the kernel crash: C, or syzkaller's with its options in the header."""
 
     kind: Literal["c", "syz"] = "c"
-    text: str = Field(min_length=1, description="the source")
+    text: str = Field(min_length=1, max_length=1 << 20, description="the source")
     syzkaller: str | None = Field(
         None,
+        max_length=40,
         pattern=r"^[0-9a-f]{40}$",
         description="commit of the syzkaller whose binaries run it; null: the worker's own",
     )
@@ -74,14 +77,17 @@ class Outcome(StrEnum):
 class Calibration(Strict):
     """What runs on the unpatched kernel tell about a bug; `kgym.calibration` draws from it."""
 
-    runs: int = Field(ge=1, description="N: runs that crashed, or lasted long enough to count")
-    crashed: int = Field(ge=1, description="k: those that showed the bug")
+    runs: int = Field(
+        ge=1, lt=1 << 31, description="N: runs that crashed, or lasted long enough to count"
+    )
+    crashed: int = Field(ge=1, lt=1 << 31, description="k: those that showed the bug")
     time: float = Field(
         gt=0,
+        le=86400,
         description="seconds that a run on a patched kernel has to last to count: the longest"
         " time to a crash, or the whole time where not all runs crashed",
     )
-    accelerator: str
+    accelerator: Name
     ends: list[RunEnd] = Field([], max_length=1000, description="how the program's runs ended")
 
     @model_validator(mode="after")
@@ -102,7 +108,9 @@ class ReproduceSpec(Strict):
         max_length=8,
         description="further programs for the same bug; instances take all of them in turn",
     )
-    titles: list[str] = Field([], description="of the crash looked for; empty: any is the same")
+    titles: list[Annotated[str, Field(max_length=1000)]] = Field(
+        [], max_length=100, description="of the crash looked for; empty: any is the same"
+    )
     vm: VmShape = VmShape()
     instances: int = Field(2, ge=1, le=1000)
     time: float = Field(120, gt=0, le=86400, description="seconds of running, each instance")
@@ -166,27 +174,27 @@ class InstanceDump(Strict):
     """The dump of one instance, or why there is none."""
 
     method: DumpMethod
-    artifact: str | None = None
-    size: int = Field(0, description="bytes of the artifact")
+    artifact: Name | None = None
+    size: Count = Field(0, description="bytes of the artifact")
     failure: DumpFailure | None = None
-    message: str = Field("", description="of the last failure")
-    attempts: int = 0
+    message: Line = Field("", description="of the last failure")
+    attempts: Count = 0
     seconds: float = Field(0, description="from the end of the instance to the whole dump")
 
 
 class InstanceResult(Strict):
     """One VM of a reproduce step."""
 
-    number: int
+    number: Count
     outcome: Outcome
-    detail: str = ""
+    detail: Line = ""
     boot_seconds: float | None = None
     run_seconds: float | None = Field(None, description="how long the reproducer was running")
-    reproducer: int = Field(0, description="which: 0 is `reproducer`, then come `others`")
-    runs: int = Field(0, description="how often the reproducer was started")
-    ends: list[RunEnd] = Field([], description="how its runs ended")
-    title: str | None = Field(None, description="of its crash")
-    alt_titles: list[str] = Field([], description="other names of its crash")
+    reproducer: Count = Field(0, description="which: 0 is `reproducer`, then come `others`")
+    runs: Count = Field(0, description="how often the reproducer was started")
+    ends: list[RunEnd] = Field([], max_length=1000, description="how its runs ended")
+    title: Line | None = Field(None, description="of its crash")
+    alt_titles: list[Line] = Field([], max_length=1000, description="other names of its crash")
     verdict_lag: float | None = Field(
         None, description="seconds from the crash's last console line to the verdict"
     )
@@ -198,11 +206,11 @@ class ReproduceResult(Strict):
 
     kind: Literal[StepKind.REPRODUCE] = StepKind.REPRODUCE
     verdict: Verdict
-    reason: str
-    title: str | None
-    crashed: int = Field(description="k: completed instances that crashed")
-    completed: int = Field(description="N: instances that crashed or survived the whole time")
-    requested: int
+    reason: Words
+    title: Line | None
+    crashed: Count = Field(description="k: completed instances that crashed")
+    completed: Count = Field(description="N: instances that crashed or survived the whole time")
+    requested: Count
     unseen_chance: float | None = Field(
         description="(1 - p)^N at the baseline's crash rate p; null without a baseline"
     )
@@ -213,8 +221,10 @@ class ReproduceResult(Strict):
         description="of `no_crash`: 1 - the chance that the bug, still there, would not have"
         " shown, as far as so few measured runs can tell (`kgym.calibration`)",
     )
-    accelerator: str
-    instances: list[InstanceResult]
-    findings: list[Finding] = Field([], description="of the smoke test and of the evidence")
+    accelerator: Name
+    instances: list[InstanceResult] = Field(max_length=1000)
+    findings: list[Finding] = Field(
+        [], max_length=10_000, description="of the smoke test and of the evidence"
+    )
     evidence: Evidence | None = Field(None, description="null where none was asked for")
-    seconds: dict[str, float]
+    seconds: Seconds
