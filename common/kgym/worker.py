@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from kgym import logs, sandbox
+from kgym import logs
 from kgym.assignment import BEAT_SECONDS, Assignment, Claim, Claimed, Dispatch, WorkerInfo
 from kgym.attempt import RELEASE_SECONDS, Handler, StepRun, attempt
 from kgym.bus import Bus, Delivery
@@ -19,6 +19,7 @@ from kgym.capabilities import Capabilities
 from kgym.errors import InfrastructureError
 from kgym.steps import StepKind
 from kgym.storage import Storage
+from kgym.workfolder import own_folder
 
 IDLE_SECONDS = 1.0
 """How often a worker with a free slot asks for steps without having heard a bell."""
@@ -29,7 +30,10 @@ _log = structlog.get_logger()
 
 
 class Worker:
-    """Runs steps of some kinds, at most `slots` at a time, with work files under `folder`."""
+    """Runs steps of some kinds, at most `slots` at a time, with work files under `folder`.
+
+    Workers may share the folder: each has its own in it.
+    """
 
     def __init__(
         self,
@@ -49,7 +53,9 @@ class Worker:
         self._bus = bus
         self._storage = storage
         self._handlers = handlers
+        self._shared = folder
         self._folder = folder
+        """Its own, below the shared one, while it serves."""
         self._running: dict[uuid.UUID, asyncio.Task[None]] = {}
         self._draining = False
         self._news = asyncio.Event()
@@ -60,20 +66,19 @@ class Worker:
 
     async def serve(self) -> None:
         """Work until cancelled or drained; give back what is running and leave nothing behind."""
-        await asyncio.to_thread(sandbox.remove, self._folder)  # of a worker that was killed
-        self._folder.mkdir(parents=True)
-        try:
-            async with asyncio.TaskGroup() as group:
-                helpers = [
-                    group.create_task(self._obey_signals()),
-                    group.create_task(self._hear_bells()),
-                    group.create_task(self._dispatch.stay(self.info.id)),
-                ]
-                await self._take_steps()
-                for helper in helpers:
-                    helper.cancel()
-        finally:
-            await self._stop()
+        async with own_folder(self._shared) as self._folder:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    helpers = [
+                        group.create_task(self._obey_signals()),
+                        group.create_task(self._hear_bells()),
+                        group.create_task(self._dispatch.stay(self.info.id)),
+                    ]
+                    await self._take_steps()
+                    for helper in helpers:
+                        helper.cancel()
+            finally:
+                await self._stop()
 
     def drain(self) -> None:
         """Take no more; `serve` returns when what runs has finished."""
@@ -183,7 +188,6 @@ class Worker:
         with contextlib.suppress(InfrastructureError, TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
                 await self._dispatch.leave(self.info.id)
-        await asyncio.to_thread(sandbox.remove, self._folder)
 
     def _attempt(self, one: Assignment) -> Coroutine[None, None, None]:
         run = StepRun(one, self._folder / one.lease.hex, self._storage, self._dispatch)

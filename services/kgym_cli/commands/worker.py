@@ -1,6 +1,5 @@
 """`kgym worker`."""
 
-import os
 from pathlib import Path
 
 import click
@@ -26,7 +25,7 @@ def _kinds(_: click.Context, __: click.Parameter, value: str) -> list[StepKind]:
 @click.option("--storage", envvar="KGYM_STORAGE", help="Folder that it shares with the scheduler.")
 @click.option("--kinds", default=",".join(StepKind), show_default=True, callback=_kinds)
 @click.option("--slots", type=click.IntRange(1, 1000), default=1, show_default=True)
-@click.option("--folder", type=click.Path(path_type=Path), help="For work files; emptied first.")
+@click.option("--folder", type=click.Path(path_type=Path), help="For work files.")
 @click.option(
     "--syzkaller",
     envvar="KGYM_SYZKALLER",
@@ -60,7 +59,7 @@ def worker(
     from kgym_cli.parts import run  # noqa: PLC0415
 
     where = storage or str(data_folder() / "artifacts")
-    folder = folder or data_folder() / "work" / f"worker-{os.getpid()}"
+    folder = folder or data_folder() / "work" / "workers"
     run(_serve(server, root.get("token"), bus, where, kinds, slots, folder, syzkaller))
 
 
