@@ -7,7 +7,7 @@ for what got lost between the two (design, invariant 1).
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -18,7 +18,7 @@ import structlog
 from kgym.assignment import LOST_SECONDS, Claim, Claimed, Ending
 from kgym.bus import Bus
 from kgym.capabilities import Capabilities, needs
-from kgym.errors import InfrastructureError, KgymError
+from kgym.errors import KgymError
 from kgym.jobs import (
     Artifact,
     JobEvent,
@@ -36,6 +36,7 @@ from kgym.storage import Storage
 from kgym_scheduler import fleet
 from kgym_scheduler.change import Changed, Ended
 from kgym_scheduler.database import Database
+from kgym_scheduler.followers import Followers, Told
 from kgym_scheduler.readiness import Readiness
 from kgym_scheduler.refusals import NotFound
 from kgym_scheduler.ringer import Ringer
@@ -48,8 +49,6 @@ RING_SECONDS = 10.0
 STOP_SECONDS = 5.0
 MARGIN_SECONDS = 0.1
 """By how much a lease has to be over that is looked at only once."""
-POLL_SECONDS = 1.0
-"""How long a watcher waits for news of another process before it looks for itself."""
 
 _log = structlog.get_logger()
 
@@ -84,7 +83,7 @@ class Scheduler:
         self._helpers: list[asyncio.Task[None]] = []
         self._present = Counter[str]()
         self._mourning: set[asyncio.Task[None]] = set()
-        self._watchers: dict[int, set[asyncio.Event]] = {}
+        self._followers = Followers(store)
         self._stopping = asyncio.Event()
 
     @property
@@ -97,7 +96,7 @@ class Scheduler:
         if self._alone:
             await self._store.orphan()
         self._sweeping = asyncio.create_task(self._sweep())
-        works = (self._ringer.run(), self.database.listen(self._wake))
+        works = (self._ringer.run(), self.database.listen(self._followers.wake))
         self._helpers = [self._sweeping, *(asyncio.create_task(work) for work in works)]
 
     @property
@@ -108,9 +107,7 @@ class Scheduler:
     def hang_up(self) -> None:
         """End all event streams, and let no new one begin."""
         self._stopping.set()
-        for watchers in self._watchers.values():
-            for news in watchers:
-                news.set()
+        self._followers.hang_up()
 
     async def stop(self) -> None:
         """End event streams, stop sweeping, close the store."""
@@ -122,6 +119,7 @@ class Scheduler:
         for helper in helpers:
             helper.cancel()
         await asyncio.gather(*helpers, return_exceptions=True)
+        await self._followers.stop()
         await self._store.close()
 
     async def __aenter__(self) -> Self:
@@ -179,21 +177,13 @@ class Scheduler:
 
         Raises InfrastructureError `scheduler_stopping` if the scheduler stops before.
         """
-        with self._watch(job_id) as news:
-            while True:
-                if self._stopping.is_set():
-                    raise InfrastructureError("scheduler_stopping", "the scheduler is stopping")
-                news.clear()
-                final, events = await self._store.events(job_id, last)
-                for event in events:
-                    yield event
-                    last = event.id
-                if events:
-                    continue
-                if final:
-                    return
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(news.wait(), POLL_SECONDS)
+        async for told in self.follow(job_id, last):
+            for one in told:
+                yield one.event
+
+    def follow(self, job_id: int, last: int = 0) -> AsyncIterator[list[Told]]:
+        """Do what `events` does, with all at once that has happened, and as text."""
+        return self._followers.follow(job_id, last)
 
     async def log(
         self, job_id: int, step: int | None = None, attempt: int | None = None
@@ -316,7 +306,7 @@ class Scheduler:
         """Tell workers and watchers of what was committed; return whether there was anything."""
         if changed is None:
             return False
-        self._wake([changed.job_id])
+        self._followers.wake([changed.job_id])
         self._ringer.ring(changed.queued)
         gone = [ended for ended in changed.ended if ended.outcome in {"aborted", "expired"}]
         self._ringer.stop(ended.lease for ended in gone)
@@ -324,23 +314,6 @@ class Scheduler:
             for ended in changed.ended:
                 observe(ended)
         return True
-
-    def _wake(self, job_ids: Iterable[int]) -> None:
-        for job_id in job_ids:
-            for news in self._watchers.get(job_id, ()):
-                news.set()
-
-    @contextlib.contextmanager
-    def _watch(self, job_id: int) -> Iterator[asyncio.Event]:
-        news = asyncio.Event()
-        watchers = self._watchers.setdefault(job_id, set())
-        watchers.add(news)
-        try:
-            yield news
-        finally:
-            watchers.discard(news)
-            if not watchers:
-                self._watchers.pop(job_id, None)
 
     async def _sweep(self) -> None:
         # Workers that could not reach the scheduler, or it the database, get a lease's time.

@@ -88,12 +88,17 @@ class Database:
                     await connection.execute(lock)
                 await connection.run_sync(_upgrade)
 
-    async def listen(self, heard: Callable[[Sequence[int]], None]) -> None:
+    @property
+    def tells(self) -> bool:
+        """Whether it can tell of what other processes change."""
+        return make_url(self._url).get_backend_name() != "sqlite"
+
+    async def listen(self, heard: Callable[[Sequence[int] | None], None]) -> None:
         """Hand on the ids of the jobs that any scheduler changes, until cancelled.
 
-        Only PostgreSQL can tell. While the connection is lost, news are too.
+        Only PostgreSQL can tell. While the connection is lost, news are too: then None comes.
         """
-        if make_url(self._url).get_backend_name() == "sqlite":
+        if not self.tells:
             return
         url = make_url(self._url).set(drivername="postgresql")
         while True:
@@ -142,7 +147,7 @@ def _driver(url: str) -> str:
     return make_url(url).drivername
 
 
-async def _listen(dsn: str, heard: Callable[[Sequence[int]], None]) -> None:
+async def _listen(dsn: str, heard: Callable[[Sequence[int] | None], None]) -> None:
     connection = await asyncpg.connect(dsn, timeout=CONNECT_SECONDS)
     lost = asyncio.Event()
 
@@ -152,6 +157,7 @@ async def _listen(dsn: str, heard: Callable[[Sequence[int]], None]) -> None:
     try:
         connection.add_termination_listener(lambda _: lost.set())
         await connection.add_listener(NEWS, take)
+        heard(None)
         await lost.wait()
     finally:
         connection.terminate()

@@ -14,6 +14,12 @@ JOB_COLUMNS = [
     jobs.c[name]
     for name in ("id", "state", "priority", "submitter", "created_at", "updated_at", "tags")
 ]
+LAST_EVENT = (
+    select(func.coalesce(func.max(events.c.id), 0))
+    .where(events.c.job_id == jobs.c.id)
+    .scalar_subquery()
+    .label("last_event")
+)
 _INTERNAL = {"id", "rank", "turn", "tries", "lease", "lease_until", "not_before", "spec"}
 STEP_COLUMNS = [column for column in steps.c if column.name not in _INTERNAL]
 
@@ -61,6 +67,19 @@ def events_after(job_id: int, last: int, limit: int) -> Select[Any]:
         .order_by(events.c.id)
         .limit(limit)
     )
+
+
+NEWEST_EVENT = select(func.max(events.c.id))
+
+
+def end(job_id: int) -> Select[Any]:
+    """Return the job's state and the number of its last event."""
+    return select(jobs.c.state, LAST_EVENT).where(jobs.c.id == job_id)
+
+
+def told_after(last: int) -> Select[Any]:
+    """Return the jobs of later events."""
+    return select(events.c.job_id).where(events.c.id > last).distinct()
 
 
 def log_after(

@@ -61,6 +61,8 @@ from kgym_scheduler.tables import LOCAL, RUNNING, facets, jobs, steps
 
 BATCH = 500
 """Rows that a sweep handles in one transaction."""
+OVERTAKEN = 1000
+"""Events that may have been committed before one with a lower number."""
 PATIENCE = timedelta(seconds=2)
 """How long a step may be queued before it is worth asking why."""
 
@@ -210,6 +212,27 @@ class Store:
                 raise no_job(job_id)
             rows = await connection.execute(queries.events_after(job_id, last, limit))
             return State(state).final, [views.job_event(row) for row in rows.all()]
+
+    async def end(self, job_id: int) -> tuple[bool, int]:
+        """Return whether the job is in a final state, and the number of its last event, or 0."""
+        async with self.database.read() as connection:
+            found = (await connection.execute(queries.end(job_id))).first()
+        if found is None:
+            raise no_job(job_id)
+        return State(found.state).final, found.last_event
+
+    async def said(self, last: int | None) -> tuple[int, Collection[int] | None]:
+        """Return the number of the last event there is, and which jobs said something after `last`.
+
+        Without `last` that is not known. On PostgreSQL numbers do not ascend quite as they are
+        committed: there it looks back a little further.
+        """
+        async with self.database.read() as connection:
+            newest = await connection.scalar(queries.NEWEST_EVENT) or 0
+            if last is None:
+                return newest, None
+            after = last - OVERTAKEN if self.database.tells else last
+            return newest, (await connection.scalars(queries.told_after(after))).all()
 
     async def log(
         self, job_id: int, last: int, step: int | None = None, attempt: int | None = None

@@ -2,6 +2,7 @@
 
 latency_p50_ms, latency_p99_ms   from the submission to the handler's start, at 50 jobs/s
 jobs_per_s                       submitted, run and finished, as fast as they go
+followers_p99_ms                 latency_p99_ms while 300 clients follow one job that logs
 rss_growth_mb                    of the scheduler meanwhile, after the first tenth
 list_p95_ms                      a page of a list, filtered in every way, of 500,000 jobs more
 bare_commit_ms, bare_publish_ms  one INSERT with COMMIT; one confirmed publish until consumed
@@ -20,7 +21,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Self, cast
 
 import asyncpg  # type: ignore[import-untyped]
 import httpx
@@ -53,6 +54,9 @@ DONE = BuildResult(
     warnings=[],
     seconds={},
 )
+TALK = NOTHING.model_copy(update={"source": GitSource(url="https://example.org/x", commit="talk")})
+"""A step that logs until it is aborted."""
+FOLLOWERS = 300
 LISTED = 500_000
 SUBMITTERS = 64
 """Submissions under way at the same time."""
@@ -85,6 +89,9 @@ async def work(server: str, bus: str, folder: Path) -> None:
     with (folder / f"started-{os.getpid()}").open("w") as notes:
 
         async def nothing(run: StepRun) -> BuildResult:
+            while run.assignment.spec == TALK:
+                run.log("some words that a compiler could have said about a file of the kernel")
+                await asyncio.sleep(0.02)
             notes.write(f"{run.assignment.job_id} {time.monotonic_ns()}\n")
             notes.flush()
             return DONE
@@ -146,12 +153,14 @@ class Bench:
         self.server = f"http://127.0.0.1:{self.port}"
         self.scheduler_pid = 0
         self.submitted = 0
+        self.endless = 0
+        """Jobs that run beside those that are measured."""
 
     @contextmanager
     def running(self, workers: int) -> Iterator[None]:
         """Scheduler and workers, each a process of its own."""
         with ExitStack() as stack:
-            words = ["-m", "kgym_cli", "scheduler", "--port", str(self.port)]
+            words = ["-m", "kgym_cli", "scheduler", "--port", str(self.port), "--streams", "1000"]
             env = {"KGYM_DATABASE": self.database.url, "KGYM_BUS": self.broker.url}
             env |= {"KGYM_STORAGE": str(self.folder / "artifacts")}
             log = stack.enter_context((self.folder / "log").open("wb"))
@@ -174,8 +183,8 @@ class Bench:
     async def finished(self) -> None:
         """Wait until all jobs have finished, each of them well."""
         connection = await _connect(self.database)
-        while await connection.fetchval(
-            "SELECT EXISTS (SELECT 1 FROM jobs WHERE state IN ('queued', 'running'))"
+        while self.endless < await connection.fetchval(
+            "SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')"
         ):
             await asyncio.sleep(0.02)
         done = await connection.fetchval("SELECT count(*) FROM jobs WHERE state = 'succeeded'")
@@ -202,6 +211,36 @@ class Bench:
         await self.finished()
         started = self.started()
         return sorted((started[job] - at) / 1e6 for job, at in begun.items())
+
+    async def followed(self, client: AsyncClient, seconds: float, rate: float) -> list[float]:
+        """Return what `latency` does while FOLLOWERS follow one job that logs."""
+        talk = await client.submit(JobRequest(steps=[TALK]))
+        heard = 0
+
+        class Follower(asyncio.Protocol):  # one that costs little
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                head = f"GET /v1/jobs/{talk.id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+                cast(asyncio.WriteTransport, transport).write(head.encode())
+
+            def data_received(self, data: bytes) -> None:
+                nonlocal heard
+                heard += len(data)
+
+        loop = asyncio.get_running_loop()
+        followers = [
+            (await loop.create_connection(Follower, "127.0.0.1", self.port))[0]
+            for _ in range(FOLLOWERS)
+        ]
+        self.endless = 1
+        taken = await self.latency(seconds, rate)
+        for transport in followers:
+            transport.close()
+        await client.abort(talk.id)
+        self.endless = 0
+        await self.finished()
+        if heard < FOLLOWERS * 1000 * seconds:
+            raise SystemExit(f"{FOLLOWERS} followers heard {heard} bytes")
+        return taken
 
     async def throughput(self, jobs: int) -> tuple[float, float]:
         """Return jobs a second, and by how many MB the scheduler grew after the first tenth."""
@@ -333,6 +372,9 @@ async def measure(bench: Bench, options: argparse.Namespace) -> dict[str, float]
         latencies = await bench.latency(options.seconds, options.rate)
         figures["latency_p50_ms"] = _part(latencies, 0.5)
         figures["latency_p99_ms"] = _part(latencies, 0.99)
+        async with AsyncClient(bench.server) as client:
+            followed = await bench.followed(client, options.seconds, options.rate)
+        figures["followers_p99_ms"] = _part(followed, 0.99)
         rate, growth = await bench.throughput(options.jobs)
         figures["jobs_per_s"], figures["rss_growth_mb"] = rate, growth
         async with AsyncClient(bench.server) as client:

@@ -75,7 +75,7 @@ async def test_events_go_on_after_a_lost_connection(client: AsyncClient, server:
     view = await client.submit(job(SLOW))
     async with line.laid() as url, AsyncClient(url) as distant:
         events = [event async for event in distant.events(view.id)]
-    assert line.connections > 3
+    assert line.connections > 1
     everything = [event async for event in client.events(view.id)]
     assert [event for event in events if event.kind != "progress"] == everything
 
