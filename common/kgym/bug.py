@@ -7,12 +7,12 @@ a folder of the same form. README.md describes the format.
 
 import tomllib
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
+from kgym import marks
 from kgym import patch as patching
 from kgym.errors import UserError
 from kgym.jobs import JobRequest
@@ -181,9 +181,7 @@ class Bug:
     @property
     def calibration_tag(self) -> str:
         """The tag of calibrations that hold for this bug as it is: kernel, programs, VM."""
-        parts = (self.build, *self.reproducers, self.file.vm)
-        whole = sha256("".join(one.model_dump_json() for one in parts).encode())
-        return f"calibration={whole.hexdigest()[:32]}"
+        return marks.calibration(self.build, self.reproducers, self.file.vm)
 
     @property
     def titles(self) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, model_validator
 
+from kgym import marks
 from kgym.capabilities import Capabilities
 from kgym.states import State
 from kgym.steps import (
@@ -45,6 +46,12 @@ class JobRequest(Strict):
             for ref, kind in wanted:
                 if ref is not None and ref.job is None:
                     self._check(number, ref, kind)
+        return self
+
+    @model_validator(mode="after")
+    def _marks_are_true(self) -> "JobRequest":
+        if wrong := marks.false(self.tags, self.steps):
+            raise ValueError(f"the tags {', '.join(wrong)} are not true of these steps")
         return self
 
     def _check(self, number: int, ref: StepRef, kind: StepKind) -> None:
@@ -150,6 +157,7 @@ class JobFilter(Strict):
     state: State | None = None
     kind: StepKind | None = Field(None, description="jobs with a step of this kind")
     tag: Tag | None = None
+    mine: bool = Field(False, description="only jobs that the caller has submitted")
     created_after: Instant | None = Field(None, description="then or later, with its zone")
     created_before: Instant | None = Field(None, description="earlier than this")
     cursor: str | None = Field(

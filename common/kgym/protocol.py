@@ -95,7 +95,7 @@ def job(job_id: int) -> Call[JobView]:
 
 def page(wanted: JobFilter) -> Call[JobPage]:
     """Show a page of a list of jobs."""
-    params = wanted.model_dump(mode="json", exclude_none=True)
+    params = wanted.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     return Call("GET", "/jobs", _as(JobPage), {"params": params})
 
 

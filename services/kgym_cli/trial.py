@@ -1,13 +1,12 @@
 """A bug's trial: the job that shows the bug and tries a fix, and what came of it."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kgym import calibration
+from kgym import calibration, marks
 from kgym.bug import Bug
 from kgym.calibration import CONFIDENCES
 from kgym.client import Client
@@ -27,7 +26,6 @@ from kgym.steps import (
 )
 from kgym_cli.output import Exit
 
-REQUEST_TAG = "request="
 QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "max": 1.0}
 STEPS = ("build_before", "reproduce_before", "build_after", "reproduce_after")
 
@@ -43,16 +41,19 @@ def patch_file(path: Path) -> Patch:
 
 
 def submit(client: Client, request: JobRequest) -> tuple[JobView, bool]:
-    """Submit the job, or take up the same one that is not finished; say which."""
-    mark = REQUEST_TAG + hashlib.sha256(request.model_dump_json().encode()).hexdigest()[:32]
-    for job in client.jobs(JobFilter(tag=mark)):
+    """Submit the job, or take up one's own same one that is not finished; say which."""
+    mark = marks.request(request.steps)
+    for job in client.jobs(JobFilter(tag=mark, mine=True)):
         if not job.state.final:
             return job, True
     return client.submit(request.model_copy(update={"tags": [*request.tags, mark]})), False
 
 
 def known(client: Client, bug: Bug) -> Calibration | None:
-    """Return what the newest calibration of this bug as it is has measured, if there is one."""
+    """Return what the newest calibration of this bug as it is has measured, if there is one.
+
+    Whoever submitted it: its tag is true, so it was this kernel that ran these programs.
+    """
     for job in client.jobs(JobFilter(tag=bug.calibration_tag, state=State.SUCCEEDED)):
         result = job.steps[1].result
         if isinstance(result, ReproduceResult) and (

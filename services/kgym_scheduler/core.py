@@ -154,23 +154,25 @@ class Scheduler:
         """Return the job's state; raise NotFound if there is no such job."""
         return await self._store.state(job_id)
 
-    async def jobs(self, wanted: JobFilter) -> JobPage:
+    async def jobs(self, wanted: JobFilter, caller: str = LOCAL) -> JobPage:
         """Return one page of the jobs that are wanted, newest first."""
-        return await self._store.page(wanted)
+        return await self._store.page(wanted, caller)
 
-    async def abort(self, job_id: int) -> JobView:
+    async def abort(self, job_id: int, owner: str | None = None) -> JobView:
         """End the job now, wherever its step runs (see `Store.abort`)."""
-        self._announce(await self._store.abort(job_id))
+        self._announce(await self._store.abort(job_id, owner))
         return await self._store.get(job_id)
 
-    async def restart(self, job_id: int, from_step: int | None = None) -> JobView:
+    async def restart(
+        self, job_id: int, from_step: int | None = None, owner: str | None = None
+    ) -> JobView:
         """Run a finished job again from a step on (see `Store.restart`)."""
-        self._announce(await self._store.restart(job_id, from_step))
+        self._announce(await self._store.restart(job_id, from_step, owner))
         return await self._store.get(job_id)
 
-    async def tag(self, job_id: int, tags: Sequence[str]) -> JobView:
-        """Replace the job's tags."""
-        return await self._store.tag(job_id, tags)
+    async def tag(self, job_id: int, tags: Sequence[str], owner: str | None = None) -> JobView:
+        """Replace the job's tags (see `Store.tag`)."""
+        return await self._store.tag(job_id, tags, owner)
 
     async def events(self, job_id: int, last: int = 0) -> AsyncIterator[JobEvent]:
         """Yield the job's events after number `last`, as they happen, until it has finished.

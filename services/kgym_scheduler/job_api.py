@@ -66,18 +66,21 @@ async def submit(
     ] = None,
 ) -> Response:
     """Queue the steps, in order. A step begins when the one before it has succeeded."""
-    submitter = caller_of(http).name
-    await http.app.state.quota.take(submitter)
-    job, new = await scheduler.submit(request, idempotency_key, submitter)
+    caller = caller_of(http)
+    caller.check(request)
+    await http.app.state.quota.take(caller.name)
+    job, new = await scheduler.submit(request, idempotency_key, caller.name)
     return as_json(job, 201 if new else 200, {"Location": f"/v1/jobs/{job.id}"})
 
 
 @readers.get(
     "/jobs", summary="List jobs", tags=["jobs"], response_model=JobPage, responses=documented()
 )
-async def list_jobs(scheduler: Core, wanted: Annotated[JobFilter, Query()]) -> Response:
+async def list_jobs(
+    http: Request, scheduler: Core, wanted: Annotated[JobFilter, Query()]
+) -> Response:
     """Show jobs, newest first. Give `next` as `cursor` to see the page that follows."""
-    return as_json(await scheduler.jobs(wanted))
+    return as_json(await scheduler.jobs(wanted, caller_of(http).name))
 
 
 @readers.get(
@@ -99,9 +102,12 @@ async def show_job(scheduler: Core, job_id: JobId) -> Response:
     response_model=JobView,
     responses=documented(404, 409),
 )
-async def abort(scheduler: Core, job_id: JobId) -> Response:
-    """End all unfinished steps now. A second abort changes nothing; a finished job gives 409."""
-    return as_json(await scheduler.abort(job_id))
+async def abort(http: Request, scheduler: Core, job_id: JobId) -> Response:
+    """End all unfinished steps now. A second abort changes nothing; a finished job gives 409.
+
+    Only the job's submitter may, and `admin`; so with `restart` and `tags`.
+    """
+    return as_json(await scheduler.abort(job_id, caller_of(http).owner))
 
 
 @submitters.post(
@@ -111,9 +117,11 @@ async def abort(scheduler: Core, job_id: JobId) -> Response:
     response_model=JobView,
     responses=documented(404, 409),
 )
-async def restart(scheduler: Core, job_id: JobId, from_step: StepQuery = None) -> Response:
+async def restart(
+    http: Request, scheduler: Core, job_id: JobId, from_step: StepQuery = None
+) -> Response:
     """Run `from_step` and all after it again; by default, from the first that did not succeed."""
-    return as_json(await scheduler.restart(job_id, from_step))
+    return as_json(await scheduler.restart(job_id, from_step, caller_of(http).owner))
 
 
 @submitters.put(
@@ -124,10 +132,16 @@ async def restart(scheduler: Core, job_id: JobId, from_step: StepQuery = None) -
     responses=documented(404, 413, 415),
 )
 async def put_tags(
-    scheduler: Core, job_id: JobId, tags: Annotated[Tags, Body(examples=[["mine", "night:3"]])]
+    http: Request,
+    scheduler: Core,
+    job_id: JobId,
+    tags: Annotated[Tags, Body(examples=[["mine", "night:3"]])],
 ) -> Response:
-    """Give the job these tags, in place of those it had."""
-    return as_json(await scheduler.tag(job_id, tags))
+    """Give the job these tags, in place of those it had.
+
+    `request=…` and `calibration=…` say what its steps are: they stay, and none can be added.
+    """
+    return as_json(await scheduler.tag(job_id, tags, caller_of(http).owner))
 
 
 # --- what a job says ----------------------------------------------------------------------

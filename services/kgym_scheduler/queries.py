@@ -24,7 +24,7 @@ _INTERNAL = {"id", "rank", "turn", "tries", "lease", "lease_until", "not_before"
 STEP_COLUMNS = [column for column in steps.c if column.name not in _INTERNAL]
 
 
-def page(wanted: JobFilter) -> Select[Any]:
+def page(wanted: JobFilter, caller: str) -> Select[Any]:
     """Return the jobs of one page and, where there is one, the first of the next.
 
     A tag or a kind is looked up in `facets`, with the state, in the order of the
@@ -40,6 +40,8 @@ def page(wanted: JobFilter) -> Select[Any]:
             order, state = (table.c.created_at, table.c.job_id), table.c.state
     if wanted.state:
         query = query.where(state == wanted.state)
+    if wanted.mine:
+        query = query.where(jobs.c.submitter == caller)
     if wanted.created_after:
         query = query.where(order[0] >= wanted.created_after)
     if wanted.created_before:

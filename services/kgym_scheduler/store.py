@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Row, delete, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from kgym import marks
 from kgym.assignment import (
     BEAT_SECONDS,
     LEASE_SECONDS,
@@ -23,6 +24,7 @@ from kgym.assignment import (
     Ending,
     WorkerInfo,
 )
+from kgym.errors import UserError
 from kgym.jobs import (
     Artifact,
     JobEvent,
@@ -50,11 +52,11 @@ from kgym_scheduler import (
     views,
 )
 from kgym_scheduler.batch import Batch
-from kgym_scheduler.change import Changed, Changes
+from kgym_scheduler.change import Changed, Changes, lock
 from kgym_scheduler.clock import DatabaseClock
 from kgym_scheduler.database import Database
 from kgym_scheduler.endings import End
-from kgym_scheduler.refusals import no_job, no_step, no_worker
+from kgym_scheduler.refusals import Forbidden, no_job, no_step, no_worker
 from kgym_scheduler.reports import Report
 from kgym_scheduler.submission import Added, Submission
 from kgym_scheduler.tables import LOCAL, RUNNING, facets, jobs, steps
@@ -138,10 +140,10 @@ class Store:
             raise no_step(job_id, number)
         return views.artifacts_of(text)
 
-    async def page(self, wanted: JobFilter) -> JobPage:
+    async def page(self, wanted: JobFilter, caller: str = LOCAL) -> JobPage:
         """Return one page of the jobs that are wanted, newest first."""
         async with self.database.read() as connection:
-            rows = (await connection.execute(queries.page(wanted))).all()
+            rows = (await connection.execute(queries.page(wanted, caller))).all()
             shown = rows[: wanted.limit]
             found = (await connection.execute(queries.steps_of(job.id for job in shown))).all()
             more = len(rows) > wanted.limit
@@ -150,17 +152,23 @@ class Store:
                 next=views.cursor(shown[-1]) if more else None,
             )
 
-    async def abort(self, job_id: int) -> Changed:
-        """Abort what is unfinished; raise Conflict if the job has finished otherwise."""
+    async def abort(self, job_id: int, owner: str | None = None) -> Changed:
+        """Abort what is unfinished; raise Conflict if the job has finished otherwise.
+
+        Raises Forbidden, as `restart` and `tag` do, if it is not the job of this owner.
+        """
         async with self.database.write() as connection:
             changes = await Changes.load(connection, await self._clock.now(connection), {job_id})
             if (job := changes.jobs.get(job_id)) is None:
                 raise no_job(job_id)
+            _refuse_others(job_id, job.submitter, owner)
             if job.state is not State.ABORTED:
                 rules.abort(job)
             return (await changes.write()).get(job_id, Changed(job_id))
 
-    async def restart(self, job_id: int, from_step: int | None = None) -> Changed:
+    async def restart(
+        self, job_id: int, from_step: int | None = None, owner: str | None = None
+    ) -> Changed:
         """Run `from_step` and all after it again; without it, from the first that did not succeed.
 
         Raises Conflict while the job is unfinished, or if a step before has not succeeded.
@@ -169,20 +177,28 @@ class Store:
             changes = await Changes.load(connection, await self._clock.now(connection), {job_id})
             if (job := changes.jobs.get(job_id)) is None:
                 raise no_job(job_id)
+            _refuse_others(job_id, job.submitter, owner)
             rules.restart(job, from_step)
             return (await changes.write())[job_id]
 
-    async def tag(self, job_id: int, tags: Sequence[str]) -> JobView:
-        """Replace the job's tags."""
+    async def tag(self, job_id: int, tags: Sequence[str], owner: str | None = None) -> JobView:
+        """Replace the job's tags, but for its marks, which are true as long as it is there.
+
+        Raises UserError `false_mark` for a mark that it does not have.
+        """
         async with self.database.write() as connection:
-            changed = await connection.execute(
-                update(jobs)
-                .where(jobs.c.id == job_id)
-                .values(tags=json.dumps(list(tags)))
-                .returning(jobs.c.created_at, jobs.c.state)
+            await lock(connection, [job_id])
+            j = jobs.c
+            found = await connection.execute(
+                select(j.created_at, j.state, j.submitter, j.tags).where(j.id == job_id)
             )
-            if (job := changed.first()) is None:
+            if (job := found.first()) is None:
                 raise no_job(job_id)
+            _refuse_others(job_id, job.submitter, owner)
+            tags = _retagged(json.loads(job.tags), tags)
+            await connection.execute(
+                update(jobs).where(j.id == job_id).values(tags=json.dumps(tags))
+            )
             await connection.execute(
                 delete(facets).where(facets.c.job_id == job_id, facets.c.facet.startswith("tag:"))
             )
@@ -435,6 +451,25 @@ class Store:
         live = await self._live(connection)
         lined = await lanes.by_id(connection, queued)
         return {lane.id: reason for lane in lined if (reason := fleet.why(lane, live))}
+
+
+def _refuse_others(job_id: int, submitter: str, owner: str | None) -> None:
+    """Raise Forbidden unless the job is this owner's; None may do so with everybody's."""
+    if owner not in {None, submitter}:
+        raise Forbidden(
+            "not_your_job",
+            f"job {job_id} is {submitter}'s: only that token, or one with the scope admin, may"
+            " do this",
+            job=job_id,
+        )
+
+
+def _retagged(old: Sequence[str], new: Sequence[str]) -> list[str]:
+    true = marks.marks(old)
+    if wrong := [mark for mark in marks.marks(new) if mark not in true]:
+        named = ", ".join(wrong)
+        raise UserError("false_mark", f"the tags {named} say what a job is; this one is not that")
+    return list(dict.fromkeys([*new, *true]))
 
 
 def _running_step(row: Row[Any]) -> RunningStep:

@@ -7,7 +7,7 @@ from datetime import datetime
 from hashlib import sha256
 
 from pydantic import ValidationError
-from sqlalchemy import bindparam, select
+from sqlalchemy import bindparam, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.errors import UserError
@@ -20,8 +20,8 @@ from kgym_scheduler.change import Changed
 from kgym_scheduler.tables import LOCAL, events, facets, jobs, steps
 
 FIRST = after(State.PENDING, Event.ENQUEUE)
-_KEYS = select(jobs.c.id, jobs.c.idempotency_key, jobs.c.body_hash).where(
-    jobs.c.idempotency_key.in_(bindparam("keys", expanding=True))
+_KEYS = select(jobs.c.id, jobs.c.submitter, jobs.c.idempotency_key, jobs.c.body_hash).where(
+    tuple_(jobs.c.submitter, jobs.c.idempotency_key).in_(bindparam("keys", expanding=True))
 )
 
 
@@ -38,11 +38,18 @@ class Submission:
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", tuple(map(_stored, self.request.steps)))
 
+    @property
+    def own(self) -> "_Key | None":
+        """The key as it is known: two submitters' are never the same."""
+        return (self.submitter, self.key) if self.key else None
+
 
 Added = tuple[JobView, Changed] | int
 """The job as it was added, or the id of the one that its key was used for."""
-_Known = dict[str, tuple[int, str]]
-"""Job and hash of the request, by idempotency key."""
+_Key = tuple[str, str]
+"""A submitter's own: its name, and the idempotency key."""
+_Known = dict[_Key, tuple[int, str]]
+"""Job and hash of the request."""
 
 
 async def add(
@@ -52,38 +59,40 @@ async def add(
     known_lanes: dict[lanes.Place, int],
 ) -> list[Added | Exception]:
     """Insert the jobs, with their first steps queued; answer each, or say what is wrong with it."""
-    known = await _known(connection, [one.key for one in wanted if one.key])
+    known = await _known(connection, [one.own for one in wanted if one.own])
     answers: dict[int, Added | Exception] = {}
     new: dict[int, Submission] = {}
+    begun: set[_Key] = set()
     for number, one in enumerate(wanted):
-        again = one.key in known or (one.key and one.key in {other.key for other in new.values()})
+        again = one.own in known or one.own in begun
         try:
             if not again:
                 await references.check(connection, one.request.steps)
                 new[number] = one
+                begun |= {one.own} if one.own else set()
         except UserError as error:
             answers[number] = error
     for (number, one), added in zip(
         new.items(), await _insert(connection, now, list(new.values()), known_lanes), strict=True
     ):
         answers[number] = added
-        if one.key:
-            known[one.key] = added[0].id, _hash(one.request)
+        if one.own:
+            known[one.own] = added[0].id, _hash(one.request)
     return [
         answers[number] if number in answers else _repeated(one, known)
         for number, one in enumerate(wanted)
     ]
 
 
-async def _known(connection: AsyncConnection, keys: Sequence[str]) -> _Known:
+async def _known(connection: AsyncConnection, keys: Sequence[_Key]) -> _Known:
     if not keys:
         return {}
     found = await connection.execute(_KEYS, {"keys": list(keys)})
-    return {row.idempotency_key: (row.id, row.body_hash) for row in found.all()}
+    return {(row.submitter, row.idempotency_key): (row.id, row.body_hash) for row in found.all()}
 
 
 def _repeated(one: Submission, known: _Known) -> int | UserError:
-    job_id, body_hash = known[one.key or ""]
+    job_id, body_hash = known[one.submitter, one.key or ""]
     if body_hash == _hash(one.request):
         return job_id
     return UserError(

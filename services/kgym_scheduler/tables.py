@@ -67,11 +67,12 @@ jobs = Table(
     Column("priority", SmallInteger, nullable=False),
     Column("created_at", Utc, nullable=False),
     Column("updated_at", Utc, nullable=False),
-    Column("idempotency_key", String(200), unique=True),
+    Column("idempotency_key", String(200)),
     Column("body_hash", String(64)),
     Column("tags", Text, nullable=False),
     # the name of the token that it came with
     Column("submitter", String(100), nullable=False, server_default=LOCAL),
+    UniqueConstraint("submitter", "idempotency_key"),
     Index(None, "created_at", "id"),
     Index(None, "state", "created_at", "id"),
 )
@@ -229,6 +230,8 @@ tokens = Table(
     Column("hash", String(64), nullable=False),  # SHA-256 of the secret, in hex
     Column("created_at", Utc, nullable=False),
     Column("revoked_at", Utc),
+    # the highest that its jobs may ask for
+    Column("priority", SmallInteger, nullable=False, server_default="0"),
     sqlite_autoincrement=True,  # an id is never given twice: it is part of the token
 )
 

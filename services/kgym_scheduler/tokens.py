@@ -20,9 +20,10 @@ from typing import Any
 from sqlalchemy import Row, exists, insert, select, update
 
 from kgym.errors import UserError
-from kgym.steps import Strict
+from kgym.jobs import JobRequest
+from kgym.steps import Kernel, Strict
 from kgym_scheduler.database import Database
-from kgym_scheduler.refusals import Conflict, NotFound
+from kgym_scheduler.refusals import Conflict, Forbidden, NotFound
 from kgym_scheduler.tables import LOCAL, VALID, tokens
 
 CACHE_SECONDS = 5.0
@@ -54,10 +55,34 @@ class Caller:
 
     name: str
     scopes: frozenset[Scope]
+    priority: int = 0
+    """The highest that its jobs may ask for."""
 
     def may(self, scope: Scope) -> bool:
         """Return whether this is allowed."""
         return any(scope in _INCLUDED[own] for own in self.scopes)
+
+    @property
+    def owner(self) -> str | None:
+        """Whose jobs the caller may change; None: everybody's."""
+        return None if self.may(Scope.ADMIN) else self.name
+
+    def check(self, request: JobRequest) -> None:
+        """Raise Forbidden if the job asks for what would be at the cost of others' jobs."""
+        if request.priority > self.priority and not self.may(Scope.ADMIN):
+            raise Forbidden(
+                "priority_too_high",
+                f"the token {self.name!r} allows a priority of {self.priority} at most, not"
+                f" {request.priority}; `kgym token create --priority` makes one that allows more",
+                limit=self.priority,
+            )
+        refreshed = any(isinstance(one, Kernel) and one.cache == "refresh" for one in request.steps)
+        if refreshed and not self.may(Scope.ADMIN):
+            raise Forbidden(
+                "refresh_needs_admin",
+                "`cache: refresh` makes anew what all others build on, and takes the scope admin;"
+                " `fresh` does the step again on the entry that there is",
+            )
 
 
 ANYBODY_HERE = Caller(LOCAL, frozenset(Scope))
@@ -69,6 +94,7 @@ class Token(Strict):
 
     name: str
     scopes: list[Scope]
+    priority: int
     created_at: datetime
     revoked_at: datetime | None
 
@@ -85,8 +111,10 @@ class Tokens:
         self._needed = False
         self._looked = -CACHE_SECONDS
 
-    async def create(self, name: str, scopes: Collection[str]) -> str:
+    async def create(self, name: str, scopes: Collection[str], priority: int = 0) -> str:
         """Add a token; return it, which is the only time that it can be seen.
+
+        `priority` is the highest that its jobs may ask for, up to 100; `admin` needs none.
 
         Raises UserError for a bad name or scope, and Conflict for one that another token has.
         """
@@ -109,6 +137,7 @@ class Tokens:
                     name=name,
                     scopes=" ".join(sorted(set(scopes))),
                     hash=_hash(secret),
+                    priority=priority,
                     created_at=self._clock(),
                 )
                 .returning(tokens.c.id)
@@ -123,6 +152,7 @@ class Tokens:
             Token(
                 name=row.name,
                 scopes=_scopes(row.scopes),
+                priority=row.priority,
                 created_at=row.created_at,
                 revoked_at=row.revoked_at,
             )
@@ -160,7 +190,7 @@ class Tokens:
         genuine = hmac.compare_digest(row.hash, _hash(match[2]))
         if not genuine or row.revoked_at is not None:
             return None
-        return Caller(row.name, frozenset(_scopes(row.scopes)))
+        return Caller(row.name, frozenset(_scopes(row.scopes)), row.priority)
 
     async def _row(self, token_id: int) -> Row[*tuple[Any, ...]] | None:
         at, row = self._cache.get(token_id, (-CACHE_SECONDS, None))
@@ -170,7 +200,7 @@ class Tokens:
         t = tokens.c
         async with self._database.read() as connection:
             found = await connection.execute(
-                select(t.name, t.scopes, t.hash, t.revoked_at).where(t.id == token_id)
+                select(t.name, t.scopes, t.hash, t.priority, t.revoked_at).where(t.id == token_id)
             )
         row = found.first()
         if row is not None:

@@ -104,7 +104,7 @@ ALLOWED = {
 async def test_a_scope_allows_what_it_says_and_no_more(
     http: httpx.AsyncClient, tokens: Tokens, scheduler: Scheduler, scope: str
 ) -> None:
-    await scheduler.submit(job())
+    await scheduler.submit(job(), submitter="alice")
     headers = bearer(await tokens.create("alice", [scope]))
     for needed, calls in CALLS.items():
         for method, path in calls:

@@ -9,6 +9,7 @@ import click
 from pydantic import ValidationError
 from rich.table import Table
 
+from kgym import marks
 from kgym.client import Client
 from kgym.errors import UserError
 from kgym.jobs import JobFilter, JobRequest, JobView
@@ -17,7 +18,6 @@ from kgym.steps import StepKind
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
 from kgym_cli.output import Exit, json_option, leave, people, print_json, tables
-from kgym_cli.trial import REQUEST_TAG
 
 _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
 
@@ -159,7 +159,7 @@ def _highlights(result: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _tags(one: JobView) -> str:
     """Return the tags that people read."""
-    return " ".join(tag for tag in one.tags if not tag.startswith(REQUEST_TAG))
+    return " ".join(tag for tag in one.tags if not tag.startswith(marks.REQUEST))
 
 
 def _styled(state: State) -> str:

@@ -36,10 +36,17 @@ def token() -> None:
     required=True,
     help="What it allows: read, submit (and read), admin (and both), or worker. Can be repeated.",
 )
+@click.option(
+    "--priority",
+    type=click.IntRange(0, 100),
+    default=0,
+    show_default=True,
+    help="The highest that its jobs may ask for, before all others' of a lower one.",
+)
 @json_option
-def create(name: str, scopes: tuple[str, ...], as_json: bool) -> None:
+def create(name: str, scopes: tuple[str, ...], priority: int, as_json: bool) -> None:
     """Make a token called NAME and print it, this once; it cannot be shown again."""
-    text = _on_tokens(lambda tokens: tokens.create(name, scopes))
+    text = _on_tokens(lambda tokens: tokens.create(name, scopes, priority))
     if as_json:
         print_json({"name": name, "scopes": scopes, "token": text})
         return
