@@ -12,11 +12,13 @@ from functools import partial
 from kgym import sandbox
 from kgym.ends import listed
 from kgym.report import CrashReport, parse
-from kgym.steps import InstanceDump, InstanceResult, Outcome
+from kgym.steps import InstanceDump, InstanceResult, Outcome, Work
+from kgym.work import lacks
 from kgym_vmmanager.accelerator import Probed
 from kgym_vmmanager.console import Console
 from kgym_vmmanager.dump import Dump, Scene
 from kgym_vmmanager.plan import Ended, Ending, Plan
+from kgym_vmmanager.profile import Profiling
 from kgym_vmmanager.qemu import Vm, qemu_arguments
 from kgym_vmmanager.rootfs import READY
 from kgym_vmmanager.session import Session
@@ -47,6 +49,7 @@ class Instance:
         on_time: Callable[[float], None],
         *,
         smoke: bool = False,
+        profile: bool = False,
     ) -> None:
         argv = qemu_arguments(plan.shape, probed, plan.words)
         self._program = number % len(plan.initrds)
@@ -62,12 +65,17 @@ class Instance:
         self._folder = plan.folder / f"vm-{name}"
         self._limits = plan.limits[probed.accelerator]
         self._initrd = plan.initrds[self._program]
-        self._session: Session | SmokeTest
+        self._session: Session | SmokeTest | Profiling
+        self._profiling: Profiling | None = None
         self._dump: Dump | None = None
         if smoke and plan.smoke is not None:
             self._initrd = plan.smoke
             self._session = SmokeTest(self.output)
+        elif profile:
+            self._session = self._profiling = Profiling()
         else:
+            if plan.profiled and number == 0:
+                self._profiling = Profiling()
             if plan.method is not None:
                 self._dump = Dump(plan.method, plan.folder / f"dump-{name}")
             self._session = Session(
@@ -81,6 +89,19 @@ class Instance:
     def said(self) -> str:
         """What the smoke test printed."""
         return self._session.text if isinstance(self._session, SmokeTest) else ""
+
+    @property
+    def work(self) -> Work | None:
+        """What the program was seen to do, if it was traced to an end."""
+        crashed = self.ending is not None and self.ending.outcome is Outcome.CRASH
+        if self._profiling is None or not (crashed or self._profiling.log.over):
+            return None
+        return self._profiling.log.work(crashed=crashed and not self._profiling.log.over)
+
+    @property
+    def profile_seconds(self) -> float:
+        """How long the program was traced."""
+        return self._profiling.seconds if self._profiling else 0.0
 
     async def live(self, on_end: Callable[[Ending], None]) -> Ending:
         """Go through the VM's life; raises InfrastructureError if QEMU or the disk fails.
@@ -200,11 +221,25 @@ class Instance:
                     await self._dump.arm(ssh)
                 self.console.watch_anew()  # what crashes from here on is the reproducer's doing
                 self._running = True
-                return await self._session.run(
+                ending = await self._session.run(
                     ssh, lambda: connect(self._limits.reconnect), vm.is_idle
                 )
+                if self._profiling is not None and self._profiling is not self._session:
+                    await self._profile(connect)
+                return ending
             except Ended as end:
                 return end.ending
+
+    async def _profile(self, connect: Callable[[float], Coroutine[None, None, Ssh]]) -> None:
+        """Trace the program in a guest that survived it; raises Ended if no work is done."""
+        assert self._profiling is not None
+        try:
+            await self._profiling.run(await connect(self._limits.reconnect))
+        except (Ended, ConnectionLost):
+            return  # it has survived all the same; that the work is not known is told
+        work = self._profiling.log.work(crashed=False)
+        if why := lacks(self._plan.before, work):
+            raise Ended(Outcome.NOT_DONE, why)
 
     async def _boot(self, connect: Callable[[float], Coroutine[None, None, Ssh]]) -> Ssh:
         start, limit = time.monotonic(), self._limits.boot

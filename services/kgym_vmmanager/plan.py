@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kgym.ends import CONVENTION, Completed
-from kgym.steps import Outcome, VmShape
+from kgym.steps import Outcome, VmShape, Work
 from kgym_vmmanager.accelerator import Accelerator
 from kgym_vmmanager.dump import Method
 from kgym_vmmanager.rootfs import GuestImage
@@ -41,7 +41,9 @@ class Plan:
     `initrds` hold the image, each with another of the programs at PROGRAM; the
     instances take them in turn. `smoke` holds the smoke test, if one is to run;
     `method` takes the dumps, if there are to be any; `words` are added to the
-    kernel's command line; `completed` says which runs did their work.
+    kernel's command line; `completed` says which runs did their work;
+    where `profiled`, the program is traced afterwards on the first instance that
+    survives, and has to do some of the work that it did `before`.
     """
 
     folder: Path
@@ -55,6 +57,8 @@ class Plan:
     method: Method | None = None
     words: str = ""
     completed: Completed = CONVENTION
+    profiled: bool = False
+    before: Work | None = None
 
 
 @dataclass(frozen=True, slots=True)

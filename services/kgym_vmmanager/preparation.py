@@ -11,7 +11,7 @@ from kgym.attempt import StepRun
 from kgym.ends import completed
 from kgym.errors import InfrastructureError, KgymError
 from kgym.instrument import buffer_size
-from kgym.steps import BuildResult, ReproduceResult, ReproduceSpec, RunEnd
+from kgym.steps import BuildResult, ReproduceResult, ReproduceSpec, RunEnd, Work
 from kgym_vmmanager import bundle, kdump
 from kgym_vmmanager.accelerator import Accelerator, Probed, best_accelerator
 from kgym_vmmanager.dump import Method
@@ -82,6 +82,8 @@ async def prepare(
         method=method,
         words=_words(spec, run.assignment.inputs["build"], method),
         completed=completed(spec.completed, _ends_before(run, spec)),
+        profiled=spec.evidence and spec.baseline is not None,
+        before=work_before(run),
     )
     programs = {path.stem: files[PROGRAM] for path, files in zip(sources, made, strict=True)}
     files = {"kernel": kernel, **{path.name: path for path in [*initrds, *sources]}, **programs}
@@ -104,6 +106,14 @@ def _words(spec: ReproduceSpec, built: Input, method: Method | None) -> str:
     if isinstance(built.result, BuildResult) and built.result.instrumented:
         words.append(f"trace_buf_size={buffer_size(spec.vm.memory, spec.vm.cpus)}")
     return " ".join(words)
+
+
+def work_before(run: StepRun) -> Work | None:
+    """Return what the program did on the unpatched kernel, if that is known."""
+    baseline = run.assignment.inputs.get("baseline")
+    if baseline is None or not isinstance(baseline.result, ReproduceResult):
+        return None
+    return baseline.result.evidence.work if baseline.result.evidence else None
 
 
 def _ends_before(run: StepRun, spec: ReproduceSpec) -> list[RunEnd]:

@@ -4,17 +4,18 @@ import asyncio
 import functools
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kgym import calibration
+from kgym import calibration, work
 from kgym.attempt import StepRun
 from kgym.errors import InfrastructureError, KgymError
 from kgym.steps import (
     Calibration,
     DumpFailure,
+    Evidence,
     Finding,
     InstanceResult,
     Outcome,
@@ -28,7 +29,7 @@ from kgym_vmmanager.accelerator import Accelerator, Probed
 from kgym_vmmanager.budget import Budget
 from kgym_vmmanager.instance import Instance
 from kgym_vmmanager.plan import LIMITS, Ending, Limits, Plan
-from kgym_vmmanager.preparation import keep_bundle, prepare
+from kgym_vmmanager.preparation import keep_bundle, prepare, work_before
 from kgym_vmmanager.sources import Sources
 
 _RETRIES = 2
@@ -97,7 +98,8 @@ class Reproduce:
             confidence=confidence,
             accelerator=group.probed.accelerator,
             instances=results,
-            findings=group.findings,
+            findings=[*group.findings, *_work_findings(run, group.evidence)],
+            evidence=group.evidence if spec.evidence else None,
             seconds={
                 "prepare": round(ready - begin, 2),
                 "boot": max((one.boot_seconds or 0 for one in results), default=0),
@@ -117,6 +119,7 @@ class _Group:
     probed: Probed
     budget: Budget
     findings: list[Finding] = field(default_factory=list)
+    evidence: Evidence = field(default_factory=Evidence)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _times: dict[int, float] = field(default_factory=dict)
     _command_kept: bool = False
@@ -133,17 +136,22 @@ class _Group:
         """
         self.run.progress("boot", 0, self.spec.instances, "instances")
         tasks = [asyncio.create_task(self._run_one(n)) for n in range(self.spec.instances)]
+        aside: list[asyncio.Task[None]] = []
         if self.plan.smoke is not None:
             tasks.append(asyncio.create_task(self._run_one(self.spec.instances, smoke_test=True)))
+        if self.spec.evidence and self.spec.baseline is None:
+            aside.append(asyncio.create_task(self._profile()))
         try:
-            return (await asyncio.gather(*tasks))[: self.spec.instances]
+            results = (await asyncio.gather(*tasks))[: self.spec.instances]
+            await asyncio.gather(*aside)
+            return results
         finally:
-            for task in tasks:
+            for task in (*tasks, *aside):
                 # gather returns with the first that ends; a second cancellation would break
                 # into the cleaning up of the others.
                 if not task.cancelling():
                     task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, *aside, return_exceptions=True)
 
     async def _run_one(self, number: int, *, smoke_test: bool = False) -> InstanceResult:
         async with self.budget.share(self.spec.vm.cpus, self.spec.vm.memory):
@@ -158,6 +166,8 @@ class _Group:
                 ending = await self._live(instance, smoke_test=smoke_test)
                 result = await self._keep_dump(instance.result(ending))
                 self.run.log(_summary(name, result))
+                if self.plan.profiled and number == 0 and not ending.retry:
+                    self._keep_work(instance, ending, instance.profile_seconds)
                 if smoke_test and not ending.retry:
                     self.findings += smoke.findings(result, instance.said)
                 await self._keep(instance, result, name)
@@ -165,6 +175,28 @@ class _Group:
                     break
                 self._distrust_accelerator(instance)
         return result
+
+    async def _profile(self) -> None:
+        """Trace the program on an instance of its own: the others show what it does untraced."""
+        async with self.budget.share(self.spec.vm.cpus, self.spec.vm.memory):
+            begin = time.monotonic()
+            instance = Instance(self.plan, self.probed, 0, "traced", lambda _: None, profile=True)
+            try:
+                ending = await instance.live(lambda _: None)
+                self.run.log(_summary("traced", instance.result(ending)))
+                await self.run.keep(instance.console.close())
+            except (KgymError, OSError) as error:  # the verdict does not need it
+                ending = Ending(Outcome.START_FAILED, str(error))
+            self._keep_work(instance, ending, time.monotonic() - begin)
+
+    def _keep_work(self, instance: Instance, ending: Ending, seconds: float) -> None:
+        """Add what the program was seen to do to the evidence, or why that is not known."""
+        missing = list(self.evidence.missing)
+        if instance.work is None:
+            missing.append(f"what the program does: {ending.detail or 'its trace broke off'}")
+        seconds = round(self.evidence.seconds + seconds, 2)
+        known = {"work": instance.work, "missing": missing, "seconds": seconds}
+        self.evidence = self.evidence.model_copy(update=known)
 
     def _is_looked_for(self, result: InstanceResult) -> bool:
         return judge([result], self.spec.titles, 1).verdict is Verdict.SAME_CRASH
@@ -275,6 +307,17 @@ def _how_sure(confidence: float | None, known: Calibration | None) -> list[str]:
     return [
         f"were the bug still there, the chance of that is at most {1 - confidence:.2%}: {shown}"
     ]
+
+
+def _work_findings(run: StepRun, evidence: Evidence) -> Iterator[Finding]:
+    """Yield what the program's work lacks on a patched kernel."""
+    before, baseline = work_before(run), run.assignment.inputs.get("baseline")
+    if baseline is None:
+        return
+    if evidence.work is not None:
+        yield from work.findings(before, evidence.work)
+    elif before is not None:
+        yield work.unknown("; ".join(evidence.missing))
 
 
 def _unseen_chance(run: StepRun, completed: int) -> float | None:

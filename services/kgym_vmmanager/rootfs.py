@@ -21,6 +21,8 @@ from kgym_vmmanager import cpio
 
 RUNNER = "/kgym/run"
 """Where the guest has the program that runs the reproducer."""
+TRACER = "/kgym/trace"
+"""Where it has the program that tells the reproducer's system calls."""
 READY = b"kgym: guest ready"
 """What the guest prints on its console when it is about to start its SSH server."""
 
@@ -141,10 +143,15 @@ def _digest(versions: bytes, files: Mapping[str, Path]) -> str:
 
 
 async def _make(folder: Path, parts: Mapping[str, Path], more: Mapping[str, Path]) -> None:
-    runner = folder / "run"
+    runner, tracer = folder / "run", folder / "trace"
     image = GuestImage(folder)
     flags = ("-static", "-pthread", "-O2", "-s", "-Wall", "-Wextra", "-Werror")
-    programs = ((runner, "run.c"), (image.smoke, "smoke.c"), (image.kexec, "kexec.c"))
+    programs = (
+        (runner, "run.c"),
+        (tracer, "trace.c"),
+        (image.smoke, "smoke.c"),
+        (image.kexec, "kexec.c"),
+    )
     for program, source in programs:
         await proc.run(["gcc", *flags, "-o", program, _GUEST / source], timeout=_TOOL_SECONDS)
     host = await _key(folder / "host_key")
@@ -166,6 +173,7 @@ async def _make(folder: Path, parts: Mapping[str, Path], more: Mapping[str, Path
     own = [
         cpio.file("init", (_GUEST / "init").read_bytes(), 0o755),
         cpio.file(RUNNER.lstrip("/"), runner.read_bytes(), 0o755),
+        cpio.file(TRACER.lstrip("/"), tracer.read_bytes(), 0o755),
     ]
     image.initrd.write_bytes(cpio.archive([*common, *own]))
     own = [
@@ -173,7 +181,7 @@ async def _make(folder: Path, parts: Mapping[str, Path], more: Mapping[str, Path
         *(cpio.file(path, file.read_bytes(), 0o755) for path, file in more.items()),
     ]
     image.capture.write_bytes(cpio.archive([*common, *own]))
-    for leftover in (runner, folder / "host_key", folder / "dropbear_client_key"):
+    for leftover in (runner, tracer, folder / "host_key", folder / "dropbear_client_key"):
         leftover.unlink()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,7 @@ from kgym_vmmanager.rootfs import RUNNER
 from kgym_vmmanager.runner import RunnerLog
 from kgym_vmmanager.ssh import ConnectionLost, Ssh, Stream
 
-_FOLDER = "/tmp/run"  # noqa: S108 - the guest's
+_FOLDER = "/tmp"  # noqa: S108 - the guest's
 _CALL_SECONDS = 60.0
 _READ_SECONDS = 0.25
 _GRACE_SECONDS = 2.0
@@ -100,9 +101,9 @@ class Session:
         reconnect: Callable[[], Awaitable[Ssh]],
         is_idle: Callable[[], Awaitable[bool]],
     ) -> Ending:
-        for life in range(_RESTARTS + 1):
+        for _ in range(_RESTARTS + 1):
             try:
-                await self._follow(ssh, f"{_FOLDER}-{life}", is_idle)
+                await self._follow(ssh, f"{_FOLDER}/{secrets.token_hex(4)}", is_idle)
                 return await self._check_alive(ssh)
             except ConnectionLost as error:
                 lost = error

@@ -120,6 +120,10 @@ class Stream:
         """The command's status; -1 while it runs, and where its end is not known."""
         return self._channel.exit_status
 
+    async def send(self, data: bytes) -> None:
+        """Write to the command's stdin."""
+        await self._ssh._call(lambda: self._channel.sendall(data), 10)
+
     async def finish(self) -> None:
         """End the command's stdin."""
         await self._ssh._call(self._channel.shutdown_write, 10)

@@ -171,3 +171,11 @@ def test_a_lost_reader_ends_it(host: Host) -> None:
         process.stdout.close()
         assert process.wait(5) == 0
     assert not left_over()
+
+
+def test_each_run_has_another_name(host: Host) -> None:
+    ran = host.run('echo "${0##*/}"; cat /proc/$PPID/comm')
+    names = ran.output.split()
+    assert len(set(names[::2])) == len(names[::2]) > 2
+    assert not {"program", "run"} & set(names)
+    assert not list((host.folder / "runs").iterdir())

@@ -14,6 +14,9 @@
  * RUNS counts the runs started; QUICK those that failed within QUICK_MS.
  * stderr: the program's output, at most RATE bytes a second beyond BURST.
  *
+ * Each run has the program under a new name, a link in FOLDER, and so has the runner: a patch that
+ * knows the name of the reproducer, or of who starts it, shall not know when to be careful.
+ *
  * A run lasts until the last of its processes is gone, but at most LINGER_MS longer than the
  * first one, which may have become a daemon. Each run has a fresh folder in FOLDER.
  */
@@ -30,6 +33,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -46,6 +50,7 @@ enum {
 	RATE = 64 << 10,
 	BURST = 512 << 10,
 	PROCESSES = 1 << 16,
+	NAME = 8,
 };
 
 static long long next_tick, budget_time;
@@ -249,6 +254,19 @@ static void clean(const char *folder)
 	kill_all();
 }
 
+/* Where that cannot be, the name stays. */
+static void name_anew(char *name)
+{
+	unsigned char bytes[NAME];
+	int i;
+
+	if (getrandom(bytes, sizeof(bytes), GRND_NONBLOCK) != sizeof(bytes))
+		snprintf((char *)bytes, sizeof(bytes), "%lx", (long)now());
+	for (i = 0; i < NAME; i++)
+		name[i] = 'a' + bytes[i] % 26;
+	name[NAME] = 0;
+}
+
 static void become(const char *folder, const char *program, int failure)
 {
 	char *environment[] = { "PATH=/bin:/sbin:/usr/bin:/usr/sbin", "HOME=/root", NULL };
@@ -373,7 +391,7 @@ static void prepare(void)
 
 int main(int count, char **arguments)
 {
-	char folder[4096];
+	char folder[4096], link_name[4096], name[NAME + 1];
 	int error;
 
 	if (count != 3) {
@@ -381,17 +399,24 @@ int main(int count, char **arguments)
 		return 2;
 	}
 	prepare();
+	name_anew(name);
+	prctl(PR_SET_NAME, name);
 	mkdir(arguments[1], 0755);
 	while (!over) {
 		snprintf(folder, sizeof(folder), "%s/%ld", arguments[1], ++runs);
-		if ((error = start(folder, arguments[2])) != 0) {
+		name_anew(name);
+		snprintf(link_name, sizeof(link_name), "%s/%s", arguments[1], name);
+		error = start(folder, link(arguments[2], link_name) ? arguments[2] : link_name);
+		if (error != 0) {
 			rmdir(folder);
+			unlink(link_name);
 			if (over && runs-- > 1)
 				break;
 			say("failed %d\n", error);
 			return 1;
 		}
 		run_once();
+		unlink(link_name);
 		clean(folder);
 	}
 	fcntl(1, F_SETFL, 0);
