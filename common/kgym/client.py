@@ -42,15 +42,19 @@ T = TypeVar("T")
 class Client:
     """Speaks to the scheduler at `base_url`, e.g. `http://127.0.0.1:8000`, with a token or none.
 
-    A request that comes too soon (429) waits as long as the scheduler says, up to a minute.
+    A request that comes too soon (429) waits as long as the scheduler says, up to a minute;
+    one that it cannot serve just now (503), as while its database starts again, up to 20 s.
+    Any number of jobs can be followed at once: each stream has a connection of its own.
     """
 
     def __init__(self, base_url: str, token: str | None = None) -> None:
         self._http = httpx.Client(**protocol.options(base_url, token))
+        self._streams = httpx.Client(**protocol.options(base_url, token, streams=True))
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+        self._streams.close()
 
     def __enter__(self) -> Self:
         return self
@@ -111,7 +115,7 @@ class Client:
         while not feed.done:
             lost: Exception | None = None
             try:
-                with self._http.stream("GET", feed.path, headers=feed.headers) as response:
+                with self._streams.stream("GET", feed.path, headers=feed.headers) as response:
                     if response.is_error:
                         response.read()
                     protocol.checked(response)
@@ -121,8 +125,8 @@ class Client:
                             yield event
             except httpx.TransportError as error:
                 lost = error
-            except Refused as refusal:
-                time.sleep(feed.retries.told(refusal))
+            except ApiError as error:
+                time.sleep(feed.retries.told(error))
                 continue
             if not feed.done:
                 time.sleep(feed.retries.pause(self._http.base_url, lost))
@@ -139,7 +143,9 @@ class Client:
         download = Download.of(self.artifacts(job_id, step), job_id, step, name, path)
         while not download.complete:
             try:
-                with self._http.stream("GET", download.url, headers=download.headers) as response:
+                with self._streams.stream(
+                    "GET", download.url, headers=download.headers
+                ) as response:
                     if response.is_error:
                         response.read()
                     download.begin(protocol.checked(response))
@@ -147,8 +153,8 @@ class Client:
                         download.take(chunk)
             except httpx.TransportError as error:
                 time.sleep(download.retries.pause(self._http.base_url, error))
-            except Refused as refusal:
-                time.sleep(download.retries.told(refusal))
+            except ApiError as error:
+                time.sleep(download.retries.told(error))
         download.finish()
         return download.artifact
 
@@ -172,8 +178,8 @@ class Client:
                 return call.parse(protocol.checked(response))
             except httpx.TransportError as error:
                 raise protocol.unreachable(self._http.base_url, error) from error
-            except Refused as refusal:
-                time.sleep(retries.told(refusal))
+            except ApiError as error:
+                time.sleep(retries.told(error, repeatable=call.repeatable))
 
 
 class AsyncClient:
@@ -181,10 +187,12 @@ class AsyncClient:
 
     def __init__(self, base_url: str, token: str | None = None) -> None:
         self._http = httpx.AsyncClient(**protocol.options(base_url, token))
+        self._streams = httpx.AsyncClient(**protocol.options(base_url, token, streams=True))
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
+        await self._streams.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -248,7 +256,7 @@ class AsyncClient:
         while not feed.done:
             lost: Exception | None = None
             try:
-                async with self._http.stream("GET", feed.path, headers=feed.headers) as response:
+                async with self._streams.stream("GET", feed.path, headers=feed.headers) as response:
                     if response.is_error:
                         await response.aread()
                     protocol.checked(response)
@@ -258,8 +266,8 @@ class AsyncClient:
                             yield event
             except httpx.TransportError as error:
                 lost = error
-            except Refused as refusal:
-                await asyncio.sleep(feed.retries.told(refusal))
+            except ApiError as error:
+                await asyncio.sleep(feed.retries.told(error))
                 continue
             if not feed.done:
                 await asyncio.sleep(feed.retries.pause(self._http.base_url, lost))
@@ -277,7 +285,7 @@ class AsyncClient:
         download = await asyncio.to_thread(Download.of, artifacts, job_id, step, name, path)
         while not download.complete:
             try:
-                async with self._http.stream(
+                async with self._streams.stream(
                     "GET", download.url, headers=download.headers
                 ) as response:
                     if response.is_error:
@@ -287,8 +295,8 @@ class AsyncClient:
                         await asyncio.to_thread(download.take, chunk)
             except httpx.TransportError as error:
                 await asyncio.sleep(download.retries.pause(self._http.base_url, error))
-            except Refused as refusal:
-                await asyncio.sleep(download.retries.told(refusal))
+            except ApiError as error:
+                await asyncio.sleep(download.retries.told(error))
         await asyncio.to_thread(download.finish)
         return download.artifact
 
@@ -312,5 +320,5 @@ class AsyncClient:
                 return call.parse(protocol.checked(response))
             except httpx.TransportError as error:
                 raise protocol.unreachable(self._http.base_url, error) from error
-            except Refused as refusal:
-                await asyncio.sleep(retries.told(refusal))
+            except ApiError as error:
+                await asyncio.sleep(retries.told(error, repeatable=call.repeatable))

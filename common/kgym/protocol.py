@@ -5,6 +5,7 @@ events across lost connections, a `Download` collects a file. `kgym.client`
 drives them, blocking or awaiting.
 """
 
+import errno
 import hashlib
 import os
 import uuid
@@ -31,10 +32,14 @@ from kgym.jobs import (
     WorkerView,
 )
 
-TIMEOUT = httpx.Timeout(60, connect=5)
+TIMEOUT = httpx.Timeout(60, connect=5, pool=None)
 """Seconds; an event stream says at least every 10 that it lives."""
+CONNECTIONS = 100
+"""Of calls; further ones wait for their turn. Streams and downloads have connections apart."""
 PATIENCE_SECONDS = 60
 """How long a request waits in all, where the scheduler says that it comes too soon."""
+OUTAGE_SECONDS = 20
+"""How long it waits in all, where the scheduler says that it cannot serve it just now."""
 RECONNECTS = 10
 """How often in a row a lost connection is taken up again, within about 13 seconds."""
 CHUNK = 1 << 20
@@ -70,6 +75,8 @@ class Call(Generic[T]):
     path: str
     parse: Callable[[httpx.Response], T]
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    repeatable: bool = True
+    """Whether it does no more when it is sent again, as the answer does not tell what was done."""
 
 
 def _as(model: type[M]) -> Callable[[httpx.Response], M]:
@@ -107,7 +114,9 @@ def abort(job_id: int) -> Call[JobView]:
 def restart(job_id: int, from_step: int | None) -> Call[JobView]:
     """Restart a job."""
     params = _given(from_step=from_step)
-    return Call("POST", f"/jobs/{job_id}/restart", _as(JobView), {"params": params})
+    return Call(
+        "POST", f"/jobs/{job_id}/restart", _as(JobView), {"params": params}, repeatable=False
+    )
 
 
 def tag(job_id: int, tags: Sequence[str]) -> Call[JobView]:
@@ -145,8 +154,8 @@ def _given(**params: int | None) -> dict[str, int]:
     return {name: value for name, value in params.items() if value is not None}
 
 
-def options(base_url: str, token: str | None) -> dict[str, Any]:
-    """Return the arguments for httpx's clients."""
+def options(base_url: str, token: str | None, *, streams: bool = False) -> dict[str, Any]:
+    """Return the arguments for httpx's clients: for calls, or for what holds on to connections."""
     url = httpx.URL(base_url)
     # A proxy of the environment cannot reach this machine's own loopback.
     loopback = url.host in {"localhost", "127.0.0.1", "::1"}
@@ -154,7 +163,9 @@ def options(base_url: str, token: str | None) -> dict[str, Any]:
     return {
         "base_url": url.join("/v1"),
         "timeout": TIMEOUT,
+        "limits": httpx.Limits(max_connections=None if streams else CONNECTIONS),
         "trust_env": not loopback,
+        "verify": url.scheme == "https",  # else certificates are read for nothing
         "headers": headers,
     }
 
@@ -176,14 +187,30 @@ def checked(response: httpx.Response) -> httpx.Response:
 
 
 def unreachable(url: httpx.URL, error: Exception | None) -> InfrastructureError:
-    """Return the error for a server that does not answer."""
+    """Return the error for a server that does not answer, or for what else was in the way."""
     server = str(url).removesuffix("/").removesuffix("/v1")
-    return InfrastructureError(
-        "scheduler_unreachable",
-        f"no scheduler answers at {server} ({error or 'the connection was closed'}); "
-        "start one with `kgym up`, or name another with `--server URL`",
-        server=server,
-    )
+    said = str(error or "") or "the connection was closed"
+    match error:
+        case _ if _out_of_files(error):
+            message = f"cannot connect to {server}: {said}; this process follows too much at once"
+        case httpx.ReadTimeout() | httpx.WriteTimeout():
+            message = f"the scheduler at {server} did not answer within {TIMEOUT.read:g} s"
+        case httpx.ReadError() | httpx.WriteError() | httpx.RemoteProtocolError() | None:
+            message = f"the scheduler at {server} ended the connection without an answer ({said})"
+        case _:
+            message = (
+                f"no scheduler answers at {server} ({said}); "
+                "start one with `kgym up`, or name another with `--server URL`"
+            )
+    return InfrastructureError("scheduler_unreachable", message, server=server)
+
+
+def _out_of_files(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @dataclass(slots=True)
@@ -205,14 +232,17 @@ class Retries:
             raise unreachable(url, error) from error
         return float(min(2.0, 0.05 * 2**self.lost))
 
-    def told(self, refusal: ApiError) -> float:
-        """Return the seconds to wait, as the server says; raise the refusal if it is another."""
-        seconds = refusal.details.get("retry_after")
-        if refusal.status != HTTPStatus.TOO_MANY_REQUESTS or not isinstance(seconds, int):
-            raise refusal
+    def told(self, error: ApiError, *, repeatable: bool = True) -> float:
+        """Return the seconds to wait, as the server says; raise the error if waiting is no use."""
+        seconds = error.details.get("retry_after")
+        if error.status in {502, 503, 504} and error.reason == "unexpected_answer":
+            seconds = seconds or 1  # of a proxy, whose scheduler is away
+        outage = isinstance(error, ServerFailed)
+        if not isinstance(seconds, int) or (outage and not repeatable):
+            raise error
         self.waited += max(1, seconds)
-        if self.waited > PATIENCE_SECONDS:
-            raise refusal
+        if self.waited > (OUTAGE_SECONDS if outage else PATIENCE_SECONDS):
+            raise error
         return float(max(1, seconds))
 
 

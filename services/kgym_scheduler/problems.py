@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from kgym.errors import KgymError, UserError
+from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym_scheduler.refusals import Conflict, Forbidden, Gone, NotFound, TooMany, Unauthorised
 
 MEDIA_TYPE = "application/problem+json"
@@ -162,6 +162,8 @@ def _headers(error: KgymError) -> dict[str, str]:
             return {"WWW-Authenticate": challenge}
         case TooMany(details={"retry_after": seconds}):
             return {"Retry-After": str(seconds)}
+        case InfrastructureError(reason="database_failed" | "scheduler_stopping"):
+            return {"Retry-After": "1"}
     return {}
 
 
