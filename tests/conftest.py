@@ -17,11 +17,15 @@ from kgym.assignment import Assignment, Input
 from kgym.attempt import StepRun
 from kgym.steps import BuildSpec, KernelConfig, StepSpec, TarballSource
 from kgym.storage import LocalStorage
+from kgym_builder.origins import FOLDERS, Origins
 
 ROOT = Path(__file__).resolve().parents[1]
 pytest_plugins = ["tests.servers"]
 DATA = ROOT / ".kgym"
 """Where the slow tests keep compiled kernels, so that the next run finds them."""
+ANYWHERE = Origins(folders=(Path("/"),))
+"""Workers of tests take kernel sources from any folder; from networks, where a test says so."""
+os.environ.setdefault(FOLDERS, "/")  # those that are processes of their own, too
 
 
 def kgym(*words: object, stdin: BaseModel | None = None) -> tuple[int, dict[str, Any]]:

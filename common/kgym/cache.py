@@ -196,5 +196,5 @@ def _fingerprint(folder: Path) -> str:
                     continue
                 stat = entry.stat(follow_symlinks=False)
                 name = os.path.relpath(entry.path, folder)
-                digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+                digest.update(os.fsencode(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n"))
     return digest.hexdigest()

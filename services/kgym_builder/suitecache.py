@@ -21,10 +21,12 @@ from kgym.quota import Limits
 from kgym.sandbox import Layer, Sandbox, prepare
 from kgym.steps import Kernel
 from kgym_builder import backports, control, entries, memo, patches
+from kgym_builder.download import Report
 from kgym_builder.entries import Entry, Identified
 from kgym_builder.full import FullBuild
 from kgym_builder.kbuild import Kbuild, Output, Toolchain, kernel_version, toolchain
-from kgym_builder.sources import Report, Sources
+from kgym_builder.origins import Origins
+from kgym_builder.sources import Sources
 from kgym_builder.tree import Tree
 
 LAYOUT = 4
@@ -45,7 +47,8 @@ class SuiteCache:
 
     At most `budget` bytes of them, but for those in use. Images are mounted in
     the first of the `ways` that works, or else unpacked. `limits` are those of
-    the sandboxes in which trees are configured, built and used.
+    the sandboxes in which trees are configured, built and used. Sources come from
+    public addresses, and from what `origins` allow.
     """
 
     def __init__(
@@ -54,10 +57,11 @@ class SuiteCache:
         backport_folder: Path,
         limits: Limits | None = None,
         *,
+        origins: Origins = Origins(),  # noqa: B008 - frozen
         budget: int = BUDGET,
         ways: tuple[Way, ...] = WAYS,
     ) -> None:
-        self._sources = Sources(cache / "sources")
+        self._sources = Sources(cache / "sources", origins)
         self._folders = FolderCache(cache / "suitecache", entries.check)
         self._unpacked = FolderCache(cache / "unpacked")
         self._images = Images(ways)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from kgym.steps import StepKind
 from kgym.storage import LocalStorage, Storage
 from kgym_builder.build import Builder
 from kgym_builder.check import Checker
+from kgym_builder.origins import Origins
 from kgym_builder.suitecache import SuiteCache
 from kgym_tracer.minimize import Minimizer
 from kgym_vmmanager.reproduce import Reproduce
@@ -53,8 +55,11 @@ def open_storage(url: str) -> Storage:
 def handlers(
     kinds: Collection[StepKind], cache: Path, syzkaller: Path | None = None
 ) -> dict[StepKind, Handler]:
-    """Return what does the steps of these kinds, with what they keep below `cache`."""
-    suite = SuiteCache(cache, CONFIGS / "backports")
+    """Return what does the steps of these kinds, with what they keep below `cache`.
+
+    Kernel sources come from where the environment allows (`kgym_builder.origins`).
+    """
+    suite = SuiteCache(cache, CONFIGS / "backports", origins=Origins.named(os.environ))
     makers: dict[StepKind, Callable[[], Handler]] = {
         StepKind.BUILD: lambda: Builder(suite),
         StepKind.CHECK: lambda: Checker(suite, cache),

@@ -22,13 +22,15 @@ from kgym.storage import LocalStorage
 from kgym.worker import Worker
 from kgym_builder.build import Builder
 from kgym_builder.check import Checker
+from kgym_builder.origins import Origins
 from kgym_builder.suitecache import SuiteCache
 from kgym_cli import address
 from kgym_scheduler.api import create_app
 from kgym_scheduler.core import Scheduler
-from kgym_scheduler.database import upgrade
+from kgym_scheduler.database import Database, upgrade
 from kgym_scheduler.server import serve
 from kgym_scheduler.store import Store
+from kgym_scheduler.tokens import Tokens
 from kgym_tracer.minimize import Minimizer
 from kgym_vmmanager.reproduce import Reproduce
 
@@ -102,6 +104,7 @@ class Platform:
             url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
             await upgrade(url)
             host = detect(syzkaller=self._syzkaller)
+            origins = await _origins(url)
             async with (
                 Scheduler(Store(url), bus, storage, alone=True, host=host) as scheduler,
                 serve(create_app(scheduler), port=self._port) as listening,
@@ -110,17 +113,17 @@ class Platform:
                 address.announce(lock, address.Running(self.url, self._work))
                 self._started.set()
                 async with asyncio.TaskGroup() as group:
-                    for worker in self._workers(scheduler, bus, storage):
+                    for worker in self._workers(scheduler, bus, storage, origins):
                         group.create_task(worker)
                     group.create_task(asyncio.Event().wait())
 
     def _workers(
-        self, scheduler: Scheduler, bus: InProcessBus, storage: LocalStorage
+        self, scheduler: Scheduler, bus: InProcessBus, storage: LocalStorage, origins: Origins
     ) -> list[Coroutine[Any, Any, None]]:
         if not self._work:
             return []
         cache, folder = self._data / "cache", self._data / "work"
-        suite = SuiteCache(cache, CONFIGS / "backports")
+        suite = SuiteCache(cache, CONFIGS / "backports", origins=origins)
         build, check = Builder(suite), Checker(suite, cache)
         reproduce = Reproduce(cache, syzkaller=self._syzkaller)
         # One build takes all cores; other steps share the host's cores among themselves.
@@ -132,3 +135,16 @@ class Platform:
             Worker(scheduler, bus, storage, {StepKind.MINIMIZE: Minimizer()}, folder / "trace"),
         ]
         return [worker.serve() for worker in workers]
+
+
+async def _origins(database: str) -> Origins:
+    """Return where kernel sources may come from, if the environment does not say.
+
+    Whoever submits here is the user, whose files they are, until there are tokens for others.
+    """
+    opened = Database(database)
+    try:
+        shared = await Tokens(opened).needed()
+    finally:
+        await opened.close()
+    return Origins.named(os.environ, () if shared else (Path("/"),))

@@ -20,14 +20,14 @@ from kgym.steps import (
 )
 from kgym_builder.build import Builder
 from kgym_builder.suitecache import SuiteCache
-from tests.conftest import ROOT, NewRun
+from tests.conftest import ANYWHERE, ROOT, NewRun
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def builder(tmp_path: Path) -> Builder:
-    return Builder(SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports"))
+    return Builder(SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports", origins=ANYWHERE))
 
 
 def patched(spec: BuildSpec, *edits: Edit, diff: str | None = None) -> BuildSpec:
@@ -263,7 +263,7 @@ async def test_a_git_source_is_mirrored_and_later_commits_are_fetched(
         except UserError as error:
             releases.append(error.reason)
     assert releases == ["6.1.0", "6.2.0", "source_not_found"]
-    assert len(list((tmp_path / "cache" / "sources" / "mirrors").glob("*.git"))) == 1
+    assert len(list((tmp_path / "cache" / "sources" / "repositories").glob("*/HEAD"))) == 1
 
 
 async def test_jobs_that_fetch_the_same_repository_at_once_do_not_disturb_each_other(
@@ -281,8 +281,8 @@ async def test_jobs_that_fetch_the_same_repository_at_once_do_not_disturb_each_o
     [
         (TarballSource(url="/nowhere/linux.tar", sha256="0" * 64), "source_not_found"),
         (TarballSource(url=str(ROOT / "LICENSE"), sha256="0" * 64), "source_checksum"),
-        (GitSource(url="/nowhere/linux.git", commit="v6.1"), "download_failed"),
-        (GitSource(url="ext::sh -c id", commit="v6.1"), "source_not_found"),
+        (GitSource(url="/nowhere/linux.git", commit="v6.1"), "source_not_found"),
+        (GitSource(url="ext::sh -c id", commit="v6.1"), "source_not_allowed"),
         (PackageSource(names=["linux-source-0.1"]), "source_not_found"),
     ],
 )
@@ -317,5 +317,7 @@ async def test_a_backport_is_applied_where_its_rules_hold_and_its_original_stand
         (rules / f"{name}.toml").write_text(f'summary = "x"\n[when]\n{when}\n{body}')
     absent = '[[edits]]\nfile = "kernel/fork.c"\noriginal = "no such"\nreplacement = ""\n'
     (rules / "fixed-already.toml").write_text(f'summary = "x"\n[when]\n{absent}')
-    result = await Builder(SuiteCache(tmp_path / "cache", rules))(new_run(fake_build))
+    result = await Builder(SuiteCache(tmp_path / "cache", rules, origins=ANYWHERE))(
+        new_run(fake_build)
+    )
     assert result.backports == ["backport fits"]

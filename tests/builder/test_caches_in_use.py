@@ -10,7 +10,7 @@ from kgym.steps import BuildSpec
 from kgym.storage import LocalStorage
 from kgym_builder.build import Builder
 from kgym_builder.suitecache import SuiteCache
-from tests.conftest import NewRun
+from tests.conftest import ANYWHERE, NewRun
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +32,7 @@ async def test_source_and_tree_are_not_removed_while_a_build_uses_them(
     run = new_run(fake_build)
     run.storage = storage = Watching(tmp_path / "storage")
     storage.cache = tmp_path / "cache"
-    await Builder(SuiteCache(storage.cache, tmp_path / "backports"))(run)
+    await Builder(SuiteCache(storage.cache, tmp_path / "backports", origins=ANYWHERE))(run)
     assert run.artifacts
     assert storage.removed == 0
     assert [entry.remove() for entry in entries(storage.cache)] == [True, True]

@@ -18,7 +18,7 @@ from kgym.steps import (
 )
 from kgym_builder.check import Checker
 from kgym_builder.suitecache import SuiteCache
-from tests.conftest import ROOT, NewRun
+from tests.conftest import ANYWHERE, ROOT, NewRun
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def checker(cache: Path) -> Checker:
-    return Checker(SuiteCache(cache, ROOT / "configs" / "backports"), cache)
+    return Checker(SuiteCache(cache, ROOT / "configs" / "backports", origins=ANYWHERE), cache)
 
 
 @pytest.fixture
@@ -328,7 +328,7 @@ async def test_another_worker_answers_from_the_first_without_fetching_the_entry(
     patch = edits((WATCH, "return 0;", "return 3;"))
     first = await checks.one(patch, cache="refresh")
     elsewhere = tmp_path / "elsewhere"
-    suite = SuiteCache(elsewhere, ROOT / "configs" / "backports")
+    suite = SuiteCache(elsewhere, ROOT / "configs" / "backports", origins=ANYWHERE)
     other = Checks(Checker(suite, elsewhere), new_run, checks.spec)
     again = await other.one(patch)
     assert (again.memoised, again.functions) == (True, first.functions)
@@ -347,7 +347,7 @@ async def test_a_check_finds_the_same_however_the_tree_comes(
         edits((HEADER, "int fork_one(int parent);", "int fork_one(int p);")),
     ]
     cache = tmp_path / "elsewhere"
-    suite = SuiteCache(cache, ROOT / "configs" / "backports", ways=ways)
+    suite = SuiteCache(cache, ROOT / "configs" / "backports", ways=ways, origins=ANYWHERE)
     other = Checks(Checker(suite, cache), new_run, checks.spec)
     one, two = [
         [check.model_copy(update={"seconds": 0.0}) for check in result.patches]

@@ -10,7 +10,7 @@ from kgym.errors import UserError
 from kgym.steps import BuildResult, BuildSpec, Edit, KernelConfig, Patch
 from kgym_builder.build import Builder
 from kgym_builder.suitecache import SuiteCache
-from tests.conftest import ROOT, NewRun
+from tests.conftest import ANYWHERE, ROOT, NewRun
 
 pytestmark = pytest.mark.anyio
 TRACING = "CONFIG_FTRACE=y\nCONFIG_ENABLE_DEFAULT_TRACERS=y\n"
@@ -18,7 +18,7 @@ TRACING = "CONFIG_FTRACE=y\nCONFIG_ENABLE_DEFAULT_TRACERS=y\n"
 
 @pytest.fixture
 def builder(tmp_path: Path) -> Builder:
-    return Builder(SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports"))
+    return Builder(SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports", origins=ANYWHERE))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from kgym_builder.build import Builder
 from kgym_builder.review import review
 from kgym_builder.suitecache import SuiteCache
 from kgym_builder.tree import Tree
-from tests.conftest import DATA, ROOT, NewRun
+from tests.conftest import ANYWHERE, DATA, ROOT, NewRun
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +28,9 @@ def cut(name: str) -> Patch:
 async def test_a_build_reviews_the_patches_that_it_is_asked_to_and_no_other(
     tmp_path: Path, new_run: NewRun, fake_build: BuildSpec
 ) -> None:
-    builder = Builder(SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports"))
+    builder = Builder(
+        SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports", origins=ANYWHERE)
+    )
     other = Patch(name="other", edits=[Edit(file=PATH, original="[8]", replacement="[16]")])
     unasked = fake_build.model_copy(update={"patches": [other, cut("cut")]})
     assert (await builder(new_run(unasked))).findings == []

@@ -20,7 +20,7 @@ from kgym_builder.entries import IMAGE
 from kgym_builder.kbuild import Output
 from kgym_builder.suitecache import SuiteCache
 from kgym_scheduler.database import upgrade
-from tests.conftest import ROOT, NewRun
+from tests.conftest import ANYWHERE, ROOT, NewRun
 from tests.scheduler.parts import Clock, Platform
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
@@ -33,7 +33,11 @@ def host(tmp_path: Path) -> Host:
     """Return the builder of a host; hosts share the storage, and nothing else."""
 
     def make(name: str = "one", **settings: object) -> Builder:
-        return Builder(SuiteCache(tmp_path / name, ROOT / "configs" / "backports", **settings))  # type: ignore[arg-type]
+        return Builder(
+            SuiteCache(
+                tmp_path / name, ROOT / "configs" / "backports", origins=ANYWHERE, **settings
+            )
+        )  # type: ignore[arg-type]
 
     return make
 
@@ -124,7 +128,7 @@ async def test_an_entry_whose_stored_image_is_damaged_is_built_again(
 async def test_an_image_that_could_not_be_read_is_checked_when_next_taken(
     host: Host, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
 ) -> None:
-    suite = SuiteCache(tmp_path / "one", ROOT / "configs" / "backports")
+    suite = SuiteCache(tmp_path / "one", ROOT / "configs" / "backports", origins=ANYWHERE)
     with ExitStack() as held:
         run = new_run(fake_build)
         entry = await suite.take(fake_build, run, held, Output(run.folder / "build.log"))

@@ -19,7 +19,7 @@ from kgym.steps import BuildSpec, Edit, Patch, StepSpec
 from kgym.storage import LocalStorage
 from kgym_builder.build import Builder
 from kgym_builder.suitecache import SuiteCache
-from tests.conftest import ROOT
+from tests.conftest import ANYWHERE, ROOT
 
 KEPT = ("vmlinux", "System.map", "config")
 GOOD = ("plain", "type_7", "type_70", "type_700")
@@ -53,7 +53,9 @@ def variants(build: BuildSpec) -> dict[str, BuildSpec]:
 
 def expected(builds: dict[str, BuildSpec], folder: Path) -> dict[str, Outcome]:
     """Do each build here, once, without any platform."""
-    builder = Builder(SuiteCache(folder / "cache", ROOT / "configs" / "backports"))
+    builder = Builder(
+        SuiteCache(folder / "cache", ROOT / "configs" / "backports", origins=ANYWHERE)
+    )
     storage = LocalStorage(folder / "storage")
 
     async def outcome(build: BuildSpec) -> Outcome:

@@ -32,7 +32,7 @@ from kgym.storage import LocalStorage
 from kgym_builder.build import Builder
 from kgym_builder.check import Checker
 from kgym_builder.suitecache import SuiteCache
-from tests.conftest import ROOT
+from tests.conftest import ANYWHERE, ROOT
 
 SMALL = Limits(
     memory=512 << 20,
@@ -116,7 +116,9 @@ class Victim:
         self, *patches: Patch, limits: Limits = SMALL, cache: str = "cache"
     ) -> tuple[Suffered, str]:
         """Build with the patches; return also the hash of vmlinux, if there is one."""
-        suite = SuiteCache(self.folder / cache, ROOT / "configs" / "backports", limits)
+        suite = SuiteCache(
+            self.folder / cache, ROOT / "configs" / "backports", limits, origins=ANYWHERE
+        )
         spec = self.build.model_copy(update={"patches": list(patches)})
         storage = LocalStorage(self.folder / "storage")
         run = _attempt(spec, self.folder / "work", storage)
@@ -154,7 +156,9 @@ class Victim:
         self, *patches: Patch, base: Sequence[Patch] = (), limits: Limits = SMALL
     ) -> list[PatchCheck]:
         """Check the patches, in one step; nothing is answered from what was found out before."""
-        suite = SuiteCache(self.folder / "cache", ROOT / "configs" / "backports", limits)
+        suite = SuiteCache(
+            self.folder / "cache", ROOT / "configs" / "backports", limits, origins=ANYWHERE
+        )
         kernel = self.build.model_dump(include=set(Kernel.model_fields))
         kernel["cache"] = "fresh"
         spec = CheckSpec(**kernel, base=list(base), patches=list(patches))

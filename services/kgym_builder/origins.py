@@ -1,0 +1,178 @@
+"""Where a worker may take kernel sources from: that is the operator's decision, not a submitter's.
+
+Anybody may name a public address. The files of the worker's own machine, and the networks that
+only it can reach, are open where the operator says so. What is checked is what is used: the file
+that was opened, the address that is connected to, also after each redirect.
+"""
+
+import asyncio
+import ipaddress
+import os
+import socket
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from pathlib import Path
+from typing import IO, Self
+from urllib.parse import urlsplit
+
+from kgym.errors import InfrastructureError, UserError
+
+FOLDERS = "KGYM_SOURCES"
+NETWORKS = "KGYM_SOURCE_NETWORKS"
+"""The variables of the environment from which workers take what their operator allows."""
+
+_LONGEST_URL = 2000
+_RESOLVE_SECONDS = 30.0
+_Network = IPv4Network | IPv6Network
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+"""Addresses that a NAT64 gateway makes IPv4 of (RFC 6052)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """What the operator allows beside public addresses."""
+
+    folders: tuple[Path, ...] = ()
+    """Below them lie files and Git repositories of this machine that any job may use."""
+    networks: tuple[_Network, ...] = ()
+    """Private networks (the worker's own host: 127.0.0.0/8 and ::1) that any job may reach."""
+
+    @classmethod
+    def named(cls, environment: Mapping[str, str], folders: tuple[Path, ...] = ()) -> Self:
+        """Return what the environment names; `folders` where it names none.
+
+        Raises UserError `bad_option` for what is neither an absolute path nor a network.
+        """
+        if named := environment.get(FOLDERS):
+            folders = tuple(map(Path, filter(None, named.split(os.pathsep))))
+        for folder in folders:
+            if not folder.is_absolute():
+                raise UserError("bad_option", f"{FOLDERS}: {folder} is no absolute path")
+        networks = filter(None, environment.get(NETWORKS, "").replace(",", " ").split())
+        try:
+            return cls(folders, tuple(map(ipaddress.ip_network, networks)))
+        except ValueError as error:
+            raise UserError("bad_option", f"{NETWORKS}: {error}, as in 10.1.0.0/16") from error
+
+    def check(self, url: str) -> Path | None:
+        """Check an address before anything is done with it; return the path of a local one.
+
+        Raises UserError `source_not_allowed`. Files are not looked at, so that nobody learns
+        which there are.
+        """
+        if len(url) > _LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
+            raise _refused(f"{url[:100]!r} is no URL: it is too long, or holds odd characters")
+        if url.startswith(("/", "file:///")):
+            path = Path(os.path.normpath(url.removeprefix("file://")))
+            self._allowed(path)
+            return path
+        try:
+            parts = urlsplit(url)
+            secret, host = "@" in parts.netloc, parts.hostname
+            _ = parts.port
+        except ValueError as error:
+            raise _refused(f"{url} is no URL: {error}") from error
+        if parts.scheme not in {"https", "http"} or not host or host.startswith("-"):
+            raise _refused(
+                f"{url}: kernel sources come from https:// and http:// URLs (Git's, too), or from"
+                " absolute paths on the worker"
+            )
+        if secret:
+            raise _refused("a URL must hold no user or password: others can read it in the job")
+        return None
+
+    def open(self, path: Path) -> IO[bytes]:
+        """Open a regular file below the folders; of another kind, it is not touched.
+
+        Raises UserError `source_not_allowed`, `source_not_found`.
+        """
+        self._allowed(path)
+        missing = UserError("source_not_found", f"{path} is no file that this worker may read")
+        try:
+            # Only found, not opened: that alone has effects on some devices.
+            found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                kind = os.fstat(found)
+                real = Path(os.readlink(f"/proc/self/fd/{found}"))
+                # Files of /proc and the like are regular ones, have no size, and may never end.
+                if not stat.S_ISREG(kind.st_mode) or not kind.st_size or not self._below(real):
+                    raise missing
+                flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+                return os.fdopen(os.open(f"/proc/self/fd/{found}", flags), "rb")
+            finally:
+                os.close(found)
+        except OSError as error:
+            raise missing from error
+
+    def repository(self, path: Path) -> tuple[Path, Path]:
+        """Return a folder to show to a sandbox, and the repository's path in it.
+
+        Links are followed in there: so they lead to nothing that is not allowed, whenever
+        somebody changes them.
+        """
+        folder = self._allowed(path)
+        return (path, Path()) if folder == Path("/") else (folder, path.relative_to(folder))
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """Return the addresses of a host that may be connected to, at least one.
+
+        Raises UserError `source_not_allowed`, also where there is no such host, so that nobody
+        learns the names of a private network; InfrastructureError `download_failed` where names
+        cannot be resolved now.
+        """
+        try:
+            async with asyncio.timeout(_RESOLVE_SECONDS):
+                loop = asyncio.get_running_loop()
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except TimeoutError as error:
+            raise InfrastructureError("download_failed", f"cannot resolve {host} now") from error
+        except (OSError, UnicodeError) as error:
+            if isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN:
+                message = f"cannot resolve {host} now"
+                raise InfrastructureError("download_failed", message) from error
+            found = []
+        allowed = [str(address[0]) for *_, address in found if self._reachable(str(address[0]))]
+        if not allowed:
+            raise _refused(
+                f"{host} has no public address; the operator of the worker can allow networks"
+                f" with {NETWORKS}"
+            )
+        return list(dict.fromkeys(allowed))
+
+    def _allowed(self, path: Path) -> Path:
+        """Return the folder that the path lies below, by its words alone."""
+        for folder in self.folders:
+            if path.is_relative_to(folder) and ".." not in path.parts:
+                return folder
+        raise _refused(
+            f"{path} lies below no folder that the worker's operator allows for kernel sources"
+            f" ({FOLDERS})"
+        )
+
+    def _below(self, real: Path) -> bool:
+        return any(real.is_relative_to(folder.resolve()) for folder in self.folders)
+
+    def _reachable(self, text: str) -> bool:
+        try:
+            address = _real(ipaddress.ip_address(text))
+        except ValueError:  # with a scope: link-local
+            return False
+        if any(address in network for network in self.networks):
+            return True
+        return address.is_global and not (address.is_multicast or address.is_reserved)
+
+
+def _real(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """Return the IPv4 address that an IPv6 one stands for, if it does."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _TRANSLATED:
+        return IPv4Address(address.packed[-4:])
+    teredo = address.teredo[1] if address.teredo else None
+    return address.ipv4_mapped or address.sixtofour or teredo or address
+
+
+def _refused(message: str) -> UserError:
+    return UserError("source_not_allowed", message)
