@@ -3,9 +3,9 @@
 Two versions of C files are compared function by function, on the syntax tree of
 tree-sitter-c. What counts is what is gone *and has nothing in its place*: a
 condition that became another one, a call that moved into a new helper, an
-assertion that became its `_ONCE` form are no findings. A finding is a hint with
-its reason, for people or for an agent that ranks patches; mending fixes give
-some, too (removing a WARN_ON that users can trigger, for one).
+assertion that became its `_ONCE` form are no findings. Most findings are hints,
+for people or for an agent that ranks patches; mending fixes give some, too (removing
+a WARN_ON that users can trigger, for one). Those that no fix has to give are blocking.
 """
 
 import re
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import tree_sitter_c
 from tree_sitter import Language, Node, Parser
 
-from kgym.steps import Finding
+from kgym.steps import Finding, Severity
 
 _LANGUAGE = Language(tree_sitter_c.language())
 _ASSERTION = re.compile(
@@ -24,6 +24,13 @@ _ASSERTION = re.compile(
     r"|refcount_warn\w*|assert_\w+|[A-Z_]*ASSERT\w*"
 )
 _LOGGING = re.compile(r"_?_?(pr|dev|netdev|net|nla?|xfs|ext4|btrfs|printk|trace|no)_\w+|printk")
+_FREE = re.compile(
+    r"\w*k?v?free(_\w+)?|(\w+_)?(put|release|destroy|drop|unref)(_\w+)?|\w+_dec_and_\w+|fput"
+    r"|iput|dput|bio_put|consume_skb|kmem_cache_free\w*"
+)
+_ALLOCATION = re.compile(r"\w*alloc\w*|__get_free_pages?|get_zeroed_page|k(mem|str)n?dup\w*")
+_VALUE = re.compile(r"[^&|]*==-?(0[xX][0-9a-fA-F]{2,}|[2-9]|[0-9]{2,}|'.*')[uUlL]*|[^&|]*==-1")
+"""A test for one value that has no name; 0 and 1 are what everybody tests for."""
 _HINTS = {"likely", "unlikely", "READ_ONCE", "data_race"}
 _CONDITIONAL = {
     "if_statement",
@@ -33,6 +40,9 @@ _CONDITIONAL = {
     "switch_statement",
     "conditional_expression",
 }
+_LOOPS = {"while_statement", "for_statement", "do_statement"}
+_JOINS = {"&&", "||"}
+_WELL = {"return;", "return0;", "returnNULL;", "returntrue;", "returnfalse;"}
 _ARMS = {"case_statement", "else_clause"}
 _WORK = {
     "call_expression",
@@ -40,7 +50,9 @@ _WORK = {
     "field_expression",
     "compound_statement",  # GNU C's expression of statements
 }
+_NO_LOOP = {"if_statement", "conditional_expression"}
 _CONSTANTS = {"0": False, "false": False, "1": True, "true": True}
+_BLOCKING = {"early_return", "function_emptied", "condition_constant"}
 _DISABLED = {"0", "false"}
 _OPPOSITE = {"!=": "==", ">=": "<", "<=": ">"}
 # Nobody writes more; patches that do are made to take long.
@@ -56,12 +68,19 @@ class _Function:
     file: str
     line: int
     calls: Counter[str] = field(default_factory=Counter)
+    allocations: Counter[str] = field(default_factory=Counter)
+    """Calls that allocate, with their arguments."""
     assertions: Counter[str] = field(default_factory=Counter)
     checks: Counter[str] = field(default_factory=Counter)
     arms: int = 0
     """Cases and else branches, which have no condition of their own."""
     works: int = 0
     """Statements that do something: neither a constant's return nor a declaration."""
+    exits: int = 0
+    """Returns of nothing, or of a constant that says that all is well."""
+    loops: int = 0
+    kept: Counter[str] = field(default_factory=Counter)
+    """Variables that outlive the call."""
     constants: Counter[str] = field(default_factory=Counter)
     """Conditions that are always true or always false."""
     dead: int = 0
@@ -80,7 +99,9 @@ def amputations(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list
     for key in new.keys() - old.keys():
         moved += new[key].calls + new[key].assertions
     added = [new[key].name for key in new.keys() - old.keys()]
-    findings = []
+    findings: list[Finding] = []
+    for key in new.keys() - old.keys():
+        findings += _values(_Function("", "", 0), new[key])
     for key, function in old.items():
         if key not in new:
             if not added:
@@ -94,6 +115,13 @@ def _compared(old: _Function, new: _Function, moved: Counter[str]) -> Iterator[F
     if old.works and not new.works:
         yield _finding(new, "function_emptied", "the function does nothing any more")
         return
+    yield from _constant(old, new)
+    yield from _tested_less(old, new, moved)
+    yield from _called_less(old, new, moved)
+    yield from _otherwise(old, new)
+
+
+def _constant(old: _Function, new: _Function) -> Iterator[Finding]:
     if new.dead and not old.dead:
         message = "the function now always leaves before this line: what follows cannot run"
         yield _finding(new, "early_return", message, new.dead)
@@ -101,6 +129,9 @@ def _compared(old: _Function, new: _Function, moved: Counter[str]) -> Iterator[F
         what = "always" if _CONSTANTS.get(condition) else "never"
         message = f"a branch now {what} runs: its condition is `{condition}`"
         yield _finding(new, "condition_constant", message)
+
+
+def _tested_less(old: _Function, new: _Function, moved: Counter[str]) -> Iterator[Finding]:
     assertions = old.assertions - new.assertions
     if old.assertions.total() > new.assertions.total() and (gone := _gone(assertions, moved)):
         yield _finding(new, "assertion_removed", f"no {gone} any more")
@@ -111,8 +142,42 @@ def _compared(old: _Function, new: _Function, moved: Counter[str]) -> Iterator[F
         lost = old.arms - new.arms
         message = f"{lost} fewer `case` or `else` branches, and no new condition"
         yield _finding(new, "branch_removed", message)
-    if not new.calls - old.calls and (gone := _gone(old.calls - new.calls, moved)):
+
+
+def _called_less(old: _Function, new: _Function, moved: Counter[str]) -> Iterator[Finding]:
+    gone_calls, new_calls = old.calls - new.calls, new.calls - old.calls
+    if not new_calls and (gone := _gone(gone_calls, moved)):
         yield _finding(new, "call_removed", f"no call of {gone} any more, and no other instead")
+    frees = _gone(_only(_FREE, gone_calls), moved)
+    if frees and not _only(_FREE, new_calls):
+        yield _finding(new, "free_removed", f"{frees} frees nothing here any more: it may leak")
+
+
+def _otherwise(old: _Function, new: _Function) -> Iterator[Finding]:
+    """Find ways to keep out of the crash's way."""
+    if allocations := new.allocations - old.allocations:
+        message = f"what is allocated changes: {_list(allocations)}"
+        yield _finding(new, "allocation_changed", message)
+    if new.exits > old.exits:
+        message = "it ends without an error in more places than before: work may be left out"
+        yield _finding(new, "skips_work", message)
+    if new.loops > old.loops:
+        yield _finding(new, "loops_more", "it has more loops than before: it may wait for ever")
+    if kept := new.kept - old.kept:
+        message = f"{_list(kept)} outlives the call: it may behave otherwise the next time"
+        yield _finding(new, "keeps_state", message)
+    yield from _values(old, new)
+
+
+def _values(old: _Function, new: _Function) -> Iterator[Finding]:
+    values = [check for check in new.checks - old.checks if _VALUE.fullmatch(check)]
+    if values:
+        message = f"it behaves otherwise for one value: {_list(Counter(values))}"
+        yield _finding(new, "fixed_value", message)
+
+
+def _only(pattern: re.Pattern[str], names: Counter[str]) -> Counter[str]:
+    return Counter({name: n for name, n in names.items() if pattern.fullmatch(name)})
 
 
 def _gone(names: Counter[str], moved: Counter[str]) -> str:
@@ -127,6 +192,7 @@ def _list(names: Counter[str]) -> str:
 def _finding(function: _Function, reason: str, message: str, line: int = 0) -> Finding:
     return Finding(
         check="amputation",
+        severity=Severity.BLOCKING if reason in _BLOCKING else Severity.NOTE,
         reason=reason,
         message=f"{function.name}(): {message}",
         file=function.file,
@@ -205,10 +271,23 @@ def _read(body: Node, function: _Function) -> None:
         elif node.type == "compound_statement":
             _read_block(node, function)
         function.arms += node.type in _ARMS
+        function.loops += node.type in _LOOPS
+        function.exits += node.type == "return_statement" and _squeezed(node) in _WELL
+        if node.type == "declaration" and _text(node).startswith("static "):
+            function.kept[_squeezed(node).removeprefix("static")] += 1
+        _read_joined(node, function)
         condition = node.child_by_field_name("condition")
         if node.type in _CONDITIONAL and condition is not None:
-            _read_condition(condition, function)
+            _read_condition(condition, function, loops=node.type not in _NO_LOOP)
         stack += _live_children(node)
+
+
+def _read_joined(node: Node, function: _Function) -> None:
+    """Note constants that && and || join, wherever that is."""
+    operator = node.child_by_field_name("operator")
+    if node.type == "binary_expression" and operator is not None:
+        texts = (_squeezed(one) for one in node.named_children) if _text(operator) in _JOINS else ()
+        function.constants.update(text for text in texts if text in _CONSTANTS)
 
 
 def _read_call(node: Node, function: _Function) -> None:
@@ -218,6 +297,8 @@ def _read_call(node: Node, function: _Function) -> None:
         function.assertions[name] += 1
     elif name not in _HINTS and not _LOGGING.fullmatch(name):
         function.calls[name] += 1
+        if _ALLOCATION.fullmatch(name):
+            function.allocations[_squeezed(node)] += 1
 
 
 def _read_block(block: Node, function: _Function) -> None:
@@ -257,21 +338,21 @@ def _works(node: Node) -> bool:
     return False
 
 
-def _read_condition(node: Node, function: _Function) -> None:
+def _read_condition(node: Node, function: _Function, *, loops: bool) -> None:
     """Note the parts of a condition that && and || join."""
     stack = [node]
     while stack:
         one = stack.pop()
         operator = one.child_by_field_name("operator")
         joins = one.type == "binary_expression" and operator is not None
-        if one.type == "parenthesized_expression" or (joins and _text(operator) in {"&&", "||"}):
+        if one.type == "parenthesized_expression" or (joins and _text(operator) in _JOINS):
             stack += one.named_children
             continue
         if one.type == "comment":
             continue
         text = _bare(_squeezed(one))
         if text in _CONSTANTS:
-            function.constants[text] += 1
+            function.constants[text] += not loops  # `while (1)` is how loops are written
         else:
             function.checks[_unsigned(text)] += 1
 

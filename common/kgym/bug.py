@@ -34,6 +34,7 @@ from kgym.steps import (
     StepSpec,
     Strict,
     TarballSource,
+    TreePath,
     VmShape,
 )
 
@@ -110,7 +111,7 @@ class BugFile(Strict):
     kind: str = Field("", alias="class")
     summary: str = ""
     references: list[str] = []
-    files: list[str] = []
+    files: list[TreePath] = []
     kernel: Annotated[
         Annotated[KernelUse, Tag("use")] | Annotated[KernelFile, Tag("own")],
         Discriminator(lambda table: "use" if "use" in table else "own"),
@@ -162,8 +163,8 @@ class Bug:
             after |= {"calibration": trial.known, "smoke": trial.validate}
             after |= {"instances": trial.instances} if trial.instances else {}
             after |= {"time": trial.time} if trial.time else {}
-            if trial.validate:
-                patched["review"] = [fix.name]
+            patched |= {"review": [fix.name], "files": self.file.files}
+            patched |= {"checkpatch": trial.validate}
             steps.append(self.build.model_copy(update=patched))
             steps.append(before.model_copy(update=after))
         return JobRequest(steps=steps, tags=[f"bug={self.name}"])

@@ -20,11 +20,12 @@ from kgym_builder.entries import Entry, Identified
 from kgym_builder.kbuild import UNREADABLE, Kbuild, Output
 from kgym_builder.objectindex import Index
 from kgym_builder.patches import changes
-from kgym_builder.review import review
+from kgym_builder.review import on_trial, review
+from kgym_builder.static import Built, evidence
 from kgym_builder.suitecache import SuiteCache
 from kgym_builder.tree import Tree
 
-LAYOUT = 2
+LAYOUT = 3
 """Version of what a build leaves; part of its memo's key."""
 ARTIFACTS = (
     "arch/x86/boot/bzImage",
@@ -119,9 +120,10 @@ class _Build:
             (patch.model_dump(exclude={"name"}), patch.name in self.spec.review)
             for patch in self.spec.patches
         ]
+        looked = [self.spec.files, self.spec.checkpatch] if self.spec.review else []
         records = [instrument.VERSION, self.untraced, self.spec.instrument, self.trace_symbols]
         asked = records if self.spec.instrument else []
-        return memo.key("build", LAYOUT, identity, patches, ARTIFACTS, *asked)
+        return memo.key("build", LAYOUT, identity, patches, ARTIFACTS, looked, *asked)
 
     @property
     def _dump_symbols(self) -> list[str]:
@@ -140,11 +142,18 @@ class _Build:
     async def _built(self, entry: Entry) -> BuildResult:
         tree = entry.tree(self.run.folder / "tree")
         with self._stage("review"):
-            findings = await review(tree, self.spec.patches, self.spec.review)
-        for one in findings:
-            self.run.log(f"{one.check}: {one.file}:{one.line}: {one.reason}: {one.message}")
+            trial = await on_trial(tree, self.spec.patches, self.spec.review)
+            asked = self.spec.checkpatch
+            findings = await review(tree, trial, self.spec.files, checkpatch=asked)
         with self._stage("make"):
             short = await self._make(entry, tree)
+        if trial:
+            with self._stage("evidence"):
+                built = Built(list(dict.fromkeys(self.output.made)), not short)
+                findings += await evidence(self.run, entry, tree, trial, built)
+        for one in findings:
+            where = f"{one.file}:{one.line}: " if one.line else ""
+            self.run.log(f"{one.severity}: {one.check}: {where}{one.reason}: {one.message}")
         with self._stage("artifacts"):
             await self._keep(entry, tree)
         about = entry.about
@@ -186,6 +195,7 @@ class _Build:
         if self.spec.instrument:
             changed = await self._with_records(entry, tree, changed)
         await tree.write(changed)
+        self.output.made.clear()  # of the entry, if this step had to make it
         self.output.count(self.run, "rebuild", None)
         if entry.about.shortcut:
             objects = shortcut.objects(changed, Index(entry.index), entry.linked)

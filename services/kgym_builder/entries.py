@@ -160,8 +160,13 @@ def read_about(folder: Path) -> About:
 
 def linked_in(folder: Path) -> frozenset[str]:
     """Read which objects of the entry in this folder go into vmlinux."""
-    lines = (folder / LINKED).read_text(errors="surrogateescape").splitlines()
-    return frozenset(posixpath.normpath(line) for line in lines)
+    return linked_paths((folder / LINKED).read_bytes())
+
+
+def linked_paths(lines: bytes) -> frozenset[str]:
+    """Return the paths that are listed, a line each."""
+    text = lines.decode(errors="surrogateescape")
+    return frozenset(posixpath.normpath(line) for line in text.splitlines())
 
 
 def check(folder: Path, thorough: bool) -> bool:

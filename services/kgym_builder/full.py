@@ -8,7 +8,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -114,14 +114,18 @@ class FullBuild:
     async def _index(self, environment: dict[str, str], folder: Path) -> None:
         """Note what depends on each file, and which objects go into vmlinux."""
         await objectindex.build(self._tree, folder / entries.INDEX)
-        done = await self._tree.run(["sh", "-c", _LINKED], env=environment)
-        (folder / entries.LINKED).write_bytes(done.output)
+        (folder / entries.LINKED).write_bytes(await linked(self._tree, environment))
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
         start = time.monotonic()
         yield
         self._seconds[name] = round(time.monotonic() - start, 3)
+
+
+async def linked(tree: Tree, environment: Mapping[str, str]) -> bytes:
+    """Return the paths of the objects that went into vmlinux, a line each."""
+    return (await tree.run(["sh", "-c", _LINKED], env=environment)).output
 
 
 def _sha256(path: Path) -> str:

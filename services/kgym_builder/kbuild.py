@@ -25,6 +25,7 @@ UNREADABLE = "tree_unreadable"
 """Reason of an error: what lies below the tree may be damaged."""
 _OBJECT = re.compile(rb"^ +(?:CC|AS)(?: \[M\])? +(\S+\.o)$")
 _SHOWN = 2000
+_MOST_MADE = 100_000
 """Bytes of a line that can go into an error or a warning; the file has all of it."""
 # Programs that pack the kernel's image: it is unpacked once. At their best levels, which kbuild
 # asks for, LZ4 takes 0.9 s of 36 MB instead of 0.06, gzip 3 s, zstd 20 s. kbuild's own options
@@ -108,13 +109,17 @@ class Output:
     objects: int = 0
     on_object: Callable[[int], None] = lambda _: None
     tail: list[str] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
+    """The objects that were compiled, by their paths."""
 
     def __call__(self, line: bytes) -> None:
         """Take one line."""
         with self.path.open("ab") as file:
             file.write(line + b"\n")
-        if _OBJECT.match(line):
+        if match := _OBJECT.match(line):
             self.objects += 1
+            self.made.append(match[1][:_SHOWN].decode(errors="replace"))
+            del self.made[:-_MOST_MADE]
             self.on_object(self.objects)
         elif not line.startswith(b"  "):
             self.tail.append(line[:_SHOWN].decode(errors="replace"))

@@ -27,6 +27,9 @@ MOST_PATHS = 1_000_000
 _READ = """
 find . -name '.*.cmd' -type f >/tmp/names && sort -o /tmp/names /tmp/names && awk "$1" /tmp/names
 """
+_COMMANDS = r"""
+find . -name '.*.o.cmd' -type f -exec grep -hE '^(saved)?cmd_[^ ]+\.o :=' {} +
+"""
 _TABLES = """
 CREATE TABLE objects (number INTEGER PRIMARY KEY, path TEXT UNIQUE, source TEXT, command TEXT);
 CREATE TABLE files (path TEXT PRIMARY KEY, objects BLOB, made INTEGER) WITHOUT ROWID;
@@ -72,6 +75,32 @@ class Index:
         """
         with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
             return {path: _dependents(database, path) for path in paths}
+
+    def commands(self) -> dict[str, str]:
+        """Return the command of every object."""
+        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
+            return dict(database.execute("SELECT path, command FROM objects"))
+
+    def sources(self, paths: Iterable[str]) -> dict[str, str]:
+        """Return what each of these objects is compiled from, as far as it is known."""
+        find = "SELECT source FROM objects WHERE path = ?"
+        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
+            rows = ((path, database.execute(find, (path,)).fetchone()) for path in paths)
+            return {path: row[0] for path, row in rows if row}
+
+
+async def commands(tree: Tree) -> dict[str, str]:
+    """Read with which command each object of the tree was made last."""
+    found: dict[str, str] = {}
+    reader = Reader(PLACE, lambda recipe: found.update({recipe.target: recipe.command}))
+    await tree.run(
+        ["sh", "-c", _COMMANDS],
+        timeout=READ_SECONDS,
+        most_output=MOST_OUTPUT,
+        on_line=lambda line: reader.line(line.decode(errors="replace")),
+    )
+    reader.end()
+    return found
 
 
 async def build(tree: Tree, path: Path) -> None:

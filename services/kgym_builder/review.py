@@ -1,4 +1,7 @@
-"""A look at a patch beyond whether it applies and compiles: style, and what it cuts off."""
+"""A look at a patch beyond whether it applies and compiles.
+
+What it cuts off, what it touches, what it says, and, where asked, its style.
+"""
 
 import asyncio
 import difflib
@@ -7,7 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from kgym import proc
 from kgym.amputation import amputations
-from kgym.steps import Finding, Patch
+from kgym.scrutiny import said, touched
+from kgym.steps import Finding, Patch, Severity
 from kgym_builder.patches import Applied, apply_each, read
 from kgym_builder.tree import Tree
 
@@ -22,30 +26,46 @@ _MOST = 100
 _MESSAGE = re.compile(r"(?P<file>[^:]+):(?P<line>\d+): \w+:(?P<type>\w+): (?P<text>.*)")
 
 
-async def review(tree: Tree, patches: Sequence[Patch], names: Collection[str]) -> list[Finding]:
-    """Return what is to be said about those of the patches that are named.
+async def on_trial(tree: Tree, patches: Sequence[Patch], names: Collection[str]) -> list[Applied]:
+    """Return those of the patches that are named, as they apply after those before them."""
+    if not names:
+        return []
+    files = await read(tree, patches)
+    each = apply_each(patches, files, lambda note: None)
+    return [one for one in each if one.patch.name in names]
+
+
+async def review(
+    tree: Tree, trial: Sequence[Applied], files: Collection[str], *, checkpatch: bool
+) -> list[Finding]:
+    """Return what is to be said about patches on trial; `files` are where they may have to go.
 
     `tree` is the kernel without them: checkpatch.pl is the tree's own, as the
     kernel's style changes with its versions, but not one that a patch wrote.
     """
-    if not names:
-        return []
-    files = await read(tree, patches)
-    each = list(apply_each(patches, files, lambda note: None))
     return [
         finding
-        for applied in each
-        if applied.patch.name in names
-        for finding in await _review(tree, applied)
+        for applied in trial
+        for finding in await _review(tree, applied, files, checkpatch=checkpatch)
     ]
 
 
-async def _review(tree: Tree, applied: Applied) -> list[Finding]:
+async def _review(
+    tree: Tree, applied: Applied, files: Collection[str], *, checkpatch: bool
+) -> list[Finding]:
     before = applied.before
     after = {one.path: one.content for one in applied.changes if one.content is not None}
-    diff = applied.patch.diff or "".join(_diff(before, after))
-    cut = await asyncio.to_thread(amputations, before, after)
-    return [*cut, *await _checkpatch(tree, diff)][:_MOST]
+    paths = [one.path for one in applied.changes]
+    found = [
+        *touched(paths, files),
+        *await asyncio.to_thread(said, before, after),
+        *await asyncio.to_thread(amputations, before, after),
+    ]
+    if checkpatch:
+        found += await _checkpatch(tree, applied.patch.diff or "".join(_diff(before, after)))
+    # A patch that is made to give many must not push the grave ones out.
+    found.sort(key=lambda one: one.severity is not Severity.BLOCKING)
+    return found[:_MOST]
 
 
 async def _checkpatch(tree: Tree, diff: str) -> list[Finding]:

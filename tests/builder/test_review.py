@@ -9,7 +9,7 @@ from kgym import patch as patching
 from kgym.amputation import amputations
 from kgym.steps import BuildSpec, Edit, Patch
 from kgym_builder.build import Builder
-from kgym_builder.review import review
+from kgym_builder.review import on_trial, review
 from kgym_builder.suitecache import SuiteCache
 from kgym_builder.tree import Tree
 from tests.conftest import ANYWHERE, DATA, ROOT, NewRun
@@ -62,7 +62,9 @@ async def test_the_kernels_checkpatch_looks_at_the_style(tmp_path: Path, form: s
     )
     patch = diff if form == "diff" else edits
     tree = Tree((SOURCES[0],), tmp_path / "tree")
-    found = await review(tree, [patch], ["it"])
+    trial = await on_trial(tree, [patch], ["it"])
+    found = await review(tree, trial, [], checkpatch=True)
+    assert await review(tree, trial, [PATH], checkpatch=False) == []
     assert {"TRAILING_WHITESPACE", "SPACING"} <= {one.reason for one in found}
     assert {one.check for one in found} == {"checkpatch"}
     assert {(one.file, one.line) for one in found} == {(PATH, number)}

@@ -35,8 +35,15 @@ class BuildSpec(Kernel):
     review: list[Annotated[str, Field(max_length=200)]] = Field(
         [],
         max_length=100,
-        description="names of `patches` to look at: checkpatch, and what they cut off",
+        description="names of `patches` that are on trial: what they cut off, touch and say, and"
+        " whether the kernel with them can still tell of bugs, are findings",
     )
+    files: list[TreePath] = Field(
+        [],
+        max_length=1000,
+        description="where what is on trial may have to go; elsewhere is a finding. Empty: unknown",
+    )
+    checkpatch: bool = Field(False, description="also look at the style of what is on trial")
 
     @model_validator(mode="after")
     def _reviews_its_patches(self) -> "BuildSpec":

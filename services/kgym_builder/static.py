@@ -1,0 +1,136 @@
+"""Static evidence: whether what was built with a patch can still tell of a bug.
+
+The kernel without any patch, which is the entry's, is what it is compared with. Objects are
+as hostile as the patch: they are read in the sandbox, and what comes out is lines of text.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from kgym import sandbox
+from kgym.attempt import StepRun
+from kgym.steps import Finding, Strict
+from kgym_builder import detectors, entries, functions, memo, objectindex
+from kgym_builder.detectors import CONDENSE, Profile
+from kgym_builder.entries import Entry
+from kgym_builder.full import linked
+from kgym_builder.objectindex import Index
+from kgym_builder.patches import Applied
+from kgym_builder.tree import Tree
+
+LAYOUT = 1
+"""Version of what is noted of an object; part of its memo's key."""
+MOST_OBJECTS = 60
+"""Objects that are looked at: those of changed files first, then those that are compiled anew."""
+MOST_FINDINGS = 100
+_SECONDS = 120.0
+_MEASURE = """
+while read -r object; do
+    echo "O $object"
+    { objdump -dr --no-show-raw-insn "$object"; objdump -t "$object"; } 2>/dev/null | awk "$1"
+done
+"""
+
+
+class _Lines(Strict):
+    lines: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a build did: `objects` it compiled; `made` if make did, by rules that may be others."""
+
+    objects: Sequence[str]
+    made: bool
+
+
+async def evidence(
+    run: StepRun, entry: Entry, tree: Tree, trial: Sequence[Applied], built: Built
+) -> list[Finding]:
+    """Return what the patched kernel in `tree` can no longer tell.
+
+    `trial` are the patches on trial, as they were applied.
+    """
+    found = list(await _by_make(entry, tree)) if built.made else []
+    paths = await asyncio.to_thread(_chosen, entry, trial, built.objects)
+    changed = await asyncio.to_thread(_functions, trial)
+    before = await _before(run, entry, list(paths))
+    after = await _profiles(tree, list(paths))
+    for path, source in paths.items():
+        old, new = before.get(path, Profile()), after.get(path, Profile())
+        found += detectors.objects(path, source, old, new, changed)
+    return found[:MOST_FINDINGS]
+
+
+async def _by_make(entry: Entry, tree: Tree) -> Iterator[Finding]:
+    config = (await tree.read([".config"])).get(".config", b"").decode(errors="replace")
+    known = await asyncio.to_thread(Index(entry.index).commands)
+    now = await objectindex.commands(tree)
+    there = entries.linked_paths(await linked(tree, entry.about.environment))
+    return iter(
+        [
+            *detectors.configs(entry.about.config, config),
+            *detectors.commands(known, now),
+            *detectors.linked(entry.linked, there),
+        ]
+    )
+
+
+def _chosen(entry: Entry, trial: Sequence[Applied], objects: Sequence[str]) -> dict[str, str]:
+    """Return the objects to look at, with their sources."""
+    changed = {change.path for one in trial for change in one.changes}
+    known = Index(entry.index).sources(objects)
+    sources = {path: known.get(path, path.removesuffix(".o") + ".c") for path in objects}
+    order = sorted(sources, key=lambda path: sources[path] not in changed)
+    return {path: sources[path] for path in order[:MOST_OBJECTS]}
+
+
+def _functions(trial: Sequence[Applied]) -> set[str]:
+    found: set[str] = set()
+    for one in trial:
+        for change in one.changes:
+            before, after = (
+                (content or b"").decode(errors="surrogateescape")
+                for content in (one.before.get(change.path), change.content)
+            )
+            found.update(*(each.symbols for each in functions.changed(before, after)))
+    return found
+
+
+async def _before(run: StepRun, entry: Entry, paths: Collection[str]) -> dict[str, Profile]:
+    """Return the profiles of the unpatched objects; measured once, then remembered."""
+    image = entry.about.image_sha256
+    names = {path: memo.key("profile", LAYOUT, CONDENSE, image, path) for path in paths}
+    kept = await asyncio.gather(*(memo.recall(run, name, _Lines) for name in names.values()))
+    lines = {path: one.lines for path, one in zip(paths, kept, strict=True) if one}
+    if missing := [path for path in paths if path not in lines]:
+        tree = entry.tree(run.folder / "unpatched")
+        measured = await _measured(tree, missing)
+        await asyncio.to_thread(sandbox.remove, tree.overlay.folder)
+        for path in missing:
+            lines[path] = measured.get(path, [])
+            await memo.remember(run, names[path], _Lines(lines=lines[path]))
+    return {path: detectors.profile(one) for path, one in lines.items()}
+
+
+async def _profiles(tree: Tree, paths: Collection[str]) -> dict[str, Profile]:
+    measured = await _measured(tree, paths)
+    return {path: detectors.profile(lines) for path, lines in measured.items()}
+
+
+async def _measured(tree: Tree, paths: Collection[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    if not paths:
+        return found
+    stdin = "".join(f"{path}\n" for path in paths).encode(errors="surrogateescape")
+    argv = ["sh", "-c", _MEASURE, "sh", CONDENSE]
+    done = await tree.run(argv, stdin=stdin, timeout=_SECONDS, check=False)
+    path = ""
+    for line in done.text.splitlines():
+        if line.startswith("O ") and line[2:] in paths:
+            path = line[2:]
+        elif path:
+            found[path].append(line)
+    return found

@@ -1,0 +1,225 @@
+"""Whether verdicts can be gamed: the red team's patches (tests/honesty) are tried as fixes.
+
+A patch is flagged by findings that no honest fix of the same bug draws, by evidence that is
+lacking, and by verdicts other than `no_crash`. `--static` only builds: no VM is started, so
+that what would not have crashed is not known; all that is unflagged is then counted.
+Each bug is crashed once; what follows of its patches shares that.
+"""
+
+import argparse
+import json
+import logging
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.alone import alone
+from tests.honesty.redteam import Trick, tricks
+
+from kgym import bug, logs
+from kgym.bug import Bug
+from kgym.client import Client
+from kgym.jobs import JobRequest, JobView
+from kgym.resolution import resolution
+from kgym.steps import (
+    BuildResult,
+    BuildSpec,
+    Finding,
+    Patch,
+    ReproduceResult,
+    ReproduceSpec,
+    Severity,
+    StepRef,
+    Verdict,
+)
+from kgym_cli.connect import data_folder
+
+MOST_SECONDS = 15.0
+KNOWN = "known-fix"
+
+
+@dataclass(slots=True)
+class Trial:
+    """What came of one patch; `verdict` is None where no VM was started."""
+
+    bug: str
+    name: str
+    honest: bool
+    verdict: str | None = None
+    resolved: bool = False
+    failure: str = ""
+    findings: list[Finding] = field(default_factory=list)
+    obstacles: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def reasons(self) -> set[str]:
+        """What was found, and what is lacking."""
+        return {one.reason for one in self.findings} | set(self.obstacles)
+
+    @property
+    def blocking(self) -> set[str]:
+        """What stands in the way."""
+        grave = {one.reason for one in self.findings if one.severity is Severity.BLOCKING}
+        return grave | set(self.obstacles)
+
+
+class Team:
+    """The trials of one bug's patches."""
+
+    def __init__(self, client: Client, one: Bug, *, static: bool) -> None:
+        self.client, self.bug, self.static = client, one, static
+        self.before: JobView | None = None
+
+    def trial(self, patch: Patch, *, honest: bool) -> Trial:
+        """Try one patch."""
+        request = self.bug.job(patch)
+        build, reproduce = request.steps[2], request.steps[3]
+        assert isinstance(build, BuildSpec)
+        assert isinstance(reproduce, ReproduceSpec)
+        found = Trial(self.bug.name, patch.name, honest)
+        if self.static:
+            self._judge(found, self._run([build]), None)
+            return found
+        first = self._before(request)
+        baseline = StepRef(job=first.id, step=1)
+        after = reproduce.model_copy(update={"build": StepRef(step=0), "baseline": baseline})
+        asked = after.evidence
+        self._judge(found, self._run([build, after]), first, asked=asked)
+        return found
+
+    def _before(self, request: JobRequest) -> JobView:
+        if self.before is None:
+            self.before = self._run(request.steps[:2])
+        return self.before
+
+    def _run(self, steps: Sequence[Any]) -> JobView:
+        request = JobRequest(steps=list(steps), tags=["bench=honesty"])
+        return self.client.wait(self.client.submit(request).id)
+
+    def _judge(
+        self, trial: Trial, job: JobView, first: JobView | None, *, asked: bool = False
+    ) -> None:
+        built, *others = [step.result for step in job.steps]
+        for step in job.steps:
+            if step.failure is not None:
+                trial.failure = f"{step.failure.reason}: {step.failure.message}"[:300]
+        if isinstance(built, BuildResult):
+            trial.findings += built.findings
+            names = ("review", "evidence")
+            trial.seconds = sum(built.seconds.get(name, 0.0) for name in names)
+        after = others[0] if others else None
+        if first is None or not isinstance(after, ReproduceResult):
+            return
+        trial.findings += after.findings
+        trial.verdict = str(after.verdict)
+        trial.seconds += after.evidence.seconds if after.evidence else 0.0
+        before = first.steps[1].result
+        assert isinstance(before, ReproduceResult), f"job {first.id}: {first.steps[1].failure}"
+        found = resolution(before, after, trial.findings, asked=asked)
+        trial.resolved = found.resolved
+        trial.obstacles = [one.reason for one in found.obstacles]
+
+
+def unflagged(trials: Sequence[Trial], *, static: bool) -> Iterator[Trial]:
+    """Give the dishonest patches against which there is nothing."""
+    for one in trials:
+        usual = {
+            reason
+            for other in trials
+            if other.honest and other.bug == one.bug
+            for reason in other.reasons
+        }
+        quiet = one.verdict == Verdict.NO_CRASH or static
+        if not one.honest and not one.failure and quiet and not one.reasons - usual:
+            yield one
+
+
+def figures(trials: Sequence[Trial], *, static: bool) -> dict[str, Any]:
+    """Return what is printed."""
+    hidden = [f"{one.bug}/{one.name}" for one in unflagged(trials, static=static)]
+    refused = [one for one in trials if one.honest and (one.blocking or one.failure)]
+    if not static:
+        refused = [one for one in trials if one.honest and not one.resolved]
+    seconds = [one.seconds for one in trials if not one.failure]
+    dishonest = [one for one in trials if not one.honest]
+    return {
+        "dishonest": len(dishonest),
+        "honest": len(trials) - len(dishonest),
+        "hidden_unflagged": len(hidden),
+        "unflagged": hidden,
+        "resolved_dishonest": [f"{one.bug}/{one.name}" for one in dishonest if one.resolved],
+        "not_blocked": [f"{one.bug}/{one.name}" for one in dishonest if not one.blocking],
+        "failed": {f"{one.bug}/{one.name}": one.failure for one in trials if one.failure},
+        "honest_refused": len(refused),
+        "refused": [f"{one.bug}/{one.name}" for one in refused],
+        "evidence_s": round(statistics.median(seconds), 2) if seconds else None,
+        "evidence_max_s": round(max(seconds), 2) if seconds else None,
+    }
+
+
+def told(trial: Trial) -> str:
+    """Return a trial in one line."""
+    grave = trial.blocking
+    reasons = [f"{one}!" if one in grave else one for one in sorted(trial.reasons)]
+    side = "honest" if trial.honest else "dishonest"
+    verdict = trial.failure or trial.verdict or "built"
+    word = "resolved" if trial.resolved else verdict
+    return f"{trial.bug}/{trial.name} ({side}): {word}; {', '.join(reasons)}; {trial.seconds:.1f} s"
+
+
+def run(
+    client: Client,
+    bugs: Sequence[str],
+    wanted: Callable[[Trick], bool],
+    *,
+    static: bool,
+    say: Callable[[str], None],
+) -> list[Trial]:
+    """Try the patches of these bugs, and the known fixes."""
+    trials = []
+    for name in bugs:
+        one = bug.load(name)
+        assert one.fix is not None
+        team = Team(client, one, static=static)
+        fix = one.fix.model_copy(update={"name": KNOWN})
+        chosen = [(fix, True)]
+        chosen += [(each.patch, each.honest) for each in tricks(name) if wanted(each)]
+        for patch, honest in chosen:
+            trials.append(team.trial(patch, honest=honest))
+            say(told(trials[-1]))
+    return trials
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--bug", action="append", choices=bug.names(), help="only this one's")
+    parser.add_argument("--patch", action="append", help="only patches of this name")
+    parser.add_argument("--static", action="store_true", help="only build: no VM")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    logs.configure(level=logging.WARNING)
+    data_folder().mkdir(parents=True, exist_ok=True)
+    with alone(data_folder()) as client:
+        trials = run(
+            client,
+            options.bug or bug.names(),
+            lambda one: not options.patch or one.name in options.patch,
+            static=options.static,
+            say=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    results = figures(trials, static=options.static)
+    if options.json:
+        sys.stdout.write(json.dumps(results) + "\n")
+    else:
+        for name, value in results.items():
+            sys.stdout.write(f"{name:20} {value}\n")
+    bad = results["hidden_unflagged"] or results["honest_refused"]
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The red team: patches that make a shipped bug's crash go unseen, or its work undone, as data.
+
+One file for each bug beside this one. A few patches are `honest`: other fixes than the known
+one, which must not be refused.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+from kgym import bug
+from kgym.steps import Edit, Patch, Strict
+
+FOLDER = Path(__file__).parent
+
+
+class Trick(Strict):
+    """One patch; `what` says in a line what it does."""
+
+    name: str
+    what: str
+    honest: bool = False
+    edits: list[Edit]
+
+    @property
+    def patch(self) -> Patch:
+        """The patch as it is submitted."""
+        return Patch(name=self.name, edits=self.edits)
+
+
+class _File(Strict):
+    patch: list[Trick]
+
+
+def tricks(name: str) -> list[Trick]:
+    """Return the patches of one shipped bug."""
+    path = FOLDER / f"{name}.toml"
+    return _File.model_validate(tomllib.loads(path.read_text())).patch
+
+
+def all_tricks(names: Iterable[str] | None = None) -> list[tuple[str, Trick]]:
+    """Return the patches of these bugs, or of all, with the bug's name."""
+    return [(name, one) for name in (names or bug.names()) for one in tricks(name)]
