@@ -124,8 +124,7 @@ def said(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[Findin
 
 
 def _text(content: bytes) -> str:
-    text = content.decode(errors="replace").replace("\\\n", "  ")
-    return _INCLUDE.sub("", text)
+    return _INCLUDE.sub("", content.decode(errors="replace"))
 
 
 def _code(text: str) -> str:
@@ -151,13 +150,14 @@ class _File:
 
     def __init__(self, path: str, before: str, after: str) -> None:
         self.path = path
-        old, new = _read(before), _read(after)
+        joined = before.replace("\\\n", ""), after.replace("\\\n", "")
+        old, new = map(_read, joined)
         self.known = old["word"]
         self.words = new["word"] - old["word"]
         self.strings = new["string"] - old["string"]
         self.marks = [*(new["mark"] - old["mark"]), *(new["char"] - old["char"])]
-        self.macros = set(_MACRO.findall(after)) - set(_MACRO.findall(before))
-        was, now = _code(before), _code(after)
+        was, now = map(_code, joined)
+        self.macros = set(_MACRO.findall(now)) - set(_MACRO.findall(was))
         self.registered = Counter(_REGISTERS.findall(was)) - Counter(_REGISTERS.findall(now))
         self.operations = Counter(_OPERATION.findall(was)) - Counter(_OPERATION.findall(now))
         self.refusals = Counter(_REFUSAL.findall(now)) - Counter(_REFUSAL.findall(was))

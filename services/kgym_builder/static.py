@@ -26,12 +26,13 @@ MOST_OBJECTS = 60
 """Objects that are looked at: those of changed files first, then those that are compiled anew."""
 MOST_FINDINGS = 100
 _SECONDS = 120.0
-_MEASURE = """
+MEASURE = """
 while read -r object; do
     echo "O $object"
     { objdump -dr --no-show-raw-insn "$object"; objdump -t "$object"; } 2>/dev/null | awk "$1"
 done
 """
+"""Prints, for each object that it reads the name of, `O NAME` and what `CONDENSE` makes of it."""
 
 
 class _Lines(Strict):
@@ -125,7 +126,7 @@ async def _measured(tree: Tree, paths: Collection[str]) -> dict[str, list[str]]:
     if not paths:
         return found
     stdin = "".join(f"{path}\n" for path in paths).encode(errors="surrogateescape")
-    argv = ["sh", "-c", _MEASURE, "sh", CONDENSE]
+    argv = ["sh", "-c", MEASURE, "sh", CONDENSE]
     done = await tree.run(argv, stdin=stdin, timeout=_SECONDS, check=False)
     path = ""
     for line in done.text.splitlines():

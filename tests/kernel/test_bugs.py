@@ -95,8 +95,10 @@ def test_a_fix_that_cuts_off_is_told_with_its_verdict(tmp_path: Path) -> None:
         "+        return 0;\n \tif (filter.nr_filters == 0 ||\n"
         " \t    filter.nr_filters > 16 ||\n"
     )
-    status, outcome = kgym("bug", "reproduce", DEMO, "--fix", cut, "--validate")
-    assert (status, outcome["after"]["verdict"]) == (0, "no_crash")
+    asked = ("bug", "reproduce", DEMO, "--fix", cut, "--validate")
+    status, outcome = kgym(*asked)
+    assert (status, outcome["after"]["verdict"], outcome["resolved"]) == (1, "no_crash", False)
+    assert "early_return" in {one["reason"] for one in outcome["obstacles"]}
     found = {(one["check"], one["reason"]) for one in outcome["after"]["findings"]}
     assert ("amputation", "early_return") in found
     assert "checkpatch" in {check for check, _ in found}
