@@ -153,9 +153,9 @@ class Bug:
         """Return the job that shows the bug and, with a fix, tries it.
 
         Steps: build and reproduce with the bug; then, given a fix, build and
-        reproduce with it.
+        reproduce with it, with evidence of what its verdict rests on.
         """
-        before = self._reproduce()
+        before = self._reproduce().model_copy(update={"evidence": fix is not None})
         steps: list[StepSpec] = [self.build, before]
         if fix is not None:
             patched: dict[str, object] = {"patches": [*self.build.patches, fix]}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kgym.noise import noise
 from kgym.report import CrashType, frame_of, type_of
-from kgym.steps import InstanceResult, Outcome, Verdict
+from kgym.steps import Control, ControlOutcome, InstanceResult, Outcome, Verdict
 
 _ONE_BUG = (
     # what a bad access hits, and which checker sees it, is chance and configuration
@@ -35,6 +35,12 @@ _ONE_BUG = (
 """Types that are one bug if they name one function."""
 _UNCHECKED = ("general protection fault", "Internal error", "Unhandled fault")
 """What a bad access is called without a checker: on x86, on arm64 and on arm."""
+
+
+_UNPROVEN = {
+    ControlOutcome.SILENT: "was not reported",
+    ControlOutcome.NOT_TRIED: "could not be raised",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,11 @@ def likeness(crash: InstanceResult, titles: Sequence[str]) -> str | None:
     return None
 
 
+def _words(controls: Sequence[Control]) -> str:
+    told = (f"the control {one.name} {_UNPROVEN[one.outcome]} ({one.detail})" for one in controls)
+    return "; ".join(told)
+
+
 def _alike(crash: InstanceResult, title: str) -> bool:
     types = {_type(crash.title or ""), _type(title)}
     return any(types <= group for group in _ONE_BUG)
@@ -80,13 +91,21 @@ def _type(title: str) -> CrashType:
     return CrashType.MEMORY_SAFETY_BUG if title.startswith(_UNCHECKED) else type_of(title)
 
 
-def judge(instances: Sequence[InstanceResult], titles: Sequence[str], requested: int) -> Judgement:
+def judge(
+    instances: Sequence[InstanceResult],
+    titles: Sequence[str],
+    requested: int,
+    controls: Sequence[Control] = (),
+) -> Judgement:
     """Judge the instances of a reproduce step that looks for one of `titles`.
 
     `no_crash` needs all `requested` instances to have survived; anything that
     kept one from doing so makes it `inconclusive`, and so does noise, a crash
     that is not looked for and need not be the kernel's (`kgym.noise`). Any other
     crash counts whatever happened to the other instances: it was seen.
+
+    Of `controls`, the faults raised on purpose afterwards, each must have been reported: a
+    kernel that tells of none, or was not asked, may have kept quiet about the bug as well.
     """
     ended = [one for one in instances if one.outcome is Outcome.CRASH]
     same = [(one, why) for one in ended if (why := likeness(one, titles))]
@@ -107,6 +126,9 @@ def judge(instances: Sequence[InstanceResult], titles: Sequence[str], requested:
         reason += f"; looked for: {' | '.join(titles)}"
         return Judgement(Verdict.OTHER_CRASH, reason + told, crashes[0].title, k, n)
     if len(survived) == requested:
+        if unproven := [one for one in controls if one.outcome in _UNPROVEN]:
+            reason = f"no crash was seen, but the kernel might not have told: {_words(unproven)}"
+            return Judgement(Verdict.INCONCLUSIVE, reason, None, 0, n)
         reason = f"the reproducer ran for the whole time on all {n} instances, without a crash"
         return Judgement(Verdict.NO_CRASH, reason, None, 0, n)
     whole = (Outcome.SURVIVED, Outcome.STOPPED, Outcome.CRASH)

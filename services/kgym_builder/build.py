@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from kgym import diagnostics, instrument
+from kgym import detectors, diagnostics, instrument
 from kgym.attempt import StepRun
 from kgym.bug import CONFIGS
 from kgym.dumping import SYMBOLS, dumpable, with_symbols
@@ -172,6 +172,7 @@ class _Build:
             objects_compiled=self.output.objects,
             warnings=diagnostics.parse(self.output.tail)[:100],
             findings=findings,
+            detectors=detectors.symbols(about.config),
             seconds=self.seconds,
         )
 

@@ -16,6 +16,7 @@ from kgym.steps import InstanceDump, InstanceResult, Outcome, Work
 from kgym.work import lacks
 from kgym_vmmanager.accelerator import Probed
 from kgym_vmmanager.console import Console
+from kgym_vmmanager.controls import Connect, Controls, Idle, Share
 from kgym_vmmanager.dump import Dump, Scene
 from kgym_vmmanager.plan import Ended, Ending, Plan
 from kgym_vmmanager.profile import Profiling
@@ -37,7 +38,8 @@ _DUMPED = {Outcome.CRASH, Outcome.HUNG}
 class Instance:
     """Instance `number` of a plan; its files are named after `name`.
 
-    `on_time` hears for how many seconds the reproducer has been running.
+    `on_time` hears for how many seconds the reproducer has been running. In a guest that has
+    survived, the faults of `share` are raised; in a `clean` one nothing runs before.
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class Instance:
         *,
         smoke: bool = False,
         profile: bool = False,
+        share: Share | None = None,
+        clean: bool = False,
     ) -> None:
         argv = qemu_arguments(plan.shape, probed, plan.words)
         self._program = number % len(plan.initrds)
@@ -57,6 +61,7 @@ class Instance:
         self.report: CrashReport | None = None
         self.dump: InstanceDump | None = None
         self.ending: Ending | None = None
+        self.controls: Controls | None = None
         self.console = Console(plan.folder / f"console-{name}.log")
         self.output = Console(plan.folder / f"reproducer-{name}.log")
         self._plan = plan
@@ -65,7 +70,7 @@ class Instance:
         self._folder = plan.folder / f"vm-{name}"
         self._limits = plan.limits[probed.accelerator]
         self._initrd = plan.initrds[self._program]
-        self._session: Session | SmokeTest | Profiling
+        self._session: Session | SmokeTest | Profiling | Idle
         self._profiling: Profiling | None = None
         self._dump: Dump | None = None
         if smoke and plan.smoke is not None:
@@ -73,6 +78,8 @@ class Instance:
             self._session = SmokeTest(self.output)
         elif profile:
             self._session = self._profiling = Profiling()
+        elif clean:
+            self._session = Idle()
         else:
             if plan.profiled and number == 0:
                 self._profiling = Profiling()
@@ -81,6 +88,8 @@ class Instance:
             self._session = Session(
                 plan.seconds, self._limits, self.console, self.output, on_time, plan.completed
             )
+        if share is not None and plan.detectors is not None:
+            self.controls = Controls(self.console, plan.detectors, share)
         self._running = False
         self._boot_seconds: float | None = None
         self._verdict_lag: float | None = None
@@ -99,14 +108,15 @@ class Instance:
         return self._profiling.log.work(crashed=crashed and not self._profiling.log.over)
 
     @property
-    def profile_seconds(self) -> float:
-        """How long the program was traced."""
-        return self._profiling.seconds if self._profiling else 0.0
+    def evidence_seconds(self) -> float:
+        """How long the program was traced, and faults were raised."""
+        traced = self._profiling.seconds if self._profiling else 0.0
+        return traced + (self.controls.seconds if self.controls else 0.0)
 
     async def live(self, on_end: Callable[[Ending], None]) -> Ending:
         """Go through the VM's life; raises InfrastructureError if QEMU or the disk fails.
 
-        `on_end` hears how it ends, before the dump is taken.
+        `on_end` hears how it ends, before the dump is taken, or faults are raised.
         """
         try:
             await asyncio.to_thread(self._furnish)
@@ -115,6 +125,8 @@ class Instance:
                 on_end(self.ending)
                 if self._dump is not None and self.ending.outcome in _DUMPED:
                     self.dump = await self._dump.take(self._scene(vm))
+                if self.controls is not None and self.ending.outcome is Outcome.SURVIVED:
+                    await self.controls.raise_all(self._connect(vm))
                 return self.ending
         finally:
             sandbox.remove(self._folder)
@@ -148,11 +160,13 @@ class Instance:
             except OSError:  # on another file system
                 shutil.copyfile(source, self._folder / name)
 
+    def _connect(self, vm: Vm) -> Connect:
+        image = self._plan.image
+        return partial(Ssh.connected, vm.port, image.host_key, image.client_key)
+
     def _scene(self, vm: Vm) -> Scene:
-        image, panicked = self._plan.image, self.console.watch.panicked
-        connect = partial(Ssh.connected, vm.port, image.host_key, image.client_key)
-        memory = self._plan.shape.memory
-        return Scene(vm, self.console, panicked, memory, self._limits.boot, connect)
+        memory, panicked = self._plan.shape.memory, self.console.watch.panicked
+        return Scene(vm, self.console, panicked, memory, self._limits.boot, self._connect(vm))
 
     # --- what may happen at any time ------------------------------------------------------
 
@@ -211,9 +225,7 @@ class Instance:
         async with contextlib.AsyncExitStack() as stack:
 
             async def connect(limit: float) -> Ssh:
-                image = self._plan.image
-                link = Ssh.connected(vm.port, image.host_key, image.client_key, limit)
-                return await stack.enter_async_context(link)
+                return await stack.enter_async_context(self._connect(vm)(limit))
 
             try:
                 ssh = await self._boot(connect)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kgym.detectors import Detectors
 from kgym.ends import CONVENTION, Completed
 from kgym.steps import Outcome, VmShape, Work
 from kgym_vmmanager.accelerator import Accelerator
@@ -43,7 +44,8 @@ class Plan:
     `method` takes the dumps, if there are to be any; `words` are added to the
     kernel's command line; `completed` says which runs did their work;
     where `profiled`, the program is traced afterwards on the first instance that
-    survives, and has to do some of the work that it did `before`.
+    survives, and has to do some of the work that it did `before`; `detectors` says
+    what the kernel has to report when faults are raised on purpose, if they are.
     """
 
     folder: Path
@@ -56,6 +58,7 @@ class Plan:
     limits: Mapping[Accelerator, Limits]
     method: Method | None = None
     words: str = ""
+    detectors: Detectors | None = None
     completed: Completed = CONVENTION
     profiled: bool = False
     before: Work | None = None

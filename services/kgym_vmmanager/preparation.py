@@ -8,6 +8,7 @@ from pathlib import Path
 from kgym import calibration
 from kgym.assignment import Input
 from kgym.attempt import StepRun
+from kgym.detectors import Detectors, detectors
 from kgym.ends import completed
 from kgym.errors import InfrastructureError, KgymError
 from kgym.instrument import buffer_size
@@ -19,7 +20,7 @@ from kgym_vmmanager.hypervisor import Hypervisor
 from kgym_vmmanager.kdump import Kdump
 from kgym_vmmanager.plan import PROGRAM, Limits, Plan
 from kgym_vmmanager.programs import initrd, program, source_name
-from kgym_vmmanager.qemu import capture_command_line
+from kgym_vmmanager.qemu import capture_command_line, kernel_command_line
 from kgym_vmmanager.rootfs import GuestImage, guest_image
 
 _BUILT = ("vmlinux", "config")
@@ -70,6 +71,8 @@ async def prepare(
         smoke = await initrd(image, {PROGRAM: image.smoke}, folder / "initrd-smoke.cpio")
     kernel = folder / "bzImage"
     await run.storage.get(run.assignment.inputs["build"].artifact("bzImage").key, kernel)
+    built = run.assignment.inputs["build"]
+    words = _words(spec, built, method)
     plan = Plan(
         folder=folder,
         image=image,
@@ -80,7 +83,8 @@ async def prepare(
         seconds=spec.time,
         limits=limits,
         method=method,
-        words=_words(spec, run.assignment.inputs["build"], method),
+        words=words,
+        detectors=_detectors(spec, built, probed, words),
         completed=completed(spec.completed, _ends_before(run, spec)),
         profiled=spec.evidence and spec.baseline is not None,
         before=work_before(run),
@@ -114,6 +118,14 @@ def work_before(run: StepRun) -> Work | None:
     if baseline is None or not isinstance(baseline.result, ReproduceResult):
         return None
     return baseline.result.evidence.work if baseline.result.evidence else None
+
+
+def _detectors(spec: ReproduceSpec, built: Input, probed: Probed, words: str) -> Detectors | None:
+    """Return what a kernel without the patches detects, if that is to be tried, and is known."""
+    if not spec.evidence or not isinstance(built.result, BuildResult) or not built.result.detectors:
+        return None
+    command_line = kernel_command_line(spec.vm, probed, words)
+    return detectors(built.result.detectors, command_line)
 
 
 def _ends_before(run: StepRun, spec: ReproduceSpec) -> list[RunEnd]:

@@ -14,6 +14,7 @@ from kgym.attempt import StepRun
 from kgym.errors import InfrastructureError, KgymError
 from kgym.steps import (
     Calibration,
+    Control,
     DumpFailure,
     Evidence,
     Finding,
@@ -24,9 +25,11 @@ from kgym.steps import (
     Verdict,
 )
 from kgym.verdict import Judgement, judge, unseen_chance
-from kgym_vmmanager import smoke
+from kgym_vmmanager import controlset, smoke
 from kgym_vmmanager.accelerator import Accelerator, Probed
 from kgym_vmmanager.budget import Budget
+from kgym_vmmanager.controls import Share
+from kgym_vmmanager.controlset import ControlSet
 from kgym_vmmanager.instance import Instance
 from kgym_vmmanager.plan import LIMITS, Ending, Limits, Plan
 from kgym_vmmanager.preparation import keep_bundle, prepare, work_before
@@ -80,7 +83,8 @@ class Reproduce:
         finally:
             packing.cancel()
             await asyncio.gather(packing, return_exceptions=True)
-        judgement = judge(results, spec.titles, spec.instances)
+        controls = group.evidence.controls
+        judgement = judge(results, spec.titles, spec.instances, controls)
         known = _calibration(run, spec, group.probed.accelerator)
         confidence = _confidence(judgement, results, known)
         reason = "; ".join([judgement.reason, *_how_sure(confidence, known)])
@@ -98,7 +102,11 @@ class Reproduce:
             confidence=confidence,
             accelerator=group.probed.accelerator,
             instances=results,
-            findings=[*group.findings, *_work_findings(run, group.evidence)],
+            findings=[
+                *group.findings,
+                *_work_findings(run, group.evidence),
+                *controlset.findings(controls),
+            ],
             evidence=group.evidence if spec.evidence else None,
             seconds={
                 "prepare": round(ready - begin, 2),
@@ -120,6 +128,7 @@ class _Group:
     budget: Budget
     findings: list[Finding] = field(default_factory=list)
     evidence: Evidence = field(default_factory=Evidence)
+    controls: ControlSet | None = field(init=False)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _times: dict[int, float] = field(default_factory=dict)
     _command_kept: bool = False
@@ -127,6 +136,8 @@ class _Group:
 
     def __post_init__(self) -> None:
         self._sources = Sources(self.run, self.plan.folder)
+        known = self.plan.detectors
+        self.controls = ControlSet(known, self.spec.instances) if known else None
 
     async def run_all(self) -> list[InstanceResult]:
         """Run the instances, and the smoke test if there is one.
@@ -144,6 +155,8 @@ class _Group:
         try:
             results = (await asyncio.gather(*tasks))[: self.spec.instances]
             await asyncio.gather(*aside)
+            if all(one.outcome is Outcome.SURVIVED for one in results):
+                await self._keep_controls()
             return results
         finally:
             for task in (*tasks, *aside):
@@ -153,21 +166,41 @@ class _Group:
                     task.cancel()
             await asyncio.gather(*tasks, *aside, return_exceptions=True)
 
-    async def _run_one(self, number: int, *, smoke_test: bool = False) -> InstanceResult:
+    async def _run_one(
+        self, number: int, *, smoke_test: bool = False, clean: Share | None = None
+    ) -> InstanceResult:
+        """Run an instance, again where that may end better.
+
+        One for the smoke test, or a clean one for faults, does not count among the others.
+        """
+        kind = "smoke" if smoke_test else "clean" if clean else ""
+        share = self.controls.share(number) if self.controls and not kind else clean
         async with self.budget.share(self.spec.vm.cpus, self.spec.vm.memory):
             result = InstanceResult(number=number, outcome=Outcome.STOPPED, detail="not started")
             for attempt in range(_RETRIES + 1):
                 if self._stop.is_set():
                     break
-                name = "smoke" if smoke_test else str(number)
+                name = "smoke" if smoke_test else "-".join(filter(None, (kind, str(number))))
                 name = f"{name}-retry-{attempt}" if attempt else name
                 on_time = functools.partial(self._on_time, number)
-                instance = Instance(self.plan, self.probed, number, name, on_time, smoke=smoke_test)
-                ending = await self._live(instance, smoke_test=smoke_test)
+                instance = Instance(
+                    self.plan,
+                    self.probed,
+                    number,
+                    name,
+                    on_time,
+                    smoke=smoke_test,
+                    share=share,
+                    clean=clean is not None,
+                )
+                ending = await self._live(instance, counts=not kind)
                 result = await self._keep_dump(instance.result(ending))
                 self.run.log(_summary(name, result))
-                if self.plan.profiled and number == 0 and not ending.retry:
-                    self._keep_work(instance, ending, instance.profile_seconds)
+                if self.plan.profiled and number == 0 and not kind and not ending.retry:
+                    self._keep_work(instance, ending)
+                if self.controls is not None and instance.controls is not None:
+                    self.controls.add(instance.controls, instance.evidence_seconds)
+                    self.run.log(f"instance {name}: {controlset.told(instance.controls)}")
                 if smoke_test and not ending.retry:
                     self.findings += smoke.findings(result, instance.said)
                 await self._keep(instance, result, name)
@@ -175,6 +208,26 @@ class _Group:
                     break
                 self._distrust_accelerator(instance)
         return result
+
+    async def _keep_controls(self) -> None:
+        """Add what came of the faults to the evidence, once all of them were raised.
+
+        What the instances left is raised in clean guests of the same kernel.
+        """
+        if self.controls is None:
+            if self.spec.evidence:
+                self._know(missing=["what its kernel detects: the build does not tell"])
+            return
+        begin = time.monotonic()
+        left = [self._run_one(n, clean=one) for n, one in enumerate(self.controls.left())]
+        async with asyncio.TaskGroup() as group:
+            for run in left:
+                group.create_task(run)
+        self._know(
+            controls=self.controls.controls(),
+            missing=self.controls.missing,
+            seconds=self.controls.seconds + time.monotonic() - begin,
+        )
 
     async def _profile(self) -> None:
         """Trace the program on an instance of its own: the others show what it does untraced."""
@@ -187,25 +240,39 @@ class _Group:
                 await self.run.keep(instance.console.close())
             except (KgymError, OSError) as error:  # the verdict does not need it
                 ending = Ending(Outcome.START_FAILED, str(error))
-            self._keep_work(instance, ending, time.monotonic() - begin)
+            self._keep_work(instance, ending)
+            self._know(seconds=time.monotonic() - begin)
 
-    def _keep_work(self, instance: Instance, ending: Ending, seconds: float) -> None:
+    def _keep_work(self, instance: Instance, ending: Ending) -> None:
         """Add what the program was seen to do to the evidence, or why that is not known."""
-        missing = list(self.evidence.missing)
+        self.evidence = self.evidence.model_copy(update={"work": instance.work})
         if instance.work is None:
-            missing.append(f"what the program does: {ending.detail or 'its trace broke off'}")
-        seconds = round(self.evidence.seconds + seconds, 2)
-        known = {"work": instance.work, "missing": missing, "seconds": seconds}
-        self.evidence = self.evidence.model_copy(update=known)
+            self._know(missing=[f"what the program does: {ending.detail or 'its trace broke off'}"])
+
+    def _know(
+        self,
+        *,
+        controls: Sequence[Control] = (),
+        missing: Sequence[str] = (),
+        seconds: float = 0,
+    ) -> None:
+        """Add to the evidence."""
+        known = self.evidence
+        more = {
+            "controls": [*known.controls, *controls],
+            "missing": [*known.missing, *missing],
+            "seconds": round(known.seconds + seconds, 2),
+        }
+        self.evidence = known.model_copy(update=more)
 
     def _is_looked_for(self, result: InstanceResult) -> bool:
         return judge([result], self.spec.titles, 1).verdict is Verdict.SAME_CRASH
 
-    async def _live(self, instance: Instance, *, smoke_test: bool) -> Ending:
+    async def _live(self, instance: Instance, *, counts: bool) -> Ending:
         """Lead the instance's life until its end, or until another one crashes."""
 
         def on_end(ending: Ending) -> None:
-            looked_for = not smoke_test and self._is_looked_for(instance.result(ending))
+            looked_for = counts and self._is_looked_for(instance.result(ending))
             if looked_for and self.spec.stop_at_first_crash:
                 self._stop.set()
 
@@ -213,10 +280,11 @@ class _Group:
         stop = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({life, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if life.done() or instance.ending is not None:  # then its dump is being taken
-                ending = await life
+            ended = instance.ending
+            if life.done() or (ended and ended.outcome is not Outcome.SURVIVED):
+                ending = await life  # its dump is being taken
             else:
-                ending = Ending(Outcome.STOPPED, "another crashed")
+                ending = ended or Ending(Outcome.STOPPED, "another crashed")
         finally:
             for task in (life, stop):
                 task.cancel()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgym.steps import InstanceResult, Outcome, Verdict
+from kgym.steps import Control, ControlName, ControlOutcome, InstanceResult, Outcome, Verdict
 from kgym.verdict import judge, likeness, unseen_chance
 
 TITLE = "KASAN: use-after-free Read in f"
@@ -34,6 +34,29 @@ def test_no_crash_needs_all_instances() -> None:
     survived = one(Outcome.SURVIVED)
     assert judge([survived, survived], [TITLE], 2).verdict is Verdict.NO_CRASH
     assert judge([survived], [TITLE], 2).verdict is Verdict.INCONCLUSIVE
+
+
+def control(name: ControlName, outcome: ControlOutcome) -> Control:
+    return Control(name=name, outcome=outcome, title=None, detail="nothing came")
+
+
+@pytest.mark.parametrize("outcome", [ControlOutcome.SILENT, ControlOutcome.NOT_TRIED])
+def test_no_crash_needs_a_kernel_that_could_have_told(outcome: ControlOutcome) -> None:
+    fine = control(ControlName.PANIC, ControlOutcome.REPORTED)
+    absent = control(ControlName.LEAK, ControlOutcome.NOT_CONFIGURED)
+    survived = [one(Outcome.SURVIVED)]
+    assert judge(survived, [TITLE], 1, [fine, absent]).verdict is Verdict.NO_CRASH
+    judged = judge(survived, [TITLE], 1, [fine, control(ControlName.LOCKDEP, outcome), absent])
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert "the control lockdep" in judged.reason
+    assert "nothing came" in judged.reason
+    assert "leak" not in judged.reason
+
+
+def test_a_crash_counts_whatever_the_controls_say() -> None:
+    silent = [control(ControlName.PANIC, ControlOutcome.SILENT)]
+    judged = judge([one(Outcome.CRASH, TITLE)], [TITLE], 1, silent)
+    assert judged.verdict is Verdict.SAME_CRASH
 
 
 def test_the_reason_of_an_inconclusive_verdict_names_what_went_wrong() -> None:

@@ -116,4 +116,9 @@ class BuildResult(Strict):
     findings: list[Finding] = Field(
         [], max_length=10_000, description="about the patches that were to be reviewed"
     )
+    detectors: dict[Name, Name] = Field(
+        {},
+        max_length=100,
+        description="of the unpatched kernel's config: the symbols of what detects faults",
+    )
     seconds: Seconds = Field(description="by stage: source, config, tree, patch, make, …")

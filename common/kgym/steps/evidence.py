@@ -12,6 +12,7 @@ class ControlName(StrEnum):
 
     WARNING = "warning"
     PANIC = "panic"
+    OOPS = "oops"
     KASAN_OUT_OF_BOUNDS = "kasan_out_of_bounds"
     KASAN_USE_AFTER_FREE = "kasan_use_after_free"
     UBSAN = "ubsan"
