@@ -98,7 +98,7 @@ class Client:
 
     def wait(self, job_id: int) -> JobView:
         """Return the job once it has finished."""
-        for _ in self.events(job_id):
+        for _ in self.events(job_id, self.job(job_id).last_event or 0):
             pass
         return self.job(job_id)
 
@@ -239,7 +239,7 @@ class AsyncClient:
 
     async def wait(self, job_id: int) -> JobView:
         """Return the job once it has finished."""
-        async for _ in self.events(job_id):
+        async for _ in self.events(job_id, (await self.job(job_id)).last_event or 0):
             pass
         return await self.job(job_id)
 

@@ -111,6 +111,11 @@ class JobView(Strict):
     submitter: str = Field(description="the name of the token; `local` without one")
     created_at: datetime
     updated_at: datetime
+    last_event: int | None = Field(
+        None,
+        description="the number of what it said last: `Last-Event-ID` to hear only what follows; "
+        "left out in lists, and where the job was just submitted and all is still to be heard",
+    )
     steps: list[StepView]
 
 
@@ -121,15 +126,50 @@ class JobPage(Strict):
     next: str | None
 
 
-class JobEvent(Strict):
-    """Something that happened to a job: `state`, `progress` or `log`."""
+class Happened(Strict):
+    """What every event of a step says."""
 
-    id: int
+    attempt: int = Field(description="the attempt's number, from 1; 0 before the first")
+
+
+class StateEvent(Happened):
+    """`data` of a `state` event: a step has come to another state."""
+
+    state: State = Field(description="of the step")
+    job_state: State = Field(description="of the job, after all that happened at that moment")
+    worker: str | None = Field(None, description="who runs it; only with `running`")
+    failure: Failure | None = Field(None, description="why an attempt failed, if one did")
+
+
+class ProgressEvent(Happened, Progress):
+    """`data` of a `progress` event: how far an attempt is; only the latest is kept."""
+
+
+class LogEvent(Happened):
+    """`data` of a `log` event: what an attempt has logged, whole lines."""
+
+    text: str
+
+
+EVENTS: dict[str, type[Happened]] = {
+    "state": StateEvent,
+    "progress": ProgressEvent,
+    "log": LogEvent,
+}
+"""What `data` holds, by the kind of the event."""
+
+
+class JobEvent(Strict):
+    """Something that happened to a step of a job."""
+
+    id: int = Field(description="ascends within the job")
     job: int
-    step: int | None
-    kind: str
+    step: int | None = Field(description="the step's number, from 0")
+    kind: Literal["state", "progress", "log"]
     at: datetime
-    data: dict[str, Any]
+    data: dict[str, Any] = Field(
+        description="as its `kind` says: a StateEvent, a ProgressEvent or a LogEvent"
+    )
 
 
 def _utc(value: datetime) -> datetime:

@@ -23,14 +23,14 @@ _UNITS = {"bytes": (1 << 20, "MiB")}
 _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
 
 
-def follow(client: Client, job: JobView) -> JobView:
-    """Show the job's events until it has finished; return it then.
+def follow(client: Client, job: JobView, last: int = 0) -> JobView:
+    """Show the job's events after number `last` until it has finished; return it then.
 
     A terminal gets bars; anything else gets the job's log as plain lines.
     """
     show = _Bars(job) if people.is_terminal else _Lines(people)
     with show.shown():
-        for event in client.events(job.id):
+        for event in client.events(job.id, last):
             show.event(event)
     return client.job(job.id)
 

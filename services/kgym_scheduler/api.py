@@ -13,7 +13,9 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel
 
+from kgym.jobs import EVENTS, JobEvent
 from kgym_scheduler import artifact_api, job_api, scheduler_api, worker_api
 from kgym_scheduler.auth import Door, needs
 from kgym_scheduler.core import Scheduler
@@ -84,8 +86,13 @@ class _Api(FastAPI):
                 routes=self.routes,
             )
             template = "#/components/schemas/{model}"
-            model = Problem.model_json_schema(ref_template=template)
-            schema["components"]["schemas"] |= {**model.pop("$defs"), "Problem": model}
+            named = schema["components"]["schemas"]
+            models: list[type[BaseModel]] = [Problem, JobEvent, *EVENTS.values()]
+            for model in models:
+                described = model.model_json_schema(ref_template=template)
+                named |= {**described.pop("$defs", {}), model.__name__: described}
+            data = named["JobEvent"]["properties"]["data"]
+            data["anyOf"] = [{"$ref": template.format(model=m.__name__)} for m in EVENTS.values()]
             schema["components"]["securitySchemes"] = {
                 "token": {"type": "http", "scheme": "bearer", "bearerFormat": "kgym_ID_SECRET"}
             }

@@ -170,7 +170,11 @@ _EVENT = {
     "properties": {
         "id": {"type": "string", "description": "what `Last-Event-ID` takes"},
         "event": {"enum": ["state", "progress", "log", "end"]},
-        "data": {"type": "string", "contentMediaType": "application/json"},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/JobEvent"},
+        },
     },
     "required": ["event", "data"],
 }
@@ -186,7 +190,7 @@ _EVENT = {
         answers={
             200: {
                 "description": "Events of the kinds `state`, `progress` and `log`, each a "
-                "JobEvent; then `end`, when the job has finished",
+                "JobEvent; then `end`, with `{}`, when the job has finished",
                 "content": {"text/event-stream": {"schema": _EVENT}},
             }
         },

@@ -51,6 +51,11 @@ def page(wanted: JobFilter, caller: str) -> Select[Any]:
     return query.order_by(*(column.desc() for column in order)).limit(wanted.limit + 1)
 
 
+def job(job_id: int) -> Select[Any]:
+    """Return the job, with the number of its last event."""
+    return select(*JOB_COLUMNS, LAST_EVENT).where(jobs.c.id == job_id)
+
+
 def steps_of(job_ids: Iterable[int], *, specs: bool = False) -> Select[Any]:
     """Return the steps of these jobs, sorted by job and number."""
     columns = [*STEP_COLUMNS, steps.c.spec] if specs else STEP_COLUMNS

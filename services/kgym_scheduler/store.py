@@ -115,7 +115,7 @@ class Store:
     async def get(self, job_id: int) -> JobView:
         """Return the job; raise NotFound if there is none."""
         async with self.database.read() as connection:
-            job = await connection.execute(select(*queries.JOB_COLUMNS).where(jobs.c.id == job_id))
+            job = await connection.execute(queries.job(job_id))
             if (row := job.first()) is None:
                 raise no_job(job_id)
             found = (await connection.execute(queries.steps_of([job_id], specs=True))).all()

@@ -30,6 +30,7 @@ def job_view(job: Row[Any], steps: Iterable[Row[Any]], reasons: Mapping[int, str
         submitter=job.submitter,
         created_at=job.created_at,
         updated_at=job.updated_at,
+        last_event=job._mapping.get("last_event"),
         steps=[_step_view(step, reasons) for step in steps],
     )
 

@@ -15,14 +15,14 @@ from sqlalchemy import text as sql
 from kgym.assignment import Ending
 from kgym.attempt import StepRun
 from kgym.errors import UserError
-from kgym.jobs import Artifact, JobRequest
+from kgym.jobs import EVENTS, Artifact, JobRequest, Progress
 from kgym.steps import StepKind
 from kgym_scheduler.api import create_app
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.database import Database
 from kgym_scheduler.limits import BODY_LIMIT
 from kgym_scheduler.server import serve
-from tests.scheduler.parts import BUILD, BUILT, WELL, Platform, claim_of, job, reproduce
+from tests.scheduler.parts import BUILD, BUILT, WELL, Platform, badly, claim_of, job, reproduce
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +59,7 @@ async def test_a_submitted_job_is_created_at_a_location(http: httpx.AsyncClient)
     assert response.status_code == 201
     assert response.headers["location"] == "/v1/jobs/1"
     shown = await http.get(response.headers["location"])
-    assert shown.json() == response.json()
+    assert shown.json() == response.json() | {"last_event": 1}
     assert shown.json()["steps"][0]["spec"] == JOB["steps"][0]
 
 
@@ -280,6 +280,42 @@ async def test_events_go_on_after_the_last_one_seen(
     await scheduler.abort(1)
     messages = await sse(http, {"Last-Event-ID": "1"})
     assert [message[0] for message in messages] == ["id: 2", "event: end"]
+
+
+async def test_a_follower_after_a_restart_need_not_hear_the_old_end(
+    http: httpx.AsyncClient, scheduler: Scheduler
+) -> None:
+    await http.post("/v1/jobs", json=JOB)
+    await http.post("/v1/jobs/1/abort")
+    again = (await http.post("/v1/jobs/1/restart")).json()
+    assert again["last_event"] == (await http.get("/v1/jobs/1")).json()["last_event"]
+    await http.post("/v1/jobs/1/abort")
+    messages = await sse(http, {"Last-Event-ID": str(again["last_event"])})
+    assert [message[0] for message in messages] == [
+        f"id: {again['last_event'] + 1}",
+        "event: end",
+    ]
+
+
+async def test_the_keys_of_an_events_data_are_those_that_are_described(
+    http: httpx.AsyncClient, scheduler: Scheduler
+) -> None:
+    await scheduler.submit(job(BUILD, reproduce(0)))
+    for ending in (badly("infrastructure"), badly("user")):
+        async with asyncio.timeout(20):
+            while not (assignments := (await scheduler.claim(claim_of())).assignments):
+                await asyncio.sleep(0.1)
+        progress = Progress(stage="make", done=1, total=2, unit="objects")
+        await scheduler.report(assignments[0].lease, "made\n", progress)
+        await scheduler.finish(assignments[0].lease, ending)
+    heard = [json.loads(lines[2].removeprefix("data: ")) for lines in (await sse(http))[:-1]]
+    described = (await http.get("/openapi.json")).json()["components"]["schemas"]
+    names = {"state": "StateEvent", "progress": "ProgressEvent", "log": "LogEvent"}
+    for event in heard:
+        EVENTS[event["kind"]].model_validate_json(json.dumps(event["data"]))
+        assert set(event["data"]) <= set(described[names[event["kind"]]]["properties"])
+    assert {event["kind"] for event in heard} >= {"state", "log"}
+    assert set(described["JobEvent"]["properties"]) == set(heard[0])
 
 
 async def test_the_log_is_plain_text_by_step_and_attempt(

@@ -74,13 +74,13 @@ async def test_a_submitted_job_has_its_first_step_queued_and_the_others_pending(
 
 async def test_submission_returns_what_get_reads(store: Store) -> None:
     view = await submit(store, job(BUILD, reproduce(0), tags=("b", "a")))
-    assert await store.get(view.id) == view
+    assert await store.get(view.id) == view.model_copy(update={"last_event": 1})
 
 
 async def test_the_same_key_and_request_give_the_first_job(store: Store) -> None:
     first, _ = await store.submit(job(), "key")
     again, changed = await store.submit(job(), "key")
-    assert again == first
+    assert again == first.model_copy(update={"last_event": 1})
     assert changed is None
 
 

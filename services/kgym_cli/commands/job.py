@@ -107,7 +107,8 @@ def abort(job_id: int, as_json: bool) -> None:
 def restart(job_id: int, from_step: int | None, wait: bool, as_json: bool) -> None:
     """Run a finished job again, from a step on."""
     with scheduler(work=wait) as client:
-        _result(client, client.restart(job_id, from_step), as_json=as_json, wait=wait)
+        again = client.restart(job_id, from_step)
+        _result(client, again, again.last_event or 0, as_json=as_json, wait=wait)
 
 
 @job.command()
@@ -119,9 +120,9 @@ def wait(job_id: int, as_json: bool) -> None:
         _result(client, client.job(job_id), as_json=as_json, wait=True)
 
 
-def _result(client: Client, one: JobView, *, as_json: bool, wait: bool) -> None:
+def _result(client: Client, one: JobView, last: int = 0, *, as_json: bool, wait: bool) -> None:
     if wait:
-        one = follow(client, one)
+        one = follow(client, one, last)
     _print(one, as_json=as_json)
     if wait:
         leave(_status(one))
