@@ -10,18 +10,18 @@ _LONGEST = 4000
 
 # gcc and clang: FILE:LINE:COLUMN: SEVERITY: MESSAGE; the assembler leaves the column out.
 _COMPILER = re.compile(
-    r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:(?P<column>\d+):)? "
+    r"^(?P<file>[^\s:][^:]*):(?P<line>[0-9]{1,9}):(?:(?P<column>[0-9]{1,9}):)? "
     r"(?P<severity>fatal error|error|warning|Error|Warning): (?P<message>.+)$"
 )
 # ld: "ld: FILE: in function `f':" then "FILE:(.text+0x12): undefined reference to `g'".
 _LINKER = re.compile(
     r"^(?:\S*ld(?:\.\w+)?: )?(?P<file>[^\s:]+\.(?:o|a|c|S|lds)):"
-    r"(?:(?P<line>\d+):)? ?(?:\(\S+\): )?"
+    r"(?:(?P<line>[0-9]{1,9}):)? ?(?:\(\S+\): )?"
     r"(?P<message>(?:undefined reference|multiple definition|relocation).+)$"
 )
 _MODPOST = re.compile(r"^ERROR: modpost: (?P<message>.+)$")
 _MAKE = re.compile(
-    r"^(?P<file>\S*(?:Makefile|Kbuild|Kconfig)\S*?):(?P<line>\d+): (?P<message>(?!warning: )"
+    r"^(?P<file>\S*(?:Makefile|Kbuild|Kconfig)\S*?):(?P<line>[0-9]{1,9}): (?P<message>(?!warning: )"
     r"(?:\*\*\* )?(?!recipe for).+?)\.?(?:  Stop\.)?$"
 )
 

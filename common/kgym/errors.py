@@ -24,6 +24,16 @@ class KgymError(Exception):
         self.message = message
         self.details = details
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Be the same on the other side of a pickle."""
+        return _made, (type(self), self.reason, self.message, self.details)
+
+
+def _made(
+    kind: type[KgymError], reason: str, message: str, details: dict[str, object]
+) -> KgymError:
+    return kind(reason, message, **details)
+
 
 class UserError(KgymError):
     """The input is wrong: a patch that does not apply, a config that kconfig rejects."""

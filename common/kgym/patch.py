@@ -8,8 +8,10 @@ wrong function.
 
 import difflib
 import re
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import PurePosixPath
 
 from unidiff.errors import UnidiffParseError
@@ -42,21 +44,16 @@ class Applied:
 def apply(patch: Patch, read: Read) -> Applied:
     """Apply a patch; raise UserError `patch_does_not_apply`, `malformed_patch` or `unsafe_patch`.
 
-    Several hunks or edits of one file see each other's results.
+    Several hunks or edits of one file see each other's results. What would take too long is
+    refused as `patch_too_large`.
     """
-    changed: dict[str, Change] = {}
-    notes: list[str] = []
-
-    def current(path: str) -> bytes | None:
-        return changed[path].content if path in changed else read(path)
-
+    tree = _Tree(patch.name, read)
     if patch.diff is not None:
         for file in _parse(patch):
-            for change in _apply_file(patch.name, file, current, notes):
-                changed[change.path] = change
+            _apply_file(tree, file)
     for edit in patch.edits:
-        changed[edit.file] = _apply_edit(patch.name, edit, current)
-    return Applied(tuple(changed.values()), tuple(notes))
+        _apply_edit(tree, edit)
+    return Applied(tree.changes(), tuple(tree.notes))
 
 
 def files(patch: Patch) -> list[str]:
@@ -84,6 +81,8 @@ def _parse(patch: Patch) -> list[PatchedFile]:
     text = patch.diff or ""
     if "\0" in text or "\nGIT binary patch\n" in text or "\nBinary files " in text:
         raise UserError("binary_patch", f"{patch.name}: binary patches are not accepted")
+    if text.count("\n") > _MOST_LINES:
+        raise UserError("patch_too_large", f"{patch.name} has over {_MOST_LINES} lines")
     if surplus := _surplus(text):
         raise UserError(
             "malformed_patch",
@@ -93,10 +92,12 @@ def _parse(patch: Patch) -> list[PatchedFile]:
         )
     try:
         files = list(PatchSet(text if text.endswith("\n") else text + "\n"))
-    except UnidiffParseError as error:
+    except (UnidiffParseError, ValueError) as error:  # the latter by numbers that are too long
         raise UserError("malformed_patch", f"{patch.name} is no unified diff: {error}") from error
     if not any(len(file) or _renames(file) for file in files):
         raise UserError("empty_patch", f"{patch.name} changes nothing: it holds no hunk")
+    if len(files) > _MOST_FILES:
+        raise UserError("patch_too_large", f"{patch.name} changes over {_MOST_FILES} files")
     for file in files:
         if _mode(file) == "120000":
             raise UserError("unsafe_patch", f"{patch.name}: {file.path} would be a symbolic link")
@@ -108,10 +109,15 @@ def _parse(patch: Patch) -> list[PatchedFile]:
 _LONGEST = 1000
 """Bytes of a path; the kernel's longest one has 106."""
 _MOST_MOVED = 1000
-"""Hunks of a patch that are searched for in all of their file."""
+"""Hunks of a patch that stand elsewhere than they say."""
+_MOST_SEARCHED = 1 << 30
+"""Characters that are searched for the places of edits and moved hunks: a second or two."""
+_MOST_LINES = 200_000
+"""Of a diff; that of a whole release to the next stable one has fewer."""
+_MOST_FILES = 5000
 _SHOWN = 200
 """Lines of a hunk that does not apply that are shown beside the nearest ones."""
-_HUNK = re.compile(r"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_HUNK = re.compile(r"^@@ -\d{1,9}(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 
 
 def _surplus(text: str) -> int | None:
@@ -160,7 +166,56 @@ def _strip(raw: str) -> str:
     return path[2:] if path.startswith(("a/", "b/")) else path
 
 
-def _apply_file(name: str, file: PatchedFile, read: Read, notes: list[str]) -> list[Change]:
+class _Tree:
+    """The files as the patch leaves them so far; each is decoded once, whatever is done to it."""
+
+    def __init__(self, name: str, read: Read) -> None:
+        self.name = name
+        self.notes: list[str] = []
+        self._read = read
+        self._texts: dict[str, str | None] = {}
+        self._changed: dict[str, bool] = {}
+        """Whether each is executable, in the order of the first changes."""
+        self._searched = 0
+
+    def text(self, path: str) -> str | None:
+        """Return a file, or None if there is none."""
+        if path not in self._texts:
+            content = self._read(path)
+            text = None if content is None else content.decode(errors="surrogateescape")
+            self._texts[path] = text
+        return self._texts[path]
+
+    def change(self, path: str, text: str | None, *, executable: bool = False) -> None:
+        """Write a file; None removes it."""
+        self._texts[path] = text
+        self._changed[path] = executable
+
+    def search(self, characters: int) -> None:
+        """Count what is searched; raise UserError beyond the limit."""
+        self._searched += characters
+        if self._searched > _MOST_SEARCHED:
+            raise UserError(
+                "patch_too_large",
+                f"{self.name}: to find the places of all its edits and hunks takes too long in"
+                " files of this size; make fewer, larger edits",
+            )
+
+    def changes(self) -> tuple[Change, ...]:
+        """Return all changes."""
+        texts = ((path, self._texts[path]) for path in self._changed)
+        return tuple(
+            Change(
+                path,
+                None if text is None else text.encode(errors="surrogateescape"),
+                self._changed[path],
+            )
+            for path, text in texts
+        )
+
+
+def _apply_file(tree: _Tree, file: PatchedFile) -> None:
+    name = tree.name
     if "/dev/null" not in (file.source_file, file.target_file):
         old, new = _safe(name, _strip(file.source_file)), _safe(name, _strip(file.target_file))
     else:
@@ -169,19 +224,21 @@ def _apply_file(name: str, file: PatchedFile, read: Read, notes: list[str]) -> l
     if old != new and not _renames(file):
         raise UserError("malformed_patch", f"{name}: a diff of {old} against {new} is no change")
     executable = _mode(file) == "100755"
-    before = read(old)
+    before = tree.text(old)
     if file.is_added_file:
         if before is not None:
             raise _conflict(name, f"{new} is there already", new)
-        return [Change(new, _text_of(file).encode(errors="surrogateescape"), executable)]
+        tree.change(new, _text_of(file), executable=executable)
+        return
     if before is None:
         raise _conflict(name, f"{old} is not in the tree", old)
-    after = _apply_hunks(name, old, file, before.decode(errors="surrogateescape"), notes)
-    content = after.encode(errors="surrogateescape")
+    after = _apply_hunks(tree, old, file, before)
     if file.is_removed_file:
-        return [Change(old, None)]
-    moved = [Change(old, None)] if old != new else []
-    return [*moved, Change(new, content, executable)]
+        tree.change(old, None)
+        return
+    if old != new:
+        tree.change(old, None)
+    tree.change(new, after, executable=executable)
 
 
 def _text_of(file: PatchedFile) -> str:
@@ -204,63 +261,82 @@ def _side(hunk: Hunk, kinds: str) -> list[str]:
     return lines
 
 
-def _apply_hunks(name: str, path: str, file: PatchedFile, text: str, notes: list[str]) -> str:
-    lines = text.split("\n")
-    lines = [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
-    shift = 0
-    floor = 0
+def _apply_hunks(tree: _Tree, path: str, file: PatchedFile, text: str) -> str:
+    """Return the text with the hunks applied, in order: one walk, whatever their number."""
+    lines = _Lines(text)
+    done: list[str] = []
+    floor = moved = 0
     for number, hunk in enumerate(file, 1):
         old, new = _side(hunk, "- "), _side(hunk, "+ ")
         # A hunk without old lines names the line before the insertion.
-        stated = hunk.source_start - (1 if old else 0) + shift
-        at = _place(lines, old, stated, floor)
+        stated = hunk.source_start - (1 if old else 0)
+        at = _place(tree, lines, old, stated + moved, floor)
         if at is None:
             raise _conflict(
-                name,
+                tree.name,
                 f"hunk {number} of {path} (line {hunk.source_start}) does not apply\n"
                 + _nearest(lines, old),
                 path,
                 hunk=number,
                 line=hunk.source_start,
             )
-        if at != stated:
-            notes.append(f"{name}: hunk {number} of {path} applied {at - stated:+d} lines away")
-            if len(notes) > _MOST_MOVED:
-                raise _conflict(name, f"over {_MOST_MOVED} hunks stand elsewhere", path)
-        lines[at : at + len(old)] = new
-        shift = at + len(new) - (hunk.source_start - (1 if old else 0) + len(old))
-        floor = at + len(new)
-    return "".join(lines)
+        if at != stated + moved:
+            distance = at - stated - moved
+            note = f"{tree.name}: hunk {number} of {path} applied {distance:+d} lines away"
+            tree.notes.append(note)
+            if len(tree.notes) > _MOST_MOVED:
+                raise _conflict(tree.name, f"over {_MOST_MOVED} hunks stand elsewhere", path)
+        done += lines.all[floor:at]
+        done += new
+        moved = at - stated
+        floor = at + len(old)
+    return "".join(done + lines.all[floor:])
 
 
-def _place(lines: list[str], old: list[str], stated: int, floor: int) -> int | None:
+class _Lines:
+    """The lines of a file, each with its end, and where they begin in its text."""
+
+    def __init__(self, text: str) -> None:
+        parts = text.split("\n")
+        self.all = [part + "\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+        self._text = "\n" + text
+        self._starts: list[int] = []
+
+    def places(self, old: list[str], floor: int = 0) -> tuple[list[int], int]:
+        """Return the first two places, from `floor` on, at which the old lines stand.
+
+        Searched as text: that takes linear time whatever a hostile patch repeats. The second
+        value is how many characters are searched at most.
+        """
+        if not old or not all(line.endswith("\n") for line in old[:-1]):
+            return [], 0
+        self._starts = self._starts or [0, *accumulate(map(len, self.all))]
+        text, wanted, start = self._text, "\n" + "".join(old), self._starts[floor]
+        if not wanted.endswith("\n"):  # only the last line of a file has no end
+            at = len(text) - len(wanted)
+            found = [at] if at >= start and text.endswith(wanted) else []
+        else:
+            found = [text.find(wanted, start)]
+            found.append(text.find(wanted, found[0] + 1) if found[0] >= 0 else -1)
+        places = [bisect_left(self._starts, at) for at in found if at >= 0]
+        return places, len(text) - start
+
+
+def _place(tree: _Tree, lines: _Lines, old: list[str], stated: int, floor: int) -> int | None:
     """Return the index at which the old lines stand: as stated, or else at the only place."""
-    if floor <= stated <= len(lines) and lines[stated : stated + len(old)] == old:
+    there = lines.all[stated : stated + len(old)] if stated >= floor else []
+    if floor <= stated <= len(lines.all) and there == old:
         return stated
-    places = _places(lines, old, floor)
+    places, searched = lines.places(old, floor)
+    tree.search(searched)
     return places[0] if len(places) == 1 else None
 
 
-def _places(lines: list[str], old: list[str], floor: int = 0) -> list[int]:
-    """Return the first two places, from `floor` on, at which the old lines stand.
-
-    Searched as text: that takes linear time whatever a hostile patch repeats.
-    """
-    if not old or not all(line.endswith("\n") for line in old[:-1]):
-        return []
-    text, wanted = "\n" + "".join(lines[floor:]), "\n" + "".join(old)
-    if not wanted.endswith("\n"):  # only the last line of a file has no end
-        found = [len(text) - len(wanted)] if text.endswith(wanted) else []
-    else:
-        found = [text.find(wanted)]
-        found.append(text.find(wanted, found[0] + 1))
-    return [floor + text.count("\n", 0, at) for at in found if at >= 0][:2]
-
-
-def _nearest(lines: list[str], old: list[str]) -> str:
+def _nearest(file: _Lines, old: list[str]) -> str:
     """Show the place that resembles the old lines most, as a diff from wanted to found."""
     if not old:
         return "it adds lines beyond the end of the file"
+    lines = file.all
     wanted = {line for line in old if line.strip()}
     hits = [line in wanted for line in lines]
     window = sum(hits[: len(old)])
@@ -271,7 +347,7 @@ def _nearest(lines: list[str], old: list[str]) -> str:
             best, best_at = window, at
     if best == 0:
         return "none of its lines is in the file"
-    if len(_places(lines, old)) > 1:
+    if len(file.places(old)[0]) > 1:
         return "its lines stand at several places, none of them where it says"
     old = old[:_SHOWN]  # difflib takes quadratic time
     found = lines[best_at : best_at + len(old)]
@@ -286,25 +362,21 @@ def _nearest(lines: list[str], old: list[str]) -> str:
     return "\n".join(line for line in diff if not line.startswith("@@"))
 
 
-def _apply_edit(name: str, edit: Edit, read: Read) -> Change:
-    path = _safe(name, edit.file)
-    before = read(path)
-    if before is None:
-        raise _conflict(name, f"{path} is not in the tree", path)
-    text = before.decode(errors="surrogateescape")
+def _apply_edit(tree: _Tree, edit: Edit) -> None:
+    path = _safe(tree.name, edit.file)
+    text = tree.text(path)
+    if text is None:
+        raise _conflict(tree.name, f"{path} is not in the tree", path)
+    tree.search(len(text))
+    at = text.find(edit.original)
+    behind = at + len(edit.original)
+    if at >= 0 and text.find(edit.original, behind) < 0:
+        tree.change(path, text[:at] + edit.replacement + text[behind:])
+        return
     count = text.count(edit.original)
-    if count != 1:
-        near = (
-            ""
-            if count
-            else "\n"
-            + _nearest(text.splitlines(keepends=True), edit.original.splitlines(keepends=True))
-        )
-        raise _conflict(
-            name, f"the original of an edit stands {count} times in {path}, not once{near}", path
-        )
-    after = text.replace(edit.original, edit.replacement)
-    return Change(path, after.encode(errors="surrogateescape"))
+    near = "" if count else "\n" + _nearest(_Lines(text), _Lines(edit.original).all)
+    what = f"the original of an edit stands {count} times in {path}, not once{near}"
+    raise _conflict(tree.name, what, path)
 
 
 def _conflict(name: str, what: str, path: str, **details: object) -> UserError:

@@ -10,10 +10,11 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
+from kgym import apart, sandbox
 from kgym import patch as patching
-from kgym import sandbox
 from kgym.attempt import StepRun
 from kgym.errors import UserError
 from kgym.steps import (
@@ -127,11 +128,12 @@ class _Check:
         with self._stage("base"):
             ground = await self.checker.grounds.get(entry, spec.base, run, self.held)
         with self._stage("read"):
-            files, links = await self._read(ground)
+            paths, files, links = await self._read(ground)
         with self._stage("patches"):
             numbers = [one for one in range(len(spec.patches)) if one not in checks]
             trials = [
-                asyncio.create_task(self._trial(ground, number, files, links)) for number in numbers
+                asyncio.create_task(self._trial(ground, number, paths[number], files, links))
+                for number in numbers
             ]
             try:
                 checks |= dict(zip(numbers, await asyncio.gather(*trials), strict=True))
@@ -173,28 +175,39 @@ class _Check:
             for number, one in found.items()
         }
 
-    async def _read(self, ground: Ground) -> tuple[dict[str, bytes], set[str]]:
-        """Return the files that any of the patches touches, and those behind a link."""
-        paths: set[str] = set()
-        for patch in self.spec.patches:
-            try:
-                paths.update(patching.files(patch))
-            except UserError:
-                continue  # its own check says so
+    async def _read(
+        self, ground: Ground
+    ) -> tuple[list[list[str] | UserError], dict[str, bytes], set[str]]:
+        """Return the paths that each patch names, the files that are there, those behind a link."""
+        named = await patches.named(self.spec.patches)
         tree = ground.tree(self.run.folder / "read")
+        paths = {path for one in named if not isinstance(one, UserError) for path in one}
         files, links = await tree.look(sorted(paths))
         await asyncio.to_thread(sandbox.remove, tree.overlay.folder)
-        return files, set(links)
+        return named, files, set(links)
 
     async def _trial(
-        self, ground: Ground, number: int, files: dict[str, bytes], links: set[str]
+        self,
+        ground: Ground,
+        number: int,
+        paths: list[str] | UserError,
+        files: dict[str, bytes],
+        links: set[str],
     ) -> PatchCheck:
         """Check one patch; whatever it is, the others do not suffer."""
         patch = self.spec.patches[number]
         folder = self.run.folder / f"patch-{number}"
         start = time.monotonic()
         try:
-            known = await asyncio.to_thread(self._known, ground, patch, files, links)
+            if isinstance(paths, UserError):
+                raise paths
+            for path in paths:
+                if path in links:
+                    raise behind_link(path)
+            own = {path: files[path] for path in paths if path in files}
+            much = patches.weight([patch], own)
+            changes, found = await apart.call(much, _looked_at, patch, own)
+            known = await asyncio.to_thread(self._known, ground, own, changes, found)
             wide = self.checker.cores.number if known.plan.way else len(known.plan.objects)
             async with self.checker.cores.taken(max(1, wide)) as cores:
                 start = time.monotonic()
@@ -222,22 +235,16 @@ class _Check:
         )
 
     def _known(
-        self, ground: Ground, patch: Patch, files: dict[str, bytes], links: set[str]
+        self,
+        ground: Ground,
+        files: dict[str, bytes],
+        changes: tuple[patching.Change, ...],
+        found: list[tuple[str, Function]],
     ) -> _Known:
-        for path in patching.files(patch):
-            if path in links:
-                raise behind_link(path)
-        changes = patches.apply_one(patch, files.get).changes
         changed = [FileChange(one.path, files.get(one.path), one.content) for one in changes]
         known = ground.index.dependents(one.path for one in changed)
         plan = checkplan.plan(changed, known, self.spec.dependents)
-        found = [
-            (one.path, function)
-            for one in changed
-            if one.path.endswith(_C_FILE)
-            for function in functions.changed(_text(one.before), _text(one.after))
-        ]
-        return _Known(changes, changed, found[:_FUNCTIONS], plan)
+        return _Known(changes, changed, found, plan)
 
     async def _compiled(
         self, ground: Ground, patch: Patch, known: _Known, folder: Path, cores: int
@@ -284,6 +291,20 @@ class _Check:
         start = time.monotonic()
         yield
         self.seconds[name] = round(time.monotonic() - start, 3)
+
+
+def _looked_at(
+    patch: Patch, files: dict[str, bytes]
+) -> tuple[tuple[patching.Change, ...], list[tuple[str, Function]]]:
+    """Return what the patch changes, and the functions among it."""
+    changes = patches.apply_one(patch, files.get).changes
+    found = (
+        (one.path, function)
+        for one in changes
+        if one.path.endswith(_C_FILE)
+        for function in functions.changed(_text(files.get(one.path)), _text(one.content))
+    )
+    return changes, list(islice(found, _FUNCTIONS))
 
 
 async def _ended(tasks: Sequence[asyncio.Task[PatchCheck]]) -> None:

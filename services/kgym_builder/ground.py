@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kgym import diagnostics, sandbox
-from kgym import patch as patching
 from kgym.attempt import StepRun
 from kgym.cache import FolderCache
 from kgym.errors import UserError
@@ -101,9 +100,8 @@ class Grounds:
 async def _compile_base(bare: Ground, base: Sequence[Patch], run: StepRun, folder: Path) -> None:
     run.log("compiling the base, once for all checks on it")
     tree = bare.tree(folder)
-    paths = {path for patch in base for path in patching.files(patch)}
-    before = await tree.read(sorted(paths))
-    changes = patches.apply(base, dict(before), run.log)
+    before = await patches.read(tree, base)
+    changes = patches.in_all(await patches.applied(base, before, run.log))
     files = [FileChange(one.path, before.get(one.path), one.content) for one in changes]
     plan = checkplan.plan(files, bare.index.dependents(one.path for one in files), _EVERY)
     cores = os.cpu_count() or 1

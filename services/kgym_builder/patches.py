@@ -1,9 +1,11 @@
 """Patches on a tree: what they change, found before anything is written."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kgym import apart
 from kgym import patch as patching
+from kgym.errors import UserError
 from kgym.patch import Change
 from kgym.steps import Patch
 from kgym_builder import control
@@ -26,20 +28,57 @@ async def changes(
 
     Raises UserError as `kgym.patch.apply` does. `log` gets its remarks.
     """
-    return apply(patches, await read(tree, patches), log)
+    return in_all(await applied(patches, await read(tree, patches), log))
 
 
 async def read(tree: Tree, patches: Sequence[Patch]) -> dict[str, bytes]:
     """Return the files of the tree that the patches name, where they are."""
-    return await tree.read(sorted({path for patch in patches for path in patching.files(patch)}))
+    paths: set[str] = set()
+    for one in await named(patches):
+        if isinstance(one, UserError):
+            raise one
+        paths.update(one)
+    return await tree.read(sorted(paths))
 
 
-def apply(
-    patches: Sequence[Patch], files: dict[str, bytes], log: Callable[[str], None]
-) -> tuple[Change, ...]:
-    """Do the same for files that were read; `files` follows."""
-    each = apply_each(patches, files, log)
-    return tuple({change.path: change for one in each for change in one.changes}.values())
+async def named(patches: Sequence[Patch]) -> list[list[str] | UserError]:
+    """Return the files that each patch names, or what is wrong with it."""
+    return await apart.call(weight(patches, {}), _named, patches)
+
+
+async def applied(
+    patches: Sequence[Patch], files: Mapping[str, bytes], log: Callable[[str], None]
+) -> list[Applied]:
+    """Return what each patch changes in files that were read, one after the other."""
+    done, notes = await apart.call(weight(patches, files), apply_each, patches, dict(files))
+    for note in notes:
+        log(note)
+    return done
+
+
+def in_all(done: Iterable[Applied]) -> tuple[Change, ...]:
+    """Return what patches that were applied one after the other change together."""
+    return tuple({change.path: change for one in done for change in one.changes}.values())
+
+
+def weight(patches: Sequence[Patch], files: Mapping[str, bytes]) -> int:
+    """Return how much work it is to apply these patches to these files, as `apart` counts it."""
+    text = sum(
+        len(one.diff or "") + sum(len(edit.original) + len(edit.replacement) for edit in one.edits)
+        for one in patches
+    )
+    places = sum(len(one.edits) + (one.diff or "").count("\n@@") for one in patches)
+    return 64 * text + (8 + places) * sum(map(len, files.values()))
+
+
+def _named(patches: Sequence[Patch]) -> list[list[str] | UserError]:
+    found: list[list[str] | UserError] = []
+    for patch in patches:
+        try:
+            found.append(patching.files(patch))
+        except UserError as error:
+            found.append(error.with_traceback(None))
+    return found
 
 
 def apply_one(patch: Patch, read: patching.Read) -> patching.Applied:
@@ -50,18 +89,19 @@ def apply_one(patch: Patch, read: patching.Read) -> patching.Applied:
 
 
 def apply_each(
-    patches: Sequence[Patch], files: dict[str, bytes], log: Callable[[str], None]
-) -> Iterator[Applied]:
-    """Do so patch by patch."""
+    patches: Sequence[Patch], files: dict[str, bytes]
+) -> tuple[list[Applied], list[str]]:
+    """Apply patch by patch; return also the remarks. `files` follows."""
+    done: list[Applied] = []
+    notes: list[str] = []
     for patch in patches:
         applied = apply_one(patch, files.get)
-        for note in applied.notes:
-            log(note)
+        notes += applied.notes
         paths = [change.path for change in applied.changes]
-        yield Applied(
-            patch, {path: files[path] for path in paths if path in files}, applied.changes
-        )
+        before = {path: files[path] for path in paths if path in files}
+        done.append(Applied(patch, before, applied.changes))
         for change in applied.changes:
             files.pop(change.path, None)
             if change.content is not None:
                 files[change.path] = change.content
+    return done, notes

@@ -3,16 +3,15 @@
 What it cuts off, what it touches, what it says, and, where asked, its style.
 """
 
-import asyncio
 import difflib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from kgym import proc
+from kgym import apart, proc
 from kgym.amputation import amputations
 from kgym.scrutiny import said, touched
 from kgym.steps import Finding, Patch, Severity
-from kgym_builder.patches import Applied, apply_each, read
+from kgym_builder.patches import Applied, applied, read, weight
 from kgym_builder.tree import Tree
 
 _SCRIPT = "scripts/checkpatch.pl"
@@ -23,7 +22,7 @@ _OPTIONS = (
 )
 _SECONDS = 120.0
 _MOST = 100
-_MESSAGE = re.compile(r"(?P<file>[^:]+):(?P<line>\d+): \w+:(?P<type>\w+): (?P<text>.*)")
+_MESSAGE = re.compile(r"(?P<file>[^:]+):(?P<line>[0-9]{1,9}): \w+:(?P<type>\w+): (?P<text>.*)")
 
 
 async def on_trial(tree: Tree, patches: Sequence[Patch], names: Collection[str]) -> list[Applied]:
@@ -31,7 +30,7 @@ async def on_trial(tree: Tree, patches: Sequence[Patch], names: Collection[str])
     if not names:
         return []
     files = await read(tree, patches)
-    each = apply_each(patches, files, lambda note: None)
+    each = await applied(patches, files, lambda note: None)
     return [one for one in each if one.patch.name in names]
 
 
@@ -45,24 +44,28 @@ async def review(
     """
     return [
         finding
-        for applied in trial
-        for finding in await _review(tree, applied, files, checkpatch=checkpatch)
+        for one in trial
+        for finding in await _review(tree, one, files, checkpatch=checkpatch)
     ]
 
 
 async def _review(
-    tree: Tree, applied: Applied, files: Collection[str], *, checkpatch: bool
+    tree: Tree, one: Applied, files: Collection[str], *, checkpatch: bool
 ) -> list[Finding]:
-    before = applied.before
-    after = {one.path: one.content for one in applied.changes if one.content is not None}
-    paths = [one.path for one in applied.changes]
+    before = one.before
+    after = {change.path: change.content for change in one.changes if change.content is not None}
+    paths = [change.path for change in one.changes]
+    # One that is too large to be looked at is refused: it must not pass unseen.
+    much = 4 * weight([one.patch], before)
     found = [
         *touched(paths, files),
-        *await asyncio.to_thread(said, before, after),
-        *await asyncio.to_thread(amputations, before, after),
+        *await apart.call(much, said, before, after),
+        *await apart.call(much, amputations, before, after),
     ]
     if checkpatch:
-        found += await _checkpatch(tree, applied.patch.diff or "".join(_diff(before, after)))
+        if (diff := one.patch.diff) is None:
+            diff = await apart.call(much, _diff, before, after)
+        found += await _checkpatch(tree, diff)
     # A patch that is made to give many must not push the grave ones out.
     found.sort(key=lambda one: one.severity is not Severity.BLOCKING)
     return found[:_MOST]
@@ -92,10 +95,12 @@ def _parse(text: str) -> Iterator[Finding]:
             )
 
 
-def _diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[str]:
+def _diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
+    found: list[str] = []
     for path in sorted({*before, *after}):
         old, new = (
             side.get(path, b"").decode(errors="replace").splitlines(keepends=True)
             for side in (before, after)
         )
-        yield from difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
+        found += difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
+    return "".join(found)

@@ -175,7 +175,7 @@ class SuiteCache:
             if backport.applies(version, tools.family, tools.number)
             and (patch := backport.patch(files.get))
         ]
-        applied = patches.apply(fitting, files, run.log)
+        applied = patches.in_all(await patches.applied(fitting, files, run.log))
         changes = (*applied, *control.changes(files.get(control.MAKEFILE)))
         await tree.write(changes)
         return _Backported([patch.name for patch in fitting], changes)

@@ -6,6 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from kgym import calibration, marks
 from kgym.bug import Bug
 from kgym.calibration import CONFIDENCES
@@ -33,11 +35,13 @@ STEPS = ("build_before", "reproduce_before", "build_after", "reproduce_after")
 def patch_file(path: Path) -> Patch:
     """Read a unified diff from a file."""
     try:
-        return Patch(name=path.name, diff=path.read_bytes().decode())
+        return Patch(name=path.name[:200], diff=path.read_bytes().decode())
     except OSError as error:
         raise UserError("cannot_read", f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError("binary_patch", f"{path} is no text: {error}") from error
+    except ValidationError as error:
+        raise UserError("patch_too_large", f"{path}: {error.errors()[0]['msg']}") from error
 
 
 def submit(client: Client, request: JobRequest) -> tuple[JobView, bool]:

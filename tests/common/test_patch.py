@@ -174,6 +174,88 @@ def test_any_text_is_applied_or_refused_as_the_users_error(text: str) -> None:
         apply(Patch(diff="--- a/twice.c\n+++ b/twice.c\n@@ -1,3 +1,3 @@\n" + text), TREE.get)
 
 
+@given(text, st.data())
+def test_hunks_that_stand_elsewhere_apply_as_those_that_stand_where_they_say(
+    old: str, data: st.DataObject
+) -> None:
+    """The one walk over a file gives what hunk by hunk on the file so far gives."""
+    lines = [f"{number} {line}" for number, line in enumerate(old.splitlines(keepends=True))]
+    assume(lines and all(line.endswith("\n") for line in lines))
+    new = [
+        changed
+        for line in lines
+        for changed in data.draw(st.sampled_from([[line], [], ["X\n"], [line, "Y\n", "Z\n"]]))
+    ]
+    assume(new and new != lines)
+    diffed = "".join(difflib.unified_diff(lines, new, "a/kernel/a.c", "b/kernel/a.c", n=1))
+    before = ["first\n"] * data.draw(st.integers(0, 4))
+    tree = {"kernel/a.c": "".join(before + lines).encode()}
+    assume("@@ -0,0" not in diffed)
+    with contextlib.suppress(UserError):  # an addition at the end has no lines to find it by
+        assert result(Patch(diff=diffed), tree) == {"kernel/a.c": "".join(before + new).encode()}
+
+
+@pytest.mark.timeout(60)
+def test_many_hunks_that_change_the_number_of_lines_take_one_walk() -> None:
+    many = 300_000
+    lines = [f"int a{number};\n" for number in range(many)]
+    step = 10
+    hunks = "".join(
+        f"@@ -{at + 1} +{at + 1 + at // step},2 @@\n {lines[at]}+int b;\n"
+        for at in range(0, many, step)
+    )
+    patch = Patch(diff=f"--- a/a.c\n+++ b/a.c\n{hunks}")
+    content = result(patch, {"a.c": "".join(lines).encode()})["a.c"]
+    assert content is not None
+    assert content.count(b"\n") == many + many // step
+
+
+def test_two_names_of_a_file_are_one_file() -> None:
+    edits = [
+        Edit(file="kernel/a.c", original="int a;", replacement="long a;"),
+        Edit(file="./kernel//a.c", original="int b;", replacement="long b;"),
+        Edit(file="kernel/./a.c", original="long a;", replacement="char a;"),
+    ]
+    expected = b"char a;\nlong b;\nint c;\nint d;\nint e;\n"
+    assert result(Patch(edits=edits)) == {"kernel/a.c": expected}
+    assert files(Patch(edits=edits)) == ["kernel/a.c"]
+
+
+@pytest.mark.parametrize(
+    ("patch", "tree"),
+    [
+        (  # 43 KB of edits on a large file
+            Patch(
+                edits=[
+                    Edit(file="a.c", original=f"int a{n};", replacement=f"int b{n};")
+                    for n in range(900)
+                ]
+            ),
+            {"a.c": b"".join(b"int a%d;\n" % n for n in range(700_000))},
+        ),
+        (Patch(diff="--- a/a.c\n+++ b/a.c\n" + "@@ -1 +1 @@\n-a\n+b\n" * 100_000), TREE),
+        (
+            Patch(
+                diff="".join(
+                    f"--- /dev/null\n+++ b/{n}.c\n@@ -0,0 +1 @@\n+a\n" for n in range(5001)
+                )
+            ),
+            TREE,
+        ),
+    ],
+)
+def test_what_would_take_too_long_is_refused(patch: Patch, tree: dict[str, bytes]) -> None:
+    assert refusal(patch, tree).reason == "patch_too_large"
+
+
+@pytest.mark.parametrize("digits", [10, 5000])
+def test_a_number_of_many_digits_is_the_users_error_if_any(digits: int) -> None:
+    one = "1" * digits
+    for header in (f"-{one} +1", f"-1 +1,{one}", f"-1,{one} +{one}"):
+        with contextlib.suppress(UserError):  # a first line far away is looked for elsewhere
+            result(hunk("kernel/a.c", header, "-int a;\n+int b;\n"))
+
+
 def test_an_edit_replaces_the_one_place_that_reads_so() -> None:
     patch = Patch(edits=[Edit(file="kernel/a.c", original="int c;", replacement="long c;")])
     assert b"long c;\n" in (result(patch)["kernel/a.c"] or b"")
