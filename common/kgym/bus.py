@@ -1,7 +1,7 @@
 """The message bus: one queue of bells per step kind, and signals that reach every worker.
 
 A bell only says "there is work of this kind"; which step that is, the claim
-decides, in the database, which is the truth. So a lost bell costs a second (an
+decides, in the database, which is the truth. So a lost bell costs seconds (an
 idle worker asks by itself) and a doubled one an empty claim, never a job.
 """
 
@@ -52,6 +52,11 @@ class Bus(Protocol):
         """
         ...
 
+    @property
+    def rings(self) -> bool:
+        """Whether the bells are sure to be heard that are rung now; else, ask by yourself."""
+        ...
+
     async def signal(self, lease: UUID) -> None:
         """Tell every worker that this lease is gone: what runs under it has to end."""
         ...
@@ -68,6 +73,11 @@ class InProcessBus:
         self._bells = dict.fromkeys(StepKind, 0)
         self._rung = asyncio.Condition()
         self._listeners: set[asyncio.Queue[UUID]] = set()
+
+    @property
+    def rings(self) -> bool:
+        """No: who publishes may be in another process."""
+        return False
 
     async def publish(self, kind: StepKind) -> None:
         """Ring for whoever hears it first."""

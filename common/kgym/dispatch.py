@@ -21,12 +21,14 @@ from kgym.errors import InfrastructureError
 from kgym.jobs import Progress
 from kgym.protocol import Refused
 from kgym.steps import Strict
+from kgym.wire import Wire
 
 RECONNECT_SECONDS = 1.0
 CALLS = 100
 """Calls in one request."""
 REQUEST_BYTES = 8 << 20
 """Of a request's body, unless a single call is longer."""
+PATH = "/worker/calls"
 STAY_SECONDS = 10.0
 """How often either end of the connection that a worker stays on hears of the other."""
 REQUESTS = 2
@@ -104,7 +106,12 @@ class HttpDispatch:
     """`Dispatch` over HTTP, to the scheduler at `base_url`, with a worker's token or none."""
 
     def __init__(self, base_url: str, token: str | None = None) -> None:
-        self._http = httpx.AsyncClient(**protocol.options(base_url, token))
+        options = protocol.options(base_url, token)
+        self._http = httpx.AsyncClient(**options)
+        self._url: httpx.URL = options["base_url"]
+        self._headers: dict[str, str] = options["headers"]
+        self._wires: list[Wire] = []
+        """Those that no sender uses now."""
         self._waiting: deque[tuple[str, asyncio.Future[Answer]]] = deque()
         self._senders: set[asyncio.Task[None]] = set()
 
@@ -114,6 +121,8 @@ class HttpDispatch:
         for sender in senders:
             sender.cancel()
         await asyncio.gather(*senders, return_exceptions=True)
+        for wire in self._wires:
+            wire.close()
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -169,11 +178,14 @@ class HttpDispatch:
         return await future
 
     async def _send_all(self) -> None:
+        connect = protocol.TIMEOUT.connect or 0
+        wire = self._wires.pop() if self._wires else Wire(self._url, self._headers, connect)
         try:
             while self._waiting:
-                await self._send(self._next())
+                await self._send(wire, self._next())
         finally:  # at once: a call that comes now must not count on this sender
             self._senders -= {asyncio.current_task()}
+            self._wires.append(wire)
 
     def _next(self) -> list[tuple[str, asyncio.Future[Answer]]]:
         calls = [self._waiting.popleft()]
@@ -185,13 +197,13 @@ class HttpDispatch:
             calls.append(self._waiting.popleft())
         return calls
 
-    async def _send(self, calls: list[tuple[str, asyncio.Future[Answer]]]) -> None:
+    async def _send(self, wire: Wire, calls: list[tuple[str, asyncio.Future[Answer]]]) -> None:
         try:
-            answers = await self._request([body for body, _ in calls])
+            answers = await self._request(wire, [body for body, _ in calls])
         except Refused as error:
             if len(calls) > 1:  # find out which of them it is
                 for call in calls:
-                    await self._send([call])
+                    await self._send(wire, [call])
             else:
                 _fail(calls, error)
         except Exception as error:  # noqa: BLE001 - those who wait raise it
@@ -201,18 +213,22 @@ class HttpDispatch:
                 if not future.done():
                     future.set_result(answer)
 
-    async def _request(self, bodies: list[str]) -> list[Answer]:
+    async def _request(self, wire: Wire, bodies: list[str]) -> list[Answer]:
+        body = f'{{"calls":[{",".join(bodies)}]}}'.encode()
         try:
-            response = await self._http.post(
-                "/worker/calls",
-                content=f'{{"calls":[{",".join(bodies)}]}}',
-                headers={"Content-Type": "application/json"},
-            )
-        except httpx.TransportError as error:
-            raise protocol.unreachable(self._http.base_url, error) from error
-        if response.status_code == HTTPStatus.TOO_MANY_REQUESTS:  # of a proxy on the way
+            reply = await wire.post(f"{self._url.path}{PATH}", body, protocol.TIMEOUT.read or 0)
+        except (OSError, TimeoutError) as error:
+            raise protocol.unreachable(self._url, error) from error
+        if reply.status == HTTPStatus.TOO_MANY_REQUESTS:  # of a proxy on the way
             raise InfrastructureError("scheduler_busy", "the scheduler takes no more requests now")
-        return Answers.model_validate_json(protocol.checked(response).content).answers
+        if reply.status != HTTPStatus.OK:
+            request = httpx.Request("POST", self._url.join(f"{self._url.path}{PATH}"))
+            protocol.checked(
+                httpx.Response(
+                    reply.status, headers=reply.headers, content=reply.content, request=request
+                )
+            )
+        return Answers.model_validate_json(reply.content).answers
 
 
 def _fail(calls: list[tuple[str, asyncio.Future[Answer]]], error: Exception) -> None:

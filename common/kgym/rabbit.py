@@ -61,6 +61,7 @@ class RabbitBus:
         self._lock = asyncio.Lock()
         self._connection: AbstractConnection | None = None
         self._sending: tuple[AbstractChannel, AbstractExchange] | None = None
+        self._hearing: asyncio.Event | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,8 +110,17 @@ class RabbitBus:
                 queue = await channel.get_queue(self._name(kind), ensure=False)
                 await queue.consume(hear)
 
-        async with self._subscribed(subscribe):
-            yield _stream(bells)
+        async with self._subscribed(subscribe) as hearing:
+            self._hearing = hearing
+            try:
+                yield _stream(bells)
+            finally:
+                self._hearing = None
+
+    @property
+    def rings(self) -> bool:
+        """Whether the broker delivers to somebody here who hears bells."""
+        return self._hearing is not None and self._hearing.is_set()
 
     @contextlib.asynccontextmanager
     async def signals(self) -> AsyncIterator[AsyncIterator[UUID]]:
@@ -136,7 +146,7 @@ class RabbitBus:
 
     @contextlib.asynccontextmanager
     async def _subscribed(self, subscribe: Subscribe) -> AsyncIterator[asyncio.Event]:
-        """Stay subscribed until the context ends; the event says when that is so first."""
+        """Stay subscribed until the context ends; the event says while that is so."""
         subscribed = asyncio.Event()
         task = asyncio.create_task(self._stay(subscribe, subscribed))
         try:
@@ -156,6 +166,7 @@ class RabbitBus:
                     pause, _ = RETRY_SECONDS
                     await channel.closed()
                 finally:
+                    subscribed.clear()
                     with _losses("leaving"):
                         await self._soon(channel.close())
             await asyncio.sleep(pause)

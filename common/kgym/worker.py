@@ -22,7 +22,7 @@ from kgym.storage import Storage
 from kgym.workfolder import own_folder
 
 IDLE_SECONDS = 1.0
-"""How often a worker with a free slot asks for steps without having heard a bell."""
+"""How often a worker with a free slot asks for steps while it cannot hear bells."""
 DEAF_SECONDS = 0.25
 """How long a worker may be without a free slot before it leaves the bells to others."""
 
@@ -61,8 +61,8 @@ class Worker:
         self._news = asyncio.Event()
         """A bell, or a slot that has become free."""
         self._bells: list[Delivery] = []
-        self._limited = False
-        """Whether the last claim got all that there was room for."""
+        self._more = False
+        """Whether more waited at the last claim than it got."""
 
     async def serve(self) -> None:
         """Work until cancelled or drained; give back what is running and leave nothing behind."""
@@ -106,7 +106,7 @@ class Worker:
                 claim = claim.model_copy(update={"again": True})
                 await asyncio.sleep(IDLE_SECONDS)
                 continue
-            self._begin(claim.want, claimed)
+            self._begin(claimed)
             claim = None
             for bell in bells:
                 with contextlib.suppress(InfrastructureError):  # then it rings once more
@@ -114,9 +114,9 @@ class Worker:
             if not (claimed.assignments and claimed.more and self._free):
                 await self._wait()
 
-    def _begin(self, want: int, claimed: Claimed) -> None:
+    def _begin(self, claimed: Claimed) -> None:
         self._draining |= claimed.draining
-        self._limited = len(claimed.assignments) == want
+        self._more = bool(claimed.more)
         for one in claimed.assignments:
             with logs.attempt(job=one.job_id, step=one.number, attempt=one.attempt):
                 task = asyncio.create_task(self._attempt(one))
@@ -127,13 +127,15 @@ class Worker:
         del self._running[lease]
         if not task.cancelled() and (error := task.exception()):
             _log.error("attempt lost", lease=str(lease), error=repr(error))
-        if self._limited or self._draining:
+        # For what has come since the last claim, a bell has been rung, or will be.
+        if self._more or self._bells or self._draining or not self._bus.rings:
             self._news.set()
 
     async def _wait(self) -> None:
         """Wait for news, but no longer than the scheduler may wait for a word of this worker."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(IDLE_SECONDS if self._free else BEAT_SECONDS):
+            deaf = self._free and not self._bus.rings
+            async with asyncio.timeout(IDLE_SECONDS if deaf else BEAT_SECONDS):
                 await self._news.wait()
 
     async def _hear_bells(self) -> None:

@@ -1,6 +1,11 @@
 """What the distributed platform costs: no-op steps through PostgreSQL and RabbitMQ, all here.
 
 latency_p50_ms, latency_p99_ms   from the submission to the handler's start, at 50 jobs/s
+single_p50_ms, single_p99_ms     the same at 20 jobs/s with four workers of one slot each
+cpu_ms_per_job                   processor time of all processes together meanwhile
+idle_cpu                         hundredths of a core that all processes take when nothing runs
+submit_one_client_per_s          submissions of one client, one after the other, on one connection
+submit_pipelined_per_s           submissions of one process with 64 under way
 jobs_per_s                       submitted, run and finished, as fast as they go
 followers_p99_ms                 latency_p99_ms while 300 clients follow one job that logs
 rss_growth_mb                    of the scheduler meanwhile, after the first tenth
@@ -58,6 +63,11 @@ TALK = NOTHING.model_copy(update={"source": GitSource(url="https://example.org/x
 """A step that logs until it is aborted."""
 FOLLOWERS = 300
 LISTED = 500_000
+SINGLE_RATE = 20.0
+SINGLE_WORKERS = 4
+IDLE_SECONDS = 15.0
+SUBMITTED = 3_000
+"""By one client, one after the other."""
 SUBMITTERS = 64
 """Submissions under way at the same time."""
 SLOTS = 64
@@ -84,7 +94,7 @@ INSERT INTO facets (job_id, facet, state, created_at)
 # --- the worker, a process of its own -----------------------------------------------------
 
 
-async def work(server: str, bus: str, folder: Path) -> None:
+async def work(server: str, bus: str, folder: Path, slots: int) -> None:
     """Do nothing, and note when."""
     with (folder / f"started-{os.getpid()}").open("w") as notes:
 
@@ -99,7 +109,7 @@ async def work(server: str, bus: str, folder: Path) -> None:
         async with RabbitBus(bus) as opened, HttpDispatch(server) as dispatch:
             storage, place = LocalStorage(folder / "artifacts"), folder / f"work-{os.getpid()}"
             does = {StepKind.BUILD: nothing}
-            await Worker(dispatch, opened, storage, does, place, SLOTS).serve()
+            await Worker(dispatch, opened, storage, does, place, slots).serve()
 
 
 # --- the user -----------------------------------------------------------------------------
@@ -152,12 +162,14 @@ class Bench:
         self.port = free_port()
         self.server = f"http://127.0.0.1:{self.port}"
         self.scheduler_pid = 0
+        self.pids: list[int] = []
+        """The processes of the platform that are nobody's children but ours."""
         self.submitted = 0
         self.endless = 0
         """Jobs that run beside those that are measured."""
 
     @contextmanager
-    def running(self, workers: int) -> Iterator[None]:
+    def running(self, workers: int, slots: int = SLOTS) -> Iterator[None]:
         """Scheduler and workers, each a process of its own."""
         with ExitStack() as stack:
             words = ["-m", "kgym_cli", "scheduler", "--port", str(self.port), "--streams", "1000"]
@@ -166,10 +178,42 @@ class Bench:
             log = stack.enter_context((self.folder / "log").open("wb"))
             self.scheduler_pid = stack.enter_context(_process(words, env, log)).pid
             _until(lambda: httpx.get(f"{self.server}/healthz", trust_env=False).is_success)
+            self.pids = [self.scheduler_pid, *(s.pid or 0 for s in (self.database, self.broker))]
             for _ in range(workers):
-                own = [__file__, "--worker", self.server, str(self.folder)]
-                stack.enter_context(_process(own, {"KGYM_BUS": self.broker.url}, log))
+                own = [__file__, "--worker", self.server, str(self.folder), str(slots)]
+                worker = stack.enter_context(_process(own, {"KGYM_BUS": self.broker.url}, log))
+                self.pids.append(worker.pid)
             yield
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time that the platform has taken, all its processes together."""
+        return sum(_cpu_seconds(pid) for pid in self.pids)
+
+    async def idle_cpu(self) -> float:
+        """Return the part of a core, in hundredths, that all processes take when nothing runs."""
+        await asyncio.sleep(2)
+        begin = self.cpu_seconds()
+        await asyncio.sleep(IDLE_SECONDS)
+        return 100 * (self.cpu_seconds() - begin) / IDLE_SECONDS
+
+    async def cpu_per_job(self, seconds: float, rate: float) -> tuple[list[float], float]:
+        """Submit at this rate; return the latencies, and the processor time in all."""
+        begin = self.cpu_seconds()
+        latencies = await self.latency(seconds, rate)
+        return latencies, self.cpu_seconds() - begin
+
+    async def submissions(self, jobs: int, clients: int) -> float:
+        """Return the submissions a second of a process with so many under way; nobody works."""
+        left = iter(range(jobs))
+
+        async def submit() -> None:
+            async with Submitter(self.port) as submitter:
+                for _ in left:
+                    await submitter.submit()
+
+        start = time.monotonic()
+        await asyncio.gather(*(submit() for _ in range(clients)))
+        return jobs / (time.monotonic() - start)
 
     def started(self) -> dict[int, int]:
         """Return when each job was started, in nanoseconds."""
@@ -360,6 +404,17 @@ def _rss_mb(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def _cpu_seconds(pid: int) -> float:
+    """Return the processor time of a process and all that it has started."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except FileNotFoundError:
+        return 0.0
+    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # with children that ended
+    return own + sum(_cpu_seconds(int(child)) for child in children)
+
+
 def _part(values: list[float], part: float) -> float:
     return values[min(len(values) - 1, int(part * len(values)))]
 
@@ -379,6 +434,16 @@ async def measure(bench: Bench, options: argparse.Namespace) -> dict[str, float]
         figures["jobs_per_s"], figures["rss_growth_mb"] = rate, growth
         async with AsyncClient(bench.server) as client:
             figures["list_p95_ms"] = _part(await bench.lists(client, options.listed), 0.95)
+    with bench.running(SINGLE_WORKERS, 1):
+        await bench.latency(2, SINGLE_RATE)  # to warm up
+        figures["idle_cpu"] = await bench.idle_cpu()
+        latencies, taken = await bench.cpu_per_job(options.seconds, SINGLE_RATE)
+        figures["cpu_ms_per_job"] = 1000 * taken / len(latencies)
+        figures["single_p50_ms"] = _part(latencies, 0.5)
+        figures["single_p99_ms"] = _part(latencies, 0.99)
+    with bench.running(0):
+        for name, clients in (("one_client", 1), ("pipelined", SUBMITTERS)):
+            figures[f"submit_{name}_per_s"] = await bench.submissions(SUBMITTED, clients)
     figures["bare_commit_ms"] = await bench.bare_commit()
     figures["bare_publish_ms"] = await bench.bare_publish()
     return figures
@@ -393,11 +458,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20, help="of measuring latency")
     parser.add_argument("--workers", type=int, default=1, help="worker processes")
     parser.add_argument("--listed", type=int, default=LISTED, help="jobs in the list")
-    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        server, folder = options.worker
-        run(work(server, os.environ["KGYM_BUS"], Path(folder)))
+        server, folder, slots = options.worker
+        run(work(server, os.environ["KGYM_BUS"], Path(folder), int(slots)))
         return
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -243,7 +243,7 @@ async def test_a_worker_that_is_told_to_stop_gives_its_steps_back_at_once(
             for view in views:
                 await until(scheduler, view.id, lambda view: view.state is State.QUEUED)
         assert await process.ended() == 0
-        assert list(tmp_path.glob("work-*")) == []
+        assert list(tmp_path.glob("work-*/*")) == []
 
 
 async def test_a_killed_worker_is_noticed_by_its_lease(
