@@ -1,11 +1,15 @@
-"""Archives of the `newc` cpio format, which the kernel unpacks at boot. Pure.
+"""Archives of the `newc` cpio format, which the kernel unpacks at boot.
 
 Format: the kernel's Documentation/driver-api/early-userspace/buffer-format.rst.
 """
 
+import os
+import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +52,26 @@ def archive(entries: Iterable[Entry]) -> bytes:
     return b"".join([*parts, *_pack(0, Entry("TRAILER!!!", 0))])
 
 
+def write(files: Mapping[str, Path], permissions: int, sink: IO[bytes]) -> None:
+    """Write the archive of these files, by their paths in it; none is read into memory whole."""
+    for number, (path, file) in enumerate(files.items(), 1):
+        with file.open("rb") as source:
+            size = os.fstat(source.fileno()).st_size
+            sink.write(_header(number, Entry(path, stat.S_IFREG | permissions), size))
+            shutil.copyfileobj(source, sink)
+        sink.write(bytes(-size % 4))
+    sink.write(archive([]))
+
+
 def _pack(number: int, entry: Entry) -> Iterator[bytes]:
+    yield _header(number, entry, len(entry.data))
+    yield entry.data + bytes(-len(entry.data) % 4)
+
+
+def _header(number: int, entry: Entry, size: int) -> bytes:
     name = entry.path.encode() + b"\0"
     major, minor = entry.device
     # inode, mode, uid, gid, links, time, size, device of the file system, of the node, name, sum
-    fields = (number, entry.mode, 0, 0, 1, 0, len(entry.data), 0, 0, major, minor, len(name), 0)
+    fields = (number, entry.mode, 0, 0, 1, 0, size, 0, 0, major, minor, len(name), 0)
     header = b"070701" + b"".join(b"%08x" % field for field in fields) + name
-    yield header + bytes(-len(header) % 4)
-    yield entry.data + bytes(-len(entry.data) % 4)
+    return header + bytes(-len(header) % 4)

@@ -69,10 +69,7 @@ def _write(image: GuestImage, files: Mapping[str, Path], path: Path) -> None:
     with path.open("wb") as sink:
         with image.initrd.open("rb") as source:
             shutil.copyfileobj(source, sink)
-        entries = (
-            cpio.file(name.lstrip("/"), file.read_bytes(), 0o755) for name, file in files.items()
-        )
-        sink.write(cpio.archive(entries))
+        cpio.write({name.lstrip("/"): file for name, file in files.items()}, 0o755, sink)
 
 
 async def _flags(binaries: Path) -> frozenset[str]:

@@ -12,7 +12,7 @@ from kgym.steps import BuildSpec, CheckSpec, Edit, Patch, TarballSource
 from kgym_builder.build import Builder
 from kgym_builder.check import Checker
 from kgym_builder.suitecache import SuiteCache
-from tests.conftest import ROOT, NewRun
+from tests.conftest import ANYWHERE, ROOT, NewRun
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ LINE = "obj-y += kgym_control.o"
 
 @pytest.fixture
 def suite(tmp_path: Path) -> SuiteCache:
-    return SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports")
+    return SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports", origins=ANYWHERE)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Reproducers are compiled where they can do no harm."""
 
+import resource
 import subprocess
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 
 from kgym.errors import UserError
 from kgym_vmmanager.compiler import compile_reproducer
+from kgym_vmmanager.programs import initrd
+from kgym_vmmanager.rootfs import GuestImage
 
 pytestmark = pytest.mark.anyio
 
@@ -54,3 +57,25 @@ async def test_it_cannot_read_the_hosts_files(tmp_path: Path) -> None:
     secret.write_text("int secret;")
     with pytest.raises(UserError, match=r"secret\.h"):
         await compiled(tmp_path, f'#include "{secret}"\nint main(void) {{ return secret; }}')
+
+
+@pytest.mark.parametrize("size", ["70u << 20", "1500u << 20"])
+async def test_a_program_that_is_too_large_is_refused_and_not_read(
+    tmp_path: Path, size: str
+) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match="64 MiB") as caught:
+        await compiled(tmp_path, f"char b[{size}] = {{1}};\nint main(void) {{ return b[1]; }}\n")
+    assert caught.value.reason == "reproducer_too_large"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
+
+
+async def test_a_large_program_comes_to_the_guest_without_being_read_whole(tmp_path: Path) -> None:
+    program, image = tmp_path / "program", GuestImage(tmp_path)
+    image.initrd.write_bytes(b"image")
+    with program.open("wb") as file:
+        file.truncate(300 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    made = await initrd(image, {"/kgym/reproducer": program}, tmp_path / "made")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
+    assert made.stat().st_size > 300 << 20
