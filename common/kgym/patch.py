@@ -9,8 +9,8 @@ wrong function.
 import difflib
 import re
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import PurePosixPath
 
@@ -31,6 +31,15 @@ class Change:
     path: str
     content: bytes | None
     executable: bool = False
+    mode_of: str | None = None
+    """The file of the tree that tells whether it is executable, where the patch does not."""
+
+    def after(self, earlier: Mapping[str, "Change"]) -> "Change":
+        """Return it as it is after these changes: they may say whether it is executable."""
+        before = earlier.get(self.mode_of or "")
+        if before is None or before.content is None:
+            return self
+        return replace(self, executable=before.executable, mode_of=before.mode_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +183,8 @@ class _Tree:
         self.notes: list[str] = []
         self._read = read
         self._texts: dict[str, str | None] = {}
-        self._changed: dict[str, bool] = {}
-        """Whether each is executable, in the order of the first changes."""
+        self._changed: dict[str, bool | str] = {}
+        """Whether each is executable, or which file tells, in the order of the first changes."""
         self._searched = 0
 
     def text(self, path: str) -> str | None:
@@ -186,10 +195,12 @@ class _Tree:
             self._texts[path] = text
         return self._texts[path]
 
-    def change(self, path: str, text: str | None, *, executable: bool = False) -> None:
-        """Write a file; None removes it."""
+    def change(self, path: str, text: str | None, *, executable: bool | str = False) -> None:
+        """Write a file, executable or not, or as the file of this path is; None removes it."""
         self._texts[path] = text
-        self._changed[path] = executable
+        if executable != path:
+            self._changed[path] = executable
+        self._changed.setdefault(path, executable)
 
     def search(self, characters: int) -> None:
         """Count what is searched; raise UserError beyond the limit."""
@@ -203,15 +214,14 @@ class _Tree:
 
     def changes(self) -> tuple[Change, ...]:
         """Return all changes."""
-        texts = ((path, self._texts[path]) for path in self._changed)
-        return tuple(
-            Change(
-                path,
-                None if text is None else text.encode(errors="surrogateescape"),
-                self._changed[path],
-            )
-            for path, text in texts
-        )
+        return tuple(self._change(path, self._texts[path]) for path in self._changed)
+
+    def _change(self, path: str, text: str | None) -> Change:
+        if text is None:
+            return Change(path, None)
+        mode = self._changed[path]
+        content = text.encode(errors="surrogateescape")
+        return Change(path, content, mode is True, mode if isinstance(mode, str) else None)
 
 
 def _apply_file(tree: _Tree, file: PatchedFile) -> None:
@@ -238,7 +248,8 @@ def _apply_file(tree: _Tree, file: PatchedFile) -> None:
         return
     if old != new:
         tree.change(old, None)
-    tree.change(new, after, executable=executable)
+    told = any(line.startswith("new mode ") for line in file.patch_info or ())
+    tree.change(new, after, executable=executable if told else old)
 
 
 def _text_of(file: PatchedFile) -> str:
@@ -371,7 +382,7 @@ def _apply_edit(tree: _Tree, edit: Edit) -> None:
     at = text.find(edit.original)
     behind = at + len(edit.original)
     if at >= 0 and text.find(edit.original, behind) < 0:
-        tree.change(path, text[:at] + edit.replacement + text[behind:])
+        tree.change(path, text[:at] + edit.replacement + text[behind:], executable=path)
         return
     count = text.count(edit.original)
     near = "" if count else "\n" + _nearest(_Lines(text), _Lines(edit.original).all)

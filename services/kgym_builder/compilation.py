@@ -12,7 +12,7 @@ import tarfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from kgym import proc, quota
@@ -162,6 +162,7 @@ async def compiled(tree: Tree, work: Work, processes: int) -> Outcome:
     `sandbox_limit` as the sandbox does.
     """
     outcome = Outcome()
+    work = replace(work, changes=await tree.with_modes(work.changes))
     places = iter(range(len(work.jobs)))
     batch = list(islice(places, _BATCH))
     first = True

@@ -58,7 +58,11 @@ async def applied(
 
 def in_all(done: Iterable[Applied]) -> tuple[Change, ...]:
     """Return what patches that were applied one after the other change together."""
-    return tuple({change.path: change for one in done for change in one.changes}.values())
+    changed: dict[str, Change] = {}
+    for one in done:
+        for change in one.changes:
+            changed[change.path] = change.after(changed)
+    return tuple(changed.values())
 
 
 def weight(patches: Sequence[Patch], files: Mapping[str, bytes]) -> int:

@@ -36,6 +36,14 @@ for path; do
 done
 :
 """
+_EXECUTABLE = """
+for path; do
+    [ ! -L "$path" ] && [ -f "$path" ] && [ -x "$path" ] && printf '%s\\0' "$path"
+done
+:
+"""
+_NEVER_RUN = (".c", ".h", ".S", ".rs", ".dts", ".dtsi", ".rst", "Makefile", "Kconfig")
+"""How names end of files that nobody runs: their modes are not worth asking for."""
 # Not sparse: what the copy in the storage will take counts as written here.
 _COPY_FLAT = """
 for path; do
@@ -75,8 +83,28 @@ class Tree:
         found = {path: copy.read_bytes() for path, copy in copies.items()}
         return found, done.text.splitlines()
 
+    async def with_modes(self, changes: Sequence[Change]) -> list[Change]:
+        """Return the changes with what the tree knows of which files are executable."""
+        asked = sorted(
+            {
+                change.mode_of
+                for change in changes
+                if change.mode_of and not change.mode_of.endswith(_NEVER_RUN)
+            }
+        )
+        if not asked:
+            return list(changes)
+        stdin = "".join(f"{path}\0" for path in asked).encode(errors="surrogateescape")
+        done = await self.run(["xargs", "-0r", "sh", "-c", _EXECUTABLE, "sh"], stdin=stdin)
+        found = set(done.output.decode(errors="surrogateescape").split("\0"))
+        return [
+            replace(change, executable=change.mode_of in found) if change.mode_of else change
+            for change in changes
+        ]
+
     async def write(self, changes: Sequence[Change]) -> None:
         """Write and remove files; what is written is newer than every object file."""
+        changes = await self.with_modes(changes)
         sandbox = self._sandbox()
         gone = "".join(f"{change.path}\0" for change in changes if change.content is None)
         if gone:

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgym_vmmanager import cpio
@@ -23,6 +23,7 @@ def listing(archive: bytes, *options: str) -> list[str]:
 NAMES = st.text("abcdefghij._-", min_size=1, max_size=40).filter(lambda name: name.strip("."))
 
 
+@settings(deadline=None)
 @given(st.dictionaries(NAMES, st.binary(max_size=50), max_size=8))
 def test_cpio_lists_what_was_archived(files: dict[str, bytes]) -> None:
     archive = cpio.archive(cpio.file(name, data) for name, data in files.items())
