@@ -20,7 +20,7 @@ from kgym_scheduler import artifact_api, job_api, scheduler_api, worker_api
 from kgym_scheduler.auth import Door, needs
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.figures import unfinished
-from kgym_scheduler.limits import BodyLimit, Limits, QueryLimit, Quota, Rates, Streams
+from kgym_scheduler.limits import BodyLimit, Limits, QueryLimit, Quota, Rates, Streams, Volume
 from kgym_scheduler.metrics import MEDIA_TYPE, Counted, Metrics
 from kgym_scheduler.problems import Problem, install
 from kgym_scheduler.strict import known_request
@@ -56,6 +56,7 @@ def create_app(scheduler: Scheduler, limits: Limits | None = None) -> FastAPI:
     app.state.metrics = metrics
     app.state.tokens = tokens
     app.state.streams = Streams(limits)
+    app.state.volume = Volume(limits)
     app.state.quota = Quota(limits, partial(unfinished, scheduler.database))
     app.add_middleware(BodyLimit)
     app.add_middleware(Door, tokens=tokens, rates=Rates(limits))

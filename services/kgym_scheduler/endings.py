@@ -10,6 +10,8 @@ from sqlalchemy import Row, bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.assignment import Ending
+from kgym.errors import UserError
+from kgym.jobs import Artifact
 from kgym_scheduler import rules
 from kgym_scheduler.change import Changed, Changes, JobChange, Step
 from kgym_scheduler.tables import attempts, steps
@@ -32,28 +34,34 @@ class End:
 
 async def end(
     connection: AsyncConnection, now: datetime, ends: Sequence[End]
-) -> list[Changed | None]:
-    """End the attempts; None for one that is stale.
+) -> list[Changed | UserError | None]:
+    """End the attempts; None for one that is stale, UserError for one that names others' files.
 
     One that has ended so already gives an empty change: the call came twice.
     """
     places = await _places(connection, [one.lease for one in ends])
     changes = await Changes.load(connection, now, {place.job_id for place in places.values()})
     stale = set()
+    wrong: dict[int, UserError] = {}
     for number, one in enumerate(ends):
         job, step = _held(changes, places.get(one.lease), one.lease)
         if job is None or step is None:
             stale.add(number)
         elif one.ending is None:
             job.requeue(step, "released", tries=step.tries - 1)
+        elif error := _foreign(step, one.lease, one.ending.artifacts):
+            wrong[number] = error
         else:
             rules.finish(job, step, one.ending)
     changed = await changes.write()
     again = await _places(connection, [ends[number].lease for number in stale])
     return [
-        _repeated(one, again.get(one.lease))
-        if number in stale
-        else changed[places[one.lease].job_id]
+        wrong.get(number)
+        or (
+            _repeated(one, again.get(one.lease))
+            if number in stale
+            else changed[places[one.lease].job_id]
+        )
         for number, one in enumerate(ends)
     ]
 
@@ -69,6 +77,18 @@ async def expire(
         if job and step and step.lease_until is not None and step.lease_until < now:
             rules.expire(job, step)
     return list((await changes.write()).values())
+
+
+def _foreign(step: Step, lease: uuid.UUID, left: Sequence[Artifact]) -> UserError | None:
+    """Return what is wrong with artifacts that are not files of this attempt.
+
+    Where they are is a worker's word: it must not lead to another job's files.
+    """
+    for one in left:
+        if one.key != f"steps/{step.id}/{lease.hex}/{one.name}":
+            message = f"{one.name!r} at {one.key!r} is no file of this attempt"
+            return UserError("foreign_artifact", message)
+    return None
 
 
 def _held(

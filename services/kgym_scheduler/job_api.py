@@ -68,6 +68,8 @@ async def submit(
     """Queue the steps, in order. A step begins when the one before it has succeeded."""
     caller = caller_of(http)
     caller.check(request)
+    if caller.owner is not None:
+        http.app.state.volume.take(caller.name, len(await http.body()))
     await http.app.state.quota.take(caller.name)
     job, new = await scheduler.submit(request, idempotency_key, caller.name)
     return as_json(job, 201 if new else 200, {"Location": f"/v1/jobs/{job.id}"})

@@ -37,31 +37,67 @@ class Limits:
     """Event streams that are open at the same time."""
     unfinished_jobs: int = 100_000
     """Jobs of a submitter that have not finished, whichever scheduler took them."""
+    bytes_per_second: float = 256 << 10
+    """Of jobs that are submitted, in the long run: some 22 GB a day; admins have no such limit."""
+    bytes_at_once: int = 1 << 30
+    """After a pause."""
 
 
-class Rates:
+class _Buckets:
     """A token bucket for each caller, kept as the time at which it will be full again."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
-        self._interval = 1 / limits.requests_per_second
-        self._depth = (limits.burst - 1) * self._interval
+    def __init__(self, per_second: float, at_once: int, clock: Callable[[], float]) -> None:
+        self._interval = 1 / per_second
+        self._depth = at_once * self._interval
         self._clock = clock
         self._full_at: dict[str, float] = {}
 
-    def take(self, caller: str) -> None:
-        """Count a request; raise TooMany if the bucket is empty."""
+    def take(self, caller: str, cost: int) -> float:
+        """Take so much out of the bucket; return 0, or for how many seconds there is too little."""
         now = self._clock()
         if len(self._full_at) >= _CALLERS:
             self._full_at = {who: at for who, at in self._full_at.items() if at > now}
-        full_at = max(self._full_at.get(caller, now), now)
+        full_at = max(self._full_at.get(caller, now), now) + cost * self._interval
         wait = full_at - now - self._depth
         if wait > 0:
+            return wait
+        self._full_at[caller] = full_at
+        return 0
+
+
+class Rates:
+    """Bounds the requests that each caller makes in a second."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = limits.requests_per_second
+        self.buckets = _Buckets(self._rate, limits.burst, clock)
+
+    def take(self, caller: str) -> None:
+        """Count a request; raise TooMany if the caller has made too many."""
+        if wait := self.buckets.take(caller, 1):
             raise TooMany(
                 "too_many_requests",
-                f"more than {1 / self._interval:g} requests a second; wait, then repeat this one",
+                f"more than {self._rate:g} requests a second; wait, then repeat this one",
                 retry_after=math.ceil(wait),
             )
-        self._full_at[caller] = full_at + self._interval
+
+
+class Volume:
+    """Bounds the bytes of the jobs that each submitter hands in: they are kept for ever."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = limits.bytes_per_second
+        self._buckets = _Buckets(self._rate, limits.bytes_at_once, clock)
+
+    def take(self, submitter: str, size: int) -> None:
+        """Count bytes; raise TooMany if the submitter has handed in too many."""
+        if wait := self._buckets.take(submitter, size):
+            raise TooMany(
+                "too_many_bytes",
+                f"{submitter} has submitted more than {self._rate / 1024:g} KiB a second for long;"
+                f" wait {math.ceil(wait)} s, then repeat this",
+                retry_after=math.ceil(wait),
+            )
 
 
 class Streams:

@@ -20,6 +20,32 @@ FRESH = 0.9
 """Part of a lease's time that has to be left for a report without news to write nothing."""
 
 
+LOG = 64 << 20
+"""Characters that are kept of the log of an attempt; all of it is in its artifact `step.log`."""
+_LEASES = 10_000
+
+
+class Volume:
+    """Bounds the log that attempts fill the database with, each scheduler what passes through it.
+
+    What is forgotten of many attempts at once, is that of those who have been quiet longest.
+    """
+
+    def __init__(self) -> None:
+        self._logged: dict[uuid.UUID, int] = {}
+
+    def cut(self, lease: uuid.UUID, log: str) -> str:
+        """Return of this piece what is still to be kept."""
+        logged = self._logged.pop(lease, 0)
+        self._logged[lease] = logged + len(log)
+        if len(self._logged) > _LEASES:
+            del self._logged[next(iter(self._logged))]
+        if logged + len(log) <= LOG:
+            return log
+        note = f"\n(the rest of over {LOG >> 20} Mi characters is in the artifact step.log)\n"
+        return log[: LOG - logged] + note if logged <= LOG else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """What is new of an attempt."""

@@ -84,6 +84,7 @@ class Store:
         self._submit: Batch[Submission, Added] = Batch(self._submit_all)
         self._claim = Batch(self._claim_all)
         self._report = Batch(self._report_all)
+        self._volume = reports.Volume()
         self._end = Batch(self._end_all)
         self._looked: datetime | None = None
         self._draining: set[str] = set()
@@ -319,7 +320,7 @@ class Store:
 
     async def report(self, lease: uuid.UUID, log: str, progress: Progress | None) -> Changed | None:
         """Extend the lease and keep what is new; None if the lease is stale."""
-        return await self._report(Report(lease, log, progress))
+        return await self._report(Report(lease, self._volume.cut(lease, log), progress))
 
     async def finish(self, lease: uuid.UUID, ending: Ending) -> Changed | None:
         """End the attempt: go on with the next step, try again, or fail; None if it is stale."""
@@ -428,7 +429,7 @@ class Store:
                 connection, await self._clock.now(connection), self.lease, told
             )
 
-    async def _end_all(self, ends: Sequence[End]) -> Sequence[Changed | None]:
+    async def _end_all(self, ends: Sequence[End]) -> Sequence[Changed | UserError | None]:
         async with self.database.write() as connection:
             return await endings.end(connection, await self._clock.now(connection), ends)
 

@@ -439,7 +439,8 @@ async def test_an_empty_artifact_is_sent(
     await scheduler.submit(job())
     [assignment] = (await scheduler.claim(claim_of())).assignments
     (tmp_path / "vmlinux").touch()
-    kept = await platform.storage.put("a/vmlinux", tmp_path / "vmlinux")
+    key = f"steps/{assignment.step_id}/{assignment.lease.hex}/vmlinux"
+    kept = await platform.storage.put(key, tmp_path / "vmlinux")
     await scheduler.finish(assignment.lease, Ending(result=BUILT, artifacts=[kept]))
     response = await http.get(URL)
     assert (response.status_code, response.content) == (200, b"")

@@ -13,7 +13,7 @@ from kgym.jobs import JobFilter
 from kgym_scheduler import limits as module
 from kgym_scheduler.api import create_app
 from kgym_scheduler.core import Scheduler
-from kgym_scheduler.limits import Limits, Rates
+from kgym_scheduler.limits import Limits, Rates, Volume
 from kgym_scheduler.refusals import TooMany
 from kgym_scheduler.server import serve
 from kgym_scheduler.tokens import Tokens
@@ -81,7 +81,7 @@ def test_callers_that_are_quiet_are_forgotten(monkeypatch: pytest.MonkeyPatch) -
     for number in range(1000):
         watch.now += 0.5
         rates.take(f"address {number}")
-    assert len(rates._full_at) <= 10
+    assert len(rates.buckets._full_at) <= 10
 
 
 async def test_too_many_requests_are_told_when_to_come_again(scheduler: Scheduler) -> None:
@@ -133,6 +133,41 @@ async def test_strangers_are_held_up_before_their_tokens_are_looked_at(
     async with served(scheduler, Limits(requests_per_second=1, burst=3)) as http:
         answers = [await http.get("/v1/jobs") for _ in range(5)]
         assert [answer.status_code for answer in answers] == [401] * 3 + [429] * 2
+
+
+# --- bytes ----------------------------------------------------------------------------------
+
+
+def test_the_bytes_of_a_submitters_jobs_are_bounded_by_a_pause_and_a_rate() -> None:
+    watch = Watch()
+    volume = Volume(Limits(bytes_per_second=10, bytes_at_once=1000), watch)
+    volume.take("alice", 600)
+    with pytest.raises(TooMany) as refused:
+        volume.take("alice", 600)
+    assert refused.value.details["retry_after"] == 20
+    volume.take("alice", 400)
+    volume.take("bob", 1000)
+    watch.now += 20
+    volume.take("alice", 200)
+
+
+async def test_a_submitter_of_too_many_bytes_is_told_when_to_come_again(
+    scheduler: Scheduler,
+) -> None:
+    tokens = Tokens(scheduler.database)
+    alice, root = [
+        {"Authorization": f"Bearer {await tokens.create(name, [scope])}"}
+        for name, scope in (("alice", "submit"), ("root", "admin"))
+    ]
+    async with served(scheduler, Limits(bytes_per_second=1, bytes_at_once=1000)) as http:
+        answers = [await http.post("/v1/jobs", json=JOB, headers=alice) for _ in range(9)]
+        assert answers[0].status_code == 201
+        problem(answers[-1], 429, "too_many_bytes")
+        assert int(answers[-1].headers["retry-after"]) > 0
+        taken = sum(answer.status_code == 201 for answer in answers)
+        assert taken * len(answers[0].request.content) <= 1000
+        for _ in range(9):
+            assert (await http.post("/v1/jobs", json=JOB, headers=root)).status_code == 201
 
 
 # --- event streams --------------------------------------------------------------------------
