@@ -4,8 +4,11 @@ import gzip
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
+from kgym.errors import UserError
+from kgym_cli import packed
 from kgym_cli.commands.report import report
 
 CASE = "TITLE: {0}\nTYPE: DoS\nCORRUPTED: Y\n\n[    3.0] divide error: 0000 [#1] SMP\n"
@@ -51,3 +54,11 @@ def test_a_log_that_only_begins_like_a_compressed_one_is_read_as_it_is(tmp_path:
     log.write_bytes(b"\x1f\x8bBUG: something\n")
     ran = CliRunner().invoke(report, ["parse", str(log), "--json"])
     assert json.loads(ran.stdout)["title"] == "BUG: something"
+
+
+def test_a_log_that_is_a_bomb_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "console.log.gz"
+    log.write_bytes(gzip.compress(bytes(8 << 20)) * 2)
+    assert len(packed.read(log)) == 16 << 20
+    with pytest.raises(UserError, match="more than"):
+        packed.read(log, most=12 << 20)

@@ -10,6 +10,7 @@ from kgym.attempt import StepRun
 from kgym.errors import KgymError, UserError
 from kgym.steps import MinimizeResult, MinimizeSpec, ReproduceResult, StepRef, Verdict
 from kgym_tracer.minimize import Minimizer
+from kgym_tracer.packed import unpacked
 from tests.conftest import NewRun
 
 pytestmark = pytest.mark.anyio
@@ -96,3 +97,22 @@ async def test_a_damaged_artifact_is_not_the_users_fault(new_run: NewRun, tmp_pa
     with pytest.raises(KgymError) as error:
         await minimize(await step(new_run, tmp_path, left))
     assert error.value.cause == "infrastructure"
+
+
+@pytest.mark.parametrize("tool", ["zstd", "gzip"])
+@pytest.mark.parametrize("content", ["holes", "noise"])
+async def test_a_dump_that_is_a_bomb_is_refused(tmp_path: Path, tool: str, content: str) -> None:
+    plain = tmp_path / "dump-0.elf"
+    with plain.open("wb") as file:
+        if content == "holes":
+            file.truncate(64 << 20)
+        else:
+            file.write((b"kernel" * 1000 + bytes(4096)) * 6400)
+    packed = tmp_path / "dump-0.elf.packed"
+    with packed.open("wb") as sink:
+        subprocess.run([tool, "-qc", plain], check=True, timeout=60, stdout=sink)
+    with pytest.raises(UserError) as caught:
+        await unpacked(packed, tmp_path / "out", most=32 << 20)
+    assert caught.value.reason == "dump_too_large"
+    whole = await unpacked(packed, tmp_path / "whole")
+    assert whole.read_bytes() == plain.read_bytes()

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from kgym.errors import UserError
 from kgym.proc import ProgramFailed
 from kgym.report.corpus import check, read_case
 from kgym.symbolize import symbolize
+from kgym_cli import packed
 from kgym_cli.output import json_option, print_json, tables
 
 _NOTHING: dict[str, Any] = {
@@ -29,7 +29,6 @@ _NOTHING: dict[str, Any] = {
 }
 _WORTH_A_PROCESS = 32
 """So many files are read in the time that a process needs to start."""
-_PIECE = 1 << 16
 
 _Result = TypeVar("_Result")
 
@@ -123,30 +122,8 @@ def _symbolized(found: list[reports.CrashReport], vmlinux: Path) -> list[reports
 
 
 def _parse(path: Path) -> reports.CrashReport | None:
-    return reports.parse(_read(path))
+    return reports.parse(packed.read(path))
 
 
 def _check(path: Path) -> dict[str, bool]:
-    return check(read_case(_read(path)))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError("cannot_read", f"{path}: {error.strerror or error}") from error
-    unpacked = b"".join(_unpacked(data)) if data[:2] == b"\x1f\x8b" else b""
-    return unpacked or data
-
-
-def _unpacked(data: bytes) -> Iterator[bytes]:
-    """Yield what can be read of a gzip file; like any log, it may be cut or damaged."""
-    at = 0
-    while at < len(data):
-        stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-        while at < len(data) and not stream.eof:
-            try:
-                yield stream.decompress(data[at : at + _PIECE])
-            except zlib.error:
-                return
-            at = min(at + _PIECE, len(data)) - len(stream.unused_data)
+    return check(read_case(packed.read(path)))

@@ -1,7 +1,6 @@
 """`kgym trace`."""
 
 import asyncio
-import gzip
 import json
 import tempfile
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from kgym import report as reports
 from kgym.errors import KgymError, UserError
 from kgym.proc import ProgramFailed
 from kgym.steps import MinimalTrace
+from kgym_cli import packed
 from kgym_cli.output import Exit, json_option, leave, people, print_json, tables
 from kgym_cli.trial import patch_file
 
@@ -213,12 +213,7 @@ def _minimize_dump(
 
 def _report_text(path: Path) -> bytes:
     """Return a console log or report; of a report in JSON, the text that it holds."""
-    try:
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-    except (OSError, EOFError) as error:
-        raise UserError("cannot_read", f"{path}: {error}") from error
+    data = packed.read(path)
     if data[:1] == b"{":
         try:
             return str(json.loads(data)["report"]).encode()
