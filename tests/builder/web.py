@@ -58,6 +58,7 @@ async def serving(answer: Answer, host: str = "127.0.0.1") -> AsyncIterator[Web]
         for task in open_now:
             task.cancel()
         await asyncio.gather(*open_now, return_exceptions=True)
+        await asyncio.sleep(0)  # an aborted connection is closed by the loop's next turn
 
 
 def ok(body: bytes, *headers: str) -> list[bytes]:
