@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kgym import bug, patch
 from kgym.amputation import amputations
-from kgym.steps import Finding
+from kgym.steps import Finding, Severity
 from tests.conftest import DATA, ROOT
 
 SOURCES = sorted((DATA / "cache" / "sources" / "trees").glob("*/tree"))
@@ -74,6 +74,25 @@ def reasons(found: list[Finding]) -> list[str]:
         (BODY, "\n", "function_emptied", "nothing"),
         (BODY, "\n\t/* disabled */\n\treturn -EINVAL;\n", "function_emptied", "nothing"),
         ("\tdefault:\n\t\tret = -EIO;\n", "", "branch_removed", "1 fewer"),
+        ("\tput(item);\n", "\tkeep(item);\n", "free_removed", "`put`"),
+        (
+            "\tint ret = 0;\n",
+            "\tint ret = 0;\n\n\tif (!id)\n\t\treturn 0;\n",
+            "skips_work",
+            "left out",
+        ),
+        ("\tput(item);\n", "\twhile (busy(item))\n\t\t;\n\tput(item);\n", "loops_more", "wait"),
+        ("\tint ret = 0;\n", "\tint ret = 0;\n\tstatic int calls;\n", "keeps_state", "`intcalls;`"),
+        ("(!item ||", "(!item || id == 100 ||", "fixed_value", "`id==100`"),
+        ("(!item ||", "(!item || id == -1 ||", "fixed_value", "`id==-1`"),
+        ("(!item ||", "(!item || id != 0x64 ||", "fixed_value", "`id==0x64`"),
+        (
+            "\tret = copy(item);\n",
+            "\tret = copy(kmalloc(64));\n",
+            "allocation_changed",
+            "`kmalloc(64)`",
+        ),
+        ("\treturn ret;\n", "\treturn false && ret;\n", "condition_constant", "never"),
     ],
 )
 def test_what_is_cut_off_is_found(old: str, new: str, reason: str, named: str) -> None:
@@ -82,6 +101,20 @@ def test_what_is_cut_off_is_found(old: str, new: str, reason: str, named: str) -
     (one,) = [one for one in found if one.reason == reason]
     assert named in one.message
     assert (one.check, one.file, one.function) == ("amputation", "kernel/take.c", "take")
+
+
+@pytest.mark.parametrize(
+    ("new", "grave"),
+    [
+        ("\treturn ret;\n\tput(item);\n", True),
+        ("\tif (0)\n\t\tput(item);\n", True),
+        ("", False),
+        ("\tkeep(item);\n", False),
+    ],
+)
+def test_what_no_fix_has_to_do_stands_in_the_way(new: str, grave: bool) -> None:
+    found = after("\tput(item);\n", new)
+    assert any(one.severity is Severity.BLOCKING for one in found) == grave
 
 
 def test_a_finding_names_the_line() -> None:
@@ -111,6 +144,8 @@ def test_a_function_that_is_gone_is_found() -> None:
         ("\tret = copy(item);\n", "\tret = -EPERM;\n\t\tif (may(item))\n\t\t\tret = copy(item);\n"),
         ("\tint ret = 0;\n", "\tint ret = 0;\n\n\tif (!table)\n\t\treturn -ENOENT;\n"),
         ("\treturn ret;\n", "\tgoto out;\nout:\n\treturn ret;\n"),
+        ("\tput(item);\n", "\tput(item);\n\titem = NULL;\n"),
+        ("!item || item->size > MAX_SIZE", "!item || id == 0 || item->size > MAX_SIZE"),
     ],
 )
 def test_what_is_mended_or_rewritten_is_not(old: str, new: str) -> None:
