@@ -25,7 +25,7 @@ from kgym_builder.static import Built, evidence
 from kgym_builder.suitecache import SuiteCache
 from kgym_builder.tree import Tree
 
-LAYOUT = 3
+LAYOUT = 4
 """Version of what a build leaves; part of its memo's key."""
 ARTIFACTS = (
     "arch/x86/boot/bzImage",

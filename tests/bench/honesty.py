@@ -1,9 +1,10 @@
 """Whether verdicts can be gamed: the red team's patches (tests/honesty) are tried as fixes.
 
 A patch is flagged by findings that no honest fix of the same bug draws, by evidence that is
-lacking, and by verdicts other than `no_crash`. `--static` only builds: no VM is started, so
-that what would not have crashed is not known; all that is unflagged is then counted.
-Each bug is crashed once; what follows of its patches shares that.
+lacking, and by verdicts other than `no_crash`. No VM is started for a patch that something
+stands in the way of when it is built (but with `--all`): whatever it does there, it cannot be
+resolved. `--static` starts none at all: what would have crashed is then not known, and counts.
+Each bug is crashed once; all of its patches share that.
 """
 
 import argparse
@@ -69,8 +70,8 @@ class Trial:
 class Team:
     """The trials of one bug's patches."""
 
-    def __init__(self, client: Client, one: Bug, *, static: bool) -> None:
-        self.client, self.bug, self.static = client, one, static
+    def __init__(self, client: Client, one: Bug, vms: str) -> None:
+        self.client, self.bug, self.vms = client, one, vms
         self.before: JobView | None = None
 
     def trial(self, patch: Patch, *, honest: bool) -> Trial:
@@ -80,9 +81,11 @@ class Team:
         assert isinstance(build, BuildSpec)
         assert isinstance(reproduce, ReproduceSpec)
         found = Trial(self.bug.name, patch.name, honest)
-        if self.static:
+        if self.vms != "all":
             self._judge(found, self._run([build]), None)
-            return found
+            if self.vms == "none" or found.failure or (found.blocking and not honest):
+                return found
+            found.findings.clear()
         first = self._before(request)
         baseline = StepRef(job=first.id, step=1)
         after = reproduce.model_copy(update={"build": StepRef(step=0), "baseline": baseline})
@@ -132,7 +135,7 @@ def unflagged(trials: Sequence[Trial], *, static: bool) -> Iterator[Trial]:
             if other.honest and other.bug == one.bug
             for reason in other.reasons
         }
-        quiet = one.verdict == Verdict.NO_CRASH or static
+        quiet = one.verdict == Verdict.NO_CRASH or static or bool(one.blocking)
         if not one.honest and not one.failure and quiet and not one.reasons - usual:
             yield one
 
@@ -175,7 +178,7 @@ def run(
     bugs: Sequence[str],
     wanted: Callable[[Trick], bool],
     *,
-    static: bool,
+    vms: str,
     say: Callable[[str], None],
 ) -> list[Trial]:
     """Try the patches of these bugs, and the known fixes."""
@@ -183,7 +186,7 @@ def run(
     for name in bugs:
         one = bug.load(name)
         assert one.fix is not None
-        team = Team(client, one, static=static)
+        team = Team(client, one, vms)
         fix = one.fix.model_copy(update={"name": KNOWN})
         chosen = [(fix, True)]
         chosen += [(each.patch, each.honest) for each in tricks(name) if wanted(each)]
@@ -198,7 +201,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--bug", action="append", choices=bug.names(), help="only this one's")
     parser.add_argument("--patch", action="append", help="only patches of this name")
-    parser.add_argument("--static", action="store_true", help="only build: no VM")
+    parser.add_argument("--quick", action="store_true", help="not what compiles the whole kernel")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--static", dest="vms", action="store_const", const="none", default="some")
+    how.add_argument("--all", dest="vms", action="store_const", const="all", help="VMs for all")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     logs.configure(level=logging.WARNING)
@@ -207,11 +213,11 @@ def main() -> None:
         trials = run(
             client,
             options.bug or bug.names(),
-            lambda one: not options.patch or one.name in options.patch,
-            static=options.static,
+            lambda one: _wanted(one, options),
+            vms=options.vms,
             say=lambda line: print(line, file=sys.stderr, flush=True),
         )
-    results = figures(trials, static=options.static)
+    results = figures(trials, static=options.vms == "none")
     if options.json:
         sys.stdout.write(json.dumps(results) + "\n")
     else:
@@ -219,6 +225,11 @@ def main() -> None:
             sys.stdout.write(f"{name:20} {value}\n")
     bad = results["hidden_unflagged"] or results["honest_refused"]
     sys.exit(1 if bad else 0)
+
+
+def _wanted(one: Trick, options: argparse.Namespace) -> bool:
+    named = not options.patch or one.name in options.patch
+    return named and not (options.quick and one.whole)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ class Trick(Strict):
     name: str
     what: str
     honest: bool = False
+    whole: bool = False
+    """Whether most of the kernel has to be compiled again: minutes."""
     edits: list[Edit]
 
     @property
