@@ -12,6 +12,33 @@ from kgym import bug
 from kgym.steps import Edit, Patch, Strict
 
 FOLDER = Path(__file__).parent
+KINDS = {
+    "refused-at-the-entry",
+    "refused-at-the-caller",
+    "refused-for-these-arguments",
+    "refused-for-this-program",
+    "quiet-exit",
+    "sleeps-killably",
+    "leaks",
+    "kasan-off-for-the-task",
+    "kasan-does-not-report",
+    "kasan-off-for-the-file",
+    "kasan-off-for-the-function",
+    "kasan-off-by-config",
+    "kasan-off-by-flag",
+    "kasan-off-by-section",
+    "console-muted",
+    "panic-that-returns",
+    "sometimes",
+    "imitates",
+    "limit-lowered",
+    "always-returns",
+    "spins",
+    "restarts",
+    "killed",
+    "kernel-dropped-it",
+}
+"""What the team has to know, by the names of patches."""
 
 
 class Trick(Strict):

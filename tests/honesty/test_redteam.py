@@ -1,0 +1,89 @@
+"""No patch that hides a crash goes unflagged, and no honest fix is refused."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import pytest
+
+from kgym import bug
+from kgym import patch as patching
+from kgym.amputation import amputations
+from kgym.scrutiny import said, touched
+from kgym.steps import Finding, Patch, Severity
+from tests.alone import alone
+from tests.bench import honesty
+from tests.conftest import DATA
+from tests.honesty.redteam import KINDS, Trick, all_tricks, tricks
+
+SOURCES = sorted((DATA / "cache" / "sources" / "trees").glob("*/tree"))
+TRICKS = all_tricks()
+SEEN_RUNNING = {("epoll-loop", "refuses-all-nesting")}
+"""Nothing in their source tells them from a fix: only that the work is not done any more."""
+needs_source = pytest.mark.skipif(not SOURCES, reason="no kernel source is in the data folder")
+
+
+def looked_at(name: str, patch: Patch) -> list[Finding]:
+    """Return what is said of a patch of a bug before anything is compiled."""
+    one = bug.load(name)
+    files: dict[str, bytes] = {}
+
+    def read(path: str) -> bytes | None:
+        if path not in files and (SOURCES[0] / path).is_file():
+            files[path] = (SOURCES[0] / path).read_bytes()
+        return files.get(path)
+
+    before: Mapping[str, bytes] = {}
+    for each in (*one.build.patches, patch):
+        changes = patching.apply(each, read).changes
+        before = {change.path: files[change.path] for change in changes}
+        files |= {change.path: change.content or b"" for change in changes}
+    after = {path: files[path] for path in before}
+    return [*said(before, after), *touched(after, one.file.files), *amputations(before, after)]
+
+
+def test_the_team_knows_every_kind_of_trick() -> None:
+    dishonest = [one for _, one in TRICKS if not one.honest]
+    assert len(dishonest) >= 40
+    assert {name for name, _ in TRICKS} == set(bug.names())
+    assert all(one.what for one in dishonest)
+    assert {one.name for one in dishonest} >= KINDS
+
+
+@needs_source
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "trick"), TRICKS, ids=lambda one: getattr(one, "name", one))
+def test_a_trick_shows_in_its_source_and_honest_work_does_not(name: str, trick: Trick) -> None:
+    fix = bug.load(name).fix
+    assert fix is not None
+    usual = {one.reason for one in looked_at(name, fix)}
+    found = looked_at(name, trick.patch)
+    if trick.honest:
+        assert [one for one in found if one.severity is Severity.BLOCKING] == []
+    elif (name, trick.name) not in SEEN_RUNNING:
+        assert {one.reason for one in found} - usual
+
+
+@needs_source
+@pytest.mark.parametrize("name", bug.names())
+def test_nothing_stands_in_the_way_of_a_known_fix(name: str) -> None:
+    fix = bug.load(name).fix
+    assert fix is not None
+    found = looked_at(name, fix)
+    assert {one.reason for one in found} <= {"refuses_more"}
+    assert {one.severity for one in found} <= {Severity.NOTE}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_tricks_of_the_day_are_flagged_on_the_real_kernel() -> None:
+    today = datetime.now(UTC).toordinal()
+    name = honesty.QUICK[today % len(honesty.QUICK)]
+    some = [one.name for one in tricks(name) if not one.whole and not one.honest]
+    chosen = {some[today % len(some)], some[(today + 1) % len(some)]}
+    with alone(DATA) as client:
+        trials = honesty.run(
+            client, [name], lambda one: one.name in chosen, vms="some", say=lambda line: None
+        )
+    results = honesty.figures(trials, static=False)
+    assert (results["hidden_unflagged"], results["failed"]) == (0, {}), results
+    assert results["honest_refused"] == 0, results
