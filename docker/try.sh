@@ -13,6 +13,7 @@ kgym=${KGYM:-.venv/bin/kgym}
 mirror=${SUITE_MIRROR:-http://deb.debian.org/debian}
 
 export POSTGRES_PASSWORD=try1 RABBITMQ_PASSWORD=try2
+export KGYM_SOURCES=/data/artifacts/small.tar # what is built below
 if [ "${1-}" = down ]; then
     exec docker compose down --volumes --timeout 10
 fi

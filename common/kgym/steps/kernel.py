@@ -18,7 +18,9 @@ class GitSource(Strict):
 
     kind: Literal["git"] = "git"
     url: str = Field(
-        max_length=2000, description="https, ssh, git or file URL, or an absolute local path"
+        max_length=2000,
+        description="http(s) URL; or an absolute path or file URL on the builder's host, below a"
+        " folder that its operator allows",
     )
     commit: str = Field(
         max_length=250, pattern=r"^[\w][\w./-]*$", description="full commit id, tag or branch"
@@ -29,7 +31,11 @@ class TarballSource(Strict):
     """A tar archive with one top folder, checked against its SHA-256."""
 
     kind: Literal["tarball"] = "tarball"
-    url: str = Field(max_length=2000, description="http(s) URL, or a path on the builder's host")
+    url: str = Field(
+        max_length=2000,
+        description="http(s) URL; or an absolute path or file URL on the builder's host, below a"
+        " folder that its operator allows",
+    )
     sha256: Sha256
 
 

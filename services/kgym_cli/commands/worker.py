@@ -47,6 +47,10 @@ def worker(
 
     SIGTERM and Ctrl-C give back at once what runs. The subcommands show and
     drain the workers that a scheduler knows.
+
+    Kernel sources come from public addresses; the environment allows more: KGYM_SOURCES
+    names folders (DIR:DIR) with tarballs and Git repositories, KGYM_SOURCE_NETWORKS
+    private networks (10.1.0.0/16,...).
     """
     root = context.find_root().params
     server = server or root.get("server")
