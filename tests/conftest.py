@@ -20,7 +20,7 @@ from kgym.storage import LocalStorage
 from kgym_builder.origins import FOLDERS, Origins
 
 ROOT = Path(__file__).resolve().parents[1]
-pytest_plugins = ["tests.servers"]
+pytest_plugins = ["tests.attacks", "tests.servers"]
 DATA = ROOT / ".kgym"
 """Where the slow tests keep compiled kernels, so that the next run finds them."""
 ANYWHERE = Origins(folders=(Path("/"),))

@@ -25,7 +25,7 @@ from tests.conftest import NewRun
 from tests.scheduler.parts import BUILD, WELL, claim_of, job, reproduce
 from tests.scheduler.test_api import problem
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 
 
 @pytest.fixture

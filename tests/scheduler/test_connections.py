@@ -15,7 +15,7 @@ from kgym_scheduler.core import Scheduler
 from kgym_scheduler.server import serve
 from tests.scheduler.parts import claim_of, job
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 GET = b"GET /v1/healthz HTTP/1.1\r\nHost: localhost\r\n"
 FOLLOW = b"GET /v1/jobs/1/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

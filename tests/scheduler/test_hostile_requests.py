@@ -15,7 +15,7 @@ from kgym_scheduler.server import Address, serve
 from tests.scheduler.parts import job
 from tests.scheduler.test_api import JOB, problem
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 LONG = {"Content-Type": "application/json"}
 
 

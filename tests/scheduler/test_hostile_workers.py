@@ -12,7 +12,7 @@ from kgym_scheduler import reports
 from kgym_scheduler.store import Store
 from tests.scheduler.parts import BUILT, WELL, claim_of, job
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 
 
 def left(key: str, name: str = "vmlinux") -> Ending:

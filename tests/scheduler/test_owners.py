@@ -20,7 +20,7 @@ from kgym_scheduler.tokens import Tokens
 from tests.scheduler.parts import BUILD, WELL, claim_of, job, reproduce
 from tests.scheduler.test_api import JOB, problem
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 BUG = bug.load("watch-queue-filter")
 User = httpx.AsyncClient
 

@@ -49,6 +49,13 @@ PORT = 8420
     show_default=True,
     help="Jobs of one submitter that have not finished.",
 )
+@click.option(
+    "--bytes-per-second",
+    type=click.FloatRange(min=1),
+    default=256 << 10,
+    show_default=True,
+    help="Of one submitter's jobs, in the long run; 4096 times as many at once after a pause.",
+)
 def scheduler(
     database: str | None,
     bus: str | None,
@@ -59,6 +66,7 @@ def scheduler(
     requests_per_second: float,
     streams: int,
     unfinished_jobs: int,
+    bytes_per_second: float,
 ) -> None:
     """Take jobs and hand their steps to workers; several can serve one database.
 
@@ -72,7 +80,8 @@ def scheduler(
     from kgym_scheduler.limits import Limits  # noqa: PLC0415
 
     burst = max(1, int(2 * requests_per_second))
-    limits = Limits(requests_per_second, burst, streams, unfinished_jobs)
+    most = int(4096 * bytes_per_second)
+    limits = Limits(requests_per_second, burst, streams, unfinished_jobs, bytes_per_second, most)
     where = storage or str(data_folder() / "artifacts")
     main = _serve(database or database_url(), bus, where, host, port, lease, limits)
     run(main, uvloop.new_event_loop)

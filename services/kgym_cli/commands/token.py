@@ -62,13 +62,13 @@ def list_(as_json: bool) -> None:
     if as_json:
         print_json([one.model_dump(mode="json") for one in found])
         return
-    table = Table("name", "scopes", "created", "revoked", box=None)
+    table = Table("name", "scopes", "priority", "created", "revoked", box=None)
     for one in found:
         times = [
             at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
             for at in (one.created_at, one.revoked_at)
         ]
-        table.add_row(one.name, " ".join(one.scopes), *times)
+        table.add_row(one.name, " ".join(one.scopes), str(one.priority), *times)
     tables.print(table)
 
 
