@@ -22,6 +22,7 @@ import httpx
 from httpx_sse import EventSource
 
 from kgym import protocol
+from kgym.bulk import Aborted, AbortFilter, Submitted
 from kgym.jobs import (
     Artifact,
     JobEvent,
@@ -67,6 +68,17 @@ class Client:
     def submit(self, request: JobRequest, key: str | None = None) -> JobView:
         """Submit a job; a second time with the same key, it returns the first one."""
         return self._do(protocol.submit(request, key))
+
+    def submit_all(self, requests: Sequence[JobRequest], key: str | None = None) -> Submitted:
+        """Submit up to 1,000 jobs in one transaction: all of them, or none.
+
+        A second time with the same key, it returns the first ones.
+        """
+        return self._do(protocol.submit_all(requests, key))
+
+    def abort_all(self, wanted: Sequence[int] | AbortFilter) -> Aborted:
+        """End up to 1,000 jobs now, given by their ids or by a filter."""
+        return self._do(protocol.abort_all(wanted))
 
     def job(self, job_id: int) -> JobView:
         """Return the job as it stands."""
@@ -205,6 +217,17 @@ class AsyncClient:
     async def submit(self, request: JobRequest, key: str | None = None) -> JobView:
         """Submit a job; a second time with the same key, it returns the first one."""
         return await self._do(protocol.submit(request, key))
+
+    async def submit_all(self, requests: Sequence[JobRequest], key: str | None = None) -> Submitted:
+        """Submit up to 1,000 jobs in one transaction: all of them, or none.
+
+        A second time with the same key, it returns the first ones.
+        """
+        return await self._do(protocol.submit_all(requests, key))
+
+    async def abort_all(self, wanted: Sequence[int] | AbortFilter) -> Aborted:
+        """End up to 1,000 jobs now, given by their ids or by a filter."""
+        return await self._do(protocol.abort_all(wanted))
 
     async def job(self, job_id: int) -> JobView:
         """Return the job as it stands."""

@@ -20,6 +20,7 @@ import httpx
 from httpx_sse import ServerSentEvent
 from pydantic import BaseModel, TypeAdapter
 
+from kgym.bulk import Aborted, AbortFilter, AbortRequest, JobRequests, Submitted
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.jobs import (
     Artifact,
@@ -93,6 +94,23 @@ def submit(request: JobRequest, key: str | None) -> Call[JobView]:
     headers = {"Content-Type": "application/json", "Idempotency-Key": key or uuid.uuid4().hex}
     arguments = {"content": request.model_dump_json(), "headers": headers}
     return Call("POST", "/jobs", _as(JobView), arguments)
+
+
+def submit_all(requests: Sequence[JobRequest], key: str | None) -> Call[Submitted]:
+    """Submit many jobs, under a key of its own where none is given."""
+    headers = {"Content-Type": "application/json", "Idempotency-Key": key or uuid.uuid4().hex}
+    content = JobRequests(jobs=list(requests)).model_dump_json()
+    return Call("POST", "/jobs/bulk", _as(Submitted), {"content": content, "headers": headers})
+
+
+def abort_all(wanted: Sequence[int] | AbortFilter) -> Call[Aborted]:
+    """Abort many jobs."""
+    if isinstance(wanted, AbortFilter):
+        body = AbortRequest(filter=wanted)
+    else:
+        body = AbortRequest(jobs=list(wanted))
+    arguments = {"json": body.model_dump(mode="json", exclude_none=True)}
+    return Call("POST", "/jobs/abort", _as(Aborted), arguments)
 
 
 def job(job_id: int) -> Call[JobView]:

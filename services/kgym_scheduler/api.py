@@ -16,7 +16,7 @@ from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 
 from kgym.jobs import EVENTS, JobEvent
-from kgym_scheduler import artifact_api, job_api, scheduler_api, worker_api
+from kgym_scheduler import artifact_api, job_api, mass_api, scheduler_api, worker_api
 from kgym_scheduler.auth import Door, needs
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.figures import unfinished
@@ -30,6 +30,7 @@ _ROUTERS = (
     scheduler_api.everybody,
     job_api.readers,
     job_api.submitters,
+    mass_api.submitters,
     artifact_api.readers,
     scheduler_api.readers,
     scheduler_api.admins,

@@ -16,6 +16,7 @@ from uuid import UUID
 import structlog
 
 from kgym.assignment import LOST_SECONDS, Claim, Claimed, Ending
+from kgym.bulk import Aborted, AbortRequest, Submitted
 from kgym.bus import Bus
 from kgym.capabilities import Capabilities, needs
 from kgym.errors import KgymError
@@ -145,6 +146,28 @@ class Scheduler:
         job, changed = await self._store.submit(request, key, submitter)
         self._announce(changed)
         return job, changed is not None
+
+    async def submit_all(
+        self, requests: Sequence[JobRequest], key: str | None = None, submitter: str = LOCAL
+    ) -> Submitted:
+        """Add all jobs in one transaction, or none (see `submit`)."""
+        asking = [one for one in requests if any(needs(spec).syzkaller for spec in one.steps)]
+        has = await self._reproducers() if asking else []
+        for one in asking:
+            fleet.check_syzkaller(one.steps, has)
+        ids, changes = await self._store.submit_all(requests, key, submitter)
+        for changed in changes:
+            self._announce(changed)
+        return Submitted(jobs=ids, created=len(changes))
+
+    async def abort_all(
+        self, wanted: AbortRequest, caller: str = LOCAL, owner: str | None = None
+    ) -> Aborted:
+        """End many jobs now (see `mass.abort`)."""
+        done, changes = await self._store.abort_all(wanted, caller, owner)
+        for changed in changes:
+            self._announce(changed)
+        return done
 
     async def job(self, job_id: int) -> JobView:
         """Return the job; raise NotFound if there is none."""

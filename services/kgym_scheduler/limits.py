@@ -137,8 +137,8 @@ class Quota:
         self._count = count
         self._known: dict[str, tuple[float, int]] = {}
 
-    async def take(self, submitter: str) -> None:
-        """Count a new job; raise TooMany if the submitter has as many as it may."""
+    async def take(self, submitter: str, new: int = 1) -> None:
+        """Count new jobs; raise TooMany if the submitter would have more than it may."""
         now = time.monotonic()
         known = self._known.get(submitter, (-math.inf, 0))
         if now >= known[0] + COUNT_SECONDS:
@@ -147,13 +147,13 @@ class Quota:
             if self._known.get(submitter, known) == known:
                 self._known[submitter] = counted
         at, jobs = self._known[submitter]
-        if jobs >= self._limit:
+        if jobs + new > self._limit:
             raise TooMany(
                 "too_many_jobs",
-                f"{submitter} has {jobs} unfinished jobs, which is the limit; "
+                f"{submitter} has {jobs} unfinished jobs; the limit is {self._limit}: "
                 "wait until some have finished, or abort some",
             )
-        self._known[submitter] = at, jobs + 1
+        self._known[submitter] = at, jobs + new
 
 
 class QueryLimit:

@@ -52,3 +52,12 @@ def no_step(job_id: int, number: int) -> NotFound:
 def no_worker(worker: str) -> NotFound:
     """Return the error for a worker that is not known."""
     return NotFound("worker_not_found", f"there is no worker {worker!r}", worker=worker)
+
+
+def not_yours(job_id: int, submitter: str) -> Forbidden:
+    """Return the error for a job that is another's."""
+    return Forbidden(
+        "not_your_job",
+        f"job {job_id} is {submitter}'s: only that token, or one with the scope admin, may do this",
+        job=job_id,
+    )

@@ -24,6 +24,7 @@ from kgym.assignment import (
     Ending,
     WorkerInfo,
 )
+from kgym.bulk import Aborted, AbortRequest
 from kgym.errors import UserError
 from kgym.jobs import (
     Artifact,
@@ -45,6 +46,7 @@ from kgym_scheduler import (
     fleet,
     holds,
     lanes,
+    mass,
     queries,
     reports,
     rules,
@@ -56,7 +58,7 @@ from kgym_scheduler.change import Changed, Changes, lock
 from kgym_scheduler.clock import DatabaseClock
 from kgym_scheduler.database import Database
 from kgym_scheduler.endings import End
-from kgym_scheduler.refusals import Forbidden, no_job, no_step, no_worker
+from kgym_scheduler.refusals import no_job, no_step, no_worker, not_yours
 from kgym_scheduler.reports import Report
 from kgym_scheduler.submission import Added, Submission
 from kgym_scheduler.tables import LOCAL, RUNNING, facets, jobs, steps
@@ -166,6 +168,25 @@ class Store:
             if job.state is not State.ABORTED:
                 rules.abort(job)
             return (await changes.write()).get(job_id, Changed(job_id))
+
+    async def submit_all(
+        self, requests: Sequence[JobRequest], key: str | None, submitter: str
+    ) -> tuple[list[int], list[Changed]]:
+        """Add all jobs, or none: raise the error of the first that cannot be added."""
+        wanted = mass.submissions(requests, key, submitter)
+        async with self.database.write() as connection:
+            now = await self._clock.now(connection)
+            added = mass.all_added(await submission.add(connection, now, wanted, self._lanes))
+        changes = [one[1] for one in added if not isinstance(one, int)]
+        return [one if isinstance(one, int) else one[0].id for one in added], changes
+
+    async def abort_all(
+        self, wanted: AbortRequest, caller: str, owner: str | None
+    ) -> tuple[Aborted, list[Changed]]:
+        """Abort what is unfinished of many jobs (see `mass.abort`)."""
+        async with self.database.write() as connection:
+            now = await self._clock.now(connection)
+            return await mass.abort(connection, now, wanted, caller, owner)
 
     async def restart(
         self, job_id: int, from_step: int | None = None, owner: str | None = None
@@ -457,12 +478,7 @@ class Store:
 def _refuse_others(job_id: int, submitter: str, owner: str | None) -> None:
     """Raise Forbidden unless the job is this owner's; None may do so with everybody's."""
     if owner not in {None, submitter}:
-        raise Forbidden(
-            "not_your_job",
-            f"job {job_id} is {submitter}'s: only that token, or one with the scope admin, may"
-            " do this",
-            job=job_id,
-        )
+        raise not_yours(job_id, submitter)
 
 
 def _retagged(old: Sequence[str], new: Sequence[str]) -> list[str]:

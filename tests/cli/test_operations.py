@@ -1,5 +1,6 @@
 """`kgym token` and `kgym gc`, as processes."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,22 @@ def test_gc_refuses_a_size_that_is_none(kgym: Kgym) -> None:
     refused = kgym("gc", "--cache-budget", "lots")
     assert refused.status == 2
     assert "'lots' is no size" in refused.err
+
+
+@pytest.mark.thorough
+def test_many_jobs_are_submitted_and_aborted_together(
+    kgym: Kgym, build_job: str, tmp_path: Path
+) -> None:
+    files = [tmp_path / f"{number}.json" for number in range(4)]
+    for number, file in enumerate(files):
+        tags = ["night"] if number == 3 else []
+        file.write_text(json.dumps({**json.loads(build_job), "tags": tags}))
+    done = kgym("job", "submit", *files, "--key", "mine", "--json").json
+    assert (len(done["jobs"]), done["created"]) == (4, 4)
+    assert kgym("job", "submit", *files, "--wait").status == 2
+    by_tag = kgym("job", "abort", "--tag", "night", "--json").json
+    assert by_tag["aborted"] == done["jobs"][3:]
+    by_number = kgym("job", "abort", *done["jobs"], 4711, "--json").json
+    assert by_number["aborted"] == done["jobs"][:3]
+    assert (by_number["finished"], by_number["missing"]) == (done["jobs"][3:], [4711])
+    assert kgym("job", "abort").status == 2

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from kgym import marks
+from kgym.bulk import AbortFilter
 from kgym.client import Client
 from kgym.errors import UserError
 from kgym.jobs import JobFilter, JobRequest, JobView
@@ -28,22 +29,38 @@ def job() -> None:
 
 
 @job.command()
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--key", help="Idempotency key: submitting the same again returns the first job.")
-@click.option("--wait", is_flag=True, help="Wait until the job has finished.")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--key", help="Idempotency key: submitting the same again returns the first jobs.")
+@click.option("--wait", is_flag=True, help="Wait until the job has finished; for one file.")
 @json_option
-def submit(file: Path, key: str | None, wait: bool, as_json: bool) -> None:
-    """Submit the job in FILE, JSON as POST /v1/jobs takes it (- for standard input)."""
+def submit(files: tuple[Path, ...], key: str | None, wait: bool, as_json: bool) -> None:
+    """Submit the job in each of FILES, JSON as POST /v1/jobs takes it (- for standard input).
+
+    Of several, up to 1,000, all are submitted or none.
+    """
+    requests = [_read(file) for file in files]
+    if len(requests) > 1 and wait:
+        raise UserError("bad_option", "--wait follows one job: give one file, or wait for each")
+    with scheduler(work=wait) as client:
+        if len(requests) == 1:
+            _result(client, client.submit(requests[0], key), as_json=as_json, wait=wait)
+            return
+        done = client.submit_all(requests, key)
+    if as_json:
+        print_json(done.model_dump(mode="json"))
+    else:
+        people.print(f"jobs {' '.join(map(str, done.jobs))}: {done.created} of them new")
+
+
+def _read(file: Path) -> JobRequest:
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
-        request = JobRequest.model_validate_json(text)
+        return JobRequest.model_validate_json(text)
     except OSError as error:
         raise UserError("cannot_read", f"{file}: {error.strerror}") from error
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise UserError("bad_job", f"{file}: {wrong}") from error
-    with scheduler(work=wait) as client:
-        _result(client, client.submit(request, key), as_json=as_json, wait=wait)
 
 
 @job.command("list")
@@ -91,12 +108,37 @@ def log(job_id: int, step: int | None) -> None:
 
 
 @job.command()
-@click.argument("job_id", type=int)
+@click.argument("job_ids", type=click.IntRange(1), nargs=-1)
+@click.option("--tag", help="Abort the unfinished jobs with this tag, instead of JOB_IDS.")
+@click.option("--kind", type=click.Choice(list(StepKind)), help="Those with a step of this kind.")
+@click.option("--everybody", is_flag=True, help="With --tag or --kind: others' jobs, too.")
 @json_option
-def abort(job_id: int, as_json: bool) -> None:
-    """End a job now; what it runs is killed."""
+def abort(
+    job_ids: tuple[int, ...],
+    tag: str | None,
+    kind: StepKind | None,
+    everybody: bool,
+    as_json: bool,
+) -> None:
+    """End jobs now, given by number or by --tag and --kind; what they run is killed."""
+    filtered = tag is not None or kind is not None
+    if filtered == bool(job_ids):
+        raise UserError("bad_option", "give either the numbers of jobs, or --tag or --kind")
     with scheduler(work=False) as client:
-        _print(client.abort(job_id), as_json=as_json)
+        if len(job_ids) == 1:
+            _print(client.abort(job_ids[0]), as_json=as_json)
+            return
+        wanted = AbortFilter(tag=tag, kind=kind, mine=not everybody) if filtered else job_ids
+        done = client.abort_all(wanted)
+    if as_json:
+        print_json(done.model_dump(mode="json"))
+        return
+    for what, ids in (("aborted", done.aborted), ("had finished", done.finished)):
+        people.print(f"{what}: {' '.join(map(str, ids)) or 'none'}")
+    if done.missing:
+        people.print(f"no such jobs: {' '.join(map(str, done.missing))}")
+    if done.more:
+        people.print("there are more: the same again aborts them")
 
 
 @job.command()
