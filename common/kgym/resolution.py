@@ -66,7 +66,9 @@ def resolution(
     )
     found = list(_found(findings))
     if verdicts and asked:
-        found += _lacking(after.evidence if after else None)
+        known = {one.reason for one in found}
+        lacking = _lacking(after.evidence if after else None)
+        found += [one for one in lacking if one.reason not in known]
     kept = (one for one in found if not is_accepted(one.reason, accepted))
     return Resolution(verdicts, tuple(dict.fromkeys(kept)))
 

@@ -150,7 +150,8 @@ class _Build:
         if trial:
             with self._stage("evidence"):
                 built = Built(list(dict.fromkeys(self.output.made)), not short)
-                findings += await evidence(self.run, entry, tree, trial, built)
+                files = self.spec.files
+                findings += await evidence(self.run, entry, tree, trial, built, files)
         for one in findings:
             where = f"{one.file}:{one.line}: " if one.line else ""
             self.run.log(f"{one.severity}: {one.check}: {where}{one.reason}: {one.message}")

@@ -6,12 +6,12 @@ as hostile as the patch: they are read in the sandbox, and what comes out is lin
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kgym import proc, sandbox
 from kgym.attempt import StepRun
-from kgym.steps import Finding, Strict
+from kgym.steps import Finding, Severity, Strict
 from kgym_builder import detectors, entries, functions, memo, objectindex
 from kgym_builder.detectors import CONDENSE, Profile
 from kgym_builder.entries import Entry
@@ -23,7 +23,7 @@ from kgym_builder.tree import Tree
 LAYOUT = 1
 """Version of what is noted of an object; part of its memo's key."""
 MOST_OBJECTS = 60
-"""Objects that are looked at: those of changed files first, then those that are compiled anew."""
+"""Objects that are looked at: the bug's first, then those of changed files, then dependents."""
 MOST_FINDINGS = 100
 _SECONDS = 300.0
 MEASURE = """
@@ -48,20 +48,29 @@ class Built:
 
 
 async def evidence(
-    run: StepRun, entry: Entry, tree: Tree, trial: Sequence[Applied], built: Built
+    run: StepRun,
+    entry: Entry,
+    tree: Tree,
+    trial: Sequence[Applied],
+    built: Built,
+    files: Collection[str],
 ) -> list[Finding]:
     """Return what the patched kernel in `tree` can no longer tell.
 
-    `trial` are the patches on trial, as they were applied.
+    `trial` are the patches on trial, as they were applied; `files` is where the bug lies.
     """
     found = list(await _by_make(entry, tree)) if built.made else []
-    paths = await asyncio.to_thread(_chosen, entry, trial, built.objects)
+    ranked = await asyncio.to_thread(_ranked, entry, trial, built.objects, files)
+    paths = dict(list(ranked.items())[:MOST_OBJECTS])
+    found += _left(ranked, trial)
     changed = await asyncio.to_thread(_functions, trial)
     before = await _before(run, entry, list(paths))
     after = await _profiles(tree, list(paths))
     for path, source in paths.items():
         old, new = before.get(path, Profile()), after.get(path, Profile())
         found += detectors.objects(path, source, old, new, changed)
+    # A patch that is made to give many must not push the grave ones out.
+    found.sort(key=lambda one: one.severity is not Severity.BLOCKING)
     return found[:MOST_FINDINGS]
 
 
@@ -79,13 +88,34 @@ async def _by_make(entry: Entry, tree: Tree) -> Iterator[Finding]:
     )
 
 
-def _chosen(entry: Entry, trial: Sequence[Applied], objects: Sequence[str]) -> dict[str, str]:
-    """Return the objects to look at, with their sources."""
-    changed = {change.path for one in trial for change in one.changes}
+def _ranked(
+    entry: Entry, trial: Sequence[Applied], objects: Sequence[str], files: Collection[str]
+) -> dict[str, str]:
+    """Return the objects with their sources: those of the bug first, then of changed files."""
+    changed = _changed(trial)
     known = Index(entry.index).sources(objects)
     sources = {path: known.get(path, path.removesuffix(".o") + ".c") for path in objects}
-    order = sorted(sources, key=lambda path: sources[path] not in changed)
-    return {path: sources[path] for path in order[:MOST_OBJECTS]}
+    order = sorted(
+        sources, key=lambda path: (sources[path] not in files, sources[path] not in changed)
+    )
+    return {path: sources[path] for path in order}
+
+
+def _left(ranked: Mapping[str, str], trial: Sequence[Applied]) -> Iterator[Finding]:
+    """Say what is not looked at; files that a patch itself changes have to be."""
+    left = list(ranked.values())[MOST_OBJECTS:]
+    if changed := sorted(_changed(trial) & set(left)):
+        message = f"{len(left)} objects are too many to look at, {changed[0]}'s among them"
+        yield Finding(
+            check="detector",
+            severity=Severity.BLOCKING,
+            reason="objects_not_looked_at",
+            message=message,
+        )
+
+
+def _changed(trial: Sequence[Applied]) -> set[str]:
+    return {change.path for one in trial for change in one.changes}
 
 
 def _functions(trial: Sequence[Applied]) -> set[str]:

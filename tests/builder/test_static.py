@@ -6,6 +6,7 @@ import pytest
 
 from kgym.steps import BuildResult, BuildSpec, Edit, Finding, KernelConfig, Patch, Severity
 from kgym_builder.build import Builder
+from kgym_builder.static import MOST_OBJECTS
 from kgym_builder.suitecache import SuiteCache
 from tests.conftest import ANYWHERE, ROOT, NewRun
 
@@ -89,3 +90,22 @@ async def test_what_was_found_is_remembered_with_the_build(
     # Where the fix may have to go is part of the question.
     elsewhere = spec.model_copy(update={"files": ["fs/open.c"]})
     assert "outside_files" in reasons(await builder(new_run(elsewhere)))
+
+
+@pytest.mark.thorough
+async def test_a_patch_that_hides_among_many_files_stands_in_its_own_way(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    diff = "".join(
+        f"--- /dev/null\n+++ b/lib/many{number}.c\n@@ -0,0 +1 @@\n+int many{number};\n"
+        for number in range(MOST_OBJECTS + 1)
+    )
+    made = Edit(
+        file="Makefile",
+        original="obj-$(CONFIG_EXTRA)",
+        replacement="obj-y += $(patsubst %.c,%.o,$(wildcard lib/many*.c))\nobj-$(CONFIG_EXTRA)",
+    )
+    patches = [Patch(name="many", diff=diff), Patch(name="make", edits=[made])]
+    spec = fake_build.model_copy(update={"patches": patches, "review": ["many", "make"]})
+    found = reasons(await builder(new_run(spec)))
+    assert found["objects_not_looked_at"].severity is Severity.BLOCKING
