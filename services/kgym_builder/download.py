@@ -121,7 +121,11 @@ class _Sink:
             message = f"only {self.size} bytes came in {seconds:.0f} s"
             raise InfrastructureError("download_failed", message)
         self._hash.update(data)
-        self._file.write(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            message = f"cannot keep the tarball: {error.strerror}"
+            raise InfrastructureError("disk_full", message) from error
 
 
 class _Client:

@@ -192,6 +192,7 @@ def _tell(report: Report, done: int) -> None:
 def _failed(command: str, what: str, done: proc.Completed) -> InfrastructureError:
     """Return the error of a command of Git, with its last words."""
     said = " / ".join(line.strip() for line in done.text.strip().splitlines()[-5:])[-1000:]
+    said = "".join(one if one.isprintable() else "?" for one in said)  # a server may have said it
     return InfrastructureError(
         "download_failed",
         f"`git {command}` of {what} ended with status {done.returncode}: "

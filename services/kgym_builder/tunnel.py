@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from kgym.errors import KgymError, UserError
+from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym_builder import relay
 from kgym_builder.origins import Origins
 
@@ -166,5 +166,10 @@ async def _connected(addresses: list[str], port: int) -> tuple[StreamReader, Str
 def _copy_certificates(target: Path) -> None:
     """Copy the authorities' certificates that the worker itself goes by."""
     named = os.environ.get("GIT_SSL_CAINFO") or os.environ.get("SSL_CERT_FILE")
-    shutil.copyfile(named or "/etc/ssl/certs/ca-certificates.crt", target)
+    path = named or "/etc/ssl/certs/ca-certificates.crt"
+    try:
+        shutil.copyfile(path, target)
+    except OSError as error:
+        message = f"cannot read the authorities' certificates ({path}): {error.strerror}"
+        raise InfrastructureError("missing_tool", message) from error
     target.chmod(0o644)

@@ -9,6 +9,7 @@ import ipaddress
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import tarfile
 import tempfile
@@ -528,6 +529,32 @@ async def test_a_repository_is_fetched_over_http(tmp_path: Path, repository: Pat
         failed = await refusal(sources, GitSource(url=f"{web.url}/nothing", commit="main"))
     assert failed.reason == "download_failed"
     assert failed.message.startswith(f"`git fetch` of {web.url}/nothing ended with status 128: ")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+async def test_certificates_are_checked_by_the_authorities_that_the_worker_trusts(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    argv += ["-nodes", "-subj", "/CN=kgym", "-addext", "subjectAltName=IP:127.0.0.1"]
+    argv += ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(argv, check=True, timeout=60, capture_output=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    body = tarball("packed")
+    answer = files(repository)
+    async with serving(lambda path: ok(body) if path == "/x" else answer(path), tls=tls) as web:
+        tar = TarballSource(url=f"{web.url}/x", sha256=sha256(body))
+        source = GitSource(url=f"{web.url}/.git", commit="main")
+        for strange in (tar, source):
+            error = await refusal(Sources(tmp_path / "cache", HERE), strange)
+            assert (error.reason, "ertificate" in error.message) == ("download_failed", True)
+        monkeypatch.delenv("GIT_SSL_CAINFO", raising=False)
+        monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert await marker(Sources(tmp_path / "cache", HERE), tar) == "packed"
+        assert await marker(Sources(tmp_path / "cache", HERE), source) == "honest"
 
 
 async def test_a_local_repository_is_read_below_the_allowed_folder_only(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,7 +24,9 @@ class Web:
 
 
 @asynccontextmanager
-async def serving(answer: Answer, host: str = "127.0.0.1") -> AsyncIterator[Web]:
+async def serving(
+    answer: Answer, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Web]:
     """Serve; each connection gets one answer."""
     web = Web("")
     open_now: set[asyncio.Task[None]] = set()
@@ -48,9 +51,9 @@ async def serving(answer: Answer, host: str = "127.0.0.1") -> AsyncIterator[Web]
             writer.transport.abort()
         open_now.discard(task)
 
-    server = await asyncio.start_server(accept, host, 0)
+    server = await asyncio.start_server(accept, host, 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
-    web.url = f"http://{host}:{port}"
+    web.url = f"{'https' if tls else 'http'}://{host}:{port}"
     try:
         yield web
     finally:
