@@ -6,22 +6,23 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 
-from kgym import sandbox
+from kgym import sandbox, way
 from kgym.ends import listed
 from kgym.report import CrashReport, parse
 from kgym.steps import InstanceDump, InstanceResult, Outcome, Work
 from kgym.work import lacks
-from kgym_vmmanager.accelerator import Probed
+from kgym_vmmanager.accelerator import Accelerator, Probed
+from kgym_vmmanager.breakpoints import Breakpoints, StubFailed
 from kgym_vmmanager.console import Console
 from kgym_vmmanager.controls import Connect, Controls, Idle, Share
 from kgym_vmmanager.dump import Dump, Scene
 from kgym_vmmanager.plan import Ended, Ending, Plan
-from kgym_vmmanager.profile import Profiling
-from kgym_vmmanager.qemu import Vm, qemu_arguments
-from kgym_vmmanager.rootfs import READY
+from kgym_vmmanager.profile import FOLDER, Profiling, TracerLog
+from kgym_vmmanager.qemu import STUB, Vm, connected, qemu_arguments
+from kgym_vmmanager.rootfs import READY, RUNNER
 from kgym_vmmanager.session import Session
 from kgym_vmmanager.smoke import SmokeTest
 from kgym_vmmanager.ssh import ConnectionLost, Ssh
@@ -69,9 +70,13 @@ class Instance:
         self._number = number
         self._folder = plan.folder / f"vm-{name}"
         self._limits = plan.limits[probed.accelerator]
+        self._most_points = 4 if probed.accelerator is Accelerator.KVM else 1000  # registers
+        self.unwatched = ""
         self._initrd = plan.initrds[self._program]
         self._session: Session | SmokeTest | Profiling | Idle
         self._profiling: Profiling | None = None
+        self._common: frozenset[str] = frozenset()
+        self._points: Breakpoints | None = None
         self._dump: Dump | None = None
         if smoke and plan.smoke is not None:
             self._initrd = plan.smoke
@@ -103,9 +108,15 @@ class Instance:
     def work(self) -> Work | None:
         """What the program was seen to do, if it was traced to an end."""
         crashed = self.ending is not None and self.ending.outcome is Outcome.CRASH
-        if self._profiling is None or not (crashed or self._profiling.log.over):
+        log = self._profiling.log if self._profiling else TracerLog()
+        if not log.over and not (crashed and log.answers):
             return None
-        return self._profiling.log.work(crashed=crashed and not self._profiling.log.over)
+        work = log.work(crashed=not log.over)
+        if self._points is None or self._points.failed is not None:
+            return work
+        hit = frozenset(self._points.hit)
+        reached = way.reached(self._plan.way, self._common, hit)
+        return work.model_copy(update={"reached": reached})
 
     @property
     def evidence_seconds(self) -> float:
@@ -233,14 +244,37 @@ class Instance:
                     await self._dump.arm(ssh)
                 self.console.watch_anew()  # what crashes from here on is the reproducer's doing
                 self._running = True
-                ending = await self._session.run(
-                    ssh, lambda: connect(self._limits.reconnect), vm.is_idle
-                )
-                if self._profiling is not None and self._profiling is not self._session:
+                async with self._watched(ssh):
+                    ending = await self._session.run(
+                        ssh, lambda: connect(self._limits.reconnect), vm.is_idle
+                    )
+                if self._is_profiled_after:
                     await self._profile(connect)
                 return ending
             except Ended as end:
                 return end.ending
+
+    @property
+    def _is_profiled_after(self) -> bool:
+        return self._profiling is not None and self._profiling is not self._session
+
+    @contextlib.asynccontextmanager
+    async def _watched(self, ssh: Ssh) -> AsyncIterator[None]:
+        """Note which functions of the crash's way are gone through; the guest cannot tell."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self._is_profiled_after and self._plan.way:
+                armed = Breakpoints.armed(
+                    lambda: connected(self._folder / STUB), self._plan.way, self._most_points
+                )
+                try:
+                    self._points = await stack.enter_async_context(armed)
+                    # What a harmless program goes through on its way says nothing.
+                    await ssh.run(f"{RUNNER} {FOLDER}/true /bin/true </dev/null", limit=20)
+                    self._common = frozenset(self._points.hit)
+                except (StubFailed, OSError, TimeoutError, ConnectionLost) as error:
+                    self._points = None
+                    self.unwatched = f"{type(error).__name__}: {error}"
+            yield
 
     async def _profile(self, connect: Callable[[float], Coroutine[None, None, Ssh]]) -> None:
         """Trace the program in a guest that survived it; raises Ended if no work is done."""

@@ -1,7 +1,7 @@
 """What the instances of a step have in common, and how one ends."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kgym.detectors import Detectors
@@ -44,8 +44,9 @@ class Plan:
     `method` takes the dumps, if there are to be any; `words` are added to the
     kernel's command line; `completed` says which runs did their work;
     where `profiled`, the program is traced afterwards on the first instance that
-    survives, and has to do some of the work that it did `before`; `detectors` says
-    what the kernel has to report when faults are raised on purpose, if they are.
+    survives, and has to do some of the work that it did `before`; `way` are the
+    functions on the way to the crash, with their addresses; `detectors` says what
+    the kernel has to report when faults are raised on purpose, if they are.
     """
 
     folder: Path
@@ -62,6 +63,7 @@ class Plan:
     completed: Completed = CONVENTION
     profiled: bool = False
     before: Work | None = None
+    way: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

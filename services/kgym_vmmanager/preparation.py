@@ -1,11 +1,12 @@
 """What a reproduce step needs before its first VM boots, and the bundle of it."""
 
+import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from kgym import calibration
+from kgym import calibration, way
 from kgym.assignment import Input
 from kgym.attempt import StepRun
 from kgym.detectors import Detectors, detectors
@@ -88,6 +89,7 @@ async def prepare(
         completed=completed(spec.completed, _ends_before(run, spec)),
         profiled=spec.evidence and spec.baseline is not None,
         before=work_before(run),
+        way=await _way(run, folder) if spec.evidence else {},
     )
     programs = {path.stem: files[PROGRAM] for path, files in zip(sources, made, strict=True)}
     files = {"kernel": kernel, **{path.name: path for path in [*initrds, *sources]}, **programs}
@@ -110,6 +112,24 @@ def _words(spec: ReproduceSpec, built: Input, method: Method | None) -> str:
     if isinstance(built.result, BuildResult) and built.result.instrumented:
         words.append(f"trace_buf_size={buffer_size(spec.vm.memory, spec.vm.cpus)}")
     return " ".join(words)
+
+
+async def _way(run: StepRun, folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the functions on the way to the baseline's crash, where this kernel has them."""
+    build, baseline = run.assignment.inputs["build"], run.assignment.inputs.get("baseline")
+    reports = [
+        artifact
+        for artifact in (baseline.artifacts if baseline else [])
+        if artifact.name.startswith("report-") and artifact.name.endswith(".json")
+    ]
+    symbols = [artifact for artifact in build.artifacts if artifact.name == "System.map"]
+    if not reports or not symbols:
+        return {}
+    report, system_map = folder / "baseline.json", folder / "System.map"
+    await run.storage.get(reports[0].key, report)
+    await run.storage.get(symbols[0].key, system_map)
+    functions = way.functions(json.loads(report.read_text()))
+    return way.addresses(system_map.read_text(), functions)
 
 
 def work_before(run: StepRun) -> Work | None:

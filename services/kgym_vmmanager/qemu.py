@@ -20,6 +20,9 @@ from kgym_vmmanager.jail import confined
 FOLDER = "/vm"
 """Where the confined QEMU sees its VM's folder, which holds `kernel` and `initrd`."""
 
+STUB = "stub"
+"""The socket in it at which QEMU's gdb stub listens."""
+
 _START_SECONDS = 30.0
 _MONITOR_SECONDS = 10.0
 _SAID_BYTES = 1000
@@ -72,6 +75,9 @@ def qemu_arguments(shape: VmShape, probed: Probed, first: str = "") -> list[str]
         *("-no-shutdown", "-chardev", "stdio,id=console,signal=off"),
         *("-chardev", f"socket,id=monitor,path={FOLDER}/monitor,server=on,wait=off"),
         *("-mon", "chardev=monitor,mode=control"),
+        # Costs nothing until somebody connects.
+        *("-chardev", f"socket,id=stub,path={FOLDER}/{STUB},server=on,wait=off"),
+        *("-gdb", "chardev:stub"),
     ]
 
 
@@ -199,7 +205,7 @@ class Vm:
     async def _connect(self, folder: Path) -> None:
         while True:
             try:
-                link = _connected(folder / "monitor")
+                link = connected(folder / "monitor")
                 break
             except (FileNotFoundError, ConnectionRefusedError):
                 if self._process.returncode is not None:
@@ -226,7 +232,7 @@ class Vm:
                 self.stopped.set()
 
 
-def _connected(path: Path) -> socket.socket:
+def connected(path: Path) -> socket.socket:
     """Connect to a Unix socket, whose path may be longer than the 107 bytes of an address."""
     folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     link = socket.socket(socket.AF_UNIX)

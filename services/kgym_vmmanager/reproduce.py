@@ -104,7 +104,7 @@ class Reproduce:
             instances=results,
             findings=[
                 *group.findings,
-                *_work_findings(run, group.evidence),
+                *_work_findings(run, group.evidence, judgement),
                 *controlset.findings(controls),
             ],
             evidence=group.evidence if spec.evidence else None,
@@ -248,6 +248,8 @@ class _Group:
         self.evidence = self.evidence.model_copy(update={"work": instance.work})
         if instance.work is None:
             self._know(missing=[f"what the program does: {ending.detail or 'its trace broke off'}"])
+        if instance.unwatched:
+            self._know(missing=[f"which functions are reached: {instance.unwatched}"])
 
     def _know(
         self,
@@ -377,10 +379,10 @@ def _how_sure(confidence: float | None, known: Calibration | None) -> list[str]:
     ]
 
 
-def _work_findings(run: StepRun, evidence: Evidence) -> Iterator[Finding]:
-    """Yield what the program's work lacks on a patched kernel."""
+def _work_findings(run: StepRun, evidence: Evidence, judgement: Judgement) -> Iterator[Finding]:
+    """Yield what the program's work lacks on a patched kernel that it did not crash."""
     before, baseline = work_before(run), run.assignment.inputs.get("baseline")
-    if baseline is None:
+    if baseline is None or judgement.verdict is not Verdict.NO_CRASH:
         return
     if evidence.work is not None:
         yield from work.findings(before, evidence.work)
