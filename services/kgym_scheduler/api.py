@@ -1,5 +1,7 @@
 """The REST interface, /v1: the application that its routes are parts of."""
 
+import asyncio
+import json
 from functools import partial
 from typing import Any
 
@@ -52,6 +54,7 @@ def create_app(scheduler: Scheduler, limits: Limits | None = None) -> FastAPI:
         dependencies=[Depends(known_request)],
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,
     )
     app.state.scheduler = scheduler
     app.state.metrics = metrics
@@ -73,11 +76,22 @@ def create_app(scheduler: Scheduler, limits: Limits | None = None) -> FastAPI:
     )
     app.add_api_route("/", _to_docs, include_in_schema=False)
     app.add_api_route("/docs", _docs, include_in_schema=False)
+    app.add_api_route("/openapi.json", app.described, include_in_schema=False)
     app.mount("/swagger", StaticFiles(packages=[("fastapi_offline", "static")]))
     return app
 
 
 class _Api(FastAPI):
+    _describing: asyncio.Task[bytes] | None = None
+
+    async def described(self) -> Response:
+        """Show the OpenAPI document, made once: it takes a second, and strangers may ask for it."""
+        if self._describing is None:
+            self._describing = asyncio.create_task(
+                asyncio.to_thread(lambda: json.dumps(self.openapi()).encode())
+            )
+        return Response(await asyncio.shield(self._describing), media_type="application/json")
+
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document, with the problem document among its schemas."""
         if self.openapi_schema is None:

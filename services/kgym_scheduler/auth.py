@@ -34,19 +34,22 @@ class Door:
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer it with a problem."""
-        if scope["type"] != "http" or not _guarded(scope["path"]):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request = Request(scope)
         try:
-            request.state.caller = await self._caller(request)
+            if _guarded(scope["path"]):
+                request.state.caller = await self._caller(request)
+            else:
+                self._rates.take(f"address {_address(request)}")
         except KgymError as error:
             await answer(request, error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
     async def _caller(self, request: Request) -> Caller:
-        address = request.client.host if request.client else ""
+        address = _address(request)
         try:
             caller = await self._known(request, address)
         except UserError:
@@ -105,6 +108,10 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
 
 
 def _guarded(path: str) -> bool:

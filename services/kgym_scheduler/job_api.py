@@ -175,7 +175,12 @@ _EVENT = {
         "data": {
             "type": "string",
             "contentMediaType": "application/json",
-            "contentSchema": {"$ref": "#/components/schemas/JobEvent"},
+            "contentSchema": {
+                "anyOf": [
+                    {"$ref": "#/components/schemas/JobEvent"},
+                    {"type": "object", "maxProperties": 0, "description": "of `end`"},
+                ]
+            },
         },
     },
     "required": ["event", "data"],
