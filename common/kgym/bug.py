@@ -223,6 +223,15 @@ def load(name: str, configs: Path = CONFIGS) -> Bug:
             f"there is no bug `{name}`, nor a folder of that name with a bug.toml;"
             f" shipped are: {', '.join(names(configs))}",
         )
+    try:
+        bug = _load(folder, configs)
+        bug.job(bug.fix)  # what no job can hold is known before anybody waits for it
+    except ValidationError as error:
+        raise UserError("bad_bundle", f"{folder}: {_faults(error)}") from error
+    return bug
+
+
+def _load(folder: Path, configs: Path) -> Bug:
     file = _read(BugFile, folder / "bug.toml")
     build = _build(file, folder, configs)
     regress = _change("regress", file.regress, folder)
@@ -251,11 +260,14 @@ def _read(model: type[_Model], path: Path) -> _Model:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError("bad_bundle", f"{path}: {error}") from error
     except ValidationError as error:
-        wrong = "; ".join(
-            f"{'.'.join(str(part) for part in one['loc']) or 'file'}: {one['msg']}"
-            for one in error.errors()
-        )
-        raise UserError("bad_bundle", f"{path}: {wrong}") from error
+        raise UserError("bad_bundle", f"{path}: {_faults(error)}") from error
+
+
+def _faults(error: ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(str(part) for part in one['loc']) or 'file'}: {one['msg']}"
+        for one in error.errors()[:20]
+    )
 
 
 def kernel(name: str, configs: Path = CONFIGS) -> BuildSpec:

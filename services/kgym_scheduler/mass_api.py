@@ -51,6 +51,8 @@ async def submit_all(
     caller = caller_of(http)
     for one in request.jobs:
         caller.check(one)
+    if caller.owner is not None:
+        http.app.state.volume.take(caller.name, len(await http.body()))
     await http.app.state.quota.take(caller.name, len(request.jobs))
     done = await scheduler.submit_all(request.jobs, idempotency_key, caller.name)
     return as_json(done, 201 if done.created else 200)

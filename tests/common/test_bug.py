@@ -146,3 +146,27 @@ def test_what_is_wrong_with_a_bundle_is_named(
     with pytest.raises(UserError, match=complaint) as caught:
         bug.load(str(bundle))
     assert caught.value.reason == "bad_bundle"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("time = 7", "time = 1e9"),
+        ("time = 7", "time = 7\ninstances = 1001"),
+        ("time = 7", "time = inf"),
+        ("use-after-free Read in f", "x" * 2000),
+    ],
+)
+def test_a_bundle_that_no_job_can_hold_is_bad(bundle: Path, old: str, new: str) -> None:
+    assert old in BUG
+    (bundle / "bug.toml").write_text(BUG.replace(old, new))
+    with pytest.raises(UserError) as caught:
+        bug.load(str(bundle))
+    assert caught.value.reason == "bad_bundle"
+
+
+def test_a_file_of_a_bundle_that_is_too_large_is_named_by_what_it_is_for(bundle: Path) -> None:
+    (bundle / "config.fragment").write_text("# long\n" * (1 << 20))
+    with pytest.raises(UserError, match=r"fragments\.0: .* at most") as caught:
+        bug.load(str(bundle))
+    assert caught.value.reason == "bad_bundle"

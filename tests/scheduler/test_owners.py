@@ -117,6 +117,30 @@ async def test_an_entry_that_all_share_is_made_anew_only_by_admins(
         assert (await root.post("/v1/jobs", json={"steps": [step]})).status_code == 201
 
 
+async def test_what_one_job_may_not_ask_for_many_may_not_either(
+    users: Callable[..., Any],
+) -> None:
+    mallory, alice = await users("mallory"), await users("alice")
+    refreshed = {"steps": [{**BUILD.model_dump(mode="json"), "cache": "refresh"}]}
+    for wrong, reason in (
+        (JOB | {"priority": 1}, "priority_too_high"),
+        (refreshed, "refresh_needs_admin"),
+    ):
+        answer = await mallory.post("/v1/jobs/bulk", json={"jobs": [JOB, wrong]})
+        problem(answer, 403, reason)
+    lied = JOB | {"tags": [BUG.calibration_tag]}
+    assert (await mallory.post("/v1/jobs/bulk", json={"jobs": [lied]})).status_code == 422
+    number = (await submitted(alice))["id"]
+    answer = await mallory.post("/v1/jobs/abort", json={"jobs": [number]})
+    problem(answer, 403, "not_your_job")
+    headers = {"Idempotency-Key": "night"}
+    made = [
+        (await user.post("/v1/jobs/bulk", json={"jobs": [JOB]}, headers=headers)).status_code
+        for user in (mallory, alice, mallory)
+    ]
+    assert made == [201, 201, 200]
+
+
 # --- marks: tags that are believed ----------------------------------------------------------
 
 
