@@ -76,6 +76,7 @@ async def refusal(sources: Sources, source: KernelSource) -> KgymError:
 
 
 @pytest.mark.parametrize("stage", ["copy", "unpack"])
+@pytest.mark.attack
 async def test_what_was_hashed_is_what_is_unpacked(tmp_path: Path, stage: str) -> None:
     path, evil = tmp_path / "linux.tar", tmp_path / "evil.tar"
     path.write_bytes(tarball("honest"))
@@ -92,6 +93,7 @@ async def test_what_was_hashed_is_what_is_unpacked(tmp_path: Path, stage: str) -
     assert (found.tree / "Makefile").read_text() == "honest"
 
 
+@pytest.mark.attack
 async def test_a_file_that_is_written_over_while_it_is_copied_is_not_taken(tmp_path: Path) -> None:
     path = tmp_path / "linux.tar"
     honest = tarball("honest") + bytes(4 << 20)
@@ -110,6 +112,7 @@ async def test_a_file_that_is_written_over_while_it_is_copied_is_not_taken(tmp_p
 
 
 @pytest.mark.parametrize("kind", ["/dev/kmsg", "/dev/zero", "/proc/kmsg", "fifo", "folder"])
+@pytest.mark.attack
 async def test_what_is_no_regular_file_is_refused_at_once_and_leaves_no_thread(
     tmp_path: Path, kind: str
 ) -> None:
@@ -128,6 +131,7 @@ async def test_what_is_no_regular_file_is_refused_at_once_and_leaves_no_thread(
         assert await asyncio.to_thread(lambda: "a free thread") == "a free thread"
 
 
+@pytest.mark.attack
 async def test_a_tarball_of_any_size_is_not_copied(tmp_path: Path) -> None:
     path = tmp_path / "linux.tar"
     with path.open("wb") as file:
@@ -169,6 +173,7 @@ def secret(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.attack
 async def test_a_file_outside_of_the_allowed_folders_is_as_one_that_is_not_there(
     tmp_path: Path, secret: Path
 ) -> None:
@@ -249,6 +254,7 @@ def test_the_operator_names_folders_and_networks() -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["git", "tarball"])
+@pytest.mark.attack
 async def test_private_addresses_are_not_reached_and_look_like_no_address(
     tmp_path: Path, address: str, kind: str
 ) -> None:
@@ -268,6 +274,7 @@ async def test_private_addresses_are_not_reached_and_look_like_no_address(
         assert "has no public address" in error.message
 
 
+@pytest.mark.attack
 async def test_a_redirect_reaches_no_more_than_the_first_address(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.2", 0)) as inner:
         inner.setblocking(False)
@@ -323,6 +330,7 @@ async def test_a_redirect_to_what_is_allowed_is_followed(tmp_path: Path) -> None
         "https://example.org/" + "x" * 1900,
     ],
 )
+@pytest.mark.attack
 async def test_other_transports_and_odd_addresses_are_refused(tmp_path: Path, url: str) -> None:
     sources = Sources(tmp_path / "cache", ANYWHERE)
     for source in (GitSource(url=url, commit="v6.1"), TarballSource(url=url, sha256="0" * 64)):
@@ -331,6 +339,7 @@ async def test_other_transports_and_odd_addresses_are_refused(tmp_path: Path, ur
         assert error.message.isprintable()
 
 
+@pytest.mark.attack
 async def test_a_download_is_hashed_as_it_was_sent(tmp_path: Path) -> None:
     packed = gzip.compress(tarball())
     async with serving(lambda _: ok(packed, "Content-Encoding: gzip")) as web:
@@ -359,6 +368,7 @@ def endless(_: str) -> Iterable[bytes]:
         (lambda _: [b""], "download_failed"),
     ],
 )
+@pytest.mark.attack
 async def test_a_server_that_says_odd_things_gives_a_clear_error(
     tmp_path: Path, answer: Callable[[str], Iterable[bytes]], reason: str
 ) -> None:
@@ -370,6 +380,7 @@ async def test_a_server_that_says_odd_things_gives_a_clear_error(
     assert web.sent < 64 << 20
 
 
+@pytest.mark.attack
 async def test_a_server_that_never_ends_has_a_deadline(tmp_path: Path) -> None:
     left = asyncio.Event()
 
@@ -444,6 +455,7 @@ def many() -> bytes:
     ],
     ids=["bomb", "sparse", "many", "device", "fifo", "cut", "gzip", "zstd", "long"],
 )
+@pytest.mark.attack
 async def test_an_archive_that_is_too_much_is_refused(
     tmp_path: Path, archive: Callable[[], bytes], reason: str
 ) -> None:
@@ -454,6 +466,7 @@ async def test_an_archive_that_is_too_much_is_refused(
     assert not list((tmp_path / "cache" / "trees").glob(".*.part-*"))
 
 
+@pytest.mark.attack
 async def test_members_that_lead_outside_lead_nowhere(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -471,6 +484,7 @@ async def test_members_that_lead_outside_lead_nowhere(tmp_path: Path) -> None:
     assert not list(outside.iterdir())
 
 
+@pytest.mark.attack
 async def test_a_makefile_that_is_a_link_tells_nothing_about_the_worker(tmp_path: Path) -> None:
     for number, target in enumerate(("/etc/passwd", "/no/where")):
         path = tmp_path / f"{number}.tar"
@@ -482,6 +496,7 @@ async def test_a_makefile_that_is_a_link_tells_nothing_about_the_worker(tmp_path
         assert error.message == "it holds no kernel: no Makefile on top"
 
 
+@pytest.mark.attack
 async def test_names_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "linux.tar"
     path.write_bytes(tarball(odd=member("linux/\udcff\n\u00e4")))
@@ -557,6 +572,7 @@ async def test_certificates_are_checked_by_the_authorities_that_the_worker_trust
         assert await marker(Sources(tmp_path / "cache", HERE), source) == "honest"
 
 
+@pytest.mark.attack
 async def test_a_local_repository_is_read_below_the_allowed_folder_only(
     tmp_path: Path, repository: Path
 ) -> None:
@@ -581,6 +597,7 @@ async def test_a_local_repository_is_read_below_the_allowed_folder_only(
     assert await marker(sources, source) == "honest"
 
 
+@pytest.mark.attack
 async def test_a_repository_runs_nothing_on_the_worker(tmp_path: Path, repository: Path) -> None:
     planted = tmp_path / "planted"
     for name in ("post-checkout", "pre-auto-gc", "reference-transaction", "upload-pack"):
@@ -607,6 +624,7 @@ def bomb(folder: Path) -> str:
 
 
 @pytest.mark.thorough
+@pytest.mark.attack
 async def test_a_git_bomb_is_refused_and_its_repository_not_kept(
     tmp_path: Path, repository: Path
 ) -> None:
@@ -624,6 +642,7 @@ async def test_a_git_bomb_is_refused_and_its_repository_not_kept(
 
 
 @pytest.mark.thorough
+@pytest.mark.attack
 async def test_a_repository_that_is_too_large_is_refused(tmp_path: Path, repository: Path) -> None:
     with (repository / "noise").open("wb") as file:
         file.write(os.urandom(9 << 20))

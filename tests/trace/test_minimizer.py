@@ -101,6 +101,7 @@ async def test_a_damaged_artifact_is_not_the_users_fault(new_run: NewRun, tmp_pa
 
 @pytest.mark.parametrize("tool", ["zstd", "gzip"])
 @pytest.mark.parametrize("content", ["holes", "noise"])
+@pytest.mark.attack
 async def test_a_dump_that_is_a_bomb_is_refused(tmp_path: Path, tool: str, content: str) -> None:
     plain = tmp_path / "dump-0.elf"
     with plain.open("wb") as file:
