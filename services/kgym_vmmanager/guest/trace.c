@@ -10,7 +10,7 @@
  *     died CALL             a process ended in it, without a signal and without asking for it
  *     end HOW VALUE MS      a run ended by itself: HOW is `exit` or `signal`
  *     total CALL RESULT COUNT
- *     pending CALL          it had not come back at the end of the time
+ *     pending CALL          it had not come back at the end of the time, LONG_MS after it began
  *     stuck CALL            likewise, and no signal would have interrupted it (state D)
  *     over RUNS
  * CALL is the number of the system call, plus COMPAT for those of 32-bit programs. `total` and what
@@ -41,6 +41,7 @@
 enum {
 	RUNS = 20,
 	ANSWER_MS = 3000,
+	LONG_MS = 2000,
 	COMPAT = 1 << 16,
 	LARGEST = 1024,
 	TASKS = 4096,
@@ -52,6 +53,7 @@ struct task {
 	pid_t id, group;
 	int in_call, asked_to_end;
 	long call;
+	long long since;
 };
 
 static struct task tasks[TASKS];
@@ -196,6 +198,7 @@ static void syscall_stop(struct task *task)
 				    (call == SYS_exit_group && tasks[i].group == task->group))
 					tasks[i].asked_to_end = 1;
 		enter(call, &regs);
+		task->since = now();
 		return;
 	}
 	task->in_call = 0;
@@ -224,6 +227,7 @@ static int stopped(struct task *task, int status)
 	if (event == PTRACE_EVENT_EXEC) {
 		task->in_call = 1;
 		task->call = SYS_execve;
+		task->since = now();
 	}
 	if (event || (number == SIGSTOP && fresh))
 		return 0;
@@ -294,7 +298,9 @@ static void tell_pending(void)
 	while (count && nanosleep(&moment, &moment) < 0 && errno == EINTR)
 		;
 	for (i = 0; i < count; i++) {
-		if (!tasks[i].in_call)
+		/* One that is stopped waits for us. */
+		if (!tasks[i].in_call || now() - tasks[i].since < LONG_MS ||
+		    *status_of(tasks[i].id, "\nState:") == 't')
 			continue;
 		stuck[i] = stuck[i] && *status_of(tasks[i].id, "\nState:") == 'D';
 		snprintf(line, sizeof(line), "%s %ld\n", stuck[i] ? "stuck" : "pending",
