@@ -90,6 +90,16 @@ async def test_a_crash_is_recognised_soon(new_step: NewStep, cache: Path) -> Non
     assert json.loads(path.read_text())["title"] == result.title
 
 
+async def test_the_call_in_which_the_kernel_crashes_is_known(perform: Perform) -> None:
+    result = await perform(program("getppid(); sleep(1); crash(); return 0;"), evidence=True)
+    assert result.verdict is Verdict.SAME_CRASH
+    assert result.evidence is not None
+    work = result.evidence.work
+    assert work is not None, result.evidence.missing
+    assert work.unfinished == "write"  # to /proc/sysrq-trigger
+    assert {"getppid", "openat"} <= {call.name for call in work.calls if call.result == "ok"}
+
+
 async def test_the_first_crash_stops_the_others(perform: Perform) -> None:
     body = """
     unsigned char byte;
