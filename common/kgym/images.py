@@ -2,7 +2,7 @@
 
 Each image is mounted by a process of its own, its keeper, in a mount namespace
 of its own, which sandboxes enter (`Sandbox`). The mount ends with the keeper,
-and the keeper with this process, whatever kills it; nothing is seen outside.
+and the keeper with this process (`pidspace.py`); nothing is seen outside.
 
     mount         by the kernel, over a loop device: as root
     squashfuse    by FUSE: unprivileged (in a user namespace), or where the kernel refuses
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from kgym import proc
+from kgym import pidspace, proc
 
 PLACE = "/mnt/image"
 """Where a keeper mounts its image; sandboxes mount on the numbered folders beside it."""
@@ -39,9 +39,10 @@ REFUSED_SECONDS = 600.0
 Way = Literal["mount", "squashfuse"]
 WAYS: tuple[Way, ...] = ("mount", "squashfuse")
 
-# Arguments: way, image, options of squashfuse. Says which overlay works, then waits until its
-# stdin closes. On the numbered folders, sandboxes mount: each in a namespace of its own.
+# Arguments: way, image, options of squashfuse. Says its number on the host and which overlay
+# works, then waits until its stdin closes. On the numbered folders, sandboxes mount: each in a namespace of its own.
 _KEEPER = """
+read -r pid rest </proc/self/stat && echo "$pid" || exit 3
 mount -t tmpfs -o mode=0755,size=1m kgym /mnt && cd /mnt && mkdir image upper work merged || exit 3
 mkdir 0 1 2 3 4 5 6 7 8 9
 case $1 in
@@ -75,12 +76,9 @@ class Mounted:
     """Who makes writable views of it: `overlay` (the kernel) or `fuse-overlayfs`."""
 
     @property
-    def entering(self) -> tuple[str, ...]:
-        """The words before a command that let it start in the keeper's namespaces."""
-        spaces = [f"--mount=/proc/{self.keeper}/ns/mnt"]
-        if not proc.privileged():
-            spaces += [f"--user=/proc/{self.keeper}/ns/user", "--preserve-credentials"]
-        return ("nsenter", *spaces, "--")
+    def spaces(self) -> tuple[str, ...]:
+        """The words for nsenter(1) that let a command start where the image is mounted."""
+        return (f"--mount=/proc/{self.keeper}/ns/mnt",)
 
 
 @dataclass(slots=True)
@@ -194,23 +192,22 @@ def _start(way: Way, image: Path) -> _Keeper | str:
     for program in ("nsenter", *(("squashfuse",) if way == "squashfuse" else ())):
         if shutil.which(program) is None:
             return f"there is no {program}"
-    spaces = ["--mount", "--propagation", "private"]
-    if not root:
-        spaces += ["--user", "--map-root-user"]
     options = ("ro", "") if root else ("ro,uid=0,gid=0", "userxattr,")
     process = subprocess.Popen(
         [
-            *("setpriv", "--pdeathsig=KILL", "unshare", *spaces),
+            *pidspace.current().entering(),
+            *("unshare", "--mount", "--propagation", "private"),
             *("sh", "-c", _KEEPER, "sh", way, str(image), *options),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        env=proc.environment(),
         start_new_session=True,
     )
     said = _first_words(process)
-    if said and said[-1] in {"overlay", "fuse-overlayfs"}:
-        return _Keeper(process, Mounted(process.pid, way, said[-1]))
+    if len(said) > 1 and said[-1] in {"overlay", "fuse-overlayfs"}:
+        return _Keeper(process, Mounted(int(said[0]), way, said[-1]))
     _end(process)
     return "; ".join(said[-3:]) or "it said nothing"
 

@@ -3,13 +3,14 @@
 Every program has a time limit, its output is drained while it runs, and it
 dies with its whole process group: at the limit, when the awaiting task is
 cancelled, and (through the kernel's parent-death signal) when this process
-is killed.
+is killed. Of the environment it gets what programs need, and no secret.
 """
 
 import asyncio
 import contextlib
 import functools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -73,6 +74,21 @@ def require(program: str) -> str:
     return path
 
 
+_HANDED_ON = re.compile(
+    r"PATH|HOME|USER|LOGNAME|LANG|LANGUAGE|LC_\w+|TZ|TMPDIR|SSL_CERT_(FILE|DIR)|GIT_SSL_CAINFO"
+    r"|(https?|ftp|all|no)_proxy|(HTTPS?|FTP|ALL|NO)_PROXY"
+)
+
+
+def environment() -> dict[str, str]:
+    """Return what programs get of this process's environment: what is known to be no secret.
+
+    A worker's holds its token and the bus's password, and every process shows its own to
+    whoever may read its /proc/PID/environ, also those that it changed later.
+    """
+    return {name: value for name, value in os.environ.items() if _HANDED_ON.fullmatch(name)}
+
+
 @functools.cache
 def privileged() -> bool:
     """Whether this process has root's rights: in many a container, user 0 has few of them.
@@ -97,6 +113,9 @@ def countable() -> bool:
     return subprocess.run(argv, check=False, capture_output=True, timeout=20).returncode != 0
 
 
+# The signal does not come if the parent was dead before it was asked for.
+_IF_ALIVE = '[ "$PPID" = "$0" ] && exec "$@"'
+
 _OF_ROOT = (0, 1, 6, 7, 21)
 """CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN."""
 
@@ -115,7 +134,7 @@ async def run(
     """Run a program to its end.
 
     `timeout` is in seconds. `stdin` is what the program reads, or a file that
-    holds it. `on_line` gets each line of the output, without its end, as it
+    holds it. `env` is the whole environment, `environment()` by default. `on_line` gets each line of the output, without its end, as it
     comes; what it raises kills the program. With `check`, a status other than
     0 raises ProgramFailed, whose details hold the status and the end of the
     output. The program inherits the file descriptors `pass_fds`.
@@ -157,18 +176,20 @@ async def spawn(
     stdin: int | IO[bytes] = asyncio.subprocess.DEVNULL,
     pass_fds: Sequence[int] = (),
 ) -> asyncio.subprocess.Process:
-    """Start a program in a process group of its own, stderr joined to stdout; `kill` ends it."""
+    """Start a program in a process group of its own, stderr joined to stdout; `kill` ends it.
+
+    `env` is its whole environment, `environment()` by default.
+    """
     program = require(str(argv[0]))
     start = asyncio.create_subprocess_exec(
-        require("setpriv"),
-        "--pdeathsig=KILL",
+        *(require("setpriv"), "--pdeathsig=KILL", "sh", "-c", _IF_ALIVE, str(os.getpid())),
         program,
         *_texts(argv[1:]),
         stdin=stdin,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         cwd=cwd,
-        env=env,
+        env=environment() if env is None else env,
         start_new_session=True,
         pass_fds=pass_fds,
         limit=LINE_LIMIT,

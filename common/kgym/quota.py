@@ -12,6 +12,7 @@ import asyncio
 import errno
 import json
 import os
+import signal
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Never
 
 from kgym.errors import InfrastructureError, UserError
+from kgym.pidspace import PidSpace
 
 SLACK = 1 << 30
 """Bytes by which hard limits of memory lie above those of the watch, so that the watch speaks."""
@@ -113,9 +115,13 @@ class Meter:
 
 
 class Status:
-    """What bubblewrap writes of the sandbox that it makes: the file of `--json-status-fd`."""
+    """What bubblewrap writes of the sandbox that it makes: the file of `--json-status-fd`.
 
-    def __init__(self) -> None:
+    It runs in `space`, and counts processes as they are counted there.
+    """
+
+    def __init__(self, space: PidSpace) -> None:
+        self._space = space
         self.fd = os.memfd_create("kgym-status")
 
     def __enter__(self) -> "Status":
@@ -130,7 +136,7 @@ class Status:
         if not first.endswith(b"}"):
             return None
         said = json.loads(first)
-        process = Path("/proc", str(said["child-pid"]))
+        process = self._space.process(said["child-pid"])
         try:
             # The kernel gives numbers of dead processes to others, which live in other namespaces.
             if (process / "ns/pid").stat().st_ino != said["pid-namespace"]:
@@ -156,12 +162,23 @@ class Status:
         return b'"exit-code"' in os.pread(self.fd, 4096, 0)
 
     async def gone(self) -> None:
-        """Wait until the last process of a killed sandbox is dead, but not for ever."""
+        """End what is left of a sandbox whose program is dead; wait for it, but not for ever."""
         end = time.monotonic() + _GONE_SECONDS
-        while self.process() is not None:
+        while (process := self.process()) is not None:
+            with suppress(OSError):
+                _kill(process)
             if time.monotonic() > end:
                 raise InfrastructureError("sandbox_alive", "a killed sandbox did not end")
             await asyncio.sleep(0.005)
+
+
+def _kill(process: Path) -> None:
+    """Kill the process of this /proc/PID, by whatever number it has here."""
+    fd = os.open(process, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+    finally:
+        os.close(fd)
 
 
 async def watch_processes(limits: Limits, status: Status, folders: Sequence[Path]) -> Never:

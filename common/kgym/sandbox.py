@@ -6,7 +6,8 @@ namespaces of its own (bubblewrap), on folders that the caller hands in.
 
 The folders are first mounted, in a private mount namespace, below /mnt: the
 unprivileged program could not walk to a cache in somebody's home. Nothing has
-to be unmounted: the mounts end with the last process of the namespace.
+to be unmounted: the mounts end with the last process of the namespace, and that
+one with this process, in whose PID namespace (`pidspace.py`) all of it is made.
 
 What it may use is limited twice: by hard limits per process, which nothing
 escapes, and by a watch over all its processes and folders (`quota.py`), which
@@ -21,9 +22,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kgym import images, proc, quota, seccomp
+from kgym import images, pidspace, proc, quota, seccomp
 from kgym.errors import InfrastructureError
 from kgym.images import Mounted
+from kgym.pidspace import PidSpace
 from kgym.quota import Limits
 
 NOBODY = 65534
@@ -32,6 +34,7 @@ _REMOVE_SECONDS = 600.0
 
 # Arguments: (bind FOLDER | HOW OPTIONS)… -- COMMAND…; the n-th is mounted on /mnt/n.
 # Where an image is mounted already, /mnt is prepared, and shared with other sandboxes.
+# bubblewrap tells its child's number as of the PID namespace that it runs in, whose /proc it needs.
 # fuse-overlayfs loses its parent-death signal where it acts for another user (setfsuid): it must
 # not hold the output open, and dies with its process group.
 _MOUNT_SCRIPT = """set -e
@@ -42,6 +45,7 @@ fuse() {
         sleep 0.02
     done
 }
+mount -t proc proc /proc
 [ -d /mnt/image ] || mount -t tmpfs -o mode=0755,size=1m kgym /mnt
 n=0
 while [ "$1" != -- ]; do
@@ -167,10 +171,11 @@ class Sandbox:
             if on_line is not None:
                 on_line(line)
 
-        with quota.Status() as status, _file(seccomp.program()) as rules:
+        space = await asyncio.to_thread(pidspace.current)
+        with quota.Status(space) as status, _file(seccomp.program()) as rules:
             inside = self._inside(cwd, env or {}, status.fd, rules)
             program = proc.run(
-                [*self._outside(), *inside, *argv],
+                [*self._outside(space), *inside, *argv],
                 timeout=limit if timeout is None else min(limit, timeout),
                 # The first process of the sandbox shows the environment that it was started with.
                 env=_ENVIRONMENT,
@@ -236,12 +241,9 @@ class Sandbox:
         self._image = layer
         return images.PLACE
 
-    def _outside(self) -> Iterator[str]:
-        if self._image is not None:
-            yield from self._image.entering
+    def _outside(self, space: PidSpace) -> Iterator[str]:
+        yield from space.entering(*(self._image.spaces if self._image else ()))
         yield from ("unshare", "--mount", "--propagation", "private")
-        if not proc.privileged() and self._image is None:
-            yield from ("--user", "--map-root-user")
         yield from ("sh", "-c", _MOUNT_SCRIPT, "sh", *self._mounts, "--")
         yield from ("prlimit", "--core=0", f"--fsize={_MOST_FILE}", f"--nofile={_MOST_OPEN}")
         yield f"--data={self._limits.memory + quota.SLACK}"

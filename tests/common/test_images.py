@@ -58,6 +58,14 @@ def mounted(images: Images, image: Path, held: ExitStack) -> Mounted:
     return found
 
 
+async def gone(keeper: int) -> bool:
+    """Whether the keeper ends within some seconds."""
+    end = time.monotonic() + 10
+    while Path(f"/proc/{keeper}").exists() and time.monotonic() < end:
+        await asyncio.sleep(0.02)
+    return not Path(f"/proc/{keeper}").exists()
+
+
 async def run(mounted: Mounted, folder: Path, script: str) -> str:
     sandbox = Sandbox(overlays={"/tree": Overlay((mounted,), folder).create()})
     return (await sandbox.run(["sh", "-c", script], cwd="/tree", timeout=20)).text
@@ -114,7 +122,7 @@ async def test_who_uses_an_image_keeps_it_when_another_doubts_it(
         assert another.keeper != one.keeper
         assert await run(one, tmp_path / "1", "cat file") == "from the image"
         assert await run(another, tmp_path / "2", "cat file") == "from the image"
-    assert not Path(f"/proc/{one.keeper}").exists()
+    assert await gone(one.keeper)
 
 
 async def test_of_the_images_that_nobody_uses_few_stay_mounted(
@@ -124,8 +132,9 @@ async def test_of_the_images_that_nobody_uses_few_stay_mounted(
     for number in range(KEPT + 3):
         with ExitStack() as held:
             keepers.append(mounted(images, packed(tmp_path / str(number)), held).keeper)
-    alive = [keeper for keeper in keepers if Path(f"/proc/{keeper}").exists()]
-    assert alive == keepers[-KEPT:]
+    ended, kept = keepers[:-KEPT], keepers[-KEPT:]
+    assert all([await gone(keeper) for keeper in ended])
+    assert all(Path(f"/proc/{keeper}").exists() for keeper in kept)
 
 
 async def test_nothing_is_mounted_where_the_host_sees_it(images: Images, tmp_path: Path) -> None:
