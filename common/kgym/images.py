@@ -40,7 +40,8 @@ Way = Literal["mount", "squashfuse"]
 WAYS: tuple[Way, ...] = ("mount", "squashfuse")
 
 # Arguments: way, image, options of squashfuse. Says its number on the host and which overlay
-# works, then waits until its stdin closes. On the numbered folders, sandboxes mount: each in a namespace of its own.
+# works, then waits until its stdin closes. On the numbered folders, sandboxes mount: each in a
+# namespace of its own.
 _KEEPER = """
 read -r pid rest </proc/self/stat && echo "$pid" || exit 3
 mount -t tmpfs -o mode=0755,size=1m kgym /mnt && cd /mnt && mkdir image upper work merged || exit 3

@@ -44,9 +44,14 @@ class PidSpace:
     def entering(self, *spaces: str) -> tuple[str, ...]:
         """The words before a command that let it start in here, and in `spaces` of nsenter(1)."""
         words = [f"--pid=/proc/{self.first}/ns/pid", *spaces]
-        if not proc.privileged():
-            words += [f"--user=/proc/{self.first}/ns/user", "--preserve-credentials"]
+        for user in self.rights:
+            words += [f"--user={user}", "--preserve-credentials"]
         return ("nsenter", *words, "--")
+
+    @property
+    def rights(self) -> list[Path]:
+        """The user namespace that has to be entered for the right to enter others in here."""
+        return [] if proc.privileged() else [Path(f"/proc/{self.first}/ns/user")]
 
     def process(self, number: int) -> Path:
         """Return /proc/PID of the process that has this number in here."""

@@ -134,10 +134,11 @@ async def run(
     """Run a program to its end.
 
     `timeout` is in seconds. `stdin` is what the program reads, or a file that
-    holds it. `env` is the whole environment, `environment()` by default. `on_line` gets each line of the output, without its end, as it
-    comes; what it raises kills the program. With `check`, a status other than
-    0 raises ProgramFailed, whose details hold the status and the end of the
-    output. The program inherits the file descriptors `pass_fds`.
+    holds it. `env` is its whole environment, `environment()` by default.
+    `on_line` gets each line of the output, without its end, as it comes; what
+    it raises kills the program. With `check`, a status other than 0 raises
+    ProgramFailed, whose details hold the status and the end of the output. The
+    program inherits the file descriptors `pass_fds`.
     """
     start = time.monotonic()
     if isinstance(stdin, Path):

@@ -124,19 +124,19 @@ async def _boot(accelerator: Accelerator, folder: Path) -> bytes:
         *(*accelerator.arguments, "-m", "64", "-serial", "stdio"),
         *("-drive", f"file={_FOLDER}/boot,format=raw,if=floppy,readonly=on"),
     ]
-    process = await proc.spawn(confined(argv, folder, _FOLDER))
-    assert process.stdout is not None
     output = b""
-    try:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PROBE_SECONDS):
-                while PROOF not in output and (chunk := await process.stdout.read(4096)):
-                    output += chunk
-    finally:
-        await proc.kill(process)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1):
-                await process.stdout.read()  # to the end of the pipe, which closes it
+    async with confined(argv, folder, _FOLDER) as jail:
+        assert jail.process.stdout is not None
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PROBE_SECONDS):
+                    while PROOF not in output and (chunk := await jail.process.stdout.read(4096)):
+                        output += chunk
+        finally:
+            await proc.kill(jail.process)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await jail.process.stdout.read()  # to the end of the pipe, which closes it
     return output
 
 

@@ -173,7 +173,7 @@ class Instance:
 
     def _connect(self, vm: Vm) -> Connect:
         image = self._plan.image
-        return partial(Ssh.connected, vm.port, image.host_key, image.client_key)
+        return partial(Ssh.connected, vm.dial, image.host_key, image.client_key)
 
     def _scene(self, vm: Vm) -> Scene:
         memory, panicked = self._plan.shape.memory, self.console.watch.panicked

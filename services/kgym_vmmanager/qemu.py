@@ -15,7 +15,7 @@ from kgym import proc
 from kgym.errors import InfrastructureError
 from kgym.steps import VmShape
 from kgym_vmmanager.accelerator import QEMU, Accelerator, Probed
-from kgym_vmmanager.jail import confined
+from kgym_vmmanager.jail import Confined, confined
 
 FOLDER = "/vm"
 """Where the confined QEMU sees its VM's folder, which holds `kernel` and `initrd`."""
@@ -25,6 +25,8 @@ STUB = "stub"
 
 _START_SECONDS = 30.0
 _MONITOR_SECONDS = 10.0
+_DYING_SECONDS = 2.0
+"""How long a process whose monitor is gone may take to be gone too."""
 _SAID_BYTES = 1000
 _IDLE_SAMPLES = 20
 
@@ -65,8 +67,8 @@ def qemu_arguments(shape: VmShape, probed: Probed, first: str = "") -> list[str]
 
     `first` are words that go before others on the kernel's command line.
 
-    The guest reaches nothing; the host reaches its port 22 through a port
-    that the host's kernel chooses. A guest that resets stops. With ACPI, `pc`
+    The guest reaches nothing; its port 22 is reached through a port that the
+    kernel chooses, on QEMU's own loopback. A guest that resets stops. With ACPI, `pc`
     takes 6 s longer to boot under TCG than `q35` (measured; its interrupt links).
     """
     return [
@@ -108,11 +110,12 @@ def _machine(shape: VmShape, accelerator: list[str], kernel: str, initrd: str) -
 class Vm:
     """A running QEMU. `stopped` is set when the guest resets or powers off."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, jail: Confined) -> None:
         self.stopped = asyncio.Event()
         self.why_stopped = ""
-        self.port = 0
-        self._process = process
+        self._port = 0
+        self._jail = jail
+        self._process = jail.process
         self._monitor = QMPClient("vm")
         self._said = b""
 
@@ -125,22 +128,27 @@ class Vm:
 
         Raises InfrastructureError if it does not start.
         """
-        vm = cls(await proc.spawn(confined(argv, folder, FOLDER)))
-        console = asyncio.create_task(vm._read_console(on_console))
-        events: asyncio.Task[None] | None = None
-        try:
-            await vm._open_monitor(folder)
-            events = asyncio.create_task(vm._obey_events())
-            yield vm
-        finally:
-            await proc.kill(vm._process)
-            await asyncio.wait({console}, timeout=1)  # to the end of the pipe, which closes it
-            for task in filter(None, (console, events)):
-                task.cancel()
-            await asyncio.gather(*filter(None, (console, events)), return_exceptions=True)
-            with contextlib.suppress(QMPError, OSError, EOFError, TimeoutError):
-                async with asyncio.timeout(1):
-                    await vm._monitor.disconnect()
+        async with confined(argv, folder, FOLDER) as jail:
+            vm = cls(jail)
+            console = asyncio.create_task(vm._read_console(on_console))
+            events: asyncio.Task[None] | None = None
+            try:
+                await vm._open_monitor(folder)
+                events = asyncio.create_task(vm._obey_events())
+                yield vm
+            finally:
+                await proc.kill(vm._process)
+                await asyncio.wait({console}, timeout=1)  # to the end of the pipe, which closes it
+                for task in filter(None, (console, events)):
+                    task.cancel()
+                await asyncio.gather(*filter(None, (console, events)), return_exceptions=True)
+                with contextlib.suppress(QMPError, OSError, EOFError, TimeoutError):
+                    async with asyncio.timeout(1):
+                        await vm._monitor.disconnect()
+
+    def dial(self, limit: float) -> socket.socket:
+        """Connect to the guest's SSH; blocks for `limit` seconds at most. Raises OSError."""
+        return self._jail.connect(self._port, limit)
 
     async def died(self) -> InfrastructureError:
         """Wait for the process to end, which it does not do by itself; return what it said."""
@@ -191,7 +199,16 @@ class Vm:
                 raise InfrastructureError(
                     "qemu_silent", f"QEMU's monitor did not answer within {_START_SECONDS:g} s"
                 )
+            if connected.exception() is not None:
+                # It may have died in the middle of it; what it said then says why.
+                await asyncio.wait({died}, timeout=_DYING_SECONDS)
+                if died.done():
+                    raise died.result()
             connected.result()
+        except (QMPError, OSError, EOFError, TimeoutError) as error:
+            raise InfrastructureError(
+                "qemu_silent", f"QEMU's monitor does not answer: {error or type(error).__name__}"
+            ) from error
         finally:
             if not connected.done():
                 # The client leaves its socket open if it is cancelled half connected; without
@@ -208,15 +225,13 @@ class Vm:
                 link = connected(folder / "monitor")
                 break
             except (FileNotFoundError, ConnectionRefusedError):
-                if self._process.returncode is not None:
-                    raise
                 await asyncio.sleep(0.05)
         await self._monitor.connect(link)
         usernet = await self._command("info usernet")
         match = re.search(r"HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", usernet)
         if match is None:
             raise InfrastructureError("no_port", f"QEMU forwards no port: {usernet}")
-        self.port = int(match[1])
+        self._port = int(match[1])
 
     async def _command(self, line: str) -> str:
         async with asyncio.timeout(_MONITOR_SECONDS):

@@ -17,6 +17,8 @@ from typing import TypeVar
 import paramiko
 
 T = TypeVar("T")
+Dial = Callable[[float], socket.socket]
+"""Makes a connection within so many seconds, or raises OSError."""
 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)  # it logs each lost connection
 
@@ -44,9 +46,9 @@ class Ssh:
     @classmethod
     @contextlib.asynccontextmanager
     async def connected(
-        cls, port: int, host_key: str, client_key: Path, limit: float
+        cls, dial: Dial, host_key: str, client_key: Path, limit: float
     ) -> "AsyncIterator[Ssh]":
-        """Connect to 127.0.0.1, trying again until `limit` seconds are over.
+        """Connect by `dial`, trying again until `limit` seconds are over.
 
         `host_key` is the only one accepted. Raises ConnectionLost.
         """
@@ -54,7 +56,7 @@ class Ssh:
         transports: list[paramiko.Transport] = []
 
         def attempt(limit: float) -> paramiko.Transport:
-            return _open(port, host_key, client_key, limit, transports)
+            return _open(dial, host_key, client_key, limit, transports)
 
         try:
             ssh = cls(await _persist(thread, attempt, limit), thread)
@@ -155,9 +157,9 @@ async def _persist(
 
 
 def _open(
-    port: int, host_key: str, client_key: Path, limit: float, opened: list[paramiko.Transport]
+    dial: Dial, host_key: str, client_key: Path, limit: float, opened: list[paramiko.Transport]
 ) -> paramiko.Transport:
-    transport = paramiko.Transport(socket.create_connection(("127.0.0.1", port), limit))
+    transport = paramiko.Transport(dial(limit))
     opened.append(transport)
     transport.banner_timeout = transport.auth_timeout = transport.handshake_timeout = limit
     options = transport.get_security_options()

@@ -11,12 +11,12 @@ import pytest
 
 from tests.chaos import traces
 from tests.common.test_images import packed
+from tests.common.test_sandbox import NOT_ROOT
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.thorough
 
-NOT_ROOT = ["setpriv", "--reuid=1000", "--regid=1000", "--clear-groups"]
-TIMES = 60
+TIMES = "60"
 LIMIT = 240
 
 
@@ -31,7 +31,7 @@ def test_killed_at_every_point_of_a_sandboxs_start_nothing_is_left(
         pytest.skip("only root mounts images")
     if way == "squashfuse" and shutil.which("squashfuse") is None:
         pytest.skip("squashfuse is not installed")
-    seed = int(os.environ.get("KGYM_CHAOS_SEED") or random.randrange(1 << 32))
+    seed = os.environ.get("KGYM_CHAOS_SEED") or str(random.randrange(1 << 32))
     image, folder = packed(tmp_path), tmp_path / "work"
     folder.mkdir()
     become = [] if root else NOT_ROOT
@@ -40,8 +40,7 @@ def test_killed_at_every_point_of_a_sandboxs_start_nothing_is_left(
     else:
         become = []
     done = subprocess.run(
-        [*become, sys.executable, "-m", "tests.common.killed", image, folder, way]
-        + [str(seed), str(TIMES)],
+        [*become, sys.executable, "-m", "tests.common.killed", image, folder, way, seed, TIMES],
         check=False,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": "common:services:.", "PYTHONDONTWRITEBYTECODE": "1"},

@@ -88,7 +88,7 @@ async def _crash_and_dump(work: Path, cache: Path, script: str, shape: VmShape) 
         while not console.watch.complete:
             assert time.monotonic() - begin < 300, console.last_lines(20)
             await asyncio.sleep(0.1)
-        connect = partial(Ssh.connected, vm.port, image.host_key, image.client_key)
+        connect = partial(Ssh.connected, vm.dial, image.host_key, image.client_key)
         scene = Scene(vm, console, True, shape.memory, 60, connect)
         taken = await Dump(Hypervisor(), work / "dump").take(scene)
     console.close()

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import paramiko
@@ -145,7 +146,8 @@ class Farm:
     @contextlib.asynccontextmanager
     async def connected(self, port: int, limit: float = 5) -> AsyncIterator[Ssh]:
         public = f"{self.host_key.get_name()} {self.host_key.get_base64()}"
-        async with Ssh.connected(port, public, self.folder / "client", limit) as ssh:
+        dial = partial(socket.create_connection, ("127.0.0.1", port))
+        async with Ssh.connected(dial, public, self.folder / "client", limit) as ssh:
             yield ssh
 
     async def session(self, seed: str) -> tuple[Ending, Session, float]:

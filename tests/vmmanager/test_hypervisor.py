@@ -29,7 +29,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         del argv[at : at + 2]
     console = Console(tmp_path / "console.log")
     async with Vm.running(argv, sandbox.prepare(tmp_path / "vm"), console.feed) as vm:
-        connect = partial(Ssh.connected, vm.port, "", tmp_path / "no-key")
+        connect = partial(Ssh.connected, vm.dial, "", tmp_path / "no-key")
         yield Scene(vm, console, False, MEMORY, 10, connect)
     console.close()
 
