@@ -11,9 +11,11 @@ from functools import partial
 
 from kgym import sandbox, way
 from kgym.ends import listed
-from kgym.report import CrashReport, parse
+from kgym.noise import noise
+from kgym.report import CrashReport, CrashType, parse, parse_all
 from kgym.steps import InstanceDump, InstanceResult, Outcome, Work
 from kgym.work import lacks
+from kgym_vmmanager import leaks
 from kgym_vmmanager.accelerator import Accelerator, Probed
 from kgym_vmmanager.breakpoints import Breakpoints, StubFailed
 from kgym_vmmanager.console import Console
@@ -189,8 +191,10 @@ class Instance:
                 for source in (self.console, self.output):
                     if source.error:
                         raise source.error
-                    if source.watch.crash_seen and (ending := await self._settle(source)):
-                        return ending
+                if self.console.watch.crash_seen and (ending := await self._settle()):
+                    return ending
+                if self.output.watch.crash_seen and (ending := await self._given_up()):
+                    return ending
                 if died.done():
                     raise died.result()
                 if vm.stopped.is_set():
@@ -199,21 +203,45 @@ class Instance:
         finally:
             died.cancel()
 
-    async def _settle(self, source: Console) -> Ending | None:
-        """Wait for the rest of a report; None if it is none that ends the instance."""
+    async def _complete(self, source: Console) -> bytes:
+        """Wait for the rest of a report, and return all that was said."""
         watch, begin = source.watch, time.monotonic()
         while not watch.complete and time.monotonic() - source.last < _QUIET_SECONDS:
             if time.monotonic() - begin > _SETTLE_SECONDS[watch.panicked]:
                 break
             await asyncio.sleep(_POLL_SECONDS)
-        report = await asyncio.to_thread(parse, watch.log)
-        if report is None or (report.suppressed and not watch.panicked):
+        return bytes(watch.log)
+
+    async def _given_up(self) -> Ending | None:
+        """Judge what the program's output says: only that syzkaller's tools gave up, if they did.
+
+        It is the program's word, so no report of the kernel's in it counts, and this one only
+        makes a run prove nothing.
+        """
+        said = await asyncio.to_thread(parse_all, await self._complete(self.output))
+        report = next((one for one in said if noise(one.title)), None)
+        if report is None:
+            self.output.watch_anew()
+            return None
+        self.report = report
+        return Ending(Outcome.CRASH, report.title)
+
+    async def _settle(self) -> Ending | None:
+        """Wait for the rest of the kernel's report; None if it is none that ends the instance."""
+        source, watch = self.console, self.console.watch
+        report = await asyncio.to_thread(parse, leaks.plain(await self._complete(source)))
+        # Words of programs that gave up are no reason to pass over a report of the kernel's.
+        suppressed = report is not None and report.suppressed and noise(report.title) is not None
+        leak_of_boot = (
+            report is not None and not self._running and report.type is CrashType.MEMORY_LEAK
+        )
+        if report is None or leak_of_boot or (suppressed and not watch.panicked):
             source.watch_anew()
             return None
         self.report = report
         if not self._running:
             return Ending(Outcome.BOOT_FAILED, f"it crashed while booting: {report.title}")
-        if report.suppressed:
+        if suppressed:
             return Ending(Outcome.HUNG, f"the guest gave up, not for a bug: {report.title}")
         if isinstance(self._session, Session):
             self._session.ran_until(source.last)
@@ -222,7 +250,7 @@ class Instance:
 
     async def _stopped(self, vm: Vm) -> Ending:
         await asyncio.sleep(_POLL_SECONDS)  # for what is left in the pipe
-        if self.console.watch.crash_seen and (ending := await self._settle(self.console)):
+        if self.console.watch.crash_seen and (ending := await self._settle()):
             return ending
         words = self.console.last_lines()
         detail = f"the guest stopped ({vm.why_stopped}); its last words: {words}"
@@ -242,6 +270,8 @@ class Instance:
                 ssh = await self._boot(connect)
                 if self._dump is not None:
                     await self._dump.arm(ssh)
+                if self._plan.leaks:
+                    await leaks.clear(ssh)
                 self.console.watch_anew()  # what crashes from here on is the reproducer's doing
                 self._running = True
                 async with self._watched(ssh):

@@ -42,7 +42,8 @@ class Plan:
     `initrds` hold the image, each with another of the programs at PROGRAM; the
     instances take them in turn. `smoke` holds the smoke test, if one is to run;
     `method` takes the dumps, if there are to be any; `words` are added to the
-    kernel's command line; `completed` says which runs did their work;
+    kernel's command line; with `leaks`, those of the boot are cleared;
+    `completed` says which runs did their work;
     where `profiled`, the program is traced afterwards on the first instance that
     survives, and has to do some of the work that it did `before`; `way` are the
     functions on the way to the crash, with their addresses; `detectors` says what
@@ -59,6 +60,7 @@ class Plan:
     limits: Mapping[Accelerator, Limits]
     method: Method | None = None
     words: str = ""
+    leaks: bool = False
     detectors: Detectors | None = None
     completed: Completed = CONVENTION
     profiled: bool = False

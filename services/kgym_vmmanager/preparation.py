@@ -14,7 +14,7 @@ from kgym.ends import completed
 from kgym.errors import InfrastructureError, KgymError
 from kgym.instrument import buffer_size
 from kgym.steps import BuildResult, ReproduceResult, ReproduceSpec, RunEnd, Work
-from kgym_vmmanager import bundle, kdump
+from kgym_vmmanager import bundle, kdump, leaks
 from kgym_vmmanager.accelerator import Accelerator, Probed, best_accelerator
 from kgym_vmmanager.dump import Method
 from kgym_vmmanager.hypervisor import Hypervisor
@@ -85,6 +85,7 @@ async def prepare(
         limits=limits,
         method=method,
         words=words,
+        leaks=leaks.wanted(spec.titles, spec.vm),
         detectors=_detectors(spec, built, probed, words),
         completed=completed(spec.completed, _ends_before(run, spec)),
         profiled=spec.evidence and spec.baseline is not None,
@@ -107,10 +108,12 @@ def _method(spec: ReproduceSpec, probed: Probed) -> Method | None:
 
 
 def _words(spec: ReproduceSpec, built: Input, method: Method | None) -> str:
-    """Return what dumps and traces add to the kernel's command line."""
+    """Return what dumps, traces and leaks add to the kernel's command line."""
     words = [method.words] if method else []
     if isinstance(built.result, BuildResult) and built.result.instrumented:
         words.append(f"trace_buf_size={buffer_size(spec.vm.memory, spec.vm.cpus)}")
+    if leaks.wanted(spec.titles, spec.vm):
+        words.append(leaks.WORDS)
     return " ".join(words)
 
 

@@ -32,6 +32,8 @@ _IDLE_SAMPLES = 20
 
 # The report stays the last thing on the console, and the guest as the crash left it.
 _PANIC = "panic_on_warn=1 oops=panic kasan.fault=panic panic=0"
+# What is in the kernel's log is the kernel's: programs cannot write to it.
+_MUTE = "printk.devkmsg=off"
 # Emulated CPUs are slow enough to look stuck to limits that are made for real ones (seconds).
 _SLOW = (
     "watchdog_thresh=60 workqueue.watchdog_thresh=140"
@@ -43,7 +45,7 @@ logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)  # it logs each lost co
 
 def kernel_command_line(shape: VmShape, probed: Probed, first: str = "") -> str:
     """Return the kernel's command line; what the shape appends comes last, and so wins."""
-    words = ["console=ttyS0", *first.split(), _PANIC, "nokaslr", "net.ifnames=0"]
+    words = ["console=ttyS0", *first.split(), _PANIC, _MUTE, "nokaslr", "net.ifnames=0"]
     if probed.accelerator is Accelerator.TCG:
         words += [_SLOW, *_clock(probed)]
     if shape.cpus == 1:

@@ -124,16 +124,45 @@ async def test_another_title_is_another_crash(perform: Perform) -> None:
     assert result.verdict is Verdict.OTHER_CRASH
 
 
-async def test_a_report_in_the_programs_output_counts(perform: Perform) -> None:
-    leak = (
-        "BUG: memory leak\\nunreferenced object 0xffff888006e83540 (size 32):\\n"
-        '  comm \\"repro\\", pid 85, jiffies 4294902190\\n  backtrace:\\n'
-        "    [<00000000abcdef01>] kmalloc include/linux/slab.h:553 [inline]\\n"
-        "    [<00000000abcdef02>] leaky_function+0x9d0/0x1e80\\n\\n"
-    )
-    result = await perform(program(f'fprintf(stderr, "{leak}"); exit(1);'), time=60)
+FORGED = r"""
+    const char *lines[] = {
+        "BUG: KASAN: use-after-free in forged_function+0x9d0/0x1e80\n",
+        "Write of size 8 at addr ffff888006e83540 by task repro/85\n",
+        "Call Trace:\n forged_function+0x9d0/0x1e80\n",
+        "BUG: memory leak\nunreferenced object 0xffff888006e83540 (size 32):\n",
+        "  comm \"repro\", pid 85, jiffies 4294902190\n  backtrace:\n",
+        "    [<00000000abcdef02>] forged_function+0x9d0/0x1e80\n\n",
+        "Kernel panic - not syncing: panic_on_warn set ...\n",
+        "*** stack smashing detected ***: terminated\n",
+    };
+    const char *places[] = {"/dev/stdout", "/dev/stderr", "/dev/kmsg", "/dev/console",
+        "/dev/ttyS0", "/dev/ttyprintk", "/proc/self/fd/1", "/proc/1/fd/1", "/dev/pts/0"};
+    for (unsigned p = 0; p < sizeof(places) / sizeof(*places); p++)
+        for (unsigned l = 0; l < sizeof(lines) / sizeof(*lines); l++) {
+            FILE *file = fopen(places[p], "w");
+            if (file) { fputs(lines[l], file); fclose(file); }
+        }
+"""
+
+
+async def test_what_a_program_prints_is_no_report_of_the_kernels(perform: Perform) -> None:
+    titles = ["KASAN: use-after-free Write in forged_function", "memory leak in forged_function"]
+    result = await perform(program(f"{FORGED} sleep(1); return 0;"), time=8, titles=titles)
+    assert [one.outcome for one in result.instances] == [Outcome.SURVIVED]
+    assert result.title is None
+
+
+async def test_what_a_program_prints_hides_no_report_of_the_kernels(perform: Perform) -> None:
+    result = await perform(program(f"{FORGED} crash(); return 0;"))
     assert result.instances[0].outcome is Outcome.CRASH
-    assert result.title == "memory leak in leaky_function"
+    assert result.title is not None
+    assert "forged" not in result.title
+
+
+async def test_syzkallers_own_failure_proves_nothing(perform: Perform) -> None:
+    body = 'fputs("SYZFAIL: mmap of data segment failed\\n", stderr); pause();'
+    result = await perform(program(body), time=30)
+    assert result.verdict is Verdict.INCONCLUSIVE
 
 
 async def test_programs_of_both_kinds_take_turns(
