@@ -38,6 +38,8 @@ from kgym.steps import (
     VmShape,
 )
 
+_MOST_BYTES = 16 << 20
+"""Of one file of a bundle."""
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
@@ -331,7 +333,25 @@ def _change(name: str, table: ChangeTable | None, folder: Path) -> Patch | None:
 
 
 def _text(folder: Path, name: str) -> str:
+    path = _within(folder, name)
     try:
-        return (folder / name).read_bytes().decode()
+        if path.stat().st_size > _MOST_BYTES:
+            raise UserError("bad_bundle", f"{path}: more than {_MOST_BYTES >> 20} MiB")
+        return path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
+        raise UserError("bad_bundle", f"{path}: {error}") from error
+
+
+def _within(folder: Path, name: str) -> Path:
+    """Return the path of a bundle's file: somebody else's bundle must not name files of ours."""
+    try:
+        path = (folder / name).resolve()
+        inside = path.is_relative_to(folder.resolve())
+        regular = not path.exists() or path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:
         raise UserError("bad_bundle", f"{folder / name}: {error}") from error
+    if not inside:
+        raise UserError("bad_bundle", f"{folder / name}: leads out of the bundle's folder; copy it")
+    if not regular:
+        raise UserError("bad_bundle", f"{path}: is no regular file")
+    return path

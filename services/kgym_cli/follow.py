@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
@@ -93,7 +94,7 @@ class _Bars:
                     task,
                     completed=data["done"],
                     total=data["total"],
-                    stage=data["stage"],
+                    stage=escape(data["stage"]),
                     unit=data["unit"],
                 )
             case "state":

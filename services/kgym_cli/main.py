@@ -57,7 +57,7 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         status = Exit.INTERRUPTED
     except Exception:  # noqa: BLE001 - Python's own status, 1, would be taken for a verdict
-        traceback.print_exc()
+        people.print(traceback.format_exc(), markup=False)
         status = Exit.INFRASTRUCTURE
     sys.exit(status if isinstance(status, int) else 0)
 

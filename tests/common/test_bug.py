@@ -1,5 +1,6 @@
 """Bug bundles: what they say becomes a job; what is wrong with them is named."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,45 @@ def test_a_file_of_a_bundle_that_is_too_large_is_named_by_what_it_is_for(bundle:
     with pytest.raises(UserError, match=r"fragments\.0: .* at most") as caught:
         bug.load(str(bundle))
     assert caught.value.reason == "bad_bundle"
+
+
+@pytest.mark.parametrize("way", ["absolute", "dots", "link", "linked folder", "pipe", "device"])
+@pytest.mark.parametrize("field", ["repro.c", "fragment", "patch"])
+def test_no_path_leads_out_of_the_bundle(bundle: Path, way: str, field: str) -> None:
+    secret = bundle.parent / "secret"
+    secret.write_text("the secret\n")
+    match way:
+        case "absolute":
+            name = str(secret)
+        case "dots":
+            name = "x/../../secret"
+            (bundle / "x").mkdir()
+        case "link":
+            name = "link"
+            (bundle / name).symlink_to(secret)
+        case "linked folder":
+            name = "folder/secret"
+            (bundle / "folder").symlink_to(bundle.parent)
+        case "pipe":
+            name = "pipe"
+            os.mkfifo(bundle / name)
+        case _:
+            name = "/dev/zero"
+    new = {
+        "repro.c": BUG.replace('file = "repro.c"', f'file = "{name}"'),
+        "fragment": BUG.replace('["config.fragment"]', f'["{name}"]'),
+        "patch": BUG + f'\n[fix]\npatch = "{name}"\n',
+    }[field]
+    assert new != BUG
+    (bundle / "bug.toml").write_text(new)
+    with pytest.raises(UserError, match=r"leads out of|no regular file") as caught:
+        bug.load(str(bundle))
+    assert caught.value.reason == "bad_bundle"
+    assert "the secret" not in caught.value.message
+
+
+def test_a_file_of_a_bundle_may_not_be_huge(bundle: Path) -> None:
+    with (bundle / "repro.c").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserError, match="more than 16 MiB"):
+        bug.load(str(bundle))

@@ -24,6 +24,21 @@ def test_what_fails_is_a_finding() -> None:
     assert found(text) == [("fork", "fork fork: Cannot allocate memory")]
 
 
+def test_half_a_million_failures_are_a_few_findings() -> None:
+    text = "".join(f"fail check-{number} {'x' * 900}\n" for number in range(500_000)) + "done\n"
+    findings = found(text)
+    assert len(findings) <= 41
+    assert findings[-1][0] == "too_many"
+    assert sum(len(reason) + len(message) for reason, message in findings) < 20_000
+
+
+@pytest.mark.parametrize(
+    "line", ["fail", "fail ", f"fail {'x' * 90}", "fail \x1b[2J", "fail a/b c"]
+)
+def test_lines_that_no_smoke_test_prints_are_none(line: str) -> None:
+    assert found(f"{line}\ndone\n") == []
+
+
 def test_a_test_that_breaks_off_is_a_finding() -> None:
     assert found("ok mount\nok fo") == [
         ("broke_off", "the smoke test broke off; its last words: ok fo")

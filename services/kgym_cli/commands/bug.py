@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
+from rich.markup import escape
 from rich.table import Table
 
 from kgym import bug as bugs
@@ -47,7 +48,7 @@ def list_(as_json: bool) -> None:
         return
     table = Table("name", "class", "title", box=None)
     for one in known:
-        table.add_row(one.name, one.file.kind, one.file.title)
+        table.add_row(*map(escape, (one.name, one.file.kind, one.file.title)))
     tables.print(table)
 
 
@@ -60,11 +61,13 @@ def show(name: str, as_json: bool) -> None:
     if as_json:
         print_json({**_about(one), "job": one.job(one.fix).model_dump(mode="json")})
         return
-    tables.print(f"[bold]{one.name}[/]: {one.file.title}\n\n{one.file.summary.strip()}\n")
+    about = escape(f"{one.file.title}\n\n{one.file.summary.strip()}\n")
+    tables.print(f"[bold]{escape(one.name)}[/]: {about}")
     for reference in one.file.references:
         tables.print(f"  {reference}", markup=False)
-    tables.print(f"\nfiles: {', '.join(one.file.files)}")
-    tables.print(f"reproducer: {one.file.reproducer.file}, {one.file.reproducer.time:g} s")
+    tables.print(f"\nfiles: {', '.join(one.file.files)}", markup=False)
+    program = one.file.reproducer
+    tables.print(f"reproducer: {program.file}, {program.time:g} s", markup=False)
 
 
 @bug.command()
@@ -156,8 +159,8 @@ def demo(fix: Path | None, server: str | None, accept_findings: str, as_json: bo
     if server is not None:
         click.get_current_context().find_root().params["server"] = server
     one = bugs.load(DEMO_BUG)
-    people.print(f"[bold]{one.file.title}[/] ({one.file.references[0]})")
-    people.print(one.file.summary.strip() + "\n", style="dim")
+    people.print(f"[bold]{escape(one.file.title)}[/] ({escape(one.file.references[0])})")
+    people.print(one.file.summary.strip() + "\n", style="dim", markup=False)
     accepted = _reasons(accept_findings)
     _try(one, fix, bugs.DEFAULT_TRIAL, None, accepted, no_fix=False, as_json=as_json)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.markup import escape
 from rich.table import Table
 
 from kgym import bug as bugs
@@ -13,7 +14,7 @@ from kgym.steps import CheckResult, CheckSpec, Patch, PatchCheck, PatchOutcome
 from kgym_cli import trial
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
-from kgym_cli.output import Exit, json_option, leave, people, print_json, tables
+from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, tables
 
 _STYLES = {
     PatchOutcome.COMPILES: "green",
@@ -82,18 +83,18 @@ def _print(result: CheckResult) -> None:
     for one in result.patches:
         style = _STYLES.get(one.outcome, "red")
         table.add_row(
-            one.name,
+            escape(one.name),
             f"[{style}]{one.outcome}[/]",
             str(len(one.files)),
             _coverage(one),
-            ", ".join(_function(function.model_dump()) for function in one.functions),
+            escape(", ".join(_function(function.model_dump()) for function in one.functions)),
             f"{one.seconds:.2f}",
         )
     tables.print(table)
     for one in result.patches:
         if words := _words(one):
-            tables.print(f"\n[bold]{one.name}[/]")
-            click.echo(words.rstrip())
+            tables.print(f"\n[bold]{escape(one.name)}[/]")
+            echo(words.rstrip())
 
 
 def _coverage(one: PatchCheck) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.markup import escape
 from rich.table import Table
 
 from kgym import cache
@@ -153,7 +154,7 @@ def _print(found: dict[str, Any]) -> None:
             place = f"job {one['job']}, step {one['step']}" if "job" in one else None
             place = place or one.get("entry") or one["prefix"]
             why = one.get("why") or ("age" if part == "logs" else "unused")
-            table.add_row(part, place, f"{one['bytes'] / (1 << 20):.1f}", why)
+            table.add_row(part, escape(place), f"{one['bytes'] / (1 << 20):.1f}", why)
     tables.print(table)
     total = sum(one["bytes"] for part in PARTS for one in found.get(part, []))
     word = "removed" if found["applied"] else "would go; --apply removes it"

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 from pydantic import ValidationError
+from rich.markup import escape
 from rich.table import Table
 
 from kgym import marks
@@ -18,7 +19,7 @@ from kgym.states import State
 from kgym.steps import StepKind
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
-from kgym_cli.output import Exit, json_option, leave, people, print_json, tables
+from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, tables
 
 _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
 
@@ -104,7 +105,7 @@ def show(job_id: int, as_json: bool) -> None:
 def log(job_id: int, step: int | None) -> None:
     """Print a job's log."""
     with scheduler(work=False) as client:
-        click.echo(client.log(job_id, step=step), nl=False)
+        echo(client.log(job_id, step=step), end="")
 
 
 @job.command()
@@ -201,8 +202,8 @@ def _highlights(result: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _tags(one: JobView) -> str:
-    """Return the tags that people read."""
-    return " ".join(tag for tag in one.tags if not tag.startswith(marks.REQUEST))
+    """Return the tags that people read, as markup."""
+    return escape(" ".join(tag for tag in one.tags if not tag.startswith(marks.REQUEST)))
 
 
 def _styled(state: State) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from rich.markup import escape
 
 from kgym import report as reports
 from kgym.errors import UserError
@@ -63,7 +64,7 @@ def parse(logs: tuple[Path, ...], vmlinux: Path | None, as_json: bool) -> None:
         return
     for path, one in zip(logs, values, strict=True):
         if len(logs) > 1:
-            tables.print(f"[bold]{path}[/]")
+            tables.print(f"[bold]{escape(str(path))}[/]")
         tables.print(one["title"] or "no crash", markup=False)
         if one["report"]:
             tables.print(one["report"], markup=False)

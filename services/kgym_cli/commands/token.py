@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import click
+from rich.markup import escape
 from rich.table import Table
 
 from kgym_cli.connect import open_database
@@ -68,7 +69,7 @@ def list_(as_json: bool) -> None:
             at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
             for at in (one.created_at, one.revoked_at)
         ]
-        table.add_row(one.name, " ".join(one.scopes), str(one.priority), *times)
+        table.add_row(escape(one.name), " ".join(one.scopes), str(one.priority), *times)
     tables.print(table)
 
 

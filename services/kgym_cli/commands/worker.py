@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import click
+from rich.markup import escape
 from rich.table import Table
 
 from kgym.errors import UserError
@@ -80,7 +81,7 @@ def list_(as_json: bool) -> None:
     for one in known:
         running = " ".join(f"{step.job}.{step.step}" for step in one.running)
         seen = one.seen_at.astimezone().strftime("%H:%M:%S")
-        table.add_row(one.id, one.state, " ".join(one.kinds), str(one.slots), running, seen)
+        table.add_row(escape(one.id), one.state, " ".join(one.kinds), str(one.slots), running, seen)
     tables.print(table)
 
 
