@@ -71,7 +71,9 @@ class Confined:
                 said = helper.communicate()[1].decode(errors="replace").strip()
         if not fds:
             raise ConnectionRefusedError(said.rpartition("\n")[2] or "no connection")
-        return socket.socket(fileno=fds[0])
+        link = socket.socket(fileno=fds[0])
+        link.setblocking(True)  # the helper's time limit has made it another
+        return link
 
 
 @contextlib.asynccontextmanager
