@@ -1,0 +1,131 @@
+"""Kernels that could no longer tell of a crash, each in its own way: none of them proves a fix."""
+
+from typing import Any
+
+import pytest
+
+from kgym import bug
+from kgym.jobs import JobRequest
+from kgym.steps import Edit, Patch, Reproducer, ReproduceSpec, StepRef, VmShape
+from tests.conftest import kgym
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+# It hides the files by which faults are raised, and forbids what could bring them back.
+WILD = """
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <unistd.h>
+int main(void)
+{
+	if (access("/sys/module", F_OK) == 0)
+		mount("none", "/sys", "tmpfs", 0, 0);
+	return write(open("/proc/sys/fs/mount-max", O_WRONLY), "1", 1) != 1;
+}
+"""
+CALLS = "#include <unistd.h>\nint main(void) { getppid(); usleep(100000); return 0; }\n"
+
+
+def edit(file: str, original: str, replacement: str) -> Edit:
+    return Edit(file=file, original=original, replacement=replacement)
+
+
+def on_getppid(statement: str) -> Edit:
+    """What a reproducer has the kernel do that calls getppid()."""
+    line = "\tpid = task_tgid_vnr(rcu_dereference(current->real_parent));\n"
+    return edit("kernel/sys.c", line, f"{line}\t{statement}\n")
+
+
+NO_REPORT = edit(
+    "mm/kasan/report.c",
+    "\tstart_report(&irq_flags, true);\n\n\t__memset(&info, 0, sizeof(info));\n"
+    "\tinfo.type = KASAN_REPORT_ACCESS;",
+    "\tgoto out;\n\tstart_report(&irq_flags, true);\n\n\t__memset(&info, 0, sizeof(info));\n"
+    "\tinfo.type = KASAN_REPORT_ACCESS;",
+)
+NO_HUNG_TASK = edit("kernel/hung_task.c", "\tif (sysctl_hung_task_warnings) {", "\tif (0) {")
+# A return would be none: the compiler knows that this function does not.
+PANIC_ENDS_THE_TASK = edit(
+    "kernel/panic.c",
+    "\tif (panic_on_warn) {\n\t\t/*\n\t\t * This thread",
+    "\tif (oops_in_progress >= 0)\n\t\tdo_exit(0);\n"
+    "\tif (panic_on_warn) {\n\t\t/*\n\t\t * This thread",
+)
+CONFIGURED = {
+    *("warning", "panic", "oops", "kasan_out_of_bounds", "kasan_use_after_free"),
+    *("ubsan", "hung_task"),
+}
+KERNELS = {
+    "KASAN and the hung task detector report nothing": (
+        [NO_REPORT, NO_HUNG_TASK],
+        {"kasan_out_of_bounds", "kasan_use_after_free", "hung_task"},
+    ),
+    "KASAN is off for the task of the reproducer": (
+        [on_getppid("current->kasan_depth++;")],
+        {"kasan_out_of_bounds", "kasan_use_after_free"},
+    ),
+    "the console is muted": ([on_getppid("console_loglevel = 0;")], CONFIGURED),
+    "a panic ends no more than its task": ([PANIC_ENDS_THE_TASK], {"panic"}),
+}
+
+
+def tried(edits: list[Edit], program: str = CALLS, **shape: Any) -> dict[str, Any]:
+    """Run a program on the patched kernel; return the result of the reproduce step."""
+    patches = [Patch(edits=edits)] if edits else []
+    build = bug.load("watch-queue-filter").build.model_copy(update={"patches": patches})
+    reproduce = ReproduceSpec(
+        build=StepRef(step=0),
+        reproducer=Reproducer(text=program),
+        vm=VmShape(memory=512, append=shape.pop("append", "")),
+        time=2,
+        evidence=True,
+        bundle="none",
+        **shape,
+    )
+    status, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[build, reproduce]))
+    assert status in (0, 1), job
+    result: dict[str, Any] = job["steps"][1]["result"]
+    return result
+
+
+def outcomes(result: dict[str, Any]) -> dict[str, str]:
+    return {one["name"]: one["outcome"] for one in result["evidence"]["controls"]}
+
+
+@pytest.mark.parametrize(("edits", "silent"), KERNELS.values(), ids=KERNELS)
+def test_a_kernel_that_keeps_quiet_proves_nothing(edits: list[Edit], silent: set[str]) -> None:
+    result = tried(edits)
+    found = outcomes(result)
+    assert {name for name, outcome in found.items() if outcome == "silent"} == silent, result
+    reported = {name for name, outcome in found.items() if outcome == "reported"}
+    assert reported == CONFIGURED - silent
+    assert result["verdict"] == "inconclusive"
+    assert all(name in result["reason"] for name in silent)
+    blocking = [one for one in result["findings"] if one["severity"] == "blocking"]
+    assert {one["check"] for one in blocking} == {"detector"}
+    assert len(blocking) == len(silent)
+
+
+def test_one_instance_is_joined_by_a_clean_one_and_leaks_are_told_where_asked_for() -> None:
+    result = tried([], instances=1, append="kmemleak=on panic_on_warn=0 kasan.fault=report")
+    assert result["verdict"] == "no_crash", result
+    found = outcomes(result)
+    assert {name for name, outcome in found.items() if outcome == "reported"} == {
+        *CONFIGURED,
+        "leak",
+    }
+    assert found["lockdep"] == "not_configured"
+    (clean,) = (
+        one for one in result["evidence"]["controls"] if one["name"] == "kasan_use_after_free"
+    )
+    assert "clean instance" in clean["detail"]
+    assert result["evidence"]["seconds"] < 60
+
+
+def test_what_a_wild_program_leaves_behind_is_no_fault_of_the_fix() -> None:
+    result = tried([], WILD)
+    assert result["verdict"] == "no_crash", result
+    found = result["evidence"]["controls"]
+    reported = {one["name"]: one["detail"] for one in found if one["outcome"] == "reported"}
+    assert reported.keys() == CONFIGURED
+    assert all("clean instance" in detail for detail in reported.values()), reported
