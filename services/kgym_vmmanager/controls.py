@@ -97,11 +97,15 @@ class Idle:
 
 @dataclass(slots=True)
 class Controls:
-    """Raises a share of faults in one guest, and keeps what came of it in `found`."""
+    """Raises a share of faults in one guest, and keeps what came of it in `found`.
+
+    A guest that answers, but slowly, is given up after `limit` seconds.
+    """
 
     console: Console
     detectors: Detectors
     share: Share
+    limit: float = 150.0
     found: dict[ControlName, Control] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -110,10 +114,16 @@ class Controls:
         """Raise them; `found` has each of them afterwards. The guest is of no use any more."""
         begin = time.monotonic()
         try:
-            async with connect(_CONNECT_SECONDS) as ssh, Shell.started(ssh, _CALL_SECONDS) as shell:
+            async with (
+                asyncio.timeout(self.limit),
+                connect(_CONNECT_SECONDS) as ssh,
+                Shell.started(ssh, _CALL_SECONDS) as shell,
+            ):
                 await _Guest(self, shell).raise_all()
         except (ConnectionLost, Refused) as error:
-            self._none(f"{error}")
+            self._none(str(error))
+        except TimeoutError:
+            self._none(f"not done within {self.limit:g} s")
         finally:
             self._none("the guest was lost before")
             self.seconds = round(time.monotonic() - begin, 2)

@@ -16,9 +16,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from kgym.detectors import Detectors
 from kgym.ends import CONVENTION
-from kgym.steps import Outcome
+from kgym.steps import ControlName, ControlOutcome, Outcome
 from kgym_vmmanager.console import Console
+from kgym_vmmanager.controls import Controls
+from kgym_vmmanager.controlset import shares
 from kgym_vmmanager.plan import Ended, Ending, Limits
 from kgym_vmmanager.runner import RunnerLog
 from kgym_vmmanager.session import Session
@@ -240,3 +243,21 @@ def test_a_hostile_runner_fills_no_memory() -> None:
     assert len(log.ends) <= 256 + 128
     assert len(log._rest) < 1000
     assert log.failed is None or log.failed < 4096
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+async def test_a_hostile_guest_is_left_in_time_and_reports_no_fault(farm: Farm) -> None:
+    everything = Detectors(lacking={}, ubsan=("shift",), panics=True)
+    console = Console(farm.folder / "console.log")
+    for number in range(8):
+        (share, *_) = shares(ControlName)
+        controls = Controls(console, everything, share, limit=1.5)
+        async with farm.guest(f"{SEED}-controls-{number}") as port:
+            begin = time.monotonic()
+            await controls.raise_all(partial(farm.connected, port))
+            assert time.monotonic() - begin < controls.limit + 20
+        assert controls.found.keys() == set(share.names)
+        outcomes = {one.outcome for one in controls.found.values()}
+        assert outcomes <= {ControlOutcome.NOT_TRIED, ControlOutcome.SILENT}, number
+    console.close()
