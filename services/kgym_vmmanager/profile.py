@@ -142,4 +142,4 @@ async def follow(ssh: Ssh, folder: str, program: str, log: TracerLog) -> None:
 
 
 def _are_numbers(*words: str) -> bool:
-    return all(word.isascii() and word.isdigit() and len(word) < 16 for word in words)
+    return all(word.isascii() and word.isdigit() and len(word) < 13 for word in words)

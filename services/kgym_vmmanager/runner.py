@@ -67,5 +67,5 @@ def _is_end(how: str, value: str, numbers: list[str]) -> bool:
 
 def _are_numbers(words: list[str], count: int) -> bool:
     return len(words) == count and all(
-        word.isascii() and word.isdigit() and len(word) < 16 for word in words
+        word.isascii() and word.isdigit() and len(word) < 13 for word in words
     )

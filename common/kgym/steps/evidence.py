@@ -47,7 +47,10 @@ class Call(Strict):
     """System calls of the program that ended alike."""
 
     name: Name = Field(description="of the system call, e.g. `ioctl`")
-    result: Name = Field(description="`ok`, or the error's name, e.g. `EINVAL`")
+    result: Name = Field(
+        description="`ok`, or the error's name, e.g. `EINVAL`; `pending`: it had not come back at"
+        " the end, `stuck`: nor would it have for a signal, `died`: the process ended in it"
+    )
     count: int = Field(ge=1, lt=1 << 63)
 
 
