@@ -44,5 +44,4 @@ class Bounds:
             disk=disk,
             files=self.files,
             output=16 << 20,
-            seconds=self.seconds,
         )

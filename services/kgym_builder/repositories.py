@@ -98,7 +98,7 @@ class Repositories:
     async def _known(self, kept: Path, name: str) -> str | None:
         words = ("rev-parse", "-q", "--verify", "--end-of-options", f"{name}^{{commit}}")
         box = Sandbox(readonly={_KEPT: kept}, limits=self._bounds.unpacking())
-        done = await self._run(box, [*_GIT, *words], _SECONDS)
+        done = await self._run("rev-parse", box, [*_GIT, *words], _SECONDS)
         return done.text.strip() if done.returncode == 0 else None
 
     async def _fetch(
@@ -133,7 +133,7 @@ class Repositories:
             limits=self._bounds.fetching(),
         )
         argv = [*argv, str(_SOURCE / inside), *refs]
-        return await self._run(box, argv, self._bounds.seconds, GIT_ALLOW_PROTOCOL="file")
+        return await self._run("fetch", box, argv, self._bounds.seconds, GIT_ALLOW_PROTOCOL="file")
 
     async def _fetch_remote(
         self, kept: Path, url: str, argv: list[str], report: Report
@@ -147,7 +147,7 @@ class Repositories:
             )
             allowed = {"GIT_ALLOW_PROTOCOL": "http:https", **tunnel.environment}
             argv = tunnel.command(argv)
-            done = await self._run(box, argv, self._bounds.seconds, **allowed)
+            done = await self._run("fetch", box, argv, self._bounds.seconds, **allowed)
         if tunnel.refused is not None:
             raise tunnel.refused
         return done
@@ -160,7 +160,7 @@ class Repositories:
             limits=self._bounds.unpacking(),
         )
         argv = [*_GIT, "archive", "--prefix=linux/", "-o", f"{_OUT}/source.tar", commit]
-        done = await self._run(box, argv, self._bounds.unpack_seconds)
+        done = await self._run("archive", box, argv, self._bounds.unpack_seconds)
         if done.returncode != 0 or archive.is_symlink() or not archive.is_file():
             # It may lack objects: the next attempt fetches all of it.
             await asyncio.to_thread(sandbox.remove, kept)
@@ -168,14 +168,14 @@ class Repositories:
         return archive
 
     async def _run(
-        self, box: Sandbox, argv: list[str], seconds: float, **environment: str
+        self, command: str, box: Sandbox, argv: list[str], seconds: float, **environment: str
     ) -> proc.Completed:
         try:
             return await box.run(
                 argv, timeout=seconds, check=False, env={**_ENVIRONMENT, **environment}
             )
         except proc.ProgramTimedOut as error:
-            message = f"Git was not done within {seconds:g} s"
+            message = f"`git {command}` was not done within {seconds:g} s"
             raise InfrastructureError("download_failed", message) from error
         except UserError as error:
             raise too_large(error) from error

@@ -381,7 +381,8 @@ async def test_a_server_that_says_odd_things_gives_a_clear_error(
 
 
 @pytest.mark.attack
-async def test_a_server_that_never_ends_has_a_deadline(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["git", "tarball"])
+async def test_a_server_that_never_ends_has_a_deadline(tmp_path: Path, kind: str) -> None:
     left = asyncio.Event()
 
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -393,13 +394,19 @@ async def test_a_server_that_never_ends_has_a_deadline(tmp_path: Path) -> None:
                 async with asyncio.timeout(0.05):
                     await reader.read()
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
         left.set()
 
     server = await asyncio.start_server(trickle, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    sources = Sources(tmp_path / "cache", HERE, Bounds(seconds=1))
-    error = await refusal(sources, TarballSource(url=url, sha256="0" * 64))
+    source: KernelSource = TarballSource(url=url, sha256="0" * 64)
+    if kind == "git":
+        source = GitSource(url=url, commit="main")
+    error = await refusal(Sources(tmp_path / "cache", HERE, Bounds(seconds=1)), source)
     assert (error.reason, error.cause) == ("download_failed", "infrastructure")
+    assert "within 1 s" in error.message
+    assert kind == "tarball" or error.message.startswith("`git fetch`")
     await left.wait()
     server.close()
 
