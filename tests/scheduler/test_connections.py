@@ -141,7 +141,7 @@ async def test_a_field_behind_the_body_is_not_one_of_the_request(scheduler: Sche
 
 @pytest.mark.parametrize("said", [b"", b"\r\n", b"G", GET, GET + b"\r\n" + GET])
 async def test_a_head_has_to_come_in_time(scheduler: Scheduler, said: bytes) -> None:
-    async with served(scheduler, head_seconds=0.3) as connect, connect(said) as socket:
+    async with served(scheduler, head_seconds=1) as connect, connect(said) as socket:
         if said.startswith(GET + b"\r\n"):
             assert await socket.status() == 200
         await socket.refused(408, "request_too_slow")
@@ -166,29 +166,31 @@ async def test_a_body_has_to_come_in_time(scheduler: Scheduler) -> None:
         assert await socket.closed()
 
 
+@pytest.mark.thorough
 async def test_an_answer_is_not_kept_for_who_does_not_read(scheduler: Scheduler) -> None:
     await scheduler.submit(job())
     [assignment] = (await scheduler.claim(claim_of())).assignments
     for _ in range(40):
         await scheduler.report(assignment.lease, "x" * 500_000, None)
-    async with served(scheduler, stall_seconds=0.2) as connect, connect(FOLLOW) as socket:
+    async with served(scheduler, stall_seconds=1) as connect, connect(FOLLOW) as socket:
         assert await socket.status() == 200
-        await asyncio.sleep(1)
+        await asyncio.sleep(3)
         with pytest.raises(
             (asyncio.IncompleteReadError, ConnectionError)
         ):  # else it goes on: the job has not ended
             await socket.reader.readexactly(40 * 500_000)
 
 
+@pytest.mark.thorough
 async def test_an_idle_connection_and_a_stream_outlast_a_heads_time(scheduler: Scheduler) -> None:
     await scheduler.submit(job())
     async with (
-        served(scheduler, head_seconds=0.2, body_seconds=0.2) as connect,
+        served(scheduler, head_seconds=1, body_seconds=1) as connect,
         connect(GET + b"\r\n") as idle,
         connect(FOLLOW) as stream,
     ):
         assert (await idle.status(), await stream.status()) == (200, 200)
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(2.5)
         idle.say(GET + b"\r\n")
         assert await idle.status() == 200
         await scheduler.abort(1)
