@@ -5,6 +5,7 @@ PostgreSQL takes the rows of a table as one array a column, and all that a
 SQLite, which has no round trips, takes them one by one.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, lru_cache
 
@@ -51,6 +52,7 @@ class Plan:
         self._connection = connection
         self._added: list[tuple[Table, Sequence[Row]]] = []
         self._changed: list[tuple[Table, Sequence[tuple[Row, Row]]]] = []
+        self._others: list[tuple[str, Row]] = []
         self._told: Sequence[int] = ()
         self.waiting: dict[int, int] = {}
         """Steps in the lanes that are to be counted, up to RING, before anything is written."""
@@ -64,6 +66,10 @@ class Plan:
         """Set the second part of each pair where the first holds; all have the same columns."""
         if rows:
             self._changed.append((table, rows))
+
+    def also(self, statement: str, values: Row) -> None:
+        """Execute a statement that changes something."""
+        self._others.append((statement, values))
 
     def tell(self, job_ids: Sequence[int]) -> None:
         """Let those who `Database.listen` know of these jobs, once all is committed."""
@@ -92,14 +98,18 @@ class Plan:
             prefix = f"p{len(parts)}_"
             parts.append(_insert(table, tuple(rows[0]), prefix))
             values |= _arrays(rows, prefix)
+        for statement, named in self._others:
+            prefix = f"p{len(parts)}_"
+            parts.append(re.sub(r":(\w+)", rf":{prefix}\1", statement))
+            values |= {prefix + name: value for name, value in named.items()}
         for number, lane in enumerate(self.waiting):
             counts.append(_WAITING.format(f"lane{number}"))
             values[f"lane{number}"] = lane
         if self._told:
             counts.append("pg_notify(:channel, :told)")
             values |= {"channel": NEWS, "told": " ".join(map(str, self._told))}
-        named = ", ".join(f"p{number} AS ({part})" for number, part in enumerate(parts))
-        statement = f"WITH {named} " if parts else ""
+        listed = ", ".join(f"p{number} AS ({part})" for number, part in enumerate(parts))
+        statement = f"WITH {listed} " if parts else ""
         wanted = ", ".join(counts) or "1"
         done = await self._connection.execute(_parsed(f"{statement}SELECT {wanted}"), values)
         row = list(done.one())
@@ -122,6 +132,8 @@ class Plan:
             changed.append(done.rowcount)
         for table, rows in self._added:
             await self._connection.execute(insert(table), list(rows))
+        for text_, values in self._others:
+            await self._connection.execute(_parsed(text_), values)
         return changed
 
 

@@ -6,7 +6,7 @@ writes it all, in a handful of statements whatever the number of jobs.
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -207,6 +207,18 @@ _JOBS = (
     .order_by(jobs.c.id)
     .with_for_update(key_share=True)
 )
+_JOBS_HELD = (
+    select(jobs.c.id, jobs.c.submitter, jobs.c.state)
+    .where(
+        jobs.c.id.in_(
+            select(steps.c.job_id)
+            .join(attempts, attempts.c.step_id == steps.c.id)
+            .where(attempts.c.lease.in_(bindparam("leases", expanding=True)))
+        )
+    )
+    .order_by(jobs.c.id)
+    .with_for_update(key_share=True)
+)
 _COLUMNS = (
     *("job_id", "id", "number", "kind", "lane", "rank", "state", "attempt", "tries"),
     *("lease", "lease_until", "not_before", "started_at"),
@@ -228,6 +240,7 @@ class Changes:
 
     def __init__(self, connection: AsyncConnection, now: datetime, found: list[JobChange]) -> None:
         self.jobs = {job.id: job for job in found}
+        self._held = {step.lease: (job, step) for job in found for step in job.steps if step.lease}
         self._connection = connection
         self._now = now
 
@@ -236,7 +249,20 @@ class Changes:
         cls, connection: AsyncConnection, now: datetime, job_ids: Collection[int]
     ) -> "Changes":
         """Lock and read jobs, those that there are."""
-        rows = await lock(connection, job_ids)
+        return await cls._read(connection, now, await lock(connection, job_ids))
+
+    @classmethod
+    async def load_held(
+        cls, connection: AsyncConnection, now: datetime, leases: Collection[UUID]
+    ) -> "Changes":
+        """Lock and read the jobs that these attempts are of."""
+        rows = (await connection.execute(_JOBS_HELD, {"leases": list(leases)})).all()
+        return await cls._read(connection, now, rows)
+
+    @classmethod
+    async def _read(
+        cls, connection: AsyncConnection, now: datetime, rows: Sequence[Found[*tuple[Any, ...]]]
+    ) -> "Changes":
         found = await connection.execute(_STEPS, {"jobs": [row.id for row in rows]})
         parts = {
             job_id: [_step(*rest) for _, *rest in group]
@@ -251,14 +277,24 @@ class Changes:
             ],
         )
 
+    def held(self, lease: UUID) -> tuple[JobChange, Step] | tuple[None, None]:
+        """Return a job with the step that runs under this lease."""
+        job, step = self._held.get(lease, (None, None))
+        return (job, step) if job and step and step.lease == lease else (None, None)
+
     def step(self, job_id: int, step_id: int) -> tuple[JobChange, Step] | tuple[None, None]:
         """Return a job with one of its steps."""
         job = self.jobs.get(job_id)
         found = next((step for step in job.steps if step.id == step_id), None) if job else None
         return (job, found) if job and found else (None, None)
 
-    async def write(self) -> dict[int, Changed]:
-        """Write what has changed; return, by job, what others have to be told."""
+    async def write(
+        self, claimed: Mapping[tuple[str, int], int] | None = None
+    ) -> dict[int, Changed]:
+        """Write what has changed; return, by job, what others have to be told.
+
+        `claimed` are the highest turns that were, by kind and rank (see `turns`).
+        """
         changed = [job for job in self.jobs.values() if job.told]
         if not changed:
             return {}
@@ -269,6 +305,7 @@ class Changes:
             plan.change(steps, rows)
         self._plan_attempts(plan, changed)
         self._plan_jobs(plan, changed)
+        turns.plan_claimed(plan, claimed or {})
         plan.tell([job.id for job in changed])
         plan.count_waiting({step.lane for job in changed for step in job.queued})
         counts = await plan.run()

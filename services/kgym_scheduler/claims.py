@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Integer, Row, Select, bindparam, select, text, union_all
+from sqlalchemy import Integer, Row, Select, bindparam, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.assignment import Assignment, Claim, Claimed, Input
@@ -20,9 +20,6 @@ from kgym_scheduler import lanes, references, rules, turns, views
 from kgym_scheduler.change import Changed, Changes, Step
 from kgym_scheduler.tables import QUEUED, attempts, steps
 from kgym_scheduler.tables import turns as turns_table
-
-CLAIMS_LOCK = 0x6B67796D  # any number that is nobody else's: "kgym"
-_LOCK = text(f"SELECT pg_advisory_xact_lock({CLAIMS_LOCK})")
 
 
 @dataclass(slots=True)
@@ -48,7 +45,8 @@ async def serve(
 ) -> list[tuple[Claimed, list[Changed]]]:
     """Answer the claims, each with what others have to be told; draining workers get nothing."""
     repeated = await _repeated(connection, [claim for claim in claims if claim.again])
-    waiting = await lanes.busy(connection, sorted({k for c in claims for k in c.worker.kinds}))
+    kinds = sorted({kind for claim in claims for kind in claim.worker.kinds})
+    waiting = await lanes.busy(connection, kinds, alone=True)
     shares = [
         _Share(
             claim,
@@ -61,8 +59,6 @@ async def serve(
     served = {lane for share in shares if share.want for lane in share.lanes}
     changed: dict[int, Changed] = {}
     if wanted and served:
-        if connection.dialect.name == "postgresql":
-            await connection.execute(_LOCK)
         candidates = await _candidates(connection, now, served, wanted + 1)
         deal(shares, _in_order(candidates))
         changed = await _lease(connection, now, now + lease, shares, candidates)
@@ -157,9 +153,7 @@ async def _lease(
                 rules.fail(job, step, "failed", given)
             else:
                 share.assignments.append(_assignment(job.id, step, key, spec, given))
-    written = await changes.write()
-    await turns.claimed(connection, latest)
-    return written
+    return await changes.write(latest)
 
 
 async def _inputs(

@@ -17,7 +17,7 @@ _ASK = text("SELECT clock_timestamp()")
 class DatabaseClock:
     """The time of the database at the last `read`, and what has passed since.
 
-    SQLite has no clock but that of the host, which all its users share.
+    A scheduler reads it every few seconds. SQLite has no clock but the host's, as all its users.
     """
 
     def __init__(self, host: Callable[[], datetime] | None = None) -> None:

@@ -347,13 +347,14 @@ class Scheduler:
         expire_from, ring_from = clock() + grace, clock()
         while not self._stopping.is_set():
             try:
-                self._ringer.ring(await self._store.retried())
-                await self._store.look()
+                retried, expired = await self._store.look()
+                self._ringer.ring(retried)
                 if clock() >= ring_from:
+                    await self._store.read_clock()
                     self._ringer.ring(await self._store.waiting())
                     await self._store.forget()
                     ring_from = clock() + RING_SECONDS
-                if clock() >= expire_from:
+                if expired and clock() >= expire_from:
                     for changed in await self._store.expire():
                         self._announce(changed)
             except (KgymError, OSError) as error:

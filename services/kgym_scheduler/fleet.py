@@ -46,12 +46,6 @@ async def seen(connection: AsyncConnection, now: datetime, known: Sequence[Worke
     )
 
 
-async def draining(connection: AsyncConnection) -> set[str]:
-    """Return the workers that shall take no more."""
-    found = select(workers.c.id).where(workers.c.draining)
-    return set((await connection.scalars(found)).all())
-
-
 async def drain(connection: AsyncConnection, worker_id: str) -> bool:
     """Let the worker take no more; return whether there is such a worker."""
     changed = update(workers).where(workers.c.id == worker_id).values(draining=True)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, bindparam, select, tuple_
+from sqlalchemy import Row, bindparam, literal_column, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,6 +20,13 @@ Place = tuple[str, str]
 _WAITS = select(steps.c.id).where(QUEUED, steps.c.lane == lanes.c.id).limit(1)
 _BUSY = select(lanes).where(
     lanes.c.kind.in_(bindparam("kinds", expanding=True)), _WAITS.scalar_subquery().is_not(None)
+)
+
+
+_FIRST = 0x6B67796D  # any number that is nobody else's: "kgym"
+# A lane that is found takes the lock; what is read next sees what others have done meanwhile.
+_BUSY_ALONE = _BUSY.add_columns(
+    literal_column(f"(SELECT pg_advisory_xact_lock({_FIRST}))").label("alone")
 )
 
 
@@ -60,9 +67,15 @@ async def numbers(
     return found
 
 
-async def busy(connection: AsyncConnection, kinds: Sequence[StepKind]) -> list[Lane]:
-    """Return the lanes of these kinds in which steps wait."""
-    rows = await connection.execute(_BUSY, {"kinds": list(kinds)})
+async def busy(
+    connection: AsyncConnection, kinds: Sequence[StepKind], *, alone: bool = False
+) -> list[Lane]:
+    """Return the lanes of these kinds in which steps wait.
+
+    With `alone`, if there are any, no other transaction that asks so goes on before this one ends.
+    """
+    locking = alone and connection.dialect.name == "postgresql"  # SQLite has one writer
+    rows = await connection.execute(_BUSY_ALONE if locking else _BUSY, {"kinds": list(kinds)})
     return list(map(_lane, rows.all()))
 
 

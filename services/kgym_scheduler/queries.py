@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, and_, func, select, tuple_
+from sqlalchemy import CompoundSelect, Select, and_, func, literal, select, tuple_, union_all
 
 from kgym.jobs import JobFilter
 from kgym_scheduler import views
-from kgym_scheduler.tables import QUEUED, RUNNING, events, facets, jobs, steps
+from kgym_scheduler.tables import QUEUED, RUNNING, events, facets, jobs, steps, workers
 
 JOB_COLUMNS = [
     jobs.c[name]
@@ -101,13 +101,22 @@ def log_after(
     return query
 
 
-def retried(since: datetime, now: datetime) -> Select[Any]:
-    """Return the kinds of the steps whose pause before another attempt has ended in between."""
-    pause_ended = and_(steps.c.not_before > since, steps.c.not_before <= now)
-    return (
-        select(steps.c.kind)
-        .where(QUEUED, pause_ended, steps.c.not_before > steps.c.queued_at)
-        .distinct()
+def news(since: datetime, now: datetime) -> CompoundSelect[Any]:
+    """Return, as pairs of words, all that a scheduler looks for once a second.
+
+    Workers that drain; kinds of steps whose pause before another attempt has ended in between;
+    whether any lease has run out.
+    """
+    s = steps.c
+    pause_ended = and_(s.not_before > since, s.not_before <= now, s.not_before > s.queued_at)
+    retried = select(s.kind).where(QUEUED, pause_ended).distinct().subquery()
+    ended = select(s.kind).where(RUNNING, s.lease_until < now).limit(1).subquery()
+    return union_all(
+        select(literal("draining").label("what"), workers.c.id.label("which")).where(
+            workers.c.draining
+        ),
+        select(literal("retried"), retried.c.kind),
+        select(literal("expired"), ended.c.kind),
     )
 
 

@@ -369,19 +369,24 @@ class Store:
         async with self.database.read() as connection:
             return {lane.kind for lane in await lanes.busy(connection, list(StepKind))}
 
-    async def retried(self) -> set[StepKind]:
-        """Return the kinds of the steps whose pause has ended since the last call."""
-        async with self.database.read() as connection:
-            now = await self._clock.now(connection)
-            kinds = await connection.scalars(queries.retried(self._looked or now, now))
-        self._looked = now
-        return {StepKind(kind) for kind in kinds.all()}
-
-    async def look(self) -> None:
-        """Learn what time it is, and which workers drain: others may have been told so."""
-        async with self.database.read() as connection:
+    async def read_clock(self) -> None:
+        """Learn what time it is."""
+        async with self.database.glance() as connection:
             await self._clock.read(connection)
-            self._draining = await fleet.draining(connection)
+
+    async def look(self) -> tuple[set[StepKind], bool]:
+        """Return the kinds of the steps whose pause has ended since the last call.
+
+        And whether leases have run out. It learns which workers drain: others may have been told.
+        """
+        async with self.database.glance() as connection:
+            now = await self._clock.now(connection)
+            found = await connection.execute(queries.news(self._looked or now, now))
+        news = [(row.what, row.which) for row in found.all()]
+        self._looked = now
+        self._draining = {which for what, which in news if what == "draining"}
+        retried = {StepKind(which) for what, which in news if what == "retried"}
+        return retried, any(what == "expired" for what, _ in news)
 
     async def shorten(self, worker_id: str) -> None:
         """Let a worker's leases last LOST_SECONDS and no longer, unless it reports."""

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from kgym_scheduler.bulk import Plan
+
 Queue = tuple[str, str, int]
 """Submitter, step kind and rank."""
 NOBODY = ""
@@ -34,7 +36,7 @@ _GIVE = text(
         " WHERE t.submitter = '' AND t.kind = given.kind AND t.rank = given.rank), -1)"
     )
 )
-_CLAIM = text(_RAISE.format(floor="CAST(:turn AS bigint)"))
+_CLAIM = _RAISE.format(floor="CAST(:turn AS bigint)")
 
 
 async def give(connection: AsyncConnection, wanted: Sequence[Queue]) -> list[int]:
@@ -46,10 +48,10 @@ async def give(connection: AsyncConnection, wanted: Sequence[Queue]) -> list[int
     return [next(numbers[queue]) for queue in wanted]
 
 
-async def claimed(connection: AsyncConnection, latest: Mapping[tuple[str, int], int]) -> None:
+def plan_claimed(plan: Plan, latest: Mapping[tuple[str, int], int]) -> None:
     """Note the highest turns that were claimed, by kind and rank."""
     for (kind, rank), turn in sorted(latest.items()):
-        await connection.execute(_CLAIM, {**_named((NOBODY, kind, rank), 0), "turn": turn})
+        plan.also(_CLAIM, {**_named((NOBODY, kind, rank), 0), "turn": turn})
 
 
 def _named(queue: Queue, by: int) -> dict[str, object]:

@@ -14,8 +14,12 @@ pytestmark = pytest.mark.anyio
 BUILD, CHECK, REPRODUCE = StepKind.BUILD, StepKind.CHECK, StepKind.REPRODUCE
 
 
+LIMIT = 60
+"""Seconds after which what should happen counts as not happening, on a busy machine too."""
+
+
 async def heard(bells: AsyncIterator[Delivery]) -> Delivery:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT):
         return await anext(bells)
 
 
@@ -83,7 +87,7 @@ async def test_every_bell_is_heard_by_one_of_several_listeners(bus: Bus) -> None
                 await delivery.ack()
 
     listeners = [asyncio.create_task(listen()) for _ in range(3)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT):
         while count < 20:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.2)
@@ -97,7 +101,7 @@ async def test_a_signal_reaches_every_listener(bus: Bus) -> None:
     lease = uuid.uuid4()
     async with bus.signals() as first, bus.signals() as second:
         await bus.signal(lease)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(LIMIT):
             assert [await anext(first), await anext(second)] == [lease, lease]
 
 
@@ -106,5 +110,5 @@ async def test_a_signal_that_nobody_listens_to_is_gone(bus: Bus) -> None:
     async with bus.signals() as signals:
         later = uuid.uuid4()
         await bus.signal(later)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(LIMIT):
             assert await anext(signals) == later

@@ -1,7 +1,9 @@
 """What the tests of the distributed platform share: waiting, and builds that take long."""
 
+import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kgym.jobs import JobRequest
@@ -16,19 +18,27 @@ def until(happened: Callable[[], object], seconds: float) -> None:
         time.sleep(0.02)
 
 
-def sleeping(build: BuildSpec, seconds: int) -> JobRequest:
-    """A job whose build, once it runs, is seen as a process of these words: sleep SECONDS."""
-    line = '@echo "Kernel: $@ is ready"'
-    edit = Edit(file="Makefile", original=line, replacement=f"@sleep {seconds}")
-    return JobRequest(steps=[build.model_copy(update={"patches": [Patch(edits=[edit])]})])
+@dataclass(frozen=True)
+class Nap:
+    """A build that sleeps, as a process that no other test on this machine is."""
 
+    seconds: int
+    mark: str = field(default_factory=lambda: f"{random.SystemRandom().randrange(10**9):09}")
 
-def sleeps(seconds: int) -> bool:
-    words = f"sleep\0{seconds}\0".encode()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if path.read_bytes() == words:
-                return True
-        except OSError:  # it has ended
-            continue
-    return False
+    def request(self, build: BuildSpec) -> JobRequest:
+        """A job of one such build."""
+        line = '@echo "Kernel: $@ is ready"'
+        sleep = f"@sleep {self.seconds}.{self.mark}"
+        edit = Edit(file="Makefile", original=line, replacement=sleep)
+        return JobRequest(steps=[build.model_copy(update={"patches": [Patch(edits=[edit])]})])
+
+    def lasts(self) -> bool:
+        """Whether the process is there."""
+        words = f"sleep\0{self.seconds}.{self.mark}\0".encode()
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if path.read_bytes() == words:
+                    return True
+            except OSError:  # it has ended
+                continue
+        return False

@@ -18,7 +18,7 @@ from kgym.steps import BuildSpec
 from kgym_cli.distributed import Distributed
 from kgym_cli.servers import PostgreSQL, Program, RabbitMQ
 from tests.chaos import traces
-from tests.chaos.parts import sleeping, sleeps, until
+from tests.chaos.parts import Nap, until
 from tests.servers import require
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -110,8 +110,8 @@ def test_jobs_end_right_after_the_workers_host_was_cut_off(
     assert client.wait(job(JobRequest(steps=[fake_build])).id).state is State.SUCCEEDED
 
     # Cut for longer than a lease: the attempt is lost, the worker ends it, and does it again.
-    long = job(sleeping(fake_build, 25))
-    until(lambda: sleeps(25), 30)
+    long = job((nap := Nap(25)).request(fake_build))
+    until(nap.lasts, 60)
     waiting = job(JobRequest(steps=[fake_build]))
     line.cut()
     until(lambda: client.job(long.id).steps[0].state is State.QUEUED, 30)
@@ -121,10 +121,10 @@ def test_jobs_end_right_after_the_workers_host_was_cut_off(
     assert client.wait(waiting.id).state is State.SUCCEEDED
 
     # Cut while the build ends: its result waits for the line, and counts.
-    short = job(sleeping(fake_build, 2))
-    until(lambda: sleeps(2), 30)
+    short = job((nap := Nap(2)).request(fake_build))
+    until(nap.lasts, 60)
     line.cut()
-    until(lambda: not sleeps(2), 10)
+    until(lambda: not nap.lasts(), 30)
     line.plug_in()
     assert client.wait(short.id).state is State.SUCCEEDED
     assert client.job(short.id).steps[0].attempt == 1

@@ -120,9 +120,10 @@ async def test_an_error_undoes_the_whole_transaction(url: str) -> None:
 
 async def test_postgresql_tells_what_a_transaction_has_changed(postgresql_url: str) -> None:
     database, other = Database(postgresql_url), Database(postgresql_url)
-    heard: asyncio.Queue[Sequence[int]] = asyncio.Queue()
+    heard: asyncio.Queue[Sequence[int] | None] = asyncio.Queue()
     listener = asyncio.create_task(database.listen(heard.put_nowait))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
+        assert await heard.get() is None  # it listens now: what was told before, nobody knows
         while heard.empty():
             async with other.write() as connection:
                 plan = Plan(connection)

@@ -156,9 +156,9 @@ async def test_an_infrastructure_failure_is_retried_later_and_later_then_fails(
         assert await states(store, view.id) == ["queued", "queued", "pending"]
         clock.advance(delay - 0.5)
         assert await take(store) is None
-        assert await store.retried() == set()
+        assert await store.look() == (set(), False)
         clock.advance(0.6)
-        assert await store.retried() == {StepKind.BUILD}
+        assert await store.look() == ({StepKind.BUILD}, False)
     await finish(store, badly("infrastructure"))
     assert await states(store, view.id) == ["failed", "failed", "skipped"]
     assert (await store.get(view.id)).steps[0].attempt == 3
