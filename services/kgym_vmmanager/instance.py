@@ -270,14 +270,15 @@ class Instance:
                 ssh = await self._boot(connect)
                 if self._dump is not None:
                     await self._dump.arm(ssh)
-                if self._plan.leaks:
-                    await leaks.clear(ssh)
+                scans = self._plan.leaks and await leaks.clear(ssh)
                 self.console.watch_anew()  # what crashes from here on is the reproducer's doing
                 self._running = True
                 async with self._watched(ssh):
                     ending = await self._session.run(
                         ssh, lambda: connect(self._limits.reconnect), vm.is_idle
                     )
+                if scans:
+                    await leaks.find(connect(self._limits.reconnect))
                 if self._is_profiled_after:
                     await self._profile(connect)
                 return ending

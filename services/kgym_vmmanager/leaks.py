@@ -3,23 +3,27 @@
 A leak is silent until somebody has memory scanned, and read the list; programs
 of syzkaller's do, and print what they read. Such a print is a program's word. So
 where leaks are looked for, the kernel is told to print each one itself
-(`kmemleak.verbose`, since Linux 4.20), whoever makes it scan. What it finds
-before the program runs is the boot's, and cleared.
+(`kmemleak.verbose`, since Linux 4.20), whoever makes it scan; we do, too, when the
+program's time is over. What it finds before the program runs is the boot's, and cleared.
 """
 
+import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
-from kgym.steps import VmShape
-from kgym_vmmanager.ssh import Ssh
+from kgym.steps import Outcome, VmShape
+from kgym_vmmanager.plan import Ended
+from kgym_vmmanager.ssh import ConnectionLost, Ssh
 
 WORDS = "kmemleak.verbose=1"
 """For the kernel's command line."""
 
 _LEAKS = "/sys/kernel/debug/kmemleak"
 # kmemleak tells of nothing younger than 5 s, nor of what changes between two scans.
-_CLEAR = f"echo scan >{_LEAKS} && sleep 6 && echo scan >{_LEAKS}; echo clear >{_LEAKS}"
-_CLEAR_SECONDS = 120.0
+_SCAN = f"echo scan >{_LEAKS} && sleep 6 && echo scan >{_LEAKS}"
+_SCAN_SECONDS = 120.0
+_TOLD_SECONDS = 2.0
+"""How long the console may take to show what a scan has found."""
 _PREFIX = re.compile(rb"^((?:<[0-9]+>)?(?:\[[^\]\n]*\] ?)*)kmemleak: ", re.MULTILINE)
 
 
@@ -34,6 +38,26 @@ def plain(log: bytes) -> bytes:
     return _PREFIX.sub(rb"\1", log)
 
 
-async def clear(ssh: Ssh) -> None:
-    """Have the kernel find what has leaked so far, and forget it."""
-    await ssh.run(f"[ ! -e {_LEAKS} ] || {{ {_CLEAR}; }}", limit=_CLEAR_SECONDS)
+async def clear(ssh: Ssh) -> bool:
+    """Have the kernel find what has leaked so far, and forget it; False if it knows no leaks."""
+    status, _ = await ssh.run(f"[ -e {_LEAKS} ]", limit=_SCAN_SECONDS)
+    if status != 0:
+        return False
+    await ssh.run(f"{_SCAN}; echo clear >{_LEAKS}", limit=_SCAN_SECONDS)
+    return True
+
+
+async def find(connecting: Awaitable[Ssh]) -> None:
+    """Have the kernel tell of what has leaked since, whether or not the program had it scan.
+
+    A program whose own scan came too early, or did not end in time, would prove
+    nothing. Raises Ended if the guest does not scan.
+    """
+    try:
+        status, said = await (await connecting).run(_SCAN, limit=_SCAN_SECONDS)
+    except ConnectionLost as error:
+        raise Ended(Outcome.NOT_DONE, f"leaks were not looked for: {error}") from error
+    if status != 0:
+        words = said.decode(errors="replace").strip()[-200:]
+        raise Ended(Outcome.NOT_DONE, f"leaks were not looked for: the guest says {words!r}")
+    await asyncio.sleep(_TOLD_SECONDS)

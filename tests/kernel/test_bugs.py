@@ -136,3 +136,18 @@ def test_a_syzbot_bug_laid_out_as_a_bundle_crashes_and_its_fix_holds(
     )
     status, outcome = kgym("bug", "reproduce", tmp_path)
     assert_resolved(status, outcome, [title])
+
+
+def test_a_leak_is_found_though_the_program_has_no_memory_scanned(tmp_path: Path) -> None:
+    bundle = shutil.copytree(bug.CONFIGS / "bugs" / "udp-cmsg-leak", tmp_path / "silent-leak")
+    for name, original, replacement in (
+        ("repro.c", "if (scan(kmemleak) || scan(kmemleak)) {", "if (kmemleak < 0) {"),
+        ("repro.c", "static int scan(", "static __attribute__((unused)) int scan("),
+        ("bug.toml", "time = 60", "time = 5"),
+    ):
+        text = (bundle / name).read_text()
+        assert text.count(original) == 1
+        (bundle / name).write_text(text.replace(original, replacement))
+    status, outcome = kgym("bug", "reproduce", bundle, "--no-fix")
+    assert outcome["before"]["verdict"] == "same_crash", outcome
+    assert (status, outcome["before"]["title"]) == (0, bug.load("udp-cmsg-leak").file.title)
