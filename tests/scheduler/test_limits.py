@@ -233,6 +233,6 @@ async def test_a_client_does_not_wait_for_a_limit_that_waiting_does_not_lift(
         served(scheduler, Limits(unfinished_jobs=0)) as http,
         AsyncClient(str(http.base_url)) as client,
     ):
-        with pytest.raises(Refused, match="unfinished jobs, which is the limit"):
+        with pytest.raises(Refused, match="0 unfinished jobs; the limit is 0"):
             await client.submit(job())
         assert (await client.page(JobFilter())).jobs == []
