@@ -72,6 +72,11 @@ class Platform:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self.stop()
+        if error is not None and self._error is not None:
+            # What went wrong is why the platform ended, not that it answers no more.
+            raise InfrastructureError(
+                "platform_ended", f"the platform ended by itself: {_first(self._error)!r}"
+            ) from self._error
 
     def wait(self) -> None:
         """Return when the platform ends by itself, with its error if it has one."""
@@ -135,6 +140,12 @@ class Platform:
             Worker(scheduler, bus, storage, {StepKind.MINIMIZE: Minimizer()}, folder / "trace"),
         ]
         return [worker.serve() for worker in workers]
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def _origins(database: str) -> Origins:

@@ -119,7 +119,6 @@ def test_one_instance_is_joined_by_a_clean_one_and_leaks_are_told_where_asked_fo
         one for one in result["evidence"]["controls"] if one["name"] == "kasan_use_after_free"
     )
     assert "clean instance" in clean["detail"]
-    assert result["evidence"]["seconds"] < 60
 
 
 def test_what_a_wild_program_leaves_behind_is_no_fault_of_the_fix() -> None:
