@@ -162,7 +162,7 @@ def _driver(url: str) -> str:
 
 
 async def _listen(dsn: str, heard: Callable[[Sequence[int] | None], None]) -> None:
-    connection = await asyncpg.connect(dsn, timeout=CONNECT_SECONDS)
+    connection = await _connected(dsn)
     lost = asyncio.Event()
 
     def take(_: object, __: int, ___: str, payload: object) -> None:
@@ -175,6 +175,17 @@ async def _listen(dsn: str, heard: Callable[[Sequence[int] | None], None]) -> No
         await lost.wait()
     finally:
         connection.terminate()
+
+
+async def _connected(dsn: str) -> asyncpg.Connection:
+    """Connect; cancelled meanwhile, do so to the end, as the driver cannot be broken off."""
+    connecting = asyncio.ensure_future(asyncpg.connect(dsn, timeout=CONNECT_SECONDS))
+    try:
+        return await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
+            (await connecting).terminate()
+        raise
 
 
 def _sqlite(url: str, connections: int, begin: str) -> AsyncEngine:

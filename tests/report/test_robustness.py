@@ -103,7 +103,9 @@ from pathlib import Path
 from kgym.report import parse_all
 print(len(parse_all(Path(sys.argv[1]).read_bytes())))
 used = resource.getrusage(resource.RUSAGE_SELF)
-print(used.ru_utime + used.ru_stime, used.ru_maxrss // 1024)
+# Not ru_maxrss: that starts with what the parent has.
+peak = next(one for one in Path("/proc/self/status").open() if one.startswith("VmHWM:"))
+print(used.ru_utime + used.ru_stime, int(peak.split()[1]) // 1024)
 """
 
 
