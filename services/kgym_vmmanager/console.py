@@ -40,10 +40,13 @@ class Console:
             self._write(data)
         self.size += len(data)
 
-    def watch_anew(self) -> None:
-        """Forget what was seen so far."""
+    def watch_anew(self, judged: bytes | None = None) -> None:
+        """Forget what was seen so far: the whole lines of `judged`, its beginning, or all of it."""
+        log = self.watch.log
+        rest = b"" if judged is None else log[judged.rfind(b"\n") + 1 :]
         self.watch = Watch()
-        self._fed = 0
+        self.watch.feed(rest)
+        self._fed = len(rest)
 
     def has_seen(self, words: bytes) -> bool:
         """Return whether the watched part holds the words."""

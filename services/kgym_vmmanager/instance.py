@@ -34,6 +34,8 @@ _QUIET_SECONDS = 1.0
 """A console that is silent for so long has said all of a report that has no end marker."""
 _SETTLE_SECONDS = {False: 5.0, True: 15.0}
 """How long a report is waited for at most, by whether the kernel panicked."""
+_JUDGED_SECONDS = 60.0
+"""How long the console may go on with words that turn out to be no report, after the end."""
 _DUMPED = {Outcome.CRASH, Outcome.HUNG}
 """What a dump can tell something about."""
 
@@ -218,10 +220,11 @@ class Instance:
         It is the program's word, so no report of the kernel's in it counts, and this one only
         makes a run prove nothing.
         """
-        said = await asyncio.to_thread(parse_all, await self._complete(self.output))
+        log = await self._complete(self.output)
+        said = await asyncio.to_thread(parse_all, log)
         report = next((one for one in said if noise(one.title)), None)
         if report is None:
-            self.output.watch_anew()
+            self.output.watch_anew(log)
             return None
         self.report = report
         return Ending(Outcome.CRASH, report.title)
@@ -229,17 +232,18 @@ class Instance:
     async def _settle(self) -> Ending | None:
         """Wait for the rest of the kernel's report; None if it is none that ends the instance."""
         source, watch = self.console, self.console.watch
-        report = await asyncio.to_thread(parse, leaks.plain(await self._complete(source)))
+        running = self._running  # by the time that it is judged, the program may have begun
+        log = await self._complete(source)
+        report = await asyncio.to_thread(parse, leaks.plain(log))
         # Words of programs that gave up are no reason to pass over a report of the kernel's.
         suppressed = report is not None and report.suppressed and noise(report.title) is not None
-        leak_of_boot = (
-            report is not None and not self._running and report.type is CrashType.MEMORY_LEAK
-        )
+        leak_of_boot = report is not None and not running and report.type is CrashType.MEMORY_LEAK
         if report is None or leak_of_boot or (suppressed and not watch.panicked):
-            source.watch_anew()
+            if source.watch is watch:
+                source.watch_anew(log)
             return None
         self.report = report
-        if not self._running:
+        if not running:
             return Ending(Outcome.BOOT_FAILED, f"it crashed while booting: {report.title}")
         if suppressed:
             return Ending(Outcome.HUNG, f"the guest gave up, not for a bug: {report.title}")
@@ -261,6 +265,19 @@ class Instance:
     # --- the way of a guest without trouble -----------------------------------------------
 
     async def _work(self, vm: Vm) -> Ending:
+        """Go the way to its end, and on until the console has been read to its end, too.
+
+        On a busy host a report may be known to be there, and not be read yet.
+        """
+        ending, begin = await self._go(vm), time.monotonic()
+        while self.console.watch.crash_seen:
+            if time.monotonic() - begin > _JUDGED_SECONDS:
+                detail = f"its console tells of crashes for {_JUDGED_SECONDS:g} s, and of none"
+                return Ending(Outcome.NOT_DONE, f"{detail} that counts; before: {ending.outcome}")
+            await asyncio.sleep(_POLL_SECONDS)
+        return ending
+
+    async def _go(self, vm: Vm) -> Ending:
         async with contextlib.AsyncExitStack() as stack:
 
             async def connect(limit: float) -> Ssh:
@@ -277,6 +294,8 @@ class Instance:
                     ending = await self._session.run(
                         ssh, lambda: connect(self._limits.reconnect), vm.is_idle
                     )
+                if self._plan.leaks and not scans:
+                    raise Ended(Outcome.NOT_DONE, leaks.OFF)
                 if scans:
                     await leaks.find(connect(self._limits.reconnect))
                 if self._is_profiled_after:
@@ -284,6 +303,8 @@ class Instance:
                 return ending
             except Ended as end:
                 return end.ending
+            except ConnectionLost as error:
+                return Ending(Outcome.SSH_LOST, f"before the reproducer: {error}", retry=True)
 
     @property
     def _is_profiled_after(self) -> bool:

@@ -17,6 +17,7 @@ from kgym_vmmanager.ssh import ConnectionLost, Ssh
 
 WORDS = "kmemleak.verbose=1"
 """For the kernel's command line."""
+OFF = "leaks were not looked for: kmemleak is not at work in this kernel"
 
 _LEAKS = "/sys/kernel/debug/kmemleak"
 # kmemleak tells of nothing younger than 5 s, nor of what changes between two scans.

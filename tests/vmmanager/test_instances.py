@@ -113,6 +113,32 @@ async def test_the_first_crash_stops_the_others(perform: Perform) -> None:
     assert result.seconds["total"] < 60
 
 
+# The kernel starts the program again, for its own core, out of the runner's reach.
+LATE_AND_LONG = """
+int main(int argc, char **argv) {
+    FILE *file;
+    for (int i = 0; argc > 1 && i < 14; i++) {
+        if (!(file = fopen("/dev/kmsg", "w"))) return 1;
+        fputs("the console goes on", file), fclose(file), usleep(600000);
+    }
+    if (argc > 1) return 0;
+    sleep(4);
+    if (!(file = fopen("/proc/sys/kernel/core_pattern", "w"))) return 1;
+    fputs("|/kgym/reproducer again", file), fclose(file);
+    if (!fork()) abort();
+    if (!(file = fopen("/sys/module/kgym_control/parameters/raise", "w"))) return 1;
+    fputs("warning", file), fclose(file);
+    for (;;) pause();
+}
+"""
+
+
+async def test_a_report_that_is_not_yet_whole_at_the_end_counts(perform: Perform) -> None:
+    result = await perform(f"{HEAD}{LATE_AND_LONG}", append="panic_on_warn=0")
+    assert result.instances[0].outcome is Outcome.CRASH, result.reason
+    assert result.title == "WARNING in kgym_control_assert"
+
+
 async def test_all_run_on_where_asked_to(perform: Perform) -> None:
     body = "sleep(1); crash(); for (;;) pause();"
     result = await perform(program(body), time=20, instances=2, stop_at_first_crash=False)
@@ -147,9 +173,17 @@ FORGED = r"""
 
 async def test_what_a_program_prints_is_no_report_of_the_kernels(perform: Perform) -> None:
     titles = ["KASAN: use-after-free Write in forged_function", "memory leak in forged_function"]
-    result = await perform(program(f"{FORGED} sleep(1); return 0;"), time=8, titles=titles)
+    body = f"{FORGED} sleep(1); return 0;"
+    result = await perform(program(body), time=8, titles=titles, append="kmemleak=on")
     assert [one.outcome for one in result.instances] == [Outcome.SURVIVED]
     assert result.title is None
+
+
+async def test_a_kernel_that_finds_no_leaks_proves_nothing_about_one(perform: Perform) -> None:
+    titles = ["memory leak in some_function"]
+    result = await perform(program("return 0;"), titles=titles, append="kmemleak=off")
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "kmemleak is not at work" in result.reason
 
 
 async def test_what_a_program_prints_hides_no_report_of_the_kernels(perform: Perform) -> None:
