@@ -10,7 +10,6 @@
 set -eu
 cd "$(dirname -- "$0")/.."
 kgym=${KGYM:-.venv/bin/kgym}
-mirror=${SUITE_MIRROR:-http://deb.debian.org/debian}
 
 export POSTGRES_PASSWORD=try1 RABBITMQ_PASSWORD=try2
 export KGYM_SOURCES=/data/artifacts/small.tar # what is built below
@@ -23,7 +22,7 @@ have() { docker image inspect "$1" >/dev/null 2>&1; }
 if ! have debian:bookworm-slim; then
     root=$(mktemp -d)
     trap 'rm -rf "$root"' EXIT
-    debootstrap --variant=minbase bookworm "$root" "$mirror"
+    debootstrap --variant=minbase bookworm "$root" ${SUITE_MIRROR:+"$SUITE_MIRROR"}
     rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
     tar -C "$root" -c . | docker import - debian:bookworm-slim
 fi

@@ -63,6 +63,12 @@ def unknown(why: str) -> Finding:
     return _finding("work_unknown", message, blocking=True)
 
 
+def not_compared() -> Finding:
+    """Return the note that nothing is known of the program's work on the unpatched kernel."""
+    message = "what the program did on the unpatched kernel is not known, so nothing is compared"
+    return _finding("work_not_compared", message, blocking=False)
+
+
 def findings(before: Work | None, after: Work) -> Iterator[Finding]:
     """Yield what the program's work on the patched kernel lacks, compared with that before."""
     if before is not None:

@@ -104,7 +104,7 @@ class Reproduce:
             instances=results,
             findings=[
                 *group.findings,
-                *_work_findings(run, group.evidence, judgement),
+                *_work_findings(run, spec, group.evidence, judgement),
                 *controlset.findings(controls),
             ],
             evidence=group.evidence if spec.evidence else None,
@@ -379,7 +379,9 @@ def _how_sure(confidence: float | None, known: Calibration | None) -> list[str]:
     ]
 
 
-def _work_findings(run: StepRun, evidence: Evidence, judgement: Judgement) -> Iterator[Finding]:
+def _work_findings(
+    run: StepRun, spec: ReproduceSpec, evidence: Evidence, judgement: Judgement
+) -> Iterator[Finding]:
     """Yield what the program's work lacks on a patched kernel that it did not crash."""
     before, baseline = work_before(run), run.assignment.inputs.get("baseline")
     if baseline is None or judgement.verdict is not Verdict.NO_CRASH:
@@ -388,6 +390,8 @@ def _work_findings(run: StepRun, evidence: Evidence, judgement: Judgement) -> It
         yield from work.findings(before, evidence.work)
     elif before is not None:
         yield work.unknown("; ".join(evidence.missing))
+    if before is None and spec.evidence:
+        yield work.not_compared()
 
 
 def _unseen_chance(run: StepRun, completed: int) -> float | None:

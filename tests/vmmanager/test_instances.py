@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kgym.steps import Calibration, Outcome, Reproducer, Verdict
+from kgym.assignment import Input
+from kgym.steps import Calibration, Outcome, Reproducer, StepRef, Verdict
 from kgym_vmmanager.plan import LIMITS
 from kgym_vmmanager.reproduce import Reproduce
 from tests.vmmanager.conftest import NewStep, Perform
@@ -98,6 +99,17 @@ async def test_the_call_in_which_the_kernel_crashes_is_known(perform: Perform) -
     assert work is not None, result.evidence.missing
     assert work.unfinished == "write"  # to /proc/sysrq-trigger
     assert {"getppid", "openat"} <= {call.name for call in work.calls if call.result == "ok"}
+
+
+async def test_work_that_was_not_watched_before_is_said_not_to_be_compared(
+    new_step: NewStep, perform: Perform, cache: Path
+) -> None:
+    before = await perform(program("crash(); return 0;"))
+    run = await new_step(program("return 0;"), evidence=True, baseline=StepRef(step=1))
+    run.assignment.inputs["baseline"] = Input(result=before, artifacts=[])
+    after = await Reproduce(cache)(run)
+    assert after.verdict is Verdict.NO_CRASH
+    assert "work_not_compared" in {one.reason for one in after.findings}
 
 
 async def test_the_first_crash_stops_the_others(perform: Perform) -> None:
