@@ -126,28 +126,35 @@ async def test_the_first_crash_stops_the_others(perform: Perform) -> None:
     assert result.seconds["total"] < 60
 
 
-# The kernel starts the program again to be told of a key, out of the runner's reach.
-LATE_AND_LONG = """
+# The kernel starts the program again to be told of a key, out of the runner's reach. So it lives
+# to see the program's end, and raises a fault whose report goes on when the instance's end is due.
+AT_THE_END = """
+static void put(const char *path, const char *text) {
+    FILE *file = fopen(path, "w");
+    if (!file || fputs(text, file) < 0 || fclose(file)) exit(1);
+}
 int main(int argc, char **argv) {
-    FILE *file;
-    for (int i = 0; argc > 1 && i < 14; i++) {
-        if (!(file = fopen("/dev/kmsg", "w"))) return 1;
-        fputs("the console goes on", file), fclose(file), usleep(600000);
+    char pid[16] = "";
+    if (argc > 1) {
+        FILE *file = fopen("/sbin/pid", "r");
+        if (fork()) return 0;
+        if (!file || !fgets(pid, sizeof(pid), file)) return 1;
+        while (!kill(atoi(pid), 0)) usleep(50000);
+        put("/sys/module/kgym_control/parameters/raise", "warning");
+        for (int i = 0; i < 25; i++) put("/proc/sysrq-trigger", "h"), usleep(300000);
+        return 0;
     }
-    if (argc > 1) return 0;
-    sleep(4);
-    mkdir("/sbin", 0755), unlink("/sbin/request-key");
+    sprintf(pid, "%d", getpid());
+    mkdir("/sbin", 0755), unlink("/sbin/request-key"), put("/sbin/pid", pid);
     if (symlink("/kgym/reproducer", "/sbin/request-key")) return 1;
     if (!fork()) exit(syscall(SYS_request_key, "user", "kgym", "again", 0));
-    if (!(file = fopen("/sys/module/kgym_control/parameters/raise", "w"))) return 1;
-    fputs("warning", file), fclose(file);
     for (;;) pause();
 }
 """
 
 
 async def test_a_report_that_is_not_yet_whole_at_the_end_counts(perform: Perform) -> None:
-    result = await perform(f"{HEAD}{LATE_AND_LONG}", append="panic_on_warn=0")
+    result = await perform(f"{HEAD}{AT_THE_END}", append="panic_on_warn=0")
     assert result.instances[0].outcome is Outcome.CRASH, result.reason
     assert result.title == "WARNING in kgym_control_assert"
 
