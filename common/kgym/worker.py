@@ -61,6 +61,9 @@ class Worker:
         self._news = asyncio.Event()
         """A bell, or a slot that has become free."""
         self._bells: list[Delivery] = []
+        self._room, self._deaf = asyncio.Event(), asyncio.Event()
+        """There is a free slot; there has been none for DEAF_SECONDS."""
+        self._deafening: asyncio.TimerHandle | None = None
         self._more = False
         """Whether more waited at the last claim than it got."""
 
@@ -83,11 +86,25 @@ class Worker:
     def drain(self) -> None:
         """Take no more; `serve` returns when what runs has finished."""
         self._draining = True
+        self._count_slots()
         self._news.set()
 
     @property
     def _free(self) -> int:
         return 0 if self._draining else self.info.slots - len(self._running)
+
+    def _count_slots(self) -> None:
+        """Note whether there is a free slot."""
+        if self._free:
+            self._room.set()
+            self._deaf.clear()
+            if self._deafening is not None:
+                self._deafening.cancel()
+                self._deafening = None
+        elif self._deafening is None:
+            self._room.clear()
+            loop = asyncio.get_running_loop()
+            self._deafening = loop.call_later(DEAF_SECONDS, self._deaf.set)
 
     async def _take_steps(self) -> None:
         claim: Claim | None = None
@@ -122,9 +139,11 @@ class Worker:
                 task = asyncio.create_task(self._attempt(one))
             self._running[one.lease] = task
             task.add_done_callback(partial(self._ended, one.lease))
+        self._count_slots()
 
     def _ended(self, lease: uuid.UUID, task: "asyncio.Task[None]") -> None:
         del self._running[lease]
+        self._count_slots()
         if not task.cancelled() and (error := task.exception()):
             _log.error("attempt lost", lease=str(lease), error=repr(error))
         # For what has come since the last claim, a bell has been rung, or will be.
@@ -140,30 +159,25 @@ class Worker:
 
     async def _hear_bells(self) -> None:
         """Listen while there is a free slot."""
+        self._count_slots()
         while True:
-            if not self._free:
-                await asyncio.sleep(DEAF_SECONDS)
-                continue
+            await self._room.wait()
             try:
                 async with self._bus.consume(self.info.kinds) as deliveries:
                     hearing = asyncio.create_task(self._collect(deliveries))
+                    deaf = asyncio.create_task(self._deaf.wait())
                     try:
-                        await self._until_full(hearing)
+                        await asyncio.wait({hearing, deaf}, return_when=asyncio.FIRST_COMPLETED)
+                        if hearing.done():
+                            hearing.result()
                     finally:
                         hearing.cancel()
-                        await asyncio.gather(hearing, return_exceptions=True)
+                        deaf.cancel()
+                        await asyncio.gather(hearing, deaf, return_exceptions=True)
                         self._bells.clear()  # they are delivered again, to others
             except InfrastructureError as error:
                 _log.warning("no bells are heard", error=str(error))
                 await asyncio.sleep(IDLE_SECONDS)
-
-    async def _until_full(self, hearing: "asyncio.Task[None]") -> None:
-        full = 0
-        while full < 2 and not hearing.done():
-            await asyncio.sleep(DEAF_SECONDS)
-            full = 0 if self._free else full + 1
-        if hearing.done():
-            hearing.result()
 
     async def _collect(self, deliveries: AsyncIterator[Delivery]) -> None:
         async for delivery in deliveries:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -52,8 +52,10 @@ class Database:
             self._writer = _sqlite(url, 1, "BEGIN IMMEDIATE")
             self._reader = _sqlite(url, READERS, "BEGIN")
         elif driver == "postgresql+asyncpg":
-            self._writer = _postgresql(url, WRITERS, "READ COMMITTED")
-            self._reader = _postgresql(url, READERS, "REPEATABLE READ")
+            # Few statements, always the same: to plan each anew takes longer than to execute it.
+            planned = {"plan_cache_mode": "force_generic_plan"}
+            self._writer = _postgresql(url, WRITERS, "READ COMMITTED", planned)
+            self._reader = _postgresql(url, READERS, "REPEATABLE READ", {})
         else:
             raise UserError(
                 "unsupported_database",
@@ -214,13 +216,14 @@ def _prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
     cursor.close()
 
 
-def _postgresql(url: str, connections: int, isolation: str) -> AsyncEngine:
+def _postgresql(url: str, connections: int, isolation: str, own: Mapping[str, str]) -> AsyncEngine:
     settings = {
         "application_name": "kgym",
         "jit": "off",
         # Every statement has its index; plans made while the tables were small are kept.
         "enable_seqscan": "off",
         "idle_in_transaction_session_timeout": f"{BUSY_SECONDS:g}s",
+        **own,
     }
     arguments: dict[str, Any] = {
         "timeout": CONNECT_SECONDS,
@@ -232,6 +235,7 @@ def _postgresql(url: str, connections: int, isolation: str) -> AsyncEngine:
         pool_size=connections,
         max_overflow=0,
         pool_timeout=BUSY_SECONDS,
+        pool_use_lifo=True,  # one that has been busy knows the statements
         isolation_level=isolation,
         connect_args=arguments,
     )

@@ -30,8 +30,8 @@ _CALLERS = 10_000
 class Limits:
     """What one caller (a token, or an address without one) may ask for, of each scheduler."""
 
-    requests_per_second: float = 1000
-    burst: int = 2000
+    requests_per_second: float = 3000
+    burst: int = 6000
     """Requests at once, after a pause."""
     streams: int = 200
     """Event streams that are open at the same time."""

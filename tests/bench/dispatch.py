@@ -40,7 +40,7 @@ from kgym.states import State
 from kgym.steps import BuildResult, BuildSpec, GitSource, KernelConfig, StepKind
 from kgym.storage import LocalStorage
 from kgym.worker import Worker
-from kgym_cli.parts import run
+from kgym_cli.parts import run, settle
 from kgym_cli.servers import PostgreSQL, RabbitMQ, free_port
 
 NOTHING = BuildSpec(
@@ -109,6 +109,7 @@ async def work(server: str, bus: str, folder: Path, slots: int) -> None:
         async with RabbitBus(bus) as opened, HttpDispatch(server) as dispatch:
             storage, place = LocalStorage(folder / "artifacts"), folder / f"work-{os.getpid()}"
             does = {StepKind.BUILD: nothing}
+            settle()
             await Worker(dispatch, opened, storage, does, place, slots).serve()
 
 

@@ -31,7 +31,7 @@ PORT = 8420
 @click.option(
     "--requests-per-second",
     type=click.FloatRange(min=0.1),
-    default=1000,
+    default=3000,
     show_default=True,
     help="Of one caller: a token, or an address; twice as many at once after a pause.",
 )
