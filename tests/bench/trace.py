@@ -35,6 +35,7 @@ from kgym.trace.minimize import Crash, minimize
 from kgym_cli import traced
 from kgym_cli.connect import data_folder
 
+ROOT = Path(__file__).resolve().parents[2]
 CPUS = 2
 PIDS = (311, 312, 313, 314, 315)
 FUNCTIONS = [(f"fs/file{n % 7}.c", f"function_{n}") for n in range(300)]
@@ -169,8 +170,9 @@ def _peak_kb() -> int:
 
 def measured(path: Path) -> dict[str, Any]:
     """Measure in a process of its own, on one CPU."""
-    argv = ["taskset", "-c", "0", sys.executable, __file__, "--measure", str(path)]
-    done = subprocess.run(argv, check=True, capture_output=True, timeout=600)
+    module = [sys.executable, "-m", "tests.bench.trace", "--measure", str(path)]
+    argv = ["taskset", "-c", "0", *module]
+    done = subprocess.run(argv, check=True, stdout=subprocess.PIPE, cwd=ROOT, timeout=600)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -251,6 +253,7 @@ def main() -> None:
     if options.measure:
         sys.stdout.write(json.dumps(measure(options.measure)) + "\n")
         return
+    data_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=data_folder()) as folder:
         quarter = one_size(options.records // 4, Path(folder))
         whole = one_size(options.records, Path(folder))
