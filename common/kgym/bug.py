@@ -213,24 +213,43 @@ def names(configs: Path = CONFIGS) -> list[str]:
 def load(name: str, configs: Path = CONFIGS) -> Bug:
     """Load a bundle by its name, or by the path of its folder.
 
-    Raise UserError `no_such_bug` or `bad_bundle`; the latter's message names
-    the file and each place in it that is wrong.
+    Raise UserError `no_such_bug`, `ambiguous_bug` or `bad_bundle`; the last one's message
+    names the file and each place in it that is wrong.
     """
-    folder = configs / "bugs" / name
-    if "/" in name or not folder.is_dir():
-        folder = Path(name)
-    if not (folder / "bug.toml").is_file():
-        raise UserError(
-            "no_such_bug",
-            f"there is no bug `{name}`, nor a folder of that name with a bug.toml;"
-            f" shipped are: {', '.join(names(configs))}",
-        )
+    folder = _folder(name, configs)
     try:
         bug = _load(folder, configs)
         bug.job(bug.fix)  # what no job can hold is known before anybody waits for it
     except ValidationError as error:
         raise UserError("bad_bundle", f"{folder}: {_faults(error)}") from error
     return bug
+
+
+def _folder(name: str, configs: Path) -> Path:
+    shipped, own = configs / "bugs" / name, Path(name)
+    is_own = _holds_bundle(own)
+    if name not in names(configs):
+        if is_own:
+            return own
+        raise UserError(
+            "no_such_bug",
+            f"there is no bug `{name}`, nor a folder of that name with a bug.toml;"
+            f" shipped are: {', '.join(names(configs))}",
+        )
+    if is_own and not own.samefile(shipped):
+        raise UserError(
+            "ambiguous_bug",
+            f"`{name}` is a shipped bug, and a folder here: write ./{name} for the folder,"
+            f" {shipped} for the shipped one",
+        )
+    return shipped
+
+
+def _holds_bundle(folder: Path) -> bool:
+    try:
+        return (folder / "bug.toml").is_file()
+    except (OSError, ValueError):  # a name that is too long, or holds a NUL
+        return False
 
 
 def _load(folder: Path, configs: Path) -> Bug:

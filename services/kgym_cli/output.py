@@ -2,16 +2,21 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any, NoReturn, TypeVar
 
 import click
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
 from kgym.errors import KgymError, UserError
 
+WIDE = 1 << 16
+"""Columns of what is no terminal: a file, a pipe. Nothing is wrapped or cut to fit it."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -30,6 +35,11 @@ class Terminal(Console):
     What foreign text means as markup has to be escaped where it stands beside markup of ours.
     """
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"highlight": False, "soft_wrap": True, **options})
+        if not self.file.isatty() and "width" not in options:
+            self.width = WIDE
+
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
@@ -38,9 +48,10 @@ class Terminal(Console):
             yield segment if segment.control else Segment(plain(segment.text), segment.style)
 
 
-people = Terminal(stderr=True, highlight=False, soft_wrap=True)
-"""Progress and remarks; stdout carries nothing but the result."""
-tables = Terminal(highlight=False)
+people = Terminal(stderr=True)
+"""Progress and remarks, on stderr."""
+results = Terminal()
+"""What a command was asked for, on stdout, which carries nothing else."""
 
 
 class Exit(IntEnum):
@@ -66,6 +77,33 @@ def json_option(command: _Command) -> _Command:
 def print_json(value: object) -> None:
     """Print one JSON value as one line."""
     click.echo(json.dumps(value, default=str))
+
+
+def print_table(*columns: str, rows: Iterable[Sequence[str]]) -> None:
+    """Print a table on stdout; cells are markup.
+
+    Off a terminal each row is one line, as long as it has to be, with `-` for an empty
+    cell, so that `awk` and `cut` find the columns.
+    """
+    if results.is_terminal:
+        table = Table(*columns, box=None)
+        for row in rows:
+            table.add_row(*row)
+        for column in table.columns:
+            column.overflow = "fold"
+        results.print(table, soft_wrap=False)
+        return
+    lines = [columns, *([_cell(cell) for cell in row] for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = (
+            text + " " * (width - cell_len(text)) for text, width in zip(line, widths, strict=True)
+        )
+        results.print("  ".join(cells).rstrip(), markup=False)
+
+
+def _cell(markup: str) -> str:
+    return " ".join(Text.from_markup(markup).plain.split()) or "-"
 
 
 def echo(text: str, *, end: str = "\n") -> None:

@@ -1,12 +1,13 @@
 """Traces for people: a minimal trace as a tree, records as a table."""
 
-from rich.console import RenderableType
+from collections.abc import Iterator
+
 from rich.markup import escape
-from rich.table import Table
 from rich.tree import Tree
 
 from kgym.steps import MinimalTrace, TraceCall
 from kgym.trace.model import Trace
+from kgym_cli.output import print_table, results
 
 _STOPS = {
     "end": "no more records of this thread",
@@ -73,22 +74,24 @@ def _line(call: TraceCall, file: str | None) -> str:
     return f"{names}{frame}{shown}"
 
 
-def table(trace: Trace, pid: int | None, last: int) -> RenderableType:
-    """Return the last records, of one thread or of all."""
+def print_records(trace: Trace, pid: int | None, last: int) -> None:
+    """Print the last records, of one thread or of all, as a table."""
     if pid is not None:
         trace = trace.take(trace.pid == pid)
     shown = trace.take(slice(max(0, len(trace) - last), None))
-    result = Table("time", "CPU", "PID", "task", "function", "file", "count", box=None)
+    print_table("time", "CPU", "PID", "task", "function", "file", "count", rows=_rows(shown))
+    results.print(f"{len(shown)} of {len(trace)} records; {trace.lost} lost", style="dim")
+
+
+def _rows(shown: Trace) -> Iterator[list[str]]:
     columns = (shown.time, shown.cpu, shown.pid, shown.function, shown.counter)
-    for time, cpu, one, function, counter in zip(*(c.tolist() for c in columns), strict=True):
-        found = trace.functions[function]
+    for time, cpu, pid, function, counter in zip(*(c.tolist() for c in columns), strict=True):
+        found = shown.functions[function]
         words = (
-            *(f"{time / 1e9:.6f}", str(cpu), str(one), trace.tasks.get(one, "")),
+            *(f"{time / 1e9:.6f}", str(cpu), str(pid), shown.tasks.get(pid, "")),
             *(found.name, found.file or "", str(counter)),
         )
-        result.add_row(*map(_plain, words))
-    result.caption = f"{len(shown)} of {len(trace)} records; {trace.lost} lost"
-    return result
+        yield list(map(_plain, words))
 
 
 def _plain(text: str) -> str:

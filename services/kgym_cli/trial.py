@@ -1,7 +1,7 @@
 """A bug's trial: the job that shows the bug and tries a fix, and what came of it."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ def calibrated(bug: Bug, job: JobView) -> dict[str, Any]:
 
 def calibration_status(job: JobView, outcome: dict[str, Any]) -> Exit:
     """0: the bug showed; 1: it did not; 2, 3: nothing was measured."""
-    if (status := _failed(job)) is not None:
+    if (status := failed(job)) is not None:
         return status
     if outcome["crashed"]:
         return Exit.OK
@@ -114,7 +114,7 @@ def summary(bug: Bug, job: JobView, accepted: Collection[str] = ()) -> dict[str,
     """
     steps = _steps(job, StepKind.REPRODUCE)
     before, *others = [_outcome(job, step, accepted) for step in steps]
-    found = _resolution(job, steps, accepted)
+    found = resolution_of(job, accepted)
     return {
         "bug": bug.name,
         "job": job.id,
@@ -126,31 +126,22 @@ def summary(bug: Bug, job: JobView, accepted: Collection[str] = ()) -> dict[str,
     }
 
 
-def _resolution(job: JobView, steps: Sequence[StepView], accepted: Collection[str]) -> Resolution:
-    results = [
-        step.result if isinstance(step.result, ReproduceResult) else None for step in steps[:2]
-    ]
+def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution:
+    """Return whether the job's fix resolves its bug, also where its specs were left out (lists)."""
+    steps = _steps(job, StepKind.REPRODUCE)[:2]
+    results = [step.result if isinstance(step.result, ReproduceResult) else None for step in steps]
     if len(steps) < 2:
         return Resolution(False, ())
-    spec = steps[1].spec
-    asked = isinstance(spec, ReproduceSpec) and spec.evidence
-    findings = _findings(job, steps[1])
-    return resolution(results[0], results[1], findings, asked=asked, accepted=accepted)
+    spec, (before, after) = steps[1].spec, results
+    if isinstance(spec, ReproduceSpec):
+        asked = spec.evidence
+    else:
+        asked = before is not None and before.evidence is not None
+    return resolution(before, after, _findings(job, steps[1]), asked=asked, accepted=accepted)
 
 
-def exit_status(job: JobView, outcome: dict[str, Any]) -> Exit:
-    """0: shown, and resolved if a fix was tried; 1: a verdict says no; 2, 3: no verdict."""
-    if (status := _failed(job)) is not None:
-        return status
-    verdicts = [side["verdict"] for side in (outcome["before"], outcome["after"]) if side]
-    if job.state is not State.SUCCEEDED or Verdict.INCONCLUSIVE in verdicts:
-        return Exit.INFRASTRUCTURE
-    if outcome["after"] is not None:
-        return Exit.OK if outcome["resolved"] else Exit.NEGATIVE
-    return Exit.OK if verdicts == [Verdict.SAME_CRASH] else Exit.NEGATIVE
-
-
-def _failed(job: JobView) -> Exit | None:
+def failed(job: JobView) -> Exit | None:
+    """Return the status that tells whose fault a failed step is; None if none has failed."""
     for step in job.steps:
         if step.failure is not None:
             return Exit.USER if step.failure.cause == "user" else Exit.INFRASTRUCTURE

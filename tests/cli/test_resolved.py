@@ -20,6 +20,7 @@ from kgym.steps import (
     Verdict,
 )
 from kgym_cli import trial
+from kgym_cli.conclusion import conclusion
 from kgym_cli.output import Exit
 
 BUG = bug.load("watch-queue-filter")
@@ -109,7 +110,7 @@ def test_a_trial_with_evidence_and_only_notes_is_resolved() -> None:
     assert outcome["after"]["told"] == "1 of 1 controls reported; no blocking finding"
     assert outcome["after"]["evidence"]["controls"][0]["outcome"] == "reported"
     assert outcome["before"]["told"] is None
-    assert trial.exit_status(job, outcome) is Exit.OK
+    assert conclusion(job).status is Exit.OK
 
 
 @pytest.mark.parametrize(
@@ -123,12 +124,12 @@ def test_what_stands_in_the_way_is_told_and_can_be_accepted(job: JobView, reason
     outcome = trial.summary(BUG, job)
     assert outcome["resolved"] is False
     assert [one["reason"] for one in outcome["obstacles"]] == [reason]
-    assert trial.exit_status(job, outcome) is Exit.NEGATIVE
+    assert conclusion(job).status is Exit.NEGATIVE
     for accepted in ([reason], ["all"]):
         outcome = trial.summary(BUG, job, accepted)
         assert (outcome["resolved"], outcome["obstacles"]) == (True, [])
         assert all(one["accepted"] for one in outcome["after"]["findings"])
-        assert trial.exit_status(job, outcome) is Exit.OK
+        assert conclusion(job, accepted).status is Exit.OK
 
 
 def test_every_trial_of_a_fix_asks_for_static_evidence() -> None:

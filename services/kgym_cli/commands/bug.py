@@ -6,7 +6,6 @@ from typing import Any, get_args
 
 import click
 from rich.markup import escape
-from rich.table import Table
 
 from kgym import bug as bugs
 from kgym import calibration
@@ -16,9 +15,10 @@ from kgym.errors import UserError
 from kgym.jobs import JobRequest, JobView
 from kgym.steps import Calibration, DumpMethod, MinimalTrace, Severity
 from kgym_cli import traced, trial
+from kgym_cli.conclusion import conclusion
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
-from kgym_cli.output import json_option, leave, people, print_json, tables
+from kgym_cli.output import json_option, leave, people, print_json, print_table, results
 
 DEMO_BUG = "watch-queue-filter"
 _STYLES = {"same_crash": "red", "other_crash": "magenta", "no_crash": "green"}
@@ -46,10 +46,8 @@ def list_(as_json: bool) -> None:
     if as_json:
         print_json([_about(one) for one in known])
         return
-    table = Table("name", "class", "title", box=None)
-    for one in known:
-        table.add_row(*map(escape, (one.name, one.file.kind, one.file.title)))
-    tables.print(table)
+    rows = ((one.name, one.file.kind, one.file.title) for one in known)
+    print_table("name", "class", "title", rows=(list(map(escape, row)) for row in rows))
 
 
 @bug.command()
@@ -62,12 +60,12 @@ def show(name: str, as_json: bool) -> None:
         print_json({**_about(one), "job": one.job(one.fix).model_dump(mode="json")})
         return
     about = escape(f"{one.file.title}\n\n{one.file.summary.strip()}\n")
-    tables.print(f"[bold]{escape(one.name)}[/]: {about}")
+    results.print(f"[bold]{escape(one.name)}[/]: {about}")
     for reference in one.file.references:
-        tables.print(f"  {reference}", markup=False)
-    tables.print(f"\nfiles: {', '.join(one.file.files)}", markup=False)
+        results.print(f"  {reference}", markup=False)
+    results.print(f"\nfiles: {', '.join(one.file.files)}", markup=False)
     program = one.file.reproducer
-    tables.print(f"reproducer: {program.file}, {program.time:g} s", markup=False)
+    results.print(f"reproducer: {program.file}, {program.time:g} s", markup=False)
 
 
 @bug.command()
@@ -143,9 +141,10 @@ def calibrate(name: str, runs: int, time: float | None, as_json: bool) -> None:
     with scheduler(work=True) as client:
         job = _follow(client, one.calibration(runs, time))
     outcome = trial.calibrated(one, job)
-    _print_calibration(outcome)
     if as_json:
         print_json(outcome)
+    else:
+        _print_calibration(outcome)
     leave(trial.calibration_status(job, outcome))
 
 
@@ -182,13 +181,13 @@ def _try(
         request = one.job(None if no_fix else patch, wanted)
         job = _follow(client, traced.traced(request, how) if how else request)
     outcome = trial.summary(one, job, accepted)
-    _print(outcome)
     if how is not None:
         outcome["trace"] = traced.summary(job)
-        _print_trace(outcome["trace"])
     if as_json:
         print_json(outcome)
-    leave(trial.exit_status(job, outcome))
+    else:
+        _print(outcome)
+    leave(conclusion(job, accepted).status)
 
 
 def _reasons(words: str) -> frozenset[str]:
@@ -231,35 +230,37 @@ def _follow(client: Client, request: JobRequest) -> JobView:
 
 def _print_calibration(outcome: dict[str, Any]) -> None:
     if outcome["reason"] is not None:
-        people.print(outcome["reason"], markup=False)
+        results.print(outcome["reason"], markup=False)
         return
     rate = f"{outcome['crashed']} of {outcome['runs']} runs showed the bug"
     if not outcome["crashed"]:
-        people.print(f"{rate}: {outcome['outcomes']}", markup=False)
+        results.print(f"{rate}: {outcome['outcomes']}", markup=False)
         return
-    people.print(f"{rate}: at least {outcome['rate_at_least']:.0%} do, with 95% confidence")
+    results.print(f"{rate}: at least {outcome['rate_at_least']:.0%} do, with 95% confidence")
     times = ", ".join(f"{name} {value:g} s" for name, value in outcome["seconds_to_crash"].items())
-    people.print(f"time to the crash: {times}")
+    results.print(f"time to the crash: {times}")
     for one in outcome["recommended"]:
         needed = f"{one['instances']} instances x {one['time']:g} s"
-        people.print(f"for {one['confidence']:.0%} confidence in a fix: {needed}")
+        results.print(f"for {one['confidence']:.0%} confidence in a fix: {needed}")
 
 
 def _print(outcome: dict[str, Any]) -> None:
     for side in ("before", "after"):
         if (one := outcome[side]) is not None:
             style = _STYLES.get(one["verdict"], "yellow")
-            people.print(f"{side:>7}: [bold {style}]{one['verdict']}[/]", end="  ")
-            people.print(one["reason"], markup=False)
+            results.print(f"{side:>7}: [bold {style}]{one['verdict']}[/]", end="  ")
+            results.print(one["reason"], markup=False)
             if one.get("told"):
-                people.print(f"         evidence: {one['told']}", markup=False)
+                results.print(f"         evidence: {one['told']}", markup=False)
             for finding in one.get("findings", []):
                 _print_finding(finding)
     if outcome["after"] is not None:
         word = "[bold green]resolved" if outcome["resolved"] else "[bold red]not resolved"
-        people.print(f"{word}[/] in {outcome['seconds']['total']:.0f} s")
+        results.print(f"{word}[/] in {outcome['seconds']['total']:.0f} s")
     for one in outcome["obstacles"]:
-        people.print(f"in the way: {one['reason']}: {one['message']}", markup=False)
+        results.print(f"in the way: {one['reason']}: {one['message']}", markup=False)
+    if "trace" in outcome:
+        _print_trace(outcome["trace"])
 
 
 def _print_finding(finding: dict[str, Any]) -> None:
@@ -267,16 +268,16 @@ def _print_finding(finding: dict[str, Any]) -> None:
     mark = ""
     if finding["severity"] == Severity.BLOCKING:
         mark = "accepted: " if finding["accepted"] else "BLOCKING: "
-    people.print(f"         {mark}{finding['check']}: {where}{finding['message']}", markup=False)
+    results.print(f"         {mark}{finding['check']}: {where}{finding['message']}", markup=False)
 
 
 def _print_trace(outcome: dict[str, Any]) -> None:
     if outcome["trace"] is None:
-        people.print(f"no trace: {outcome['reason']}", markup=False)
+        results.print(f"no trace: {outcome['reason']}", markup=False)
         return
     from kgym_cli.trace_tree import tree  # noqa: PLC0415 - its imports take 0.1 s
 
-    people.print(tree(MinimalTrace.model_validate(outcome["trace"]), outcome["title"]))
+    results.print(tree(MinimalTrace.model_validate(outcome["trace"]), outcome["title"]))
 
 
 def _about(one: bugs.Bug) -> dict[str, Any]:

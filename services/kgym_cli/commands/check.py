@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 from rich.markup import escape
-from rich.table import Table
 
 from kgym import bug as bugs
 from kgym.bug import Bug
@@ -14,7 +13,7 @@ from kgym.steps import CheckResult, CheckSpec, Patch, PatchCheck, PatchOutcome
 from kgym_cli import trial
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
-from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, tables
+from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
 
 _STYLES = {
     PatchOutcome.COMPILES: "green",
@@ -79,22 +78,23 @@ def _result(job: JobView) -> CheckResult:
 
 
 def _print(result: CheckResult) -> None:
-    table = Table("patch", "outcome", "files", "objects", "functions", "s", box=None)
-    for one in result.patches:
-        style = _STYLES.get(one.outcome, "red")
-        table.add_row(
-            escape(one.name),
-            f"[{style}]{one.outcome}[/]",
-            str(len(one.files)),
-            _coverage(one),
-            escape(", ".join(_function(function.model_dump()) for function in one.functions)),
-            f"{one.seconds:.2f}",
-        )
-    tables.print(table)
+    columns = ("patch", "outcome", "files", "objects", "functions", "s")
+    print_table(*columns, rows=map(_row, result.patches))
     for one in result.patches:
         if words := _words(one):
-            tables.print(f"\n[bold]{escape(one.name)}[/]")
+            results.print(f"\n[bold]{escape(one.name)}[/]")
             echo(words.rstrip())
+
+
+def _row(one: PatchCheck) -> tuple[str, ...]:
+    return (
+        escape(one.name),
+        f"[{_STYLES.get(one.outcome, 'red')}]{one.outcome}[/]",
+        str(len(one.files)),
+        _coverage(one),
+        escape(", ".join(_function(function.model_dump()) for function in one.functions)),
+        f"{one.seconds:.2f}",
+    )
 
 
 def _coverage(one: PatchCheck) -> str:

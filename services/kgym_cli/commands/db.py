@@ -5,7 +5,7 @@ import asyncio
 import click
 
 from kgym_cli.connect import database_url
-from kgym_cli.output import people
+from kgym_cli.output import results
 
 
 @click.group()
@@ -21,4 +21,4 @@ def upgrade(database: str | None) -> None:
     from kgym_scheduler.database import upgrade as run  # noqa: PLC0415
 
     asyncio.run(run(database or database_url()))
-    people.print("the database is up to date")
+    results.print("the database is up to date")

@@ -9,11 +9,10 @@ from typing import Any
 
 import click
 from rich.markup import escape
-from rich.table import Table
 
 from kgym import cache
 from kgym_cli.connect import data_folder, open_database, storage
-from kgym_cli.output import json_option, people, print_json, tables
+from kgym_cli.output import json_option, print_json, print_table, results
 
 PARTS = ("artifacts", "entries", "logs", "caches")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -148,14 +147,15 @@ def _old_entries(folder: Path, age: float, budget: int) -> list[cache.Entry]:
 
 
 def _print(found: dict[str, Any]) -> None:
-    table = Table("", "what", "MiB", "why", box=None)
-    for part in PARTS:
-        for one in found.get(part, []):
-            place = f"job {one['job']}, step {one['step']}" if "job" in one else None
-            place = place or one.get("entry") or one["prefix"]
-            why = one.get("why") or ("age" if part == "logs" else "unused")
-            table.add_row(part, escape(place), f"{one['bytes'] / (1 << 20):.1f}", why)
-    tables.print(table)
+    rows = [_row(part, one) for part in PARTS for one in found.get(part, [])]
+    print_table("part", "what", "MiB", "why", rows=rows)
     total = sum(one["bytes"] for part in PARTS for one in found.get(part, []))
     word = "removed" if found["applied"] else "would go; --apply removes it"
-    people.print(f"{total / (1 << 20):,.1f} MiB {word}")
+    results.print(f"{total / (1 << 20):,.1f} MiB {word}")
+
+
+def _row(part: str, one: dict[str, Any]) -> tuple[str, ...]:
+    place = f"job {one['job']}, step {one['step']}" if "job" in one else None
+    place = place or one.get("entry") or one["prefix"]
+    why = one.get("why") or ("age" if part == "logs" else "unused")
+    return part, escape(place), f"{one['bytes'] / (1 << 20):.1f}", why

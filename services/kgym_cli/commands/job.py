@@ -1,6 +1,9 @@
 """`kgym job`."""
 
+import heapq
 import sys
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,6 @@ from typing import Any
 import click
 from pydantic import ValidationError
 from rich.markup import escape
-from rich.table import Table
 
 from kgym import marks
 from kgym.bulk import AbortFilter
@@ -17,11 +19,15 @@ from kgym.errors import UserError
 from kgym.jobs import JobFilter, JobRequest, JobView
 from kgym.states import State
 from kgym.steps import StepKind
+from kgym_cli.conclusion import conclusion
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
-from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, tables
+from kgym_cli.moment import Moment
+from kgym_cli.output import Exit, echo, json_option, leave, print_json, print_table, results
 
+kind_choice = click.Choice([str(kind) for kind in StepKind])
 _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
+_VERDICTS = {Exit.OK: "green", Exit.NEGATIVE: "red"}
 
 
 @click.group()
@@ -50,7 +56,7 @@ def submit(files: tuple[Path, ...], key: str | None, wait: bool, as_json: bool) 
     if as_json:
         print_json(done.model_dump(mode="json"))
     else:
-        people.print(f"jobs {' '.join(map(str, done.jobs))}: {done.created} of them new")
+        results.print(f"jobs {' '.join(map(str, done.jobs))}: {done.created} of them new")
 
 
 def _read(file: Path) -> JobRequest:
@@ -65,29 +71,67 @@ def _read(file: Path) -> JobRequest:
 
 
 @job.command("list")
-@click.option("--state", type=click.Choice([one for one in State if one != State.SKIPPED]))
-@click.option("--kind", type=click.Choice(list(StepKind)))
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice([str(one) for one in State if one is not State.SKIPPED]),
+    multiple=True,
+    help="Only jobs in this state; can be repeated.",
+)
+@click.option("--kind", type=kind_choice, help="Only jobs with a step of this kind.")
 @click.option("--tag", help="Only jobs with this tag.")
+@click.option("--since", type=Moment(), help="Only jobs created then or later: 2026-01-31 12:00.")
+@click.option("--until", type=Moment(), help="Only jobs created before.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
 @json_option
 def list_(
-    state: State | None, kind: StepKind | None, tag: str | None, limit: int, as_json: bool
+    states: tuple[str, ...],
+    kind: str | None,
+    tag: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int,
+    as_json: bool,
 ) -> None:
     """List jobs, the newest first."""
+    wanted = _filter(kind=kind, tag=tag, created_after=since, created_before=until)
     with scheduler(work=False) as client:
-        wanted = JobFilter(state=state, kind=kind, tag=tag)
-        found = list(islice(client.jobs(wanted), limit))
+        found = list(islice(_jobs(client, wanted, states), limit))
     if as_json:
         print_json([one.model_dump(mode="json") for one in found])
         return
-    table = Table("job", "state", "steps", "created", "tags", box=None)
-    for column in table.columns[:4]:
-        column.no_wrap = True
-    for one in found:
-        steps = " ".join(f"[{_STYLES.get(step.state, 'dim')}]{step.kind}[/]" for step in one.steps)
-        created = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(str(one.id), _styled(one.state), steps, created, _tags(one))
-    tables.print(table)
+    columns = ("job", "state", "verdict", "steps", "created", "tags")
+    print_table(*columns, rows=map(_row, found))
+
+
+def _filter(**conditions: object) -> JobFilter:
+    try:
+        return JobFilter.model_validate(conditions)
+    except ValidationError as error:
+        wrong = "; ".join(f"--{e['loc'][0]}: {e['msg']}" for e in error.errors())
+        raise UserError("bad_option", wrong) from error
+
+
+def _jobs(client: Client, wanted: JobFilter, states: Sequence[str]) -> Iterator[JobView]:
+    """Yield the jobs in any of these states, the newest first; in any at all without one."""
+    if not states:
+        yield from client.jobs(wanted)
+        return
+    each = (
+        client.jobs(wanted.model_copy(update={"state": State(state)}))
+        for state in dict.fromkeys(states)
+    )
+    seen = set()  # one that changes its state meanwhile may be in two lists
+    for one in heapq.merge(*each, key=lambda one: (one.created_at, one.id), reverse=True):
+        if one.id not in seen:
+            seen.add(one.id)
+            yield one
+
+
+def _row(one: JobView) -> tuple[str, ...]:
+    steps = " ".join(f"[{_STYLES.get(step.state, 'dim')}]{step.kind}[/]" for step in one.steps)
+    created = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return str(one.id), _styled(one.state), _judged(one), steps, created, _tags(one)
 
 
 @job.command()
@@ -111,13 +155,13 @@ def log(job_id: int, step: int | None) -> None:
 @job.command()
 @click.argument("job_ids", type=click.IntRange(1), nargs=-1)
 @click.option("--tag", help="Abort the unfinished jobs with this tag, instead of JOB_IDS.")
-@click.option("--kind", type=click.Choice(list(StepKind)), help="Those with a step of this kind.")
+@click.option("--kind", type=kind_choice, help="Those with a step of this kind.")
 @click.option("--everybody", is_flag=True, help="With --tag or --kind: others' jobs, too.")
 @json_option
 def abort(
     job_ids: tuple[int, ...],
     tag: str | None,
-    kind: StepKind | None,
+    kind: str | None,
     everybody: bool,
     as_json: bool,
 ) -> None:
@@ -129,17 +173,21 @@ def abort(
         if len(job_ids) == 1:
             _print(client.abort(job_ids[0]), as_json=as_json)
             return
-        wanted = AbortFilter(tag=tag, kind=kind, mine=not everybody) if filtered else job_ids
+        wanted = (
+            AbortFilter(tag=tag, kind=kind and StepKind(kind), mine=not everybody)
+            if filtered
+            else job_ids
+        )
         done = client.abort_all(wanted)
     if as_json:
         print_json(done.model_dump(mode="json"))
         return
     for what, ids in (("aborted", done.aborted), ("had finished", done.finished)):
-        people.print(f"{what}: {' '.join(map(str, ids)) or 'none'}")
+        results.print(f"{what}: {' '.join(map(str, ids)) or 'none'}")
     if done.missing:
-        people.print(f"no such jobs: {' '.join(map(str, done.missing))}")
+        results.print(f"no such jobs: {' '.join(map(str, done.missing))}")
     if done.more:
-        people.print("there are more: the same again aborts them")
+        results.print("there are more: the same again aborts them")
 
 
 @job.command()
@@ -168,32 +216,26 @@ def _result(client: Client, one: JobView, last: int = 0, *, as_json: bool, wait:
         one = follow(client, one, last)
     _print(one, as_json=as_json)
     if wait:
-        leave(_status(one))
-
-
-def _status(one: JobView) -> Exit:
-    if one.state is State.SUCCEEDED:
-        return Exit.OK
-    causes = {step.failure.cause for step in one.steps if step.failure}
-    return Exit.USER if causes == {"user"} else Exit.INFRASTRUCTURE
+        leave(conclusion(one).status)
 
 
 def _print(one: JobView, *, as_json: bool) -> None:
     if as_json:
         print_json(one.model_dump(mode="json"))
         return
-    people.print(f"job {one.id}: {_styled(one.state)}  {_tags(one)}")
+    words = [f"job {one.id}: {_styled(one.state)}", _judged(one), _tags(one)]
+    results.print("  ".join(word for word in words if word))
     for step in one.steps:
-        people.print(f"  step {step.number} {step.kind}: {_styled(step.state)}", end="")
-        people.print(f" (attempt {step.attempt})" if step.attempt > 1 else "")
+        results.print(f"  step {step.number} {step.kind}: {_styled(step.state)}", end="")
+        results.print(f" (attempt {step.attempt})" if step.attempt > 1 else "")
         if step.failure is not None:
-            people.print(f"    {step.failure.reason}: {step.failure.message}", markup=False)
+            results.print(f"    {step.failure.reason}: {step.failure.message}", markup=False)
         if step.result is not None:
             for name, value in _highlights(step.result.model_dump(mode="json")):
-                people.print(f"    {name}: {value}", markup=False)
+                results.print(f"    {name}: {value}", markup=False)
         if step.artifacts:
             names = ", ".join(artifact.name for artifact in step.artifacts)
-            people.print(f"    artifacts: {names}", markup=False)
+            results.print(f"    artifacts: {names}", markup=False)
 
 
 def _highlights(result: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -208,3 +250,10 @@ def _tags(one: JobView) -> str:
 
 def _styled(state: State) -> str:
     return f"[{_STYLES.get(state, 'dim')}]{state}[/]"
+
+
+def _judged(one: JobView) -> str:
+    """Return what the job came to, as markup."""
+    style = _VERDICTS.get(conclusion(one).status, "yellow")
+    words = conclusion(one).words
+    return f"[{style}]{words}[/]" if words else ""

@@ -18,7 +18,7 @@ from kgym.proc import ProgramFailed
 from kgym.report.corpus import check, read_case
 from kgym.symbolize import symbolize
 from kgym_cli import packed
-from kgym_cli.output import json_option, print_json, tables
+from kgym_cli.output import json_option, print_json, results
 
 _NOTHING: dict[str, Any] = {
     "title": None,
@@ -64,10 +64,10 @@ def parse(logs: tuple[Path, ...], vmlinux: Path | None, as_json: bool) -> None:
         return
     for path, one in zip(logs, values, strict=True):
         if len(logs) > 1:
-            tables.print(f"[bold]{escape(str(path))}[/]")
-        tables.print(one["title"] or "no crash", markup=False)
+            results.print(f"[bold]{escape(str(path))}[/]")
+        results.print(one["title"] or "no crash", markup=False)
         if one["report"]:
-            tables.print(one["report"], markup=False)
+            results.print(one["report"], markup=False)
 
 
 @report.command()
@@ -97,7 +97,7 @@ def corpus(folder: Path, as_json: bool) -> None:
     for name, count in fields.items():
         failing = ", ".join(count["failing"])
         total = count["right"] + count["wrong"]
-        tables.print(f"{name:12} {count['right']} of {total}  {failing}", markup=False)
+        results.print(f"{name:12} {count['right']} of {total}  {failing}", markup=False)
 
 
 @contextmanager

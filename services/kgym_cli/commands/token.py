@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 from rich.markup import escape
-from rich.table import Table
 
 from kgym_cli.connect import open_database
-from kgym_cli.output import json_option, people, print_json, tables
+from kgym_cli.output import json_option, people, print_json, print_table, results
 
 if TYPE_CHECKING:
-    from kgym_scheduler.tokens import Tokens
+    from kgym_scheduler.tokens import Token, Tokens
 
 SCOPES = ("read", "submit", "admin", "worker")
 T = TypeVar("T")
@@ -63,14 +62,15 @@ def list_(as_json: bool) -> None:
     if as_json:
         print_json([one.model_dump(mode="json") for one in found])
         return
-    table = Table("name", "scopes", "priority", "created", "revoked", box=None)
-    for one in found:
-        times = [
-            at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
-            for at in (one.created_at, one.revoked_at)
-        ]
-        table.add_row(escape(one.name), " ".join(one.scopes), str(one.priority), *times)
-    tables.print(table)
+    print_table("name", "scopes", "priority", "created", "revoked", rows=map(_row, found))
+
+
+def _row(one: "Token") -> tuple[str, ...]:
+    times = [
+        at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
+        for at in (one.created_at, one.revoked_at)
+    ]
+    return escape(one.name), " ".join(one.scopes), str(one.priority), *times
 
 
 @token.command()
@@ -78,7 +78,7 @@ def list_(as_json: bool) -> None:
 def revoke(name: str) -> None:
     """End a token; schedulers that run refuse it within five seconds."""
     _on_tokens(lambda tokens: tokens.revoke(name))
-    people.print(f"token {name} is revoked")
+    results.print(f"token {name} is revoked")
 
 
 def _on_tokens(work: "Callable[[Tokens], Awaitable[T]]") -> T:

@@ -16,7 +16,7 @@ from kgym.errors import KgymError, UserError
 from kgym.proc import ProgramFailed
 from kgym.steps import MinimalTrace
 from kgym_cli import packed
-from kgym_cli.output import Exit, json_option, leave, people, print_json, tables
+from kgym_cli.output import Exit, json_option, leave, people, print_json, results
 from kgym_cli.trial import patch_file
 
 _PATH = click.Path(path_type=Path)
@@ -57,11 +57,11 @@ def extract(
     if as_json:
         print_json({**answer.model_dump(mode="json"), "folder": str(output), "files": kept})
     else:
-        tables.print(f"{answer.records} records, {answer.lost} lost; in {output}:", markup=False)
+        results.print(f"{answer.records} records, {answer.lost} lost; in {output}:", markup=False)
         for one in answer.parts:
-            tables.print(f"  {one.name}: {one.error or 'read'}", markup=False)
+            results.print(f"  {one.name}: {one.error or 'read'}", markup=False)
         for note in answer.notes:
-            tables.print(f"  {note}", markup=False)
+            results.print(f"  {note}", markup=False)
     if "trace.npz" not in kept:
         leave(Exit.USER)
 
@@ -123,7 +123,7 @@ def minimize(
     else:
         _show(minimal, crash.title)
         if fix is not None:
-            tables.print(f"score: {values['score']['stages']}", markup=False)
+            results.print(f"score: {values['score']['stages']}", markup=False)
     if not minimal.calls:
         people.print("kgym: no record of these files is in the trace", markup=False)
         leave(Exit.NEGATIVE)
@@ -140,21 +140,21 @@ def show(path: Path, pid: int | None, last: int) -> None:
         _show(minimal, str(json.loads(path.read_text()).get("title", "")))
         return
     from kgym.trace import files as stored  # noqa: PLC0415
-    from kgym_cli.trace_tree import table  # noqa: PLC0415
+    from kgym_cli.trace_tree import print_records  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="kgym-trace-") as folder:
-        tables.print(table(stored.load(_plain(path, folder)), pid, last))
+        print_records(stored.load(_plain(path, folder)), pid, last)
 
 
 @trace.command()
-@click.argument("results", nargs=-1, required=True, type=_PATH)
+@click.argument("paths", metavar="RESULTS…", nargs=-1, required=True, type=_PATH)
 @json_option
-def score(results: tuple[Path, ...], as_json: bool) -> None:
+def score(paths: tuple[Path, ...], as_json: bool) -> None:
     """Add up what `minimize --fix … --json` printed: the Complete Intersection Score."""
     from kgym.trace.score import Stage, total  # noqa: PLC0415
 
     scores = []
-    for path in results:
+    for path in paths:
         try:
             stages = json.loads(path.read_text())["score"]["stages"]
             scores.append({Stage(name): int(value) for name, value in stages.items()})
@@ -167,7 +167,7 @@ def score(results: tuple[Path, ...], as_json: bool) -> None:
         print_json(values)
         return
     for stage, value in total(scores).items():
-        tables.print(f"{stage:9} {value:4} of {len(scores)}")
+        results.print(f"{stage:9} {value:4} of {len(scores)}")
 
 
 def _plain(path: Path, folder: str) -> Path:
@@ -240,7 +240,7 @@ def _minimal(path: Path) -> MinimalTrace | None:
 def _show(minimal: MinimalTrace, title: str) -> None:
     from kgym_cli.trace_tree import tree  # noqa: PLC0415
 
-    tables.print(tree(minimal, title))
+    results.print(tree(minimal, title))
 
 
 def _score(minimal: MinimalTrace, fix: Path, tree: Path | None) -> dict[str, Any]:

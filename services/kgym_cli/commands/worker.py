@@ -4,13 +4,12 @@ from pathlib import Path
 
 import click
 from rich.markup import escape
-from rich.table import Table
 
 from kgym.errors import UserError
 from kgym.jobs import WorkerView
 from kgym.steps import StepKind
 from kgym_cli.connect import data_folder, scheduler
-from kgym_cli.output import json_option, people, print_json, tables
+from kgym_cli.output import json_option, people, print_json, print_table, results
 
 
 def _kinds(_: click.Context, __: click.Parameter, value: str) -> list[StepKind]:
@@ -77,12 +76,14 @@ def list_(as_json: bool) -> None:
     if as_json:
         print_json([one.model_dump(mode="json") for one in known])
         return
-    table = Table("worker", "state", "kinds", "slots", "running", "seen", box=None)
-    for one in known:
-        running = " ".join(f"{step.job}.{step.step}" for step in one.running)
-        seen = one.seen_at.astimezone().strftime("%H:%M:%S")
-        table.add_row(escape(one.id), one.state, " ".join(one.kinds), str(one.slots), running, seen)
-    tables.print(table)
+    columns = ("worker", "state", "kinds", "slots", "running", "seen")
+    print_table(*columns, rows=map(_row, known))
+
+
+def _row(one: WorkerView) -> tuple[str, ...]:
+    running = " ".join(f"{step.job}.{step.step}" for step in one.running)
+    seen = one.seen_at.astimezone().strftime("%H:%M:%S")
+    return escape(one.id), one.state, " ".join(one.kinds), str(one.slots), running, seen
 
 
 @worker.command()
@@ -95,7 +96,7 @@ def drain(worker_id: str, as_json: bool) -> None:
     if as_json:
         print_json(one.model_dump(mode="json"))
     else:
-        people.print(f"{one.id}: {one.state}, {len(one.running)} steps to finish", markup=False)
+        results.print(f"{one.id}: {one.state}, {len(one.running)} steps to finish", markup=False)
 
 
 async def _serve(

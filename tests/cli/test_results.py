@@ -1,0 +1,191 @@
+"""Results: on stdout, with their verdicts, whole, and found again by what was printed."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kgym import bug
+from kgym.client import Client
+from kgym.jobs import JobRequest
+from kgym.steps import BuildSpec, StepKind, StepRef, Verdict
+from kgym_cli.platform import Platform
+from tests.cli.conftest import Answer, Kgym
+from tests.cli.worked import built, ran, working
+
+TITLE = "KASAN: use-after-free Read in demo"
+
+
+@pytest.fixture
+def idle(data: Path) -> Iterator[Platform]:
+    """A platform that takes jobs and does no step."""
+    with Platform(data, work=False) as running:
+        yield running
+
+
+def trial(after: Verdict) -> JobRequest:
+    """A trial's job; `after` is what its last step will answer."""
+    one = bug.load("watch-queue-filter")
+    request = one.job(one.fix)
+    steps = [step.model_copy(update={"evidence": False}) for step in request.steps[1::2]]
+    first, second = request.steps[0], request.steps[2]
+    return JobRequest(steps=[first, steps[0], second, steps[1]], tags=[f"then={after}"])
+
+
+def judged(platform: Platform, data: Path, *afters: Verdict) -> list[int]:
+    """Do trials whose fixes end like this."""
+    ids = []
+    for after in afters:
+        verdicts = iter([ran(Verdict.SAME_CRASH, TITLE), ran(after)])
+        answers = {StepKind.BUILD: built, StepKind.REPRODUCE: lambda _, v=verdicts: next(v)}
+        with working(platform, data, answers), Client(platform.url) as client:
+            ids.append(client.wait(client.submit(trial(after)).id).id)
+    return ids
+
+
+@pytest.mark.parametrize("words", [["show"], ["wait"]])
+def test_results_go_to_stdout_and_notes_to_stderr(
+    kgym: Kgym, idle: Platform, data: Path, words: list[str]
+) -> None:
+    [number] = judged(idle, data, Verdict.NO_CRASH)
+    done = kgym("--server", idle.url, "job", *words, number)
+    assert f"job {number}: succeeded  no_crash, resolved" in done.out
+    assert "verdict: same_crash" in done.out
+    assert "verdict" not in done.err
+
+
+def test_what_a_command_has_done_goes_to_stdout(kgym: Kgym, idle: Platform, build_job: str) -> None:
+    assert "job 1: queued" in kgym("job", "submit", "-", stdin=build_job).out
+    assert "job 1: aborted" in kgym("job", "abort", 1).out
+    assert "would go" in kgym("gc").out
+    kgym("token", "create", "alice", "--scope", "read")
+    assert "revoked" in kgym("token", "revoke", "alice").out
+    assert "up to date" in kgym("db", "upgrade").out
+
+
+@pytest.mark.thorough
+def test_the_verdict_is_shown_and_decides_the_status(
+    kgym: Kgym, idle: Platform, data: Path
+) -> None:
+    right, wrong, open_ = judged(
+        idle, data, Verdict.NO_CRASH, Verdict.SAME_CRASH, Verdict.INCONCLUSIVE
+    )
+    listed = {line.split()[0]: line for line in kgym("job", "list").out.splitlines()}
+    assert " no_crash, resolved " in listed[str(right)]
+    assert " same_crash, not resolved " in listed[str(wrong)]
+    assert " inconclusive, not resolved " in listed[str(open_)]
+    waits = [kgym("--server", idle.url, "job", "wait", one) for one in (right, wrong, open_)]
+    assert [one.status for one in waits] == [0, 1, 3]
+
+
+@pytest.mark.thorough
+def test_a_bug_that_does_not_show_is_a_no_and_a_fix_that_holds_is_a_yes(
+    kgym: Kgym, idle: Platform, data: Path
+) -> None:
+    one = bug.load("watch-queue-filter").job(None)
+    build, shown = one.steps
+    again = shown.model_copy(update={"baseline": StepRef(job=1, step=1)})
+    with (
+        working(
+            idle, data, {StepKind.BUILD: built, StepKind.REPRODUCE: lambda _: ran(Verdict.NO_CRASH)}
+        ),
+        Client(idle.url) as client,
+    ):
+        for steps in ([build, shown], [build, again]):
+            client.wait(client.submit(JobRequest(steps=steps)).id)
+    waits = [kgym("--server", idle.url, "job", "wait", number) for number in (1, 2)]
+    assert [one.status for one in waits] == [1, 0]
+
+
+# --- whole lines ------------------------------------------------------------------------------
+
+
+def test_off_a_terminal_nothing_is_wrapped_or_cut(
+    kgym: Kgym, idle: Platform, build_job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    tags = [f"{number}:{'x' * 90}" for number in range(40)]
+    kgym("job", "submit", "-", stdin=json.dumps({**json.loads(build_job), "tags": tags}))
+    head, line = kgym("job", "list").out.splitlines()
+    assert head.split() == ["job", "state", "verdict", "steps", "created", "tags"]
+    assert line.split()[:4] == ["1", "queued", "-", "build"]
+    assert line.endswith(" ".join(tags))
+    log = tmp_path / "crash.log"
+    log.write_text(f"[    1.0] BUG: KASAN: use-after-free in f+0x1/0x2\n[    1.0] {'y ' * 500}\n")
+    assert "y " * 499 in kgym("report", "parse", log).out
+    assert all(line == line.rstrip() for line in kgym("bug", "list").out.splitlines())
+
+
+# --- bugs and folders --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to be in, with a bundle that has a shipped bug's name."""
+    shutil.copytree(bug.CONFIGS / "bugs" / "epoll-loop", tmp_path / "here" / "epoll-loop")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*map(str, SOURCES)]))
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+SOURCES = [bug.CONFIGS.parent / name for name in ("common", "services")]
+
+
+def test_a_folder_beside_a_shipped_bugs_name_does_not_lose_silently(kgym: Kgym, here: Path) -> None:
+    mine = here / "epoll-loop" / "bug.toml"
+    mine.write_text(mine.read_text().replace('title = "', 'title = "MINE '))
+    refused = kgym("bug", "show", "epoll-loop")
+    assert refused.status == 2
+    assert "./epoll-loop" in refused.err
+    assert "MINE" in kgym("bug", "show", "./epoll-loop").out
+    assert "MINE" not in kgym("bug", "show", bug.CONFIGS / "bugs" / "epoll-loop").out
+
+
+def test_the_folder_that_one_is_in_is_a_bundle_too(
+    kgym: Kgym, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(here / "epoll-loop")
+    shown: Answer = kgym("bug", "show", ".", "--json")
+    assert (shown.status, shown.json["name"]) == (0, "epoll-loop")
+    monkeypatch.chdir(bug.CONFIGS / "bugs")
+    assert kgym("bug", "show", "epoll-loop").status == 0
+
+
+# --- finding jobs again ------------------------------------------------------------------------
+
+
+@pytest.mark.thorough
+def test_lists_take_the_states_and_times_that_they_print(
+    kgym: Kgym, idle: Platform, fake_build: BuildSpec, data: Path
+) -> None:
+    with Client(idle.url) as client:
+        jobs = [client.submit(JobRequest(steps=[fake_build])) for _ in range(3)]
+        client.abort(jobs[0].id)
+        with working(idle, data, {StepKind.BUILD: built}):
+            client.wait(jobs[1].id)
+            client.wait(jobs[2].id)
+        jobs.append(client.submit(JobRequest(steps=[fake_build])))
+
+    def listed(*words: object) -> list[str]:
+        lines = kgym("job", "list", *words).out.splitlines()[1:]
+        return [line.split()[0] for line in lines]
+
+    for line in kgym("job", "list").out.splitlines()[1:]:
+        number, state = line.split()[:2]
+        assert number in listed("--state", state)
+    assert listed("--state", "succeeded") == ["3", "2"]
+    assert listed("--state", "succeeded", "--state", "aborted", "--limit", 2) == ["3", "2"]
+    assert listed("--state", "queued", "--state", "aborted") == ["4", "1"]
+    assert listed("--kind", "build", "--state", "aborted") == ["1"]
+    moment = jobs[1].created_at.astimezone()
+    assert listed("--until", moment.isoformat()) == ["1"]
+    assert listed("--since", moment.isoformat()) == ["4", "3", "2"]
+    assert (
+        len(listed("--since", jobs[0].created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"))) == 4
+    )
+    assert listed("--since", "2999-01-01") == []
+    assert kgym("job", "list", "--since", "yesterday-ish").status == 2
+    assert kgym("job", "list", "--state", "sucessful").status == 2

@@ -1,0 +1,85 @@
+"""Steps whose results the test gives, done by a real worker: no kernel is built, no VM boots."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from kgym.attempt import Handler, StepRun
+from kgym.bus import InProcessBus
+from kgym.dispatch import HttpDispatch
+from kgym.steps import BuildResult, ReproduceResult, StepKind, StepResult, Verdict
+from kgym.storage import LocalStorage
+from kgym.worker import Worker
+from kgym_cli.platform import Platform
+
+Answer = Callable[[StepRun], StepResult]
+"""What a step answers; what it raises, the step fails by. It may put artifacts in its folder."""
+
+
+def built(_: StepRun) -> BuildResult:
+    return BuildResult(
+        source_identity="",
+        kernel_release="6.1.0",
+        compiler_version="",
+        tree="",
+        tree_cached=True,
+        backports=[],
+        dropped_symbols=[],
+        objects_compiled=1,
+        warnings=[],
+        seconds={},
+    )
+
+
+def ran(verdict: Verdict, title: str | None = None) -> ReproduceResult:
+    return ReproduceResult(
+        verdict=verdict,
+        reason=f"it was {verdict}",
+        title=title,
+        crashed=int(title is not None),
+        completed=2,
+        requested=2,
+        unseen_chance=None,
+        accelerator="tcg",
+        instances=[],
+        seconds={},
+    )
+
+
+@contextmanager
+def working(platform: Platform, data: Path, answers: Mapping[StepKind, Answer]) -> Iterator[None]:
+    """Let a worker do steps of these kinds for the platform on `data`, which does none itself."""
+    started, loop = threading.Event(), asyncio.new_event_loop()
+    serving: list[asyncio.Task[None]] = []
+
+    async def serve() -> None:
+        storage = LocalStorage(data / "artifacts")
+        async with HttpDispatch(platform.url) as dispatch:
+            handlers = {kind: _handler(answer) for kind, answer in answers.items()}
+            worker = Worker(dispatch, InProcessBus(), storage, handlers, data / "work" / "given")
+            serving.append(asyncio.create_task(worker.serve()))
+            started.set()
+            await asyncio.wait(serving)
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        assert started.wait(10)
+        yield
+    finally:
+        loop.call_soon_threadsafe(serving[0].cancel)
+        thread.join()
+        loop.close()
+
+
+def _handler(answer: Answer) -> Handler:
+    async def handle(run: StepRun) -> StepResult:
+        before = set(run.folder.iterdir())
+        result = await asyncio.to_thread(answer, run)
+        for path in sorted(set(run.folder.iterdir()) - before):
+            await run.keep(path)
+        return result
+
+    return handle
