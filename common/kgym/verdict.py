@@ -1,11 +1,19 @@
 """From instances to a verdict. Pure; the only place that says `no_crash`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from kgym.detectors import needed
 from kgym.noise import noise
 from kgym.report import CrashType, frame_of, type_of
-from kgym.steps import Control, ControlOutcome, InstanceResult, Outcome, Verdict
+from kgym.steps import (
+    Control,
+    ControlName,
+    ControlOutcome,
+    InstanceResult,
+    Outcome,
+    Verdict,
+)
 
 _ONE_BUG = (
     # what a bad access hits, and which checker sees it, is chance and configuration
@@ -40,6 +48,7 @@ _UNCHECKED = ("general protection fault", "Internal error", "Unhandled fault")
 _UNPROVEN = {
     ControlOutcome.SILENT: "was not reported",
     ControlOutcome.NOT_TRIED: "could not be raised",
+    ControlOutcome.NOT_AVAILABLE: "cannot be raised",
 }
 
 
@@ -77,6 +86,12 @@ def likeness(crash: InstanceResult, titles: Sequence[str]) -> str | None:
     return None
 
 
+def _is_unproven(control: Control, excused: Collection[ControlName]) -> bool:
+    if control.outcome is ControlOutcome.NOT_AVAILABLE:
+        return control.name not in excused
+    return control.outcome in _UNPROVEN
+
+
 def _words(controls: Sequence[Control]) -> str:
     told = (f"the control {one.name} {_UNPROVEN[one.outcome]} ({one.detail})" for one in controls)
     return "; ".join(told)
@@ -105,7 +120,9 @@ def judge(
     crash counts whatever happened to the other instances: it was seen.
 
     Of `controls`, the faults raised on purpose afterwards, each must have been reported: a
-    kernel that tells of none, or was not asked, may have kept quiet about the bug as well.
+    kernel that tells of none, or was not asked, may have kept quiet about the bug as well. What
+    cannot be raised on the unpatched kernel, either, has only to be if bugs like this one are
+    told by the same detector (`kgym.detectors.needed`).
     """
     ended = [one for one in instances if one.outcome is Outcome.CRASH]
     same = [(one, why) for one in ended if (why := likeness(one, titles))]
@@ -126,7 +143,8 @@ def judge(
         reason += f"; looked for: {' | '.join(titles)}"
         return Judgement(Verdict.OTHER_CRASH, reason + told, crashes[0].title, k, n)
     if len(survived) == requested:
-        if unproven := [one for one in controls if one.outcome in _UNPROVEN]:
+        excused = set(ControlName) - needed(titles)
+        if unproven := [one for one in controls if _is_unproven(one, excused)]:
             reason = f"no crash was seen, but the kernel might not have told: {_words(unproven)}"
             return Judgement(Verdict.INCONCLUSIVE, reason, None, 0, n)
         reason = f"the reproducer ran for the whole time on all {n} instances, without a crash"

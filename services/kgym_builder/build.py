@@ -15,7 +15,7 @@ from kgym.errors import InfrastructureError, UserError
 from kgym.instrument import Untraced
 from kgym.patch import Change
 from kgym.steps import BuildResult, BuildSpec, InstrumentedFile
-from kgym_builder import entries, memo, records, shortcut
+from kgym_builder import control, entries, memo, records, shortcut
 from kgym_builder.entries import Entry, Identified
 from kgym_builder.kbuild import UNREADABLE, Kbuild, Output
 from kgym_builder.objectindex import Index
@@ -25,7 +25,7 @@ from kgym_builder.static import Built, evidence
 from kgym_builder.suitecache import SuiteCache
 from kgym_builder.tree import Tree
 
-LAYOUT = 4
+LAYOUT = 5
 """Version of what a build leaves; part of its memo's key."""
 ARTIFACTS = (
     "arch/x86/boot/bzImage",
@@ -81,6 +81,7 @@ class _Build:
         self.output = Output(run.folder / "build.log")
         self.instrumented: list[InstrumentedFile] = []
         self.trace_symbols: list[str] = []
+        self.lacking: dict[str, str] = {}
 
     async def result(self) -> BuildResult:
         """Build; or copy what was built before from the same, if that is not forbidden."""
@@ -147,7 +148,9 @@ class _Build:
             findings = await review(tree, trial, self.spec.files, checkpatch=asked)
         with self._stage("make"):
             short = await self._make(entry, tree)
+        lost = list(control.dropped(entry.about.lacking, self.lacking))
         if trial:
+            findings += lost
             with self._stage("evidence"):
                 built = Built(list(dict.fromkeys(self.output.made)), not short)
                 files = self.spec.files
@@ -174,6 +177,7 @@ class _Build:
             warnings=diagnostics.parse(self.output.tail)[:100],
             findings=findings,
             detectors=detectors.symbols(about.config),
+            controls_lacking=about.lacking,
             seconds=self.seconds,
         )
 
@@ -199,15 +203,24 @@ class _Build:
         await tree.write(changed)
         self.output.made.clear()  # of the entry, if this step had to make it
         self.output.count(self.run, "rebuild", None)
+        objects = None
         if entry.about.shortcut:
             objects = shortcut.objects(changed, Index(entry.index), entry.linked)
+
+        async def make() -> None:
             if objects is not None:
                 await shortcut.Shortcut(tree, kbuild, entry.about).build(objects)
-                return True
-        if any("Kconfig" in change.path for change in changed):
-            await kbuild.make("olddefconfig")
-        await kbuild.make("bzImage")
-        return False
+                return
+            if any("Kconfig" in change.path for change in changed):
+                await kbuild.make("olddefconfig")
+            await again()
+
+        async def again() -> None:
+            await kbuild.make("bzImage")
+
+        known = entry.about.lacking
+        self.lacking = await control.spared(make, again, tree, self.output, known)
+        return objects is not None and self.lacking == known
 
     async def _with_records(
         self, entry: Entry, tree: Tree, changed: tuple[Change, ...]

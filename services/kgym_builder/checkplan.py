@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import PurePosixPath
 
+from kgym_builder import control
 from kgym_builder.kbuild_commands import compile_words
 from kgym_builder.objectindex import MAKEFILE, OWN_MAKES, Dependents, Object, nearest
 
@@ -109,7 +110,9 @@ def _file(change: FileChange, known: Dependents, touched: set[str], limit: int) 
     way, target = _way(change, known)
     if MAKEFILE.match(change.path):
         return FilePlan(change.path, (), len(known.objects), way, target)
-    ranked = nearest(change.path, known.objects, touched)
+    # Our own object need not compile with a patch: a build leaves out of it what does not.
+    objects = (one for one in known.objects if one.path != control.OBJECT)
+    ranked = nearest(change.path, objects, touched)
     own = [one for one in ranked if one.source == change.path]
     others = [one for one in ranked if one.source != change.path]
     chosen = (*own, *others[: max(0, limit - len(own))])

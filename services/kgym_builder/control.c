@@ -15,42 +15,46 @@
  * `watch`, those for which a detector was still switched off at their end, as
  * kasan_disable_current() and lockdep_off() do, and whether lockdep is still at work.
  *
- * Compiles on Linux 5.10 to 6.12 with gcc and clang.
+ * Compiled on Linux 5.10 to 7.3 with gcc and clang. A part that a kernel or a compiler does not
+ * take is left out there: kGymSuite defines `kgym_control_without_PART` before the first line.
  */
-#include <linux/atomic.h>
 #include <linux/bug.h>
 #include <linux/compiler.h>
-#include <linux/completion.h>
-#include <linux/debug_locks.h>
 #include <linux/err.h>
 #include <linux/kernel.h>
 #include <linux/kthread.h>
 #include <linux/moduleparam.h>
-#include <linux/mutex.h>
-#include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/string.h>
-#include <linux/version.h>
-#include <trace/events/sched.h>
 
 /* Not a power of two: what is written behind it lies in the slab's own padding. */
 #define SIZE 123
 #define LEAKS 8
 
-static noinline void kgym_control_assert(void)
-{
-	WARN(1, "raised on purpose\n");
-}
-
 /* Through a pointer: the compiler shall not rely on it that a patched panic() does not return. */
-static noinline void kgym_control_halt(void)
+static noinline int kgym_control_halt(void)
 {
 	void (*halt)(const char *format, ...) = panic;
 
 	OPTIMIZER_HIDE_VAR(halt);
 	halt("kgym_control");
+	return 0;
 }
 
+static int __maybe_unused kgym_control_start(int (*function)(void *))
+{
+	return PTR_ERR_OR_ZERO(kthread_run(function, NULL, "kgym_control"));
+}
+
+#ifndef kgym_control_without_warning
+static noinline int kgym_control_assert(void)
+{
+	WARN(1, "raised on purpose\n");
+	return 0;
+}
+#endif
+
+#ifndef kgym_control_without_kasan
 static noinline int kgym_control_write(void)
 {
 	size_t at = SIZE;
@@ -76,18 +80,21 @@ static noinline int kgym_control_read(void)
 	(void)READ_ONCE(same[SIZE / 2]);
 	return 0;
 }
+#endif
 
+#ifndef kgym_control_without_ubsan
 static int kgym_control_sink;
 
-static noinline void kgym_control_shift(void)
+static noinline int kgym_control_shift(void)
 {
 	int by = 33;
 
 	OPTIMIZER_HIDE_VAR(by);
 	WRITE_ONCE(kgym_control_sink, 1 << by);
+	return 0;
 }
 
-static noinline void kgym_control_index(void)
+static noinline int kgym_control_index(void)
 {
 	/* What is read stays within the struct, so that this is no fault of another kind. */
 	static struct { int first[4], second[4]; } table;
@@ -95,13 +102,18 @@ static noinline void kgym_control_index(void)
 
 	OPTIMIZER_HIDE_VAR(at);
 	WRITE_ONCE(kgym_control_sink, table.first[at]);
+	return 0;
 }
+#endif
+
+#ifndef kgym_control_without_lockdep
+#include <linux/mutex.h>
 
 static DEFINE_MUTEX(kgym_control_one);
 static DEFINE_MUTEX(kgym_control_other);
 
 /* In one order, then in the other: nothing hangs, but two tasks could. */
-static noinline void kgym_control_locks(void)
+static noinline int kgym_control_locks(void)
 {
 	mutex_lock(&kgym_control_one);
 	mutex_lock(&kgym_control_other);
@@ -111,8 +123,11 @@ static noinline void kgym_control_locks(void)
 	mutex_lock(&kgym_control_one);
 	mutex_unlock(&kgym_control_one);
 	mutex_unlock(&kgym_control_other);
+	return 0;
 }
+#endif
 
+#ifndef kgym_control_without_oops
 /* In a task of its own: this one holds a lock, which would never be released. */
 static noinline int kgym_control_load(void *address)
 {
@@ -120,10 +135,14 @@ static noinline int kgym_control_load(void *address)
 	return READ_ONCE(*(int *)address);
 }
 
-static int kgym_control_start(int (*function)(void *))
+static int kgym_control_oops(void)
 {
-	return PTR_ERR_OR_ZERO(kthread_run(function, NULL, "kgym_control"));
+	return kgym_control_start(kgym_control_load);
 }
+#endif
+
+#ifndef kgym_control_without_hung_task
+#include <linux/completion.h>
 
 static DECLARE_COMPLETION(kgym_control_over);
 
@@ -133,6 +152,19 @@ static noinline int kgym_control_sleep(void *unused)
 	return 0;
 }
 
+static int kgym_control_hang(void)
+{
+	return kgym_control_start(kgym_control_sleep);
+}
+
+static int kgym_control_unhang(void)
+{
+	complete_all(&kgym_control_over);
+	return 0;
+}
+#endif
+
+#ifndef kgym_control_without_leak
 /* Several: an address may be left over somewhere, and a leak of that one is not seen. */
 static noinline int kgym_control_lose(void)
 {
@@ -148,15 +180,18 @@ static noinline int kgym_control_lose(void)
 	}
 	return 0;
 }
+#endif
+
+#ifndef kgym_control_without_watch
+#include <linux/atomic.h>
+#include <linux/debug_locks.h>
+#include <linux/sched.h>
+#include <trace/events/sched.h>
 
 static bool kgym_control_watching;
 static atomic_t kgym_control_ended, kgym_control_no_kasan, kgym_control_no_lockdep;
 
-#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 15, 0)
-static void kgym_control_on_exit(void *unused, struct task_struct *task, bool group_dead)
-#else
 static void kgym_control_on_exit(void *unused, struct task_struct *task)
-#endif
 {
 	atomic_inc(&kgym_control_ended);
 #if defined(CONFIG_KASAN_GENERIC) || defined(CONFIG_KASAN_SW_TAGS)
@@ -169,45 +204,27 @@ static void kgym_control_on_exit(void *unused, struct task_struct *task)
 #endif
 }
 
+/* Since Linux 6.15. */
+static void kgym_control_on_exit_of(void *unused, struct task_struct *task, bool group_dead)
+{
+	kgym_control_on_exit(unused, task);
+}
+
+/* By what the kernel asks for, not by its version: distributions backport. */
+#define kgym_control_probe \
+	_Generic(&register_trace_sched_process_exit, \
+		 int (*)(void (*)(void *, struct task_struct *, bool), void *): \
+			 kgym_control_on_exit_of, \
+		 default: kgym_control_on_exit)
+
 static int kgym_control_watch(void)
 {
 	int failure = 0;
 
 	if (!kgym_control_watching)
-		failure = register_trace_sched_process_exit(kgym_control_on_exit, NULL);
+		failure = register_trace_sched_process_exit(kgym_control_probe, NULL);
 	kgym_control_watching = !failure;
 	return failure;
-}
-
-static int kgym_control_raise(const char *name, const struct kernel_param *param)
-{
-	if (sysfs_streq(name, "warning"))
-		kgym_control_assert();
-	else if (sysfs_streq(name, "panic"))
-		kgym_control_halt();
-	else if (sysfs_streq(name, "out_of_bounds"))
-		return kgym_control_write();
-	else if (sysfs_streq(name, "use_after_free"))
-		return kgym_control_read();
-	else if (sysfs_streq(name, "shift"))
-		kgym_control_shift();
-	else if (sysfs_streq(name, "bounds"))
-		kgym_control_index();
-	else if (sysfs_streq(name, "locks"))
-		kgym_control_locks();
-	else if (sysfs_streq(name, "oops"))
-		return kgym_control_start(kgym_control_load);
-	else if (sysfs_streq(name, "hang"))
-		return kgym_control_start(kgym_control_sleep);
-	else if (sysfs_streq(name, "unhang"))
-		complete_all(&kgym_control_over);
-	else if (sysfs_streq(name, "leak"))
-		return kgym_control_lose();
-	else if (sysfs_streq(name, "watch"))
-		return kgym_control_watch();
-	else
-		return -EINVAL;
-	return 0;
 }
 
 static int kgym_control_tell(char *buffer, const struct kernel_param *param)
@@ -221,9 +238,57 @@ static int kgym_control_tell(char *buffer, const struct kernel_param *param)
 			 atomic_read(&kgym_control_ended), atomic_read(&kgym_control_no_kasan),
 			 atomic_read(&kgym_control_no_lockdep), locks);
 }
+#endif
+
+static const struct {
+	const char *name;
+	int (*raise)(void);
+} kgym_control_faults[] = {
+	{ "panic", kgym_control_halt },
+#ifndef kgym_control_without_warning
+	{ "warning", kgym_control_assert },
+#endif
+#ifndef kgym_control_without_kasan
+	{ "out_of_bounds", kgym_control_write },
+	{ "use_after_free", kgym_control_read },
+#endif
+#ifndef kgym_control_without_ubsan
+	{ "shift", kgym_control_shift },
+	{ "bounds", kgym_control_index },
+#endif
+#ifndef kgym_control_without_lockdep
+	{ "locks", kgym_control_locks },
+#endif
+#ifndef kgym_control_without_oops
+	{ "oops", kgym_control_oops },
+#endif
+#ifndef kgym_control_without_hung_task
+	{ "hang", kgym_control_hang },
+	{ "unhang", kgym_control_unhang },
+#endif
+#ifndef kgym_control_without_leak
+	{ "leak", kgym_control_lose },
+#endif
+#ifndef kgym_control_without_watch
+	{ "watch", kgym_control_watch },
+#endif
+};
+
+static int kgym_control_raise(const char *name, const struct kernel_param *param)
+{
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(kgym_control_faults); i++) {
+		if (sysfs_streq(name, kgym_control_faults[i].name))
+			return kgym_control_faults[i].raise();
+	}
+	return -EINVAL;
+}
 
 static const struct kernel_param_ops kgym_control_ops = {
 	.set = kgym_control_raise,
+#ifndef kgym_control_without_watch
 	.get = kgym_control_tell,
+#endif
 };
 module_param_cb(raise, &kgym_control_ops, NULL, 0600);

@@ -63,6 +63,8 @@ class About(Strict):
     shortcut: Order
     image_sha256: Sha256
     image_bytes: int
+    lacking: dict[str, str]
+    """Parts of the object that raises faults which this kernel does not take, and why."""
     seconds: dict[str, float]
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from kgym import proc
 from kgym.attempt import StepRun
+from kgym.detectors import WHOLE
 from kgym.patch import Change
 from kgym.sandbox import NOBODY, prepare
-from kgym_builder import entries, objectindex
+from kgym_builder import control, entries, objectindex
 from kgym_builder.entries import About, Identified
 from kgym_builder.kbuild import Kbuild, Output, Toolchain
 from kgym_builder.shortcut import Shortcut
@@ -69,9 +70,13 @@ class FullBuild:
                 [Change(".config", found.config.encode(errors="surrogateescape"))]
             )
             self._output.count(self._run, "build", objects)
-            await self._kbuild.make("bzImage")
+            lacking = await control.spared(self._make, self._make, self._tree, self._output, {})
             await self._tree.run(["sh", "-c", _COMPILE_COMMANDS])
-        made = await self._tree.read([_RELEASE, ".config"])
+        made = await self._tree.read([_RELEASE, ".config", control.PATH])
+        if control.PATH not in made:
+            lacking = {WHOLE: f"the source has no {control.MAKEFILE}"}
+        for part, words in lacking.items():
+            self._run.log(f"control left out: {part}: {words}")
         environment = await self._kbuild.environment()
         with self._stage("pack"):
             self._run.progress("pack")
@@ -86,6 +91,7 @@ class FullBuild:
             config=made[".config"].decode(errors="surrogateescape"),
             environment=environment,
             shortcut="",
+            lacking=lacking,
             image_sha256=sha256,
             image_bytes=(folder / entries.IMAGE).stat().st_size,
             seconds=self._seconds,
@@ -98,6 +104,9 @@ class FullBuild:
         about = about.model_copy(update={"shortcut": order})
         (folder / entries.ABOUT).write_text(about.model_dump_json())
         await asyncio.to_thread(shutil.copyfile, self._output.path, folder / entries.LOG)
+
+    async def _make(self) -> None:
+        await self._kbuild.make("bzImage")
 
     async def _pack(self, folder: Path) -> str:
         """Make the image; return its SHA-256."""

@@ -121,7 +121,7 @@ class Output:
             self.made.append(match[1][:_SHOWN].decode(errors="replace"))
             del self.made[:-_MOST_MADE]
             self.on_object(self.objects)
-        elif not line.startswith(b"  "):
+        elif not line.startswith(b"  ") or line.lstrip().startswith(b"from "):
             self.tail.append(line[:_SHOWN].decode(errors="replace"))
             del self.tail[:-5000]
 

@@ -29,7 +29,7 @@ from kgym_builder.origins import Origins
 from kgym_builder.sources import Sources
 from kgym_builder.tree import Tree
 
-LAYOUT = 4
+LAYOUT = 5
 """Version of what an entry holds; part of its identity."""
 BUDGET = 30 << 30
 """Bytes of images that a host keeps for its workers."""

@@ -107,7 +107,6 @@ class Controls:
     share: Share
     limit: float = 150.0
     found: dict[ControlName, Control] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     async def raise_all(self, connect: Connect) -> None:
@@ -176,8 +175,9 @@ class _Guest:
         """Look for detectors that were off, for tasks or altogether, before the first fault."""
         _, said = await self._shell.do(f"cat {_RAISE}")
         state = {name: int(value) for name, value in _STATE.findall(said)}
-        if not state.get("ended"):
-            self._controls.missing.append("whether detectors were off for tasks: no CONFIG_TRACING")
+        if not state.get("ended") and not self._controls.detectors.unwatched:
+            for name in (*KASAN, ControlName.LOCKDEP):
+                self._silent(name, "the kernel does not tell of tasks that end any more")
         if off := state.get("kasan_off"):
             for name in KASAN:
                 self._silent(name, f"KASAN was off for {off} tasks when they ended")

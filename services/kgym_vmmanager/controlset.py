@@ -61,15 +61,23 @@ class ControlSet:
     @property
     def missing(self) -> list[str]:
         """What could not be had."""
-        return list(dict.fromkeys(one for raised in self._raised for one in raised.missing))
+        found = dict.fromkeys(self.detectors.unavailable.values())
+        if why := self.detectors.unwatched:
+            found[f"whether detectors were off for tasks: {why}"] = None
+        return list(found)
 
     @property
     def _wanted(self) -> list[ControlName]:
-        return [name for name in ControlName if name not in self.detectors.lacking]
+        known = self.detectors
+        return [
+            one for one in ControlName if one not in known.lacking and one not in known.unavailable
+        ]
 
     def _worst(self, name: ControlName) -> Control:
         if why := self.detectors.lacking.get(name):
             return _control(name, ControlOutcome.NOT_CONFIGURED, why)
+        if why := self.detectors.unavailable.get(name):
+            return _control(name, ControlOutcome.NOT_AVAILABLE, why)
         untried = _control(name, ControlOutcome.NOT_TRIED, "no instance was left for it")
         found = [one.found[name] for one in self._raised if name in one.found]
         worst = max(found, key=gravity, default=untried)
@@ -94,8 +102,11 @@ def told(controls: Controls) -> str:
 
 
 def findings(controls: Iterable[Control]) -> Iterator[Finding]:
-    """Yield what silent controls say of the kernel."""
+    """Yield what silent controls say of the kernel, and which it never had."""
+    gone: dict[str, list[str]] = {}
     for one in controls:
+        if one.outcome is ControlOutcome.NOT_AVAILABLE:
+            gone.setdefault(one.detail, []).append(one.name)
         if one.outcome is ControlOutcome.SILENT:
             yield Finding(
                 check="detector",
@@ -103,3 +114,10 @@ def findings(controls: Iterable[Control]) -> Iterator[Finding]:
                 reason="control_silent",
                 message=f"the kernel no longer reports a {one.name} fault: {one.detail}",
             )
+    for why, names in gone.items():
+        yield Finding(
+            check="detector",
+            severity=Severity.NOTE,
+            reason="control_not_available",
+            message=f"no {', '.join(names)} fault can be raised: {why}",
+        )

@@ -148,7 +148,7 @@ def _detectors(spec: ReproduceSpec, built: Input, probed: Probed, words: str) ->
     if not spec.evidence or not isinstance(built.result, BuildResult) or not built.result.detectors:
         return None
     command_line = kernel_command_line(spec.vm, probed, words)
-    return detectors(built.result.detectors, command_line)
+    return detectors(built.result.detectors, command_line, built.result.controls_lacking)
 
 
 def _ends_before(run: StepRun, spec: ReproduceSpec) -> list[RunEnd]:

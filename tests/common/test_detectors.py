@@ -3,7 +3,7 @@
 import pytest
 
 from kgym import bug
-from kgym.detectors import KASAN, SYMBOLS, detectors, symbols
+from kgym.detectors import KASAN, SYMBOLS, WATCH, WHOLE, detectors, needed, symbols
 from kgym.steps import ControlName
 
 EVERYTHING = dict.fromkeys(SYMBOLS - {"UBSAN_TRAP"}, "y") | {"DEBUG_KMEMLEAK_DEFAULT_OFF": "n"}
@@ -86,3 +86,55 @@ def test_the_shipped_config_has_what_the_bugs_need() -> None:
     config = "".join(bug.load("watch-queue-filter").build.config.fragments)
     known = dict.fromkeys(SYMBOLS, "n") | symbols(config)
     assert not detectors(known, QUIET).lacking.keys() & {*KASAN, ControlName.UBSAN}
+
+
+def test_what_raises_a_fault_may_not_compile() -> None:
+    found = detectors(EVERYTHING, QUIET, {"kasan": "oh: no", "lockdep": "hm"})
+    assert found.unavailable.keys() == {*KASAN, ControlName.LOCKDEP}
+    assert found.unavailable[KASAN[0]] == "controls not available on this kernel: oh: no"
+    assert (found.lacking, found.unwatched) == ({}, "")
+
+
+def test_a_detector_that_is_not_there_is_not_missed_where_its_fault_cannot_be_raised() -> None:
+    found = detectors(EVERYTHING | {"PROVE_LOCKING": "n"}, QUIET, {"lockdep": "hm"})
+    assert (found.lacking.keys(), found.unavailable) == ({ControlName.LOCKDEP}, {})
+
+
+@pytest.mark.parametrize("part", [WHOLE, "a part of another version"])
+def test_without_the_object_nothing_can_be_raised(part: str) -> None:
+    found = detectors(EVERYTHING, QUIET, {part: "oh"})
+    assert found.unavailable.keys() == set(ControlName)
+    assert ("oh" in found.unwatched) == (part == WHOLE)
+
+
+def test_whether_tasks_that_end_are_seen_depends_on_kernel_and_object() -> None:
+    assert detectors(EVERYTHING, QUIET).unwatched == ""
+    assert "oh" in detectors(EVERYTHING, QUIET, {WATCH: "oh"}).unwatched
+    assert detectors(EVERYTHING, QUIET, {WATCH: "oh"}).unavailable == {}
+    without = detectors(EVERYTHING | {"TRACEPOINTS": "n"}, QUIET)
+    assert without.unwatched == "no CONFIG_TRACEPOINTS"
+
+
+ALWAYS = {ControlName.WARNING, ControlName.PANIC, ControlName.OOPS}
+
+
+@pytest.mark.parametrize(
+    ("titles", "more"),
+    [
+        (["WARNING in f"], set()),
+        (["kernel BUG in f"], set()),
+        (["KASAN: use-after-free Read in f"], set(KASAN)),
+        (["general protection fault in f"], set(KASAN)),
+        (["possible deadlock in f"], {ControlName.LOCKDEP}),
+        (["INFO: task hung in f"], {ControlName.HUNG_TASK}),
+        (["memory leak in f"], {ControlName.LEAK}),
+        (["UBSAN: shift-out-of-bounds in f"], {ControlName.UBSAN}),
+        (["WARNING in f", "possible deadlock in f"], {ControlName.LOCKDEP}),
+        (["something of its own in f"], set(ControlName)),
+        ([], set(ControlName)),
+    ],
+)
+def test_a_crash_is_told_by_the_detectors_of_its_class(
+    titles: list[str], more: set[ControlName]
+) -> None:
+    assert needed(titles) == ALWAYS | more

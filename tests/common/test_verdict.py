@@ -53,6 +53,24 @@ def test_no_crash_needs_a_kernel_that_could_have_told(outcome: ControlOutcome) -
     assert "leak" not in judged.reason
 
 
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        (ControlName.KASAN_USE_AFTER_FREE, Verdict.INCONCLUSIVE),
+        (ControlName.PANIC, Verdict.INCONCLUSIVE),
+        (ControlName.LOCKDEP, Verdict.NO_CRASH),
+    ],
+)
+def test_what_the_kernel_never_took_counts_where_the_bugs_class_needs_it(
+    name: ControlName, verdict: Verdict
+) -> None:
+    gone = [control(name, ControlOutcome.NOT_AVAILABLE)]
+    judged = judge([one(Outcome.SURVIVED)], [TITLE], 1, gone)
+    assert judged.verdict is verdict
+    assert ("cannot be raised (nothing came)" in judged.reason) == (verdict is not Verdict.NO_CRASH)
+    assert judge([one(Outcome.SURVIVED)], [], 1, gone).verdict is Verdict.INCONCLUSIVE
+
+
 def test_a_crash_counts_whatever_the_controls_say() -> None:
     silent = [control(ControlName.PANIC, ControlOutcome.SILENT)]
     judged = judge([one(Outcome.CRASH, TITLE)], [TITLE], 1, silent)

@@ -44,6 +44,7 @@ NO_REPORT = edit(
     "\tinfo.type = KASAN_REPORT_ACCESS;",
 )
 NO_HUNG_TASK = edit("kernel/hung_task.c", "\tif (sysctl_hung_task_warnings) {", "\tif (0) {")
+UNTOLD_EXIT = edit("kernel/exit.c", "\ttrace_sched_process_exit(tsk);\n", "")
 # A return would be none: the compiler knows that this function does not.
 PANIC_ENDS_THE_TASK = edit(
     "kernel/panic.c",
@@ -62,6 +63,10 @@ KERNELS = {
     ),
     "KASAN is off for the task of the reproducer": (
         [on_getppid("current->kasan_depth++;")],
+        {"kasan_out_of_bounds", "kasan_use_after_free"},
+    ),
+    "KASAN is off for a task whose end is not told": (
+        [on_getppid("current->kasan_depth++;"), UNTOLD_EXIT],
         {"kasan_out_of_bounds", "kasan_use_after_free"},
     ),
     "the console is muted": ([on_getppid("console_loglevel = 0;")], CONFIGURED),

@@ -15,6 +15,7 @@ from kgym_vmmanager.controlset import ControlSet, findings, shares
 EVERYTHING = Detectors(lacking={}, ubsan=("shift", "bounds"), panics=True)
 SILENT, REPORTED = ControlOutcome.SILENT, ControlOutcome.REPORTED
 NOT_TRIED, NOT_CONFIGURED = ControlOutcome.NOT_TRIED, ControlOutcome.NOT_CONFIGURED
+NOT_AVAILABLE = ControlOutcome.NOT_AVAILABLE
 
 
 @given(st.sets(st.sampled_from(ControlName)))
@@ -125,6 +126,34 @@ def test_a_detector_that_the_kernel_never_had_is_not_asked_for(tmp_path: Path) -
     outcomes = step.outcomes()
     assert {name for name, one in outcomes.items() if one is NOT_CONFIGURED} == lacking.keys()
     assert step.set.left() == []
+
+
+WORDS = "controls not available on this kernel: it does not compile"
+
+
+def test_what_cannot_be_raised_on_the_kernel_is_told_and_not_asked_for(tmp_path: Path) -> None:
+    gone = dict.fromkeys([*KASAN, ControlName.HUNG_TASK], WORDS)
+    step = Step(tmp_path, Detectors({}, ("shift",), panics=True, unavailable=gone))
+    share = step.set.share(0)
+    assert share is not None
+    assert (share.fatal, ControlName.HUNG_TASK in share.mild) == (ControlName.PANIC, False)
+    step.instance(share, REPORTED)
+    outcomes = step.outcomes()
+    assert {name for name, one in outcomes.items() if one is NOT_AVAILABLE} == gone.keys()
+    assert step.set.left() == []
+    assert step.set.missing == [WORDS]
+    (note,) = findings(step.set.controls())
+    assert (note.severity, note.reason) == (Severity.NOTE, "control_not_available")
+    assert WORDS in note.message
+    assert all(name in note.message for name in gone)
+
+
+def test_where_none_can_be_raised_no_instance_is_troubled(tmp_path: Path) -> None:
+    gone = dict.fromkeys(ControlName, WORDS)
+    step = Step(tmp_path, Detectors({}, (), panics=True, unavailable=gone, unwatched="oh"))
+    assert (step.set.share(0), step.set.left()) == (None, [])
+    assert step.outcomes() == dict.fromkeys(ControlName, NOT_AVAILABLE)
+    assert step.set.missing == [WORDS, "whether detectors were off for tasks: oh"]
 
 
 def test_silence_is_a_finding_that_blocks() -> None:

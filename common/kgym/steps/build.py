@@ -121,4 +121,10 @@ class BuildResult(Strict):
         max_length=100,
         description="of the unpatched kernel's config: the symbols of what detects faults",
     )
+    controls_lacking: dict[Name, Line] = Field(
+        {},
+        max_length=100,
+        description="faults that cannot be raised on the unpatched kernel, as what raises them"
+        " does not compile there, and the compiler's words; `all`: none of them can",
+    )
     seconds: Seconds = Field(description="by stage: source, config, tree, patch, make, …")

@@ -30,6 +30,8 @@ class ControlOutcome(StrEnum):
     """Nothing was said: a crash would not have been seen, either."""
     NOT_CONFIGURED = "not_configured"
     """The kernel was built without this detector."""
+    NOT_AVAILABLE = "not_available"
+    """The unpatched kernel, or its compiler, does not take what raises it."""
     NOT_TRIED = "not_tried"
     """The instance was lost before."""
 
