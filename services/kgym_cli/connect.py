@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kgym.client import Client
 from kgym.errors import UserError
 from kgym.storage import LocalStorage
 from kgym_cli.address import running
 from kgym_cli.output import people
 
 if TYPE_CHECKING:
+    from kgym.client import Client
     from kgym_scheduler.database import Database
 
 
@@ -67,12 +67,14 @@ def storage() -> LocalStorage:
 
 
 @contextmanager
-def scheduler(*, work: bool) -> Iterator[Client]:
+def scheduler(*, work: bool) -> Iterator["Client"]:
     """Connect to --server, else to the platform on the data folder, else start one.
 
     One that is started here lasts as long as the command, and takes up unfinished
     jobs only if the command waits for one (`work`).
     """
+    from kgym.client import Client  # noqa: PLC0415 - as above
+
     options = click.get_current_context().find_root().params
     with contextlib.ExitStack() as stack:
         url = options.get("server")

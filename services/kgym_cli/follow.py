@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,15 +17,17 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from kgym.client import Client
 from kgym.jobs import JobEvent, JobView
 from kgym_cli.output import people
+
+if TYPE_CHECKING:
+    from kgym.client import Client
 
 _UNITS = {"bytes": (1 << 20, "MiB")}
 _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
 
 
-def follow(client: Client, job: JobView, last: int = 0) -> JobView:
+def follow(client: "Client", job: JobView, last: int = 0) -> JobView:
     """Show the job's events after number `last` until it has finished; return it then.
 
     A terminal gets bars; anything else gets the job's log as plain lines.

@@ -62,6 +62,8 @@ class Exit(IntEnum):
     USER = 2
     INFRASTRUCTURE = 3
     INTERRUPTED = 130
+    UNREAD = 141
+    """Whoever read the output has closed it: what a shell calls the end by SIGPIPE."""
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -4,14 +4,13 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from kgym import calibration, marks
 from kgym.bug import Bug
 from kgym.calibration import CONFIDENCES
-from kgym.client import Client
 from kgym.errors import UserError
 from kgym.jobs import JobFilter, JobRequest, JobView, StepView
 from kgym.resolution import Resolution, is_accepted, resolution, told
@@ -27,6 +26,9 @@ from kgym.steps import (
     Verdict,
 )
 from kgym_cli.output import Exit
+
+if TYPE_CHECKING:
+    from kgym.client import Client
 
 QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "max": 1.0}
 STEPS = ("build_before", "reproduce_before", "build_after", "reproduce_after")
@@ -44,7 +46,7 @@ def patch_file(path: Path) -> Patch:
         raise UserError("patch_too_large", f"{path}: {error.errors()[0]['msg']}") from error
 
 
-def submit(client: Client, request: JobRequest) -> tuple[JobView, bool]:
+def submit(client: "Client", request: JobRequest) -> tuple[JobView, bool]:
     """Submit the job, or take up one's own same one that is not finished; say which."""
     mark = marks.request(request.steps)
     for job in client.jobs(JobFilter(tag=mark, mine=True)):
@@ -53,7 +55,7 @@ def submit(client: Client, request: JobRequest) -> tuple[JobView, bool]:
     return client.submit(request.model_copy(update={"tags": [*request.tags, mark]})), False
 
 
-def known(client: Client, bug: Bug) -> Calibration | None:
+def known(client: "Client", bug: Bug) -> Calibration | None:
     """Return what the newest calibration of this bug as it is has measured, if there is one.
 
     Whoever submitted it: its tag is true, so it was this kernel that ran these programs.

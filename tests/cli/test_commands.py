@@ -46,12 +46,6 @@ def test_a_report_is_parsed_to_json(kgym: Kgym, tmp_path: Path) -> None:
     assert "demo_release" in [frame["function"] for frame in one["frames"]]
 
 
-def test_an_error_that_nobody_foresaw_is_no_verdict(kgym: Kgym, data: Path) -> None:
-    data.write_text("no folder")
-    answer = kgym("job", "list")
-    assert (answer.status, "Traceback" in answer.err) == (3, True)
-
-
 def test_several_logs_give_an_array_in_their_order(kgym: Kgym, tmp_path: Path) -> None:
     (tmp_path / "crash.log").write_text(LOG)
     (tmp_path / "calm.log").write_text("[    1.0] Run /init as init process\n")

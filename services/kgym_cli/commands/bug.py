@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 from rich.markup import escape
@@ -10,7 +10,6 @@ from rich.markup import escape
 from kgym import bug as bugs
 from kgym import calibration
 from kgym.calibration import CONFIDENCES
-from kgym.client import Client
 from kgym.errors import UserError
 from kgym.jobs import JobRequest, JobView
 from kgym.steps import Calibration, DumpMethod, MinimalTrace, Severity
@@ -19,6 +18,9 @@ from kgym_cli.conclusion import conclusion
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
 from kgym_cli.output import json_option, leave, people, print_json, print_table, results
+
+if TYPE_CHECKING:
+    from kgym.client import Client
 
 DEMO_BUG = "watch-queue-filter"
 _STYLES = {"same_crash": "red", "other_crash": "magenta", "no_crash": "green"}
@@ -175,6 +177,8 @@ def _try(
     as_json: bool,
     how: traced.Tracing | None = None,
 ) -> None:
+    if fix is not None and no_fix:
+        raise UserError("bad_option", "--fix gives a patch to try, --no-fix says to try none")
     patch = trial.patch_file(fix) if fix is not None else one.fix
     with scheduler(work=True) as client:
         wanted = _as_calibrated(wanted, trial.known(client, one), confidence)
@@ -217,7 +221,7 @@ def _as_calibrated(
     )
 
 
-def _follow(client: Client, request: JobRequest) -> JobView:
+def _follow(client: "Client", request: JobRequest) -> JobView:
     """Submit the job, or take it up, and show it until it ends."""
     job, taken_up = trial.submit(client, request)
     people.print(f"job {job.id}" + (", begun earlier, goes on" if taken_up else ""))

@@ -1,0 +1,155 @@
+"""The command line as a whole: its commands, and how each of them ends."""
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from importlib import import_module
+from types import FrameType
+from typing import Any, TextIO, cast
+
+import click
+
+from kgym.errors import KgymError
+from kgym_cli import commands
+from kgym_cli.output import Exit, people, status_of
+
+COMMANDS = {
+    "bug": "List, show and reproduce bugs.",
+    "check": "Say which patches apply and compile.",
+    "db": "Prepare the database.",
+    "demo": "Show a real bug: crash a kernel, fix it, prove the fix.",
+    "gc": "Show what retention would remove, or remove it.",
+    "job": "Submit, list, show, wait for, abort and restart jobs.",
+    "report": "Read crash reports out of console logs.",
+    "scheduler": "Take jobs and hand their steps to workers.",
+    "token": "Make, list and revoke the tokens of callers and workers.",
+    "trace": "What a kernel executed before it crashed.",
+    "up": "Start scheduler and workers on this machine.",
+    "worker": "Do steps until stopped or drained; list and drain workers.",
+}
+"""The commands, each in the module of its name, and what `kgym --help` says of them."""
+_ELSEWHERE = {"demo": "bug"}
+"""Commands that share the module of another."""
+
+
+class _Commands(click.Group):
+    """Imports a command when it is asked for: all of them take a second."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"{commands.__name__}.{_ELSEWHERE.get(cmd_name, cmd_name)}")
+        return cast(click.Command, getattr(module, cmd_name))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--server",
+    envvar="KGYM_SERVER",
+    help="URL of a scheduler; otherwise the platform of this machine is used, or started.",
+)
+@click.option("--token", envvar="KGYM_TOKEN", help="What `kgym token create` printed.")
+@click.version_option(package_name="kgymsuite")
+def cli(server: str | None, token: str | None) -> None:
+    """Try patches on real Linux kernels: build, boot, reproduce the crash, tell whether it is gone.
+
+    Exit status: 0 success; 1 a verdict says no; 2 bad input; 3 the platform
+    failed or came to no verdict; 130 interrupted.
+    """
+    # The command is imported by now, and what it begins it has to tidy up.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+def run() -> int:
+    """Run the command that the arguments name; return the exit status."""
+    _prepare_streams()
+    try:
+        status = _status()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (BrokenPipeError, SystemExit):  # the second is how click and rich say the same
+        status = Exit.UNREAD
+    except OSError as error:
+        status = _failed(error)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is _interrupt:
+            signal.signal(number, signal.SIG_DFL)
+    _discard_unwritten()
+    return status
+
+
+def _status() -> int:
+    try:
+        status: Any = cli.main(standalone_mode=False)
+    except KgymError as error:
+        _say(f"kgym: {error.message}", style="red")
+        return status_of(error)
+    except click.ClickException as error:
+        with contextlib.suppress(OSError):
+            error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return Exit.INTERRUPTED
+    except OSError:
+        raise
+    except Exception:  # noqa: BLE001 - Python's own status, 1, would be taken for a verdict
+        _say(traceback.format_exc())
+        return Exit.INFRASTRUCTURE
+    return status if isinstance(status, int) else Exit.OK
+
+
+def _failed(error: OSError) -> int:
+    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    _say(f"kgym: {where}{error.strerror or error}", style="red")
+    return Exit.INFRASTRUCTURE
+
+
+def _say(text: str, style: str | None = None) -> None:
+    """Tell people, if they can be told: the status is what counts."""
+    with contextlib.suppress(OSError, SystemExit):
+        people.print(text, markup=False, style=style)
+
+
+def _prepare_streams() -> None:
+    """Make what cannot be said in the terminal's encoding a `?`, and read UTF-8."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # closed: what is opened next must not take its place
+            os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdout, sys.stderr):
+        _reconfigure(stream, errors="replace")
+    _reconfigure(sys.stdin, encoding="utf-8", errors="surrogateescape")
+
+
+def _reconfigure(stream: TextIO | None, **how: str) -> None:
+    if stream is not None:
+        cast(Any, stream).reconfigure(**how)
+
+
+def _discard_unwritten() -> None:
+    """Drop what could not be written: Python would try again at its end, and complain."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
+
+
+def _interrupt(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt

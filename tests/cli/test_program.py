@@ -1,0 +1,132 @@
+"""The program around the commands: its help, its streams, its end."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from kgym_cli.program import COMMANDS, cli
+from tests.cli.conftest import Kgym
+
+KGYM = [sys.executable, "-m", "kgym_cli"]
+UNREAD = 141
+
+
+def imported(*words: str) -> set[str]:
+    """Return the modules that a command imports."""
+    argv = [sys.executable, "-X", "importtime", "-m", "kgym_cli", *words]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
+    return {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if "|" in line}
+
+
+def test_help_imports_no_command() -> None:
+    modules = imported("--help")
+    assert "click" in modules
+    assert not modules & {"pydantic", "asyncio", "httpx", "sqlalchemy", "kgym_cli.commands.bug"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_is_there_and_says_what_it_is(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.name == name
+    assert command.help
+    assert COMMANDS[name].endswith(".")
+
+
+@pytest.mark.parametrize("words", [["bug", "list"], ["bug", "list", "--json"], ["--help"]])
+def test_a_reader_that_leaves_is_no_error(words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [*KGYM, *words], stdout=write, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (UNREAD, b"")
+
+
+@pytest.mark.parametrize("words", [["bug", "list"], ["bug", "list", "--json"], ["--help"]])
+def test_a_result_that_cannot_be_written_is_an_error_in_one_line(words: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*KGYM, *words], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+    assert (done.returncode, done.stderr) == (3, b"kgym: No space left on device\n")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_no_status(closed: str) -> None:
+    for words, status in (("bug list", 0), ("bug show nope", 2)):
+        done = subprocess.run(
+            ["sh", "-c", f'exec "$0" -m kgym_cli {words} {closed}', sys.executable],
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == status, done.stderr
+        assert b"Traceback" not in done.stderr
+
+
+def test_what_the_terminal_cannot_show_is_a_question_mark(
+    kgym: Kgym, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    log = tmp_path / "console.log"
+    log.write_text("[    1.0] BUG: KASAN: use-after-free in f+0x1/0x2 → 終\n")
+    shown = kgym("report", "parse", log)
+    assert (shown.status, "Traceback" in shown.err) == (0, False), shown.err
+
+
+def test_a_name_that_is_not_utf_8_is_refused_in_one_line(kgym: Kgym) -> None:
+    name = os.fsdecode(b"\xff.patch")
+    refused = kgym("bug", "reproduce", "watch-queue-filter", "--fix", name)
+    assert (refused.status, len(refused.err.splitlines())) == (2, 1), refused.err
+
+
+def test_to_try_a_fix_and_none_is_refused(kgym: Kgym, tmp_path: Path) -> None:
+    (tmp_path / "a.patch").write_text("--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n")
+    refused = kgym(
+        "bug", "reproduce", "watch-queue-filter", "--fix", tmp_path / "a.patch", "--no-fix"
+    )
+    assert (refused.status, "--no-fix" in refused.err) == (2, True), refused.err
+
+
+@pytest.mark.parametrize("module", ["click", "rich.console", "pydantic", "kgym.steps", "httpx"])
+def test_ctrl_c_while_it_imports_ends_it_without_a_word(data: Path, module: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "kgym_cli", "job", "list"],
+        env={**os.environ, "KGYM_DATA": str(data)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.rsplit("|", 1)[-1].strip() == module:
+            break
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert [line for line in said.splitlines() if not line.startswith("import time:")] == []
+    assert process.returncode in {130, -signal.SIGINT}
+
+
+def test_an_error_that_nobody_foresaw_is_no_verdict() -> None:
+    program = """
+import sys, types, click
+from kgym_cli import commands, program
+odd = types.ModuleType("odd")
+odd.odd = click.Command("odd", callback=lambda: 1 / 0)
+sys.modules[commands.__name__ + ".odd"] = odd
+program.COMMANDS["odd"] = "Divides by zero."
+sys.argv = ["kgym", "odd"]
+sys.exit(program.run())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, "ZeroDivisionError" in done.stderr) == (3, True), done.stderr
