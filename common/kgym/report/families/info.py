@@ -40,9 +40,9 @@ INFO = Family(
             "INFO: trying to register non-static key in {frame}",
             walk=in_trace("stack|lock|IRQ"),
         ),
-        # kernel/hung_task.c
+        # kernel/hung_task.c; it tells of I/O since 2026
         Format(
-            r"INFO: task .* blocked for more than [0-9]+ seconds",
+            r"INFO: task .* blocked (?:in I/O wait )?for more than [0-9]+ seconds",
             "INFO: task hung in {frame}",
             alt=("hang in {frame}",),
             walk=Walk((CALL_TRACE, TRACE), pick=hung_task),
@@ -58,11 +58,14 @@ INFO = Family(
     ),
     accept=r"INFO: (?:rcu_\w+ (?:self-)?detected|possible |suspicious RCU|inconsistent lock"
     r"|bad unlock|held lock|lock held|trying to register|Allocated in|Freed in"
-    r"|task .* (?:blocked for|can't die)|\S+-safe -> \S+-unsafe lock order)|INFO:\s*$"
+    r"|task .* (?:blocked (?:in I/O wait )?for|can't die)|\S+-safe -> \S+-unsafe lock order)"
+    r"|INFO:\s*$"
     rf"|{BY_KERNEL}INFO: ",
     # kernel/locking/lockdep.c, kernel/rcu/tree_stall.h, arch/x86/kernel/nmi.c, fs/ext4/super.c
-    reject=r"INFO: (?:lockdep is turned off|Stall ended before|NMI handler|recovery required"
+    reject=r"INFO: (?:lockdep is turned off|Stall ended|NMI handler|recovery required"
     r"|no syscalls can create|sys_.* is not present)|(?:handler|interrupt).*took too long"
+    # whom the hung task above waits for
+    r"|INFO: task .* blocked on an? (?:mutex|semaphore|rw-semaphore)"
     # drivers that put it behind their name
     r"|_INFO:|rmt_storage:INFO:",
 )
