@@ -3,7 +3,8 @@
 Pure: files are read through a function and the changes are returned. A hunk
 applies where it says, or else at the one other place in the file where all of
 its old lines stand; fuzz is never used, since `patch` with fuzz can change the
-wrong function.
+wrong function. Of line ends alone, the file's are taken, if all of its and all
+of the hunk's are of one kind each.
 """
 
 import difflib
@@ -17,6 +18,7 @@ from pathlib import PurePosixPath
 from unidiff.errors import UnidiffParseError
 from unidiff.patch import Hunk, PatchedFile, PatchSet
 
+from kgym import difftext
 from kgym.errors import UserError
 from kgym.steps import Edit, Patch
 
@@ -54,7 +56,7 @@ def apply(patch: Patch, read: Read) -> Applied:
     """Apply a patch; raise UserError `patch_does_not_apply`, `malformed_patch` or `unsafe_patch`.
 
     Several hunks or edits of one file see each other's results. What would take too long is
-    refused as `patch_too_large`.
+    refused as `patch_too_large`, what leaves every file as it is as `empty_patch`.
     """
     tree = _Tree(patch.name, read)
     if patch.diff is not None:
@@ -62,15 +64,19 @@ def apply(patch: Patch, read: Read) -> Applied:
             _apply_file(tree, file)
     for edit in patch.edits:
         _apply_edit(tree, edit)
+    if not tree.differs:
+        raise UserError(
+            "empty_patch",
+            f"{patch.name} changes nothing: every file is afterwards as it was before",
+        )
     return Applied(tree.changes(), tuple(tree.notes))
 
 
 def files(patch: Patch) -> list[str]:
-    """Return the paths that a patch reads or writes, checked to be inside the tree."""
+    """Return the paths that a patch may read or write, checked to be inside the tree."""
     paths = [_safe(patch.name, edit.file) for edit in patch.edits]
     for file in _parse(patch) if patch.diff is not None else ():
-        sides = (file.source_file, file.target_file)
-        paths += [_safe(patch.name, _strip(side)) for side in sides if side != "/dev/null"]
+        paths += [path for pair in _places(patch.name, file) for path in pair]
     return list(dict.fromkeys(paths))
 
 
@@ -87,11 +93,7 @@ def reverse(patch: Patch) -> Patch:
 
 
 def _parse(patch: Patch) -> list[PatchedFile]:
-    text = patch.diff or ""
-    if "\0" in text or "\nGIT binary patch\n" in text or "\nBinary files " in text:
-        raise UserError("binary_patch", f"{patch.name}: binary patches are not accepted")
-    if text.count("\n") > _MOST_LINES:
-        raise UserError("patch_too_large", f"{patch.name} has over {_MOST_LINES} lines")
+    text = _unified(patch)
     if surplus := _surplus(text):
         raise UserError(
             "malformed_patch",
@@ -113,6 +115,18 @@ def _parse(patch: Patch) -> list[PatchedFile]:
         if _mode(file) == "160000":
             raise UserError("unsafe_patch", f"{patch.name}: {file.path} would be a submodule")
     return files
+
+
+def _unified(patch: Patch) -> str:
+    """Return the text of a diff that can be a unified one."""
+    text = difftext.plain(patch.diff or "")
+    if "\0" in text or "\nGIT binary patch\n" in text or "\nBinary files " in text:
+        raise UserError("binary_patch", f"{patch.name}: binary patches are not accepted")
+    if text.count("\n") > _MOST_LINES:
+        raise UserError("patch_too_large", f"{patch.name} has over {_MOST_LINES} lines")
+    if kind := difftext.not_unified(text):
+        raise UserError("malformed_patch", f"{patch.name} {kind}")
+    return text
 
 
 _LONGEST = 1000
@@ -169,10 +183,22 @@ def _safe(name: str, path: str) -> str:
     return str(PurePosixPath(*parts))
 
 
-def _strip(raw: str) -> str:
-    """Drop the a/ or b/ of a file header and the time stamp that diff(1) adds."""
-    path = raw.split("\t", maxsplit=1)[0].strip().strip('"')
-    return path[2:] if path.startswith(("a/", "b/")) else path
+def _places(name: str, file: PatchedFile) -> list[tuple[str, str]]:
+    """Return the paths before and after that a file may have in the tree, the likeliest first."""
+    old, new = difftext.bare(file.source_file), difftext.bare(file.target_file)
+    if "/dev/null" in (file.source_file, file.target_file):
+        old = new = new if file.is_added_file else old
+    elif _renames(file):
+        return [(_safe(name, old), _safe(name, new))]
+    found = [_safe(name, path) for path in difftext.places(old, new)]
+    if not found:
+        _safe(name, old), _safe(name, new)
+        raise UserError(
+            "malformed_patch",
+            f"{name}: a diff of {old} against {new} is no change of one file: give both the path"
+            " that it has in the tree",
+        )
+    return [(path, path) for path in found]
 
 
 class _Tree:
@@ -182,6 +208,7 @@ class _Tree:
         self.name = name
         self.notes: list[str] = []
         self._read = read
+        self._before: dict[str, str | None] = {}
         self._texts: dict[str, str | None] = {}
         self._changed: dict[str, bool | str] = {}
         """Whether each is executable, or which file tells, in the order of the first changes."""
@@ -192,8 +219,16 @@ class _Tree:
         if path not in self._texts:
             content = self._read(path)
             text = None if content is None else content.decode(errors="surrogateescape")
-            self._texts[path] = text
+            self._texts[path] = self._before[path] = text
         return self._texts[path]
+
+    @property
+    def differs(self) -> bool:
+        """Whether a file is another one than before, or its mode was named."""
+        return any(
+            isinstance(mode, bool) or self._texts[path] != self._before.get(path)
+            for path, mode in self._changed.items()
+        )
 
     def change(self, path: str, text: str | None, *, executable: bool | str = False) -> None:
         """Write a file, executable or not, or as the file of this path is; None removes it."""
@@ -226,13 +261,7 @@ class _Tree:
 
 def _apply_file(tree: _Tree, file: PatchedFile) -> None:
     name = tree.name
-    if "/dev/null" not in (file.source_file, file.target_file):
-        old, new = _safe(name, _strip(file.source_file)), _safe(name, _strip(file.target_file))
-    else:
-        real = file.target_file if file.is_added_file else file.source_file
-        old = new = _safe(name, _strip(real))
-    if old != new and not _renames(file):
-        raise UserError("malformed_patch", f"{name}: a diff of {old} against {new} is no change")
+    old, new = _in_tree(tree, _places(name, file), added=file.is_added_file)
     executable = _mode(file) == "100755"
     before = tree.text(old)
     if file.is_added_file:
@@ -250,6 +279,15 @@ def _apply_file(tree: _Tree, file: PatchedFile) -> None:
         tree.change(old, None)
     told = any(line.startswith("new mode ") for line in file.patch_info or ())
     tree.change(new, after, executable=executable if told else old)
+
+
+def _in_tree(tree: _Tree, pairs: list[tuple[str, str]], *, added: bool) -> tuple[str, str]:
+    """Return the paths that the tree has, of those that a diff may mean."""
+    there = [] if added else [pair for pair in pairs if tree.text(pair[0]) is not None]
+    if len(there) > 1:
+        both = " and ".join(old for old, _ in there)
+        raise UserError("malformed_patch", f"{tree.name}: {both} may be meant; give it a/ and b/")
+    return (there or pairs)[0]
 
 
 def _text_of(file: PatchedFile) -> str:
@@ -274,11 +312,14 @@ def _side(hunk: Hunk, kinds: str) -> list[str]:
 
 def _apply_hunks(tree: _Tree, path: str, file: PatchedFile, text: str) -> str:
     """Return the text with the hunks applied, in order: one walk, whatever their number."""
-    lines = _Lines(text)
+    lines, ends = _Lines(text), _ends(text)
     done: list[str] = []
     floor = moved = 0
     for number, hunk in enumerate(file, 1):
         old, new = _side(hunk, "- "), _side(hunk, "+ ")
+        if old and (other := _with_ends([*old, *new], ends)):
+            old, new = other[: len(old)], other[len(old) :]
+            tree.notes.append(f"{tree.name}: hunk {number} of {path} took the file's line ends")
         # A hunk without old lines names the line before the insertion.
         stated = hunk.source_start - (1 if old else 0)
         at = _place(tree, lines, old, stated + moved, floor)
@@ -302,6 +343,22 @@ def _apply_hunks(tree: _Tree, path: str, file: PatchedFile, text: str) -> str:
         moved = at - stated
         floor = at + len(old)
     return "".join(done + lines.all[floor:])
+
+
+def _ends(text: str) -> str | None:
+    """Return what all lines of a file end in; None if not all do in the same."""
+    with_cr = text.count("\r\n")
+    if "\r" not in text:
+        return "\n"
+    return "\r\n" if with_cr == text.count("\n") else None
+
+
+def _with_ends(lines: list[str], end: str | None) -> list[str] | None:
+    """Return a hunk's lines with the file's ends; None if they have these, or are mixed."""
+    kinds = {line.endswith("\r\n") for line in lines if line.endswith("\n")}
+    if end is None or kinds != {end == "\n"}:
+        return None
+    return [line.rstrip("\r\n") + end if line.endswith("\n") else line for line in lines]
 
 
 class _Lines:
@@ -347,7 +404,14 @@ def _nearest(file: _Lines, old: list[str]) -> str:
     """Show the place that resembles the old lines most, as a diff from wanted to found."""
     if not old:
         return "it adds lines beyond the end of the file"
+    if len(file.places(old)[0]) > 1:
+        return "its lines stand at several places, none of them where it says"
     lines = file.all
+    if (line := _other_space(lines, old)) is not None:
+        return (
+            f"its lines stand from line {line} on, with other white space: a mail program, or a"
+            " copy out of a page, has changed tabs or blanks; take the patch from its source"
+        )
     wanted = {line for line in old if line.strip()}
     hits = [line in wanted for line in lines]
     window = sum(hits[: len(old)])
@@ -358,8 +422,6 @@ def _nearest(file: _Lines, old: list[str]) -> str:
             best, best_at = window, at
     if best == 0:
         return "none of its lines is in the file"
-    if len(file.places(old)[0]) > 1:
-        return "its lines stand at several places, none of them where it says"
     old = old[:_SHOWN]  # difflib takes quadratic time
     found = lines[best_at : best_at + len(old)]
     diff = difflib.unified_diff(
@@ -371,6 +433,15 @@ def _nearest(file: _Lines, old: list[str]) -> str:
         n=len(old),
     )
     return "\n".join(line for line in diff if not line.startswith("@@"))
+
+
+def _other_space(lines: list[str], old: list[str]) -> int | None:
+    """Return the number of the line where the old lines stand but for white space."""
+    text, wanted = (
+        "\n" + "".join(" ".join(line.split()) + "\n" for line in one) for one in (lines, old)
+    )
+    at = text.find(wanted)
+    return text.count("\n", 0, at) + 1 if at >= 0 else None
 
 
 def _apply_edit(tree: _Tree, edit: Edit) -> None:
@@ -395,7 +466,7 @@ def _conflict(name: str, what: str, path: str, **details: object) -> UserError:
 
 
 def _reverse_file(file: PatchedFile) -> str:
-    old, new = _strip(file.target_file), _strip(file.source_file)
+    old, new = difftext.bare(file.target_file), difftext.bare(file.source_file)
     text = [f"diff --git a/{old} b/{new}\n", f"rename from {old}\nrename to {new}\n"]
     if not _renames(file):
         text.clear()
@@ -410,7 +481,7 @@ def _reverse_file(file: PatchedFile) -> str:
 
 
 def _header(side: str, path: str) -> str:
-    return path if path == "/dev/null" else side + _strip(path)
+    return path if path == "/dev/null" else side + difftext.bare(path)
 
 
 def _reverse_lines(hunk: Hunk) -> list[str]:

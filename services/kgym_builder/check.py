@@ -38,7 +38,7 @@ from kgym_builder.kbuild import Output
 from kgym_builder.suitecache import SuiteCache
 from kgym_builder.tree import behind_link
 
-LAYOUT = 2
+LAYOUT = 3
 """Version of what a check finds out; part of its memos' keys."""
 _OUTPUT = 16 << 10
 _RESULT = 2 << 20

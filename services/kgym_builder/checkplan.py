@@ -46,6 +46,7 @@ class FilePlan:
     way: Way = Way.COMMANDS
     target: str | None = None
     """What make has to make for it, if not its objects."""
+    removed: bool = False
 
     @property
     def is_code(self) -> bool:
@@ -108,8 +109,9 @@ def plan(changes: Iterable[FileChange], known: Mapping[str, Dependents], limit: 
 
 def _file(change: FileChange, known: Dependents, touched: set[str], limit: int) -> FilePlan:
     way, target = _way(change, known)
+    removed = change.after is None
     if MAKEFILE.match(change.path):
-        return FilePlan(change.path, (), len(known.objects), way, target)
+        return FilePlan(change.path, (), len(known.objects), way, target, removed)
     # Our own object need not compile with a patch: a build leaves out of it what does not.
     objects = (one for one in known.objects if one.path != control.OBJECT)
     ranked = nearest(change.path, objects, touched)
@@ -118,7 +120,7 @@ def _file(change: FileChange, known: Dependents, touched: set[str], limit: int) 
     chosen = (*own, *others[: max(0, limit - len(own))])
     if any(compile_words(one.command) is None for one in chosen):
         way = Way.MAKE
-    return FilePlan(change.path, chosen, len(ranked), way, target)
+    return FilePlan(change.path, chosen, len(ranked), way, target, removed)
 
 
 def _way(change: FileChange, known: Dependents) -> tuple[Way, str | None]:

@@ -14,11 +14,13 @@ from kgym_builder.compilation import Counts, Done, Job, Outcome, Work, make_job
 from kgym_builder.kbuild import Toolchain
 from kgym_builder.kbuild_commands import compile_words, depfile
 from kgym_builder.objectindex import Index, Object
+from kgym_builder.tree import orphans
 
 _MADE = re.compile(r"(?m)^ +(?:CC|AS)(?: \[M\])? +(\S+\.o)$")
 _FAILED = re.compile(r"(?m)^make(?:\[\d+\])?: \*\*\* \[(?:\S+: )?(\S+\.o)\] ")
 
 _WORST = {
+    FileOutcome.REMOVED: PatchOutcome.COMPILES,
     FileOutcome.COMPILES: PatchOutcome.COMPILES,
     FileOutcome.NOT_BUILT: PatchOutcome.NOT_BUILT,
     FileOutcome.OVER_LIMIT: PatchOutcome.OVER_LIMIT,
@@ -30,7 +32,8 @@ def work(plan: Plan, tools: Toolchain, changes: Sequence[Change], symbols: Seque
     """Return what has to be done for the plan."""
     make = kbuild.command(tools)
     if plan.way is Way.MAKE:
-        commands = [[*make, "olddefconfig"]] if plan.configures else []
+        commands = [["rm", "-f", "--", *gone]] if (gone := orphans(changes)) else []
+        commands += [[*make, "olddefconfig"]] if plan.configures else []
         paths = [path for file in plan.files for path in objects(file)]
         first = make_job([*commands, [*make, "-k", *plan.targets]], list(dict.fromkeys(paths)))
         return Work(changes, [], first, symbols)
@@ -66,7 +69,7 @@ class Judgement:
     def files(self) -> list[FileCheck]:
         """What became of each file."""
         judge = self._made if self.plan.way is Way.MAKE else self._commanded
-        return [judge(file) for file in self.plan.files]
+        return [_removed(file, judge(file)) for file in self.plan.files]
 
     @cached_property
     def patch_outcome(self) -> PatchOutcome:
@@ -175,6 +178,16 @@ class Judgement:
             objects=count,
             dependents=max(file.dependents, count),
         )
+
+
+def _removed(file: FilePlan, check: FileCheck) -> FileCheck:
+    """Return the check of a file that is gone: that nothing is made of it now is as it should be.
+
+    One that the config never compiled stays `not_built`.
+    """
+    if file.removed and file.dependents and check.outcome is FileOutcome.NOT_BUILT:
+        return check.model_copy(update={"outcome": FileOutcome.REMOVED})
+    return check
 
 
 def _warnings(output: str) -> list[Diagnostic]:

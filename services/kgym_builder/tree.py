@@ -106,7 +106,8 @@ class Tree:
         """Write and remove files; what is written is newer than every object file."""
         changes = await self.with_modes(changes)
         sandbox = self._sandbox()
-        gone = "".join(f"{change.path}\0" for change in changes if change.content is None)
+        removed = [change.path for change in changes if change.content is None]
+        gone = "".join(f"{path}\0" for path in [*removed, *orphans(changes)])
         if gone:
             argv, stdin = ["xargs", "-0r", "rm", "-f", "--"], gone.encode(errors="surrogateescape")
             await sandbox.run(argv, cwd=PLACE, stdin=stdin, timeout=STEP_SECONDS)
@@ -163,6 +164,12 @@ class Tree:
         if most_output is not None:
             limits = replace(limits or Limits.of_host(), output=most_output)
         return Sandbox(overlays={PLACE: self.overlay}, writable=writable, limits=limits)
+
+
+def orphans(changes: Iterable[Change]) -> list[str]:
+    """Return the objects whose sources are removed: make would go on using them."""
+    paths = (change.path for change in changes if change.content is None)
+    return [f"{path[:-2]}.o" for path in paths if path.endswith((".c", ".S"))]
 
 
 def behind_link(path: str) -> UserError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from kgym import calibration, marks
+from kgym import calibration, difftext, marks
 from kgym.bug import Bug
 from kgym.calibration import CONFIDENCES
 from kgym.errors import UserError
@@ -35,13 +35,12 @@ STEPS = ("build_before", "reproduce_before", "build_after", "reproduce_after")
 
 
 def patch_file(path: Path) -> Patch:
-    """Read a unified diff from a file."""
+    """Read a unified diff from a file, in whatever encoding it is."""
+    name = path.name.encode(errors="replace").decode()[:200]
     try:
-        return Patch(name=path.name[:200], diff=path.read_bytes().decode())
+        return Patch(name=name, diff=difftext.decode(path.read_bytes(), str(path)))
     except OSError as error:
         raise UserError("cannot_read", f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError("binary_patch", f"{path} is no text: {error}") from error
     except ValidationError as error:
         raise UserError("patch_too_large", f"{path}: {error.errors()[0]['msg']}") from error
 

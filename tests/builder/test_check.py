@@ -364,3 +364,34 @@ async def test_a_removed_function_has_no_instructions_after(checks: Checks) -> N
     removed = {one.name: one for one in check.functions}["fork_one"]
     assert removed.instructions_before
     assert removed.instructions_after is None
+
+
+def renamed(old: str, new: str, kept: str) -> str:
+    git = f"diff --git a/{old} b/{new}\nsimilarity index 100%\nrename from {old}\nrename to {new}\n"
+    return git + (
+        "diff --git a/Makefile b/Makefile\n--- a/Makefile\n+++ b/Makefile\n@@ -7 +7 @@\n"
+        "-obj-y := kernel/fork.o kernel/watch_queue.o fs/open.o lib/string.o\n"
+        f"+obj-y := kernel/fork.o kernel/watch_queue.o {kept} lib/string.o\n"
+    )
+
+
+async def test_a_file_that_is_renamed_or_removed_is_not_missed(checks: Checks) -> None:
+    check = await checks.one(Patch(diff=renamed("fs/open.c", "fs/opened.c", "fs/opened.o")))
+    assert check.outcome == "compiles"
+    assert files(check)["fs/open.c"][0] == "removed"
+    assert files(check)["fs/opened.c"] == ("compiles", 1, 1)
+    still = await checks.one(Patch(diff=renamed("fs/open.c", "fs/opened.c", "fs/open.o")))
+    assert still.outcome == "does_not_compile"
+
+
+async def test_a_file_that_nothing_needs_may_be_removed(checks: Checks) -> None:
+    text = (ROOT / "tests/fakelinux/fs/open.c").read_text().splitlines(keepends=True)
+    body = "".join(f"-{line}" for line in text)
+    gone = f"--- a/fs/open.c\n+++ /dev/null\n@@ -1,{len(text)} +0,0 @@\n{body}"
+    without = renamed("x", "y", "").partition("rename to y\n")[2]
+    check = await checks.one(Patch(diff=gone + without))
+    assert (check.outcome, files(check)["fs/open.c"][0]) == ("compiles", "removed")
+    assert (await checks.one(Patch(diff=gone))).outcome == "does_not_compile"
+    extra = "--- a/lib/extra.c\n+++ /dev/null\n@@ -1 +0,0 @@\n-int extra = 1;\n"
+    unused = await checks.one(Patch(diff=extra))
+    assert (unused.outcome, files(unused)["lib/extra.c"][0]) == ("not_built", "not_built")

@@ -103,3 +103,34 @@ def test_bad_input_gives_status_2(kgym: Kgym, bug: str, patch: str, complaint: s
     done = kgym("check", bug, patch)
     assert (done.status, complaint in done.err) == (2, True), done.err
     assert kgym("check", bug).status == 2
+
+
+def test_patches_are_taken_as_people_have_them_and_a_bad_one_stands_alone(
+    kgym: Kgym, bundle: Path, tmp_path: Path
+) -> None:
+    text = DIFF % "type >= WATCH_TYPE__NR"
+    spaced = text.replace("\t\treturn", " " * 16 + "return")
+    nothing = DIFF.replace("(%s)", "(type >= 100)")
+    mails = {
+        "latin-1": ("From: J\xfcrgen\n\n" + text).encode("latin-1"),
+        "utf-16": text.encode("utf-16"),
+        "crlf": text.replace("\n", "\r\n").encode(),
+        "bom": text.encode("utf-8-sig"),
+        "mnemonic": text.replace("a/k", "i/k").replace("b/k", "w/k").encode(),
+        "trees": text.replace("a/k", "linux.orig/k").replace("b/k", "linux/k").encode(),
+        "zeroes": text.encode() + b"\0",
+        "spaced": spaced.encode(),
+        "nothing": nothing.encode(),
+    }
+    paths = [tmp_path / name for name in mails]
+    for path in paths:
+        path.write_bytes(mails[path.name])
+    done = kgym("check", bundle, *paths, "--json")
+    assert done.status == 1, done.err
+    found = {one["name"]: (one["outcome"], one["reason"]) for one in done.json["patches"]}
+    assert list(found) == list(mails)
+    bad = {name: words for name, (outcome, words) in found.items() if outcome != "compiles"}
+    assert list(bad) == ["zeroes", "spaced", "nothing"]
+    assert "holds zero bytes" in bad["zeroes"]
+    assert "with other white space" in bad["spaced"]
+    assert "changes nothing" in bad["nothing"]

@@ -269,3 +269,111 @@ def test_an_edit_whose_original_is_not_there_once_is_refused(original: str, coun
 
 def test_a_file_that_is_not_in_the_tree_is_named() -> None:
     assert "no.c is not in the tree" in refusal(hunk("no.c", "-1 +1", "-a\n+b\n")).message
+
+
+FULL = b"".join(b"\tint line%d = %d;\n" % (n, n) for n in range(9))
+CHANGE = """\
+--- a/kernel/a.c
++++ b/kernel/a.c
+@@ -3,3 +3,3 @@
+ \tint line2 = 2;
+-\tint line3 = 3;
++\tint line3 = 4;
+ \tint line4 = 4;
+"""
+CHANGED = FULL.replace(b"line3 = 3", b"line3 = 4")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("i/kernel/a.c", "w/kernel/a.c"),
+        ("c/kernel/a.c", "i/kernel/a.c"),
+        ("kernel/a.c", "kernel/a.c"),
+        ("kernel/a.c.orig", "kernel/a.c"),
+        ("a/kernel/a.c.orig", "b/kernel/a.c"),
+        ("kernel/a.c", "kernel/a.c~"),
+        ("linux.orig/kernel/a.c", "linux/kernel/a.c"),
+        ("linux-6.1/kernel/a.c\t2024-01-01", "linux-6.1-fixed/kernel/a.c\t2024-01-01"),
+        ("linux-6.1/kernel/a.c", "linux-6.1/kernel/a.c"),
+        ("linux/kernel/a.c.orig", "linux/kernel/a.c"),
+        ("old/kernel/a.c", "new/kernel/a.c"),
+        ("mine.orig/kernel/a.c", "mine/kernel/a.c"),
+        ("kernel.orig/a.c", "kernel/a.c"),
+    ],
+)
+def test_a_files_path_is_known_however_the_diff_was_made(old: str, new: str) -> None:
+    patch = Patch(diff=CHANGE.replace("a/kernel/a.c", old, 1).replace("b/kernel/a.c", new, 1))
+    tree = {path: FULL for path in files(patch) if path == "kernel/a.c"}
+    assert result(patch, tree) == {"kernel/a.c": CHANGED}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("mm/a.c", "kernel/a.c"), ("kernel/a.c", "kernel/b.c"), ("k/a.c", "mm/a.c")],
+)
+def test_a_diff_of_two_files_is_no_change(old: str, new: str) -> None:
+    patch = Patch(diff=f"--- {old}\n+++ {new}\n@@ -1 +1 @@\n-a\n+b\n")
+    tree = dict.fromkeys([old, new, "a.c"], b"a\n")
+    assert "no change of one file" in refusal(patch, tree).message
+
+
+def test_of_two_files_that_may_be_meant_none_is_changed() -> None:
+    patch = Patch(diff="--- lib.orig/a.c\n+++ lib/a.c\n@@ -1 +1 @@\n-a\n+b\n")
+    assert "may be meant" in refusal(patch, {"lib/a.c": b"a\n", "a.c": b"a\n"}).message
+
+
+def test_line_ends_are_the_files() -> None:
+    crlf = CHANGE.replace("\n", "\r\n")
+    body = "".join(
+        line + ("\r\n" if number > 2 else "\n") for number, line in enumerate(CHANGE.splitlines())
+    )
+    for text in (CHANGE, crlf, body, "\ufeff" + CHANGE, "\ufeff" + crlf):
+        for end in (b"\n", b"\r\n"):
+            before, after = FULL.replace(b"\n", end), CHANGED.replace(b"\n", end)
+            assert result(Patch(diff=text), {"kernel/a.c": before}) == {"kernel/a.c": after}
+    mixed = FULL.replace(b"\n", b"\r\n", 1)
+    assert refusal(Patch(diff=body), {"kernel/a.c": mixed}).reason == "patch_does_not_apply"
+
+
+def test_a_new_file_of_a_patch_with_crlf_has_none() -> None:
+    patch = Patch(diff="--- /dev/null\r\n+++ b/new.c\r\n@@ -0,0 +1 @@\r\n+one\r\n")
+    assert result(patch) == {"new.c": b"one\n"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            CHANGE.replace("\t", "        "),
+            "stand from line 3 on, with other white space",
+        ),
+        (
+            "*** a/kernel/a.c\n--- b/kernel/a.c\n***************\n*** 1,2 ****\n! a\n  b\n"
+            "--- 1,2 ----\n! c\n  b\n",
+            "is a context diff; only unified ones are accepted",
+        ),
+        ("diff kernel/a.c new/a.c\n3c3\n< a\n---\n> b\n", "is a diff without context"),
+    ],
+)
+def test_what_kept_a_patch_from_applying_is_called_by_its_name(text: str, words: str) -> None:
+    assert words in refusal(Patch(diff=text), {"kernel/a.c": FULL}).message
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        Patch(diff=CHANGE.replace("line3 = 4", "line3 = 3")),
+        Patch(diff="--- a/kernel/a.c\n+++ b/kernel/a.c\n@@ -1 +1 @@\n \tint line0 = 0;\n"),
+        Patch(edits=[Edit(file="kernel/a.c", original="line3", replacement="line3")]),
+        Patch(
+            edits=[
+                Edit(file="kernel/a.c", original="line3", replacement="x"),
+                Edit(file="kernel/a.c", original="x", replacement="line3"),
+            ]
+        ),
+    ],
+)
+def test_a_patch_that_changes_nothing_says_so(patch: Patch) -> None:
+    error = refusal(patch, {"kernel/a.c": FULL})
+    assert (error.reason, "changes nothing" in error.message) == ("empty_patch", True)

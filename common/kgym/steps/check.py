@@ -31,6 +31,8 @@ class FileOutcome(StrEnum):
     COMPILES = "compiles"
     NOT_BUILT = "not_built"
     """The config compiles neither it nor anything that includes it."""
+    REMOVED = "removed"
+    """By the patch, or under another name; nothing else asks for what the config made of it."""
     DOES_NOT_COMPILE = "does_not_compile"
     OVER_LIMIT = "over_limit"
     """A limit of time, memory or disk, or an unreadable tree, ended it: neither yes nor no."""

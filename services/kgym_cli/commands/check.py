@@ -1,5 +1,6 @@
 """`kgym check`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from rich.markup import escape
 
 from kgym import bug as bugs
 from kgym.bug import Bug
+from kgym.errors import UserError
 from kgym.jobs import JobRequest, JobView
 from kgym.steps import CheckResult, CheckSpec, Patch, PatchCheck, PatchOutcome
 from kgym_cli import trial
@@ -42,17 +44,44 @@ def check(bug: str, patches: tuple[Path, ...], dependents: int, fresh: bool, as_
     compile, 1 if one does not, 2 for bad input, 3 if there is no answer.
     """
     one = bugs.load(bug)
-    spec = _spec(one, [trial.patch_file(path) for path in patches], dependents, fresh=fresh)
+    given = [_given(path) for path in patches]
+    readable = [patch for patch in given if isinstance(patch, Patch)]
+    if not readable:
+        words = (check.reason for check in given if isinstance(check, PatchCheck))
+        raise UserError("binary_patch", "; ".join(words))
+    spec = _spec(one, readable, dependents, fresh=fresh)
     with scheduler(work=True) as client:
         job = client.submit(JobRequest(steps=[spec], tags=[f"bug={one.name}"]))
         job = follow(client, job)
-    result = _result(job)
+    result = _with_unread(_result(job), given)
     if as_json:
         print_json({"bug": one.name, "job": job.id, **result.model_dump(mode="json")})
     else:
         _print(result)
     good = all(patch.outcome is PatchOutcome.COMPILES for patch in result.patches)
     leave(Exit.OK if good else Exit.NEGATIVE)
+
+
+def _given(path: Path) -> Patch | PatchCheck:
+    """Return the patch, or the check of one that none can be: the others do not suffer by it."""
+    try:
+        return trial.patch_file(path)
+    except UserError as error:
+        if error.reason == "cannot_read":
+            raise
+        return PatchCheck(
+            name=path.name,
+            outcome=PatchOutcome.DOES_NOT_APPLY,
+            reason=error.message,
+            details={"reason": error.reason},
+            seconds=0,
+        )
+
+
+def _with_unread(result: CheckResult, given: Sequence[Patch | PatchCheck]) -> CheckResult:
+    checked = iter(result.patches)
+    checks = [one if isinstance(one, PatchCheck) else next(checked) for one in given]
+    return result.model_copy(update={"patches": checks})
 
 
 def _spec(one: Bug, patches: list[Patch], dependents: int, *, fresh: bool) -> CheckSpec:
