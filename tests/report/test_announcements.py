@@ -3,6 +3,7 @@
 import pytest
 
 from kgym.report import CrashType, parse, parse_all
+from kgym.report.corpus import check, read_case
 from tests.report.test_titles import LEAK, kasan, registers, trace
 
 
@@ -43,17 +44,45 @@ def test_a_crash_printed_into_a_line_of_a_program_is_seen() -> None:
     assert report.type is CrashType.NULL_DEREF
 
 
-def test_a_kernel_that_boots_again_has_crashed() -> None:
-    boot = "Booting the kernel.\n[    0.000000] Linux version 6.1.0\n[    9.0] all is well\n"
+BOOTING = ["Booting the kernel.", "Booting the kernel (entry_offset: 0x0000000000000080)."]
+
+
+@pytest.mark.parametrize("words", BOOTING)
+def test_a_kernel_that_boots_again_has_crashed(words: str) -> None:
+    boot = f"{words}\n[    0.000000] Linux version 6.1.0\n[    9.0] all is well\n"
     assert parse(boot) is None
     report = parse(boot + boot)
     assert report is not None
     assert (report.title, report.type) == ("unexpected kernel reboot", CrashType.REBOOT)
 
 
-def test_a_machine_that_boots_while_programs_run_has_crashed() -> None:
-    assert parse("executing program 1:\n\nBooting the kernel.\n") is not None
-    assert parse("SeaBIOS\nBooting from ROM..\nBooting the kernel.\n") is None
+@pytest.mark.parametrize("words", BOOTING)
+def test_a_machine_that_boots_while_programs_run_has_crashed(words: str) -> None:
+    for program in ("executing program 1:\n\n", "2026/01/02 03:04:05 executed programs: 7\n"):
+        assert parse(f"{program}{words}\n") is not None
+    assert parse(f"SeaBIOS\nBooting from ROM..\n{words}\n") is None
+
+
+def test_a_boot_is_a_crash_where_the_machine_is_known_to_have_run() -> None:
+    log = "early console in extract_kernel\nDecompressing Linux... done.\nBooting the kernel.\n"
+    assert parse(log) is None
+    report = parse(log, running=True)
+    assert report is not None
+    assert report.title == "unexpected kernel reboot"
+    assert check(read_case(b"TITLE: unexpected kernel reboot\n\n" + log.encode()))["title"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[   12.000000] myfs: cannot find 'Booting the kernel.'",
+        "[   12.000000][   T77] myfs: no 'Booting the kernel (entry_offset: 0x0).'",
+        "mount: /mnt: bad option Booting the kernel.",
+        "Booting the kernel of another machine",
+    ],
+)
+def test_the_words_of_a_boot_that_a_program_repeats_are_none(line: str) -> None:
+    assert parse(f"[   11.000000] all is well\n{line}\n", running=True) is None
 
 
 def test_the_heading_of_a_leak_announces_it_and_the_object_below_does_not() -> None:

@@ -39,14 +39,17 @@ _TASK = re.compile(
 )
 
 
-def parse(log: bytes | str) -> CrashReport | None:
+def parse(log: bytes | str, *, running: bool = False) -> CrashReport | None:
     """Return the first crash in a console log, None if it holds none.
+
+    `running` says that the machine had booted when the log begins: a boot in it is a crash then,
+    even if nothing before it tells so.
 
     Any bytes are a log: lines may be cut, mixed and dropped. What could not be read for that is
     marked corrupted; nothing raises. The rules (which lines announce a crash, how it is named,
     what a damaged report is) are those that syzkaller's pkg/report follows for Linux.
     """
-    return next(_reports(_bytes(log)), None)
+    return next(_reports(_bytes(log), running=running), None)
 
 
 def parse_all(log: bytes | str) -> list[CrashReport]:
@@ -75,10 +78,10 @@ class _Log:
     last_panic: int
 
 
-def _reports(log: bytes) -> Iterator[CrashReport]:
+def _reports(log: bytes, *, running: bool = False) -> Iterator[CrashReport]:
     length = MAX_LENGTH
     whole: _Log | None = None
-    for number, (start, family) in enumerate(scan.find(log)):
+    for number, (start, family) in enumerate(scan.find(log, running=running)):
         if number == _MAX_ANNOUNCEMENTS:
             return
         if number and family.dying:

@@ -13,7 +13,10 @@ _MARKERS = tuple(dict.fromkeys(family.marker.encode() for family in FAMILIES))
 
 
 _LEAK = b"BUG: memory leak\n"
-_RUNNING = re.compile(rb"\] |executing program|login: ")
+# the kernel, programs of syzkaller's (the third as Go stamps what it logs), a login
+_RUNNING = re.compile(
+    rb"\] |executing program|^20[0-9]{2}/[0-9]{2}/[0-9]{2} [0-9:]{8} |login: ", re.MULTILINE
+)
 
 
 @lru_cache(maxsize=1024)

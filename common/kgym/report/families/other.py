@@ -139,11 +139,12 @@ NO_ACCESS = Family(
 )
 
 REBOOT = Family(
-    # arch/x86/boot/compressed/misc.c: extract_kernel()
-    "Booting the kernel.",
+    # arch/x86/boot/compressed/misc.c: extract_kernel(); it tells of an entry_offset since 6.6
+    "Booting the kernel",
     (Format(r"^Booting the kernel", "unexpected kernel reboot", has_stack=False),),
-    # programs that read the console make the kernel say it once more
-    reject=r"Parsing ELF|Decompressing Linux|Unknown parameter '",
+    # Nothing stands before it: there is no printk() yet. Elsewhere in a line it is what a program
+    # read from the console and handed back to the kernel, as the option of a mount for one.
+    accept=r"^Booting the kernel(?:\.| \(entry_offset: )",
 )
 """A crash only where another kernel was running before it: see `scan.find`."""
 
