@@ -5,6 +5,7 @@ back, and the fix. The shipped bundles are `configs/bugs/NAME`; a user's own is
 a folder of the same form. README.md describes the format.
 """
 
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +48,9 @@ class KernelFile(Strict):
     """`configs/kernels/NAME.toml`, or the `[kernel]` of a bundle; paths lie beside the file."""
 
     description: str = ""
-    packages: list[str] | None = None
-    git: str | None = None
-    commit: str | None = None
+    packages: list[str] | None = Field(None, min_length=1)
+    git: str | None = Field(None, min_length=1)
+    commit: str | None = Field(None, min_length=1)
     tarball: str | None = None
     sha256: Sha256 | None = None
     base: Literal["allnoconfig", "tinyconfig", "defconfig"] | None = None
@@ -92,8 +93,8 @@ class ReproducerTable(ProgramTable):
     `[[reproducer.others]]` are further programs; the instances take all in turn.
     """
 
-    time: float = Field(120, gt=0, description="seconds")
-    instances: int = Field(2, ge=1)
+    time: float = Field(120, gt=0, le=86400, description="seconds")
+    instances: int = Field(2, ge=1, le=1000)
     completed: list[CompletedEnd] = Field([], description="how a run ends that did its work")
     others: list[ProgramTable] = []
 
@@ -285,10 +286,13 @@ def _read(model: type[_Model], path: Path) -> _Model:
 
 
 def _faults(error: ValidationError) -> str:
-    return "; ".join(
-        f"{'.'.join(str(part) for part in one['loc']) or 'file'}: {one['msg']}"
-        for one in error.errors()[:20]
-    )
+    return "; ".join(f"{_where(one['loc'])}: {one['msg']}" for one in error.errors()[:20])
+
+
+def _where(location: tuple[int | str, ...]) -> str:
+    """Return the place in the file: without the tag by which pydantic tells two forms apart."""
+    table = [part for part in location if part not in {"own", "use"} or part == location[-1]]
+    return ".".join(map(str, table)) or "file"
 
 
 def kernel(name: str, configs: Path = CONFIGS) -> BuildSpec:
@@ -323,13 +327,20 @@ def _source(kernel: KernelFile, folder: Path) -> KernelSource:
     if kernel.packages is not None:
         return PackageSource(names=kernel.packages)
     if kernel.git is not None and kernel.commit is not None:
-        return GitSource(url=kernel.git, commit=kernel.commit)
+        return GitSource(url=_place(kernel.git, folder), commit=kernel.commit)
     assert kernel.tarball is not None
     assert kernel.sha256 is not None
-    url = kernel.tarball
-    if "://" not in url:
-        url = str((folder / url).resolve())
-    return TarballSource(url=url, sha256=kernel.sha256)
+    return TarballSource(url=_place(kernel.tarball, folder), sha256=kernel.sha256)
+
+
+def _place(named: str, folder: Path) -> str:
+    """Return a URL as it is, and a path as an absolute one: `../linux` lies beside the bundle."""
+    if re.match(r"[^/]*:", named):
+        return named
+    try:
+        return str((folder / Path(named).expanduser()).resolve())
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError("bad_bundle", f"{folder}: kernel: {named}: {error}") from error
 
 
 def _reproducer(table: ProgramTable, folder: Path) -> Reproducer:

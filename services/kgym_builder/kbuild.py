@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kgym import diagnostics, proc
+from kgym import capabilities, diagnostics, proc
 from kgym.attempt import StepRun
 from kgym.errors import InfrastructureError, UserError
 from kgym.patch import Change
@@ -78,14 +78,17 @@ class Toolchain:
 
 
 async def toolchain(compiler: str) -> Toolchain:
-    """Find the compiler `gcc`, `gcc-12`, `clang`, `clang-16`, …"""
+    """Find the compiler `gcc`, `gcc-12`, `clang`, `clang-16`, …; UserError `no_compiler` without.
+
+    Workers that say which compilers they have are never asked for another.
+    """
     family, _, suffix = compiler.partition("-")
     try:
         proc.require(compiler)
     except InfrastructureError as error:
-        raise InfrastructureError(
-            "missing_tool", f"this builder has no {compiler}", tool=compiler
-        ) from error
+        there = ", ".join(capabilities.detect().compilers) or "none"
+        message = f"this builder has no {compiler}; its compilers: {there}"
+        raise UserError("no_compiler", message, tool=compiler) from error
     version = (await proc.run([compiler, "--version"], timeout=30)).text.splitlines()[0]
     number = re.search(r"\d+(\.\d+)+", version.rsplit(")", 1)[-1]) or re.search(r"\d+", version)
     if family == "gcc":

@@ -7,6 +7,7 @@ way of a tunnel, or a folder of this machine.
 
 import asyncio
 import hashlib
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,7 +27,16 @@ _KEPT = "/kgym/git"
 _SOURCE = "/kgym/source"
 _OUT = "/kgym/out"
 _EVERYTHING = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+_HEAD = "refs/kgym/head"
+"""Where the repository's own HEAD is kept, for who asks for it."""
 _SECONDS = 60.0
+_OURS = re.compile(
+    r"No space left|Disk quota|Cannot allocate|Input/output error|unable to create thread"
+)
+"""What Git says where the host is to blame for it that a repository of it cannot be fetched."""
+_GONE = re.compile(r"(?m)^fatal: repository '.*' not found$")
+_MOST_LINES = 40
+_MOST_WORDS = 4000
 _GIT = (
     *("git", "-C", _KEPT, "-c", "gc.auto=0", "-c", "core.hooksPath=/dev/null"),
     # Packs come whole or not at all, unlike the single files of objects; larger ones than this are
@@ -57,10 +67,11 @@ class Repositories:
         self._bounds = bounds
 
     async def commit(self, url: str, name: str, report: Report) -> str:
-        """Return the full id of a commit, branch or tag of the repository, as it is there now."""
+        """Return the full id of a commit, branch or tag, or of HEAD, as it is there now."""
         async with self._kept(url) as kept:
-            await self._fetch(kept, url, _EVERYTHING, report)
-            commit = await self._known(kept, name)
+            refs = (*_EVERYTHING, f"+HEAD:{_HEAD}") if name == "HEAD" else _EVERYTHING
+            await self._fetch(kept, url, refs, report)
+            commit = await self._known(kept, _HEAD if name == "HEAD" else name)
         if commit is None:
             raise UserError("source_not_found", f"{url} has no commit {name}")
         return commit
@@ -117,7 +128,10 @@ class Repositories:
             most = self._bounds.repository
             raise UserError("source_too_large", f"the repository has more than {most} bytes")
         if check and done.returncode != 0:
-            raise _failed("fetch", url, done)
+            failed = _failed("fetch", url, done)
+            lasting = _GONE.search(done.text) or (path and not _OURS.search(done.text))
+            # Of a folder of this host, another attempt says the same.
+            raise UserError("source_not_found", failed.message) if lasting else failed
 
     async def _fetch_local(
         self, kept: Path, path: Path, argv: list[str], refs: tuple[str, ...]
@@ -190,8 +204,9 @@ def _tell(report: Report, done: int) -> None:
 
 
 def _failed(command: str, what: str, done: proc.Completed) -> InfrastructureError:
-    """Return the error of a command of Git, with its last words."""
-    said = " / ".join(line.strip() for line in done.text.strip().splitlines()[-5:])[-1000:]
+    """Return the error of a command of Git, with its words."""
+    lines = [line.strip() for line in done.text.splitlines() if line.strip()]
+    said = " / ".join(lines[:_MOST_LINES])[:_MOST_WORDS]
     said = "".join(one if one.isprintable() else "?" for one in said)  # a server may have said it
     return InfrastructureError(
         "download_failed",

@@ -297,8 +297,8 @@ async def test_a_compiler_that_is_not_installed_is_named(
     builder: Builder, new_run: NewRun, fake_build: BuildSpec
 ) -> None:
     error = await failure(builder, new_run, fake_build.model_copy(update={"compiler": "gcc-3"}))
-    assert (error.reason, error.cause) == ("missing_tool", "infrastructure")
-    assert "gcc-3" in error.message
+    assert (error.reason, error.cause) == ("no_compiler", "user")
+    assert "no gcc-3; its compilers: " in error.message
 
 
 async def test_a_backport_is_applied_where_its_rules_hold_and_its_original_stands(

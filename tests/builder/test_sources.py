@@ -549,8 +549,25 @@ async def test_a_repository_is_fetched_over_http(tmp_path: Path, repository: Pat
         gone = await refusal(sources, GitSource(url=f"{web.url}/.git", commit="no-such"))
         assert gone.reason == "source_not_found"
         failed = await refusal(sources, GitSource(url=f"{web.url}/nothing", commit="main"))
-    assert failed.reason == "download_failed"
+    assert failed.reason == "source_not_found"
     assert failed.message.startswith(f"`git fetch` of {web.url}/nothing ended with status 128: ")
+
+
+async def test_a_folder_of_this_host_is_taken_at_its_head_or_refused_for_good(
+    tmp_path: Path, repository: Path
+) -> None:
+    allowed = repository.parent
+    sources = Sources(tmp_path / "cache", Origins(folders=(allowed,)))
+    git(repository, "checkout", "-q", "--detach")
+    (repository / "Makefile").write_text("detached")
+    git(repository, "commit", "-q", "-a", "-m", "y")
+    url = str(repository)
+    assert await marker(sources, GitSource(url=url, commit="HEAD")) == "detached"
+    assert await marker(sources, GitSource(url=url, commit="main")) == "honest"
+    for place in (allowed / "nowhere", allowed):
+        error = await refusal(sources, GitSource(url=str(place), commit="HEAD"))
+        assert (error.reason, error.cause) == ("source_not_found", "user")
+        assert "does not appear to be a git repository" in error.message
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
@@ -589,7 +606,7 @@ async def test_a_local_repository_is_read_below_the_allowed_folder_only(
     repository.symlink_to(hidden)
     sources = Sources(tmp_path / "cache", Origins(folders=(allowed,)))
     source = GitSource(url=str(repository), commit="main")
-    assert (await refusal(sources, source)).reason == "download_failed"
+    assert (await refusal(sources, source)).reason == "source_not_found"
     # Nor by way of another repository that borrows its objects.
     repository.unlink()
     repository.mkdir()

@@ -1,12 +1,16 @@
 """`kgym check`, on a bundle of the small make tree."""
 
 import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from kgym.steps import TarballSource
 from tests.cli.conftest import Kgym
+from tests.conftest import ROOT
 
 DIFF = """\
 --- a/kernel/watch_queue.c
@@ -134,3 +138,33 @@ def test_patches_are_taken_as_people_have_them_and_a_bad_one_stands_alone(
     assert "holds zero bytes" in bad["zeroes"]
     assert "with other white space" in bad["spaced"]
     assert "changes nothing" in bad["nothing"]
+
+
+def git(folder: Path, *words: str) -> None:
+    own = ("-c", "user.name=t", "-c", "user.email=t@localhost")
+    subprocess.run(["git", "-C", folder, *own, *words], check=True, timeout=60)
+
+
+def test_a_repository_beside_the_bundle_is_a_source_and_a_missing_one_is_told_once(
+    kgym: Kgym, bundle: Path, good: Path, tmp_path: Path
+) -> None:
+    linux = tmp_path / "linux"
+    shutil.copytree(ROOT / "tests/fakelinux", linux)
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "x"]):
+        git(linux, *words)
+    text = (bundle / "bug.toml").read_text()
+    for place, status in (("../linux", 0), ("../nowhere", 2)):
+        named = f'git = "{place}"\ncommit = "HEAD"\n'
+        (bundle / "bug.toml").write_text(re.sub("(?m)^tarball.*\n^sha256.*\n", named, text))
+        done = kgym("check", bundle, good)
+        assert (done.status, "Traceback" in done.err) == (status, False), done.err
+    assert f"{tmp_path}/nowhere is no repository" in done.err
+    assert done.err.count("running") == 1
+
+
+def test_a_compiler_that_is_not_here_is_told_once(kgym: Kgym, bundle: Path, good: Path) -> None:
+    text = (bundle / "bug.toml").read_text()
+    (bundle / "bug.toml").write_text(text.replace("base =", 'compiler = "gcc-99"\nbase ='))
+    done = kgym("check", bundle, good)
+    assert (done.status, "this builder has no gcc-99; its compilers: gcc" in done.err) == (2, True)
+    assert done.err.count("running") == 1

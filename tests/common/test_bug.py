@@ -1,6 +1,7 @@
 """Bug bundles: what they say becomes a job; what is wrong with them is named."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,28 @@ def test_a_relative_tarball_lies_in_the_bundle(bundle: Path) -> None:
     assert source.url == str(bundle / "linux.tar")
 
 
+@pytest.mark.parametrize(
+    ("named", "meant"),
+    [
+        ("../repo", "{parent}/repo"),
+        ("repo.git", "{parent}/my-bug/repo.git"),
+        ("~/linux", "{parent}/linux"),
+        ("/srv/linux", "/srv/linux"),
+        ("https://example.org/linux.git", "https://example.org/linux.git"),
+        ("git@example.org:linux.git", "git@example.org:linux.git"),
+    ],
+)
+def test_a_repository_is_named_by_url_or_path(
+    bundle: Path, named: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(bundle.parent))
+    text = BUG.replace('tarball = "linux.tar"', f'git = "{named}"\ncommit = "HEAD"')
+    (bundle / "bug.toml").write_text(re.sub("(?m)^sha256.*$", "", text))
+    source = bug.load(str(bundle)).build.source
+    assert source.kind == "git"
+    assert (source.url, source.commit) == (meant.format(parent=bundle.parent), "HEAD")
+
+
 def test_every_shipped_bug_loads_and_shares_one_kernel_and_config() -> None:
     shipped = [bug.load(name) for name in bug.names()]
     assert len(shipped) >= 3
@@ -132,11 +155,16 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         ("time = 7", "time = -1", "reproducer.time"),
         ("title =", "titel =", "titel"),
         ('base = "allnoconfig"', "", "base"),
-        ('base = "allnoconfig"', 'base = "maxconfig"', "kernel.own.base"),
+        ('base = "allnoconfig"', 'base = "maxconfig"', "kernel.base"),
         ('sha256 = "', 'sha256 = "x', "sha256"),
         ('"repro.c"', '"absent.c"', "absent.c"),
         ('"regress.patch"', '"absent.patch"', "absent.patch"),
         ("[kernel]", "[kernel", "bug.toml"),
+        ("time = 7", "instances = 5000", "reproducer.instances"),
+        ('base = "', 'compiler = "icc"\nbase = "', "kernel.compiler"),
+        ('tarball = "linux.tar"\n', "packages = []\n", "kernel.packages"),
+        ('tarball = "linux.tar"\n', 'git = "x"\ncommit = ""\n', "kernel.commit"),
+        ('tarball = "linux.tar"\n', 'tarball = "~nobody-here/x"\n', "nobody-here"),
         ('[kernel]\ntarball = "linux.tar"', '[kernel]\nuse = "linux-0.1"', "sha256"),
     ],
 )
