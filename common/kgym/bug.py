@@ -41,6 +41,10 @@ from kgym.steps import (
 
 _MOST_BYTES = 16 << 20
 """Of one file of a bundle."""
+BUILD_BEFORE, BEFORE = "build_before", "reproduce_before"
+"""The names of a trial's steps on the kernel with the bug."""
+BUILD_AFTER, AFTER = "build_after", "reproduce_after"
+"""On the one that is fixed."""
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
@@ -159,10 +163,12 @@ class Bug:
         reproduce with it, with evidence of what its verdict rests on.
         """
         before = self._reproduce().model_copy(update={"evidence": fix is not None})
-        steps: list[StepSpec] = [self.build, before]
+        steps: list[StepSpec] = [self._build(), before]
         if fix is not None:
             patched: dict[str, object] = {"patches": [*self.build.patches, fix]}
-            after: dict[str, object] = {"build": StepRef(step=2), "baseline": StepRef(step=1)}
+            patched |= {"name": BUILD_AFTER}
+            after: dict[str, object] = {"name": AFTER, "build": StepRef(step=BUILD_AFTER)}
+            after |= {"baseline": StepRef(step=BEFORE)}
             after |= {"calibration": trial.known, "smoke": trial.validate}
             after |= {"instances": trial.instances} if trial.instances else {}
             after |= {"time": trial.time} if trial.time else {}
@@ -179,7 +185,7 @@ class Bug:
         """
         measure = {"instances": runs, "stop_at_first_crash": False, "bundle": "none"}
         measure |= {"time": time} if time else {}
-        steps: list[StepSpec] = [self.build, self._reproduce().model_copy(update=measure)]
+        steps: list[StepSpec] = [self._build(), self._reproduce().model_copy(update=measure)]
         return JobRequest(steps=steps, tags=[f"bug={self.name}", self.calibration_tag])
 
     @property
@@ -192,10 +198,14 @@ class Bug:
         """The titles under which the crash is known."""
         return [self.file.title, *self.file.alt_titles]
 
+    def _build(self) -> BuildSpec:
+        return self.build.model_copy(update={"name": BUILD_BEFORE})
+
     def _reproduce(self) -> ReproduceSpec:
         first, *others = self.reproducers
         return ReproduceSpec(
-            build=StepRef(step=0),
+            name=BEFORE,
+            build=StepRef(step=BUILD_BEFORE),
             reproducer=first,
             others=others,
             titles=self.titles,

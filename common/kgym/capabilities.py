@@ -12,10 +12,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from kgym.steps import Count, Kernel, Name, ReproduceSpec, StepSpec, Strict
+from kgym.steps import DEFAULT_SYZKALLER, Count, Name, Needs, Strict
 
-DEFAULT = "default"
-"""Stands for the syzkaller that a worker has for programs which ask for no commit."""
 SYZKALLER_PROGRAMS = ("syz-execprog", "syz-executor")
 NO_SYZKALLER = (
     "give a worker a folder with syz-execprog and syz-executor, or with such folders named by"
@@ -36,32 +34,6 @@ class Capabilities(Strict):
     """Commits of which there are syzkaller's binaries, or `default` (see `syzkallers`)."""
 
 
-class Needs(Strict):
-    """What a step needs of its worker's host; null and 0 need nothing."""
-
-    architecture: str | None = None
-    compiler: str | None = None
-    cores: int = 0
-    memory: int = 0
-    """MiB, rounded up to 2^k or 3/2 * 2^k, to keep lanes few."""
-    syzkaller: list[str] = []
-
-
-def needs(spec: StepSpec) -> Needs:
-    """Return what the step needs: all kernels here are built for x86_64."""
-    if isinstance(spec, Kernel):
-        return Needs(architecture="x86_64", compiler=spec.compiler)
-    if not isinstance(spec, ReproduceSpec):
-        return Needs()
-    programs = [spec.reproducer, *spec.others]
-    return Needs(
-        architecture="x86_64",
-        cores=spec.vm.cpus,
-        memory=_class(spec.vm.memory),
-        syzkaller=sorted({one.syzkaller or DEFAULT for one in programs if one.kind == "syz"}),
-    )
-
-
 def lacking(needs: Needs, has: Capabilities | None) -> list[str]:
     """Return what the worker lacks; one that declares no capabilities (None) tries everything."""
     if has is None:
@@ -76,7 +48,7 @@ def lacking(needs: Needs, has: Capabilities | None) -> list[str]:
     if needs.memory > has.memory:
         missing.append(f"{needs.memory} MiB of memory")
     missing += [
-        "syzkaller's binaries" + (f" of commit {name}" if name != DEFAULT else "")
+        "syzkaller's binaries" + (f" of commit {name}" if name != DEFAULT_SYZKALLER else "")
         for name in needs.syzkaller
         if name not in has.syzkaller
     ]
@@ -90,7 +62,9 @@ def syzkallers(folder: Path | None) -> dict[str, Path]:
     """
     if folder is None or not folder.is_dir():
         return {}
-    folders = {DEFAULT: folder} | {path.name: path for path in folder.iterdir() if path.is_dir()}
+    folders = {DEFAULT_SYZKALLER: folder} | {
+        path.name: path for path in folder.iterdir() if path.is_dir()
+    }
     return {
         name: path
         for name, path in folders.items()
@@ -113,8 +87,3 @@ def detect(accelerator: str | None = None, syzkaller: Path | None = None) -> Cap
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         syzkaller=sorted(syzkallers(syzkaller)),
     )
-
-
-def _class(memory: int) -> int:
-    power = 1 << (memory - 1).bit_length()
-    return power * 3 // 4 if memory <= power * 3 // 4 else power

@@ -12,12 +12,12 @@ from kgym.states import State
 from kgym.steps import (
     Count,
     Failure,
-    MinimizeSpec,
     Name,
-    ReproduceSpec,
     Sha256,
+    StepInput,
     StepKind,
-    StepRef,
+    StepName,
+    StepNumber,
     StepResult,
     StepSpec,
     Strict,
@@ -36,16 +36,13 @@ class JobRequest(Strict):
 
     @model_validator(mode="after")
     def _references_look_back(self) -> "JobRequest":
+        names = [step.name for step in self.steps if step.name is not None]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"several steps have the same name: {', '.join(sorted(twice))}")
         for number, step in enumerate(self.steps):
-            wanted: list[tuple[StepRef | None, StepKind]] = []
-            if isinstance(step, ReproduceSpec):
-                wanted = [(step.build, StepKind.BUILD), (step.baseline, StepKind.REPRODUCE)]
-                wanted.append((step.capture, StepKind.BUILD))
-            elif isinstance(step, MinimizeSpec):
-                wanted = [(step.build, StepKind.BUILD), (step.reproduce, StepKind.REPRODUCE)]
-            for ref, kind in wanted:
-                if ref is not None and ref.job is None:
-                    self._check(number, ref, kind)
+            for one in step.inputs():
+                if one.ref.job is None:
+                    self._check(number, one)
         return self
 
     @model_validator(mode="after")
@@ -54,11 +51,16 @@ class JobRequest(Strict):
             raise ValueError(f"the tags {', '.join(wrong)} are not true of these steps")
         return self
 
-    def _check(self, number: int, ref: StepRef, kind: StepKind) -> None:
-        if ref.step >= number:
-            raise ValueError(f"step {number} names step {ref.step}, which is not an earlier one")
-        if self.steps[ref.step].kind != kind:
-            raise ValueError(f"step {number} names step {ref.step}, which is not a `{kind}` step")
+    def _check(self, number: int, wanted: StepInput) -> None:
+        named = wanted.ref.step
+        earlier = self.steps[:number]
+        found = next((one for n, one in enumerate(earlier) if named in {n, one.name}), None)
+        if found is None:
+            raise ValueError(f"step {number} names step {named}, which is not an earlier one")
+        if found.kind != wanted.kind:
+            raise ValueError(
+                f"step {number} names step {named}, which is not a `{wanted.kind}` step"
+            )
 
 
 class Progress(Strict):
@@ -83,6 +85,7 @@ class StepView(Strict):
     """A step as it stands."""
 
     number: int
+    name: StepName | None = None
     kind: StepKind
     state: State
     attempt: int
@@ -117,6 +120,10 @@ class JobView(Strict):
         "left out in lists, and where the job was just submitted and all is still to be heard",
     )
     steps: list[StepView]
+
+    def step(self, named: StepNumber | StepName) -> StepView | None:
+        """Return the step of this name or number, if there is one."""
+        return next((one for one in self.steps if named in {one.number, one.name}), None)
 
 
 class JobPage(Strict):

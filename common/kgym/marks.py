@@ -7,7 +7,7 @@ bug. Nobody can give a job a mark that is not true of it (`JobRequest`, and `Sto
 from collections.abc import Collection, Iterable, Sequence
 from hashlib import sha256
 
-from kgym.steps import BuildSpec, Reproducer, ReproduceSpec, StepRef, StepSpec, VmShape
+from kgym.steps import BuildSpec, Reproducer, ReproduceSpec, StepSpec, VmShape
 
 REQUEST = "request="
 CALIBRATION = "calibration="
@@ -32,14 +32,15 @@ def request(steps: Sequence[StepSpec]) -> str:
 
 def calibration(build: BuildSpec, programs: Collection[Reproducer], vm: VmShape) -> str:
     """Return the mark of jobs that measure how often these programs crash this kernel."""
-    return CALIBRATION + _hash(one.model_dump_json() for one in (build, *programs, vm))
+    parts = (build.model_copy(update={"name": None}), *programs, vm)
+    return CALIBRATION + _hash(one.model_dump_json() for one in parts)
 
 
 def _calibration(steps: Sequence[StepSpec]) -> str | None:
     """Return the mark of a calibration: a build, and one run of it whose instances all end."""
     match steps:
         case [BuildSpec() as build, ReproduceSpec(stop_at_first_crash=False) as runs]:
-            if runs.build == StepRef(step=0):
+            if runs.build.job is None:  # and so the one step before it
                 return calibration(build, (runs.reproducer, *runs.others), runs.vm)
     return None
 

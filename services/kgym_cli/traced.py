@@ -14,12 +14,11 @@ from kgym.steps import (
     MinimizeResult,
     MinimizeSpec,
     ReproduceResult,
-    ReproduceSpec,
-    StepKind,
     StepRef,
     StepSpec,
 )
 
+_BUILD_CAPTURE, _MINIMIZE = "build_capture", "minimize"
 CAPTURE = "capture"
 """The capture kernel's name in configs/kernels."""
 
@@ -51,22 +50,24 @@ def traced(request: JobRequest, how: Tracing) -> JobRequest:
     `kdump`, the capture kernel is built between the two. A minimize step comes
     last: the verdicts do not wait for it.
     """
-    moved = int(how.method == "kdump")
     steps: list[StepSpec] = []
-    for number, spec in enumerate(request.steps):
+    for spec in request.steps:
+        more: dict[str, object] = {}
         if isinstance(spec, BuildSpec):
-            first = {"instrument": list(how.files)} if number == 0 else {}
-            steps.append(spec.model_copy(update={"for_dump": how.method, **first}))
-        elif isinstance(spec, ReproduceSpec):
-            later = {"build": _moved(spec.build, moved)}
-            if spec.baseline is not None:
-                later["baseline"] = _moved(spec.baseline, moved)
-            dump = {"dump": how.method, "capture": StepRef(step=1) if moved else None}
-            steps.append(spec.model_copy(update={**later, **(dump if number == 1 else {})}))
-    if moved:
-        steps.insert(1, bugs.kernel(CAPTURE))
+            more = {"for_dump": how.method}
+            more |= {"instrument": list(how.files)} if spec.name == bugs.BUILD_BEFORE else {}
+        elif spec.name == bugs.BEFORE:
+            more = {"dump": how.method}
+            if how.method == "kdump":
+                kernel = bugs.kernel(CAPTURE).model_copy(update={"name": _BUILD_CAPTURE})
+                steps.append(kernel)
+                more |= {"capture": StepRef(step=_BUILD_CAPTURE)}
+        steps.append(spec.model_copy(update=more))
     minimize = MinimizeSpec(
-        build=StepRef(step=0), reproduce=StepRef(step=1 + moved), files=list(how.files)
+        name=_MINIMIZE,
+        build=StepRef(step=bugs.BUILD_BEFORE),
+        reproduce=StepRef(step=bugs.BEFORE),
+        files=list(how.files),
     )
     return JobRequest(steps=[*steps, minimize], tags=request.tags, priority=request.priority)
 
@@ -76,19 +77,14 @@ def summary(job: JobView) -> dict[str, Any]:
 
     Without a minimal trace, `reason` says why.
     """
-    reproduced = next(step for step in job.steps if step.kind is StepKind.REPRODUCE).result
-    dumps = reproduced.instances if isinstance(reproduced, ReproduceResult) else []
+    reproduced = job.step(bugs.BEFORE)
+    result = reproduced.result if reproduced else None
+    dumps = result.instances if isinstance(result, ReproduceResult) else []
     shown = {"dumps": [one.dump.model_dump(mode="json") for one in dumps if one.dump]}
-    last = job.steps[-1]
+    last = job.step(_MINIMIZE)
+    assert last is not None, "every traced job has the step"
     if isinstance(last.result, MinimizeResult):
         return {**last.result.model_dump(mode="json", exclude={"kind"}), **shown, "reason": None}
     failure = last.failure
     reason = failure.message if failure else f"the minimize step is {last.state}"
     return {"trace": None, **shown, "reason": reason}
-
-
-def _moved(ref: StepRef, by: int) -> StepRef:
-    """Return a reference to a step of this job that comes `by` later, unless it is the first."""
-    if ref.job is not None or ref.step == 0:
-        return ref
-    return ref.model_copy(update={"step": ref.step + by})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from kgym import bug as bugs
 from kgym import calibration, difftext, marks
 from kgym.bug import Bug
 from kgym.calibration import CONFIDENCES
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from kgym.client import Client
 
 QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "max": 1.0}
-STEPS = ("build_before", "reproduce_before", "build_after", "reproduce_after")
 
 
 def patch_file(path: Path) -> Patch:
@@ -60,21 +60,19 @@ def known(client: "Client", bug: Bug) -> Calibration | None:
     Whoever submitted it: its tag is true, so it was this kernel that ran these programs.
     """
     for job in client.jobs(JobFilter(tag=bug.calibration_tag, state=State.SUCCEEDED)):
-        result = job.steps[1].result
-        if isinstance(result, ReproduceResult) and (
-            found := calibration.measured(result, bug.titles)
-        ):
+        result = _result(job.step(bugs.BEFORE))
+        if result and (found := calibration.measured(result, bug.titles)):
             return found
     return None
 
 
 def calibrated(bug: Bug, job: JobView) -> dict[str, Any]:
     """Return what `bug calibrate --json` prints; counts are 0 without a result."""
-    result = job.steps[1].result
+    result = _result(job.step(bugs.BEFORE))
     measured = None
     times: list[float] = []
     ended: Counter[str] = Counter()
-    if isinstance(result, ReproduceResult):
+    if result is not None:
         measured = calibration.measured(result, bug.titles)
         times = calibration.crash_times(result.instances, bug.titles)
         ended.update(str(one.outcome) for one in result.instances)
@@ -93,7 +91,7 @@ def calibrated(bug: Bug, job: JobView) -> dict[str, Any]:
         }
         if times
         else None,
-        "accelerator": result.accelerator if isinstance(result, ReproduceResult) else None,
+        "accelerator": result.accelerator if result is not None else None,
         "recommended": [asdict(one) for one in efforts if one],
         "reason": _failure(job),
     }
@@ -113,14 +111,14 @@ def summary(bug: Bug, job: JobView, accepted: Collection[str] = ()) -> dict[str,
 
     `accepted` are the reasons of findings that shall not stand in the way.
     """
-    steps = _steps(job, StepKind.REPRODUCE)
-    before, *others = [_outcome(job, step, accepted) for step in steps]
+    sides = {name: step for name in (bugs.BEFORE, bugs.AFTER) if (step := job.step(name))}
+    outcomes = {name: _outcome(job, step, accepted) for name, step in sides.items()}
     found = resolution_of(job, accepted)
     return {
         "bug": bug.name,
         "job": job.id,
-        "before": before,
-        "after": others[0] if others else None,
+        "before": outcomes[bugs.BEFORE],
+        "after": outcomes.get(bugs.AFTER),
         "resolved": found.resolved,
         "obstacles": [asdict(one) for one in found.obstacles],
         "seconds": _seconds(job),
@@ -129,16 +127,16 @@ def summary(bug: Bug, job: JobView, accepted: Collection[str] = ()) -> dict[str,
 
 def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution:
     """Return whether the job's fix resolves its bug, also where its specs were left out (lists)."""
-    steps = _steps(job, StepKind.REPRODUCE)[:2]
-    results = [step.result if isinstance(step.result, ReproduceResult) else None for step in steps]
-    if len(steps) < 2:
+    runs = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
+    if len(runs) < 2:
         return Resolution(False, ())
-    spec, (before, after) = steps[1].spec, results
-    if isinstance(spec, ReproduceSpec):
-        asked = spec.evidence
+    unfixed, fixed = job.step(bugs.BEFORE) or runs[0], job.step(bugs.AFTER) or runs[1]
+    before, after = _result(unfixed), _result(fixed)
+    if isinstance(fixed.spec, ReproduceSpec):
+        asked = fixed.spec.evidence
     else:
         asked = before is not None and before.evidence is not None
-    return resolution(before, after, _findings(job, steps[1]), asked=asked, accepted=accepted)
+    return resolution(before, after, _findings(job, fixed), asked=asked, accepted=accepted)
 
 
 def failed(job: JobView) -> Exit | None:
@@ -157,8 +155,8 @@ def _failure(job: JobView) -> str | None:
     return None if job.state is State.SUCCEEDED else f"the job is {job.state}"
 
 
-def _steps(job: JobView, kind: StepKind) -> list[StepView]:
-    return [step for step in job.steps if step.kind is kind]
+def _result(step: StepView | None) -> ReproduceResult | None:
+    return step.result if step and isinstance(step.result, ReproduceResult) else None
 
 
 def _outcome(job: JobView, step: StepView, accepted: Collection[str]) -> dict[str, Any]:
@@ -187,33 +185,26 @@ def _outcome(job: JobView, step: StepView, accepted: Collection[str]) -> dict[st
 
 def _findings(job: JobView, step: StepView) -> list[Finding]:
     """Return what was found about the kernel that a reproduce step ran, and by it."""
+    # A list leaves the specs out; then it is the kernel that was built right before.
     kernel = step.spec.build.step if isinstance(step.spec, ReproduceSpec) else step.number - 1
-    built = job.steps[kernel].result
-    found = [*(built.findings if isinstance(built, BuildResult) else [])]
+    built = job.step(kernel)
+    result = built.result if built else None
+    found = [*(result.findings if isinstance(result, BuildResult) else [])]
     return [*found, *(step.result.findings if isinstance(step.result, ReproduceResult) else [])]
 
 
 def _told(job: JobView, after: ReproduceResult, findings: list[Finding]) -> str | None:
     """Return the line on what a verdict on a patched kernel rests on; None on others."""
-    first, *others = _steps(job, StepKind.REPRODUCE)
-    if not others or others[0].result is not after:
+    before = _result(job.step(bugs.BEFORE))
+    if after is not _result(job.step(bugs.AFTER)):
         return None
-    before = first.result.evidence if isinstance(first.result, ReproduceResult) else None
-    return told(before.work if before else None, after.evidence, findings)
+    evidence = before.evidence if before else None
+    return told(evidence.work if evidence else None, after.evidence, findings)
 
 
 def _seconds(job: JobView) -> dict[str, float]:
-    seconds = {name: _duration(step) for name, step in zip(_names(job), job.steps, strict=True)}
+    seconds = {step.name or str(step.number): _duration(step) for step in job.steps}
     return {**seconds, "total": round(sum(seconds.values()), 1)}
-
-
-def _names(job: JobView) -> list[str]:
-    kinds = [step.kind for step in job.steps]
-    names = list(STEPS)
-    if kinds[1:2] == [StepKind.BUILD]:
-        names.insert(1, "build_capture")
-    traced = kinds[-1] is StepKind.MINIMIZE
-    return [*names[: len(kinds) - traced], *(["minimize"] * traced)]
 
 
 def _duration(step: StepView) -> float:

@@ -18,7 +18,7 @@ import structlog
 from kgym.assignment import LOST_SECONDS, Claim, Claimed, Ending
 from kgym.bulk import Aborted, AbortRequest, Submitted
 from kgym.bus import Bus
-from kgym.capabilities import Capabilities, needs
+from kgym.capabilities import Capabilities
 from kgym.errors import KgymError
 from kgym.jobs import (
     Artifact,
@@ -141,7 +141,7 @@ class Scheduler:
 
         Raises UserError `no_syzkaller` for a program that no worker can run.
         """
-        if any(needs(spec).syzkaller for spec in request.steps):
+        if any(spec.needs().syzkaller for spec in request.steps):
             fleet.check_syzkaller(request.steps, await self._reproducers())
         job, changed = await self._store.submit(request, key, submitter)
         self._announce(changed)
@@ -151,7 +151,7 @@ class Scheduler:
         self, requests: Sequence[JobRequest], key: str | None = None, submitter: str = LOCAL
     ) -> Submitted:
         """Add all jobs in one transaction, or none (see `submit`)."""
-        asking = [one for one in requests if any(needs(spec).syzkaller for spec in one.steps)]
+        asking = [one for one in requests if any(spec.needs().syzkaller for spec in one.steps)]
         has = await self._reproducers() if asking else []
         for one in asking:
             fleet.check_syzkaller(one.steps, has)

@@ -29,10 +29,11 @@ _REPRODUCE = {
 
 JOB = {
     "steps": [
-        _BUILD | {"patches": [{"name": "the bug", "edits": [_EDIT]}]},
-        _REPRODUCE | {"build": {"step": 0}},
-        _BUILD,
-        _REPRODUCE | {"build": {"step": 2}, "baseline": {"step": 1}},
+        _BUILD | {"name": "build_before", "patches": [{"name": "the bug", "edits": [_EDIT]}]},
+        _REPRODUCE | {"name": "before", "build": {"step": "build_before"}},
+        _BUILD | {"name": "build_after"},
+        _REPRODUCE
+        | {"name": "after", "build": {"step": "build_after"}, "baseline": {"step": "before"}},
     ],
     "tags": ["bug:watch-queue-filter"],
     "priority": 0,

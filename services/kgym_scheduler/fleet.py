@@ -9,10 +9,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.assignment import BEAT_SECONDS, WorkerInfo
-from kgym.capabilities import NO_SYZKALLER, Capabilities, Needs, lacking, needs
+from kgym.capabilities import NO_SYZKALLER, Capabilities, lacking
 from kgym.errors import UserError
 from kgym.jobs import WorkerState
-from kgym.steps import StepSpec
+from kgym.steps import Needs, StepSpec
 from kgym_scheduler import views
 from kgym_scheduler.lanes import Lane
 from kgym_scheduler.tables import workers
@@ -95,7 +95,7 @@ def check_syzkaller(specs: Sequence[StepSpec], live: Sequence[Capabilities | Non
     known, and the step waits, saying for what.
     """
     for number, spec in enumerate(specs):
-        lacks = [lacking(Needs(syzkaller=needs(spec).syzkaller), has) for has in live]
+        lacks = [lacking(Needs(syzkaller=spec.needs().syzkaller), has) for has in live]
         if lacks and all(lacks):
             nearest = min(lacks, key=len)
             message = f"step {number}: no worker has {', '.join(nearest)}; {NO_SYZKALLER}"

@@ -8,8 +8,8 @@ from sqlalchemy import Row, bindparam, literal_column, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.capabilities import Capabilities, Needs, lacking, needs
-from kgym.steps import StepKind, StepSpec
+from kgym.capabilities import Capabilities, lacking
+from kgym.steps import Needs, StepKind, StepSpec
 from kgym_scheduler.tables import QUEUED, lanes, steps
 
 Place = tuple[str, str]
@@ -45,7 +45,7 @@ class Lane:
 
 def place(spec: StepSpec) -> Place:
     """Return where a step waits."""
-    return str(spec.kind), needs(spec).model_dump_json(exclude_defaults=True)
+    return str(spec.kind), spec.needs().model_dump_json(exclude_defaults=True)
 
 
 async def numbers(

@@ -1,47 +1,21 @@
 """The steps that a step builds on: checked when it is submitted, looked up when it is claimed."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Row, select, tuple_
+from sqlalchemy import Row, or_, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.assignment import Input
 from kgym.errors import UserError
 from kgym.states import State
-from kgym.steps import Failure, MinimizeSpec, ReproduceSpec, StepKind, StepRef, StepSpec
+from kgym.steps import Failure, StepInput, StepName, StepNumber, StepSpec
 from kgym_scheduler import views
 from kgym_scheduler.tables import steps
 
-_Steps = dict[tuple[int, int], Row[*tuple[Any, ...]]]
-"""Steps by job and number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """An input of a step: its name, and the step of `kind` that it comes from."""
-
-    name: str
-    ref: StepRef
-    kind: StepKind
-
-
-def references(spec: StepSpec) -> list[Reference]:
-    """Return the inputs that the step names."""
-    if isinstance(spec, MinimizeSpec):
-        return [
-            Reference("build", spec.build, StepKind.BUILD),
-            Reference("reproduce", spec.reproduce, StepKind.REPRODUCE),
-        ]
-    if not isinstance(spec, ReproduceSpec):
-        return []
-    named = [Reference("build", spec.build, StepKind.BUILD)]
-    if spec.baseline is not None:
-        named.append(Reference("baseline", spec.baseline, StepKind.REPRODUCE))
-    if spec.capture is not None:
-        named.append(Reference("capture", spec.capture, StepKind.BUILD))
-    return named
+Place = tuple[int, StepNumber | StepName]
+"""A job, and a step's number or name."""
+_Steps = dict[Place, Row[*tuple[Any, ...]]]
 
 
 async def check(connection: AsyncConnection, specs: Sequence[StepSpec]) -> None:
@@ -49,12 +23,12 @@ async def check(connection: AsyncConnection, specs: Sequence[StepSpec]) -> None:
     named = [
         (number, reference)
         for number, spec in enumerate(specs)
-        for reference in references(spec)
+        for reference in spec.inputs()
         if reference.ref.job is not None
     ]
     if not named:
         return
-    found = await _find(connection, ((r.ref.job or 0, r.ref.step) for _, r in named))
+    found = await _find(connection, [(r.ref.job or 0, r.ref.step) for _, r in named])
     errors = []
     for number, reference in named:
         step = found.get((reference.ref.job or 0, reference.ref.step))
@@ -70,7 +44,7 @@ async def resolve(
 ) -> list[dict[str, Input] | Failure]:
     """Return the inputs of each step, given with its job, or why one is missing."""
     places = [
-        {r.name: (r.ref.job or job_id, r.ref.step) for r in references(spec)}
+        {r.name: (r.ref.job or job_id, r.ref.step) for r in spec.inputs()}
         for job_id, spec in wanted
     ]
     named = {place for inputs in places for place in inputs.values()}
@@ -78,7 +52,7 @@ async def resolve(
     return [_inputs(inputs, found) for inputs in places]
 
 
-def _inputs(places: dict[str, tuple[int, int]], found: _Steps) -> dict[str, Input] | Failure:
+def _inputs(places: dict[str, Place], found: _Steps) -> dict[str, Input] | Failure:
     inputs = {}
     for name, (job, number) in places.items():
         step = found.get((job, number))
@@ -105,7 +79,7 @@ def _inputs(places: dict[str, tuple[int, int]], found: _Steps) -> dict[str, Inpu
     return inputs
 
 
-def _complaint(reference: Reference, step: Row[*tuple[Any, ...]] | None) -> dict[str, str] | None:
+def _complaint(reference: StepInput, step: Row[*tuple[Any, ...]] | None) -> dict[str, str] | None:
     where = f"step {reference.ref.step} of job {reference.ref.job}"
     if step is None:
         return {"message": f"there is no {where}"}
@@ -126,11 +100,20 @@ def _gone(step: Row[*tuple[Any, ...]]) -> str:
     )
 
 
-async def _find(connection: AsyncConnection, places: Iterable[tuple[int, int]]) -> _Steps:
+async def _find(connection: AsyncConnection, places: Collection[Place]) -> _Steps:
     s = steps.c
+    numbers = [place for place in places if isinstance(place[1], int)]
+    names = [place for place in places if isinstance(place[1], str)]
     rows = await connection.execute(
         select(
-            *(s.job_id, s.number, s.kind, s.state, s.result, s.artifacts, s.artifacts_gone_at)
-        ).where(tuple_(s.job_id, s.number).in_(list(places)))
+            *(s.job_id, s.number, s.name, s.kind, s.state),
+            *(s.result, s.artifacts, s.artifacts_gone_at),
+        ).where(or_(tuple_(s.job_id, s.number).in_(numbers), tuple_(s.job_id, s.name).in_(names)))
     )
-    return {(row.job_id, row.number): row for row in rows.all()}
+    found = rows.all()
+    return {(r.job_id, r.number): r for r in found} | {(r.job_id, r.name): r for r in found}
+
+
+async def numbered(connection: AsyncConnection, places: Collection[Place]) -> set[tuple[int, int]]:
+    """Return the jobs and numbers of those of the steps that there are."""
+    return {(row.job_id, row.number) for row in (await _find(connection, places)).values()}

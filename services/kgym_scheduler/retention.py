@@ -19,7 +19,7 @@ from kgym.steps import Failure, Strict
 from kgym.storage import Storage
 from kgym_scheduler import views
 from kgym_scheduler.database import Database
-from kgym_scheduler.references import references
+from kgym_scheduler.references import numbered
 from kgym_scheduler.tables import UNFINISHED, attempts, events, jobs, steps
 
 SHORT_LOG = 1000
@@ -180,13 +180,14 @@ async def _needed(connection: AsyncConnection) -> set[Place]:
     # A reference to another job reads `"job":N`; few specs have to be parsed.
     named = or_(*(steps.c.spec.contains(f'"job":{digit}') for digit in range(1, 10)))
     specs = await connection.scalars(select(steps.c.spec).join(jobs).where(UNFINISHED, named))
-    return {
-        (reference.ref.job, reference.ref.step)
+    places = {
+        (one.ref.job, one.ref.step)
         for text in specs.all()
         if not isinstance(spec := views.spec_of(text), Failure)
-        for reference in references(spec)
-        if reference.ref.job is not None
+        for one in spec.inputs()
+        if one.ref.job is not None
     }
+    return await numbered(connection, places)
 
 
 async def _mark(

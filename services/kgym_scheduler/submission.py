@@ -173,6 +173,7 @@ def _step_rows(
         {
             "job_id": job_id,
             "number": number,
+            "name": spec.name,
             "kind": spec.kind,
             "lane": lane_ids[lanes.place(spec)],
             "rank": -one.request.priority,
@@ -222,6 +223,7 @@ def _view(job_id: int, now: datetime, one: Submission) -> JobView:
         steps=[
             StepView(
                 number=number,
+                name=spec.name,
                 kind=spec.kind,
                 state=State.PENDING if number else FIRST,
                 attempt=0,

@@ -136,6 +136,7 @@ steps = Table(
     Column("id", Id, primary_key=True),
     Column("job_id", ForeignKey("jobs.id"), nullable=False),
     Column("number", SmallInteger, nullable=False),
+    Column("name", String(60)),
     Column("kind", String(16), nullable=False),
     Column("lane", ForeignKey("lanes.id"), nullable=False),
     # which of a lane's queued steps is next: lowest rank (less the priority), then turn, then id

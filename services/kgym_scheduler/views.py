@@ -101,6 +101,7 @@ def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
     unread = next((one for one in (spec, result) if isinstance(one, Failure)), None)
     return StepView(
         number=step.number,
+        name=step.name,
         kind=StepKind(step.kind),
         state=State(step.state),
         attempt=step.attempt,

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kgym import proc, syz
-from kgym.capabilities import DEFAULT, NO_SYZKALLER, SYZKALLER_PROGRAMS, syzkallers
+from kgym.capabilities import NO_SYZKALLER, SYZKALLER_PROGRAMS, syzkallers
 from kgym.errors import InfrastructureError, UserError
 from kgym.sandbox import prepare
-from kgym.steps import Reproducer
+from kgym.steps import DEFAULT_SYZKALLER, Reproducer
 from kgym_vmmanager import cpio
 from kgym_vmmanager.compiler import compile_reproducer
 from kgym_vmmanager.plan import PROGRAM
@@ -38,10 +38,10 @@ async def program(
     """
     if reproducer.kind == "c":
         return {PROGRAM: await compile_reproducer(source, folder)}
-    name = reproducer.syzkaller or DEFAULT
+    name = reproducer.syzkaller or DEFAULT_SYZKALLER
     binaries = syzkallers(syzkaller).get(name)
     if binaries is None:
-        which = f" of commit {name}" if name != DEFAULT else ""
+        which = f" of commit {name}" if name != DEFAULT_SYZKALLER else ""
         message = f"a `syz` reproducer needs syzkaller's binaries{which}, which are not here"
         raise UserError("no_syzkaller", f"{message}; {NO_SYZKALLER}")
     known = await _flags(binaries)

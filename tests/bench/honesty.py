@@ -80,7 +80,8 @@ class Team:
     def trial(self, patch: Patch, *, honest: bool) -> Trial:
         """Try one patch."""
         request = self.bug.job(patch)
-        build, reproduce = request.steps[2], request.steps[3]
+        steps = {one.name: one for one in request.steps}
+        build, reproduce = steps[bug.BUILD_AFTER], steps[bug.AFTER]
         assert isinstance(build, BuildSpec)
         assert isinstance(reproduce, ReproduceSpec)
         found = Trial(self.bug.name, patch.name, honest)
@@ -90,8 +91,8 @@ class Team:
                 return found
             found.findings.clear()
         first = self._before(request)
-        baseline = StepRef(job=first.id, step=1)
-        after = reproduce.model_copy(update={"build": StepRef(step=0), "baseline": baseline})
+        baseline = StepRef(job=first.id, step=bug.BEFORE)
+        after = reproduce.model_copy(update={"baseline": baseline})
         asked = after.evidence
         self._judge(found, self._run([build, after]), first, asked=asked)
         return found
@@ -122,8 +123,9 @@ class Team:
         trial.findings += after.findings
         trial.verdict = str(after.verdict)
         trial.seconds += after.evidence.seconds if after.evidence else 0.0
-        before = first.steps[1].result
-        assert isinstance(before, ReproduceResult), f"job {first.id}: {first.steps[1].failure}"
+        run = first.step(bug.BEFORE)
+        before = run.result if run else None
+        assert isinstance(before, ReproduceResult), f"job {first.id}: {run and run.failure}"
         found = resolution(before, after, trial.findings, asked=asked)
         trial.resolved = found.resolved
         trial.obstacles = [one.reason for one in found.obstacles]

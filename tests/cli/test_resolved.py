@@ -76,6 +76,7 @@ def tried(*findings: Finding, controls: ControlOutcome = ControlOutcome.REPORTED
     steps = [
         StepView(
             number=number,
+            name=spec.name,
             kind=spec.kind,
             state=State.SUCCEEDED,
             attempt=1,
@@ -135,9 +136,10 @@ def test_what_stands_in_the_way_is_told_and_can_be_accepted(job: JobView, reason
 def test_every_trial_of_a_fix_asks_for_static_evidence() -> None:
     assert BUG.fix is not None
     before, _, after, _ = BUG.job(BUG.fix).steps
-    assert before == BUG.build
+    assert before == BUG.build.model_copy(update={"name": bug.BUILD_BEFORE})
     assert after == BUG.build.model_copy(
         update={
+            "name": bug.BUILD_AFTER,
             "patches": [*BUG.build.patches, BUG.fix],
             "review": [BUG.fix.name],
             "files": BUG.file.files,

@@ -37,7 +37,8 @@ def test_the_first_build_has_records_and_the_first_reproduce_step_dumps() -> Non
     reproduced = [one for one in steps if isinstance(one, ReproduceSpec)]
     assert [one.instrument for one in builds] == [[FILE], []]
     assert [one.dump for one in reproduced] == ["hypervisor", "none"]
-    assert steps[-1] == MinimizeSpec(build=StepRef(step=0), reproduce=StepRef(step=1), files=[FILE])
+    build, run = StepRef(step=bug.BUILD_BEFORE), StepRef(step=bug.BEFORE)
+    assert steps[-1] == MinimizeSpec(name="minimize", build=build, reproduce=run, files=[FILE])
 
 
 def test_both_kernels_have_the_config_that_the_dump_needs() -> None:
@@ -50,12 +51,14 @@ def test_for_kdump_the_capture_kernel_comes_between() -> None:
     kinds = [one.kind for one in steps]
     B, R = StepKind.BUILD, StepKind.REPRODUCE
     assert kinds == [B, B, R, B, R, StepKind.MINIMIZE]
-    assert steps[1] == bug.kernel("capture")
+    assert steps[1] == bug.kernel("capture").model_copy(update={"name": "build_capture"})
     before, after = steps[2], steps[4]
     assert isinstance(before, ReproduceSpec)
     assert isinstance(after, ReproduceSpec)
-    assert (before.build, before.capture) == (StepRef(step=0), StepRef(step=1))
-    assert (after.build, after.baseline) == (StepRef(step=3), StepRef(step=2))
+    assert before.build == StepRef(step=bug.BUILD_BEFORE)
+    assert before.capture == StepRef(step="build_capture")
+    assert after.build == StepRef(step=bug.BUILD_AFTER)
+    assert after.baseline == StepRef(step=bug.BEFORE)
     assert (after.dump, after.capture) == ("none", None)
 
 

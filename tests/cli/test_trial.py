@@ -40,6 +40,7 @@ def job(*instances: InstanceResult, cause: Cause | None = None) -> JobView:
     steps = [
         StepView(
             number=number,
+            name=name,
             kind=kind,
             state=State.FAILED if failure else State.SUCCEEDED,
             attempt=1,
@@ -52,7 +53,9 @@ def job(*instances: InstanceResult, cause: Cause | None = None) -> JobView:
             started_at=NOW,
             finished_at=NOW,
         )
-        for number, kind in enumerate((StepKind.BUILD, StepKind.REPRODUCE))
+        for number, (name, kind) in enumerate(
+            ((bug.BUILD_BEFORE, StepKind.BUILD), (bug.BEFORE, StepKind.REPRODUCE))
+        )
     ]
     return JobView(
         id=7,

@@ -48,7 +48,9 @@ def test_a_folder_becomes_a_job_of_four_steps(bundle: Path) -> None:
     assert isinstance(after, BuildSpec)
     assert len(after.patches) == 2
     assert isinstance(survive, ReproduceSpec)
-    assert (survive.build.step, survive.baseline and survive.baseline.step) == (2, 1)
+    assert survive.build.step == after.name == bug.BUILD_AFTER
+    assert survive.baseline
+    assert survive.baseline.step == crash.name == bug.BEFORE
 
 
 def test_programs_of_syzkallers_stand_beside_others(bundle: Path) -> None:

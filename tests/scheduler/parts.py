@@ -62,7 +62,9 @@ REPRODUCED = ReproduceResult(
 WELL = Ending(result=BUILT)
 
 
-def reproduce(step: int = 0, job: int | None = None, baseline: StepRef | None = None) -> StepSpec:
+def reproduce(
+    step: int | str = 0, job: int | None = None, baseline: StepRef | None = None
+) -> StepSpec:
     """A reproduce step on the build at this place."""
     return ReproduceSpec(
         build=StepRef(job=job, step=step),

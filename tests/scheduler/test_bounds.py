@@ -10,7 +10,6 @@ from sqlalchemy import String, update
 
 from kgym.assignment import LOG, Ending
 from kgym.attempt import StepRun
-from kgym.capabilities import needs
 from kgym.jobs import JobFilter
 from kgym.states import State
 from kgym.steps import BuildSpec, Diagnostic, Failure, Reproducer, ReproduceSpec, StepRef, VmShape
@@ -165,7 +164,7 @@ def test_the_largest_needs_fit_their_column() -> None:
     )
     width = tables.lanes.c.needs.type
     assert isinstance(width, String)
-    largest = [needs(spec), needs(BUILD.model_copy(update={"compiler": "clang-" + "9" * 14}))]
+    largest = [spec.needs(), BUILD.model_copy(update={"compiler": "clang-" + "9" * 14}).needs()]
     assert all(
         len(one.model_dump_json(exclude_defaults=True)) <= (width.length or 0) for one in largest
     )

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.assignment import Claimed
-from kgym.capabilities import Capabilities, Needs, lacking, needs
-from kgym.steps import BuildSpec, Reproducer, ReproduceSpec, StepKind, StepRef, VmShape
+from kgym.capabilities import Capabilities, lacking
+from kgym.steps import BuildSpec, Needs, Reproducer, ReproduceSpec, StepKind, StepRef, VmShape
 from kgym_scheduler.store import Store
 from tests.scheduler.parts import BUILD, WELL, Clock, claim_of, job
 
@@ -38,20 +38,20 @@ async def order(store: Store, count: int) -> list[int]:
 
 
 def test_a_build_needs_its_compiler_and_a_guest_cores_and_memory() -> None:
-    assert lacking(needs(CLANG), GCC_HOST) == ["clang"]
-    assert lacking(needs(CLANG), CLANG_HOST) == []
-    assert lacking(needs(guest(8000, 4)), GCC_HOST) == ["4 cores", "8192 MiB of memory"]
-    assert lacking(needs(guest(3000, 2)), GCC_HOST) == []
+    assert lacking(CLANG.needs(), GCC_HOST) == ["clang"]
+    assert lacking(CLANG.needs(), CLANG_HOST) == []
+    assert lacking(guest(8000, 4).needs(), GCC_HOST) == ["4 cores", "8192 MiB of memory"]
+    assert lacking(guest(3000, 2).needs(), GCC_HOST) == []
 
 
 def test_another_architecture_is_lacking() -> None:
     arm = Capabilities(architecture="aarch64", compilers=["gcc"])
-    assert lacking(needs(BUILD), arm) == ["x86_64"]
+    assert lacking(BUILD.needs(), arm) == ["x86_64"]
 
 
 @given(st.integers(256, 1 << 20))
 def test_memory_is_rounded_up_by_less_than_half(memory: int) -> None:
-    rounded = needs(guest(memory)).memory
+    rounded = guest(memory).needs().memory
     assert memory <= rounded < memory * 1.5 + 1
 
 
@@ -161,5 +161,5 @@ async def test_a_later_step_of_a_job_waits_its_turn_too(store: Store) -> None:
 
 def test_needs_are_few() -> None:
     specs = [guest(memory) for memory in range(256, 65536, 64)]
-    assert len({needs(spec).memory for spec in specs}) < 20
+    assert len({spec.needs().memory for spec in specs}) < 20
     assert isinstance(BUILD, BuildSpec)

@@ -10,7 +10,7 @@ from kgym.assignment import Assignment, Ending
 from kgym.errors import UserError
 from kgym.jobs import JobFilter, JobRequest, JobView, Progress
 from kgym.states import State
-from kgym.steps import StepKind, StepRef
+from kgym.steps import StepKind, StepRef, StepSpec
 from kgym_scheduler.bulk import RING
 from kgym_scheduler.change import Changed
 from kgym_scheduler.refusals import Conflict, NotFound
@@ -100,6 +100,7 @@ async def test_one_key_submitted_many_times_at_once_makes_one_job(store: Store) 
     ("ref", "complaint"),
     [
         (StepRef(job=99, step=0), "there is no step 0 of job 99"),
+        (StepRef(job=1, step="kernel"), "there is no step kernel of job 1"),
         (StepRef(job=1, step=1), "is a `reproduce` step, not a `build` step"),
         (StepRef(job=2, step=0), "is queued; it has to have succeeded"),
     ],
@@ -117,6 +118,39 @@ async def test_a_reference_to_a_step_that_cannot_be_used_is_refused(
     assert error.value.details["errors"] == [
         {"location": "body.steps.0.build", "message": str(error.value)}
     ]
+
+
+async def test_a_step_is_named_by_later_ones_and_by_other_jobs(store: Store) -> None:
+    named = BUILD.model_copy(update={"name": "kernel"})
+    ran = reproduce("kernel").model_copy(update={"name": "run"})
+    await submit(store, job(named, ran))
+    await finish(store)
+    run = await claim(store)
+    assert run.inputs["build"].result == BUILT
+    await store.finish(run.lease, Ending(result=REPRODUCED))
+    view, _ = await store.submit(job(reproduce("kernel", 1, StepRef(job=1, step="run"))))
+    claimed = await claim(store)
+    assert claimed.job_id == view.id
+    assert claimed.inputs["baseline"].result == REPRODUCED
+    seen = await store.get(1)
+    assert [one.name for one in seen.steps] == ["kernel", "run"]
+    assert seen.step("run") == seen.steps[1] == seen.step(1)
+    assert seen.step("other") is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "complaint"),
+    [
+        ((reproduce("kernel"),), "names step kernel, which is not an earlier one"),
+        ((BUILD.model_copy(update={"name": "a"}), reproduce("b")), "names step b, which is not"),
+        ((BUILD.model_copy(update={"name": "a"}),) * 2, "several steps have the same name: a"),
+    ],
+)
+def test_a_name_that_leads_nowhere_or_to_two_is_refused(
+    steps: tuple[StepSpec, ...], complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        job(*steps)
 
 
 # --- attempts -------------------------------------------------------------------------------

@@ -63,13 +63,18 @@ from kgym.steps.model import (
     Failure,
     Line,
     Name,
+    Needs,
     Sha256,
+    StepInput,
     StepKind,
+    StepName,
+    StepNumber,
     StepRef,
     Strict,
     TreePath,
 )
 from kgym.steps.reproduce import (
+    DEFAULT_SYZKALLER,
     Calibration,
     CompletedEnd,
     DumpFailure,
@@ -84,6 +89,7 @@ from kgym.steps.reproduce import (
 )
 
 __all__ = [
+    "DEFAULT_SYZKALLER",
     "BuildResult",
     "BuildSpec",
     "Calibration",
@@ -120,6 +126,7 @@ __all__ = [
     "MinimizeResult",
     "MinimizeSpec",
     "Name",
+    "Needs",
     "Outcome",
     "PackageSource",
     "Patch",
@@ -134,7 +141,10 @@ __all__ = [
     "Severity",
     "Sha256",
     "SkippedFunction",
+    "StepInput",
     "StepKind",
+    "StepName",
+    "StepNumber",
     "StepRef",
     "StepResult",
     "StepSpec",

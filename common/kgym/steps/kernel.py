@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from kgym.steps.model import Sha256, Strict, TreePath
+from kgym.steps.model import Needs, Sha256, Step, Strict, TreePath
 
 TEXT = 4 << 20
 """Characters of a config or a diff."""
@@ -110,7 +110,7 @@ class Patch(Strict):
 # --- the kernel that changes are tried on -------------------------------------------------
 
 
-class Kernel(Strict):
+class Kernel(Step):
     """An unpatched kernel: its SuiteCache entry is made once, by whoever needs it first."""
 
     source: KernelSource
@@ -121,3 +121,7 @@ class Kernel(Strict):
         description="`fresh` does the step again even where its result is known already; "
         "`refresh` builds the SuiteCache entry anew as well",
     )
+
+    def needs(self) -> Needs:
+        """Return what a build needs: all kernels here are built for x86_64."""
+        return Needs(architecture="x86_64", compiler=self.compiler)

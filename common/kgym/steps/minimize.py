@@ -5,10 +5,21 @@ from typing import Literal
 
 from pydantic import Field
 
-from kgym.steps.model import Count, Line, Name, Seconds, StepKind, StepRef, Strict, TreePath
+from kgym.steps.model import (
+    Count,
+    Line,
+    Name,
+    Seconds,
+    Step,
+    StepInput,
+    StepKind,
+    StepRef,
+    Strict,
+    TreePath,
+)
 
 
-class MinimizeSpec(Strict):
+class MinimizeSpec(Step):
     """Cut a crashed instance's trace down to what matters for its crash report."""
 
     kind: Literal[StepKind.MINIMIZE] = StepKind.MINIMIZE
@@ -27,6 +38,13 @@ class MinimizeSpec(Strict):
     past_repeats: bool = Field(
         False, description="go on behind a pattern that repeats, instead of stopping there"
     )
+
+    def inputs(self) -> list[StepInput]:
+        """Return the build and the run."""
+        return [
+            StepInput("build", self.build, StepKind.BUILD),
+            StepInput("reproduce", self.reproduce, StepKind.REPRODUCE),
+        ]
 
 
 class TracedFunction(Strict):

@@ -1,5 +1,6 @@
 """What the models of all step kinds share."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -60,11 +61,51 @@ class StepKind(StrEnum):
     MINIMIZE = "minimize"
 
 
+StepName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=60)]
+StepNumber = Annotated[int, Field(ge=0, lt=100)]
+
+
 class StepRef(Strict):
     """A step of this job (`job` left out: an earlier one) or a finished step of another job."""
 
     job: int | None = Field(None, ge=1, lt=1 << 63)
-    step: int = Field(ge=0, lt=100)
+    step: StepNumber | StepName = Field(description="its name, or its number, from 0")
+
+
+@dataclass(frozen=True, slots=True)
+class StepInput:
+    """What a step takes from an earlier one: by which name, from where, and what that must be."""
+
+    name: str
+    ref: StepRef
+    kind: StepKind
+
+
+class Needs(Strict):
+    """What a step needs of its worker's host; null and 0 need nothing."""
+
+    architecture: str | None = None
+    compiler: str | None = None
+    cores: int = 0
+    memory: int = 0
+    """MiB, rounded up to 2^k or 3/2 * 2^k, to keep lanes few."""
+    syzkaller: list[str] = []
+
+
+class Step(Strict):
+    """What the specs of all kinds share."""
+
+    name: StepName | None = Field(
+        None, description="by which later steps, and other jobs, name it; once in a job"
+    )
+
+    def inputs(self) -> list[StepInput]:
+        """Return what it takes from other steps."""
+        return []
+
+    def needs(self) -> Needs:
+        """Return what it needs of its worker's host."""
+        return Needs()
 
 
 class Failure(Strict):

@@ -9,7 +9,22 @@ from kgym import syz
 from kgym.steps.build import DumpMethod
 from kgym.steps.evidence import Evidence, RunEnd
 from kgym.steps.findings import Finding
-from kgym.steps.model import Count, Line, Name, Seconds, StepKind, StepRef, Strict, Words
+from kgym.steps.model import (
+    Count,
+    Line,
+    Name,
+    Needs,
+    Seconds,
+    Step,
+    StepInput,
+    StepKind,
+    StepRef,
+    Strict,
+    Words,
+)
+
+DEFAULT_SYZKALLER = "default"
+"""Stands for the syzkaller that a worker has for programs which ask for no commit."""
 
 CompletedEnd = Annotated[
     str, Field(max_length=20, pattern=r"^(exit \d{1,3}|signal \d{1,3}|killed)$")
@@ -97,7 +112,7 @@ class Calibration(Strict):
         return self
 
 
-class ReproduceSpec(Strict):
+class ReproduceSpec(Step):
     """Run a reproducer on N instances of a built kernel."""
 
     kind: Literal[StepKind.REPRODUCE] = StepKind.REPRODUCE
@@ -150,6 +165,32 @@ class ReproduceSpec(Strict):
         if (self.dump == "kdump") != (self.capture is not None):
             raise ValueError("`kdump` takes a `capture` kernel, other ways of dumping none")
         return self
+
+    def inputs(self) -> list[StepInput]:
+        """Return the build, and the baseline and the capture kernel where they are named."""
+        named = [
+            ("build", self.build, StepKind.BUILD),
+            ("baseline", self.baseline, StepKind.REPRODUCE),
+            ("capture", self.capture, StepKind.BUILD),
+        ]
+        return [StepInput(name, ref, kind) for name, ref, kind in named if ref is not None]
+
+    def needs(self) -> Needs:
+        """Return what its VMs need: all kernels here are built for x86_64."""
+        programs = [self.reproducer, *self.others]
+        return Needs(
+            architecture="x86_64",
+            cores=self.vm.cpus,
+            memory=_class(self.vm.memory),
+            syzkaller=sorted(
+                {one.syzkaller or DEFAULT_SYZKALLER for one in programs if one.kind == "syz"}
+            ),
+        )
+
+
+def _class(memory: int) -> int:
+    power = 1 << (memory - 1).bit_length()
+    return power * 3 // 4 if memory <= power * 3 // 4 else power
 
 
 class DumpFailure(StrEnum):
