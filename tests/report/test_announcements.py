@@ -22,6 +22,12 @@ from tests.report.test_titles import LEAK, kasan, registers, trace
         "ACPI BIOS Error (bug): Could not resolve symbol",
         "Kernel command line: panic_on_warn=1 oops=panic",
         "XFS (loop4): WARNING: Reset corrupted AGFL on AG 0.",
+        "RETBleed: WARNING: Spectre v2 mitigation leaves CPU vulnerable, data leaks possible!",
+        "Speculative Return Stack Overflow: WARNING: kernel not compiled with MITIGATION_SRSO.",
+        "WARNING: BIOS bug: CPU MTRRs don't cover all of memory, losing 3MB of RAM.",
+        "mylocks: WARNING: the timeout feature is being deprecated",
+        "systemd[1]: my.service: WARNING: it has no ExecStart",
+        "MY_WARNING: all is well",
     ],
 )
 def test_a_message_that_only_sounds_like_a_crash_is_none(line: str) -> None:
@@ -36,6 +42,26 @@ def test_an_unknown_message_is_a_crash_where_the_kernel_says_it(line: str) -> No
     report = parse(f"[    1.000000][   T12] {line}\n")
     assert report is not None
     assert report.title.split(" ")[:2] == line.split(" ")[:2]
+
+
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        (
+            "MY-fs: my_fill_super(): WARNING: filesystem loop0 was made with 512 inodes",
+            "WARNING: filesystem loop0 was made with NUM inodes",
+        ),
+        ("mydev 0000:00:05.0: WARNING: no answer in 20 ms", "WARNING: no answer in NUM ms"),
+        ("mydev: [0x12] WARNING: FIFO [3] is full", "WARNING: FIFO [NUM] is full"),
+    ],
+)
+def test_a_drivers_own_warning_is_a_crash_by_its_words(line: str, title: str) -> None:
+    assert parse(f"{line}\n") is None, "a program may have said it"
+    for stamp in ("[    1.000000]", "<4>[    1.000000]", "my login: [    1.000000][   T12]"):
+        report = parse(f"{stamp} {line}\n[    1.1] all else is well\n")
+        assert report is not None
+        assert (report.title, report.type) == (title, CrashType.WARNING)
+        assert not report.corrupted
 
 
 def test_a_crash_printed_into_a_line_of_a_program_is_seen() -> None:

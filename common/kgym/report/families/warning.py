@@ -159,14 +159,21 @@ WARNINGS = Family(
         _UNWINDER,
         Format(r"WARNING:\s*$", "WARNING: corrupted", intact=False),
     ),
-    # Programs begin many a harmless line with this word, and subsystems have it behind their name.
+    # Programs begin many a harmless line with this word. Of the kernel's lines every one counts,
+    # wherever in it the word stands: a driver that says so has found a fault.
     accept=r"WARNING: (?:CPU: \d|at \S|(?:\[.*\] )?\S+:\d+ at |possible |suspicious RCU"
     r"|inconsistent lock|bad (?:unlock|contention)|held lock|lock held|[Nn]ested lock|kernel stack"
     r"|\S+-safe -> \S+-unsafe lock order|.*still has locks held)|WARNING:\s*$"
-    rf"|{BY_KERNEL}WARNING: ",
-    # fs/namespace.c, kernel/capability.c, net/wireless/wext-core.c, kernel/workqueue.c
+    rf"|{BY_KERNEL}WARNING: |^[^\[]*{BY_KERNEL}.*\bWARNING: ",
+    # What the kernel says of the machine, of its settings and of what is going out of use:
+    # fs/namespace.c, kernel/capability.c, net/wireless/wext-core.c, kernel/workqueue.c,
+    # arch/x86/kernel/cpu/bugs.c, init/main.c
     reject=r"WARNING: (?:[Tt]he mand mount option|workqueue cpumask: online|See https?:"
-    r"|Unprivileged eBPF|Unsupported flag value|kernel not compiled with|fbcon: Driver)"
+    r"|Unprivileged eBPF|Unsupported flag value|fbcon: Driver|BIOS bug|polling idle"
+    r"|CPU does not support|.*(?:deprecated|not compiled with|kernel command line"
+    r"|mitigation|data leaks possible|retbleed))"
     r"|EXT4-[Ff][Ss](?: \(.*\))?:|XFS \(\w+\): WARNING"
-    r"|(?i:warning: .* uses (?:deprecated v2 capabilities|wireless extensions))",
+    r"|(?i:warning: .* uses (?:deprecated v2 capabilities|wireless extensions))"
+    # programs that write to the kernel's log with their name and number, as systemd does
+    r"|^[^\[]*\[ *[0-9]+\.[0-9]+\](?:\[ *[CT][0-9]+\])? [\w@./-]+\[[0-9]+\]: ",
 )
