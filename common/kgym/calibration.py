@@ -83,7 +83,9 @@ def measured(result: ReproduceResult, titles: Sequence[str]) -> Calibration | No
     stopped = [
         one
         for one in instances
-        if one.outcome is Outcome.STOPPED and (one.run_seconds or 0) >= max(times[-1], _RESOLUTION)
+        if one.outcome is Outcome.STOPPED
+        and one.runs  # else it was stopped before the program ran for the first time
+        and (one.run_seconds or 0) >= max(times[-1], _RESOLUTION)
     ]
     whole = result.time if survived and result.time else 0
     return Calibration(
@@ -93,6 +95,25 @@ def measured(result: ReproduceResult, titles: Sequence[str]) -> Calibration | No
         accelerator=result.accelerator,
         ends=ends_of(instances),
     )
+
+
+def pooled(results: Sequence[ReproduceResult], titles: Sequence[str]) -> Calibration | None:
+    """Return what several calibrations of one bug tell together, newest first; None if nothing.
+
+    They are of the newest one's accelerator. One whose runs were over before the slowest crash of
+    the others came is left out as a whole: to leave out only its runs without a crash would make
+    the bug look more frequent than it is.
+    """
+    alike = [one for one in results if one.accelerator == results[0].accelerator]
+    times = [time for one in alike for time in crash_times(one.instances, titles)]
+    counted = [one for one in alike if one.time is None or one.time >= max(times, default=0)]
+    if not counted:
+        return None
+    merged: dict[str, object] = {
+        "instances": [instance for one in counted for instance in one.instances],
+        "time": max((one.time for one in counted if one.time is not None), default=None),
+    }
+    return measured(counted[0].model_copy(update=merged), titles)
 
 
 def ends_of(instances: Sequence[InstanceResult]) -> list[RunEnd]:

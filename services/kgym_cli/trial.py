@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ from kgym_cli.output import Exit
 if TYPE_CHECKING:
     from kgym.client import Client
 
+_MOST_POOLED = 100
+"""Calibrations of a bug that count: the newest."""
 QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "max": 1.0}
 
 
@@ -55,15 +58,14 @@ def submit(client: "Client", request: JobRequest) -> tuple[JobView, bool]:
 
 
 def known(client: "Client", bug: Bug) -> Calibration | None:
-    """Return what the newest calibration of this bug as it is has measured, if there is one.
+    """Return what the calibrations of this bug as it is have measured together, if any.
 
-    Whoever submitted it: its tag is true, so it was this kernel that ran these programs.
+    Whoever submitted them: their tag is true, so it was this kernel that ran these programs.
     """
-    for job in client.jobs(JobFilter(tag=bug.calibration_tag, state=State.SUCCEEDED)):
-        result = _result(job.step(bugs.BEFORE))
-        if result and (found := calibration.measured(result, bug.titles)):
-            return found
-    return None
+    jobs = client.jobs(JobFilter(tag=bug.calibration_tag, state=State.SUCCEEDED))
+    results = [_result(job.step(bugs.BEFORE)) for job in islice(jobs, _MOST_POOLED)]
+    measured = [one for one in results if one is not None]
+    return calibration.pooled(measured, bug.titles) if measured else None
 
 
 def calibrated(bug: Bug, job: JobView) -> dict[str, Any]:

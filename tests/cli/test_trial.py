@@ -1,6 +1,7 @@
 """What came of a calibration, from the job to the answer."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 from kgym import bug
 from kgym.errors import Cause
@@ -9,6 +10,9 @@ from kgym.states import State
 from kgym.steps import Failure, InstanceResult, Outcome, ReproduceResult, StepKind, Verdict
 from kgym_cli import trial
 from kgym_cli.output import Exit
+from kgym_cli.platform import Platform
+from tests.cli.conftest import Kgym
+from tests.cli.worked import built, ran, working
 
 BUG = bug.load("watch-queue-filter")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -22,8 +26,8 @@ def crash(seconds: float) -> InstanceResult:
     return instance(Outcome.CRASH, seconds, BUG.file.title)
 
 
-def job(*instances: InstanceResult, cause: Cause | None = None) -> JobView:
-    result = ReproduceResult(
+def measured(*instances: InstanceResult) -> ReproduceResult:
+    return ReproduceResult(
         verdict=Verdict.SAME_CRASH,
         reason="",
         title=None,
@@ -36,6 +40,10 @@ def job(*instances: InstanceResult, cause: Cause | None = None) -> JobView:
         instances=list(instances),
         seconds={},
     )
+
+
+def job(*instances: InstanceResult, cause: Cause | None = None) -> JobView:
+    result = measured(*instances)
     failure = Failure(cause=cause, reason="broke", message="it broke") if cause else None
     steps = [
         StepView(
@@ -102,3 +110,23 @@ def test_a_job_that_failed_says_why() -> None:
     outcome = trial.calibrated(BUG, done)
     assert "it broke" in outcome["reason"]
     assert trial.calibration_status(done, outcome) is Exit.USER
+
+
+def test_a_short_calibration_does_not_take_the_place_of_a_better_one(
+    kgym: Kgym, data: Path
+) -> None:
+    survived = instance(Outcome.SURVIVED, 20)
+    answers = iter(
+        [
+            measured(*[crash(2)] * 10, survived),
+            measured(crash(1)),
+            ran(Verdict.SAME_CRASH, BUG.file.title),
+            ran(Verdict.NO_CRASH),
+        ]
+    )
+    given = {StepKind.BUILD: built, StepKind.REPRODUCE: lambda _: next(answers)}
+    with Platform(data, work=False) as idle, working(idle, data, given):
+        for runs in (11, 1):
+            kgym("--server", idle.url, "bug", "calibrate", BUG.name, "--runs", runs)
+        done = kgym("--server", idle.url, "bug", "reproduce", BUG.name)
+    assert "calibrated: 11 of 12 runs showed the bug" in done.err

@@ -11,6 +11,7 @@ from kgym.calibration import (
     SHORTEST,
     effort,
     measured,
+    pooled,
     quantile,
     rate_at_least,
     unseen,
@@ -137,11 +138,15 @@ def test_quantiles_are_times_that_were_seen() -> None:
 TITLE = "WARNING in f"
 
 
-def one(outcome: Outcome, seconds: float | None = None, title: str | None = None) -> InstanceResult:
-    return InstanceResult(number=0, outcome=outcome, run_seconds=seconds, title=title)
+def one(
+    outcome: Outcome, seconds: float | None = None, title: str | None = None, runs: int = 1
+) -> InstanceResult:
+    return InstanceResult(number=0, outcome=outcome, run_seconds=seconds, title=title, runs=runs)
 
 
-def result(*instances: InstanceResult) -> ReproduceResult:
+def result(
+    *instances: InstanceResult, time: float = 20, accelerator: str = "tcg"
+) -> ReproduceResult:
     return ReproduceResult(
         verdict=Verdict.SAME_CRASH,
         reason="",
@@ -150,8 +155,8 @@ def result(*instances: InstanceResult) -> ReproduceResult:
         completed=0,
         requested=len(instances),
         unseen_chance=None,
-        time=20,
-        accelerator="tcg",
+        time=time,
+        accelerator=accelerator,
         instances=list(instances),
         seconds={},
     )
@@ -177,7 +182,8 @@ def test_a_run_that_another_stopped_counts_if_it_had_lasted_as_long() -> None:
 
 def test_a_run_that_was_stopped_before_it_began_does_not_count() -> None:
     stopped = [one(Outcome.STOPPED, seconds) for seconds in (0.0, None)]
-    found = measured(result(crash(0.0), *stopped), [TITLE])
+    waited = one(Outcome.STOPPED, 7, runs=0)  # the runner was there, the program had not begun
+    found = measured(result(crash(0.0), *stopped, waited), [TITLE])
     assert found is not None
     assert (found.runs, found.crashed) == (1, 1)
 
@@ -194,3 +200,21 @@ def test_what_did_not_run_does_not_count() -> None:
 
 def test_a_bug_that_did_not_show_tells_nothing() -> None:
     assert measured(result(one(Outcome.SURVIVED, 20)), [TITLE]) is None
+
+
+def test_calibrations_of_one_bug_are_pooled() -> None:
+    good = result(*[crash(2)] * 9, one(Outcome.SURVIVED, 20))
+    quick, silent = result(crash(1)), result(one(Outcome.SURVIVED, 30), time=30)
+    assert pooled([quick, good], [TITLE]) == known(11, 10, 20)
+    assert pooled([quick, silent, good], [TITLE]) == known(12, 10, 30)
+    assert pooled([silent], [TITLE]) is None
+
+
+def test_runs_that_were_over_before_the_slowest_crash_are_left_out_with_their_crashes() -> None:
+    short = result(crash(0.5), one(Outcome.SURVIVED, 1), time=1)
+    assert pooled([short, result(crash(3), crash(4))], [TITLE]) == known(2, 2, 4)
+
+
+def test_only_runs_of_one_accelerator_are_pooled() -> None:
+    other = result(crash(2), crash(3), accelerator="kvm")
+    assert pooled([result(crash(1)), other], [TITLE]) == known(1, 1, 1)
