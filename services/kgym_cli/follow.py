@@ -27,12 +27,13 @@ _UNITS = {"bytes": (1 << 20, "MiB")}
 _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
 
 
-def follow(client: "Client", job: JobView, last: int = 0) -> JobView:
+def follow(client: "Client", job: JobView, last: int = 0, *, label: str = "") -> JobView:
     """Show the job's events after number `last` until it has finished; return it then.
 
-    A terminal gets bars; anything else gets the job's log as plain lines.
+    A terminal gets bars; anything else gets the job's log as plain lines. `label` stands
+    before each: which job it is, where there are several.
     """
-    show = _Bars(job) if people.is_terminal else _Lines(people)
+    show = _Bars(job, label) if people.is_terminal else _Lines(people, label)
     with show.shown():
         for event in client.events(job.id, last):
             show.event(event)
@@ -42,8 +43,9 @@ def follow(client: "Client", job: JobView, last: int = 0) -> JobView:
 class _Lines:
     """The job as lines: changes of state, and what the steps log."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, label: str) -> None:
         self._console = console
+        self._label = label
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -52,16 +54,19 @@ class _Lines:
     def event(self, event: JobEvent) -> None:
         match event.kind:
             case "state" if event.step is not None:
-                self._console.print(f"step {event.step}: {event.data['state']}", markup=False)
+                self._print(event, str(event.data["state"]))
             case "log":
                 for line in event.data["text"].splitlines():
-                    self._console.print(f"step {event.step}: {line}", markup=False)
+                    self._print(event, line)
+
+    def _print(self, event: JobEvent, line: str) -> None:
+        self._console.print(f"{self._label}step {event.step}: {line}", markup=False)
 
 
 class _Bars:
     """The job as one bar for each step."""
 
-    def __init__(self, job: JobView) -> None:
+    def __init__(self, job: JobView, label: str) -> None:
         self._progress = Progress(
             TextColumn("{task.description:24}"),
             TextColumn("{task.fields[stage]:24}"),
@@ -72,7 +77,7 @@ class _Bars:
         )
         self._tasks: list[TaskID] = [
             self._progress.add_task(
-                f"{step.number + 1}/{len(job.steps)} {step.kind}",
+                f"{label}{step.number + 1}/{len(job.steps)} {step.kind}",
                 total=None,
                 start=False,
                 stage="",

@@ -14,6 +14,7 @@ import click
 from kgym.errors import KgymError
 from kgym_cli import commands
 from kgym_cli.output import Exit, people, status_of
+from kgym_cli.server_option import reachable
 
 COMMANDS = {
     "bug": "List, show and reproduce bugs.",
@@ -32,6 +33,8 @@ COMMANDS = {
 """The commands, each in the module of its name, and what `kgym --help` says of them."""
 _ELSEWHERE = {"demo": "bug"}
 """Commands that share the module of another."""
+_REMOTE = {"bug", "check", "demo", "job", "worker"}
+"""Commands that talk to a scheduler."""
 
 
 class _Commands(click.Group):
@@ -44,7 +47,10 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"{commands.__name__}.{_ELSEWHERE.get(cmd_name, cmd_name)}")
-        return cast(click.Command, getattr(module, cmd_name))
+        command = cast(click.Command, getattr(module, cmd_name))
+        if cmd_name in _REMOTE:
+            reachable(command)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -27,6 +27,7 @@ from kgym.steps import (
     StepKind,
     Verdict,
 )
+from kgym_cli import packed
 from kgym_cli.output import Exit
 
 if TYPE_CHECKING:
@@ -34,16 +35,19 @@ if TYPE_CHECKING:
 
 _MOST_POOLED = 100
 """Calibrations of a bug that count: the newest."""
+LARGEST_PATCH = 64 << 20
+"""Bytes that are read of one; the model refuses those that are too large for a job."""
 QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "max": 1.0}
 
 
 def patch_file(path: Path) -> Patch:
-    """Read a unified diff from a file, in whatever encoding it is."""
-    name = path.name.encode(errors="replace").decode()[:200]
+    """Read a unified diff from a file, in whatever encoding it is, compressed or not.
+
+    `-` is standard input.
+    """
+    name = packed.name(path).encode(errors="replace").decode()[:200]
     try:
-        return Patch(name=name, diff=difftext.decode(path.read_bytes(), str(path)))
-    except OSError as error:
-        raise UserError("cannot_read", f"{path}: {error.strerror}") from error
+        return Patch(name=name, diff=difftext.decode(packed.read(path, LARGEST_PATCH), str(path)))
     except ValidationError as error:
         raise UserError("patch_too_large", f"{path}: {error.errors()[0]['msg']}") from error
 

@@ -44,17 +44,16 @@ def data(tmp_path: Path) -> Path:
 def kgym(data: Path) -> Kgym:
     """Run `kgym` on a data folder of the test's own."""
 
-    def run(*words: object, stdin: str = "") -> Answer:
+    def run(*words: object, stdin: str | bytes = "") -> Answer:
         done = subprocess.run(
             [sys.executable, "-m", "kgym_cli", *map(str, words)],
             env={**os.environ, "KGYM_DATA": str(data)},
-            input=stdin,
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
             capture_output=True,
             check=False,
-            text=True,
             timeout=LIMIT,
         )
-        return Answer(done.returncode, done.stdout, done.stderr)
+        return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run
 
@@ -63,6 +62,13 @@ def kgym(data: Path) -> Kgym:
 def platform(data: Path) -> Iterator[Platform]:
     """The embedded platform, running."""
     with Platform(data) as running:
+        yield running
+
+
+@pytest.fixture
+def idle(data: Path) -> Iterator[Platform]:
+    """A platform that takes jobs and does no step."""
+    with Platform(data, work=False) as running:
         yield running
 
 

@@ -96,7 +96,7 @@ def test_a_job_that_fails_by_the_users_fault_gives_status_2(
     request = JobRequest(steps=[fake_build.model_copy(update={"patches": [patch]})])
     done = kgym("job", "submit", "-", "--wait", stdin=request.model_dump_json())
     assert done.status == 2
-    assert "no.c is not in the tree" in done.err
+    assert "no.c is not in the tree" in done.out
 
 
 @pytest.mark.parametrize(

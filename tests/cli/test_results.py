@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,6 @@ from tests.cli.conftest import Answer, Kgym
 from tests.cli.worked import built, ran, working
 
 TITLE = "KASAN: use-after-free Read in demo"
-
-
-@pytest.fixture
-def idle(data: Path) -> Iterator[Platform]:
-    """A platform that takes jobs and does no step."""
-    with Platform(data, work=False) as running:
-        yield running
 
 
 def trial(after: Verdict) -> JobRequest:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 DEMO_BUG = "watch-queue-filter"
 _STYLES = {"same_crash": "red", "other_crash": "magenta", "no_crash": "green"}
 fix_option = click.option(
-    "--fix", type=click.Path(path_type=Path), help="A unified diff to try instead of the known fix."
+    "--fix",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="A unified diff to try instead of the known fix; it may be compressed; - is stdin.",
 )
 accept_option = click.option(
     "--accept-findings",
@@ -152,13 +154,10 @@ def calibrate(name: str, runs: int, time: float | None, as_json: bool) -> None:
 
 @click.command()
 @fix_option
-@click.option("--server", help="URL of a scheduler, instead of one on this machine.")
 @accept_option
 @json_option
-def demo(fix: Path | None, server: str | None, accept_findings: str, as_json: bool) -> None:
+def demo(fix: Path | None, accept_findings: str, as_json: bool) -> None:
     """Show a real bug: build the kernel, crash it, fix it, prove the fix."""
-    if server is not None:
-        click.get_current_context().find_root().params["server"] = server
     one = bugs.load(DEMO_BUG)
     people.print(f"[bold]{escape(one.file.title)}[/] ({escape(one.file.references[0])})")
     people.print(one.file.summary.strip() + "\n", style="dim", markup=False)

@@ -39,9 +39,9 @@ _STYLES = {
 def check(bug: str, patches: tuple[Path, ...], dependents: int, fresh: bool, as_json: bool) -> None:
     """Say of each of PATCHES whether it applies and compiles, and what it changes.
 
-    BUG is a shipped bug or the folder of a bundle: each patch, a unified diff,
-    is tried alone on the kernel that has the bug. The exit status is 0 if all
-    compile, 1 if one does not, 2 for bad input, 3 if there is no answer.
+    BUG is a shipped bug or the folder of a bundle: each patch, a unified diff, compressed or
+    not, - for standard input, is tried alone on the kernel that has the bug. The exit status
+    is 0 if all compile, 1 if one does not, 2 for bad input, 3 if there is no answer.
     """
     one = bugs.load(bug)
     given = [_given(path) for path in patches]

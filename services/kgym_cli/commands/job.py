@@ -1,12 +1,11 @@
 """`kgym job`."""
 
 import heapq
-import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from pydantic import ValidationError
@@ -19,6 +18,7 @@ from kgym.errors import UserError
 from kgym.jobs import JobFilter, JobRequest, JobView
 from kgym.states import State
 from kgym.steps import StepKind
+from kgym_cli import fetching, packed
 from kgym_cli.conclusion import conclusion
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
@@ -50,7 +50,10 @@ def submit(files: tuple[Path, ...], key: str | None, wait: bool, as_json: bool) 
         raise UserError("bad_option", "--wait follows one job: give one file, or wait for each")
     with scheduler(work=wait) as client:
         if len(requests) == 1:
-            _result(client, client.submit(requests[0], key), as_json=as_json, wait=wait)
+            one = client.submit(requests[0], key)
+            if wait:
+                _wait(client, [(one, 0)], as_json=as_json)
+            _print(one, as_json=as_json)
             return
         done = client.submit_all(requests, key)
     if as_json:
@@ -61,10 +64,7 @@ def submit(files: tuple[Path, ...], key: str | None, wait: bool, as_json: bool) 
 
 def _read(file: Path) -> JobRequest:
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text()
-        return JobRequest.model_validate_json(text)
-    except OSError as error:
-        raise UserError("cannot_read", f"{file}: {error.strerror}") from error
+        return JobRequest.model_validate_json(packed.read(file))
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise UserError("bad_job", f"{file}: {wrong}") from error
@@ -191,32 +191,74 @@ def abort(
 
 
 @job.command()
-@click.argument("job_id", type=int)
+@click.argument("job_ids", type=click.IntRange(1), nargs=-1, required=True)
 @click.option("--from-step", type=click.IntRange(0), help="Default: the first that failed.")
-@click.option("--wait", is_flag=True, help="Wait until the job has finished.")
+@click.option("--wait", is_flag=True, help="Wait until the jobs have finished.")
 @json_option
-def restart(job_id: int, from_step: int | None, wait: bool, as_json: bool) -> None:
-    """Run a finished job again, from a step on."""
+def restart(job_ids: tuple[int, ...], from_step: int | None, wait: bool, as_json: bool) -> None:
+    """Run finished jobs again, from a step on. With --json, each is a line."""
     with scheduler(work=wait) as client:
-        again = client.restart(job_id, from_step)
-        _result(client, again, again.last_event or 0, as_json=as_json, wait=wait)
+        again = []
+        for number in dict.fromkeys(job_ids):
+            again.append(client.restart(number, from_step))
+            if not wait:
+                _print(again[-1], as_json=as_json)
+        if wait:
+            _wait(client, [(one, one.last_event or 0) for one in again], as_json=as_json)
 
 
 @job.command()
-@click.argument("job_id", type=int)
+@click.argument("job_ids", type=click.IntRange(1), nargs=-1, required=True)
 @json_option
-def wait(job_id: int, as_json: bool) -> None:
-    """Wait for a job; resume it if nothing runs it."""
+def wait(job_ids: tuple[int, ...], as_json: bool) -> None:
+    """Wait for jobs; resume those that nothing runs. With --json, each is a line.
+
+    The exit status tells what they came to: the worst of them, of several.
+    """
     with scheduler(work=True) as client:
-        _result(client, client.job(job_id), as_json=as_json, wait=True)
+        known = [client.job(number) for number in dict.fromkeys(job_ids)]
+        _wait(client, [(one, 0) for one in known], as_json=as_json)
 
 
-def _result(client: Client, one: JobView, last: int = 0, *, as_json: bool, wait: bool) -> None:
-    if wait:
-        one = follow(client, one, last)
-    _print(one, as_json=as_json)
-    if wait:
-        leave(conclusion(one).status)
+def _wait(client: Client, jobs: Sequence[tuple[JobView, int]], *, as_json: bool) -> NoReturn:
+    """Follow each job from an event on, print what it came to, and leave with the worst status."""
+    worst = Exit.OK
+    for one, last in jobs:
+        label = f"job {one.id} " if len(jobs) > 1 else ""
+        done = follow(client, one, last, label=label)
+        _print(done, as_json=as_json)
+        worst = max(worst, conclusion(done).status)
+    leave(worst)
+
+
+@job.command()
+@click.argument("job_id", type=click.IntRange(1))
+@click.argument("names", metavar="[NAME]…", nargs=-1)
+@click.option("--step", type=click.IntRange(0), help="Only this step's.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Folder to put them in.  [default: job-JOB_ID]",
+)
+@json_option
+def fetch(
+    job_id: int, names: tuple[str, ...], step: int | None, output: Path | None, as_json: bool
+) -> None:
+    """Download what a job's steps left: all of it, or the artifacts with these names.
+
+    A name may hold * and ?. Each file comes to FOLDER/STEP-KIND/NAME, whole and verified; one
+    that is there already is not downloaded again, and one that was interrupted goes on.
+    """
+    folder = output or Path(f"job-{job_id}")
+    with scheduler(work=False) as client:
+        wanted = fetching.chosen(client.job(job_id), names, step)
+        got = [fetching.fetch(client, job_id, one, folder, quiet=as_json) for one in wanted]
+    if as_json:
+        print_json([one.model_dump(mode="json") for one in got])
+    else:
+        for one in got:
+            echo(one.path)
 
 
 def _print(one: JobView, *, as_json: bool) -> None:

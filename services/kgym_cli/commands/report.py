@@ -48,7 +48,9 @@ def report() -> None:
 )
 @json_option
 def parse(logs: tuple[Path, ...], vmlinux: Path | None, as_json: bool) -> None:
-    """Find the crash in each of LOGS (plain or gzip): its title, type, frames and report.
+    """Find the crash in each of LOGS : its title, type, frames and report.
+
+    They may be compressed by gzip, xz, zstd or bzip2; - is standard input.
 
     With --json, one log gives an object, several give an array in their order;
     a log without a crash has a null title.
