@@ -56,7 +56,7 @@ class Assignment(Strict):
 
 
 class Ending(Strict):
-    """How an attempt ended: with a result, or with a failure."""
+    """How an attempt ended: with a result, or with a failure; a failure with a result is final."""
 
     result: StepResult | None = None
     failure: Failure | None = None

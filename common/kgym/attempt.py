@@ -114,10 +114,12 @@ async def _work(run: StepRun, handler: Handler) -> Ending:
     result, failure = None, None
     try:
         result = await handler(run)
+        failure = run.assignment.spec.unmet(result)
     except Exception as error:  # noqa: BLE001 - whatever it is, the step has to end with it
         failure = _failure(error)
         if failure.reason == "internal_error":
             run.log(traceback.format_exc())
+    if failure is not None:
         run.log(f"failed: {failure.message}")
     if (run.folder / "step.log").exists():
         with contextlib.suppress(InfrastructureError):  # a full disk must not hide the ending

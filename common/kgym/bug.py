@@ -160,15 +160,17 @@ class Bug:
         """Return the job that shows the bug and, with a fix, tries it.
 
         Steps: build and reproduce with the bug; then, given a fix, build and
-        reproduce with it, with evidence of what its verdict rests on.
+        reproduce with it, with evidence of what its verdict rests on. The fix is not
+        tried where it does not show what the kernel does without it.
         """
-        before = self._reproduce().model_copy(update={"evidence": fix is not None})
+        tried: dict[str, object] = {"evidence": fix is not None, "required": fix is not None}
+        before = self._reproduce().model_copy(update=tried)
         steps: list[StepSpec] = [self._build(), before]
         if fix is not None:
             patched: dict[str, object] = {"patches": [*self.build.patches, fix]}
             patched |= {"name": BUILD_AFTER}
             after: dict[str, object] = {"name": AFTER, "build": StepRef(step=BUILD_AFTER)}
-            after |= {"baseline": StepRef(step=BEFORE)}
+            after |= {"baseline": StepRef(step=BEFORE), "required": False}
             after |= {"calibration": trial.known, "smoke": trial.validate}
             after |= {"instances": trial.instances} if trial.instances else {}
             after |= {"time": trial.time} if trial.time else {}

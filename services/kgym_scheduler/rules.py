@@ -21,10 +21,13 @@ def claimable(step: Step, now: datetime) -> bool:
 def finish(change: JobChange, step: Step, ending: Ending) -> None:
     """End the attempt as the worker says."""
     artifacts = views.ARTIFACTS.dump_json(ending.artifacts).decode()
-    if ending.failure is not None:
+    answered = ending.result is not None and ending.result.kind is step.kind
+    result = ending.result.model_dump_json() if ending.result is not None and answered else None
+    if ending.failure is not None and answered:  # it was done: again, it would be the same
+        fail(change, step, "failed", ending.failure, result=result, artifacts=artifacts)
+    elif ending.failure is not None:
         fail_or_retry(change, step, ending.failure, artifacts)
-    elif ending.result is not None and ending.result.kind is step.kind:
-        result = ending.result.model_dump_json()
+    elif answered:
         cached = ending.result.tree_cached if isinstance(ending.result, BuildResult) else None
         change.end(step, Event.SUCCEED, "succeeded", cached, result=result, artifacts=artifacts)
         for following in change.steps[step.number + 1 : step.number + 2]:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from kgym import bug
+from kgym.attempt import StepRun
 from kgym.client import Client
 from kgym.jobs import JobRequest
-from kgym.steps import BuildSpec, StepKind, StepRef, Verdict
+from kgym.steps import BuildSpec, ReproduceResult, StepKind, StepRef, Verdict
 from kgym_cli.platform import Platform
 from tests.cli.conftest import Answer, Kgym
 from tests.cli.worked import built, ran, working
@@ -181,3 +182,25 @@ def test_lists_take_the_states_and_times_that_they_print(
     assert listed("--since", "2999-01-01") == []
     assert kgym("job", "list", "--since", "yesterday-ish").status == 2
     assert kgym("job", "list", "--state", "sucessful").status == 2
+
+
+def test_a_fix_is_not_tried_where_the_bug_came_to_no_verdict(
+    kgym: Kgym, idle: Platform, data: Path
+) -> None:
+    began: list[int] = []
+
+    def inconclusive(run: StepRun) -> ReproduceResult:
+        began.append(run.assignment.number)
+        return ran(Verdict.INCONCLUSIVE)
+
+    with working(idle, data, {StepKind.BUILD: built, StepKind.REPRODUCE: inconclusive}):
+        name = "watch-queue-filter"
+        done = kgym("--server", idle.url, "bug", "reproduce", name, "--json")
+    assert (done.status, began) == (3, [1])
+    assert (done.json["before"]["verdict"], done.json["resolved"]) == ("inconclusive", False)
+    assert "so nothing further is tried: it was inconclusive" in done.json["after"]["reason"]
+    shown = kgym("--server", idle.url, "job", "show", done.json["job"], "--json").json
+    assert [one["state"] for one in shown["steps"]] == ["succeeded", "failed", *["skipped"] * 2]
+    failure = shown["steps"][1]["failure"]
+    assert (failure["reason"], shown["steps"][1]["attempt"]) == ("no_verdict", 1)
+    assert shown["steps"][1]["result"]["verdict"] == "inconclusive"

@@ -92,6 +92,15 @@ class Needs(Strict):
     syzkaller: list[str] = []
 
 
+class Failure(Strict):
+    """Why a step failed."""
+
+    cause: Cause
+    reason: Annotated[str, Field(max_length=100), _cut(100)]
+    message: Words
+    details: Details = {}
+
+
 class Step(Strict):
     """What the specs of all kinds share."""
 
@@ -107,11 +116,6 @@ class Step(Strict):
         """Return what it needs of its worker's host."""
         return Needs()
 
-
-class Failure(Strict):
-    """Why a step failed."""
-
-    cause: Cause
-    reason: Annotated[str, Field(max_length=100), _cut(100)]
-    message: Words
-    details: Details = {}
+    def unmet(self, result: Strict) -> Failure | None:
+        """Return why the step fails though it has this result, which it keeps."""
+        return None

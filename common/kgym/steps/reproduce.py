@@ -11,6 +11,7 @@ from kgym.steps.evidence import Evidence, RunEnd
 from kgym.steps.findings import Finding
 from kgym.steps.model import (
     Count,
+    Failure,
     Line,
     Name,
     Needs,
@@ -144,6 +145,11 @@ class ReproduceSpec(Step):
     calibration: Calibration | None = Field(
         None, description="the bug's crash rate and time, measured before; else the baseline's"
     )
+    required: bool = Field(
+        False,
+        description="fail where there is no verdict (`no_verdict`, with the result): what comes"
+        " after it in the job would rest on nothing",
+    )
     evidence: bool = Field(
         False,
         description="also learn what the program does (on a kernel with the bug), and whether a"
@@ -174,6 +180,15 @@ class ReproduceSpec(Step):
             ("capture", self.capture, StepKind.BUILD),
         ]
         return [StepInput(name, ref, kind) for name, ref, kind in named if ref is not None]
+
+    def unmet(self, result: Strict) -> Failure | None:
+        """Return that there is no verdict, where one is required."""
+        if not self.required or not isinstance(result, ReproduceResult):
+            return None
+        if result.verdict is not Verdict.INCONCLUSIVE:
+            return None
+        why = f"no verdict on this kernel, so nothing further is tried: {result.reason}"
+        return Failure(cause="infrastructure", reason="no_verdict", message=why)
 
     def needs(self) -> Needs:
         """Return what its VMs need: all kernels here are built for x86_64."""
