@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from kgym.host import Host
 from kgym.steps import DEFAULT_SYZKALLER, Count, Name, Needs, Strict
 
 SYZKALLER_PROGRAMS = ("syz-execprog", "syz-executor")
@@ -79,11 +80,12 @@ def detect(accelerator: str | None = None, syzkaller: Path | None = None) -> Cap
         for pattern in ("gcc*", "clang*"):
             found |= {path.name for path in Path(folder).glob(pattern)}
     named = re.compile(r"(gcc|clang)(-[0-9]+)?")
+    host = Host.here()
     return Capabilities(
         architecture=platform.machine(),
         compilers=sorted(name for name in found if named.fullmatch(name) and shutil.which(name)),
         accelerator=accelerator,
-        cores=os.cpu_count() or 1,
-        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        cores=host.cores,
+        memory=host.memory >> 20,
         syzkaller=sorted(syzkallers(syzkaller)),
     )

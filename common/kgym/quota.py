@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Never
 
 from kgym.errors import InfrastructureError, UserError
+from kgym.host import Host
 from kgym.pidspace import PidSpace
 
 SLACK = 1 << 30
@@ -65,28 +66,15 @@ class Limits:
         core; more would only keep the watch from its CPU. Disk: a tree with
         debug information holds 5 to 50 GB in at most 300,000 files.
         """
-        cores = os.cpu_count() or 1
+        host = Host.here()
         return cls(
-            memory=_memory_of_host() // 4 * 3,
-            processes=256 + 32 * cores,
+            memory=host.memory // 4 * 3,
+            processes=256 + 32 * host.cores,
             disk=64 << 30,
             files=1_000_000,
             output=128 * _MIB,
             seconds=4 * 3600.0,
         )
-
-
-# A container's own, by cgroups v2 and v1; where there is no limit, a word or an immense number.
-_CONTAINER = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-
-
-def _memory_of_host() -> int:
-    """Return the bytes of memory that the worker and all its sandboxes can have."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for path in _CONTAINER:
-        with suppress(OSError, ValueError):
-            found.append(int(Path(path).read_text()))
-    return min(found)
 
 
 def exceeded(limit: str, allowed: str, used: str) -> UserError:

@@ -147,7 +147,8 @@ class _Build:
             asked = self.spec.checkpatch
             findings = await review(tree, trial, self.spec.files, checkpatch=asked)
         with self._stage("make"):
-            short = await self._make(entry, tree)
+            async with self.suite.building():
+                short = await self._make(entry, tree)
         lost = list(control.dropped(entry.about.lacking, self.lacking))
         if trial:
             findings += lost

@@ -5,10 +5,9 @@ results out. All files that the patches touch are read at once before.
 """
 
 import asyncio
-import os
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from kgym import apart, sandbox
 from kgym import patch as patching
 from kgym.attempt import StepRun
+from kgym.budget import JOB_MIB, Use
 from kgym.errors import UserError
 from kgym.steps import (
     CheckResult,
@@ -48,38 +48,12 @@ _FUNCTIONS = 500
 _C_FILE = (".c", ".h", ".inc", ".S")
 
 
-class Cores:
-    """So many cores, taken and given back; who wants many waits for them first come."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self._free = number
-        self._turn = asyncio.Lock()
-        self._given_back = asyncio.Event()
-
-    @asynccontextmanager
-    async def taken(self, wanted: int) -> AsyncIterator[int]:
-        """Wait for that many cores, at most all; yield how many these are."""
-        wanted = min(wanted, self.number)
-        async with self._turn:
-            while self._free < wanted:
-                self._given_back.clear()
-                await self._given_back.wait()
-            self._free -= wanted
-        try:
-            yield wanted
-        finally:
-            self._free += wanted
-            self._given_back.set()
-
-
 class Checker:
     """Checks patches on the entries of a SuiteCache; what it finds out of them is in `cache`."""
 
     def __init__(self, suite: SuiteCache, cache: Path) -> None:
         self.suite = suite
         self.grounds = Grounds(cache)
-        self.cores = Cores(os.cpu_count() or 1)
 
     async def __call__(self, run: StepRun) -> CheckResult:
         """Perform a check step."""
@@ -208,8 +182,10 @@ class _Check:
             much = patches.weight([patch], own)
             changes, found = await apart.call(much, _looked_at, patch, own)
             known = await asyncio.to_thread(self._known, ground, own, changes, found)
-            wide = self.checker.cores.number if known.plan.way else len(known.plan.objects)
-            async with self.checker.cores.taken(max(1, wide)) as cores:
+            budget = self.checker.suite.budget
+            wide = min(budget.cores, max(1, len(known.plan.objects)))
+            wide = budget.cores if known.plan.way else wide
+            async with budget.share(Use.CHECK, wide, wide * JOB_MIB) as cores:
                 start = time.monotonic()
                 check = await self._compiled(ground, patch, known, folder, cores)
         except UserError as error:

@@ -7,7 +7,6 @@ warnings that objects give without any patch are memos.
 import asyncio
 import hashlib
 import json
-import os
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from kgym import diagnostics, sandbox
 from kgym.attempt import StepRun
 from kgym.cache import FolderCache
 from kgym.errors import UserError
+from kgym.host import Host
 from kgym.steps import Diagnostic, Patch, Strict
 from kgym_builder import checkplan, judgement, memo, objectindex, patches
 from kgym_builder.checkplan import FileChange
@@ -104,7 +104,7 @@ async def _compile_base(bare: Ground, base: Sequence[Patch], run: StepRun, folde
     changes = patches.in_all(await patches.applied(base, before, run.log))
     files = [FileChange(one.path, before.get(one.path), one.content) for one in changes]
     plan = checkplan.plan(files, bare.index.dependents(one.path for one in files), _EVERY)
-    cores = os.cpu_count() or 1
+    cores = Host.here().cores
     work = judgement.work(plan, bare.entry.tools, changes, ())
     outcome = await compiled(tree, work, cores)
     judged = judgement.Judgement(plan, outcome)

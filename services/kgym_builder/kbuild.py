@@ -1,6 +1,5 @@
 """Driving kbuild: the variables of a reproducible build, its output, its failures."""
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from pathlib import Path
 from kgym import capabilities, diagnostics, proc
 from kgym.attempt import StepRun
 from kgym.errors import InfrastructureError, UserError
+from kgym.host import Host
 from kgym.patch import Change
 from kgym.steps import DroppedSymbol, KernelConfig
 from kgym_builder import kconfig
@@ -137,7 +137,7 @@ class Output:
 
 def command(tools: Toolchain) -> list[str]:
     """Return how make is called, without its targets."""
-    return ["make", f"-j{os.cpu_count() or 1}", "ARCH=x86_64", *tools.variables, *_REPRODUCIBLE]
+    return ["make", f"-j{Host.here().cores}", "ARCH=x86_64", *tools.variables, *_REPRODUCIBLE]
 
 
 class Kbuild:
@@ -176,7 +176,7 @@ class Kbuild:
 
     async def make_file(self, makefile: str, goal: str, env: Mapping[str, str]) -> None:
         """Make a goal of another makefile, in place of the tree's; fail as `make` does."""
-        argv = ["make", f"-j{os.cpu_count() or 1}", "-f", "-", goal]
+        argv = ["make", f"-j{Host.here().cores}", "-f", "-", goal]
         await self._run(argv, "make", stdin=makefile.encode(), env=env)
 
     async def environment(self) -> dict[str, str]:

@@ -7,13 +7,14 @@ writable overlay by each step that uses it.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from kgym import sandbox
 from kgym.attempt import StepRun
+from kgym.budget import JOB_MIB, Budget, Use
 from kgym.cache import FolderCache
 from kgym.images import WAYS, Images, Mounted, Way
 from kgym.patch import Change
@@ -31,7 +32,7 @@ from kgym_builder.tree import Tree
 
 LAYOUT = 5
 """Version of what an entry holds; part of its identity."""
-BUDGET = 30 << 30
+MOST = 30 << 30
 """Bytes of images that a host keeps for its workers."""
 UNPACKED = 5
 """How much larger trees are that were unpacked."""
@@ -45,10 +46,11 @@ Trial = Callable[[Tree], Awaitable[None]]
 class SuiteCache:
     """The entries that the workers of this host use, kept below `cache`.
 
-    At most `budget` bytes of them, but for those in use. Images are mounted in
+    At most `most` bytes of them, but for those in use. Images are mounted in
     the first of the `ways` that works, or else unpacked. `limits` are those of
     the sandboxes in which trees are configured, built and used. Sources come from
-    public addresses, and from what `origins` allow.
+    public addresses, and from what `origins` allow. `budget` is shared with
+    what else works on this host, by default nobody.
     """
 
     def __init__(
@@ -58,7 +60,8 @@ class SuiteCache:
         limits: Limits | None = None,
         *,
         origins: Origins = Origins(),  # noqa: B008 - frozen
-        budget: int = BUDGET,
+        most: int = MOST,
+        budget: Budget | None = None,
         ways: tuple[Way, ...] = WAYS,
     ) -> None:
         self._sources = Sources(cache / "sources", origins)
@@ -67,7 +70,8 @@ class SuiteCache:
         self._images = Images(ways)
         self._backports = backports.load(backport_folder)
         self._limits = limits
-        self._budget = budget
+        self._most = most
+        self.budget = budget or Budget.of_host()
 
     async def identify(self, kernel: Kernel, run: StepRun, held: ExitStack) -> Identified:
         """Return what names the kernel's entry: for a new config in seconds, else at once."""
@@ -82,6 +86,10 @@ class SuiteCache:
             found = await self._configure(kernel, tools, run, held)
             await memo.remember(run, name, found)
         return found
+
+    def building(self) -> AbstractAsyncContextManager[int]:
+        """Hold the host's room for one build: make is given all cores, and needs memory."""
+        return self.budget.share(Use.BUILD, 0, (self.budget.cores + 2) * JOB_MIB)
 
     async def take(
         self,
@@ -108,12 +116,13 @@ class SuiteCache:
                 return
             run.log("building the unpatched kernel, once for all builds and checks of its config")
             tree, tools = await self._prepared(kernel, run, held, trial)
-            await FullBuild(tree, tools, run, output).make(found, objects, folder)
+            async with self.building():
+                await FullBuild(tree, tools, run, output).make(found, objects, folder)
             await entries.store(run, found.identity, folder)
             made = True
 
         folder, _ = await self._folders.get(found.identity, make, fresh=fresh, held=held)
-        if gone := await asyncio.to_thread(self._folders.trim, self._budget):
+        if gone := await asyncio.to_thread(self._folders.trim, self._most):
             run.log(f"removed from this host, to keep to its budget: {', '.join(gone)}")
         layer = await self._layer(folder, run, held)
         tools = await toolchain(kernel.compiler)
@@ -192,7 +201,7 @@ class SuiteCache:
 
         key = entries.read_about(folder).image_sha256[:32]
         unpacked, _ = await self._unpacked.get(key, make, held=held)
-        await asyncio.to_thread(self._unpacked.trim, UNPACKED * self._budget)
+        await asyncio.to_thread(self._unpacked.trim, UNPACKED * self._most)
         return unpacked / "tree"
 
     def _doubt(self, identity: str, layer: Layer) -> None:

@@ -6,7 +6,6 @@ schedulers and workers, started by the commands that other hosts use too.
 
 import asyncio
 import contextlib
-import os
 import secrets
 import sys
 import time
@@ -20,6 +19,7 @@ import httpx
 import structlog
 
 from kgym.errors import InfrastructureError
+from kgym.host import Host
 from kgym.steps import StepKind
 from kgym_cli.address import Running, announce, take
 from kgym_cli.servers import LOOPBACK, PostgreSQL, Program, RabbitMQ, free_port
@@ -48,7 +48,7 @@ class WorkerShape:
 
 def usual_workers() -> list[WorkerShape]:
     """Return workers for builds, each of which takes all cores, for checks, VMs and traces."""
-    cores = os.cpu_count() or 1
+    cores = Host.here().cores
     return [
         WorkerShape((StepKind.BUILD,)),
         WorkerShape((StepKind.CHECK,), cores),

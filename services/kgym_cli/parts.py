@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from kgym import logs
 from kgym.attempt import Handler
+from kgym.budget import Budget
 from kgym.bug import CONFIGS
 from kgym.bus import Bus, InProcessBus
 from kgym.errors import UserError
@@ -59,11 +60,13 @@ def handlers(
 
     Kernel sources come from where the environment allows (`kgym_builder.origins`).
     """
-    suite = SuiteCache(cache, CONFIGS / "backports", origins=Origins.named(os.environ))
+    budget = Budget.of_host()
+    origins = Origins.named(os.environ)
+    suite = SuiteCache(cache, CONFIGS / "backports", origins=origins, budget=budget)
     makers: dict[StepKind, Callable[[], Handler]] = {
         StepKind.BUILD: lambda: Builder(suite),
         StepKind.CHECK: lambda: Checker(suite, cache),
-        StepKind.REPRODUCE: lambda: Reproduce(cache, syzkaller=syzkaller),
+        StepKind.REPRODUCE: lambda: Reproduce(cache, budget, syzkaller=syzkaller),
         StepKind.MINIMIZE: Minimizer,
     }
     for kind in kinds:

@@ -13,10 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from kgym.budget import Budget
 from kgym.bug import CONFIGS
 from kgym.bus import InProcessBus
 from kgym.capabilities import detect
 from kgym.errors import InfrastructureError
+from kgym.host import Host
 from kgym.steps import StepKind
 from kgym.storage import LocalStorage
 from kgym.worker import Worker
@@ -128,11 +130,12 @@ class Platform:
         if not self._work:
             return []
         cache, folder = self._data / "cache", self._data / "work"
-        suite = SuiteCache(cache, CONFIGS / "backports", origins=origins)
+        budget = Budget.of_host()
+        suite = SuiteCache(cache, CONFIGS / "backports", origins=origins, budget=budget)
         build, check = Builder(suite), Checker(suite, cache)
-        reproduce = Reproduce(cache, syzkaller=self._syzkaller)
+        reproduce = Reproduce(cache, budget, syzkaller=self._syzkaller)
         # One build takes all cores; other steps share the host's cores among themselves.
-        slots = os.cpu_count() or 1
+        slots = Host.here().cores
         workers = [
             Worker(scheduler, bus, storage, {StepKind.BUILD: build}, folder / "build"),
             Worker(scheduler, bus, storage, {StepKind.CHECK: check}, folder / "check", slots),

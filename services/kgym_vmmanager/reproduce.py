@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kgym import calibration, work
 from kgym.attempt import StepRun
+from kgym.budget import Budget, Use
 from kgym.errors import InfrastructureError, KgymError
 from kgym.steps import (
     Calibration,
@@ -27,7 +28,6 @@ from kgym.steps import (
 from kgym.verdict import Judgement, judge, unseen_chance
 from kgym_vmmanager import controlset, smoke
 from kgym_vmmanager.accelerator import Accelerator, Probed
-from kgym_vmmanager.budget import Budget
 from kgym_vmmanager.controls import Share
 from kgym_vmmanager.controlset import ControlSet
 from kgym_vmmanager.instance import Instance
@@ -36,6 +36,8 @@ from kgym_vmmanager.preparation import keep_bundle, prepare, work_before
 from kgym_vmmanager.sources import Sources
 
 _RETRIES = 2
+OVERHEAD_MIB = 384
+"""What a QEMU takes beyond the guest's memory: mostly translated code, bounded at 256 MiB."""
 
 
 class Reproduce:
@@ -175,7 +177,7 @@ class _Group:
         """
         kind = "smoke" if smoke_test else "clean" if clean else ""
         share = self.controls.share(number) if self.controls and not kind else clean
-        async with self.budget.share(self.spec.vm.cpus, self.spec.vm.memory):
+        async with self.budget.share(Use.VM, self.spec.vm.cpus, self.spec.vm.memory + OVERHEAD_MIB):
             result = InstanceResult(number=number, outcome=Outcome.STOPPED, detail="not started")
             for attempt in range(_RETRIES + 1):
                 if self._stop.is_set():
@@ -231,7 +233,7 @@ class _Group:
 
     async def _profile(self) -> None:
         """Trace the program on an instance of its own: the others show what it does untraced."""
-        async with self.budget.share(self.spec.vm.cpus, self.spec.vm.memory):
+        async with self.budget.share(Use.VM, self.spec.vm.cpus, self.spec.vm.memory + OVERHEAD_MIB):
             begin = time.monotonic()
             instance = Instance(self.plan, self.probed, 0, "traced", lambda _: None, profile=True)
             try:

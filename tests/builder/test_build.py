@@ -231,7 +231,7 @@ def running(marker: str) -> bool:
     return found.returncode == 0
 
 
-async def until(condition: Callable[[], bool], limit: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], limit: float = 100.0) -> None:
     async with asyncio.timeout(limit):
         while not condition():
             await asyncio.sleep(0.02)

@@ -169,7 +169,7 @@ async def test_the_kernel_is_the_same_however_the_tree_comes_and_the_log_says_ho
 async def test_a_host_keeps_to_its_budget_by_removing_what_is_not_in_use(
     host: Host, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
 ) -> None:
-    builder = host(budget=1)
+    builder = host(most=1)
     first = await builder(new_run(fake_build))
     config = KernelConfig(full="CONFIG_BASE=y\nCONFIG_EXTRA=y\n")
     second = await builder(new_run(fake_build.model_copy(update={"config": config})))
