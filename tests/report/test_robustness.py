@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgym.report import guilty_file, parse, parse_all
-from kgym.report.rust import demangle
+from kgym.report.demangle import demangle
 from tests.report.test_titles import FAMILIES
 
 LOGS = [log.encode() for log, _ in FAMILIES.values()]
@@ -74,6 +74,14 @@ def test_any_text_is_a_log_a_report_and_a_symbol(text: str) -> None:
     parse(text)
     guilty_file(text)
     demangle("_R" + text)
+    demangle("_Z" + text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("NESTSIJLZPKRiv_0123aCD", max_size=200))
+def test_any_letters_are_a_symbol(text: str) -> None:
+    for start in ("_R", "_Z", "_ZN", "_Z1aI"):
+        assert len(demangle(start + text)) < 5000
 
 
 def seconds(log: bytes) -> float:

@@ -3,7 +3,7 @@
 import pytest
 
 from kgym.report import parse
-from kgym.report.rust import demangle
+from kgym.report.demangle import demangle
 from tests.report.test_titles import trace
 
 

@@ -10,8 +10,8 @@ without an offset, prints the functions that were inlined.
 
 import re
 
+from kgym.report.demangle import demangle
 from kgym.report.model import Frame
-from kgym.report.rust import demangle
 
 PC = r"\[<?(?:(?:0x)?[0-9a-f]+|\(____ptrval____\))>?\]"
 """An instruction's address, as traces print it."""

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from string import ascii_lowercase, ascii_uppercase, digits
 
+from kgym.report.mangled import Cursor, Unreadable
+
 _BASE_62 = {char: value for value, char in enumerate(digits + ascii_lowercase + ascii_uppercase)}
 _BASIC_TYPES = dict(
     zip(
@@ -33,35 +35,15 @@ _BASIC_TYPES = dict(
         strict=True,
     )
 )
-_MAX_DEPTH = 64
-_MAX_PARTS = 1000
-"""Backreferences to backreferences can stand for more than any memory holds."""
 
 
-class _Unreadable(Exception):
-    """The symbol has something that this reader does not know."""
+def path(text: str) -> str:
+    """Return the path of a mangled function; `text` is what stands behind its `_R`."""
+    return _Reader(text).path(0, "::")
 
 
-def demangle(symbol: str) -> str:
-    """Return the path of a mangled Rust function; anything else comes back as it is.
-
-    Written as in the source: a function's generic arguments behind `::`, a type's without.
-    """
-    if not symbol.startswith("_R"):
-        return symbol
-    try:
-        return _Reader(symbol[2:]).path(0, "::")
-    except (_Unreadable, IndexError, ValueError):
-        return symbol
-
-
-class _Reader:
-    """Reads the mangled text from left to right; backreferences jump back in it."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
-        self.parts = 0
+class _Reader(Cursor):
+    """Backreferences jump back in the text."""
 
     def path(self, depth: int, before_arguments: str = "") -> str:
         self.enter(depth)
@@ -83,7 +65,7 @@ class _Reader:
                 return f"{generic}{before_arguments}<{', '.join(self.arguments(depth))}>"
             case "B":
                 return self.jump(lambda: self.path(depth + 1, before_arguments))
-        raise _Unreadable
+        raise Unreadable
 
     def nested(self, depth: int, before_arguments: str) -> str:
         namespace = self.next()
@@ -154,16 +136,11 @@ class _Reader:
             return self.jump(lambda: self.type(depth + 1))
         return self.path(depth)
 
-    def enter(self, depth: int) -> None:
-        self.parts += 1
-        if depth > _MAX_DEPTH or self.parts > _MAX_PARTS:
-            raise _Unreadable
-
     def jump(self, read: Callable[[], str]) -> str:
         start = self.at - 1
         target = self.base_62()
         if target >= start:
-            raise _Unreadable
+            raise Unreadable
         back = self.at
         self.at = target
         name = read()
@@ -173,21 +150,11 @@ class _Reader:
     def identifier(self) -> str:
         self.disambiguator()
         if self.peek() == "u":
-            raise _Unreadable
-        start = self.at
-        while self.peek().isdigit():
-            self.next()
-        # No real name is longer; int() of a very long number would be slow.
-        if not start < self.at < start + 5:
-            raise _Unreadable
-        length = int(self.text[start : self.at])
-        if self.at + length > len(self.text):
-            raise _Unreadable
+            raise Unreadable
+        length = self.length()
         if length and self.peek() == "_":
             self.next()
-        name = self.text[self.at : self.at + length]
-        self.at += length
-        return name
+        return self.take(length)
 
     def disambiguator(self) -> int:
         if self.peek() != "s":
@@ -202,14 +169,6 @@ class _Reader:
             return 0
         while (char := self.next()) != "_":
             if char not in _BASE_62:
-                raise _Unreadable
+                raise Unreadable
             value = value * 62 + _BASE_62[char]
         return value + 1
-
-    def peek(self) -> str:
-        return self.text[self.at] if self.at < len(self.text) else "\0"
-
-    def next(self) -> str:
-        char = self.text[self.at]
-        self.at += 1
-        return char

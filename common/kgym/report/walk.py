@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from kgym.report.demangle import demangle
 from kgym.report.frames import FUNC, PC
-from kgym.report.rust import demangle
 from kgym.report.skip import NEVER_TO_BLAME
 
 TRACE: Final = None
