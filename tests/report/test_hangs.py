@@ -53,3 +53,8 @@ def test_a_name_like_the_kernels_words_does_not_hide_a_hung_task() -> None:
 def test_a_stall_that_ended_in_time_is_none() -> None:
     for end in ("before state dump start", "during stack backtracing."):
         assert parse(f"[    9.000000] INFO: Stall ended {end}\n") is None
+
+
+def test_a_writeback_that_is_slow_and_goes_on_is_no_hang() -> None:
+    words = "The task sync:77 has been waiting for writeback completion for more than 143 seconds."
+    assert parse(f"[  150.000000][   T77] INFO: {words}\n") is None

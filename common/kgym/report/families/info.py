@@ -64,6 +64,8 @@ INFO = Family(
     # kernel/locking/lockdep.c, kernel/rcu/tree_stall.h, arch/x86/kernel/nmi.c, fs/ext4/super.c
     reject=r"INFO: (?:lockdep is turned off|Stall ended|NMI handler|recovery required"
     r"|no syscalls can create|sys_.* is not present)|(?:handler|interrupt).*took too long"
+    # fs/fs-writeback.c: slow, but not stuck
+    r"|INFO: The task .* has been waiting for writeback"
     # whom the hung task above waits for
     r"|INFO: task .* blocked on an? (?:mutex|semaphore|rw-semaphore)"
     # drivers that put it behind their name
