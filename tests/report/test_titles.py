@@ -509,6 +509,12 @@ def test_volatile_parts_of_a_title_are_replaced() -> None:
     assert report.title == "kernel panic: lost NUM of ADDR at IP"
 
 
+def test_a_number_beside_a_damaged_byte_is_volatile_too() -> None:
+    report = parse(b"Kernel panic - not syncing: lost\xe912\xb2 of \xe9\n")
+    assert report is not None
+    assert report.title == "kernel panic: lostNUM of"
+
+
 def test_symbolisation_does_not_change_the_title() -> None:
     log = kasan("use-after-free").replace(
         "BUG: KASAN: use-after-free in my_driver_peek+0x91/0xc0\n",

@@ -10,17 +10,21 @@ from kgym.report.model import CrashType
 _MAX_LENGTH = 120
 _BAD_PLACE = r"(?:(?:(?:global|slab|stack|vmalloc)-)?out-of-bounds|(?:user|wild)-memory-access)"
 
-_VOLATILE = (
-    (re.compile(r"syz-executor\.?[0-9]+(?:[/:][0-9]+)?"), "syz-executor"),
-    (re.compile(r"syzkaller[0-9]+(?:[/:][0-9]+)?"), "syzkaller"),
-    (re.compile(r"([^a-zA-Z0-9])(?:0x)?[0-9a-f]{6,}"), r"\1ADDR"),
-    (re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}"), "IP"),
-    (re.compile(r"(\.\w+)(?::[0-9]+)+"), r"\1:LINE"),
-    (re.compile(r"([a-zA-Z][a-zA-Z0-9_.]+)\+0x[0-9a-z]+/0x[0-9a-z]+"), r"\1"),
-    (re.compile(r"CPU#[0-9]+"), "CPU"),
-    # A number inside a word may belong to a function's name (nl80211_...): it stays.
-    (re.compile(r"(?<=\W)[0-9]+(?=\W|$)"), "NUM"),
-    (re.compile(r"[0-9]{7,}"), "NUM"),
+# A byte that is no ASCII is no part of a word, whatever letter it would be in some encoding.
+_VOLATILE = tuple(
+    (re.compile(pattern, re.ASCII), name)
+    for pattern, name in (
+        (r"syz-executor\.?[0-9]+(?:[/:][0-9]+)?", "syz-executor"),
+        (r"syzkaller[0-9]+(?:[/:][0-9]+)?", "syzkaller"),
+        (r"([^a-zA-Z0-9])(?:0x)?[0-9a-f]{6,}", r"\1ADDR"),
+        (r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}", "IP"),
+        (r"(\.\w+)(?::[0-9]+)+", r"\1:LINE"),
+        (r"([a-zA-Z][a-zA-Z0-9_.]+)\+0x[0-9a-z]+/0x[0-9a-z]+", r"\1"),
+        (r"CPU#[0-9]+", "CPU"),
+        # A number inside a word may belong to a function's name (nl80211_...): it stays.
+        (r"(?<=\W)[0-9]+(?=\W|$)", "NUM"),
+        (r"[0-9]{7,}", "NUM"),
+    )
 )
 
 
