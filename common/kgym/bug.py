@@ -18,6 +18,7 @@ from kgym import patch as patching
 from kgym.errors import UserError
 from kgym.jobs import JobRequest
 from kgym.steps import (
+    Ahead,
     BuildSpec,
     Calibration,
     Compiler,
@@ -165,7 +166,7 @@ class Bug:
         """
         tried: dict[str, object] = {"evidence": fix is not None, "required": fix is not None}
         before = self._reproduce().model_copy(update=tried)
-        steps: list[StepSpec] = [self._build(), before]
+        steps: list[StepSpec] = [self._build(fix), before]
         if fix is not None:
             patched: dict[str, object] = {"patches": [*self.build.patches, fix]}
             patched |= {"name": BUILD_AFTER}
@@ -200,8 +201,9 @@ class Bug:
         """The titles under which the crash is known."""
         return [self.file.title, *self.file.alt_titles]
 
-    def _build(self) -> BuildSpec:
-        return self.build.model_copy(update={"name": BUILD_BEFORE})
+    def _build(self, fix: Patch | None = None) -> BuildSpec:
+        ahead = Ahead(patches=[fix] if fix else [], programs=list(self.reproducers))
+        return self.build.model_copy(update={"name": BUILD_BEFORE, "ahead": ahead})
 
     def _reproduce(self) -> ReproduceSpec:
         first, *others = self.reproducers

@@ -32,7 +32,7 @@ def request(steps: Sequence[StepSpec]) -> str:
 
 def calibration(build: BuildSpec, programs: Collection[Reproducer], vm: VmShape) -> str:
     """Return the mark of jobs that measure how often these programs crash this kernel."""
-    parts = (build.model_copy(update={"name": None}), *programs, vm)
+    parts = (build.model_copy(update={"name": None, "ahead": None}), *programs, vm)
     return CALIBRATION + _hash(one.model_dump_json() for one in parts)
 
 

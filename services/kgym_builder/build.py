@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from kgym import detectors, diagnostics, instrument
+from kgym import detectors, diagnostics, instrument, sandbox
 from kgym.attempt import StepRun
 from kgym.bug import CONFIGS
 from kgym.dumping import SYMBOLS, dumpable, with_symbols
@@ -15,7 +15,7 @@ from kgym.errors import InfrastructureError, UserError
 from kgym.instrument import Untraced
 from kgym.patch import Change
 from kgym.steps import BuildResult, BuildSpec, InstrumentedFile
-from kgym_builder import control, entries, memo, records, shortcut
+from kgym_builder import ahead, control, entries, memo, records, shortcut
 from kgym_builder.entries import Entry, Identified
 from kgym_builder.kbuild import UNREADABLE, Kbuild, Output
 from kgym_builder.objectindex import Index
@@ -85,12 +85,17 @@ class _Build:
 
     async def result(self) -> BuildResult:
         """Build; or copy what was built before from the same, if that is not forbidden."""
+        if self.spec.ahead:
+            with self._stage("programs"):
+                await ahead.compile_all(self.run, self.spec.ahead.programs)
         with self._stage("identify"):
             found = await self._identify()
+        served = await ahead.known(self.run, found.identity, self.spec)
+        entry = None if served else await self._looked_ahead()
         if self.spec.cache == "use" and (known := await self._recalled(found.identity)):
             return known
         with self._stage("tree"):
-            entry = await self._entry()
+            entry = entry or await self._entry()
         self.run.log(f"entry {entry.identity}: {'cached' if entry.cached else 'built'}")
         for one in entry.dropped_symbols:
             self.run.log(f"config: CONFIG_{one.symbol} is {one.got}, not {one.wanted}")
@@ -182,9 +187,24 @@ class _Build:
             seconds=self.seconds,
         )
 
+    async def _looked_ahead(self) -> Entry:
+        """Return the entry, on which what later steps rest on was tried."""
+        with self._stage("tree"):
+            entry = await self._entry()
+        if entry.cached:  # else it was tried on the source
+            with self._stage("ahead"):
+                folder = self.run.folder / "ahead"
+                tree = entry.tree(folder)
+                await ahead.apply_all(self.run, entry.identity, self.spec, tree)
+                await asyncio.to_thread(sandbox.remove, folder)
+        return entry
+
     async def _entry(self) -> Entry:
+        found = await self.suite.identify(self.spec, self.run, self.held)
+
         async def trial(tree: Tree) -> None:
             await records.read(tree, self.spec.instrument, await self._changes(tree))
+            await ahead.apply_all(self.run, found.identity, self.spec, tree)
 
         return await self.suite.take(
             self.spec, self.run, self.held, self.output, objects=self.spec.objects, trial=trial

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from kgym import proc, syz
 from kgym.capabilities import NO_SYZKALLER, SYZKALLER_PROGRAMS, syzkallers
+from kgym.compiler import compile_reproducer
 from kgym.errors import InfrastructureError, UserError
 from kgym.sandbox import prepare
 from kgym.steps import DEFAULT_SYZKALLER, Reproducer
 from kgym_vmmanager import cpio
-from kgym_vmmanager.compiler import compile_reproducer
 from kgym_vmmanager.plan import PROGRAM
 from kgym_vmmanager.rootfs import GuestImage
 

@@ -10,12 +10,14 @@ import pytest
 
 from kgym.errors import KgymError, UserError
 from kgym.steps import (
+    Ahead,
     BuildSpec,
     Edit,
     GitSource,
     KernelConfig,
     PackageSource,
     Patch,
+    Reproducer,
     TarballSource,
 )
 from kgym_builder.build import Builder
@@ -321,3 +323,31 @@ async def test_a_backport_is_applied_where_its_rules_hold_and_its_original_stand
         new_run(fake_build)
     )
     assert result.backports == ["backport fits"]
+
+
+async def test_what_later_steps_rest_on_is_tried_before_anything_is_built(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    good = Edit(file="kernel/fork.c", original="parent + 1", replacement="parent + 2")
+    stale = Edit(file="kernel/fork.c", original="not there", replacement="")
+
+    def spec(edit: Edit, text: str, config: str) -> BuildSpec:
+        ahead = Ahead(patches=[Patch(name="fix", edits=[edit])], programs=[Reproducer(text=text)])
+        more: dict[str, object] = {"ahead": ahead}
+        more |= {"config": KernelConfig(base="allnoconfig", fragments=[config])}
+        return fake_build.model_copy(update=more)
+
+    fine, wrong = "int main(void) { return 0; }", "int main(void) { return x; }"
+    for config in ("CONFIG_EXTRA=y\n", "CONFIG_BASE=y\n"):  # never built, and built before
+        run = new_run(spec(stale, fine, config))
+        with pytest.raises(UserError, match="fix: the original of an edit stands 0 times"):
+            await builder(run)
+        assert not (run.folder / "build.log").exists()
+        with pytest.raises(UserError, match="the reproducer does not compile"):
+            await builder(new_run(spec(good, wrong, config)))
+        await builder(new_run(fake_build))  # of the second config
+    first = await builder(new_run(spec(good, fine, "CONFIG_BASE=y\n")))
+    again = await builder(new_run(spec(good, fine, "CONFIG_BASE=y\n")))
+    assert (first.memoised, again.memoised) == (True, True)
+    assert "ahead" in first.seconds
+    assert "ahead" not in again.seconds

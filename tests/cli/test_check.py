@@ -168,3 +168,21 @@ def test_a_compiler_that_is_not_here_is_told_once(kgym: Kgym, bundle: Path, good
     done = kgym("check", bundle, good)
     assert (done.status, "this builder has no gcc-99; its compilers: gcc" in done.err) == (2, True)
     assert done.err.count("running") == 1
+
+
+def test_a_fix_that_does_not_apply_and_a_program_that_does_not_compile_cost_no_crash(
+    kgym: Kgym, bundle: Path, good: Path, tmp_path: Path
+) -> None:
+    stale = written(tmp_path / "stale.patch", DIFF.replace("100", "7") % "0")
+    done = kgym("bug", "reproduce", bundle, "--fix", stale, "--json")
+    assert done.status == 2
+    assert "stale.patch: hunk 1 of kernel/watch_queue.c (line 8) does not apply" in done.err
+    job = kgym("job", "show", done.json["job"], "--json").json
+    assert job["steps"][0]["failure"]["reason"] == "patch_does_not_apply"
+    assert [one["state"] for one in job["steps"]] == ["failed", *["skipped"] * 3]
+    written(bundle / "repro.c", "int main(void) { return nothing; }\n")
+    for words in (["reproduce", bundle, "--fix", good], ["calibrate", bundle]):
+        done = kgym("bug", *words, "--json")
+        assert done.status == 2
+        assert "the reproducer does not compile: reproducer.c:1: 'nothing'" in done.err
+    assert "CC" not in done.err

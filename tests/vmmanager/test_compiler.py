@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kgym.compiler import compile_reproducer
 from kgym.errors import UserError
-from kgym_vmmanager.compiler import compile_reproducer
 from kgym_vmmanager.programs import initrd
 from kgym_vmmanager.rootfs import GuestImage
 

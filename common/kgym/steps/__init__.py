@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from kgym.steps.build import (
+    Ahead,
     BuildResult,
     BuildSpec,
     DroppedSymbol,
@@ -73,6 +74,7 @@ from kgym.steps.model import (
     Strict,
     TreePath,
 )
+from kgym.steps.program import Reproducer
 from kgym.steps.reproduce import (
     DEFAULT_SYZKALLER,
     Calibration,
@@ -81,7 +83,6 @@ from kgym.steps.reproduce import (
     InstanceDump,
     InstanceResult,
     Outcome,
-    Reproducer,
     ReproduceResult,
     ReproduceSpec,
     Verdict,
@@ -90,6 +91,7 @@ from kgym.steps.reproduce import (
 
 __all__ = [
     "DEFAULT_SYZKALLER",
+    "Ahead",
     "BuildResult",
     "BuildSpec",
     "Calibration",

@@ -8,11 +8,21 @@ from pydantic import Field, field_validator, model_validator
 from kgym.steps.findings import Diagnostic, Finding
 from kgym.steps.kernel import Kernel, Patch
 from kgym.steps.model import Count, Line, Name, Seconds, StepKind, Strict, TreePath
+from kgym.steps.program import Reproducer
 
 _C_FILE = re.compile(r"(?:[\w+,@=-][\w.+,@=-]*/)*[\w+,@=-][\w.+,@=-]*\.c", re.ASCII)
 
 DumpMethod = Literal["hypervisor", "kdump"]
 """How the memory of a crashed guest is saved: from outside, or by a kernel that it starts."""
+
+
+class Ahead(Strict):
+    """What later steps of the job rest on: the build fails at once where it cannot serve."""
+
+    patches: list[Patch] = Field(
+        [], max_length=10, description="each has to apply after the build's own, alone"
+    )
+    programs: list[Reproducer] = Field([], max_length=10, description="those in C have to compile")
 
 
 class BuildSpec(Kernel):
@@ -44,6 +54,10 @@ class BuildSpec(Kernel):
         description="where what is on trial may have to go; elsewhere is a finding. Empty: unknown",
     )
     checkpatch: bool = Field(False, description="also look at the style of what is on trial")
+
+    ahead: Ahead | None = Field(
+        None, description="tried before anything is compiled, and so before anything crashes"
+    )
 
     @model_validator(mode="after")
     def _reviews_its_patches(self) -> "BuildSpec":

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from kgym import syz
 from kgym.steps.build import DumpMethod
 from kgym.steps.evidence import Evidence, RunEnd
 from kgym.steps.findings import Finding
@@ -23,6 +22,7 @@ from kgym.steps.model import (
     Strict,
     Words,
 )
+from kgym.steps.program import Reproducer
 
 DEFAULT_SYZKALLER = "default"
 """Stands for the syzkaller that a worker has for programs which ask for no commit."""
@@ -31,27 +31,6 @@ CompletedEnd = Annotated[
     str, Field(max_length=20, pattern=r"^(exit \d{1,3}|signal \d{1,3}|killed)$")
 ]
 """How a run ends that did its work; `killed`: it goes on until its time is over."""
-
-
-class Reproducer(Strict):
-    """A program that makes the kernel crash: C, or syzkaller's with its options in the header."""
-
-    kind: Literal["c", "syz"] = "c"
-    text: str = Field(min_length=1, max_length=1 << 20, description="the source")
-    syzkaller: str | None = Field(
-        None,
-        max_length=40,
-        pattern=r"^[0-9a-f]{40}$",
-        description="commit of the syzkaller whose binaries run it; null: the worker's own",
-    )
-
-    @model_validator(mode="after")
-    def _is_well_formed(self) -> "Reproducer":
-        if self.kind == "syz":
-            syz.check(self.text)
-        elif self.syzkaller is not None:
-            raise ValueError("`syzkaller` goes with the kind `syz`")
-        return self
 
 
 class VmShape(Strict):
