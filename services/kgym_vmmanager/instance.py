@@ -340,18 +340,23 @@ class Instance:
             raise Ended(Outcome.NOT_DONE, why)
 
     async def _boot(self, connect: Callable[[float], Coroutine[None, None, Ssh]]) -> Ssh:
-        start, limit = time.monotonic(), self._limits.boot
+        start, boots = time.monotonic(), self._plan.boots
+        # What other guests take is learned while this one boots.
         while not self.console.has_seen(READY):
-            if time.monotonic() - start > limit:
+            if time.monotonic() - start > (limit := boots.limit(self._limits.boot)):
+                boots.hung()
                 words = self.console.last_lines()
-                detail = f"not booted after {limit:g} s; its last words: {words}"
+                detail = f"not booted after {limit:.0f} s; its last words: {words}"
                 raise Ended(Outcome.BOOT_FAILED, detail, retry=True)
             await asyncio.sleep(_POLL_SECONDS)
+        limit = boots.limit(self._limits.boot)
         try:
             ssh = await connect(max(1.0, limit - (time.monotonic() - start)))
         except ConnectionLost as error:
-            detail = f"booted, but SSH did not answer within {limit:g} s: {error}"
+            boots.hung()
+            detail = f"booted, but SSH did not answer within {limit:.0f} s: {error}"
             raise Ended(Outcome.BOOT_FAILED, detail, retry=True) from error
+        boots.booted(time.monotonic() - start)
         self._boot_seconds = round(time.monotonic() - start, 2)
         return ssh
 

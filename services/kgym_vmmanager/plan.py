@@ -1,6 +1,6 @@
 """What the instances of a step have in common, and how one ends."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +17,9 @@ PROGRAM = "/kgym/reproducer"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds: for a boot, without a sign of life, for a lost guest to answer again,
-    for the kernel's watchdogs to report what hangs, and for the runner to kill what it runs.
+    """Seconds: for a boot of which nothing is known (see `Boots`), without a sign of life,
+    for a lost guest to answer again, for the kernel's watchdogs to report what hangs, and for
+    the runner to kill what it runs.
     """
 
     boot: float
@@ -35,6 +36,48 @@ LIMITS = {
 }
 
 
+_SLOWER = 5.0
+"""How much longer than the slowest boot so far one may take: other guests take up the host."""
+_LEAST = 1 / 3
+"""Of the limit for an unknown kernel, whatever was seen."""
+_TRIES = 2
+
+
+class Boots:
+    """The boots of one kernel's guests, of which each new one can learn how long they take.
+
+    `known` are the seconds of earlier ones, of a kernel that differs in a patch at most.
+    """
+
+    def __init__(self, known: Iterable[float] = ()) -> None:
+        self._seconds = list(known)
+        self._hung = 0
+
+    def limit(self, most: float) -> float:
+        """Return how many seconds a boot may take that has begun, or is about to."""
+        if not self._seconds:
+            return most
+        return min(most, max(most * _LEAST, _SLOWER * max(self._seconds)))
+
+    def booted(self, seconds: float) -> None:
+        """Note a boot."""
+        self._seconds.append(seconds)
+        self._hung = 0
+
+    def hung(self) -> None:
+        """Note one that did not come to its end."""
+        self._hung += 1
+
+    def begin_anew(self) -> None:
+        """Forget what hung: from now on guests boot in another way."""
+        self._hung = 0
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether guests hang again and again: then it is the kernel, and others need the host."""
+        return self._hung >= _TRIES
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Boot `kernel` with the guest image and run a program for `seconds`, files in `folder`.
@@ -47,7 +90,8 @@ class Plan:
     where `profiled`, the program is traced afterwards on the first instance that
     survives, and has to do some of the work that it did `before`; `way` are the
     functions on the way to the crash, with their addresses; `detectors` says what
-    the kernel has to report when faults are raised on purpose, if they are.
+    the kernel has to report when faults are raised on purpose, if they are; `boots` knows how
+    long its guests take to boot.
     """
 
     folder: Path
@@ -58,6 +102,7 @@ class Plan:
     shape: VmShape
     seconds: float
     limits: Mapping[Accelerator, Limits]
+    boots: Boots = field(default_factory=Boots)
     method: Method | None = None
     words: str = ""
     leaks: bool = False

@@ -19,7 +19,7 @@ from kgym_vmmanager.accelerator import Accelerator, Probed, best_accelerator
 from kgym_vmmanager.dump import Method
 from kgym_vmmanager.hypervisor import Hypervisor
 from kgym_vmmanager.kdump import Kdump
-from kgym_vmmanager.plan import PROGRAM, Limits, Plan
+from kgym_vmmanager.plan import PROGRAM, Boots, Limits, Plan
 from kgym_vmmanager.programs import initrd, program, source_name
 from kgym_vmmanager.qemu import capture_command_line, kernel_command_line
 from kgym_vmmanager.rootfs import GuestImage, guest_image
@@ -83,6 +83,7 @@ async def prepare(
         shape=spec.vm,
         seconds=spec.time,
         limits=limits,
+        boots=Boots(_boots_before(run, probed.accelerator)),
         method=method,
         words=words,
         leaks=leaks.wanted(spec.titles, spec.vm),
@@ -141,6 +142,16 @@ def work_before(run: StepRun) -> Work | None:
     if baseline is None or not isinstance(baseline.result, ReproduceResult):
         return None
     return baseline.result.evidence.work if baseline.result.evidence else None
+
+
+def _boots_before(run: StepRun, accelerator: str) -> list[float]:
+    """Return how long the kernel with the bug took to boot, where it did so in the same way."""
+    baseline = run.assignment.inputs.get("baseline")
+    if baseline is None or not isinstance(baseline.result, ReproduceResult):
+        return []
+    if baseline.result.accelerator != accelerator:
+        return []
+    return [one.boot_seconds for one in baseline.result.instances if one.boot_seconds]
 
 
 def _detectors(spec: ReproduceSpec, built: Input, probed: Probed, words: str) -> Detectors | None:

@@ -180,7 +180,7 @@ class _Group:
         async with self.budget.share(Use.VM, self.spec.vm.cpus, self.spec.vm.memory + OVERHEAD_MIB):
             result = InstanceResult(number=number, outcome=Outcome.STOPPED, detail="not started")
             for attempt in range(_RETRIES + 1):
-                if self._stop.is_set():
+                if self._stop.is_set() or self.plan.boots.hopeless:
                     break
                 name = "smoke" if smoke_test else "-".join(filter(None, (kind, str(number))))
                 name = f"{name}-retry-{attempt}" if attempt else name
@@ -301,10 +301,11 @@ class _Group:
         self.run.progress("reproduce", round(sum(self._times.values()), 1), whole, "s")
 
     def _distrust_accelerator(self, instance: Instance) -> None:
-        """Take the next guest to TCG if this one hung before its first word under KVM."""
+        """Take the next guests to TCG if this one hung before its first word under KVM."""
         if self.probed.accelerator is Accelerator.KVM and instance.console.size == 0:
             self.run.log("the guest printed nothing under KVM; going on with TCG")
             self.probed = self.probed.model_copy(update={"accelerator": Accelerator.TCG})
+            self.plan.boots.begin_anew()
 
     async def _keep_dump(self, result: InstanceResult) -> InstanceResult:
         """Keep the dump if there is one; a failure is only told: no verdict needs it."""

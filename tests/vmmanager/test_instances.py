@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from kgym.assignment import Input
-from kgym.steps import Calibration, Outcome, Reproducer, StepRef, Verdict
+from kgym.steps import Calibration, Outcome, Reproducer, ReproduceResult, StepRef, Verdict
+from kgym_vmmanager.budget import Budget
 from kgym_vmmanager.plan import LIMITS
 from kgym_vmmanager.reproduce import Reproduce
 from tests.vmmanager.conftest import NewStep, Perform
@@ -279,6 +280,25 @@ async def test_a_crash_while_booting_is_no_verdict(perform: Perform) -> None:
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.instances[0].outcome is Outcome.BOOT_FAILED
     assert "crashed while booting" in result.instances[0].detail
+
+
+async def test_guests_that_hang_while_booting_do_not_keep_the_host(
+    new_step: NewStep, cache: Path
+) -> None:
+    limits = {one: dataclasses.replace(own, boot=12) for one, own in LIMITS.items()}
+    append = "rdinit=/bin/busybox -- sleep 1000"
+    run = await new_step(program("return 0;"), instances=4, append=append)
+    result = await Reproduce(cache, Budget(2, 4096), limits=limits)(run)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "not booted after 12 s" in result.reason
+    consoles = [one.name for one in run.artifacts if one.name.startswith("console-")]
+    assert len(consoles) <= 3  # of four instances, two began, and one may have begun again
+    known = ReproduceResult.model_validate(
+        {**result.model_dump(), "instances": [{"number": 0, "outcome": "crash", "boot_seconds": 1}]}
+    )
+    run = await new_step(program("return 0;"), append=append, baseline=StepRef(step=1))
+    run.assignment.inputs["baseline"] = Input(result=known, artifacts=[])
+    assert "not booted after 5 s" in (await Reproduce(cache, limits=limits)(run)).reason
 
 
 async def test_a_reboot_is_no_verdict(perform: Perform) -> None:
