@@ -154,3 +154,21 @@ def test_a_bug_has_one_title_on_all(message: str, registers: str) -> None:
     report = parse(f"kernel BUG at fs/my.c:12!\n{message}\n{registers}\n" + TRACE)
     assert report is not None
     assert report.title == "kernel BUG in my_func"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "write to read-only memory",
+        "execute from non-executable memory",
+        "read from unreadable memory",
+    ],
+)
+def test_what_arm64_says_of_memory_that_is_not_for_this_is_the_title(what: str) -> None:
+    """syzbot's bugs of this kind have it, with no function."""
+    paging = "Unable to handle kernel paging request"
+    assert paging in LOGS["arm64"]
+    report = parse(LOGS["arm64"].replace(paging, f"Unable to handle kernel {what}"))
+    assert report is not None
+    assert report.title == f"Unable to handle kernel {what} at virtual address ADDR"
+    assert not report.corrupted

@@ -130,7 +130,8 @@ NO_ACCESS = Family(
             walk=AT_RIP,
         ),
         Format(
-            r"Unable to handle kernel",
+            # arm64's words on memory that is there, but not for this, are a title as they stand
+            r"Unable to handle kernel (?!read from|write to|execut)",
             "BUG: unable to handle kernel paging request in {frame}",
             alt=BAD_ACCESS,
             walk=AT_RIP,
