@@ -81,6 +81,10 @@ class Artifact(Strict):
     key: str = Field(max_length=1000, description="where object storage holds it")
 
 
+UNATTENDED = "no command waits for its job: `kgym job wait` goes on with it, `kgym up` with all"
+"""Why a queued step does not begin on a platform that lives only while commands use it."""
+
+
 class StepView(Strict):
     """A step as it stands."""
 

@@ -13,15 +13,18 @@ from kgym.errors import UserError
 ADDRESS = "platform.json"
 """The file that a running platform holds locked; it is empty until the platform listens."""
 
-_LOCK_SECONDS = 30.0
+PATIENCE_SECONDS = 30.0
+"""How long a platform that shall stay waits for one to end that commands have started."""
+_BUSY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A platform that runs; `work` says whether it runs steps, or only shows and takes jobs."""
+    """A platform that runs."""
 
     url: str
-    work: bool = True
+    stays: bool = True
+    """Whether it was started to stay (`kgym up`), and not for as long as commands use it."""
     database: str | None = None
     """Its database, where that is a server's."""
 
@@ -39,23 +42,36 @@ def running(data: Path) -> Running | None:
     return None
 
 
-def take(data: Path) -> IO[str]:
+def is_taken(data: Path) -> bool:
+    """Return whether a platform has the data folder, if only to start or to end."""
+    try:
+        with (data / ADDRESS).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def take(data: Path, *, stays: bool = True) -> IO[str]:
     """Lock the data folder until the file is closed, which the end of the process does too.
 
-    A command that only looks something up soon gives it back; a platform that
-    works does not: UserError `data_in_use`.
+    Raises UserError `data_in_use` if another platform has it. A platform that shall stay
+    waits a while for one that commands have started, which ends when they do.
     """
     data.mkdir(parents=True, exist_ok=True)
     file = (data / ADDRESS).open("a+")
     os.fchmod(file.fileno(), 0o600)  # the URL of a database holds its password
-    end = time.monotonic() + _LOCK_SECONDS
+    end = time.monotonic() + (PATIENCE_SECONDS if stays else _BUSY_SECONDS)
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
             other = running(data)
-            if (other is not None and other.work) or time.monotonic() > end:
+            hopeless = other is not None and (other.stays or not stays)
+            if hopeless or time.monotonic() > end:
                 file.close()
                 where = other.url if other is not None else "not listening yet"
                 raise UserError(

@@ -1,7 +1,6 @@
 """Which scheduler a command talks to: a named one, the one that runs here, or its own."""
 
 import contextlib
-import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kgym.errors import UserError
 from kgym.storage import LocalStorage
 from kgym_cli.address import running
+from kgym_cli.clients import joined
+from kgym_cli.host import platform_of
 from kgym_cli.output import people
 
 if TYPE_CHECKING:
@@ -68,41 +68,25 @@ def storage() -> LocalStorage:
 
 @contextmanager
 def scheduler(*, work: bool) -> Iterator["Client"]:
-    """Connect to --server, else to the platform on the data folder, else start one.
+    """Connect to --server, else to the platform on the data folder; it is started if need be.
 
-    One that is started here lasts as long as the command, and takes up unfinished
-    jobs only if the command waits for one (`work`).
+    One that commands have started lasts until the last of them has ended, and runs steps if
+    one of them waits for jobs (`work`).
     """
     from kgym.client import Client  # noqa: PLC0415 - as above
 
     options = click.get_current_context().find_root().params
     with contextlib.ExitStack() as stack:
-        url = options.get("server")
-        while url is None:
-            url = _running(work=work) or _started(stack, work=work)
+        url = options.get("server") or stack.enter_context(_own(work=work))
         yield stack.enter_context(Client(url, options.get("token")))
 
 
-def _running(*, work: bool) -> str | None:
-    """Return where a platform listens that runs steps, if the command needs that."""
-    found = running(data_folder())
-    return found.url if found is not None and (found.work or not work) else None
-
-
-def _started(stack: contextlib.ExitStack, *, work: bool) -> str | None:
-    """Start a platform; None if another one was quicker."""
-    # Its imports take longer than a command that needs no platform of its own.
-    from kgym import logs  # noqa: PLC0415
-    from kgym_cli.platform import Platform  # noqa: PLC0415
-
-    logs.configure(level=logging.WARNING)
-    try:
-        platform = Platform(data_folder(), work=work, syzkaller=syzkaller_folder())
-        own = stack.enter_context(platform)
-    except UserError as error:
-        if error.reason == "data_in_use" and _running(work=work):
-            return None
-        raise
-    if work:
-        people.print(f"scheduler: {own.url}", style="dim")
-    return own.url
+@contextmanager
+def _own(*, work: bool) -> Iterator[str]:
+    """Use the platform of the data folder; yield its URL."""
+    data = data_folder()
+    with joined(data, work=work):
+        found = platform_of(data)
+        if work:
+            people.print(f"scheduler: {found.url}", style="dim")
+        yield found.url

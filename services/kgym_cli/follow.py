@@ -17,7 +17,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from kgym.jobs import JobEvent, JobView
+from kgym.jobs import UNATTENDED, JobEvent, JobFilter, JobView
+from kgym.states import State
 from kgym_cli.output import people
 
 if TYPE_CHECKING:
@@ -33,11 +34,26 @@ def follow(client: "Client", job: JobView, last: int = 0, *, label: str = "") ->
     A terminal gets bars; anything else gets the job's log as plain lines. `label` stands
     before each: which job it is, where there are several.
     """
+    if left := _left_behind(client, job):
+        people.print(
+            f"not begun, as no command waits for them: jobs {', '.join(map(str, left))}"
+            " (`kgym job wait` or `abort` one; `kgym up` runs all)"
+        )
     show = _Bars(job, label) if people.is_terminal else _Lines(people, label)
     with show.shown():
         for event in client.events(job.id, last):
             show.event(event)
     return client.job(job.id)
+
+
+def _left_behind(client: "Client", job: JobView) -> list[int]:
+    """Return the newest of the other jobs that wait until somebody asks for them."""
+    waiting = client.page(JobFilter(state=State.QUEUED, mine=True)).jobs
+    return [
+        one.id
+        for one in waiting
+        if one.id != job.id and any(step.waiting == UNATTENDED for step in one.steps)
+    ]
 
 
 class _Lines:

@@ -28,6 +28,7 @@ from kgym_builder.origins import Origins
 from kgym_builder.suitecache import SuiteCache
 from kgym_cli import address
 from kgym_scheduler.api import create_app
+from kgym_scheduler.attendance import Attendance
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.database import Database, upgrade
 from kgym_scheduler.server import serve
@@ -44,20 +45,31 @@ class Platform:
     """The embedded platform on a data folder, while the context lasts.
 
     `port` 0 takes any free one; `url` tells which. Without `work`, jobs are
-    shown and taken, but no step runs. `syzkaller` holds the binaries for `syz` programs.
+    shown and taken, but no step runs before `work()`. One that does not stay is there
+    for commands (`host`): it runs only what they ask for (`attendance`). `syzkaller`
+    holds the binaries for `syz` programs.
     """
 
     def __init__(
-        self, data: Path, *, port: int = 0, work: bool = True, syzkaller: Path | None = None
+        self,
+        data: Path,
+        *,
+        port: int = 0,
+        work: bool = True,
+        stays: bool = True,
+        syzkaller: Path | None = None,
     ) -> None:
         self.url = ""
         self._syzkaller = syzkaller
         self._data = data
         self._port = port
-        self._work = work
+        self._stays = stays
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
         self._started = threading.Event()
+        self._working = asyncio.Event()
+        if work:
+            self._working.set()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="kgym-platform", daemon=True)
 
@@ -80,9 +92,19 @@ class Platform:
                 "platform_ended", f"the platform ended by itself: {_first(self._error)!r}"
             ) from self._error
 
+    def work(self) -> None:
+        """Begin to run steps, if it does not yet."""
+        if self._loop is not None and not self._working.is_set():
+            self._loop.call_soon_threadsafe(self._working.set)
+
+    @property
+    def lives(self) -> bool:
+        """Whether it runs: it may end by itself, by an error."""
+        return self._thread.is_alive()
+
     def wait(self) -> None:
         """Return when the platform ends by itself, with its error if it has one."""
-        while self._thread.is_alive():
+        while self.lives:
             self._thread.join(1.0)
         if self._error is not None:
             raise self._error
@@ -106,19 +128,21 @@ class Platform:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
-        with await asyncio.to_thread(address.take, self._data) as lock:
+        with await asyncio.to_thread(address.take, self._data, stays=self._stays) as lock:
             bus, storage = InProcessBus(), LocalStorage(self._data / "artifacts")
             url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
             await upgrade(url)
             host = detect(syzkaller=self._syzkaller)
             origins = await _origins(url)
+            store = Store(url, attendance=None if self._stays else Attendance())
             async with (
-                Scheduler(Store(url), bus, storage, alone=True, host=host) as scheduler,
+                Scheduler(store, bus, storage, alone=True, host=host) as scheduler,
                 serve(create_app(scheduler), port=self._port) as listening,
             ):
                 self.url = listening.url
-                address.announce(lock, address.Running(self.url, self._work))
+                address.announce(lock, address.Running(self.url, self._stays))
                 self._started.set()
+                await self._working.wait()
                 async with asyncio.TaskGroup() as group:
                     for worker in self._workers(scheduler, bus, storage, origins):
                         group.create_task(worker)
@@ -127,8 +151,6 @@ class Platform:
     def _workers(
         self, scheduler: Scheduler, bus: InProcessBus, storage: LocalStorage, origins: Origins
     ) -> list[Coroutine[Any, Any, None]]:
-        if not self._work:
-            return []
         cache, folder = self._data / "cache", self._data / "work"
         budget = Budget.of_host()
         suite = SuiteCache(cache, CONFIGS / "backports", origins=origins, budget=budget)

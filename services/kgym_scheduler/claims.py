@@ -11,12 +11,13 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Integer, Row, Select, bindparam, select, union_all
+from sqlalchemy import Integer, Row, Select, bindparam, select, true, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.assignment import Assignment, Claim, Claimed, Input
 from kgym.steps import Failure, StepKind, StepSpec
 from kgym_scheduler import lanes, references, rules, turns, views
+from kgym_scheduler.attendance import Wanted
 from kgym_scheduler.change import Changed, Changes, Step
 from kgym_scheduler.tables import QUEUED, attempts, steps
 from kgym_scheduler.tables import turns as turns_table
@@ -42,8 +43,12 @@ async def serve(
     lease: timedelta,
     claims: Sequence[Claim],
     draining: Collection[str],
+    wanted: Wanted | None = None,
 ) -> list[tuple[Claimed, list[Changed]]]:
-    """Answer the claims, each with what others have to be told; draining workers get nothing."""
+    """Answer the claims, each with what others have to be told; draining workers get nothing.
+
+    Without `wanted`, the steps of all jobs may begin.
+    """
     repeated = await _repeated(connection, [claim for claim in claims if claim.again])
     kinds = sorted({kind for claim in claims for kind in claim.worker.kinds})
     waiting = await lanes.busy(connection, kinds, alone=True)
@@ -55,11 +60,11 @@ async def serve(
         )
         for claim in claims
     ]
-    wanted = sum(share.want for share in shares)
+    most = sum(share.want for share in shares)
     served = {lane for share in shares if share.want for lane in share.lanes}
     changed: dict[int, Changed] = {}
-    if wanted and served:
-        candidates = await _candidates(connection, now, served, wanted + 1)
+    if most and served:
+        candidates = await _candidates(connection, now, served, most + 1, wanted)
         deal(shares, _in_order(candidates))
         changed = await _lease(connection, now, now + lease, shares, candidates)
     return [
@@ -90,20 +95,34 @@ def deal(shares: Sequence[_Share], candidates: Iterable[Row[*tuple[Any, ...]]]) 
 
 
 async def _candidates(
-    connection: AsyncConnection, now: datetime, served: Iterable[int], limit: int
+    connection: AsyncConnection,
+    now: datetime,
+    served: Iterable[int],
+    limit: int,
+    wanted: Wanted | None,
 ) -> Sequence[Row[*tuple[Any, ...]]]:
     """Return the first steps of each lane, with the turn that was claimed last of their kind."""
-    of = {f"lane{number}": lane for number, lane in enumerate(sorted(served))}
-    found = await connection.execute(_firsts(len(of)), {**of, "now": now, "limit": limit})
-    return found.all()
+    given: dict[str, object] = {"now": now, "limit": limit}
+    places = sorted(served)
+    given |= {f"lane{number}": lane for number, lane in enumerate(places)}
+    if wanted is not None:
+        given |= {"wanted": list(wanted.jobs), "after": wanted.after}
+    return (await connection.execute(_firsts(len(places), wanted is None), given)).all()
 
 
 @cache
-def _firsts(lanes: int) -> Select[*tuple[Any, ...]]:
+def _firsts(lanes: int, everybodys: bool) -> Select[*tuple[Any, ...]]:
     s, t = steps.c, turns_table.c
+    named = s.job_id.in_(bindparam("wanted", expanding=True))
+    wanted = true() if everybodys else named | (s.job_id > bindparam("after", type_=Integer))
     firsts = [
         select(s.id, s.job_id, s.lane, s.kind, s.rank, s.turn)
-        .where(QUEUED, s.lane == bindparam(f"lane{number}"), s.not_before <= bindparam("now"))
+        .where(
+            QUEUED,
+            s.lane == bindparam(f"lane{number}"),
+            s.not_before <= bindparam("now"),
+            wanted,
+        )
         .order_by(s.rank, s.turn, s.id)
         .limit(bindparam("limit", type_=Integer))
         .subquery()

@@ -7,7 +7,7 @@ for what got lost between the two (design, invariant 1).
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -21,6 +21,7 @@ from kgym.bus import Bus
 from kgym.capabilities import Capabilities
 from kgym.errors import KgymError
 from kgym.jobs import (
+    UNATTENDED,
     Artifact,
     JobEvent,
     JobFilter,
@@ -35,6 +36,7 @@ from kgym.states import State
 from kgym.steps import StepKind
 from kgym.storage import Storage
 from kgym_scheduler import fleet
+from kgym_scheduler.attendance import Attendance
 from kgym_scheduler.change import Changed, Ended
 from kgym_scheduler.database import Database
 from kgym_scheduler.followers import Followers, Told
@@ -79,11 +81,12 @@ class Scheduler:
         self._ringer = Ringer(bus)
         nobody = UUID(int=0)  # a signal that stops nothing goes to the broker and back
         self._readiness = Readiness({"database": store.ping, "bus": partial(bus.signal, nobody)})
+        self._attendance = store.attendance
         self._alone = alone
         self._host = host
         self._helpers: list[asyncio.Task[None]] = []
         self._present = Counter[str]()
-        self._mourning: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._followers = Followers(store)
         self._stopping = asyncio.Event()
 
@@ -96,6 +99,10 @@ class Scheduler:
         """Begin to sweep, to ring, and to listen to other schedulers."""
         if self._alone:
             await self._store.orphan()
+            while await self._store.expire():
+                pass
+        if self._attendance is not None:
+            self._attendance.begin(await self._store.newest_job())
         self._sweeping = asyncio.create_task(self._sweep())
         works = (self._ringer.run(), self.database.listen(self._followers.wake))
         self._helpers = [self._sweeping, *(asyncio.create_task(work) for work in works)]
@@ -116,7 +123,7 @@ class Scheduler:
         # A sweep ends by itself: SQLite's driver leaves a thread behind a cancelled statement.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._sweeping), STOP_SECONDS)
-        helpers = [*self._helpers, *self._mourning]
+        helpers = [*self._helpers, *self._tasks]
         for helper in helpers:
             helper.cancel()
         await asyncio.gather(*helpers, return_exceptions=True)
@@ -145,6 +152,7 @@ class Scheduler:
             fleet.check_syzkaller(request.steps, await self._reproducers())
         job, changed = await self._store.submit(request, key, submitter)
         self._announce(changed)
+        self._ask([job.id])
         return job, changed is not None
 
     async def submit_all(
@@ -158,6 +166,7 @@ class Scheduler:
         ids, changes = await self._store.submit_all(requests, key, submitter)
         for changed in changes:
             self._announce(changed)
+        self._ask(ids)
         return Submitted(jobs=ids, created=len(changes))
 
     async def abort_all(
@@ -171,7 +180,7 @@ class Scheduler:
 
     async def job(self, job_id: int) -> JobView:
         """Return the job; raise NotFound if there is none."""
-        return await self._store.get(job_id)
+        return self._seen(await self._store.get(job_id))
 
     async def state(self, job_id: int) -> State:
         """Return the job's state; raise NotFound if there is no such job."""
@@ -179,7 +188,8 @@ class Scheduler:
 
     async def jobs(self, wanted: JobFilter, caller: str = LOCAL) -> JobPage:
         """Return one page of the jobs that are wanted, newest first."""
-        return await self._store.page(wanted, caller)
+        page = await self._store.page(wanted, caller)
+        return JobPage(jobs=list(map(self._seen, page.jobs)), next=page.next)
 
     async def abort(self, job_id: int, owner: str | None = None) -> JobView:
         """End the job now, wherever its step runs (see `Store.abort`)."""
@@ -191,6 +201,7 @@ class Scheduler:
     ) -> JobView:
         """Run a finished job again from a step on (see `Store.restart`)."""
         self._announce(await self._store.restart(job_id, from_step, owner))
+        self._ask([job_id])
         return await self._store.get(job_id)
 
     async def tag(self, job_id: int, tags: Sequence[str], owner: str | None = None) -> JobView:
@@ -208,7 +219,8 @@ class Scheduler:
 
     def follow(self, job_id: int, last: int = 0) -> AsyncIterator[list[Told]]:
         """Do what `events` does, with all at once that has happened, and as text."""
-        return self._followers.follow(job_id, last)
+        told = self._followers.follow(job_id, last)
+        return told if self._attendance is None else self._attended(self._attendance, job_id, told)
 
     async def log(
         self, job_id: int, step: int | None = None, attempt: int | None = None
@@ -295,12 +307,50 @@ class Scheduler:
             self._present[worker] -= 1
             if not self._present[worker]:
                 del self._present[worker]
-                if not self._stopping.is_set():
-                    mourning = asyncio.create_task(self._mourn(worker))
-                    self._mourning.add(mourning)
-                    mourning.add_done_callback(self._mourning.discard)
+                self._later(self._mourn(worker))
 
     # --- within ---------------------------------------------------------------------------
+
+    async def _attended(
+        self, attendance: Attendance, job_id: int, told: AsyncIterator[list[Told]]
+    ) -> AsyncIterator[list[Told]]:
+        """Hand on what is told; meanwhile the job is wanted, and others make room for it."""
+        try:
+            with attendance.followed(job_id):
+                self._later(self._make_room(attendance))
+                async for some in told:
+                    yield some
+        finally:
+            self._later(self._make_room(attendance))
+
+    async def _make_room(self, attendance: Attendance) -> None:
+        """Let the workers give back what nobody waits for any more, and ask for what may begin."""
+        with contextlib.suppress(KgymError):  # they ask by themselves
+            self._ringer.stop(await self._store.leases(attendance.in_the_way))
+            self._ringer.ring(await self._store.waiting())
+
+    def _ask(self, job_ids: Iterable[int]) -> None:
+        if self._attendance is not None:
+            self._attendance.ask(job_ids)
+
+    def _seen(self, job: JobView) -> JobView:
+        """Return the job as it is shown: on a platform of commands, with why it does not begin."""
+        if self._attendance is None or job.id in self._attendance.wanted:
+            return job
+        steps = [
+            step.model_copy(update={"waiting": UNATTENDED}) if step.state is State.QUEUED else step
+            for step in job.steps
+        ]
+        return job.model_copy(update={"steps": steps})
+
+    def _later(self, work: Coroutine[None, None, None]) -> None:
+        """Do it beside, unless the scheduler stops."""
+        if self._stopping.is_set():
+            work.close()
+            return
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _mourn(self, worker: str) -> None:
         """Take the leases of a worker whose connection has ended, unless it reports.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, delete, insert, literal, select, update
+from sqlalchemy import Row, delete, func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym import marks
@@ -53,6 +53,7 @@ from kgym_scheduler import (
     submission,
     views,
 )
+from kgym_scheduler.attendance import Attendance
 from kgym_scheduler.batch import Batch
 from kgym_scheduler.change import Changed, Changes, lock
 from kgym_scheduler.clock import DatabaseClock
@@ -79,9 +80,12 @@ class Store:
         url: str,
         lease_seconds: float = LEASE_SECONDS,
         clock: Callable[[], datetime] | None = None,
+        attendance: Attendance | None = None,
     ) -> None:
         self.lease = timedelta(seconds=lease_seconds)
         self.database = Database(url)
+        self.attendance = attendance
+        """Of a platform that runs only what is asked for."""
         self._clock = DatabaseClock(clock)
         self._submit: Batch[Submission, Added] = Batch(self._submit_all)
         self._claim = Batch(self._claim_all)
@@ -362,6 +366,17 @@ class Store:
             await fleet.leave(connection, worker_id)
         self._heard.pop(worker_id, None)
 
+    async def newest_job(self) -> int:
+        """Return the number of the newest job, 0 without any."""
+        async with self.database.read() as connection:
+            return await connection.scalar(select(func.max(jobs.c.id))) or 0
+
+    async def leases(self, job_ids: Collection[int]) -> Sequence[uuid.UUID]:
+        """Return the leases under which steps of these jobs run."""
+        async with self.database.read() as connection:
+            held = select(steps.c.lease).where(RUNNING, steps.c.job_id.in_(job_ids))
+            return [lease for lease in await connection.scalars(held) if lease is not None]
+
     # --- for the sweeper ------------------------------------------------------------------
 
     async def waiting(self) -> set[StepKind]:
@@ -441,7 +456,8 @@ class Store:
             new = [worker for worker in said.values() if self._is_news(worker, now)]
             if new:
                 await fleet.seen(connection, now, new)
-            answers = await claims.serve(connection, now, self.lease, wanted, self._draining)
+            asked = None if self.attendance is None else self.attendance.wanted
+            answers = await claims.serve(connection, now, self.lease, wanted, self._draining, asked)
         self._heard |= {worker.id: (worker, now) for worker in new}
         return answers
 

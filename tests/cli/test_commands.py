@@ -138,24 +138,6 @@ def test_commands_use_the_platform_that_runs(
 
 
 @pytest.mark.thorough
-def test_a_command_that_only_looks_does_not_keep_a_platform_from_starting(
-    kgym: Kgym, data: Path, build_job: str
-) -> None:
-    with Platform(data, work=False):
-        waiting = subprocess.Popen(
-            [sys.executable, "-m", "kgym_cli", "job", "submit", "-", "--wait"],
-            env={**os.environ, "KGYM_DATA": str(data)},
-            stdin=subprocess.PIPE,
-        )
-        assert waiting.stdin is not None
-        waiting.stdin.write(build_job.encode())
-        waiting.stdin.close()
-        time.sleep(3)
-        assert waiting.poll() is None
-    assert waiting.wait(30) == 0
-
-
-@pytest.mark.thorough
 def test_a_second_platform_on_the_same_data_is_refused(kgym: Kgym, platform: Platform) -> None:
     answer = kgym("up", "--port", "0")
     assert answer.status == 2
