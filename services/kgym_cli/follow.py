@@ -34,7 +34,7 @@ def follow(client: "Client", job: JobView, last: int = 0, *, label: str = "") ->
     A terminal gets bars; anything else gets the job's log as plain lines. `label` stands
     before each: which job it is, where there are several.
     """
-    if left := _left_behind(client, job):
+    if not label and (left := _left_behind(client, job)):
         people.print(
             f"not begun, as no command waits for them: jobs {', '.join(map(str, left))}"
             " (`kgym job wait` or `abort` one; `kgym up` runs all)"

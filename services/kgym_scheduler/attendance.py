@@ -1,7 +1,8 @@
 """Which jobs run on a platform that lives only while commands use it.
 
-Those that somebody follows. While nobody follows any, those that were submitted or restarted
-since it began. What earlier commands left behind waits until somebody asks for it.
+First those that somebody follows, then those that were submitted or restarted since it began.
+What was left behind, by commands before it or by one that was interrupted, waits until somebody
+asks for it.
 """
 
 from collections import Counter
@@ -12,14 +13,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Jobs whose steps may begin: these, and all with a higher number than `after`."""
+    """Jobs whose steps may begin: some first; then these, and all with higher numbers."""
 
-    jobs: frozenset[int]
-    after: int | None = None
+    first: frozenset[int]
+    then: frozenset[int]
+    after: int
+    """The number that those have to exceed."""
+    never: frozenset[int]
+    """Those that may not, though they are among the latter."""
 
     def __contains__(self, job_id: int) -> bool:
         """Return whether the job's steps may begin."""
-        return job_id in self.jobs or (self.after is not None and job_id > self.after)
+        asked = job_id in self.then or job_id > self.after
+        return job_id in self.first or (asked and job_id not in self.never)
 
 
 class Attendance:
@@ -58,9 +64,8 @@ class Attendance:
     @property
     def wanted(self) -> Wanted:
         """The jobs whose steps may begin."""
-        if self._followers:
-            return Wanted(frozenset(self._followers))
-        return Wanted(frozenset(self._asked), self._newest)
+        first, then = frozenset(self._followers), frozenset(self._asked)
+        return Wanted(first, then, self._newest, self.in_the_way)
 
     @property
     def in_the_way(self) -> frozenset[int]:

@@ -65,7 +65,7 @@ async def serve(
     changed: dict[int, Changed] = {}
     if most and served:
         candidates = await _candidates(connection, now, served, most + 1, wanted)
-        deal(shares, _in_order(candidates))
+        deal(shares, _in_order(candidates, wanted.first if wanted else ()))
         changed = await _lease(connection, now, now + lease, shares, candidates)
     return [
         (
@@ -106,15 +106,20 @@ async def _candidates(
     places = sorted(served)
     given |= {f"lane{number}": lane for number, lane in enumerate(places)}
     if wanted is not None:
-        given |= {"wanted": list(wanted.jobs), "after": wanted.after}
+        given |= {"first": list(wanted.first), "then": list(wanted.then)}
+        given |= {"never": list(wanted.never), "after": wanted.after}
     return (await connection.execute(_firsts(len(places), wanted is None), given)).all()
 
 
 @cache
 def _firsts(lanes: int, everybodys: bool) -> Select[*tuple[Any, ...]]:
     s, t = steps.c, turns_table.c
-    named = s.job_id.in_(bindparam("wanted", expanding=True))
-    wanted = true() if everybodys else named | (s.job_id > bindparam("after", type_=Integer))
+    first, then, never = (
+        s.job_id.in_(bindparam(name, expanding=True)) for name in ("first", "then", "never")
+    )
+    later = (then | (s.job_id > bindparam("after", type_=Integer))) & ~never
+    wanted = true() if everybodys else first | later
+    order = [] if everybodys else [first.desc()]
     firsts = [
         select(s.id, s.job_id, s.lane, s.kind, s.rank, s.turn)
         .where(
@@ -123,7 +128,7 @@ def _firsts(lanes: int, everybodys: bool) -> Select[*tuple[Any, ...]]:
             s.not_before <= bindparam("now"),
             wanted,
         )
-        .order_by(s.rank, s.turn, s.id)
+        .order_by(*order, s.rank, s.turn, s.id)
         .limit(bindparam("limit", type_=Integer))
         .subquery()
         for number in range(lanes)
@@ -133,9 +138,22 @@ def _firsts(lanes: int, everybodys: bool) -> Select[*tuple[Any, ...]]:
     return select(*f, last.scalar_subquery().label("last"))
 
 
-def _in_order(candidates: Sequence[Row[*tuple[Any, ...]]]) -> list[Row[*tuple[Any, ...]]]:
-    """Sort steps by rank, then by how far their turn is from that of their kind, then by id."""
-    return sorted(candidates, key=lambda step: (step.rank, step.turn - (step.last or 0), step.id))
+def _in_order(
+    candidates: Sequence[Row[*tuple[Any, ...]]], first: Collection[int] = ()
+) -> list[Row[*tuple[Any, ...]]]:
+    """Sort steps by rank, then by how far their turn is from that of their kind, then by id.
+
+    But those of some jobs come first.
+    """
+    return sorted(
+        candidates,
+        key=lambda step: (
+            step.job_id not in first,
+            step.rank,
+            step.turn - (step.last or 0),
+            step.id,
+        ),
+    )
 
 
 async def _lease(
