@@ -5,6 +5,7 @@ back, and the fix. The shipped bundles are `configs/bugs/NAME`; a user's own is
 a folder of the same form. README.md describes the format.
 """
 
+import os
 import re
 import tomllib
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from kgym import marks
 from kgym import patch as patching
 from kgym.errors import UserError
 from kgym.jobs import JobRequest
+from kgym.snapshot import snapshot
 from kgym.steps import (
     Ahead,
     BuildSpec,
@@ -56,6 +58,7 @@ class KernelFile(Strict):
     packages: list[str] | None = Field(None, min_length=1)
     git: str | None = Field(None, min_length=1)
     commit: str | None = Field(None, min_length=1)
+    tree: str | None = Field(None, min_length=1, description="folder, taken as it is now")
     tarball: str | None = None
     sha256: Sha256 | None = None
     base: Literal["allnoconfig", "tinyconfig", "defconfig"] | None = None
@@ -66,9 +69,9 @@ class KernelFile(Strict):
 
     @model_validator(mode="after")
     def _whole(self) -> "KernelFile":
-        sources = [self.packages, self.git, self.tarball]
+        sources = [self.packages, self.git, self.tarball, self.tree]
         if sum(one is not None for one in sources) != 1:
-            raise ValueError("name one source: `packages`, `git` or `tarball`")
+            raise ValueError("name one source: `packages`, `git`, `tarball` or `tree`")
         if (self.git is None) != (self.commit is None):
             raise ValueError("`git` and `commit` go together")
         if (self.tarball is None) != (self.sha256 is None):
@@ -342,9 +345,19 @@ def _source(kernel: KernelFile, folder: Path) -> KernelSource:
         return PackageSource(names=kernel.packages)
     if kernel.git is not None and kernel.commit is not None:
         return GitSource(url=_place(kernel.git, folder), commit=kernel.commit)
+    if kernel.tree is not None:
+        return snapshot(Path(_place(kernel.tree, folder)), _snapshots())
     assert kernel.tarball is not None
     assert kernel.sha256 is not None
     return TarballSource(url=_place(kernel.tarball, folder), sha256=kernel.sha256)
+
+
+def _snapshots() -> Path:
+    """Return where snapshots of trees are kept: with the platform's data, else with caches."""
+    if named := os.environ.get("KGYM_DATA"):
+        return Path(named).absolute() / "snapshots"
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "kgym" / "snapshots"
 
 
 def _place(named: str, folder: Path) -> str:

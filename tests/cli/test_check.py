@@ -186,3 +186,29 @@ def test_a_fix_that_does_not_apply_and_a_program_that_does_not_compile_cost_no_c
         assert done.status == 2
         assert "the reproducer does not compile: reproducer.c:1: 'nothing'" in done.err
     assert "CC" not in done.err
+
+
+def test_a_tree_of_this_machine_is_taken_as_it_is(
+    kgym: Kgym, bundle: Path, good: Path, tmp_path: Path
+) -> None:
+    linux, planted = tmp_path / "linux", tmp_path / "planted"
+    shutil.copytree(ROOT / "tests/fakelinux", linux)
+    (linux / ".gitignore").write_text("*.o\nlib/*\n")
+    (linux / "kernel/fork.o").write_text("of a build")
+    git(linux, "init", "-q")
+    git(linux, "add", "-A", "-f", "lib")
+    git(linux, "config", "core.fsmonitor", f"touch {planted}")
+    text = re.sub("(?m)^sha256.*$", "", (bundle / "bug.toml").read_text())
+    (bundle / "bug.toml").write_text(re.sub("(?m)^tarball.*$", 'tree = "../linux"', text))
+    entries = []
+    for change in ("", "", "/* edited, and not committed */\n"):
+        with (linux / "kernel/fork.c").open("a") as file:
+            file.write(change)
+        done = kgym("check", bundle, good, "--json")
+        assert done.status == 0, done.err
+        entries.append(done.json["tree"])
+    assert entries[0] == entries[1] != entries[2]
+    assert not planted.exists()
+    (linux / "Kconfig").unlink()
+    done = kgym("check", bundle, good)
+    assert (done.status, "linux is no kernel's source" in done.err) == (2, True)
