@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -69,16 +70,37 @@ class Exit(IntEnum):
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def json_option(command: _Command) -> _Command:
-    """Add --json to a command that prints a result."""
-    return click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")(
-        command
-    )
+def json_option(answer: Any) -> Callable[[_Command], _Command]:
+    """Add --json, and --json-schema, to a command that prints an answer of this type."""
+
+    def add(command: _Command) -> _Command:
+        shown = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+        schema = click.option(
+            "--json-schema",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=partial(_print_schema, answer),
+            help="Print the schema of what --json prints, and end.",
+        )
+        return shown(schema(command))
+
+    return add
+
+
+def _print_schema(answer: Any, context: click.Context, _: click.Parameter, wanted: Any) -> None:
+    if wanted and not context.resilient_parsing:
+        from kgym_cli.answer import schema  # noqa: PLC0415 - for --help without pydantic
+
+        click.echo(json.dumps(schema(answer), indent=1))
+        context.exit()
 
 
 def print_json(value: object) -> None:
-    """Print one JSON value as one line."""
-    click.echo(json.dumps(value, default=str))
+    """Print an answer as one line."""
+    from kgym_cli.answer import text  # noqa: PLC0415 - as above
+
+    click.echo(text(value))
 
 
 def print_table(*columns: str, rows: Iterable[Sequence[str]]) -> None:

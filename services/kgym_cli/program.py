@@ -1,17 +1,20 @@
 """The command line as a whole: its commands, and how each of them ends."""
 
 import contextlib
+import json
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Mapping
+from http import HTTPStatus
 from importlib import import_module
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, TextIO, cast
 
 import click
 
-from kgym.errors import KgymError
+from kgym.errors import KgymError, UserError
 from kgym_cli import commands
 from kgym_cli.output import Exit, people, status_of
 from kgym_cli.server_option import reachable
@@ -101,25 +104,72 @@ def _status() -> int:
         status: Any = cli.main(standalone_mode=False)
     except KgymError as error:
         _say(f"kgym: {error.message}", style="red")
+        problem = getattr(error, "problem", {})  # as the scheduler answered
+        usual = 422 if isinstance(error, UserError) else 503
+        more = {**error.details, **problem}
+        _answer(problem.get("status", usual), error.reason, error.message, more)
         return status_of(error)
     except click.ClickException as error:
         with contextlib.suppress(OSError):
             error.show()
+        _answer(400, "bad_usage", error.format_message())
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
+        _answer(503, "interrupted", "the command was interrupted")
         return Exit.INTERRUPTED
     except OSError:
         raise
-    except Exception:  # noqa: BLE001 - Python's own status, 1, would be taken for a verdict
+    except Exception as error:  # noqa: BLE001 - Python's own status, 1, would be taken for a verdict
         _say(traceback.format_exc())
+        _answer(500, "internal_error", f"{type(error).__name__}: {error}")
         return Exit.INFRASTRUCTURE
     return status if isinstance(status, int) else Exit.OK
 
 
 def _failed(error: OSError) -> int:
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-    _say(f"kgym: {where}{error.strerror or error}", style="red")
+    message = f"{where}{error.strerror or error}"
+    _say(f"kgym: {message}", style="red")
+    with contextlib.suppress(OSError):
+        _answer(503, "os_error", message)
     return Exit.INFRASTRUCTURE
+
+
+def _answer(
+    status: int, reason: str, detail: str, more: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Answer with a problem document (RFC 9457), as the REST interface does, if JSON is asked for.
+
+    Its `instance` is the command, unless `more` holds the one of a request.
+    """
+    words = sys.argv[1:]
+    if "--json" not in words[: words.index("--") if "--" in words else None]:
+        return
+    document = {
+        "type": f"urn:kgymsuite:problem:{reason}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "instance": _command(words),
+        "reason": reason,
+    }
+    click.echo(json.dumps({**more, **document, **_instance(more)}, default=str))
+
+
+def _instance(more: Mapping[str, Any]) -> dict[str, str]:
+    return {"instance": str(more["instance"])} if "instance" in more else {}
+
+
+def _command(words: list[str]) -> str:
+    """Return the command that the arguments name, such as `kgym/job/show`."""
+    group, named = cast(click.Command, cli), ["kgym"]
+    for word in words:
+        if isinstance(group, click.Group):
+            found = group.get_command(click.Context(group), word)
+            if found is not None:
+                group = found
+                named.append(word)
+    return "/".join(named)
 
 
 def _say(text: str, style: str | None = None) -> None:

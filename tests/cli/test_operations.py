@@ -68,7 +68,13 @@ def test_gc_shows_then_does(kgym: Kgym, platform: Platform, build_job: str, data
 
 
 def test_gc_of_a_host_with_caches_only_needs_no_database(kgym: Kgym, data: Path) -> None:
-    assert kgym("gc", "--only", "caches", "--json").json == {"applied": False, "caches": []}
+    assert kgym("gc", "--only", "caches", "--json").json == {
+        "applied": False,
+        "artifacts": None,
+        "entries": None,
+        "logs": None,
+        "caches": [],
+    }
     assert not (data / "kgym.db").exists()
 
 

@@ -17,6 +17,14 @@ from kgym_cli import traced, trial
 from kgym_cli.conclusion import conclusion
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
+from kgym_cli.job_answer import (
+    BugAnswer,
+    BugWithJob,
+    CalibrationAnswer,
+    FailedStep,
+    TrialAnswer,
+    crashes,
+)
 from kgym_cli.output import json_option, leave, people, print_json, print_table, results
 
 if TYPE_CHECKING:
@@ -43,12 +51,12 @@ def bug() -> None:
 
 
 @bug.command("list")
-@json_option
+@json_option(list[BugAnswer])
 def list_(as_json: bool) -> None:
     """List the shipped bugs."""
     known = [bugs.load(name) for name in bugs.names()]
     if as_json:
-        print_json([_about(one) for one in known])
+        print_json([BugAnswer(**_about(one)) for one in known])
         return
     rows = ((one.name, one.file.kind, one.file.title) for one in known)
     print_table("name", "class", "title", rows=(list(map(escape, row)) for row in rows))
@@ -56,12 +64,12 @@ def list_(as_json: bool) -> None:
 
 @bug.command()
 @click.argument("name")
-@json_option
+@json_option(BugWithJob)
 def show(name: str, as_json: bool) -> None:
     """Show what is known about a bug."""
     one = bugs.load(name)
     if as_json:
-        print_json({**_about(one), "job": one.job(one.fix).model_dump(mode="json")})
+        print_json(BugWithJob(**_about(one), job=one.job(one.fix)))
         return
     about = escape(f"{one.file.title}\n\n{one.file.summary.strip()}\n")
     results.print(f"[bold]{escape(one.name)}[/]: {about}")
@@ -94,7 +102,7 @@ def show(name: str, as_json: bool) -> None:
 )
 @click.option("--files", multiple=True, help="C file to trace.  [default: those the fix changes]")
 @accept_option
-@json_option
+@json_option(TrialAnswer)
 def reproduce(
     name: str,
     fix: Path | None,
@@ -133,7 +141,7 @@ def reproduce(
     type=click.FloatRange(0, 86400, min_open=True),
     help="Seconds after which a run counts as one without the crash.  [default: the bundle's]",
 )
-@json_option
+@json_option(CalibrationAnswer)
 def calibrate(name: str, runs: int, time: float | None, as_json: bool) -> None:
     """Measure how often and how soon the bug shows, on the kernel without the fix.
 
@@ -146,7 +154,7 @@ def calibrate(name: str, runs: int, time: float | None, as_json: bool) -> None:
         job = _follow(client, one.calibration(runs, time))
     outcome = trial.calibrated(one, job)
     if as_json:
-        print_json(outcome)
+        print_json(CalibrationAnswer(**outcome, failure=FailedStep.of(job)))
     else:
         _print_calibration(outcome)
     leave(trial.calibration_status(job, outcome))
@@ -155,7 +163,7 @@ def calibrate(name: str, runs: int, time: float | None, as_json: bool) -> None:
 @click.command()
 @fix_option
 @accept_option
-@json_option
+@json_option(TrialAnswer)
 def demo(fix: Path | None, accept_findings: str, as_json: bool) -> None:
     """Show a real bug: build the kernel, crash it, fix it, prove the fix."""
     one = bugs.load(DEMO_BUG)
@@ -183,11 +191,12 @@ def _try(
         wanted = _as_calibrated(wanted, trial.known(client, one), confidence)
         request = one.job(None if no_fix else patch, wanted)
         job = _follow(client, traced.traced(request, how) if how else request)
+        found = crashes(client, job) if as_json else []
     outcome = trial.summary(one, job, accepted)
     if how is not None:
         outcome["trace"] = traced.summary(job)
     if as_json:
-        print_json(outcome)
+        print_json(TrialAnswer.of(outcome, job, found))
     else:
         _print(outcome)
     leave(conclusion(job, accepted).status)

@@ -15,6 +15,7 @@ from kgym.steps import CheckResult, CheckSpec, Patch, PatchCheck, PatchOutcome
 from kgym_cli import trial
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
+from kgym_cli.job_answer import CheckAnswer
 from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
 
 _STYLES = {
@@ -35,7 +36,7 @@ _STYLES = {
     help="Objects to compile for a header that a patch changes.",
 )
 @click.option("--fresh", is_flag=True, help="Check again what was checked before.")
-@json_option
+@json_option(CheckAnswer)
 def check(bug: str, patches: tuple[Path, ...], dependents: int, fresh: bool, as_json: bool) -> None:
     """Say of each of PATCHES whether it applies and compiles, and what it changes.
 
@@ -53,11 +54,14 @@ def check(bug: str, patches: tuple[Path, ...], dependents: int, fresh: bool, as_
     with scheduler(work=True) as client:
         job = client.submit(JobRequest(steps=[spec], tags=[f"bug={one.name}"]))
         job = follow(client, job)
-    result = _with_unread(_result(job), given)
+    result = _result(job)
+    result = result and _with_unread(result, given)
     if as_json:
-        print_json({"bug": one.name, "job": job.id, **result.model_dump(mode="json")})
-    else:
+        print_json(CheckAnswer.of(one.name, job, result))
+    elif result is not None:
         _print(result)
+    if result is None:
+        leave(_no_result(job))
     good = all(patch.outcome is PatchOutcome.COMPILES for patch in result.patches)
     leave(Exit.OK if good else Exit.NEGATIVE)
 
@@ -97,13 +101,16 @@ def _spec(one: Bug, patches: list[Patch], dependents: int, *, fresh: bool) -> Ch
     )
 
 
-def _result(job: JobView) -> CheckResult:
+def _result(job: JobView) -> CheckResult | None:
     (step,) = job.steps
-    if not isinstance(step.result, CheckResult):
-        failure = step.failure
-        people.print(failure.message if failure else f"job {job.id} is {job.state}", markup=False)
-        leave(Exit.USER if failure and failure.cause == "user" else Exit.INFRASTRUCTURE)
-    return step.result
+    return step.result if isinstance(step.result, CheckResult) else None
+
+
+def _no_result(job: JobView) -> Exit:
+    """Say why there is none; return the status that tells whose fault it is."""
+    failure = job.steps[0].failure
+    people.print(failure.message if failure else f"job {job.id} is {job.state}", markup=False)
+    return Exit.USER if failure and failure.cause == "user" else Exit.INFRASTRUCTURE
 
 
 def _print(result: CheckResult) -> None:

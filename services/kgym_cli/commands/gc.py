@@ -8,11 +8,59 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import Field
 from rich.markup import escape
 
 from kgym import cache
+from kgym_cli.answer import Answer
 from kgym_cli.connect import data_folder, open_database, storage
 from kgym_cli.output import json_option, print_json, print_table, results
+
+
+class OldFilesAnswer(Answer):
+    """The files of an attempt."""
+
+    job: int
+    step: int
+    prefix: str
+    bytes: int
+    why: str
+
+
+class OldStoredAnswer(Answer):
+    """A SuiteCache entry or a memo in storage."""
+
+    prefix: str
+    bytes: int
+    why: str
+
+
+class OldLogAnswer(Answer):
+    """The log of an attempt, in the database."""
+
+    job: int
+    step: int
+    attempt: int
+    bytes: int
+
+
+class OldCacheAnswer(Answer):
+    """A folder of this host's caches."""
+
+    entry: str
+    bytes: int
+    used_at: float = Field(description="seconds since 1970")
+
+
+class GcAnswer(Answer):
+    """What goes, or has gone; null where it was not looked at (--only)."""
+
+    applied: bool
+    artifacts: list[OldFilesAnswer] | None = None
+    entries: list[OldStoredAnswer] | None = None
+    logs: list[OldLogAnswer] | None = None
+    caches: list[OldCacheAnswer] | None = None
+
 
 PARTS = ("artifacts", "entries", "logs", "caches")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -55,7 +103,7 @@ _days = click.FloatRange(0)
     envvar="KGYM_CACHE",
     help="Where the workers of this host keep theirs.",
 )
-@json_option
+@json_option(GcAnswer)
 def gc(
     apply: bool,
     parts: tuple[str, ...],
@@ -99,7 +147,7 @@ def gc(
             {"entry": str(e.root / e.key), "bytes": e.size, "used_at": e.used_at} for e in gone
         ]
     if as_json:
-        print_json(found)
+        print_json(GcAnswer.model_validate(found))
     else:
         _print(found)
 

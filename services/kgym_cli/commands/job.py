@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from rich.markup import escape
 
 from kgym import marks
-from kgym.bulk import AbortFilter
+from kgym.bulk import Aborted, AbortFilter, Submitted
 from kgym.client import Client
 from kgym.errors import UserError
 from kgym.jobs import JobFilter, JobRequest, JobView
@@ -21,7 +21,9 @@ from kgym.steps import StepKind
 from kgym_cli import fetching, packed
 from kgym_cli.conclusion import conclusion
 from kgym_cli.connect import scheduler
+from kgym_cli.fetching import Fetched
 from kgym_cli.follow import follow
+from kgym_cli.job_answer import JobAnswer, JobSummary
 from kgym_cli.moment import Moment
 from kgym_cli.output import Exit, echo, json_option, leave, print_json, print_table, results
 
@@ -39,7 +41,7 @@ def job() -> None:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--key", help="Idempotency key: submitting the same again returns the first jobs.")
 @click.option("--wait", is_flag=True, help="Wait until the job has finished; for one file.")
-@json_option
+@json_option(JobAnswer | Submitted)
 def submit(files: tuple[Path, ...], key: str | None, wait: bool, as_json: bool) -> None:
     """Submit the job in each of FILES, JSON as POST /v1/jobs takes it (- for standard input).
 
@@ -53,11 +55,11 @@ def submit(files: tuple[Path, ...], key: str | None, wait: bool, as_json: bool) 
             one = client.submit(requests[0], key)
             if wait:
                 _wait(client, [(one, 0)], as_json=as_json)
-            _print(one, as_json=as_json)
+            _print(client, one, as_json=as_json)
             return
         done = client.submit_all(requests, key)
     if as_json:
-        print_json(done.model_dump(mode="json"))
+        print_json(done)
     else:
         results.print(f"jobs {' '.join(map(str, done.jobs))}: {done.created} of them new")
 
@@ -83,7 +85,7 @@ def _read(file: Path) -> JobRequest:
 @click.option("--since", type=Moment(), help="Only jobs created then or later: 2026-01-31 12:00.")
 @click.option("--until", type=Moment(), help="Only jobs created before.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
-@json_option
+@json_option(list[JobSummary])
 def list_(
     states: tuple[str, ...],
     kind: str | None,
@@ -98,7 +100,7 @@ def list_(
     with scheduler(work=False) as client:
         found = list(islice(_jobs(client, wanted, states), limit))
     if as_json:
-        print_json([one.model_dump(mode="json") for one in found])
+        print_json([JobSummary.of(one) for one in found])
         return
     columns = ("job", "state", "verdict", "steps", "created", "tags")
     print_table(*columns, rows=map(_row, found))
@@ -136,11 +138,11 @@ def _row(one: JobView) -> tuple[str, ...]:
 
 @job.command()
 @click.argument("job_id", type=int)
-@json_option
+@json_option(JobAnswer)
 def show(job_id: int, as_json: bool) -> None:
     """Show a job, its steps and what they left."""
     with scheduler(work=False) as client:
-        _print(client.job(job_id), as_json=as_json)
+        _print(client, client.job(job_id), as_json=as_json)
 
 
 @job.command()
@@ -157,7 +159,7 @@ def log(job_id: int, step: int | None) -> None:
 @click.option("--tag", help="Abort the unfinished jobs with this tag, instead of JOB_IDS.")
 @click.option("--kind", type=kind_choice, help="Those with a step of this kind.")
 @click.option("--everybody", is_flag=True, help="With --tag or --kind: others' jobs, too.")
-@json_option
+@json_option(JobAnswer | Aborted)
 def abort(
     job_ids: tuple[int, ...],
     tag: str | None,
@@ -171,7 +173,7 @@ def abort(
         raise UserError("bad_option", "give either the numbers of jobs, or --tag or --kind")
     with scheduler(work=False) as client:
         if len(job_ids) == 1:
-            _print(client.abort(job_ids[0]), as_json=as_json)
+            _print(client, client.abort(job_ids[0]), as_json=as_json)
             return
         wanted = (
             AbortFilter(tag=tag, kind=kind and StepKind(kind), mine=not everybody)
@@ -180,7 +182,7 @@ def abort(
         )
         done = client.abort_all(wanted)
     if as_json:
-        print_json(done.model_dump(mode="json"))
+        print_json(done)
         return
     for what, ids in (("aborted", done.aborted), ("had finished", done.finished)):
         results.print(f"{what}: {' '.join(map(str, ids)) or 'none'}")
@@ -194,7 +196,7 @@ def abort(
 @click.argument("job_ids", type=click.IntRange(1), nargs=-1, required=True)
 @click.option("--from-step", type=click.IntRange(0), help="Default: the first that failed.")
 @click.option("--wait", is_flag=True, help="Wait until the jobs have finished.")
-@json_option
+@json_option(JobAnswer)
 def restart(job_ids: tuple[int, ...], from_step: int | None, wait: bool, as_json: bool) -> None:
     """Run finished jobs again, from a step on. With --json, each is a line."""
     with scheduler(work=wait) as client:
@@ -202,14 +204,14 @@ def restart(job_ids: tuple[int, ...], from_step: int | None, wait: bool, as_json
         for number in dict.fromkeys(job_ids):
             again.append(client.restart(number, from_step))
             if not wait:
-                _print(again[-1], as_json=as_json)
+                _print(client, again[-1], as_json=as_json)
         if wait:
             _wait(client, [(one, one.last_event or 0) for one in again], as_json=as_json)
 
 
 @job.command()
 @click.argument("job_ids", type=click.IntRange(1), nargs=-1, required=True)
-@json_option
+@json_option(JobAnswer)
 def wait(job_ids: tuple[int, ...], as_json: bool) -> None:
     """Wait for jobs; resume those that nothing runs. With --json, each is a line.
 
@@ -226,7 +228,7 @@ def _wait(client: Client, jobs: Sequence[tuple[JobView, int]], *, as_json: bool)
     for one, last in jobs:
         label = f"job {one.id} " if len(jobs) > 1 else ""
         done = follow(client, one, last, label=label)
-        _print(done, as_json=as_json)
+        _print(client, done, as_json=as_json)
         worst = max(worst, conclusion(done).status)
     leave(worst)
 
@@ -241,7 +243,7 @@ def _wait(client: Client, jobs: Sequence[tuple[JobView, int]], *, as_json: bool)
     type=click.Path(path_type=Path),
     help="Folder to put them in.  [default: job-JOB_ID]",
 )
-@json_option
+@json_option(list[Fetched])
 def fetch(
     job_id: int, names: tuple[str, ...], step: int | None, output: Path | None, as_json: bool
 ) -> None:
@@ -255,15 +257,15 @@ def fetch(
         wanted = fetching.chosen(client.job(job_id), names, step)
         got = [fetching.fetch(client, job_id, one, folder, quiet=as_json) for one in wanted]
     if as_json:
-        print_json([one.model_dump(mode="json") for one in got])
+        print_json(got)
     else:
         for one in got:
             echo(one.path)
 
 
-def _print(one: JobView, *, as_json: bool) -> None:
+def _print(client: Client, one: JobView, *, as_json: bool) -> None:
     if as_json:
-        print_json(one.model_dump(mode="json"))
+        print_json(JobAnswer.with_crashes(client, one))
         return
     words = [f"job {one.id}: {_styled(one.state)}", _judged(one), _tags(one)]
     results.print("  ".join(word for word in words if word))

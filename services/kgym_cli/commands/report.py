@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from pydantic import Field
 from rich.markup import escape
 
 from kgym import report as reports
@@ -18,20 +19,29 @@ from kgym.proc import ProgramFailed
 from kgym.report.corpus import check, read_case
 from kgym.symbolize import symbolize
 from kgym_cli import packed
+from kgym_cli.answer import Answer
+from kgym_cli.crash_answer import CrashAnswer
 from kgym_cli.output import json_option, print_json, results
 
-_NOTHING: dict[str, Any] = {
-    "title": None,
-    "alt_titles": [],
-    "type": None,
-    "corrupted": False,
-    "report": None,
-    "frames": [],
-}
 _WORTH_A_PROCESS = 32
 """So many files are read in the time that a process needs to start."""
 
 _Result = TypeVar("_Result")
+
+
+class FieldAnswer(Answer):
+    """How many cases were read right and wrong in one field."""
+
+    right: int
+    wrong: int
+    failing: list[str] = Field(description="paths of the cases, in the folder")
+
+
+class CorpusAnswer(Answer):
+    """What a corpus came to."""
+
+    cases: int
+    fields: dict[str, FieldAnswer]
 
 
 @click.group()
@@ -46,7 +56,7 @@ def report() -> None:
     type=click.Path(path_type=Path),
     help="Put source lines to the frames, from the debug information of this kernel.",
 )
-@json_option
+@json_option(CrashAnswer | list[CrashAnswer])
 def parse(logs: tuple[Path, ...], vmlinux: Path | None, as_json: bool) -> None:
     """Find the crash in each of LOGS : its title, type, frames and report.
 
@@ -60,21 +70,21 @@ def parse(logs: tuple[Path, ...], vmlinux: Path | None, as_json: bool) -> None:
     if vmlinux is not None:
         named = iter(_symbolized([one for one in found if one], vmlinux))
         found = [one and next(named) for one in found]
-    values = [_NOTHING if one is None else one.as_dict() for one in found]
+    values = list(map(CrashAnswer.of, found))
     if as_json:
         print_json(values[0] if len(values) == 1 else values)
         return
     for path, one in zip(logs, values, strict=True):
         if len(logs) > 1:
             results.print(f"[bold]{escape(str(path))}[/]")
-        results.print(one["title"] or "no crash", markup=False)
-        if one["report"]:
-            results.print(one["report"], markup=False)
+        results.print(one.title or "no crash", markup=False)
+        if one.report:
+            results.print(one.report, markup=False)
 
 
 @report.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@json_option
+@json_option(CorpusAnswer)
 def corpus(folder: Path, as_json: bool) -> None:
     """Read the cases below FOLDER, whose answers are known, and count what was read right.
 
@@ -94,7 +104,7 @@ def corpus(folder: Path, as_json: bool) -> None:
             if not is_right:
                 count["failing"].append(str(path.relative_to(folder)))
     if as_json:
-        print_json({"cases": len(paths), "fields": fields})
+        print_json(CorpusAnswer.model_validate({"cases": len(paths), "fields": fields}))
         return
     for name, count in fields.items():
         failing = ", ".join(count["failing"])

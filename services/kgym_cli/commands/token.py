@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 from rich.markup import escape
 
+from kgym_cli.answer import Answer
 from kgym_cli.connect import open_database
 from kgym_cli.output import json_option, people, print_json, print_table, results
 
@@ -15,6 +17,31 @@ if TYPE_CHECKING:
 
 SCOPES = ("read", "submit", "admin", "worker")
 T = TypeVar("T")
+
+
+class MadeToken(Answer):
+    """A token, shown this once."""
+
+    name: str
+    scopes: list[str]
+    priority: int
+    token: str
+
+
+class TokenAnswer(Answer):
+    """What is known about a token; not its secret."""
+
+    name: str
+    scopes: list[str]
+    priority: int
+    created_at: datetime
+    revoked_at: datetime | None
+
+
+class RevokedToken(Answer):
+    """The token that was ended."""
+
+    name: str
 
 
 @click.group()
@@ -43,24 +70,24 @@ def token() -> None:
     show_default=True,
     help="The highest that its jobs may ask for, before all others' of a lower one.",
 )
-@json_option
+@json_option(MadeToken)
 def create(name: str, scopes: tuple[str, ...], priority: int, as_json: bool) -> None:
     """Make a token called NAME and print it, this once; it cannot be shown again."""
     text = _on_tokens(lambda tokens: tokens.create(name, scopes, priority))
     if as_json:
-        print_json({"name": name, "scopes": scopes, "token": text})
+        print_json(MadeToken(name=name, scopes=list(scopes), priority=priority, token=text))
         return
     people.print(f"token {name} ({', '.join(scopes)}); KGYM_TOKEN or --token takes it:")
     click.echo(text)
 
 
 @token.command("list")
-@json_option
+@json_option(list[TokenAnswer])
 def list_(as_json: bool) -> None:
     """List the tokens, revoked ones too."""
     found = _on_tokens(lambda tokens: tokens.list())
     if as_json:
-        print_json([one.model_dump(mode="json") for one in found])
+        print_json([TokenAnswer(**dict(one)) for one in found])
         return
     print_table("name", "scopes", "priority", "created", "revoked", rows=map(_row, found))
 
@@ -75,9 +102,13 @@ def _row(one: "Token") -> tuple[str, ...]:
 
 @token.command()
 @click.argument("name")
-def revoke(name: str) -> None:
+@json_option(RevokedToken)
+def revoke(name: str, as_json: bool) -> None:
     """End a token; schedulers that run refuse it within five seconds."""
     _on_tokens(lambda tokens: tokens.revoke(name))
+    if as_json:
+        print_json(RevokedToken(name=name))
+        return
     results.print(f"token {name} is revoked")
 
 

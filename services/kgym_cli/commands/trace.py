@@ -8,19 +8,56 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from kgym import patch as patching
 from kgym import report as reports
 from kgym.errors import KgymError, UserError
 from kgym.proc import ProgramFailed
-from kgym.steps import MinimalTrace
+from kgym.steps import DumpPart, MinimalTrace
 from kgym_cli import packed
+from kgym_cli.answer import Answer
 from kgym_cli.output import Exit, json_option, leave, people, print_json, results
 from kgym_cli.trial import patch_file
 
 _PATH = click.Path(path_type=Path)
 _vmlinux = click.option("--vmlinux", type=_PATH, help="The dump's kernel, with debug information.")
+
+
+class ExtractAnswer(Answer):
+    """What was read out of a dump, and where it is."""
+
+    parts: list[DumpPart]
+    seconds: dict[str, float]
+    records: int
+    lost: int
+    notes: list[str]
+    peak_rss_mb: float
+    folder: str
+    files: list[str]
+
+
+class ScoreAnswer(Answer):
+    """Which stages of the trace have all functions that the true fix edits: 1, else 0."""
+
+    edited: list[str]
+    stages: dict[str, int]
+
+
+class MinimizeAnswer(MinimalTrace):
+    """A minimal trace, and what it was cut down from."""
+
+    title: str
+    seconds: dict[str, float] | None = Field(None, description="of a dump, by stage")
+    notes: list[str]
+    score: ScoreAnswer | None = Field(description="null without --fix")
+
+
+class ScoresAnswer(Answer):
+    """The scores of many bugs, added up."""
+
+    bugs: int
+    stages: dict[str, int]
 
 
 @click.group()
@@ -33,7 +70,7 @@ def trace() -> None:
 @_vmlinux
 @click.option("--report", "log", type=_PATH, help="Console log or crash report: names the task.")
 @click.option("--output", type=_PATH, default=".", help="Folder for what is found.")
-@json_option
+@json_option(ExtractAnswer)
 def extract(
     dump: Path, vmlinux: Path | None, log: Path | None, output: Path, as_json: bool
 ) -> None:
@@ -55,7 +92,7 @@ def extract(
         for name in kept:
             (found / name).replace(output / name)
     if as_json:
-        print_json({**answer.model_dump(mode="json"), "folder": str(output), "files": kept})
+        print_json(ExtractAnswer(**dict(answer), folder=str(output), files=kept))
     else:
         results.print(f"{answer.records} records, {answer.lost} lost; in {output}:", markup=False)
         for one in answer.parts:
@@ -78,7 +115,7 @@ def extract(
 @click.option("--past-repeats", is_flag=True, help="Go on behind patterns that repeat.")
 @click.option("--fix", type=_PATH, help="Patch of the true fix: score the trace against it.")
 @click.option("--source-tree", type=_PATH, help="The kernel's source, which --fix changes.")
-@json_option
+@json_option(MinimizeAnswer)
 def minimize(
     source: Path,
     more: tuple[str, ...],
@@ -115,15 +152,14 @@ def minimize(
                 found, Crash.of(crash), wanted, limit=limit, past_repeats=past_repeats
             )
             about = {"notes": list(found.notes)}
-    values = {"title": crash.title, **minimal.model_dump(mode="json"), **about}
-    if fix is not None:
-        values["score"] = _score(minimal, fix, source_tree)
+    scored = None if fix is None else _score(minimal, fix, source_tree)
     if as_json:
-        print_json(values)
+        print_json(MinimizeAnswer(title=crash.title, **dict(minimal), **about, score=scored))
     else:
         _show(minimal, crash.title)
-        if fix is not None:
-            results.print(f"score: {values['score']['stages']}", markup=False)
+        if scored is not None:
+            stages = {str(stage): value for stage, value in scored.stages.items()}
+            results.print(f"score: {stages}", markup=False)
     if not minimal.calls:
         people.print("kgym: no record of these files is in the trace", markup=False)
         leave(Exit.NEGATIVE)
@@ -148,7 +184,7 @@ def show(path: Path, pid: int | None, last: int) -> None:
 
 @trace.command()
 @click.argument("paths", metavar="RESULTS…", nargs=-1, required=True, type=_PATH)
-@json_option
+@json_option(ScoresAnswer)
 def score(paths: tuple[Path, ...], as_json: bool) -> None:
     """Add up what `minimize --fix … --json` printed: the Complete Intersection Score."""
     from kgym.trace.score import Stage, total  # noqa: PLC0415
@@ -162,9 +198,8 @@ def score(paths: tuple[Path, ...], as_json: bool) -> None:
             raise UserError(
                 "no_score", f"{path}: no result of `minimize --fix`: {error}"
             ) from error
-    values = {"bugs": len(scores), "stages": total(scores)}
     if as_json:
-        print_json(values)
+        print_json(ScoresAnswer(bugs=len(scores), stages=dict(total(scores))))
         return
     for stage, value in total(scores).items():
         results.print(f"{stage:9} {value:4} of {len(scores)}")
@@ -243,13 +278,13 @@ def _show(minimal: MinimalTrace, title: str) -> None:
     results.print(tree(minimal, title))
 
 
-def _score(minimal: MinimalTrace, fix: Path, tree: Path | None) -> dict[str, Any]:
+def _score(minimal: MinimalTrace, fix: Path, tree: Path | None) -> ScoreAnswer:
     from kgym.trace import score as scoring  # noqa: PLC0415
 
     if tree is None:
         raise click.UsageError("--fix needs --source-tree")
     edited = sorted(_edited(fix, tree))
-    return {"edited": edited, "stages": scoring.score(minimal, edited)}
+    return ScoreAnswer(edited=edited, stages=dict(scoring.score(minimal, edited)))
 
 
 def _edited(fix: Path, tree: Path) -> set[str]:

@@ -68,13 +68,13 @@ def worker(
 
 
 @worker.command("list")
-@json_option
+@json_option(list[WorkerView])
 def list_(as_json: bool) -> None:
     """List the workers."""
     with scheduler(work=False) as client:
         known = client.workers()
     if as_json:
-        print_json([one.model_dump(mode="json") for one in known])
+        print_json(known)
         return
     columns = ("worker", "state", "kinds", "slots", "running", "seen")
     print_table(*columns, rows=map(_row, known))
@@ -88,13 +88,13 @@ def _row(one: WorkerView) -> tuple[str, ...]:
 
 @worker.command()
 @click.argument("worker_id")
-@json_option
+@json_option(WorkerView)
 def drain(worker_id: str, as_json: bool) -> None:
     """Let a worker finish what it runs, take no more, and end."""
     with scheduler(work=False) as client:
         one: WorkerView = client.drain(worker_id)
     if as_json:
-        print_json(one.model_dump(mode="json"))
+        print_json(one)
     else:
         results.print(f"{one.id}: {one.state}, {len(one.running)} steps to finish", markup=False)
 

@@ -1,0 +1,55 @@
+"""A crash as commands answer it."""
+
+from typing import Self
+
+from kgym.report import CrashReport
+from kgym_cli.answer import Answer
+
+
+class FrameAnswer(Answer):
+    """One line of a stack trace."""
+
+    function: str
+    offset: int | None
+    size: int | None
+    file: str | None
+    line: int | None
+    inlined: bool
+    uncertain: bool
+    module: str | None
+
+
+class ExecutorAnswer(Answer):
+    """Which program of a syzkaller executor crashed."""
+
+    proc: int
+    id: int
+
+
+class CrashAnswer(Answer):
+    """The crash in a console log; `title` and `report` are null where there is none."""
+
+    title: str | None = None
+    alt_titles: list[str] = []
+    type: str | None = None
+    corrupted: bool = False
+    corrupted_reason: str = ""
+    suppressed: bool = False
+    panicked: bool = False
+    frame: str | None = None
+    frames: list[FrameAnswer] = []
+    report: str | None = None
+    start: int | None = None
+    end: int | None = None
+    executor: ExecutorAnswer | None = None
+    task: str | None = None
+    pid: int | None = None
+    cpu: int | None = None
+    guilty_file: str | None = None
+    alloc_stack: list[FrameAnswer] = []
+    free_stack: list[FrameAnswer] = []
+
+    @classmethod
+    def of(cls, found: CrashReport | None) -> Self:
+        """Return what was found."""
+        return cls() if found is None else cls.model_validate(found.as_dict())

@@ -1,0 +1,184 @@
+"""JSON for programs: as the schemas say, with all keys always, and problem documents for errors."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import jsonschema_rs
+import pytest
+
+from kgym import report
+from kgym.attempt import StepRun
+from kgym.client import Client
+from kgym.jobs import JobRequest
+from kgym.steps import (
+    BuildSpec,
+    Edit,
+    InstanceResult,
+    Outcome,
+    Patch,
+    StepKind,
+    StepResult,
+    Verdict,
+)
+from kgym_cli.answer import Problem, schema
+from kgym_cli.platform import Platform
+from kgym_cli.program import cli
+from tests.cli.conftest import Kgym
+from tests.cli.test_commands import LOG
+from tests.cli.test_results import trial
+from tests.cli.worked import built, ran, working
+
+PROBLEM = schema(Problem)
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+        else:
+            yield (*path, name), command
+
+
+ANSWERING = [
+    path
+    for path, command in commands(cli)
+    if any("--json" in parameter.opts for parameter in command.params)
+]
+
+
+def test_every_command_that_answers_has_a_schema() -> None:
+    assert len(ANSWERING) > 20
+    for path, command in commands(cli):
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert ("--json" in options) == ("--json-schema" in options), path
+
+
+class Schemas:
+    """The answers of `kgym`, each checked against what --json-schema of its command prints."""
+
+    def __init__(self, kgym: Kgym) -> None:
+        self._kgym = kgym
+        self._known: dict[tuple[str, ...], Any] = {}
+
+    def answer(self, *words: object, status: int = 0, stdin: str = "") -> Any:
+        done = self._kgym(*words, "--json", stdin=stdin)
+        assert done.status == status, done.err
+        path = next(one for one in ANSWERING if one == tuple(map(str, words[: len(one)])))
+        if path not in self._known:
+            self._known[path] = json.loads(self._kgym(*path, "--json-schema").out)
+        lines = [json.loads(line) for line in done.out.splitlines()]
+        for line in lines:
+            jsonschema_rs.validate(self._known[path], line)
+        return lines[-1]
+
+
+@pytest.fixture
+def schemas(kgym: Kgym) -> Schemas:
+    return Schemas(kgym)
+
+
+def test_the_answers_without_jobs_are_as_their_schemas_say(
+    schemas: Schemas, tmp_path: Path
+) -> None:
+    (tmp_path / "crash.log").write_text(LOG)
+    (tmp_path / "calm.log").write_text("[    1.0] Run /init as init process\n")
+    schemas.answer("bug", "list")
+    assert schemas.answer("bug", "show", "epoll-loop")["class"]
+    crash, calm = schemas.answer("report", "parse", tmp_path / "crash.log", tmp_path / "calm.log")
+    assert crash.keys() == calm.keys()
+    assert schemas.answer("gc").keys() == schemas.answer("gc", "--only", "logs").keys()
+
+
+@pytest.mark.thorough
+def test_the_answers_of_tokens_and_workers_are_as_their_schemas_say(
+    schemas: Schemas, idle: Platform
+) -> None:
+    schemas.answer("worker", "list")
+    assert schemas.answer("token", "create", "alice", "--scope", "read")["token"]
+    schemas.answer("token", "list")
+    schemas.answer("token", "revoke", "alice")
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+def crashed(run: StepRun) -> StepResult:
+    """Answer as a step that saw LOG's crash on its second instance."""
+    found = report.parse(LOG.encode())
+    assert found is not None
+    for number, title in ((0, "another crash"), (1, found.title)):
+        values = {**found.as_dict(), "title": title, "instance": number}
+        (run.folder / f"report-{number}.json").write_text(json.dumps(values))
+    instances = [
+        InstanceResult(number=0, outcome=Outcome.CRASH, title="another crash"),
+        InstanceResult(number=1, outcome=Outcome.CRASH, title=found.title),
+    ]
+    result = ran(Verdict.SAME_CRASH, found.title)
+    return result.model_copy(update={"instances": instances})
+
+
+@pytest.mark.thorough
+def test_a_job_comes_with_its_verdict_and_the_crash_inline(
+    schemas: Schemas, idle: Platform, data: Path
+) -> None:
+    does = {
+        StepKind.BUILD: built,
+        StepKind.REPRODUCE: lambda run: (
+            crashed(run) if run.assignment.number == 1 else ran(Verdict.NO_CRASH)
+        ),
+    }
+    with working(idle, data, does), Client(idle.url) as client:
+        client.wait(client.submit(trial(Verdict.NO_CRASH)).id)
+    job = schemas.answer("job", "show", 1)
+    assert (job["verdict"], job["resolved"], job["failure"]) == ("no_crash", True, None)
+    [crash] = job["crashes"]
+    assert (crash["step"], crash["instance"]) == (1, 1)
+    assert "demo_release" in crash["report"]
+    assert "demo_release" in [frame["function"] for frame in crash["frames"]]
+    [listed] = schemas.answer("job", "list")
+    assert listed["resolved"] is True
+    schemas.answer("job", "fetch", 1, "report-1.json", "-o", data / "fetched")
+
+
+def test_a_failure_is_inline_with_the_compilers_diagnostics(
+    schemas: Schemas, fake_build: BuildSpec
+) -> None:
+    broken = Edit(file="kernel/sched.c", original="return", replacement="retrun")
+    spec = fake_build.model_copy(update={"patches": [Patch(edits=[broken])]})
+    request = JobRequest(steps=[spec]).model_dump_json()
+    job = schemas.answer("job", "submit", "-", "--wait", status=2, stdin=request)
+    failure = job["failure"]
+    assert (failure["step"], failure["reason"], failure["cause"]) == (0, "does_not_compile", "user")
+    assert failure["diagnostics"][0]["file"] == "kernel/sched.c"
+    assert "retrun" in failure["diagnostics"][0]["message"]
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "reason", "http"),
+    [
+        (["bug", "show", "nope"], 2, "no_such_bug", 422),
+        (["job", "show", "7"], 2, "job_not_found", 404),
+        (["job", "show", "seven"], 2, "bad_usage", 400),
+        (["job", "list", "--server", "http://127.0.0.1:1"], 3, "scheduler_unreachable", 503),
+    ],
+)
+def test_an_error_is_a_problem_document_on_stdout(
+    kgym: Kgym, words: list[str], status: int, reason: str, http: int
+) -> None:
+    done = kgym(*words, "--json")
+    problem = done.json
+    jsonschema_rs.validate(PROBLEM, problem)
+    jsonschema_rs.validate(json.loads(kgym(*words[:2], "--json-schema").out), problem)
+    assert (done.status, problem["reason"], problem["status"]) == (status, reason, http)
+    assert problem["detail"] in done.err.replace("Error: ", "")
+    assert problem["type"] == f"urn:kgymsuite:problem:{reason}"
+    assert kgym(*words).out == ""
