@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from kgym_vmmanager.budget import Budget
 
 from kgym.assignment import Input
+from kgym.budget import Budget
 from kgym.steps import Calibration, Outcome, Reproducer, ReproduceResult, StepRef, Verdict
 from kgym_vmmanager.plan import LIMITS
 from kgym_vmmanager.reproduce import Reproduce

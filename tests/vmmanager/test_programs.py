@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym.capabilities import Capabilities, detect, lacking, needs
+from kgym.capabilities import Capabilities, detect, lacking
 from kgym.errors import InfrastructureError, UserError
 from kgym.steps import Reproducer, ReproduceSpec, StepRef
 from kgym_vmmanager.programs import initrd, program
@@ -97,7 +97,7 @@ def test_a_step_needs_what_its_programs_need(syzkaller: Path) -> None:
         reproducer=Reproducer(text="int main(void) { return 0; }"),
         others=[reproducer(), reproducer(syzkaller=COMMIT)],
     )
-    wanted = needs(spec)
+    wanted = spec.needs()
     assert wanted.syzkaller == [COMMIT, "default"]
     has = Capabilities(cores=64, memory=1 << 20)
     assert lacking(wanted, has) == [
