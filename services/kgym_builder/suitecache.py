@@ -27,7 +27,7 @@ from kgym_builder.entries import Entry, Identified
 from kgym_builder.full import FullBuild
 from kgym_builder.kbuild import Kbuild, Output, Toolchain, kernel_version, toolchain
 from kgym_builder.origins import Origins
-from kgym_builder.sources import Sources
+from kgym_builder.sources import Source, Sources
 from kgym_builder.tree import Tree
 
 LAYOUT = 5
@@ -138,6 +138,14 @@ class SuiteCache:
             doubt=partial(self._doubt, found.identity, layer),
         )
 
+    async def published(self, kernel: Kernel, run: StepRun, held: ExitStack) -> "Published":
+        """Return the kernel's source as builds see it; it stays until `held` is closed."""
+        source = await self._sources.get(kernel.source, _bytes(run), held)
+        tools = await toolchain(kernel.compiler)
+        tree = Tree((source.tree,), run.folder / "published", self._limits)
+        backported = await self._backport(tree, tools, run)
+        return Published(source, tree, backported.names, backported.changes)
+
     async def _configure(
         self, kernel: Kernel, tools: Toolchain, run: StepRun, held: ExitStack
     ) -> Identified:
@@ -208,6 +216,16 @@ class SuiteCache:
         self._folders.doubt(identity)
         if isinstance(layer, Mounted):
             self._images.forget(layer)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A source: `tree` is as published, but for `changes`, by `backports` and our own object."""
+
+    source: Source
+    tree: Tree
+    backports: list[str]
+    changes: tuple[Change, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,37 @@
+"""`kgym bug source`."""
+
+from pathlib import Path
+
+import click
+
+from kgym import bug as bugs
+from kgym_cli.connect import data_folder
+from kgym_cli.output import json_option, people, print_json, results
+
+
+@click.command()
+@click.argument("name")
+@click.argument("folder", type=click.Path(path_type=Path))
+@json_option
+def source(name: str, folder: Path, as_json: bool) -> None:
+    """Write a bug's kernel source to a new FOLDER, as a Git repository.
+
+    It is the tree as builds see it: as published, with what builds add to it, and with the
+    bug, each a commit. What is changed there is a patch: `git diff > my.patch`.
+    """
+    one = bugs.load(name)
+    people.print("fetching and copying the source; a kernel's takes a minute", style="dim")
+    from kgym_cli.source_tree import write  # noqa: PLC0415 - its imports take 0.3 s
+
+    done = write(one, folder, data_folder())
+    if as_json:
+        about = {"bug": one.name, "folder": str(done.folder), "source": done.source_identity}
+        print_json({**about, "commits": done.commits})
+        return
+    results.print(f"{done.folder}: {done.source_identity}", markup=False)
+    for message in done.commits:
+        results.print(f"  {message}", markup=False)
+    results.print(
+        f"edit it, then: git -C {done.folder} diff > my.patch; kgym check {name} my.patch",
+        markup=False,
+    )

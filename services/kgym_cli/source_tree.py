@@ -1,0 +1,129 @@
+"""A bug's kernel source as builds see it, as a Git repository that people can work in."""
+
+import asyncio
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym import proc, sandbox
+from kgym.assignment import Assignment
+from kgym.attempt import StepRun
+from kgym.bug import CONFIGS, Bug
+from kgym.errors import UserError
+from kgym.patch import Change
+from kgym.snapshot import git
+from kgym.storage import LocalStorage
+from kgym_builder import patches
+from kgym_builder.origins import Origins
+from kgym_builder.sources import Source
+from kgym_builder.suitecache import SuiteCache
+
+_COPY_SECONDS = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTree:
+    """What was written: where, from which source, and with what on top of it, commit by commit."""
+
+    folder: Path
+    source_identity: str
+    commits: list[str]
+
+
+def write(bug: Bug, folder: Path, data: Path) -> SourceTree:
+    """Write the source to the new `folder`, in commits: as published, what builds add, the bug.
+
+    Sources are kept with the platform's on `data`. Raises UserError as builds do, and
+    `bad_option` for a folder that holds something.
+    """
+    if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and _is_empty(folder))):
+        raise UserError("bad_option", f"{folder} is there already; name a new folder")
+    data.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        work = Path(tempfile.mkdtemp(prefix="source-", dir=data))
+        held.callback(sandbox.remove, work)
+        published, commits = asyncio.run(_commits(bug, data, work, held))
+        try:
+            _copy(published.tree, folder)
+            told = [_commit(folder, one) for one in commits]
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    return SourceTree(folder, published.identity, [one for one in told if one])
+
+
+async def _commits(
+    bug: Bug, data: Path, work: Path, held: ExitStack
+) -> tuple[Source, list["_Commit"]]:
+    """Return the source, and the commits that lead from it to what the bug's builds see."""
+    assignment = Assignment(
+        step_id=0, job_id=0, number=0, attempt=1, lease=uuid.uuid4(), spec=bug.build, inputs={}
+    )
+    run = StepRun(assignment, work, LocalStorage(data / "artifacts"))
+    # Whoever calls is the user, whose files they are.
+    origins = Origins.named(os.environ, (Path("/"),))
+    suite = SuiteCache(data / "cache", CONFIGS / "backports", origins=origins)
+    published = await suite.published(bug.build, run, held)
+    added = ", ".join(["the object that raises faults", *published.backports])
+    commits = [
+        _Commit(f"{published.source.identity}, as published", ()),
+        _Commit(f"What builds add: {added}", published.changes),
+    ]
+    for one in bug.build.patches:
+        changed = await patches.changes(published.tree, [one], run.log)
+        changed = tuple(await published.tree.with_modes(changed))
+        await published.tree.write(changed)
+        commits.append(_Commit(f"{bug.name}: {one.name}", changed))
+    return published.source, commits
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    message: str
+    changes: Sequence[Change]
+
+
+def _is_empty(folder: Path) -> bool:
+    return next(folder.iterdir(), None) is None
+
+
+def _copy(tree: Path, folder: Path) -> None:
+    """Copy the tree, and begin a repository in the copy: one that it brings is not obeyed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = ("-rP", "--preserve=mode,links,timestamps", "--reflink=auto")
+    asyncio.run(proc.run(["cp", *words, f"{tree}/.", folder], timeout=_COPY_SECONDS))
+    own = folder / ".git"
+    if own.is_symlink() or own.is_file():
+        own.unlink()
+    elif own.exists():
+        shutil.rmtree(own)
+    git(folder, "init", "-q", "--template=", "-b", "kgym")
+
+
+def _commit(folder: Path, one: _Commit) -> str | None:
+    """Write the changes and commit them; return the message, if there was anything to commit."""
+    for change in one.changes:
+        path = folder / change.path
+        if not path.parent.resolve().is_relative_to(folder.resolve()) or path.is_symlink():
+            raise UserError("unsafe_patch", f"{change.path} lies behind a symbolic link")
+        if change.content is None:
+            path.unlink(missing_ok=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(change.content)
+        path.chmod(0o755 if change.executable else 0o644)
+    if one.changes:
+        paths = "\0".join(change.path for change in one.changes)
+        words = ("add", "-A", "-f", "--pathspec-from-file=-", "--pathspec-file-nul")
+        git(folder, "--literal-pathspecs", *words, stdin=paths)
+    else:
+        git(folder, "add", "-A", "-f", ".")
+    if not git(folder, "status", "--porcelain", "--untracked-files=no"):
+        return None
+    git(folder, "commit", "-q", "-m", one.message)
+    return one.message

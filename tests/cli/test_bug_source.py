@@ -1,0 +1,48 @@
+"""`kgym bug source`: the tree as builds see it, to work in."""
+
+import subprocess
+from pathlib import Path
+
+from tests.cli.conftest import Kgym
+from tests.cli.test_check import bundle as bundle  # noqa: PLC0414 - a fixture
+from tests.conftest import ROOT
+
+
+def git(folder: Path, *words: str) -> str:
+    argv = ["git", "-c", "safe.directory=*", "-C", folder, *words]
+    return subprocess.run(argv, check=True, text=True, capture_output=True, timeout=60).stdout
+
+
+def test_the_tree_is_a_repository_whose_diff_is_a_patch(
+    kgym: Kgym, bundle: Path, tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    done = kgym("bug", "source", bundle, tree, "--json")
+    assert done.status == 0, done.err
+    messages = git(tree, "log", "--format=%s").splitlines()
+    assert messages == done.json["commits"][::-1]
+    assert messages[0] == "bundle: regress"
+    assert messages[-1] == f"{done.json['source']}, as published"
+    assert git(tree, "status", "--porcelain") == ""
+    watch = tree / "kernel/watch_queue.c"
+    assert "type >= 100" in watch.read_text()
+    first = git(tree, "rev-list", "--max-parents=0", "HEAD").strip()
+    published = git(tree, "show", f"{first}:kernel/watch_queue.c")
+    assert published == (ROOT / "tests/fakelinux/kernel/watch_queue.c").read_text()
+    watch.write_text(watch.read_text().replace("type >= 100", "type >= WATCH_TYPE__NR"))
+    patch = tmp_path / "my.patch"
+    patch.write_text(git(tree, "diff"))
+    checked = kgym("check", bundle, patch)
+    assert checked.status == 0, checked.err
+    again = kgym("bug", "source", bundle, tree)
+    assert (again.status, "name a new folder" in again.err) == (2, True)
+
+
+def test_a_source_that_cannot_be_had_leaves_no_folder(
+    kgym: Kgym, bundle: Path, tmp_path: Path
+) -> None:
+    text = (bundle / "bug.toml").read_text()
+    (bundle / "bug.toml").write_text(text.replace("type >= WATCH_TYPE__NR", "not there"))
+    done = kgym("bug", "source", bundle, tmp_path / "tree")
+    assert (done.status, "stands 0 times" in done.err) == (2, True), done.err
+    assert not (tmp_path / "tree").exists()
