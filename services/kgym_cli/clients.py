@@ -29,7 +29,6 @@ def joined(data: Path, *, work: bool) -> Iterator[None]:
 
     With `work`, let it run steps, too.
     """
-    data.mkdir(parents=True, exist_ok=True)
     with (data / CLIENTS).open("a") as file, (data / WAITING).open("a") as waiting:
         limit = time.monotonic() + END_SECONDS
         while not _lock(file, fcntl.LOCK_SH):

@@ -1,7 +1,9 @@
 """Which scheduler a command talks to: a named one, the one that runs here, or its own."""
 
 import contextlib
+import errno
 import os
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kgym.storage import LocalStorage
+from kgym.errors import InfrastructureError, UserError
 from kgym_cli.address import running
 from kgym_cli.clients import joined
 from kgym_cli.host import platform_of
@@ -17,15 +19,35 @@ from kgym_cli.output import people
 
 if TYPE_CHECKING:
     from kgym.client import Client
+    from kgym.storage import LocalStorage
     from kgym_scheduler.database import Database
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def data_folder() -> Path:
     """Return where the embedded platform keeps its database, artifacts and caches."""
     if named := os.environ.get("KGYM_DATA"):
         return Path(named)
+    if all((_CHECKOUT / name).is_file() for name in ("run", "pyproject.toml")):
+        return _CHECKOUT / ".kgym"  # as `./run` says
     share = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(share) / "kgym"
+
+
+def usable_data_folder() -> Path:
+    """Return the data folder; it is made if need be. Raise KgymError if it cannot be used."""
+    folder = data_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+    except OSError as error:
+        said = f"the data folder {folder} cannot be used: {error.strerror or error}"
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise InfrastructureError("disk_full", said) from error
+        raise UserError("cannot_use_data", f"{said}; KGYM_DATA names another") from error
+    return folder
 
 
 def syzkaller_folder() -> Path | None:
@@ -38,11 +60,10 @@ def database_url() -> str:
     """Return the database that commands work on which need no scheduler."""
     if named := os.environ.get("KGYM_DATABASE"):
         return named
-    folder = data_folder()
+    folder = usable_data_folder()
     found = running(folder)
     if found is not None and found.database is not None:
         return found.database
-    folder.mkdir(parents=True, exist_ok=True)
     return f"sqlite+aiosqlite:///{folder / 'kgym.db'}"
 
 
@@ -61,8 +82,10 @@ async def open_database() -> AsyncIterator["Database"]:
         await database.close()
 
 
-def storage() -> LocalStorage:
+def storage() -> "LocalStorage":
     """Return where artifacts are: in KGYM_STORAGE, or with this machine's platform."""
+    from kgym.storage import LocalStorage  # noqa: PLC0415 - as above
+
     return LocalStorage(Path(os.environ.get("KGYM_STORAGE") or data_folder() / "artifacts"))
 
 
@@ -84,9 +107,9 @@ def scheduler(*, work: bool) -> Iterator["Client"]:
 @contextmanager
 def _own(*, work: bool) -> Iterator[str]:
     """Use the platform of the data folder; yield its URL."""
-    data = data_folder()
+    data = usable_data_folder()
     with joined(data, work=work):
         found = platform_of(data)
         if work:
-            people.print(f"scheduler: {found.url}", style="dim")
+            people.print(f"scheduler: {found.url}  data: {data}", style="dim", markup=False)
         yield found.url

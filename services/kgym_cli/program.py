@@ -73,6 +73,10 @@ def cli(server: str | None, token: str | None) -> None:
 
     Exit status: 0 success; 1 a verdict says no; 2 bad input; 3 the platform
     failed or came to no verdict; 130 interrupted.
+
+    The platform of this machine keeps all it has in the folder KGYM_DATA; by
+    default, in .kgym of the checkout that kgym stands in, else in
+    ~/.local/share/kgym.
     """
     # The command is imported by now, and what it begins it has to tidy up.
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -101,7 +105,7 @@ def run() -> int:
 
 def _status() -> int:
     try:
-        status: Any = cli.main(standalone_mode=False)
+        status: Any = cli.main(prog_name="kgym", standalone_mode=False)
     except KgymError as error:
         _say(f"kgym: {error.message}", style="red")
         problem = getattr(error, "problem", {})  # as the scheduler answered

@@ -4,13 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 
+from kgym_cli.connect import data_folder
 from kgym_cli.program import COMMANDS, cli
 from tests.cli.conftest import Kgym
+from tests.conftest import ROOT
 
 KGYM = [sys.executable, "-m", "kgym_cli"]
 UNREAD = 141
@@ -130,3 +133,113 @@ sys.exit(program.run())
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, "ZeroDivisionError" in done.stderr) == (3, True), done.stderr
+
+
+@pytest.fixture
+def latin_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A locale in which text is Latin-1."""
+    where = tmp_path / "locale"
+    where.mkdir()
+    made = ["localedef", "-i", "en_US", "-f", "ISO-8859-1", where / "en_US.ISO-8859-1"]
+    try:
+        subprocess.run(made, check=True, capture_output=True, timeout=60)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no such locale can be made here: {error}")
+    monkeypatch.setenv("LOCPATH", str(where))
+    monkeypatch.setenv("LC_ALL", "en_US.ISO-8859-1")
+
+
+@pytest.mark.usefixtures("latin_1")
+def test_files_are_utf_8_whatever_the_locale(kgym: Kgym, tmp_path: Path) -> None:
+    folder = tmp_path / "bug"
+    folder.mkdir()
+    (folder / "repro.c").write_text("int main(void) { return 0; } // Grüße 終\n", "utf-8")
+    (folder / "bug.toml").write_text(
+        'title = "KASAN: use-after-free in Grüße"\nfiles = ["f.c"]\n'
+        '[kernel]\ntarball = "linux.tar"\nsha256 = "' + "0" * 64 + '"\nbase = "allnoconfig"\n'
+        '[reproducer]\nfile = "repro.c"\ntime = 7\n'
+        '[[regress.edits]]\nfile = "f.c"\noriginal = "a"\nreplacement = "b"\n',
+        "utf-8",
+    )
+    shown = kgym("bug", "show", folder, "--json")
+    assert shown.status == 0, shown.err
+    assert shown.json["title"] == "KASAN: use-after-free in Grüße"
+    assert shown.json["job"]["steps"][1]["reproducer"]["text"].endswith("// Grüße 終\n")
+
+
+def unusable(folder: Path) -> None:
+    folder.write_text("no folder")
+
+
+def of_another(folder: Path) -> None:
+    folder.symlink_to("/proc/1/kgym")
+
+
+@pytest.mark.parametrize("spoil", [unusable, of_another])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["job", "list"],
+        ["token", "list"],
+        ["gc"],
+        ["up", "--port", "0"],
+        ["bug", "reproduce", "watch-queue-filter"],
+    ],
+)
+def test_a_data_folder_that_cannot_be_used_is_named(
+    kgym: Kgym, data: Path, words: list[str], spoil: Callable[[Path], None]
+) -> None:
+    spoil(data)
+    refused = kgym(*words)
+    assert (refused.status, len(refused.err.splitlines())) == (2, 1), refused.err
+    assert f"{data} cannot be used" in refused.err
+    assert "KGYM_DATA" in refused.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
+@pytest.mark.parametrize("words", [["job", "list"], ["token", "list"]])
+@pytest.mark.parametrize(
+    ("how", "status", "said"), [("ro", 2, "Read-only"), ("full", 3, "No space")]
+)
+def test_a_disk_that_takes_nothing_is_named(
+    kgym: Kgym, data: Path, words: list[str], how: str, status: int, said: str
+) -> None:
+    data.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "kgym", data], check=True)
+    try:
+        if how == "ro":
+            subprocess.run(["mount", "-o", "remount,ro", data], check=True)
+        else:
+            (data / "big").write_bytes(bytes(1 << 16))
+        refused = kgym(*words)
+        assert (refused.status, len(refused.err.splitlines())) == (status, 1), refused.err
+        assert said in refused.err
+    finally:
+        subprocess.run(["umount", data], check=True)
+
+
+@pytest.mark.parametrize("spare", [4096, 40_000])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
+def test_a_disk_that_is_full_before_the_platform_listens(
+    kgym: Kgym, data: Path, spare: int
+) -> None:
+    data.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "kgym", data], check=True)
+    try:
+        (data / "big").write_bytes(bytes((1 << 16) - spare))
+        refused = kgym("job", "list")
+        assert (refused.status, len(refused.err.splitlines())) == (3, 1), refused.err
+    finally:
+        subprocess.run(["umount", data], check=True)
+
+
+def test_the_data_folder_is_the_checkouts_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KGYM_DATA", raising=False)
+    assert data_folder() == ROOT / ".kgym"
+
+
+def test_a_command_that_waits_says_where_its_data_is(
+    kgym: Kgym, data: Path, build_job: str
+) -> None:
+    done = kgym("job", "submit", "-", "--wait", stdin=build_job)
+    assert f"data: {data}" in done.err

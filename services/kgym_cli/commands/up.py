@@ -5,7 +5,7 @@ import logging
 import click
 
 from kgym import logs
-from kgym_cli.connect import data_folder, syzkaller_folder
+from kgym_cli.connect import syzkaller_folder, usable_data_folder
 from kgym_cli.output import people
 
 PORT = 8420
@@ -27,9 +27,9 @@ def up(port: int, distributed: bool) -> None:
     # Its imports take longer than a command that needs no platform of its own.
     from kgym_cli.platform import Platform  # noqa: PLC0415
 
-    with Platform(data_folder(), port=port, syzkaller=syzkaller_folder()) as platform:
+    with Platform(usable_data_folder(), port=port, syzkaller=syzkaller_folder()) as platform:
         people.print(f"scheduler: {platform.url}  API: {platform.url}/docs")
-        people.print(f"data: {data_folder()}", style="dim", markup=False)
+        people.print(f"data: {usable_data_folder()}", style="dim", markup=False)
         platform.wait()
 
 
@@ -37,7 +37,7 @@ def _distributed(port: int) -> None:
     from kgym_cli.distributed import Distributed  # noqa: PLC0415
 
     logs.configure(level=logging.WARNING)  # each part has a log of its own
-    with Distributed(data_folder(), port=port) as platform:
+    with Distributed(usable_data_folder(), port=port) as platform:
         people.print(f"scheduler: {platform.url}  API: {platform.url}/docs")
         for server in (platform.database, platform.broker):
             people.print(f"{server.name}: {server.host}:{server.port}", style="dim")
