@@ -5,14 +5,24 @@ from pathlib import Path
 import click
 
 from kgym import bug as bugs
+from kgym_cli.answer import Answer
 from kgym_cli.connect import data_folder
 from kgym_cli.output import json_option, people, print_json, results
+
+
+class SourceAnswer(Answer):
+    """What `bug source --json` prints: where the tree is, of what source, and its commits."""
+
+    bug: str
+    folder: Path
+    source: str
+    commits: list[str]
 
 
 @click.command()
 @click.argument("name")
 @click.argument("folder", type=click.Path(path_type=Path))
-@json_option
+@json_option(SourceAnswer)
 def source(name: str, folder: Path, as_json: bool) -> None:
     """Write a bug's kernel source to a new FOLDER, as a Git repository.
 
@@ -25,8 +35,14 @@ def source(name: str, folder: Path, as_json: bool) -> None:
 
     done = write(one, folder, data_folder())
     if as_json:
-        about = {"bug": one.name, "folder": str(done.folder), "source": done.source_identity}
-        print_json({**about, "commits": done.commits})
+        print_json(
+            SourceAnswer(
+                bug=one.name,
+                folder=done.folder.absolute(),
+                source=done.source_identity,
+                commits=done.commits,
+            )
+        )
         return
     results.print(f"{done.folder}: {done.source_identity}", markup=False)
     for message in done.commits:
