@@ -98,6 +98,12 @@ class StepView(Strict):
     result: StepResult | None
     failure: Failure | None
     waiting: str | None = Field(None, description="why no live worker can begin the queued step")
+    ahead: int | None = Field(
+        None, description="queued steps of its kind before this queued one; left out in lists"
+    )
+    begins_in: float | None = Field(
+        None, description="seconds, about, until it begins; null where nothing tells"
+    )
     artifacts: list[Artifact]
     artifacts_gone_at: datetime | None = Field(
         None, description="when retention removed the files of the artifacts"

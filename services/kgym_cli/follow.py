@@ -14,11 +14,13 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 from rich.text import Text
 
 from kgym.jobs import UNATTENDED, JobEvent, JobFilter, JobView
 from kgym.states import State
+from kgym_cli import waiting
 from kgym_cli.output import people
 
 if TYPE_CHECKING:
@@ -40,9 +42,12 @@ def follow(client: "Client", job: JobView, last: int = 0, *, label: str = "") ->
             " (`kgym job wait` or `abort` one; `kgym up` runs all)"
         )
     show = _Bars(job, label) if people.is_terminal else _Lines(people, label)
-    with show.shown():
+    with show.shown(), waiting.Watch(client, job.id, show.waits) as watch:
+        watch.saw(job)
         for event in client.events(job.id, last):
             show.event(event)
+            if event.kind == "state":
+                watch.saw(state=str(event.data["state"]))
     return client.job(job.id)
 
 
@@ -75,6 +80,10 @@ class _Lines:
                 for line in event.data["text"].splitlines():
                     self._print(event, line)
 
+    def waits(self, step: int, told: str) -> None:
+        """Say why the queued step does not begin."""
+        self._console.print(f"{self._label}step {step}: waits: {told}", markup=False)
+
     def _print(self, event: JobEvent, line: str) -> None:
         self._console.print(f"{self._label}step {event.step}: {line}", markup=False)
 
@@ -89,6 +98,7 @@ class _Bars:
             BarColumn(bar_width=30),
             _Amount(),
             TimeElapsedColumn(),
+            _Remaining(),
             console=people,
         )
         self._tasks: list[TaskID] = [
@@ -124,6 +134,10 @@ class _Bars:
             case "state":
                 self._state(task, str(event.data["state"]))
 
+    def waits(self, step: int, told: str) -> None:
+        """Say why the queued step does not begin."""
+        self._progress.update(self._tasks[step], stage=f"[dim]{escape(told)}[/]")
+
     def _state(self, task: TaskID, state: str) -> None:
         stage = f"[{_STYLES.get(state, 'dim')}]{state}[/]"
         if state == "running":
@@ -133,6 +147,16 @@ class _Bars:
             self._progress.stop_task(task)
         else:
             self._progress.update(task, stage=stage)
+
+
+class _Remaining(TimeRemainingColumn):
+    """How long it will take still, where the pace tells."""
+
+    def render(self, task: Task) -> Text:
+        """Return nothing where nothing tells."""
+        if task.finished or task.time_remaining is None:
+            return Text("")
+        return Text.assemble(super().render(task), " left", style="dim")
 
 
 class _Amount(ProgressColumn):

@@ -107,7 +107,7 @@ def why(lane: Lane, live: Sequence[WorkerInfo]) -> str | None:
     """Return why no step of the lane can begin, whatever the time; None if one can."""
     able = [worker for worker in live if lane.kind in worker.kinds]
     if not able:
-        return f"no live worker does `{lane.kind}` steps"
+        return f"no live worker does `{lane.kind}` steps (see `kgym worker list`)"
     lacks = [lacking(lane.needs, worker.capabilities) for worker in able]
     if not all(lacks):
         return None

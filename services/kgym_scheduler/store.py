@@ -47,6 +47,7 @@ from kgym_scheduler import (
     holds,
     lanes,
     mass,
+    place,
     queries,
     reports,
     rules,
@@ -126,7 +127,8 @@ class Store:
             if (row := job.first()) is None:
                 raise no_job(job_id)
             found = (await connection.execute(queries.steps_of([job_id], specs=True))).all()
-            return views.job_view(row, found, await self._reasons(connection, found))
+            view = views.job_view(row, found, await self._reasons(connection, found))
+            return await self._placed(connection, view)
 
     async def state(self, job_id: int) -> State:
         """Return the job's state; raise NotFound if there is no such job."""
@@ -482,6 +484,18 @@ class Store:
             for worker, seen_at, draining in await fleet.known(connection)
             if fleet.state(now, seen_at, draining=draining) == "live"
         ]
+
+    async def _placed(self, connection: AsyncConnection, job: JobView) -> JobView:
+        """Return the job with the place of its queued step, if one waits for a while."""
+        since = await self._clock.now(connection) - PATIENCE
+        shown = list(job.steps)
+        for index, step in enumerate(shown):
+            if step.state is State.QUEUED and step.queued_at and step.queued_at < since:
+                live = await self._live(connection)
+                found = await place.of(connection, job.id, step.number, live)
+                told = {"ahead": found.ahead, "begins_in": found.seconds}
+                shown[index] = step.model_copy(update=told)
+        return job.model_copy(update={"steps": shown})
 
     async def _reasons(
         self, connection: AsyncConnection, found: Collection[Row[Any]]

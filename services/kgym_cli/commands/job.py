@@ -1,6 +1,8 @@
 """`kgym job`."""
 
+import contextlib
 import heapq
+import threading
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
@@ -14,20 +16,22 @@ from rich.markup import escape
 from kgym import marks
 from kgym.bulk import Aborted, AbortFilter, Submitted
 from kgym.client import Client
-from kgym.errors import UserError
+from kgym.errors import KgymError, UserError
 from kgym.jobs import JobFilter, JobRequest, JobView
 from kgym.states import State
 from kgym.steps import StepKind
-from kgym_cli import fetching, packed
+from kgym_cli import fetching, packed, waiting
 from kgym_cli.conclusion import conclusion
 from kgym_cli.connect import scheduler
 from kgym_cli.fetching import Fetched
 from kgym_cli.follow import follow
 from kgym_cli.job_answer import JobAnswer, JobSummary
 from kgym_cli.moment import Moment
-from kgym_cli.output import Exit, echo, json_option, leave, print_json, print_table, results
+from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
 
 kind_choice = click.Choice([str(kind) for kind in StepKind])
+_FOLLOWED = 100
+"""Jobs that are followed at the same time: a scheduler lets one caller follow 200."""
 _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
 _VERDICTS = {Exit.OK: "green", Exit.NEGATIVE: "red"}
 
@@ -104,6 +108,10 @@ def list_(
         return
     columns = ("job", "state", "verdict", "steps", "created", "tags")
     print_table(*columns, rows=map(_row, found))
+    for one in found:
+        for step in one.steps:
+            if step.waiting:
+                people.print(f"job {one.id} waits: {step.waiting}", markup=False)
 
 
 def _filter(**conditions: object) -> JobFilter:
@@ -225,12 +233,20 @@ def wait(job_ids: tuple[int, ...], as_json: bool) -> None:
 def _wait(client: Client, jobs: Sequence[tuple[JobView, int]], *, as_json: bool) -> NoReturn:
     """Follow each job from an event on, print what it came to, and leave with the worst status."""
     worst = Exit.OK
+    for one, _ in jobs[1:_FOLLOWED]:  # a platform of commands runs what somebody follows
+        threading.Thread(target=_stay, args=(client, one.id), daemon=True).start()
     for one, last in jobs:
         label = f"job {one.id} " if len(jobs) > 1 else ""
         done = follow(client, one, last, label=label)
         _print(client, done, as_json=as_json)
         worst = max(worst, conclusion(done).status)
     leave(worst)
+
+
+def _stay(client: Client, job_id: int) -> None:
+    """Follow a job without a word, until it or the command ends."""
+    with contextlib.suppress(KgymError, RuntimeError):
+        client.wait(job_id)
 
 
 @job.command()
@@ -272,6 +288,8 @@ def _print(client: Client, one: JobView, *, as_json: bool) -> None:
     for step in one.steps:
         results.print(f"  step {step.number} {step.kind}: {_styled(step.state)}", end="")
         results.print(f" (attempt {step.attempt})" if step.attempt > 1 else "")
+        if told := waiting.words(step):
+            results.print(f"    waits: {told}", markup=False)
         if step.failure is not None:
             results.print(f"    {step.failure.reason}: {step.failure.message}", markup=False)
         if step.result is not None:
