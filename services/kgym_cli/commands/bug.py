@@ -14,6 +14,7 @@ from kgym.errors import UserError
 from kgym.jobs import JobRequest, JobView
 from kgym.steps import Calibration, DumpMethod, MinimalTrace, Severity
 from kgym_cli import traced, trial
+from kgym_cli.commands.bug_new import new
 from kgym_cli.commands.bug_source import source
 from kgym_cli.conclusion import conclusion
 from kgym_cli.connect import scheduler
@@ -51,6 +52,7 @@ def bug() -> None:
     """List, show and reproduce bugs: shipped ones by name, your own by their folder."""
 
 
+bug.add_command(new)
 bug.add_command(source)
 
 

@@ -1,0 +1,151 @@
+"""`kgym bug new`."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import Field
+
+from kgym import bug as bugs
+from kgym.errors import UserError
+from kgym.jobs import JobRequest, JobView
+from kgym.steps import Outcome, ReproduceResult, ReproduceSpec, Verdict
+from kgym_cli import trial
+from kgym_cli.answer import Answer
+from kgym_cli.conclusion import conclusion
+from kgym_cli.connect import scheduler
+from kgym_cli.follow import follow
+from kgym_cli.new_bundle import UNSEEN, NewBundle, kernel_table
+from kgym_cli.output import Exit, json_option, leave, people, print_json, results
+
+
+class NewBugAnswer(Answer):
+    """What `bug new --json` prints."""
+
+    bug: str
+    folder: Path
+    title: str | None = Field(description="of the crash that was seen, or as it was given")
+    verdict: Verdict | None = Field(description="null where it was not run to an end")
+    reason: str | None
+    job: int | None
+
+
+_file = click.Path(path_type=Path, exists=True, dir_okay=False)
+_OPTIONS = (
+    click.option("--kernel", help="A shared kernel, linux-source-…, a folder, or URL@COMMIT."),
+    click.option("--repro", type=_file, help="The program that shows it: C, or syzkaller's."),
+    click.option("--config", type=_file, help="The kernel's whole .config."),
+    click.option("--fragment", "fragments", multiple=True, type=_file, help="Or parts of one."),
+    click.option("--compiler", help="gcc, gcc-12, clang-16, …"),
+    click.option("--time", type=click.FloatRange(0, 86400, min_open=True), help="Seconds a run."),
+    click.option("--instances", type=click.IntRange(1, 1000), help="VMs."),
+    click.option("--regress", type=_file, help="A patch that brings the bug back."),
+    click.option("--fix", type=_file, help="The patch that is known to mend it."),
+    click.option("--title", help="As syzbot titles the crash.  [default: as it is seen]"),
+    click.option("--no-run", is_flag=True, help="Only write the bundle."),
+)
+
+
+def _all(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@_all
+@json_option(NewBugAnswer)
+def new(folder: Path, no_run: bool, as_json: bool, **given: Any) -> None:
+    """Write the bundle of your own bug to a new FOLDER, run it once, and take its title.
+
+    On a terminal it asks for what is not given. The exit status is 0 if the bug shows (or
+    with --no-run), 1 if it does not, 2 for bad input, 3 if there is no verdict.
+    """
+    wanted = _asked(given)
+    bundle = NewBundle(
+        kernel=wanted["kernel"],
+        reproducer=wanted["repro"],
+        title=wanted["title"] or UNSEEN,
+        **{name: wanted[name] for name in ("config", "fragments", "compiler", "time")},
+        **{name: wanted[name] for name in ("instances", "regress", "fix")},
+    )
+    one = bundle.write(folder)
+    people.print(f"written: {folder}", markup=False)
+    job = None if no_run else _ran(one, any_crash=wanted["title"] is None)
+    result = _result(job)
+    if job and result and result.title and wanted["title"] is None:
+        seen = [one for one in result.instances if one.outcome is Outcome.CRASH]
+        others = {alt for one in seen if one.title == result.title for alt in one.alt_titles}
+        bundle = bundle.titled(result.title, sorted(others - {result.title}))
+        bundle.write_toml(folder)
+    answer = NewBugAnswer(
+        bug=one.name,
+        folder=folder.absolute(),
+        title=None if bundle.title == UNSEEN else bundle.title,
+        verdict=result.verdict if result else None,
+        reason=result.reason if result else None,
+        job=job.id if job else None,
+    )
+    if as_json:
+        print_json(answer)
+    else:
+        _print(answer)
+    leave(conclusion(job).status if job else Exit.OK)
+
+
+def _asked(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options, with what a person at the terminal answers for those that lack."""
+    wanted = dict(given)
+    missing = [name for name in ("kernel", "repro") if not wanted[name]]
+    if not sys.stdin.isatty():
+        if missing:
+            names = " and ".join(f"--{name}" for name in missing)
+            raise UserError("bad_option", f"give {names}: there is no terminal to ask on")
+        return wanted
+    if not missing:
+        return wanted
+    if not wanted["kernel"]:
+        wanted["kernel"] = click.prompt(
+            "Kernel (a shared one, linux-source-…, a folder, URL@COMMIT)", "linux-6.1", err=True
+        )
+    if "use" not in kernel_table(wanted["kernel"]) and not (
+        wanted["config"] or wanted["fragments"]
+    ):
+        wanted["config"] = click.prompt("Its whole .config", type=_file, err=True)
+    if not wanted["repro"]:
+        wanted["repro"] = click.prompt("Reproducer (C, or syzkaller's)", type=_file, err=True)
+    for name, words in (("regress", "A patch that brings the bug back"), ("fix", "Its known fix")):
+        if wanted[name] is None:
+            asked = click.prompt(f"{words} (none: Enter)", "", show_default=False, err=True)
+            wanted[name] = Path(asked) if asked else None
+    return wanted
+
+
+def _ran(one: bugs.Bug, *, any_crash: bool) -> JobView:
+    """Run the bug once; `any_crash` is the one looked for where nobody knows its title."""
+    request = one.job(None)
+    steps = [
+        step.model_copy(update={"titles": []})
+        if any_crash and isinstance(step, ReproduceSpec)
+        else step
+        for step in request.steps
+    ]
+    with scheduler(work=True) as client:
+        job, _ = trial.submit(client, JobRequest(steps=steps, tags=request.tags))
+        people.print(f"job {job.id}")
+        return follow(client, job)
+
+
+def _result(job: JobView | None) -> ReproduceResult | None:
+    step = job.step(bugs.BEFORE) if job else None
+    return step.result if step and isinstance(step.result, ReproduceResult) else None
+
+
+def _print(answer: NewBugAnswer) -> None:
+    if answer.verdict is not None:
+        results.print(f"{answer.verdict}: {answer.reason}", markup=False)
+    title = answer.title or f"{UNSEEN}; write it into {answer.folder / 'bug.toml'}"
+    results.print(f"{answer.folder}: {title}", markup=False)
