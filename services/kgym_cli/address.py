@@ -27,6 +27,8 @@ class Running:
     """Whether it was started to stay (`kgym up`), and not for as long as commands use it."""
     database: str | None = None
     """Its database, where that is a server's."""
+    owner: str | None = None
+    """A token for whoever can read this: the commands of the user who runs the platform."""
 
 
 def running(data: Path) -> Running | None:
@@ -62,7 +64,9 @@ def take(data: Path, *, stays: bool = True) -> IO[str]:
     """
     data.mkdir(parents=True, exist_ok=True)
     file = (data / ADDRESS).open("a+")
-    os.fchmod(file.fileno(), 0o600)  # the URL of a database holds its password
+    os.fchmod(
+        file.fileno(), 0o600
+    )  # the URL of a database holds its password, and there is the owner's token
     end = time.monotonic() + (PATIENCE_SECONDS if stays else _BUSY_SECONDS)
     while True:
         try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kgym.errors import InfrastructureError, UserError
-from kgym_cli.address import running
+from kgym_cli.address import Running, running
 from kgym_cli.clients import joined
 from kgym_cli.host import platform_of
 from kgym_cli.output import people
@@ -100,16 +100,19 @@ def scheduler(*, work: bool) -> Iterator["Client"]:
 
     options = click.get_current_context().find_root().params
     with contextlib.ExitStack() as stack:
-        url = options.get("server") or stack.enter_context(_own(work=work))
-        yield stack.enter_context(Client(url, options.get("token")))
+        url, token = options.get("server"), options.get("token")
+        if url is None:
+            found = stack.enter_context(_own(work=work))
+            url, token = found.url, token or found.owner
+        yield stack.enter_context(Client(url, token))
 
 
 @contextmanager
-def _own(*, work: bool) -> Iterator[str]:
-    """Use the platform of the data folder; yield its URL."""
+def _own(*, work: bool) -> Iterator[Running]:
+    """Use the platform of the data folder."""
     data = usable_data_folder()
     with joined(data, work=work):
         found = platform_of(data)
         if work:
             people.print(f"scheduler: {found.url}  data: {data}", style="dim", markup=False)
-        yield found.url
+        yield found

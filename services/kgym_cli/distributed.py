@@ -118,7 +118,12 @@ class Distributed:
             "KGYM_STORAGE": str(data / "artifacts"),
             "KGYM_TOKEN": "",  # the user's own is not the workers'
         }
-        scheduler_env = {**self.worker_env, "KGYM_DATABASE": self.database.url}
+        self._owner = secrets.token_urlsafe(32)
+        scheduler_env = {
+            **self.worker_env,
+            "KGYM_DATABASE": self.database.url,
+            "KGYM_OWNER_TOKEN": self._owner,
+        }
         ports = [port or free_port(host), *(free_port(host) for _ in range(1, schedulers))]
         self._ports = ports
         self.urls = [f"http://{host}:{port}" for port in ports]
@@ -144,7 +149,7 @@ class Distributed:
         self._lock = take(self.data)
         try:
             self._start()
-            announce(self._lock, Running(self.url, database=self.database.url))
+            announce(self._lock, Running(self.url, database=self.database.url, owner=self._owner))
         except BaseException:
             self.stop()
             raise

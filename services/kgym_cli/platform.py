@@ -7,6 +7,7 @@ stand where the distributed platform has PostgreSQL, GCS and RabbitMQ.
 
 import asyncio
 import os
+import secrets
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
@@ -64,6 +65,7 @@ class Platform:
         self._data = data
         self._port = port
         self._stays = stays
+        self._owner = secrets.token_urlsafe(32)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[None] | None = None
         self._started = threading.Event()
@@ -137,10 +139,10 @@ class Platform:
             store = Store(url, attendance=None if self._stays else Attendance())
             async with (
                 Scheduler(store, bus, storage, alone=True, host=host) as scheduler,
-                serve(create_app(scheduler), port=self._port) as listening,
+                serve(create_app(scheduler, owner=self._owner), port=self._port) as listening,
             ):
                 self.url = listening.url
-                address.announce(lock, address.Running(self.url, self._stays))
+                address.announce(lock, address.Running(self.url, self._stays, owner=self._owner))
                 self._started.set()
                 await self._working.wait()
                 async with asyncio.TaskGroup() as group:

@@ -40,12 +40,17 @@ _ROUTERS = (
 )
 
 
-def create_app(scheduler: Scheduler, limits: Limits | None = None) -> FastAPI:
-    """Return the application that serves this scheduler, which others start and stop."""
+def create_app(
+    scheduler: Scheduler, limits: Limits | None = None, owner: str | None = None
+) -> FastAPI:
+    """Return the application that serves this scheduler, which others start and stop.
+
+    Who shows the token `owner` may do everything, whatever tokens there are.
+    """
     limits = limits or Limits()
     metrics = Metrics(scheduler)
     scheduler.observers.append(metrics.ended)
-    tokens = Tokens(scheduler.database)
+    tokens = Tokens(scheduler.database, owner=owner)
     app = _Api(
         title="kGymSuite scheduler",
         version="1",

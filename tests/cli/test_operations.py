@@ -46,6 +46,32 @@ def test_commands_show_the_token_they_are_given(
     assert listed["submitter"] == "alice"
 
 
+def test_whoever_makes_a_token_is_not_locked_out(
+    kgym: Kgym, platform: Platform, build_job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kgym("token", "create", "lab", "--scope", "read")
+    monkeypatch.setattr("kgym_scheduler.tokens.CACHE_SECONDS", 0.0)
+    submitted = kgym("job", "submit", "-", "--json", stdin=build_job)
+    assert (submitted.status, submitted.json["submitter"]) == (0, "local"), submitted.err
+    assert kgym("job", "abort", submitted.json["id"]).status == 0
+    assert kgym("--server", platform.url, "job", "list").status == 2
+    platform.stop()  # and one that commands start lets its user in, too
+    assert kgym("job", "show", submitted.json["id"]).status == 0
+
+
+def test_there_is_a_way_back_from_the_first_token(
+    kgym: Kgym, platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kgym("token", "create", "lab", "--scope", "read")
+    kgym("token", "revoke", "lab")
+    monkeypatch.setattr("kgym_scheduler.tokens.CACHE_SECONDS", 0.0)
+    assert kgym("--server", platform.url, "job", "list").status == 2
+    assert kgym("token", "forget", "--json").json == {"forgotten": 1}
+    assert kgym("--server", platform.url, "job", "list").status == 0
+    monkeypatch.setenv("KGYM_DATABASE", "postgresql+asyncpg://u:p@127.0.0.1:1/none")
+    assert kgym("token", "forget").status == 2
+
+
 @pytest.mark.thorough
 def test_gc_shows_then_does(kgym: Kgym, platform: Platform, build_job: str, data: Path) -> None:
     with Client(platform.url) as client:

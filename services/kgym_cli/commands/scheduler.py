@@ -1,6 +1,7 @@
 """`kgym scheduler`."""
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -107,7 +108,9 @@ async def _serve(
     async with (
         open_bus(bus) as opened,
         Scheduler(Store(database, lease), opened, open_storage(storage)) as running,
-        serve(create_app(running, limits), host, port) as address,
+        serve(
+            create_app(running, limits, os.environ.get("KGYM_OWNER_TOKEN")), host, port
+        ) as address,
     ):
         settle()
         people.print(f"scheduler: {address.url}")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 from rich.markup import escape
 
+from kgym.errors import UserError
 from kgym_cli.answer import Answer
-from kgym_cli.connect import open_database
+from kgym_cli.connect import database_url, open_database
 from kgym_cli.output import json_option, people, print_json, print_table, results
 
 if TYPE_CHECKING:
@@ -44,12 +45,20 @@ class RevokedToken(Answer):
     name: str
 
 
+class ForgottenTokens(Answer):
+    """How many tokens there were."""
+
+    forgotten: int
+
+
 @click.group()
 def token() -> None:
     """Make, list and revoke the tokens that callers and workers show to the scheduler.
 
     They are in the database: KGYM_DATABASE, or that of this machine's platform.
     While none was ever made, a scheduler serves this machine only, and everybody on it.
+    From the first one on, all callers need one, but commands of the user who runs the
+    platform of this machine, on its data folder.
     """
 
 
@@ -77,7 +86,11 @@ def create(name: str, scopes: tuple[str, ...], priority: int, as_json: bool) -> 
     if as_json:
         print_json(MadeToken(name=name, scopes=list(scopes), priority=priority, token=text))
         return
-    people.print(f"token {name} ({', '.join(scopes)}); KGYM_TOKEN or --token takes it:")
+    people.print(
+        f"token {name} ({', '.join(scopes)}); KGYM_TOKEN or --token takes it. From now on all"
+        " callers need one, but your own commands on this data folder"
+        " (the way back: `kgym token forget`):"
+    )
     click.echo(text)
 
 
@@ -110,6 +123,24 @@ def revoke(name: str, as_json: bool) -> None:
         print_json(RevokedToken(name=name))
         return
     results.print(f"token {name} is revoked")
+
+
+@token.command()
+@json_option(ForgottenTokens)
+def forget(as_json: bool) -> None:
+    """Forget all tokens, revoked ones too: nobody on this machine needs one any more.
+
+    Only of this machine's own platform: it is the way back from the first token.
+    """
+    if not database_url().startswith("sqlite"):
+        raise UserError(
+            "shared_database", "others use this database, too: revoke its tokens one by one"
+        )
+    count = _on_tokens(lambda tokens: tokens.forget())
+    if as_json:
+        print_json(ForgottenTokens(forgotten=count))
+        return
+    results.print(f"tokens forgotten: {count}")
 
 
 def _on_tokens(work: "Callable[[Tokens], Awaitable[T]]") -> T:
