@@ -21,6 +21,7 @@ from kgym.jobs import EVENTS, JobEvent
 from kgym_scheduler import artifact_api, job_api, mass_api, scheduler_api, worker_api
 from kgym_scheduler.auth import Door, needs
 from kgym_scheduler.core import Scheduler
+from kgym_scheduler.express import Express
 from kgym_scheduler.figures import unfinished
 from kgym_scheduler.limits import BodyLimit, Limits, QueryLimit, Quota, Rates, Streams, Volume
 from kgym_scheduler.metrics import MEDIA_TYPE, Counted, Metrics
@@ -67,6 +68,7 @@ def create_app(
     app.state.streams = Streams(limits)
     app.state.volume = Volume(limits)
     app.state.quota = Quota(limits, partial(unfinished, scheduler.database))
+    app.add_middleware(Express, stops=[job_api.SUBMISSION, worker_api.CALLS])
     app.add_middleware(BodyLimit)
     app.add_middleware(Door, tokens=tokens, rates=Rates(limits))
     app.add_middleware(QueryLimit)

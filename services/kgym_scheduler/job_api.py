@@ -1,6 +1,7 @@
 """Jobs, and what they say: /v1/jobs."""
 
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from kgym.jobs import DIGITS, JobFilter, JobPage, JobRequest, JobView, Tags
 from kgym_scheduler import example
 from kgym_scheduler.auth import caller_of
 from kgym_scheduler.core import Scheduler
+from kgym_scheduler.express import Stop
 from kgym_scheduler.problems import documented
 from kgym_scheduler.routes import Core, JobId, StepQuery, as_json, router
 from kgym_scheduler.tokens import Scope
@@ -24,6 +26,8 @@ PING_SECONDS = 10
 """How often a quiet event stream says that it lives."""
 
 Attempt = Annotated[Annotated[int, Field(ge=1, lt=1 << 31), DIGITS] | None, Query()]
+
+_KEY = re.compile("^[!-~]{1,200}$")
 
 readers = router(Scope.READ)
 submitters = router(Scope.SUBMIT)
@@ -46,7 +50,6 @@ submitters = router(Scope.SUBMIT)
 )
 async def submit(
     http: Request,
-    scheduler: Core,
     request: Annotated[
         JobRequest,
         Body(
@@ -60,18 +63,32 @@ async def submit(
         Header(
             min_length=1,
             max_length=200,
-            pattern="^[!-~]+$",
+            pattern=_KEY.pattern,
             description="A request that is repeated with the same key makes no second job",
         ),
     ] = None,
 ) -> Response:
     """Queue the steps, in order. A step begins when the one before it has succeeded."""
-    caller = caller_of(http)
+    return await _submitted(http, request, len(await http.body()), idempotency_key)
+
+
+async def _plain_submission(http: Request, request: JobRequest, size: int) -> Response | None:
+    keys = http.headers.getlist("idempotency-key")
+    if len(keys) > 1 or not all(map(_KEY.fullmatch, keys)) or not caller_of(http).may(Scope.SUBMIT):
+        return None
+    return await _submitted(http, request, size, keys[0] if keys else None)
+
+
+SUBMISSION = Stop("/v1/jobs", JobRequest, _plain_submission)
+
+
+async def _submitted(http: Request, request: JobRequest, size: int, key: str | None) -> Response:
+    state, caller = http.app.state, caller_of(http)
     caller.check(request)
     if caller.owner is not None:
-        http.app.state.volume.take(caller.name, len(await http.body()))
-    await http.app.state.quota.take(caller.name)
-    job, new = await scheduler.submit(request, idempotency_key, caller.name)
+        state.volume.take(caller.name, size)
+    await state.quota.take(caller.name)
+    job, new = await state.scheduler.submit(request, key, caller.name)
     return as_json(job, 201 if new else 200, {"Location": f"/v1/jobs/{job.id}"})
 
 

@@ -21,8 +21,9 @@ from kgym.dispatch import (
     WorkerCall,
 )
 from kgym_scheduler import tokens
-from kgym_scheduler.auth import needs
+from kgym_scheduler.auth import caller_of, needs
 from kgym_scheduler.core import Scheduler
+from kgym_scheduler.express import Stop
 from kgym_scheduler.problems import documented
 from kgym_scheduler.strict import StrictRoute
 
@@ -43,7 +44,19 @@ router = APIRouter(prefix="/v1", route_class=_Route, dependencies=[needs(tokens.
 )
 async def calls(request: Request, body: Annotated[Calls, Body()]) -> Response:
     """Answer a worker's calls, in order. Each is idempotent: where this fails, repeat it."""
-    scheduler: Scheduler = request.app.state.scheduler
+    return await _answers(request.app.state.scheduler, body)
+
+
+async def _plain_calls(request: Request, body: Calls, _: int) -> Response | None:
+    if not caller_of(request).may(tokens.Scope.WORKER):
+        return None
+    return await _answers(request.app.state.scheduler, body)
+
+
+CALLS = Stop("/v1/worker/calls", Calls, _plain_calls)
+
+
+async def _answers(scheduler: Scheduler, body: Calls) -> Response:
     answers = await asyncio.gather(*(_answer(scheduler, call) for call in body.calls))
     return Response(Answers(answers=list(answers)).model_dump_json(), media_type="application/json")
 

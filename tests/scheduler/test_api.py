@@ -63,6 +63,31 @@ async def test_a_submitted_job_is_created_at_a_location(http: httpx.AsyncClient)
     assert shown.json()["steps"][0]["spec"] == JOB["steps"][0]
 
 
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        (JOB, "abc"),
+        (JOB | {"priority": 101}, "abc"),
+        (JOB | {"unknown": 1}, "abc"),
+        (JOB, "a b"),
+        (JOB, ""),
+        (JOB, "a" * 201),
+        ([], "abc"),
+    ],
+)
+async def test_a_plain_submission_is_answered_as_one_that_goes_through_the_framework(
+    http: httpx.AsyncClient, body: object, key: str
+) -> None:
+    answers = []
+    for media_type in ("application/json", "application/json; charset=utf-8"):
+        headers = {"Content-Type": media_type, "Idempotency-Key": key}
+        answer = await http.post("/v1/jobs", content=json.dumps(body), headers=headers)
+        answers.append((answer.status_code == 422, answer.headers.get("location")))
+        if answer.status_code == 422:
+            assert problem(answer, 422, "invalid_request")["errors"]
+    assert answers[0] == answers[1]
+
+
 async def test_times_are_in_utc(http: httpx.AsyncClient) -> None:
     created = (await http.post("/v1/jobs", json=JOB)).json()["created_at"]
     assert created.endswith("Z")
