@@ -1,21 +1,23 @@
 """Many rows of many tables written at once, on SQLite and on PostgreSQL.
 
-PostgreSQL takes the rows of a table as one array a column, and all that a
-`Plan` writes as one statement: one round trip, whatever the number of rows.
-SQLite, which has no round trips, takes them one by one.
+PostgreSQL takes all that a `Plan` writes as one statement (`wholesale.py`).
+SQLite, which has no round trips, takes the rows one by one.
 """
 
-import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import Dialect, Table, bindparam, insert, text, update
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import Table, and_, bindparam, delete, insert, or_, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym_scheduler.database import NEWS
+from kgym_scheduler import turns
+from kgym_scheduler.database import NEWS, change_raced
+from kgym_scheduler.single import Connection, Singles
+from kgym_scheduler.tables import PROGRESS, events, jobs, steps
+from kgym_scheduler.wholesale import Guard, Row, Wholesale, keyed
 
-Row = Mapping[str, object]
 RING = 32
 """Steps that wait in a lane from which on a further one rings no bell.
 
@@ -26,20 +28,13 @@ _WAITING = (
     "(SELECT count(*) FROM (SELECT 1 FROM steps WHERE state = 'queued' AND lane = :{}"  # noqa: S608
     f" LIMIT {RING}) AS waiting)"
 )
+_FORGET = (
+    "DELETE FROM events USING unnest(CAST(:jobs AS bigint[]), CAST(:numbers AS smallint[]))"
+    " AS gone(job, step) WHERE kind = 'progress' AND events.job_id = gone.job"
+    " AND events.step = gone.step"
+)
 _parsed = lru_cache(1000)(text)
 """`text`, which looks for parameters in the statement, once for each statement."""
-_POSTGRESQL: Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-
-
-async def add_numbered(
-    connection: AsyncConnection, table: Table, rows: Sequence[Row]
-) -> Sequence[int]:
-    """Insert rows that have the same columns; return their ids, which ascend."""
-    if connection.dialect.name == "sqlite":
-        statement = insert(table).returning(table.c.id, sort_by_parameter_order=True)
-        return (await connection.scalars(statement, list(rows))).all()
-    statement_text = _insert(table, tuple(rows[0]), "") + " RETURNING id"
-    return sorted((await connection.scalars(_parsed(statement_text), _arrays(rows, ""))).all())
 
 
 class Plan:
@@ -48,14 +43,24 @@ class Plan:
     On PostgreSQL no part sees what another writes, so no two may change one row.
     """
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: Connection, guard: Guard | None = None) -> None:
         self._connection = connection
+        self._guard = guard
+        self._jobs: Sequence[Row] = ()
         self._added: list[tuple[Table, Sequence[Row]]] = []
         self._changed: list[tuple[Table, Sequence[tuple[Row, Row]]]] = []
-        self._others: list[tuple[str, Row]] = []
+        self._claimed: list[Row] = []
+        self._turns = Counter[turns.Queue]()
+        self._quiet: Sequence[tuple[int, int]] = ()
         self._told: Sequence[int] = ()
         self.waiting: dict[int, int] = {}
         """Steps in the lanes that are to be counted, up to RING, before anything is written."""
+        self.job_ids: Sequence[int] = ()
+        """Of the new jobs, in order, once they are written."""
+
+    def add_jobs(self, rows: Sequence[Row]) -> None:
+        """Insert jobs. A row of another table is of the first of them if its `new_job` is 1."""
+        self._jobs = rows
 
     def add(self, table: Table, rows: Sequence[Row]) -> None:
         """Insert rows that have the same columns."""
@@ -63,13 +68,25 @@ class Plan:
             self._added.append((table, rows))
 
     def change(self, table: Table, rows: Sequence[tuple[Row, Row]]) -> None:
-        """Set the second part of each pair where the first holds; all have the same columns."""
+        """Set the second part of each pair where the first holds; all have the same columns.
+
+        Of steps each pair has to change one.
+        """
         if rows:
             self._changed.append((table, rows))
 
-    def also(self, statement: str, values: Row) -> None:
-        """Execute a statement that changes something."""
-        self._others.append((statement, values))
+    def turn(self, queue: turns.Queue) -> dict[str, object]:
+        """Return the queue's next turn, as columns of a step that is to be written."""
+        self._turns[queue] += 1
+        return {"queue": queue, "turn": self._turns[queue]}
+
+    def claim_turns(self, latest: Mapping[tuple[str, int], int]) -> None:
+        """Note the highest turns that were claimed, by kind and rank."""
+        self._claimed = list(turns.claimed(latest))
+
+    def forget_progress(self, places: Sequence[tuple[int, int]]) -> None:
+        """Delete the progress events that there are of steps, each given by job and number."""
+        self._quiet = places
 
     def tell(self, job_ids: Sequence[int]) -> None:
         """Let those who `Database.listen` know of these jobs, once all is committed."""
@@ -79,95 +96,84 @@ class Plan:
         """Count the steps that wait in these lanes."""
         self.waiting = dict.fromkeys(sorted(lanes), 0)
 
-    async def run(self) -> list[int]:
-        """Write; return the number of rows that each `change` changed."""
-        if self._connection.dialect.name == "sqlite":
-            return await self._run_one_by_one()
-        parts: list[str] = []
-        counts = [
-            f"(SELECT count(*) FROM p{number})"  # noqa: S608
-            for number in range(len(self._changed))
-        ]
-        values: dict[str, object] = {}
-        for table, pairs in self._changed:
-            prefix = f"p{len(parts)}_"
-            (where, new), *_ = pairs
-            parts.append(_update(table, tuple(where), tuple(new), prefix) + " RETURNING 1")
-            values |= _arrays([_flat(*pair) for pair in pairs], prefix)
-        for table, rows in self._added:
-            prefix = f"p{len(parts)}_"
-            parts.append(_insert(table, tuple(rows[0]), prefix))
-            values |= _arrays(rows, prefix)
-        for statement, named in self._others:
-            prefix = f"p{len(parts)}_"
-            parts.append(re.sub(r":(\w+)", rf":{prefix}\1", statement))
-            values |= {prefix + name: value for name, value in named.items()}
-        for number, lane in enumerate(self.waiting):
-            counts.append(_WAITING.format(f"lane{number}"))
-            values[f"lane{number}"] = lane
-        if self._told:
-            counts.append("pg_notify(:channel, :told)")
-            values |= {"channel": NEWS, "told": " ".join(map(str, self._told))}
-        listed = ", ".join(f"p{number} AS ({part})" for number, part in enumerate(parts))
-        statement = f"WITH {listed} " if parts else ""
-        wanted = ", ".join(counts) or "1"
-        done = await self._connection.execute(_parsed(f"{statement}SELECT {wanted}"), values)
-        row = list(done.one())
-        self.waiting = dict(zip(self.waiting, row[len(self._changed) :], strict=False))
-        return row[: len(self._changed)]
+    async def run(self) -> None:
+        """Write all, or nothing.
 
-    async def _run_one_by_one(self) -> list[int]:
-        changed = []
+        Raises InfrastructureError `change_raced` where the guard does not hold, or a step that is
+        to be changed is not as it was: another has changed it.
+        """
+        if isinstance(self._connection, Singles) or self._connection.dialect.name != "sqlite":
+            await self._run_at_once(self._connection)
+        else:
+            await self._run_one_by_one(self._connection)
+
+    async def _run_at_once(self, connection: Connection) -> None:
+        whole = Wholesale(self._guard)
+        whole.give_turns(self._turns)
+        if self._jobs:
+            whole.insert_jobs(self._jobs)
+        for table, pairs in self._changed:
+            whole.update(table, pairs)
+        for table, rows in self._added:
+            whole.insert(table, rows)
+        for claimed in self._claimed:
+            whole.part(turns.CLAIM, claimed)
+        if self._quiet:
+            job_ids, numbers = zip(*self._quiet, strict=True)
+            whole.part(_FORGET, {"jobs": job_ids, "numbers": numbers})
+        for lane in self.waiting:
+            whole.ask(_WAITING.format("lane"), {"lane": lane})
+        if self._told:
+            told = " ".join(map(str, self._told))
+            whole.ask("pg_notify(:channel, :told)", {"channel": NEWS, "told": told})
+        statement, values = whole.statement()
+        row = list((await connection.execute(_parsed(statement), values)).one())
+        if not row[0]:
+            raise change_raced()
+        self.job_ids = row[1] or ()
+        self.waiting = dict(zip(self.waiting, row[2:], strict=False))
+
+    async def _run_one_by_one(self, connection: AsyncConnection) -> None:
         for lane in self.waiting:
             count = _parsed("SELECT " + _WAITING.format("lane"))
-            self.waiting[lane] = await self._connection.scalar(count, {"lane": lane}) or 0
+            self.waiting[lane] = await connection.scalar(count, {"lane": lane}) or 0
+        before: dict[turns.Queue | None, int] = {None: 0}
+        for queue, by in self._turns.items():
+            last = await connection.scalar(_parsed(turns.GIVE), turns.named(queue, by)) or 0
+            before[queue] = last - by
+        if self._jobs:
+            numbered = insert(jobs).returning(jobs.c.id, sort_by_parameter_order=True)
+            self.job_ids = (await connection.scalars(numbered, list(self._jobs))).all()
+
+        if self._quiet:
+            e = events.c
+            places = [and_(e.job_id == job_id, e.step == number) for job_id, number in self._quiet]
+            await connection.execute(delete(events).where(PROGRESS, or_(*places)))
         for table, pairs in self._changed:
-            (where, new), *_ = pairs
-            statement = (
+            rows = [{**keyed(where), **_settled(new, before)} for where, new in pairs]
+            where, new = pairs[0][0], _settled(pairs[0][1], before)
+            change = (
                 update(table)
                 .where(*(table.c[n].is_not_distinct_from(bindparam(f"_{n}")) for n in where))
-                .values({n: bindparam(n) for n in new})
+                .values({name: bindparam(name) for name in new})
             )
-            done = await self._connection.execute(statement, [_flat(*pair) for pair in pairs])
-            changed.append(done.rowcount)
-        for table, rows in self._added:
-            await self._connection.execute(insert(table), list(rows))
-        for text_, values in self._others:
-            await self._connection.execute(_parsed(text_), values)
-        return changed
+            done = await connection.execute(change, rows)
+            if table is steps and done.rowcount != len(pairs):
+                raise change_raced()
+        for table, added in self._added:
+            rows = [_settled(row, before, self.job_ids) for row in added]
+            await connection.execute(insert(table), rows)
+        for claimed in self._claimed:
+            await connection.execute(_parsed(turns.CLAIM), claimed)
 
 
-def _flat(where: Row, values: Row) -> dict[str, object]:
-    return {**{f"_{name}": value for name, value in where.items()}, **values}
-
-
-def _arrays(rows: Sequence[Row], prefix: str) -> dict[str, object]:
-    return {prefix + name: [row[name] for row in rows] for name in rows[0]}
-
-
-@cache
-def _insert(table: Table, names: tuple[str, ...], prefix: str) -> str:
-    arrays = ", ".join(_array(table, name, prefix + name) for name in names)
-    return f"INSERT INTO {table.name} ({', '.join(names)}) SELECT * FROM unnest({arrays})"  # noqa: S608
-
-
-@cache
-def _update(table: Table, where: tuple[str, ...], values: tuple[str, ...], prefix: str) -> str:
-    keys = [f"_{name}" for name in where]
-    arrays = [_array(table, n, prefix + key) for n, key in zip(where, keys, strict=True)]
-    arrays += [_array(table, name, prefix + name) for name in values]
-    settings = ", ".join(f"{name} = new.{name}" for name in values)
-    # `=` for what is never null: an index serves it
-    tests = " AND ".join(
-        f"{table.name}.{name} {'IS NOT DISTINCT FROM' if table.c[name].nullable else '='} new.{key}"
-        for name, key in zip(where, keys, strict=True)
-    )
-    return (
-        f"UPDATE {table.name} SET {settings} FROM unnest({', '.join(arrays)})"  # noqa: S608
-        f" AS new({', '.join([*keys, *values])}) WHERE {tests}"
-    )
-
-
-def _array(table: Table, column: str, parameter: str) -> str:
-    kind = table.c[column].type.compile(_POSTGRESQL)
-    return f"CAST(:{parameter} AS {kind}[])"
+def _settled(
+    row: Row, turns_before: Mapping[turns.Queue | None, int], job_ids: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Return the row with what was not known when it was planned."""
+    new = dict(row)
+    if "queue" in new:
+        new["turn"] += turns_before[new.pop("queue")]
+    if "new_job" in new:
+        new["job_id"] = job_ids[new.pop("new_job") - 1]
+    return new

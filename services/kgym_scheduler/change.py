@@ -13,23 +13,34 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BindParameter, and_, bindparam, case, delete, or_, select
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    BindParameter,
+    Select,
+    Uuid,
+    any_,
+    bindparam,
+    case,
+    literal_column,
+    select,
+)
 from sqlalchemy import Row as Found
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.errors import InfrastructureError
 from kgym.states import Event, State, after, job_state
 from kgym.steps import StepKind
-from kgym_scheduler import turns
-from kgym_scheduler.bulk import RING, Plan, Row
+from kgym_scheduler.bulk import RING, Plan
+from kgym_scheduler.lanes import CLAIMING
+from kgym_scheduler.single import Connection, Singles
 from kgym_scheduler.tables import (
-    PROGRESS,
     attempts,
     events,
     facets,
     jobs,
     steps,
 )
+from kgym_scheduler.wholesale import Guard, Row
 
 
 @dataclass(slots=True)
@@ -88,6 +99,8 @@ class JobChange:
     submitter: str
     was: State
     steps: list[Step]
+    version: int | None
+    """Of its row, as PostgreSQL counts them, where the job is not locked."""
     told: list[tuple[int, int, State, dict[str, object]]] = field(default_factory=list)
     queued: list[Step] = field(default_factory=list)
     begun: list[dict[str, Any]] = field(default_factory=list)
@@ -232,13 +245,40 @@ _STEPS = (
     .where(steps.c.job_id.in_(_NAMED))
     .order_by(steps.c.job_id, steps.c.number)
 )
+# What `Changes` reads on PostgreSQL without a lock, in one statement. Whatever moves a job's steps
+# writes its row, so they are as they were as long as that has its version.
+_SEEN = (
+    select(
+        *(jobs.c.id, jobs.c.submitter, jobs.c.state, literal_column("jobs.xmin")),
+        *_STEPS.selected_columns,
+    )
+    .join(steps, steps.c.job_id == jobs.c.id)
+    .order_by(jobs.c.id, steps.c.number)
+)
+_SEEN_NAMED = _SEEN.where(jobs.c.id == any_(bindparam("jobs", type_=ARRAY(BigInteger))))
+_SEEN_HELD = _SEEN.where(
+    jobs.c.id.in_(
+        select(steps.c.job_id)
+        .join(attempts, attempts.c.step_id == steps.c.id)
+        .where(attempts.c.lease == any_(bindparam("leases", type_=ARRAY(Uuid))))
+    )
+)
+_UNCHANGED = """
+SELECT count(*) = cardinality(CAST(:jobs AS bigint[])) {also} FROM (
+    SELECT FROM jobs JOIN unnest(CAST(:jobs AS bigint[]), CAST(:versions AS xid[]))
+        AS seen(id, version) ON jobs.id = seen.id AND jobs.xmin = seen.version
+    ORDER BY jobs.id FOR NO KEY UPDATE OF jobs) AS same
+"""
 _UNLEASED: dict[str, object] = {"lease": None, "lease_until": None, "progress": None}
 
 
 class Changes:
-    """The jobs that one transaction changes, each locked against others that change it."""
+    """The jobs that one transaction changes, each locked against others that change it.
 
-    def __init__(self, connection: AsyncConnection, now: datetime, found: list[JobChange]) -> None:
+    Given `Singles`, none is: then `write` fails where another has changed one meanwhile.
+    """
+
+    def __init__(self, connection: Connection, now: datetime, found: list[JobChange]) -> None:
         self.jobs = {job.id: job for job in found}
         self._held = {step.lease: (job, step) for job in found for step in job.steps if step.lease}
         self._connection = connection
@@ -246,16 +286,20 @@ class Changes:
 
     @classmethod
     async def load(
-        cls, connection: AsyncConnection, now: datetime, job_ids: Collection[int]
+        cls, connection: Connection, now: datetime, job_ids: Collection[int]
     ) -> "Changes":
         """Lock and read jobs, those that there are."""
+        if isinstance(connection, Singles):
+            return await cls._see(connection, now, _SEEN_NAMED, {"jobs": list(job_ids)})
         return await cls._read(connection, now, await lock(connection, job_ids))
 
     @classmethod
     async def load_held(
-        cls, connection: AsyncConnection, now: datetime, leases: Collection[UUID]
+        cls, connection: Connection, now: datetime, leases: Collection[UUID]
     ) -> "Changes":
         """Lock and read the jobs that these attempts are of."""
+        if isinstance(connection, Singles):
+            return await cls._see(connection, now, _SEEN_HELD, {"leases": list(leases)})
         rows = (await connection.execute(_JOBS_HELD, {"leases": list(leases)})).all()
         return await cls._read(connection, now, rows)
 
@@ -272,10 +316,22 @@ class Changes:
             connection,
             now,
             [
-                JobChange(now, row.id, row.submitter, State(row.state), parts[row.id])
+                JobChange(now, row.id, row.submitter, State(row.state), parts[row.id], None)
                 for row in rows
             ],
         )
+
+    @classmethod
+    async def _see(
+        cls, singles: Singles, now: datetime, query: Select[Any], values: Mapping[str, object]
+    ) -> "Changes":
+        """Read jobs, with the versions that `write` holds on to."""
+        rows = await singles.execute(query, values)
+        found = []
+        for (job_id, submitter, state, version), group in groupby(rows, lambda row: tuple(row[:4])):
+            parts = [_step(*row[5:]) for row in group]
+            found.append(JobChange(now, job_id, submitter, State(state), parts, version))
+        return cls(singles, now, found)
 
     def held(self, lease: UUID) -> tuple[JobChange, Step] | tuple[None, None]:
         """Return a job with the step that runs under this lease."""
@@ -298,23 +354,19 @@ class Changes:
         changed = [job for job in self.jobs.values() if job.told]
         if not changed:
             return {}
-        await self._give_turns(changed)
-        plan = Plan(self._connection)
-        groups = _alike(step for job in changed for step in job.steps if step.values)
-        for rows in groups:
+        plan = Plan(self._connection, _unchanged(changed, claims=claimed is not None))
+        for job in changed:
+            for step in job.queued:
+                step.values |= plan.turn((job.submitter, str(step.kind), step.rank))
+        for rows in _alike(step for job in changed for step in job.steps if step.values):
             plan.change(steps, rows)
         self._plan_attempts(plan, changed)
         self._plan_jobs(plan, changed)
-        turns.plan_claimed(plan, claimed or {})
+        plan.claim_turns(claimed or {})
+        plan.forget_progress([(job.id, step.number) for job in changed for step in job.quiet])
         plan.tell([job.id for job in changed])
         plan.count_waiting({step.lane for job in changed for step in job.queued})
-        counts = await plan.run()
-        if counts[: len(groups)] != list(map(len, groups)):
-            raise InfrastructureError(
-                "change_raced", "a step was changed by another at the same moment"
-            )
-        quiet = [(job.id, step.number) for job in changed for step in job.quiet]
-        await forget_progress(self._connection, quiet)
+        await plan.run()
         due = [step for job in changed for step in job.queued if step.not_before == self._now]
         ringing = {lane for lane in {step.lane for step in due} if plan.waiting[lane] < RING}
         return {
@@ -325,12 +377,6 @@ class Changes:
             )
             for job in changed
         }
-
-    async def _give_turns(self, changed: Sequence[JobChange]) -> None:
-        queued = [(job.submitter, step) for job in changed for step in job.queued]
-        wanted = [(submitter, str(step.kind), step.rank) for submitter, step in queued]
-        for (_, step), turn in zip(queued, await turns.give(self._connection, wanted), strict=True):
-            step.values["turn"] = turn
 
     def _plan_attempts(self, plan: Plan, changed: Sequence[JobChange]) -> None:
         ended = {one.lease: one.outcome for job in changed for one in job.ended}
@@ -357,6 +403,20 @@ class Changes:
         plan.add(events, [row for job in changed for row in job.events()])
 
 
+def _unchanged(changed: Sequence[JobChange], *, claims: bool) -> Guard | None:
+    """Return what holds while no other has changed the jobs; None where they are locked.
+
+    A claim gives way to one that holds the lock, which would miss what this one takes.
+    """
+    versions = {job.id: job.version for job in changed if job.version is not None}
+    if not versions:
+        return None
+    also = f"AND pg_try_advisory_xact_lock({CLAIMING})" if claims else ""
+    return Guard(
+        _UNCHANGED.format(also=also), {"jobs": list(versions), "versions": list(versions.values())}
+    )
+
+
 def _alike(moved: Iterable[Step]) -> list[list[tuple[Row, Row]]]:
     """Return what to write to steps, each if it still is what it was, grouped by columns."""
     groups = defaultdict[tuple[str, ...], list[tuple[Row, Row]]](list)
@@ -378,14 +438,6 @@ async def lock(
     and no two wait for each other.
     """
     return (await connection.execute(_JOBS, {"jobs": sorted(job_ids)})).all()
-
-
-async def forget_progress(connection: AsyncConnection, places: Sequence[tuple[int, int]]) -> None:
-    """Delete the progress events of steps, each given by job and number."""
-    if places:
-        e = events.c
-        named = [and_(e.job_id == job_id, e.step == number) for job_id, number in places]
-        await connection.execute(delete(events).where(PROGRESS, or_(*named)))
 
 
 def _step(*columns: Any) -> Step:

@@ -1,7 +1,8 @@
 """Claims: of the steps that a worker can do, the fairest ones are leased to it.
 
 One transaction serves all claims that wait. Claims of several schedulers on
-one database come one after the other, so that each sees what is left.
+one database come one after the other, so that each sees what is left; or, with
+single statements, whoever took a step first has it, and the other tries again.
 """
 
 import uuid
@@ -19,8 +20,13 @@ from kgym.steps import Failure, StepKind, StepSpec
 from kgym_scheduler import lanes, references, rules, turns, views
 from kgym_scheduler.attendance import Wanted
 from kgym_scheduler.change import Changed, Changes, Step
+from kgym_scheduler.database import change_raced
+from kgym_scheduler.single import Connection, Found, Singles
 from kgym_scheduler.tables import QUEUED, attempts, steps
 from kgym_scheduler.tables import turns as turns_table
+
+_Offer = Row[*tuple[Any, ...]] | Found
+"""A step that may begin."""
 
 
 @dataclass(slots=True)
@@ -29,7 +35,8 @@ class _Share:
 
     claim: Claim
     want: int
-    lanes: set[int]
+    lanes: set[int] = field(default_factory=set)
+    """Ids of those that it can take steps of."""
     chosen: list[int] = field(default_factory=list)
     """Ids of steps."""
     jobs: list[int] = field(default_factory=list)
@@ -38,7 +45,7 @@ class _Share:
 
 
 async def serve(
-    connection: AsyncConnection,
+    connection: Connection,
     now: datetime,
     lease: timedelta,
     claims: Sequence[Claim],
@@ -50,21 +57,13 @@ async def serve(
     Without `wanted`, the steps of all jobs may begin.
     """
     repeated = await _repeated(connection, [claim for claim in claims if claim.again])
-    kinds = sorted({kind for claim in claims for kind in claim.worker.kinds})
-    waiting = await lanes.busy(connection, kinds, alone=True)
     shares = [
-        _Share(
-            claim,
-            0 if claim.worker.id in draining or claim.id in repeated else claim.want,
-            {one.id for one in waiting if one.fits(claim.worker.kinds, claim.worker.capabilities)},
-        )
+        _Share(claim, 0 if claim.worker.id in draining or claim.id in repeated else claim.want)
         for claim in claims
     ]
-    most = sum(share.want for share in shares)
-    served = {lane for share in shares if share.want for lane in share.lanes}
+    candidates = await _offered(connection, now, shares, wanted)
     changed: dict[int, Changed] = {}
-    if most and served:
-        candidates = await _candidates(connection, now, served, most + 1, wanted)
+    if candidates:
         deal(shares, _in_order(candidates, wanted.first if wanted else ()))
         changed = await _lease(connection, now, now + lease, shares, candidates)
     return [
@@ -80,7 +79,32 @@ async def serve(
     ]
 
 
-def deal(shares: Sequence[_Share], candidates: Iterable[Row[*tuple[Any, ...]]]) -> None:
+async def _offered(
+    connection: Connection, now: datetime, shares: Sequence[_Share], wanted: Wanted | None
+) -> Sequence[_Offer]:
+    """Return the steps of which the shares can be made, with the turn claimed last of their kind.
+
+    And note which lanes each can take steps of.
+    """
+    kinds = sorted({kind for share in shares for kind in share.claim.worker.kinds})
+    limit = sum(share.want for share in shares) + 1
+    found: Sequence[Found] | None = None
+    if isinstance(connection, Singles):
+        waiting, found = await lanes.offered(connection, now, kinds, limit)
+    else:
+        waiting = await lanes.busy(connection, kinds, alone=True)
+    for share in shares:
+        worker = share.claim.worker
+        share.lanes = {one.id for one in waiting if one.fits(worker.kinds, worker.capabilities)}
+    served = {lane for share in shares if share.want for lane in share.lanes}
+    if found is not None:
+        return [step for step in found if step.lane in served]
+    if not served or isinstance(connection, Singles):
+        return []
+    return await _candidates(connection, now, served, limit, wanted)
+
+
+def deal(shares: Sequence[_Share], candidates: Iterable[_Offer]) -> None:
     """Give each step, in order, to the claim that can take it and has got least so far."""
     for step in candidates:
         fitting = [share for share in shares if step.lane in share.lanes]
@@ -138,9 +162,7 @@ def _firsts(lanes: int, everybodys: bool) -> Select[*tuple[Any, ...]]:
     return select(*f, last.scalar_subquery().label("last"))
 
 
-def _in_order(
-    candidates: Sequence[Row[*tuple[Any, ...]]], first: Collection[int] = ()
-) -> list[Row[*tuple[Any, ...]]]:
+def _in_order(candidates: Sequence[_Offer], first: Collection[int] = ()) -> list[_Offer]:
     """Sort steps by rank, then by how far their turn is from that of their kind, then by id.
 
     But those of some jobs come first.
@@ -157,11 +179,11 @@ def _in_order(
 
 
 async def _lease(
-    connection: AsyncConnection,
+    connection: Connection,
     now: datetime,
     until: datetime,
     shares: Sequence[_Share],
-    candidates: Sequence[Row[*tuple[Any, ...]]],
+    candidates: Sequence[_Offer],
 ) -> dict[int, Changed]:
     by_id = {step.id: step for step in candidates}
     chosen = [step_id for share in shares for step_id in share.chosen]
@@ -172,6 +194,8 @@ async def _lease(
         for step_id, (_, step) in found.items()
         if step and step.spec and rules.claimable(step, now)
     }
+    if isinstance(connection, Singles) and len(specs) < len(chosen):
+        raise change_raced()
     inputs = await _inputs(connection, {n: (by_id[n].job_id, spec) for n, spec in specs.items()})
     latest: dict[tuple[str, int], int] = {}
     for share in shares:
@@ -194,7 +218,7 @@ async def _lease(
 
 
 async def _inputs(
-    connection: AsyncConnection, steps: Mapping[int, tuple[int, StepSpec | Failure]]
+    connection: Connection, steps: Mapping[int, tuple[int, StepSpec | Failure]]
 ) -> dict[int, tuple[StepSpec | Failure, dict[str, Input] | Failure]]:
     """Return the specs, given with their job, each with its inputs; or why one has none."""
     read = {n: (job, spec) for n, (job, spec) in steps.items() if not isinstance(spec, Failure)}
@@ -221,7 +245,7 @@ def _assignment(
 
 
 async def _repeated(
-    connection: AsyncConnection, claims: Sequence[Claim]
+    connection: Connection, claims: Sequence[Claim]
 ) -> dict[uuid.UUID, list[Assignment]]:
     """Return what claims that come once more, because the answer was lost, got the first time.
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
+
+from kgym_scheduler.single import Connection
 
 _ASK = text("SELECT clock_timestamp()")
 
@@ -26,7 +27,7 @@ class DatabaseClock:
         self._known: tuple[datetime, float] | None = None
         """A time of the database's, and this process's monotonic clock at the same moment."""
 
-    async def read(self, connection: AsyncConnection) -> None:
+    async def read(self, connection: Connection) -> None:
         """Set it by the database; half of what the question takes is what it can be wrong by."""
         if self._own or connection.dialect.name == "sqlite":
             return
@@ -35,7 +36,7 @@ class DatabaseClock:
         if isinstance(now, datetime):
             self._known = now.astimezone(UTC), (asked + time.monotonic()) / 2
 
-    async def now(self, connection: AsyncConnection) -> datetime:
+    async def now(self, connection: Connection) -> datetime:
         """Return the time; the first call asks."""
         if self._known is None:
             await self.read(connection)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from kgym.errors import InfrastructureError, UserError
 from kgym_scheduler.refusals import Conflict
+from kgym_scheduler.single import Singles, connected
 
 BUSY_SECONDS = 30.0
 """How long a transaction waits for its turn: for another process, or for a connection."""
@@ -30,6 +31,8 @@ CONNECT_SECONDS = 5.0
 READERS = 4
 WRITERS = 6
 """Connections to PostgreSQL for transactions that write."""
+CACHE = {"statement_cache_size": 500, "max_cached_statement_lifetime": 0}
+"""Of a connection for single statements."""
 RELISTEN_SECONDS = 1.0
 MIGRATION_LOCK = 0x6B67796E
 NEWS = "kgym"
@@ -49,11 +52,13 @@ class Database:
         self._url = url
         driver = _driver(url)
         if driver == "sqlite+aiosqlite":
+            self.singles = None
             self._writer = _sqlite(url, 1, "BEGIN IMMEDIATE")
             self._reader = _sqlite(url, READERS, "BEGIN")
         elif driver == "postgresql+asyncpg":
             # Few statements, always the same: to plan each anew takes longer than to execute it.
             planned = {"plan_cache_mode": "force_generic_plan"}
+            self.singles = Singles(_dsn(url), _options(planned) | CACHE)
             self._writer = _postgresql(url, WRITERS, "READ COMMITTED", planned)
             self._reader = _postgresql(url, READERS, "REPEATABLE READ", {})
         else:
@@ -62,6 +67,12 @@ class Database:
                 f"cannot use {make_url(url)!r}: the URL has to begin with "
                 "sqlite+aiosqlite:/// or postgresql+asyncpg://",
             )
+
+    @contextlib.contextmanager
+    def single(self) -> Iterator[Singles | None]:
+        """Give what executes statements that are transactions of their own; None on SQLite."""
+        with _database_errors():
+            yield self.singles
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
@@ -116,14 +127,15 @@ class Database:
         """
         if not self.tells:
             return
-        url = make_url(self._url).set(drivername="postgresql")
         while True:
             with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
-                await _listen(url.render_as_string(hide_password=False), heard)
+                await _listen(_dsn(self._url), heard)
             await asyncio.sleep(RELISTEN_SECONDS)
 
     async def close(self) -> None:
         """Close all connections."""
+        if self.singles is not None:
+            await self.singles.close()
         await self._writer.dispose()
         await self._reader.dispose()
 
@@ -159,12 +171,17 @@ def _upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
+def _dsn(url: str) -> str:
+    """Return the URL as PostgreSQL's own tools have it."""
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
 def _driver(url: str) -> str:
     return make_url(url).drivername
 
 
 async def _listen(dsn: str, heard: Callable[[Sequence[int] | None], None]) -> None:
-    connection = await _connected(dsn)
+    connection = await connected(dsn, timeout=CONNECT_SECONDS)
     lost = asyncio.Event()
 
     def take(_: object, __: int, ___: str, payload: object) -> None:
@@ -177,17 +194,6 @@ async def _listen(dsn: str, heard: Callable[[Sequence[int] | None], None]) -> No
         await lost.wait()
     finally:
         connection.terminate()
-
-
-async def _connected(dsn: str) -> asyncpg.Connection:
-    """Connect; cancelled meanwhile, do so to the end, as the driver cannot be broken off."""
-    connecting = asyncio.ensure_future(asyncpg.connect(dsn, timeout=CONNECT_SECONDS))
-    try:
-        return await asyncio.shield(connecting)
-    except asyncio.CancelledError:
-        with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
-            (await connecting).terminate()
-        raise
 
 
 def _sqlite(url: str, connections: int, begin: str) -> AsyncEngine:
@@ -216,7 +222,8 @@ def _prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
     cursor.close()
 
 
-def _postgresql(url: str, connections: int, isolation: str, own: Mapping[str, str]) -> AsyncEngine:
+def _options(own: Mapping[str, str]) -> dict[str, Any]:
+    """Return how asyncpg connects."""
     settings = {
         "application_name": "kgym",
         "jit": "off",
@@ -225,11 +232,14 @@ def _postgresql(url: str, connections: int, isolation: str, own: Mapping[str, st
         "idle_in_transaction_session_timeout": f"{BUSY_SECONDS:g}s",
         **own,
     }
-    arguments: dict[str, Any] = {
+    return {
         "timeout": CONNECT_SECONDS,
         "command_timeout": BUSY_SECONDS,
         "server_settings": settings,
     }
+
+
+def _postgresql(url: str, connections: int, isolation: str, own: Mapping[str, str]) -> AsyncEngine:
     engine = create_async_engine(
         url,
         pool_size=connections,
@@ -237,7 +247,7 @@ def _postgresql(url: str, connections: int, isolation: str, own: Mapping[str, st
         pool_timeout=BUSY_SECONDS,
         pool_use_lifo=True,  # one that has been busy knows the statements
         isolation_level=isolation,
-        connect_args=arguments,
+        connect_args=_options(own),
     )
     event.listen(engine.sync_engine, "checkout", _check)
     return engine
@@ -263,7 +273,7 @@ class _database_errors:  # noqa: N801 - a context manager, used like a function
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, SQLAlchemyError):
+        if isinstance(error, SQLAlchemyError | asyncpg.PostgresError | asyncpg.InterfaceError):
             # without the statement, which may hold what users submitted
             said = error.orig if isinstance(error, DBAPIError) and error.orig else error
             cause = str((said.__cause__ or said).args[0])
@@ -275,23 +285,34 @@ class _database_errors:  # noqa: N801 - a context manager, used like a function
                 case "conflict":
                     message = f"this contradicts what the database holds: {cause}"
                     raise Conflict("data_conflict", message) from error
+                case "race":
+                    raise change_raced() from error
             raise InfrastructureError("database_failed", f"the database failed: {cause}") from error
         if isinstance(error, OverflowError | UnicodeEncodeError):  # SQLite's driver lets them pass
             raise UserError("bad_data", f"the database cannot hold this: {error}") from error
-        if isinstance(error, OSError | TimeoutError | asyncpg.PostgresError):
+        if isinstance(error, OSError | TimeoutError):
             message = f"the database does not answer: {error!r}"
             raise InfrastructureError("database_failed", message) from error
 
 
-def _fault(error: SQLAlchemyError) -> Literal["data", "conflict"] | None:
+def change_raced() -> InfrastructureError:
+    """Return the error for what was changed between it was read and written."""
+    return InfrastructureError("change_raced", "a step was changed by another at the same moment")
+
+
+def _fault(error: Exception) -> Literal["data", "conflict", "race"] | None:
     """Return whether it is by the data that were given that a statement failed.
+
+    A `Wholesale` divides by zero where others have changed what it was to change.
 
     SQLAlchemy knows the errors of SQLite and PostgreSQL's of class 23, integrity. Those of class
     22, data, are nothing special to it, nor is what asyncpg cannot even send.
     """
-    if isinstance(error, IntegrityError):
-        return "conflict"
-    sent = error.orig.__cause__ if isinstance(error, DBAPIError) and error.orig else None
+    sent = error.orig.__cause__ if isinstance(error, DBAPIError) and error.orig else error
     state = getattr(sent, "sqlstate", None) or ""
+    if state == "22012":
+        return "race"
+    if isinstance(error, IntegrityError) or state.startswith("23"):
+        return "conflict"
     data = isinstance(error, DataError) or isinstance(sent, ValueError) or state.startswith("22")
     return "data" if data else None

@@ -14,6 +14,7 @@ from kgym.errors import UserError
 from kgym.jobs import Artifact
 from kgym_scheduler import rules
 from kgym_scheduler.change import Changed, Changes, Step
+from kgym_scheduler.single import Connection
 from kgym_scheduler.tables import attempts, steps
 
 _OUTCOME = (
@@ -33,7 +34,7 @@ class End:
 
 
 async def end(
-    connection: AsyncConnection, now: datetime, ends: Sequence[End]
+    connection: Connection, now: datetime, ends: Sequence[End]
 ) -> list[Changed | UserError | None]:
     """End the attempts; None for one that is stale, UserError for one that names others' files.
 
@@ -93,7 +94,7 @@ def _repeated(one: End, place: Row[*tuple[Any, ...]] | None) -> Changed | None:
 
 
 async def _outcomes(
-    connection: AsyncConnection, leases: Sequence[uuid.UUID]
+    connection: Connection, leases: Sequence[uuid.UUID]
 ) -> dict[uuid.UUID, Row[*tuple[Any, ...]]]:
     """Return, by lease, the job it was for, and how the attempt has ended."""
     if not leases:

@@ -15,6 +15,7 @@ from kgym.jobs import WorkerState
 from kgym.steps import Needs, StepSpec
 from kgym_scheduler import views
 from kgym_scheduler.lanes import Lane
+from kgym_scheduler.single import Connection
 from kgym_scheduler.tables import workers
 
 LIVE = timedelta(seconds=4 * BEAT_SECONDS)
@@ -23,7 +24,7 @@ REMEMBERED = timedelta(days=1)
 """How long a lost worker is shown."""
 
 
-async def seen(connection: AsyncConnection, now: datetime, known: Sequence[WorkerInfo]) -> None:
+async def seen(connection: Connection, now: datetime, known: Sequence[WorkerInfo]) -> None:
     """Note that these workers live, and what they are."""
     insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     rows = [

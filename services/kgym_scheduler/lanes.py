@@ -2,14 +2,17 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Row, bindparam, literal_column, select, tuple_
+from sqlalchemy import Row, bindparam, literal_column, select, text, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.capabilities import Capabilities, lacking
 from kgym.steps import Needs, StepKind, StepSpec
+from kgym_scheduler.single import Connection, Found, Singles
 from kgym_scheduler.tables import QUEUED, lanes, steps
 
 Place = tuple[str, str]
@@ -23,10 +26,23 @@ _BUSY = select(lanes).where(
 )
 
 
-_FIRST = 0x6B67796D  # any number that is nobody else's: "kgym"
+CLAIMING = 0x6B67796D
+"""PostgreSQL's lock of whoever claims: any number that is nobody else's, "kgym"."""
+# The lanes in which steps wait that may begin now, each with the first of them.
+_OFFERED = text("""
+SELECT lanes.id AS lane, lanes.kind, lanes.needs, step.id, step.job_id, step.rank, step.turn,
+    turns.turn AS last
+FROM lanes CROSS JOIN LATERAL (
+    SELECT id, job_id, rank, turn FROM steps
+    WHERE state = 'queued' AND lane = lanes.id AND not_before <= :now
+    ORDER BY rank, turn, id LIMIT :limit) AS step
+LEFT JOIN turns
+    ON turns.submitter = '' AND turns.kind = lanes.kind AND turns.rank = step.rank
+WHERE lanes.kind = ANY(:kinds)
+""")
 # A lane that is found takes the lock; what is read next sees what others have done meanwhile.
 _BUSY_ALONE = _BUSY.add_columns(
-    literal_column(f"(SELECT pg_advisory_xact_lock({_FIRST}))").label("alone")
+    literal_column(f"(SELECT pg_advisory_xact_lock({CLAIMING}))").label("alone")
 )
 
 
@@ -49,7 +65,7 @@ def place(spec: StepSpec) -> Place:
 
 
 async def numbers(
-    connection: AsyncConnection, places: Collection[Place], known: dict[Place, int]
+    connection: Connection, places: Collection[Place], known: dict[Place, int]
 ) -> dict[Place, int]:
     """Return the lanes' ids; a lane that is not there is made.
 
@@ -79,16 +95,33 @@ async def busy(
     return list(map(_lane, rows.all()))
 
 
+async def offered(
+    singles: Singles, now: datetime, kinds: Sequence[StepKind], limit: int
+) -> tuple[list[Lane], list[Found]]:
+    """Return the lanes of these kinds in which steps wait that may begin; and the steps.
+
+    Of each lane the first ones, each with the turn that was claimed last of its kind.
+    """
+    rows = await singles.execute(_OFFERED, {"now": now, "kinds": list(kinds), "limit": limit})
+    known = {(row.lane, row.kind, row.needs): None for row in rows}
+    return [_known(*lane) for lane in known], rows
+
+
 async def by_id(connection: AsyncConnection, ids: Collection[int]) -> list[Lane]:
     """Return these lanes."""
     return list(map(_lane, await connection.execute(select(lanes).where(lanes.c.id.in_(ids)))))
 
 
 def _lane(row: Row[Any]) -> Lane:
-    return Lane(row.id, StepKind(row.kind), Needs.model_validate_json(row.needs))
+    return _known(row.id, row.kind, row.needs)
 
 
-async def _find(connection: AsyncConnection, places: Collection[Place]) -> dict[Place, int]:
+@lru_cache(1000)
+def _known(lane_id: int, kind: str, needs: str) -> Lane:
+    return Lane(lane_id, StepKind(kind), Needs.model_validate_json(needs))
+
+
+async def _find(connection: Connection, places: Collection[Place]) -> dict[Place, int]:
     rows = await connection.execute(
         select(lanes).where(tuple_(lanes.c.kind, lanes.c.needs).in_(list(places)))
     )

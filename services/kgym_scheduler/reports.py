@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import ARRAY, Row, Uuid, any_, bindparam, select
 
 from kgym.jobs import Progress
 from kgym.states import State
 from kgym_scheduler.bulk import Plan
-from kgym_scheduler.change import Changed, forget_progress, lock
+from kgym_scheduler.change import Changed, lock
+from kgym_scheduler.single import Connection, Singles
 from kgym_scheduler.tables import attempts, events, steps
+from kgym_scheduler.wholesale import Guard
 
 FRESH = 0.9
 """Part of a lease's time that has to be left for a report without news to write nothing."""
@@ -55,19 +56,42 @@ class Report:
     progress: Progress | None = None
 
 
+_HELD = (
+    select(
+        *(steps.c.id, steps.c.job_id, steps.c.number, steps.c.attempt),
+        *(steps.c.lease, steps.c.lease_until),
+    )
+    .join(attempts, attempts.c.step_id == steps.c.id)
+    .where(steps.c.lease == attempts.c.lease)
+)
+_HELD_LIST = _HELD.where(attempts.c.lease.in_(bindparam("leases", expanding=True)))
+_HELD_ARRAY = _HELD.where(attempts.c.lease == any_(bindparam("leases", type_=ARRAY(Uuid))))
+_RUN = """
+SELECT count(*) = cardinality(CAST(:leases AS uuid[])) FROM (
+    SELECT FROM jobs JOIN steps ON steps.job_id = jobs.id
+    WHERE steps.id = ANY(CAST(:steps AS bigint[])) AND steps.state = 'running'
+        AND steps.lease = ANY(CAST(:leases AS uuid[]))
+    ORDER BY jobs.id FOR NO KEY UPDATE OF jobs, steps) AS held
+"""
+
+
 async def keep(
-    connection: AsyncConnection, now: datetime, lease: timedelta, reports: Sequence[Report]
+    connection: Connection, now: datetime, lease: timedelta, reports: Sequence[Report]
 ) -> list[Changed | None]:
     """Extend the leases and keep what is new; None for one that is stale."""
     leases = [report.lease for report in reports]
     held = await _held(connection, leases)
     if any(_news(report, held.get(report.lease), now + FRESH * lease) for report in reports):
-        await lock(connection, {step.job_id for step in held.values()})
-        held = await _held(connection, leases)
+        guard = None
+        if isinstance(connection, Singles):
+            guard = Guard(_RUN, {"leases": list(held), "steps": [one.id for one in held.values()]})
+        else:
+            await lock(connection, {step.job_id for step in held.values()})
+            held = await _held(connection, leases)
         told = [report for report in reports if report.lease in held]
-        plan = Plan(connection)
+        plan = Plan(connection, guard)
         _extend(plan, now + lease, told, held)
-        await _tell(connection, plan, now, told, held)
+        _tell(plan, now, told, held)
         await plan.run()
     answers: list[Changed | None] = []
     for report in reports:
@@ -83,15 +107,11 @@ def _news(report: Report, step: Row[*tuple[Any, ...]] | None, fresh_until: datet
 
 
 async def _held(
-    connection: AsyncConnection, leases: Sequence[uuid.UUID]
+    connection: Connection, leases: Sequence[uuid.UUID]
 ) -> dict[uuid.UUID, Row[*tuple[Any, ...]]]:
     """Return the steps that run under these leases."""
-    s = steps.c
-    rows = await connection.execute(
-        select(s.id, s.job_id, s.number, s.attempt, s.lease, s.lease_until)
-        .join(attempts, attempts.c.step_id == s.id)
-        .where(attempts.c.lease.in_(leases), s.lease == attempts.c.lease)
-    )
+    query = _HELD_ARRAY if isinstance(connection, Singles) else _HELD_LIST
+    rows = await connection.execute(query, {"leases": list(leases)})
     return {row.lease: row for row in rows.all()}
 
 
@@ -111,8 +131,7 @@ def _extend(
         plan.change(steps, rows)
 
 
-async def _tell(
-    connection: AsyncConnection,
+def _tell(
     plan: Plan,
     now: datetime,
     reports: Sequence[Report],
@@ -120,8 +139,7 @@ async def _tell(
 ) -> None:
     # The latest word counts: a late reader gets one, not thousands.
     latest = {report.lease: report for report in reports if report.progress}
-    places = [(held[lease].job_id, held[lease].number) for lease in latest]
-    await forget_progress(connection, places)
+    plan.forget_progress([(held[lease].job_id, held[lease].number) for lease in latest])
     rows = []
     for report in reports:
         step = held[report.lease]

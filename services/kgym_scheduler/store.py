@@ -7,9 +7,9 @@ as `Changed`, what others have to be told now that it is committed.
 
 import json
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Row, delete, func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -25,7 +25,7 @@ from kgym.assignment import (
     WorkerInfo,
 )
 from kgym.bulk import Aborted, AbortRequest
-from kgym.errors import UserError
+from kgym.errors import InfrastructureError, UserError
 from kgym.jobs import (
     Artifact,
     JobEvent,
@@ -62,8 +62,11 @@ from kgym_scheduler.database import Database
 from kgym_scheduler.endings import End
 from kgym_scheduler.refusals import no_job, no_step, no_worker, not_yours
 from kgym_scheduler.reports import Report
+from kgym_scheduler.single import Connection
 from kgym_scheduler.submission import Added, Submission
 from kgym_scheduler.tables import LOCAL, RUNNING, facets, jobs, steps
+
+_Done = TypeVar("_Done")
 
 BATCH = 500
 """Rows that a sweep handles in one transaction."""
@@ -445,37 +448,62 @@ class Store:
 
     # --- within ---------------------------------------------------------------------------
 
-    async def _submit_all(self, wanted: Sequence[Submission]) -> Sequence[Added | Exception]:
+    async def _at_once(
+        self, work: Callable[[Connection, datetime], Awaitable[_Done]], *, locking: bool = False
+    ) -> _Done:
+        """Do what reads, then writes once: in single statements, unless somebody comes between.
+
+        Then, with `locking`, and on SQLite, in a transaction that locks what it reads.
+        """
+        try:
+            with self.database.single() as singles:
+                if singles is not None and not locking:
+                    return await work(singles, await self._clock.now(singles))
+        except InfrastructureError as error:
+            if error.reason != "change_raced":
+                raise
         async with self.database.write() as connection:
-            return await submission.add(
-                connection, await self._clock.now(connection), wanted, self._lanes
-            )
+            return await work(connection, await self._clock.now(connection))
+
+    async def _submit_all(self, wanted: Sequence[Submission]) -> Sequence[Added | Exception]:
+        async def add(connection: Connection, now: datetime) -> Sequence[Added | Exception]:
+            return await submission.add(connection, now, wanted, self._lanes)
+
+        return await self._at_once(add)
 
     async def _claim_all(self, wanted: Sequence[Claim]) -> Sequence[tuple[Claimed, list[Changed]]]:
         said = {claim.worker.id: claim.worker for claim in wanted}
-        async with self.database.write() as connection:
-            now = await self._clock.now(connection)
+
+        async def serve(
+            connection: Connection, now: datetime
+        ) -> Sequence[tuple[Claimed, list[Changed]]]:
             new = [worker for worker in said.values() if self._is_news(worker, now)]
             if new:
                 await fleet.seen(connection, now, new)
-            asked = None if self.attendance is None else self.attendance.wanted
             answers = await claims.serve(connection, now, self.lease, wanted, self._draining, asked)
-        self._heard |= {worker.id: (worker, now) for worker in new}
-        return answers
+            self._heard |= {worker.id: (worker, now) for worker in new}
+            return answers
+
+        asked = None if self.attendance is None else self.attendance.wanted
+        return await self._at_once(serve, locking=asked is not None)
 
     def _is_news(self, worker: WorkerInfo, now: datetime) -> bool:
         known, at = self._heard.get(worker.id, (None, now))
         return worker != known or now - at >= timedelta(seconds=BEAT_SECONDS)
 
     async def _report_all(self, told: Sequence[Report]) -> Sequence[Changed | None]:
-        async with self.database.write() as connection:
-            return await reports.keep(
-                connection, await self._clock.now(connection), self.lease, told
-            )
+        async def keep(connection: Connection, now: datetime) -> Sequence[Changed | None]:
+            return await reports.keep(connection, now, self.lease, told)
+
+        return await self._at_once(keep)
 
     async def _end_all(self, ends: Sequence[End]) -> Sequence[Changed | UserError | None]:
-        async with self.database.write() as connection:
-            return await endings.end(connection, await self._clock.now(connection), ends)
+        async def end(
+            connection: Connection, now: datetime
+        ) -> Sequence[Changed | UserError | None]:
+            return await endings.end(connection, now, ends)
+
+        return await self._at_once(end)
 
     async def _live(self, connection: AsyncConnection) -> list[WorkerInfo]:
         now = await self._clock.now(connection)

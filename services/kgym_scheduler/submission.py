@@ -8,21 +8,27 @@ from hashlib import sha256
 
 from pydantic import ValidationError
 from sqlalchemy import bindparam, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.errors import UserError
 from kgym.jobs import JobRequest, JobView, StepView
 from kgym.states import Event, State, after
 from kgym.steps import StepSpec
-from kgym_scheduler import lanes, references, turns, views
-from kgym_scheduler.bulk import RING, Plan, add_numbered
+from kgym_scheduler import lanes, references, views
+from kgym_scheduler.bulk import RING, Plan
 from kgym_scheduler.change import Changed
+from kgym_scheduler.single import Connection, Singles
 from kgym_scheduler.tables import LOCAL, events, facets, jobs, steps
+from kgym_scheduler.wholesale import Guard
 
 FIRST = after(State.PENDING, Event.ENQUEUE)
 _KEYS = select(jobs.c.id, jobs.c.submitter, jobs.c.idempotency_key, jobs.c.body_hash).where(
     tuple_(jobs.c.submitter, jobs.c.idempotency_key).in_(bindparam("keys", expanding=True))
 )
+_UNKNOWN = """
+SELECT count(*) = 0 FROM jobs
+JOIN unnest(CAST(:submitters AS varchar[]), CAST(:keys AS varchar[])) AS given(submitter, key)
+    ON jobs.submitter = given.submitter AND jobs.idempotency_key = given.key
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +59,18 @@ _Known = dict[_Key, tuple[int, str]]
 
 
 async def add(
-    connection: AsyncConnection,
+    connection: Connection,
     now: datetime,
     wanted: Sequence[Submission],
     known_lanes: dict[lanes.Place, int],
 ) -> list[Added | Exception]:
-    """Insert the jobs, with their first steps queued; answer each, or say what is wrong with it."""
-    known = await _known(connection, [one.own for one in wanted if one.own])
+    """Insert the jobs, with their first steps queued; answer each, or say what is wrong with it.
+
+    Given `Singles`, raises InfrastructureError `change_raced` where a key is known.
+    """
+    known: _Known = {}
+    if not isinstance(connection, Singles):
+        known = await _known(connection, [one.own for one in wanted if one.own])
     answers: dict[int, Added | Exception] = {}
     new: dict[int, Submission] = {}
     begun: set[_Key] = set()
@@ -84,7 +95,7 @@ async def add(
     ]
 
 
-async def _known(connection: AsyncConnection, keys: Sequence[_Key]) -> _Known:
+async def _known(connection: Connection, keys: Sequence[_Key]) -> _Known:
     if not keys:
         return {}
     found = await connection.execute(_KEYS, {"keys": list(keys)})
@@ -104,24 +115,21 @@ def _repeated(one: Submission, known: _Known) -> int | UserError:
 
 
 async def _insert(
-    connection: AsyncConnection,
+    connection: Connection,
     now: datetime,
     new: Sequence[Submission],
     known_lanes: dict[lanes.Place, int],
 ) -> list[tuple[JobView, Changed]]:
     if not new:
         return []
-    firsts = [(one.submitter, str(_first(one).kind), -one.request.priority) for one in new]
-    given = await turns.give(connection, firsts)
-    job_ids = await add_numbered(connection, jobs, [_job_row(now, one) for one in new])
     places = {lanes.place(spec) for one in new for spec in one.request.steps}
     lane_ids = await lanes.numbers(connection, places, known_lanes)
-    plan = Plan(connection)
-    parts = list(zip(job_ids, new, given, strict=True))
-    step_rows = [row for part in parts for row in _step_rows(now, lane_ids, *part)]
-    plan.add(steps, step_rows)
-    plan.add(facets, [row for job_id, one, _ in parts for row in _facet_rows(now, job_id, one)])
-    plan.add(events, [_event_row(now, job_id) for job_id in job_ids])
+    plan = Plan(connection, _unknown(new) if isinstance(connection, Singles) else None)
+    plan.add_jobs([_job_row(now, one) for one in new])
+    parts = list(enumerate(new, 1))
+    plan.add(steps, [row for part in parts for row in _step_rows(now, lane_ids, plan, *part)])
+    plan.add(facets, [row for part in parts for row in _facet_rows(now, *part)])
+    plan.add(events, [_event_row(now, number) for number, _ in parts])
     plan.count_waiting({lane_ids[lanes.place(_first(one))] for one in new})
     await plan.run()
     ringing = {lane for lane, waiting in plan.waiting.items() if waiting < RING}
@@ -133,8 +141,14 @@ async def _insert(
                 (_first(one).kind,) if lane_ids[lanes.place(_first(one))] in ringing else (),
             ),
         )
-        for job_id, one, _ in parts
+        for job_id, one in zip(plan.job_ids, new, strict=True)
     ]
+
+
+def _unknown(new: Sequence[Submission]) -> Guard:
+    """Return what holds while none of the keys was used."""
+    submitters, keys = zip(*([one.own for one in new if one.own] or [("", "")]), strict=True)
+    return Guard(_UNKNOWN, {"submitters": submitters, "keys": keys})
 
 
 def _stored(spec: StepSpec) -> str:
@@ -167,17 +181,23 @@ def _job_row(now: datetime, one: Submission) -> dict[str, object]:
 
 
 def _step_rows(
-    now: datetime, lane_ids: Mapping[lanes.Place, int], job_id: int, one: Submission, turn: int
+    now: datetime,
+    lane_ids: Mapping[lanes.Place, int],
+    plan: Plan,
+    new_job: int,
+    one: Submission,
 ) -> list[dict[str, object]]:
+    rank = -one.request.priority
+    turn = plan.turn((one.submitter, str(_first(one).kind), rank))
     return [
         {
-            "job_id": job_id,
+            "new_job": new_job,
             "number": number,
             "name": spec.name,
             "kind": spec.kind,
             "lane": lane_ids[lanes.place(spec)],
-            "rank": -one.request.priority,
-            "turn": 0 if number else turn,
+            "rank": rank,
+            **({"queue": None, "turn": 0} if number else turn),
             "state": State.PENDING if number else FIRST,
             "attempt": 0,
             "tries": 0,
@@ -190,18 +210,18 @@ def _step_rows(
     ]
 
 
-def _facet_rows(now: datetime, job_id: int, one: Submission) -> list[dict[str, object]]:
+def _facet_rows(now: datetime, new_job: int, one: Submission) -> list[dict[str, object]]:
     named = {f"kind:{spec.kind}" for spec in one.request.steps}
     named |= {f"tag:{tag}" for tag in one.request.tags}
     return [
-        {"job_id": job_id, "facet": facet, "state": FIRST, "created_at": now}
+        {"new_job": new_job, "facet": facet, "state": FIRST, "created_at": now}
         for facet in sorted(named)
     ]
 
 
-def _event_row(now: datetime, job_id: int) -> dict[str, object]:
+def _event_row(now: datetime, new_job: int) -> dict[str, object]:
     return {
-        "job_id": job_id,
+        "new_job": new_job,
         "step": 0,
         "attempt": 0,
         "kind": "state",

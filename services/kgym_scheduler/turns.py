@@ -7,17 +7,13 @@ and rank the lowest turn is claimed first. So ten thousand steps of one
 submitter have ten thousand turns, and another's single one comes next.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
-
-from kgym_scheduler.bulk import Plan
+from collections.abc import Iterator, Mapping
 
 Queue = tuple[str, str, int]
 """Submitter, step kind and rank."""
 NOBODY = ""
+ALWAYS = "WHERE true"
+"""Where in a statement its condition stands."""
 
 # Raises a turn to `floor` if it is lower, then by `by`.
 _RAISE = """
@@ -30,30 +26,22 @@ ON CONFLICT (submitter, kind, rank) DO UPDATE SET turn = CAST(:by AS bigint) + C
     ELSE excluded.turn - CAST(:by AS bigint) END
 RETURNING turn
 """
-_GIVE = text(
-    _RAISE.format(
-        floor="coalesce((SELECT turn - 1 FROM turns AS t"
-        " WHERE t.submitter = '' AND t.kind = given.kind AND t.rank = given.rank), -1)"
-    )
+GIVE = _RAISE.format(
+    floor="coalesce((SELECT turn - 1 FROM turns AS t"
+    " WHERE t.submitter = '' AND t.kind = given.kind AND t.rank = given.rank), -1)"
 )
-_CLAIM = _RAISE.format(floor="CAST(:turn AS bigint)")
+"""Returns the last of `by` turns that a queue is given."""
+CLAIM = _RAISE.format(floor="CAST(:turn AS bigint)")
+"""Notes that a turn was claimed."""
 
 
-async def give(connection: AsyncConnection, wanted: Sequence[Queue]) -> list[int]:
-    """Return a turn for each, in order."""
-    numbers: dict[Queue, Iterator[int]] = {}
-    for queue, count in sorted(Counter(wanted).items()):
-        last = await connection.scalar(_GIVE, _named(queue, count)) or 0
-        numbers[queue] = iter(range(last - count + 1, last + 1))
-    return [next(numbers[queue]) for queue in wanted]
-
-
-def plan_claimed(plan: Plan, latest: Mapping[tuple[str, int], int]) -> None:
-    """Note the highest turns that were claimed, by kind and rank."""
-    for (kind, rank), turn in sorted(latest.items()):
-        plan.also(_CLAIM, {**_named((NOBODY, kind, rank), 0), "turn": turn})
-
-
-def _named(queue: Queue, by: int) -> dict[str, object]:
+def named(queue: Queue, by: int) -> dict[str, object]:
+    """Return what GIVE takes."""
     submitter, kind, rank = queue
     return {"submitter": submitter, "kind": kind, "rank": rank, "by": by}
+
+
+def claimed(latest: Mapping[tuple[str, int], int]) -> Iterator[dict[str, object]]:
+    """Yield what CLAIM takes, for the highest turns that were claimed by kind and rank."""
+    for (kind, rank), turn in sorted(latest.items()):
+        yield {**named((NOBODY, kind, rank), 0), "turn": turn}

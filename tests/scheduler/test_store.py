@@ -1,18 +1,20 @@
 """The store, on SQLite and on PostgreSQL: each change of state, and each that is refused."""
 
 import asyncio
+import contextlib
 import uuid
 from datetime import timedelta
 
 import pytest
 
 from kgym.assignment import Assignment, Ending
-from kgym.errors import UserError
+from kgym.errors import InfrastructureError, UserError
 from kgym.jobs import JobFilter, JobRequest, JobView, Progress
 from kgym.states import State
 from kgym.steps import StepKind, StepRef, StepSpec
+from kgym_scheduler import rules
 from kgym_scheduler.bulk import RING
-from kgym_scheduler.change import Changed
+from kgym_scheduler.change import Changed, Changes
 from kgym_scheduler.refusals import Conflict, NotFound
 from kgym_scheduler.store import Store
 from tests.scheduler.parts import (
@@ -249,6 +251,66 @@ async def test_two_stores_claim_all_steps_once(platform: Platform) -> None:
     finally:
         await one.close()
         await two.close()
+
+
+async def test_stores_that_claim_report_end_and_abort_at_once_do_each_thing_once(
+    platform: Platform,
+) -> None:
+    stores = [platform.store() for _ in range(3)]
+    ids = [(await submit(stores[0], job(BUILD, BUILD))).id for _ in range(15)]
+    ended: list[tuple[int, int]] = []
+
+    async def work(store: Store, number: int) -> None:
+        while any([not (await store.state(job_id)).final for job_id in ids]):
+            claimed, _ = await store.claim(claim_of(f"w{number}", 4))
+            for one in claimed.assignments:
+                said = await asyncio.gather(
+                    *(s.report(one.lease, "words\n", Progress(stage="half")) for s in stores)
+                )
+                taken = await asyncio.gather(*(s.finish(one.lease, WELL) for s in stores))
+                # each store was told the same: taken (maybe by another), or aborted meanwhile
+                assert len({change is None for change in taken}) == 1
+                if any(change and change.ended for change in taken):
+                    ended.append((one.job_id, one.number))
+                assert None not in said or (await store.state(one.job_id)) is State.ABORTED
+
+    async def abort() -> None:
+        for job_id in ids[::3]:
+            await asyncio.sleep(0.05)
+            with contextlib.suppress(Conflict):
+                await stores[job_id % 3].abort(job_id)
+
+    try:
+        await asyncio.gather(abort(), *(work(store, n) for n, store in enumerate(stores)))
+        assert len(ended) == len(set(ended))
+        for job_id in ids:
+            _, events = await stores[0].events(job_id, 0)
+            done = [e.step for e in events if e.kind == "state" and e.data["state"] == "succeeded"]
+            view = await stores[0].get(job_id)
+            assert done == [n for n, step in enumerate(view.steps) if step.state == "succeeded"]
+            assert sorted(done) == sorted(number for of, number in ended if of == job_id)
+            assert view.state == ("succeeded" if len(done) == 2 else "aborted")
+            assert not [e for e in events if e.kind == "progress"]
+    finally:
+        for store in stores:
+            await store.close()
+
+
+async def test_what_was_read_without_a_lock_is_written_only_while_it_holds(
+    postgresql_url: str,
+) -> None:
+    store = Store(postgresql_url)
+    view = await submit(store)
+    with store.database.single() as singles:
+        assert singles is not None
+        changes = await Changes.load(singles, view.created_at, {view.id})
+    rules.abort(changes.jobs[view.id])
+    await store.tag(view.id, ["another"])
+    with pytest.raises(InfrastructureError, match="changed by another"), store.database.single():
+        await changes.write()
+    assert await states(store, view.id) == ["queued", "queued"]
+    assert len((await store.events(view.id, 0))[1]) == 1
+    await store.close()
 
 
 async def test_a_claim_whose_answer_was_lost_gives_the_same_steps_again(store: Store) -> None:
