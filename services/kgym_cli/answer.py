@@ -56,5 +56,5 @@ def schema(answer: Any) -> dict[str, Any]:
 
 
 def text(value: object) -> str:
-    """Return the answer as one line of JSON."""
-    return to_json(value, inf_nan_mode="null").decode()
+    """Return the answer as one line of JSON, in ASCII: whatever the terminal takes."""
+    return to_json(value, inf_nan_mode="null", ensure_ascii=True).decode()

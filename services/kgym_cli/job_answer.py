@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, TypeAdapter, ValidationError
 
 from kgym.errors import Cause, KgymError
-from kgym.jobs import JobRequest, JobView, StepView
+from kgym.jobs import JobView, StepView
 from kgym.steps import (
     CheckResult,
     Diagnostic,
@@ -226,25 +226,6 @@ class CalibrationAnswer(Answer):
     recommended: list[RecommendedEffort]
     reason: str | None = Field(description="why nothing was measured")
     failure: FailedStep | None
-
-
-class BugAnswer(Answer):
-    """What is known about a bug."""
-
-    name: str
-    title: str
-    alt_titles: list[str]
-    class_: str = Field(alias="class", serialization_alias="class")
-    summary: str
-    references: list[str]
-    files: list[str]
-    has_fix: bool
-
-
-class BugWithJob(BugAnswer):
-    """A bug, and the job of its trial, as POST /v1/jobs takes it."""
-
-    job: JobRequest
 
 
 def crashes(client: "Client", job: JobView) -> list[StepCrash]:

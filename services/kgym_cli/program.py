@@ -8,59 +8,37 @@ import sys
 import traceback
 from collections.abc import Mapping
 from http import HTTPStatus
-from importlib import import_module
 from types import FrameType, MappingProxyType
 from typing import Any, TextIO, cast
 
 import click
 
 from kgym.errors import KgymError, UserError
-from kgym_cli import commands
+from kgym_cli.lazy import Lazy, LazyGroup
 from kgym_cli.output import Exit, people, status_of
-from kgym_cli.server_option import reachable
 
 COMMANDS = {
-    "bug": "List, show and reproduce bugs.",
-    "check": "Say which patches apply and compile.",
-    "db": "Prepare the database.",
-    "demo": "Show a real bug: crash a kernel, fix it, prove the fix.",
-    "gc": "Show what retention would remove, or remove it.",
-    "job": "Submit, list, show, wait for, abort and restart jobs.",
-    "report": "Read crash reports out of console logs.",
-    "scheduler": "Take jobs and hand their steps to workers.",
-    "token": "Make, list and revoke the tokens of callers and workers.",
-    "trace": "What a kernel executed before it crashed.",
-    "up": "Start scheduler and workers on this machine.",
-    "worker": "Do steps until stopped or drained; list and drain workers.",
+    "bug": Lazy("bug", "List, show and reproduce bugs.", remote=True),
+    "check": Lazy("check", "Say which patches apply and compile.", remote=True),
+    "db": Lazy("db", "Prepare the database."),
+    "demo": Lazy(
+        "bug_trial", "Show a real bug: crash a kernel, fix it, prove the fix.", remote=True
+    ),
+    "gc": Lazy("gc", "Show what retention would remove, or remove it."),
+    "job": Lazy("job", "Submit, list, show, wait for, abort and restart jobs.", remote=True),
+    "report": Lazy("report", "Read crash reports out of console logs."),
+    "scheduler": Lazy("scheduler", "Take jobs and hand their steps to workers."),
+    "token": Lazy("token", "Make, list and revoke the tokens of callers and workers."),
+    "trace": Lazy("trace", "What a kernel executed before it crashed."),
+    "up": Lazy("up", "Start scheduler and workers on this machine."),
+    "worker": Lazy(
+        "worker", "Do steps until stopped or drained; list and drain workers.", remote=True
+    ),
 }
-"""The commands, each in the module of its name, and what `kgym --help` says of them."""
-_ELSEWHERE = {"demo": "bug"}
-"""Commands that share the module of another."""
-_REMOTE = {"bug", "check", "demo", "job", "worker"}
-"""Commands that talk to a scheduler."""
+"""The commands, and what `kgym --help` says of them."""
 
 
-class _Commands(click.Group):
-    """Imports a command when it is asked for: all of them take a second."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module = import_module(f"{commands.__name__}.{_ELSEWHERE.get(cmd_name, cmd_name)}")
-        command = cast(click.Command, getattr(module, cmd_name))
-        if cmd_name in _REMOTE:
-            reachable(command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--server",
     envvar="KGYM_SERVER",

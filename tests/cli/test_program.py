@@ -11,6 +11,7 @@ import click
 import pytest
 
 from kgym_cli.connect import data_folder
+from kgym_cli.lazy import LazyGroup
 from kgym_cli.program import COMMANDS, cli
 from tests.cli.conftest import Kgym
 from tests.conftest import ROOT
@@ -32,13 +33,22 @@ def test_help_imports_no_command() -> None:
     assert not modules & {"pydantic", "asyncio", "httpx", "sqlalchemy", "kgym_cli.commands.bug"}
 
 
+def test_a_list_of_bugs_imports_nothing_that_runs_them() -> None:
+    modules = imported("bug", "list")
+    assert "kgym.bug" in modules
+    assert not modules & {"httpx", "asyncio", "sqlalchemy", "rich.progress", "kgym.report"}
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_is_there_and_says_what_it_is(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     assert command.name == name
     assert command.help
-    assert COMMANDS[name].endswith(".")
+    assert COMMANDS[name].summary.endswith(".")
+    if isinstance(command, LazyGroup):
+        for one in command.list_commands(click.Context(command)):
+            assert command.get_command(click.Context(command), one) is not None
 
 
 @pytest.mark.parametrize("words", [["bug", "list"], ["bug", "list", "--json"], ["--help"]])
@@ -125,7 +135,7 @@ from kgym_cli import commands, program
 odd = types.ModuleType("odd")
 odd.odd = click.Command("odd", callback=lambda: 1 / 0)
 sys.modules[commands.__name__ + ".odd"] = odd
-program.COMMANDS["odd"] = "Divides by zero."
+program.COMMANDS["odd"] = program.Lazy("odd", "Divides by zero.")
 sys.argv = ["kgym", "odd"]
 sys.exit(program.run())
 """

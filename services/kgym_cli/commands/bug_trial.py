@@ -1,0 +1,255 @@
+"""`kgym bug reproduce`, `kgym bug calibrate` and `kgym demo`."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+from rich.markup import escape
+
+from kgym import bug as bugs
+from kgym import calibration
+from kgym.calibration import CONFIDENCES
+from kgym.errors import UserError
+from kgym.jobs import JobRequest, JobView
+from kgym.steps import Calibration, DumpMethod, MinimalTrace, Severity
+from kgym_cli import traced, trial
+from kgym_cli.conclusion import conclusion
+from kgym_cli.connect import scheduler
+from kgym_cli.follow import follow
+from kgym_cli.job_answer import (
+    CalibrationAnswer,
+    FailedStep,
+    TrialAnswer,
+    crashes,
+)
+from kgym_cli.output import json_option, leave, people, print_json, results
+
+if TYPE_CHECKING:
+    from kgym.client import Client
+
+DEMO_BUG = "watch-queue-filter"
+_STYLES = {"same_crash": "red", "other_crash": "magenta", "no_crash": "green"}
+fix_option = click.option(
+    "--fix",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="A unified diff to try instead of the known fix; it may be compressed; - is stdin.",
+)
+accept_option = click.option(
+    "--accept-findings",
+    metavar="REASON,…",
+    default="",
+    help="Findings that shall not stand in the way, by their reason; `all` for every one.",
+)
+
+
+@click.command()
+@click.argument("name")
+@fix_option
+@click.option("--no-fix", is_flag=True, help="Only show the bug; try no fix.")
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 0.9999),
+    help="How sure to be of the fix, for a bug that was calibrated.  [default: 0.95]",
+)
+@click.option("--instances", type=click.IntRange(1, 1000), help="VMs that the fix has to survive.")
+@click.option("--time", type=click.FloatRange(0, 86400, min_open=True), help="Seconds on each.")
+@click.option("--validate", is_flag=True, help="Look at the fix itself, too, and smoke-test it.")
+@click.option("--trace", is_flag=True, help="Also show what the kernel did before it crashed.")
+@click.option(
+    "--dump",
+    type=click.Choice(get_args(DumpMethod)),
+    default="hypervisor",
+    show_default=True,
+    help="How the trace gets out of the crashed kernel.",
+)
+@click.option("--files", multiple=True, help="C file to trace.  [default: those the fix changes]")
+@accept_option
+@json_option(TrialAnswer)
+def reproduce(
+    name: str,
+    fix: Path | None,
+    no_fix: bool,
+    confidence: float | None,
+    instances: int | None,
+    time: float | None,
+    validate: bool,
+    trace: bool,
+    dump: DumpMethod,
+    files: tuple[str, ...],
+    accept_findings: str,
+    as_json: bool,
+) -> None:
+    """Crash the kernel with the bug, then show whether the fix holds.
+
+    NAME is a shipped bug or the folder of a bundle. The exit status is 0 if the
+    bug shows and the fix resolves it, 1 if a verdict or a blocking finding says
+    otherwise, 2 for bad input, 3 if there is no verdict.
+
+    What `kgym bug calibrate` has measured tells how many VMs the fix has to
+    survive, and how long; before that, the bundle does.
+    """
+    wanted = bugs.Trial(instances, time, validate=validate)
+    one = bugs.load(name)
+    how = traced.tracing(one, files, dump) if trace else None
+    accepted = _reasons(accept_findings)
+    _try(one, fix, wanted, confidence, accepted, no_fix=no_fix, as_json=as_json, how=how)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--runs", type=click.IntRange(1, 1000), default=10, show_default=True)
+@click.option(
+    "--time",
+    type=click.FloatRange(0, 86400, min_open=True),
+    help="Seconds after which a run counts as one without the crash.  [default: the bundle's]",
+)
+@json_option(CalibrationAnswer)
+def calibrate(name: str, runs: int, time: float | None, as_json: bool) -> None:
+    """Measure how often and how soon the bug shows, on the kernel without the fix.
+
+    The job with its result stays in the database; `kgym bug reproduce` finds it
+    as long as kernel, reproducer and VM are the same. The exit status is 0 if
+    the bug showed, 1 if it did not, 2 for bad input, 3 if nothing was measured.
+    """
+    one = bugs.load(name)
+    with scheduler(work=True) as client:
+        job = _follow(client, one.calibration(runs, time))
+    outcome = trial.calibrated(one, job)
+    if as_json:
+        print_json(CalibrationAnswer(**outcome, failure=FailedStep.of(job)))
+    else:
+        _print_calibration(outcome)
+    leave(trial.calibration_status(job, outcome))
+
+
+@click.command()
+@fix_option
+@accept_option
+@json_option(TrialAnswer)
+def demo(fix: Path | None, accept_findings: str, as_json: bool) -> None:
+    """Show a real bug: build the kernel, crash it, fix it, prove the fix."""
+    one = bugs.load(DEMO_BUG)
+    people.print(f"[bold]{escape(one.file.title)}[/] ({escape(one.file.references[0])})")
+    people.print(one.file.summary.strip() + "\n", style="dim", markup=False)
+    accepted = _reasons(accept_findings)
+    _try(one, fix, bugs.DEFAULT_TRIAL, None, accepted, no_fix=False, as_json=as_json)
+
+
+def _try(
+    one: bugs.Bug,
+    fix: Path | None,
+    wanted: bugs.Trial,
+    confidence: float | None,
+    accepted: frozenset[str],
+    *,
+    no_fix: bool,
+    as_json: bool,
+    how: traced.Tracing | None = None,
+) -> None:
+    if fix is not None and no_fix:
+        raise UserError("bad_option", "--fix gives a patch to try, --no-fix says to try none")
+    patch = trial.patch_file(fix) if fix is not None else one.fix
+    with scheduler(work=True) as client:
+        wanted = _as_calibrated(wanted, trial.known(client, one), confidence)
+        request = one.job(None if no_fix else patch, wanted)
+        job = _follow(client, traced.traced(request, how) if how else request)
+        found = crashes(client, job) if as_json else []
+    outcome = trial.summary(one, job, accepted)
+    if how is not None:
+        outcome["trace"] = traced.summary(job)
+    if as_json:
+        print_json(TrialAnswer.of(outcome, job, found))
+    else:
+        _print(outcome)
+    leave(conclusion(job, accepted).status)
+
+
+def _reasons(words: str) -> frozenset[str]:
+    return frozenset(word for word in words.replace(",", " ").split())
+
+
+def _as_calibrated(
+    wanted: bugs.Trial, known: Calibration | None, confidence: float | None
+) -> bugs.Trial:
+    """Return how to try a fix with what was measured; explicit numbers win."""
+    if known is None:
+        if confidence is not None:
+            raise UserError("not_calibrated", "give --confidence after `kgym bug calibrate`")
+        return wanted
+    wanted = replace(wanted, known=known)
+    effort = calibration.effort(known, confidence or CONFIDENCES[0])
+    if effort is None:
+        message = f"{known.crashed} of {known.runs} runs showed the bug: too few to be so sure"
+        people.print(f"{message}; the bundle says how long the fix is tried", style="yellow")
+        return wanted
+    people.print(
+        f"calibrated: {known.crashed} of {known.runs} runs showed the bug;"
+        f" {effort.instances} x {effort.time:g} s for {effort.confidence:.0%}"
+    )
+    return replace(
+        wanted, instances=wanted.instances or effort.instances, time=wanted.time or effort.time
+    )
+
+
+def _follow(client: "Client", request: JobRequest) -> JobView:
+    """Submit the job, or take it up, and show it until it ends."""
+    job, taken_up = trial.submit(client, request)
+    people.print(f"job {job.id}" + (", begun earlier, goes on" if taken_up else ""))
+    try:
+        return follow(client, job)
+    except KeyboardInterrupt:
+        people.print(f"interrupted; job {job.id} is kept: `kgym job wait {job.id}` resumes it")
+        raise
+
+
+def _print_calibration(outcome: dict[str, Any]) -> None:
+    if outcome["reason"] is not None:
+        results.print(outcome["reason"], markup=False)
+        return
+    rate = f"{outcome['crashed']} of {outcome['runs']} runs showed the bug"
+    if not outcome["crashed"]:
+        results.print(f"{rate}: {outcome['outcomes']}", markup=False)
+        return
+    results.print(f"{rate}: at least {outcome['rate_at_least']:.0%} do, with 95% confidence")
+    times = ", ".join(f"{name} {value:g} s" for name, value in outcome["seconds_to_crash"].items())
+    results.print(f"time to the crash: {times}")
+    for one in outcome["recommended"]:
+        needed = f"{one['instances']} instances x {one['time']:g} s"
+        results.print(f"for {one['confidence']:.0%} confidence in a fix: {needed}")
+
+
+def _print(outcome: dict[str, Any]) -> None:
+    for side in ("before", "after"):
+        if (one := outcome[side]) is not None:
+            style = _STYLES.get(one["verdict"], "yellow")
+            results.print(f"{side:>7}: [bold {style}]{one['verdict']}[/]", end="  ")
+            results.print(one["reason"], markup=False)
+            if one.get("told"):
+                results.print(f"         evidence: {one['told']}", markup=False)
+            for finding in one.get("findings", []):
+                _print_finding(finding)
+    if outcome["after"] is not None:
+        word = "[bold green]resolved" if outcome["resolved"] else "[bold red]not resolved"
+        results.print(f"{word}[/] in {outcome['seconds']['total']:.0f} s")
+    for one in outcome["obstacles"]:
+        results.print(f"in the way: {one['reason']}: {one['message']}", markup=False)
+    if "trace" in outcome:
+        _print_trace(outcome["trace"])
+
+
+def _print_finding(finding: dict[str, Any]) -> None:
+    where = f"{finding['file']}:{finding['line']}: " if finding["line"] else ""
+    mark = ""
+    if finding["severity"] == Severity.BLOCKING:
+        mark = "accepted: " if finding["accepted"] else "BLOCKING: "
+    results.print(f"         {mark}{finding['check']}: {where}{finding['message']}", markup=False)
+
+
+def _print_trace(outcome: dict[str, Any]) -> None:
+    if outcome["trace"] is None:
+        results.print(f"no trace: {outcome['reason']}", markup=False)
+        return
+    from kgym_cli.trace_tree import tree  # noqa: PLC0415 - its imports take 0.1 s
+
+    results.print(tree(MinimalTrace.model_validate(outcome["trace"]), outcome["title"]))
