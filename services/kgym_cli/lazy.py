@@ -5,8 +5,9 @@ from importlib import import_module
 from typing import Any, NamedTuple, cast
 
 import click
+from click.shell_completion import CompletionItem
 
-from kgym_cli import commands
+from kgym_cli import commands, help_pages
 from kgym_cli.server_option import reachable
 
 
@@ -25,6 +26,8 @@ class LazyGroup(click.Group):
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
+        self.path = ""
+        """The words that name it, after `kgym`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""
@@ -38,11 +41,26 @@ class LazyGroup(click.Group):
         command = cast(click.Command, getattr(module, cmd_name))
         if self.lazy[cmd_name].remote:
             reachable(command)
+        path = f"{self.path} {cmd_name}".strip()
+        if isinstance(command, LazyGroup):
+            command.path = path
+        help_pages.complete(command, path)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands and options that begin so, without importing any."""
+        named = [
+            CompletionItem(name, help=told)
+            for name, told in self._summaries().items()
+            if name.startswith(incomplete)
+        ]
+        return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what each command is, without importing it."""
-        own = {name: one.get_short_help_str(100) for name, one in self.commands.items()}
-        summaries = own | {name: one.summary for name, one in self.lazy.items()}
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(summaries.items()))
+            formatter.write_dl(list(self._summaries().items()))
+
+    def _summaries(self) -> dict[str, str]:
+        own = {name: one.get_short_help_str(100) for name, one in self.commands.items()}
+        return dict(sorted((own | {name: one.summary for name, one in self.lazy.items()}).items()))

@@ -14,12 +14,14 @@ from typing import Any, TextIO, cast
 import click
 
 from kgym.errors import KgymError, UserError
+from kgym_cli import help_pages
 from kgym_cli.lazy import Lazy, LazyGroup
 from kgym_cli.output import Exit, people, status_of
 
 COMMANDS = {
     "bug": Lazy("bug", "List, show and reproduce bugs.", remote=True),
     "check": Lazy("check", "Say which patches apply and compile.", remote=True),
+    "completion": Lazy("completion", "Install the completion of commands for your shell."),
     "db": Lazy("db", "Prepare the database."),
     "demo": Lazy(
         "bug_trial", "Show a real bug: crash a kernel, fix it, prove the fix.", remote=True
@@ -38,7 +40,12 @@ COMMANDS = {
 """The commands, and what `kgym --help` says of them."""
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    epilog=help_pages.of_all(),
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "--server",
     envvar="KGYM_SERVER",
@@ -51,10 +58,6 @@ def cli(server: str | None, token: str | None) -> None:
 
     Exit status: 0 success; 1 a verdict says no; 2 bad input; 3 the platform
     failed or came to no verdict; 130 interrupted.
-
-    The platform of this machine keeps all it has in the folder KGYM_DATA; by
-    default, in .kgym of the checkout that kgym stands in, else in
-    ~/.local/share/kgym.
     """
     # The command is imported by now, and what it begins it has to tidy up.
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -70,7 +73,9 @@ def run() -> int:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-    except (BrokenPipeError, SystemExit):  # the second is how click and rich say the same
+    except SystemExit as error:  # click's end of a completion; or how it and rich say what follows
+        status = Exit.OK if error.code == 0 else Exit.UNREAD
+    except BrokenPipeError:
         status = Exit.UNREAD
     except OSError as error:
         status = _failed(error)

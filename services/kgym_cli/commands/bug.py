@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from kgym import bug as bugs
 from kgym.jobs import JobRequest
+from kgym_cli import known_bugs
 from kgym_cli.answer import Answer
 from kgym_cli.lazy import Lazy, LazyGroup
 from kgym_cli.output import json_option, print_json, print_table, results
@@ -64,7 +65,7 @@ def list_(as_json: bool) -> None:
 
 
 @bug.command()
-@click.argument("name")
+@click.argument("name", shell_complete=known_bugs.complete)
 @json_option(BugWithJob)
 def show(name: str, as_json: bool) -> None:
     """Show what is known about a bug."""

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from kgym import bug as bugs
+from kgym_cli import known_bugs
 from kgym_cli.answer import Answer
 from kgym_cli.connect import data_folder
 from kgym_cli.output import json_option, people, print_json, results
@@ -20,7 +21,7 @@ class SourceAnswer(Answer):
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=known_bugs.complete)
 @click.argument("folder", type=click.Path(path_type=Path))
 @json_option(SourceAnswer)
 def source(name: str, folder: Path, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from kgym.calibration import CONFIDENCES
 from kgym.errors import UserError
 from kgym.jobs import JobRequest, JobView
 from kgym.steps import Calibration, DumpMethod, MinimalTrace, Severity
-from kgym_cli import traced, trial
+from kgym_cli import known_bugs, traced, trial
 from kgym_cli.conclusion import conclusion
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
@@ -44,7 +44,7 @@ accept_option = click.option(
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=known_bugs.complete)
 @fix_option
 @click.option("--no-fix", is_flag=True, help="Only show the bug; try no fix.")
 @click.option(
@@ -97,7 +97,7 @@ def reproduce(
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=known_bugs.complete)
 @click.option("--runs", type=click.IntRange(1, 1000), default=10, show_default=True)
 @click.option(
     "--time",

@@ -12,7 +12,7 @@ from kgym.bug import Bug
 from kgym.errors import UserError
 from kgym.jobs import JobRequest, JobView
 from kgym.steps import CheckResult, CheckSpec, Patch, PatchCheck, PatchOutcome
-from kgym_cli import trial
+from kgym_cli import known_bugs, trial
 from kgym_cli.connect import scheduler
 from kgym_cli.follow import follow
 from kgym_cli.job_answer import CheckAnswer
@@ -26,7 +26,7 @@ _STYLES = {
 
 
 @click.command()
-@click.argument("bug")
+@click.argument("bug", shell_complete=known_bugs.complete)
 @click.argument("patches", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--dependents",

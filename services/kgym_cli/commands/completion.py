@@ -1,0 +1,75 @@
+"""`kgym completion`."""
+
+import os
+from pathlib import Path
+
+import click
+from click.shell_completion import get_completion_class
+
+from kgym.errors import UserError
+from kgym_cli.output import results
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_KGYM_COMPLETE"
+_MARK = "# completion of kgym"
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS), required=False)
+@click.option("--print", "only_print", is_flag=True, help="Print the script; install nothing.")
+def completion(shell: str | None, *, only_print: bool) -> None:
+    """Install the completion of commands, options and names for SHELL, by default your own.
+
+    The script is written below your home folder, and a line in ~/.bashrc or ~/.zshrc reads
+    it; fish reads it by itself. To do it again changes nothing.
+    """
+    shell = shell or _own_shell()
+    script = _script(shell)
+    if only_print:
+        click.echo(script)
+        return
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    if shell == "fish":
+        path, start = config / "fish" / "completions" / "kgym.fish", None
+    else:
+        path = config / "kgym" / f"completion.{shell}"
+        folder = Path(os.environ.get("ZDOTDIR") or Path.home()) if shell == "zsh" else Path.home()
+        start = folder / f".{shell}rc"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(script)
+        if start is not None:
+            _read_by(start, path)
+    except OSError as error:
+        raise UserError("cannot_write", f"{error.filename}: {error.strerror}") from error
+    results.print(f"{shell} completes kgym from now on, in new shells: {path}", markup=False)
+
+
+def _own_shell() -> str:
+    name = Path(os.environ.get("SHELL", "")).name
+    if name not in SHELLS:
+        raise UserError("unknown_shell", f"name your shell: {', '.join(SHELLS)}")
+    return name
+
+
+def _script(shell: str) -> str:
+    # The command line as a whole imports this one.
+    from kgym_cli.program import cli  # noqa: PLC0415
+
+    made = get_completion_class(shell)
+    assert made is not None
+    script = made(cli, {}, "kgym", VARIABLE).source()
+    if shell == "zsh":
+        script = f"(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}\n{script}"
+    return script
+
+
+def _read_by(start: Path, script: Path) -> None:
+    """Let the shell's start file read the script, once."""
+    there = start.read_text(errors="surrogateescape") if start.exists() else ""
+    if _MARK in there:
+        kept = [line for line in there.splitlines(keepends=True) if _MARK not in line]
+        there = "".join(kept)
+    if there and not there.endswith("\n"):
+        there += "\n"
+    start.write_text(f"{there}. '{script}'  {_MARK}\n", errors="surrogateescape")

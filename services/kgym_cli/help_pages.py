@@ -1,0 +1,106 @@
+"""What --help says besides: examples of each command, and the variables of the environment."""
+
+import click
+
+ENVIRONMENT = {
+    "KGYM_DATA": "This machine's database, artifacts, caches: .kgym of kgym's checkout, or else"
+    " ~/.local/share/kgym.",
+    "KGYM_SERVER": "URL of a scheduler, as --server.",
+    "KGYM_TOKEN": "What a scheduler asks for, as --token.",
+    "KGYM_SYZKALLER": "Folder of syzkaller's binaries, for `syz` programs.",
+    "KGYM_SOURCES": "DIR:DIR that kernel sources may come from, for others' jobs.",
+    "KGYM_SOURCE_NETWORKS": "Private networks that they may come from: 10.1.0.0/16,…",
+    "KGYM_DATABASE": "URL of a database of one's own: postgresql+asyncpg://…",
+    "KGYM_BUS": "URL of a message broker: amqp://…",
+    "KGYM_STORAGE": "Folder of the artifacts, which scheduler and workers share.",
+    "KGYM_CACHE": "Folder of a worker host's caches, for gc.",
+}
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "bug list": ("kgym bug list",),
+    "bug show": ("kgym bug show watch-queue-filter", "kgym bug show ./my-bug --json"),
+    "bug reproduce": (
+        "kgym bug reproduce watch-queue-filter",
+        "kgym bug reproduce watch-queue-filter --fix my.patch --json",
+        "kgym bug reproduce ./my-bug --no-fix --trace",
+    ),
+    "bug source": ("kgym bug source watch-queue-filter linux",),
+    "bug new": (
+        "kgym bug new my-bug",
+        "kgym bug new my-bug --kernel linux-6.1 --title 'KASAN: use-after-free in f' --no-run",
+    ),
+    "bug calibrate": ("kgym bug calibrate watch-queue-filter --runs 20",),
+    "check": (
+        "kgym check watch-queue-filter a.patch b.patch.xz",
+        "git diff | kgym check watch-queue-filter - --json",
+    ),
+    "completion": ("kgym completion", "kgym completion zsh --print"),
+    "db upgrade": ("kgym db upgrade",),
+    "demo": ("kgym demo", "kgym demo --fix my.patch --server http://127.0.0.1:8420"),
+    "gc": ("kgym gc", "kgym gc --apply --artifact-age 30 --cache-budget 40G"),
+    "job submit": (
+        "kgym job submit job.json --wait --json",
+        "kgym job submit night/1.json night/2.json --key night",
+    ),
+    "job list": (
+        "kgym job list --state running --state queued",
+        "kgym job list --tag bug=epoll-loop --since 2026-01-31",
+    ),
+    "job show": ("kgym job show 7 --json",),
+    "job log": ("kgym job log 7 --step 0",),
+    "job wait": ("kgym job wait 7", "kgym job wait 7 8 9 --json"),
+    "job abort": ("kgym job abort 7 8", "kgym job abort --tag night"),
+    "job restart": ("kgym job restart 7 8 --wait", "kgym job restart 7 --from-step 2"),
+    "job fetch": ("kgym job fetch 7", "kgym job fetch 7 vmlinux 'report-*' --output here"),
+    "report parse": (
+        "kgym report parse console.log.xz --vmlinux vmlinux",
+        "dmesg | kgym report parse - --json",
+    ),
+    "report corpus": ("kgym report corpus syzkaller/pkg/report/testdata",),
+    "scheduler": ("kgym scheduler --host 0.0.0.0 --storage /shared/artifacts",),
+    "token create": (
+        "kgym token create alice --scope submit",
+        "kgym token create farm --scope worker",
+    ),
+    "token list": ("kgym token list",),
+    "token forget": ("kgym token forget",),
+    "token revoke": ("kgym token revoke alice",),
+    "trace extract": ("kgym trace extract dump-0.elf.zst --vmlinux vmlinux --output here",),
+    "trace minimize": ("kgym trace minimize trace.npz --report console.log --files fs/namei.c",),
+    "trace show": ("kgym trace show minimal.json", "kgym trace show trace.npz --last 20"),
+    "trace score": ("kgym trace score one.json two.json",),
+    "up": ("kgym up", "kgym up --distributed"),
+    "worker": ("kgym worker --server http://scheduler:8420 --kinds build,check --slots 2",),
+    "worker list": ("kgym worker list",),
+    "worker drain": ("kgym worker drain host:4711:a1b2c3",),
+}
+"""Of each command, by its path; a test lets each be read."""
+OF_ALL = (
+    "kgym demo",
+    "kgym bug reproduce watch-queue-filter --fix my.patch --json",
+    "kgym job list --state failed --since 2026-01-31",
+    "kgym job fetch 7 'report-*'",
+)
+_FORM = "\b\n"  # click's mark: what follows keeps its lines
+
+
+def of_all() -> str:
+    """Return what follows the list of commands."""
+    names = max(map(len, ENVIRONMENT))
+    variables = "\n".join(f"  {name:{names}}  {told}" for name, told in ENVIRONMENT.items())
+    return f"{_FORM}Environment:\n{variables}\n\n{_examples(OF_ALL)}"
+
+
+def complete(command: click.Command, path: str) -> None:
+    """Add to the help of a command, and of those below it: examples, variables of options."""
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            parameter.show_envvar = True
+    if path in EXAMPLES:
+        command.epilog = _examples(EXAMPLES[path])
+    if isinstance(command, click.Group):
+        for name, one in command.commands.items():
+            complete(one, f"{path} {name}")
+
+
+def _examples(lines: tuple[str, ...]) -> str:
+    return f"{_FORM}Examples:\n" + "\n".join(f"  {line}" for line in lines)

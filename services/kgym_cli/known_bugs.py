@@ -1,0 +1,12 @@
+"""Completion of bugs on the command line: the shipped ones by name, others by their folder."""
+
+import click
+from click.shell_completion import CompletionItem
+
+from kgym import bug as bugs
+
+
+def complete(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return the names that go on like this, or else folders."""
+    found = [CompletionItem(name) for name in bugs.names() if name.startswith(begun)]
+    return found or [CompletionItem(begun, type="dir")]
