@@ -141,6 +141,7 @@ def test_a_commands_own_job_goes_first_and_older_ones_are_named(
 def test_the_platform_of_a_command_that_only_looks_works_for_one_that_waits(
     kgym: Kgym, data: Path, fake_build: BuildSpec
 ) -> None:
+    data.mkdir()
     with joined(data, work=False):  # as a command that looks
         url = platform_of(data).url
         request = small(fake_build).model_dump_json()
