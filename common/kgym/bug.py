@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
-from kgym import marks
+from kgym import difftext, marks
 from kgym import patch as patching
 from kgym.errors import UserError
 from kgym.jobs import JobRequest
@@ -78,6 +78,8 @@ class KernelFile(Strict):
             raise ValueError("`tarball` and `sha256` go together")
         if (self.base is None) == (self.config is None):
             raise ValueError("give either `base` (with `fragments`) or `config`")
+        if self.config is not None and self.fragments:
+            raise ValueError("`fragments` go with `base`, not with `config`")
         return self
 
 
@@ -117,7 +119,7 @@ class ChangeTable(Strict):
 class BugFile(Strict):
     """`bug.toml`."""
 
-    title: str
+    title: str = Field(min_length=1)
     alt_titles: list[str] = []
     kind: str = Field("", alias="class")
     summary: str = ""
@@ -125,7 +127,7 @@ class BugFile(Strict):
     files: list[TreePath] = []
     kernel: Annotated[
         Annotated[KernelUse, Tag("use")] | Annotated[KernelFile, Tag("own")],
-        Discriminator(lambda table: "use" if "use" in table else "own"),
+        Discriminator(lambda table: "use" if isinstance(table, dict) and "use" in table else "own"),
     ]
     reproducer: ReproducerTable
     vm: VmShape = VmShape()
@@ -296,7 +298,7 @@ _Model = TypeVar("_Model", bound=Strict)
 def _read(model: type[_Model], path: Path) -> _Model:
     try:
         return model.model_validate(tomllib.loads(path.read_text()))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError("bad_bundle", f"{path}: {error}") from error
     except ValidationError as error:
         raise UserError("bad_bundle", f"{path}: {_faults(error)}") from error
@@ -382,7 +384,10 @@ def _reproducer(table: ProgramTable, folder: Path) -> Reproducer:
 def _change(name: str, table: ChangeTable | None, folder: Path) -> Patch | None:
     if table is None:
         return None
-    diff = None if table.patch is None else _text(folder, table.patch)
+    diff = None
+    if table.patch is not None:
+        path = _within(folder, table.patch)
+        diff = difftext.decode(_bytes(path), str(path))
     try:
         return Patch(name=name, diff=diff, edits=table.edits)
     except ValidationError as error:
@@ -392,10 +397,17 @@ def _change(name: str, table: ChangeTable | None, folder: Path) -> Patch | None:
 def _text(folder: Path, name: str) -> str:
     path = _within(folder, name)
     try:
+        return _bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise UserError("bad_bundle", f"{path}: {error}") from error
+
+
+def _bytes(path: Path) -> bytes:
+    try:
         if path.stat().st_size > _MOST_BYTES:
             raise UserError("bad_bundle", f"{path}: more than {_MOST_BYTES >> 20} MiB")
-        return path.read_bytes().decode()
-    except (OSError, UnicodeDecodeError) as error:
+        return path.read_bytes()
+    except OSError as error:
         raise UserError("bad_bundle", f"{path}: {error}") from error
 
 

@@ -134,6 +134,20 @@ def test_a_repository_is_named_by_url_or_path(
     assert (source.url, source.commit) == (meant.format(parent=bundle.parent), "HEAD")
 
 
+@pytest.mark.parametrize("text", ["kernel = 3", "a = " + "[" * 5000, 'kernel = ["use"]'])
+def test_a_file_that_is_no_bundle_at_all_is_named(bundle: Path, text: str) -> None:
+    (bundle / "bug.toml").write_text(f"{text}\n")
+    with pytest.raises(UserError, match=r"bug\.toml") as caught:
+        bug.load(str(bundle))
+    assert caught.value.reason == "bad_bundle"
+
+
+def test_a_patch_of_a_bundle_may_be_in_latin_1(bundle: Path) -> None:
+    (bundle / "regress.patch").write_bytes(b"From: J\xfcrgen\n\n" + PATCH.encode())
+    (regress,) = bug.load(str(bundle)).build.patches
+    assert (regress.diff or "").startswith("From: J\xfcrgen")
+
+
 def test_every_shipped_bug_loads_and_shares_one_kernel_and_config() -> None:
     shipped = [bug.load(name) for name in bug.names()]
     assert len(shipped) >= 3
@@ -163,6 +177,9 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         ('"regress.patch"', '"absent.patch"', "absent.patch"),
         ("[kernel]", "[kernel", "bug.toml"),
         ("time = 7", "instances = 5000", "reproducer.instances"),
+        ("title =", "kernel = 3\ntitle =", "bug.toml"),
+        ('title = "KASAN: use-after-free Read in f"', 'title = ""', "title"),
+        ('base = "allnoconfig"', 'config = "repro.c"', "`fragments` go with `base`"),
         ('base = "', 'compiler = "icc"\nbase = "', "kernel.compiler"),
         ('tarball = "linux.tar"\n', "packages = []\n", "kernel.packages"),
         ('tarball = "linux.tar"\n', 'git = "x"\ncommit = ""\n', "kernel.commit"),
