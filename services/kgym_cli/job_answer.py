@@ -223,7 +223,9 @@ class CalibrationAnswer(Answer):
     outcomes: dict[str, int] = Field(description="how many instances ended how")
     seconds_to_crash: dict[str, float] | None
     accelerator: str | None
-    recommended: list[RecommendedEffort]
+    recommended: list[RecommendedEffort] = Field(
+        description="what a fix has to survive, by all calibrations of the bug together"
+    )
     reason: str | None = Field(description="why nothing was measured")
     failure: FailedStep | None
 

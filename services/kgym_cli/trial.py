@@ -72,8 +72,11 @@ def known(client: "Client", bug: Bug) -> Calibration | None:
     return calibration.pooled(measured, bug.titles) if measured else None
 
 
-def calibrated(bug: Bug, job: JobView) -> dict[str, Any]:
-    """Return what `bug calibrate --json` prints; counts are 0 without a result."""
+def calibrated(bug: Bug, job: JobView, together: Calibration | None = None) -> dict[str, Any]:
+    """Return what `bug calibrate --json` prints; counts are 0 without a result.
+
+    What a fix has to survive is computed from all calibrations `together`, if they are known.
+    """
     result = _result(job.step(bugs.BEFORE))
     measured = None
     times: list[float] = []
@@ -83,7 +86,8 @@ def calibrated(bug: Bug, job: JobView) -> dict[str, Any]:
         times = calibration.crash_times(result.instances, bug.titles)
         ended.update(str(one.outcome) for one in result.instances)
     runs, crashed = (measured.runs, measured.crashed) if measured else (ended["survived"], 0)
-    efforts = [calibration.effort(measured, one) for one in CONFIDENCES] if measured else []
+    counted = together or measured
+    efforts = [calibration.effort(counted, one) for one in CONFIDENCES] if counted else []
     return {
         "bug": bug.name,
         "job": job.id,

@@ -127,6 +127,9 @@ def test_a_short_calibration_does_not_take_the_place_of_a_better_one(
     given = {StepKind.BUILD: built, StepKind.REPRODUCE: lambda _: next(answers)}
     with Platform(data, work=False) as idle, working(idle, data, given):
         for runs in (11, 1):
-            kgym("--server", idle.url, "bug", "calibrate", BUG.name, "--runs", runs)
+            shown = kgym("--server", idle.url, "bug", "calibrate", BUG.name, "--runs", runs)
         done = kgym("--server", idle.url, "bug", "reproduce", BUG.name)
-    assert "calibrated: 11 of 12 runs showed the bug" in done.err
+    assert "1 of 1 runs showed the bug" in shown.out
+    assert "with what was measured before: 11 of 12 runs showed the bug" in shown.out
+    assert "for 99% confidence in a fix: 3 instances x 20 s" in shown.out
+    assert "calibrated: 11 of 12 runs showed the bug; 2 x 20 s" in done.err

@@ -115,11 +115,15 @@ def calibrate(name: str, runs: int, time: float | None, as_json: bool) -> None:
     one = bugs.load(name)
     with scheduler(work=True) as client:
         job = _follow(client, one.calibration(runs, time))
-    outcome = trial.calibrated(one, job)
+        together = trial.known(client, one)
+    outcome = trial.calibrated(one, job, together)
     if as_json:
         print_json(CalibrationAnswer(**outcome, failure=FailedStep.of(job)))
     else:
         _print_calibration(outcome)
+        if together is not None and together.runs > outcome["runs"]:
+            runs_in_all = f"{together.crashed} of {together.runs} runs"
+            results.print(f"with what was measured before: {runs_in_all} showed the bug")
     leave(trial.calibration_status(job, outcome))
 
 
