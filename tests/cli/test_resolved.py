@@ -8,6 +8,7 @@ from kgym import bug
 from kgym.jobs import JobView, StepView
 from kgym.states import State
 from kgym.steps import (
+    Ahead,
     BuildResult,
     Control,
     ControlName,
@@ -136,7 +137,8 @@ def test_what_stands_in_the_way_is_told_and_can_be_accepted(job: JobView, reason
 def test_every_trial_of_a_fix_asks_for_static_evidence() -> None:
     assert BUG.fix is not None
     before, _, after, _ = BUG.job(BUG.fix).steps
-    assert before == BUG.build.model_copy(update={"name": bug.BUILD_BEFORE})
+    ahead = Ahead(patches=[BUG.fix], programs=[*BUG.reproducers])
+    assert before == BUG.build.model_copy(update={"name": bug.BUILD_BEFORE, "ahead": ahead})
     assert after == BUG.build.model_copy(
         update={
             "name": bug.BUILD_AFTER,
