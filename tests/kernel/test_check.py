@@ -22,8 +22,8 @@ def checked(*patches: Patch, **changes: Any) -> list[dict[str, Any]]:
         source=build.source, config=build.config, patches=list(patches), **changes
     )
     request = JobRequest(steps=[spec])
-    status, job = kgym("job", "submit", "-", "--wait", stdin=request)
-    assert status == 0, job
+    _, job = kgym("job", "submit", "-", "--wait", stdin=request)
+    assert job["state"] == "succeeded", job
     found: list[dict[str, Any]] = job["steps"][0]["result"]["patches"]
     return found
 

@@ -31,8 +31,8 @@ SCRIPT = "ls -R /proc/self >/dev/null\necho c >/proc/sysrq-trigger\n"
 
 
 def submitted(*steps: StepSpec) -> dict[str, Any]:
-    status, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=list(steps)))
-    assert status == 0, job
+    _, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=list(steps)))
+    assert job["state"] == "succeeded", job
     return job
 
 

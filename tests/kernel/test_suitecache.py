@@ -19,8 +19,8 @@ def built(*patches: Patch) -> tuple[dict[str, Any], dict[str, str]]:
     """Build the shipped kernel with patches; return the result, and the images' SHA-256."""
     build = bug.load(BUG).build
     spec = build.model_copy(update={"patches": [*build.patches, *patches], "cache": "fresh"})
-    status, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[spec]))
-    assert status == 0, job
+    _, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[spec]))
+    assert job["state"] == "succeeded", job
     step = job["steps"][0]
     sums = {one["name"]: one["sha256"] for one in step["artifacts"]}
     return step["result"], {name: sums[name] for name in IMAGES}

@@ -130,7 +130,8 @@ async def test_abort_restart_and_tags(client: AsyncClient) -> None:
     view = await client.submit(job(SLOW))
     assert (await client.abort(view.id)).state is State.ABORTED
     assert (await client.tag(view.id, ["new"])).tags == ["new"]
-    assert (await client.restart(view.id, from_step=0)).state is State.QUEUED
+    again = await client.restart(view.id, from_step=0)
+    assert again.state in {State.QUEUED, State.RUNNING}  # a worker may be quick
     assert (await client.wait(view.id)).state is State.SUCCEEDED
 
 
