@@ -6,9 +6,12 @@ out, as the objects of a build, is not taken, unless its own index has it. A com
 on the content alone: a tree that has not changed is the source that was built before.
 """
 
+import contextlib
 import hashlib
 import os
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 from kgym.errors import UserError
@@ -40,11 +43,32 @@ def snapshot(tree: Path, store: Path) -> GitSource:
     """
     _check(tree)
     kept = store / f"{hashlib.sha256(str(tree).encode()).hexdigest()[:32]}.git"
-    if not (kept / "HEAD").exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
+    if not kept.exists():
+        _create(kept)
+    with tempfile.TemporaryDirectory(dir=kept, prefix="snapshot-") as folder:
+        # Git locks the index that it writes: calls at the same time, and one that was killed,
+        # must not be in each other's way. The last one's tells what has not changed since.
+        own = Path(folder, "index")
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy2(kept / "index", own)
+        commit = _commit(tree, {"GIT_DIR": str(kept), "GIT_WORK_TREE": str(tree)}, own)
+        own.replace(kept / "index")
+    return GitSource(url=str(kept), commit=commit)
+
+
+def _create(kept: Path) -> None:
+    """Make an empty repository, in one step: another call may do so at the same time."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=kept.parent, prefix="new-") as folder:
         # A root's worker reads it as nobody.
-        git(kept.parent, "init", "-q", "--bare", "--template=", "--shared=0644", str(kept))
-    place = {"GIT_DIR": str(kept), "GIT_WORK_TREE": str(tree)}
+        git(kept.parent, "init", "-q", "--bare", "--template=", "--shared=0644", f"{folder}/git")
+        with contextlib.suppress(OSError):  # it is there by now
+            Path(folder, "git").rename(kept)
+
+
+def _commit(tree: Path, repository: dict[str, str], own: Path) -> str:
+    """Commit the tree as it is, by an index of our own; return the commit."""
+    place = {**repository, "GIT_INDEX_FILE": str(own)}
     git(tree, "add", "-A", ".", more=place)
     if (index := tree / ".git" / "index").is_file():
         ignored = ("ls-files", "-z", "-c", "-i", "--exclude-standard")
@@ -57,7 +81,7 @@ def snapshot(tree: Path, store: Path) -> GitSource:
     when = {f"GIT_{who}_DATE": "1970-01-01T00:00:00Z" for who in ("AUTHOR", "COMMITTER")}
     commit = git(tree, "commit-tree", "-m", "snapshot", written, more={**place, **when}).strip()
     git(tree, "update-ref", f"refs/heads/{commit}", commit, more=place)
-    return GitSource(url=str(kept), commit=commit)
+    return commit
 
 
 def git(folder: Path, *words: str, more: dict[str, str] | None = None, stdin: str = "") -> str:

@@ -91,11 +91,11 @@ class _Build:
         with self._stage("identify"):
             found = await self._identify()
         served = await ahead.known(self.run, found.identity, self.spec)
-        entry = None if served else await self._looked_ahead()
+        entry = None if served else await self._looked_ahead(found.identity)
         if self.spec.cache == "use" and (known := await self._recalled(found.identity)):
             return known
         with self._stage("tree"):
-            entry = entry or await self._entry()
+            entry = entry or await self._entry(found.identity)
         self.run.log(f"entry {entry.identity}: {'cached' if entry.cached else 'built'}")
         for one in entry.dropped_symbols:
             self.run.log(f"config: CONFIG_{one.symbol} is {one.got}, not {one.wanted}")
@@ -187,10 +187,10 @@ class _Build:
             seconds=self.seconds,
         )
 
-    async def _looked_ahead(self) -> Entry:
+    async def _looked_ahead(self, identity: str) -> Entry:
         """Return the entry, on which what later steps rest on was tried."""
         with self._stage("tree"):
-            entry = await self._entry()
+            entry = await self._entry(identity)
         if entry.cached:  # else it was tried on the source
             with self._stage("ahead"):
                 folder = self.run.folder / "ahead"
@@ -199,12 +199,10 @@ class _Build:
                 await asyncio.to_thread(sandbox.remove, folder)
         return entry
 
-    async def _entry(self) -> Entry:
-        found = await self.suite.identify(self.spec, self.run, self.held)
-
+    async def _entry(self, identity: str) -> Entry:
         async def trial(tree: Tree) -> None:
             await records.read(tree, self.spec.instrument, await self._changes(tree))
-            await ahead.apply_all(self.run, found.identity, self.spec, tree)
+            await ahead.apply_all(self.run, identity, self.spec, tree)
 
         return await self.suite.take(
             self.spec, self.run, self.held, self.output, objects=self.spec.objects, trial=trial

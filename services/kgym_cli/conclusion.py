@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from kgym.jobs import JobView, StepView
+from kgym.resolution import is_accepted
 from kgym.states import State
 from kgym.steps import (
     CheckResult,
@@ -44,18 +45,19 @@ class Conclusion:
 def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
     """Return what the job came to so far; `accepted` are reasons of findings, as in a trial.
 
-    Two reproduce steps are a trial: with the bug, and with the fix. One alone was to show
-    the bug, or, where it names a baseline, that a fix holds.
+    A trial is as wanted if its fix resolves the bug. Any other reproduce step was to show a
+    bug, or, where it names a baseline, that a fix holds.
     """
     steps = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
     verdicts = [one.result.verdict for one in steps if isinstance(one.result, ReproduceResult)]
     resolved = None
-    good = []
-    if len(steps) > 1 and len(verdicts) == len(steps):
-        resolved = trial.resolution_of(job, accepted).resolved
-        good.append(resolved)
-    elif len(steps) == len(verdicts) == 1:
-        good.append(_as_wanted(steps[0], verdicts[0]))
+    good: list[bool] = []
+    if steps and len(verdicts) == len(steps):
+        found = trial.resolution_of(job, accepted)
+        resolved = found.resolved if found is not None else None
+        good.extend(
+            [_as_wanted(job, one, accepted) for one in steps] if resolved is None else [resolved]
+        )
     compiling = _compiling(job)
     if compiling is not None:
         good.append(compiling[0] == compiling[1])
@@ -67,12 +69,13 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
     return Conclusion(verdicts[-1] if verdicts else None, resolved, compiling, status)
 
 
-def _as_wanted(step: StepView, verdict: Verdict) -> bool:
+def _as_wanted(job: JobView, step: StepView, accepted: Collection[str]) -> bool:
+    for one in trial.findings(job, step):
+        if one.severity is Severity.BLOCKING and not is_accepted(one.reason, accepted):
+            return False
     patched = isinstance(step.spec, ReproduceSpec) and step.spec.baseline is not None
-    findings = step.result.findings if isinstance(step.result, ReproduceResult) else []
-    if any(one.severity is Severity.BLOCKING for one in findings):
-        return False
-    return verdict is (Verdict.NO_CRASH if patched else Verdict.SAME_CRASH)
+    wanted = Verdict.NO_CRASH if patched else Verdict.SAME_CRASH
+    return isinstance(step.result, ReproduceResult) and step.result.verdict is wanted
 
 
 def _compiling(job: JobView) -> tuple[int, int] | None:

@@ -44,22 +44,31 @@ def name(path: Path) -> str:
     return path.stem if path.suffix in SUFFIXES else path.name
 
 
-def read(path: Path, most: int = LARGEST) -> bytes:
-    """Return the file as it is without compression: of a damaged one, what can be read.
+class _DamagedError(Exception):
+    """Compressed data ends too early, or is none from some place on."""
 
-    `-` is standard input. Raises UserError `cannot_read`, also for a file of which nothing can
-    be read, and for one that has more than `most` bytes, or comes to more.
+
+def read(path: Path, most: int = LARGEST, *, whole: bool = True) -> bytes:
+    """Return the file as it is without compression; `-` is standard input.
+
+    A log is of use even if its file was damaged: without `whole`, what can be read of one is
+    returned. Raises UserError `cannot_read` for what is damaged, for a file of which nothing
+    can be read, and for one that has more than `most` bytes, or comes to more.
     """
     data = _stdin(most) if path == STDIN else _file(path, most)
     for magic, kind in _UNREAD.items():
         if data.startswith(magic):
             raise UserError("cannot_read", f"{path} is compressed by {kind}; decompress it first")
     pieces, size = [], 0
-    for piece in _unpacked(data, most):
-        pieces.append(piece)
-        size += len(piece)
-        if size > most:
-            raise UserError("cannot_read", f"{path} has more than {most} bytes, decompressed")
+    try:
+        for piece in _unpacked(data, most):
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                raise UserError("cannot_read", f"{path} has more than {most} bytes, decompressed")
+    except _DamagedError as error:
+        if whole and (size or not data.startswith(_GZIP)):
+            raise UserError("cannot_read", f"{path} is damaged: {error}") from error
     if not size and data.startswith((_XZ, _ZSTD, _BZIP2)):
         raise UserError("cannot_read", f"{path} is compressed, but nothing of it can be read")
     return b"".join(pieces) or data
@@ -89,7 +98,7 @@ def _bounded(data: bytes, path: Path, most: int) -> bytes:
 
 
 def _unpacked(data: bytes, most: int) -> Iterator[bytes]:
-    """Yield what can be read of compressed data; like any log, it may be cut or damaged."""
+    """Yield what can be read of compressed data; raise _DamagedError if there is more."""
     if data.startswith(_GZIP):
         # Nothing else tells it from text that begins with these two bytes: `read` falls back.
         # Of a piece it makes at most a thousand times as much: no need to take it in parts.
@@ -101,7 +110,10 @@ def _unpacked(data: bytes, most: int) -> Iterator[bytes]:
     elif data.startswith(_ZSTD):
         import asyncio  # noqa: PLC0415 - commands that read no such file need neither
 
-        yield from asyncio.run(_by_zstd(data, most))
+        pieces, status = asyncio.run(_by_zstd(data, most))
+        yield from pieces
+        if status:
+            raise _DamagedError("zstd cannot decompress all of it")
 
 
 def _streams(data: bytes, new: Callable[[], Any], most: int) -> Iterator[bytes]:
@@ -115,18 +127,26 @@ def _streams(data: bytes, new: Callable[[], Any], most: int) -> Iterator[bytes]:
             while piece is not None:
                 try:
                     yield stream.decompress(piece, most)
-                except (zlib.error, lzma.LZMAError, OSError):
-                    return
+                except (zlib.error, lzma.LZMAError, OSError) as error:
+                    raise _DamagedError(str(error)) from error
                 piece = None if stream.eof or not most or stream.needs_input else b""
+        if not stream.eof:
+            raise _DamagedError("it ends too early")
         if at >= len(data) and not stream.unused_data:
             return
         at -= len(stream.unused_data)
         padding = _PADDING.match(data, at)
         at = padding.end() if padding else at
+        if at >= len(data):
+            return
+    raise _DamagedError(f"it has more than {_STREAMS} streams")
 
 
-async def _by_zstd(data: bytes, most: int) -> list[bytes]:
-    """Return what the program `zstd` makes of it, in pieces; a little more than `most` bytes."""
+async def _by_zstd(data: bytes, most: int) -> tuple[list[bytes], int]:
+    """Return what the program `zstd` makes of it, in pieces, and its status.
+
+    Of more than `most` bytes it is a little more than that, with the status 0.
+    """
     import tempfile  # noqa: PLC0415
 
     from kgym import proc  # noqa: PLC0415
@@ -138,9 +158,11 @@ async def _by_zstd(data: bytes, most: int) -> list[bytes]:
         pieces, size = [], 0
         try:
             assert process.stdout is not None
-            while size <= most and (piece := await process.stdout.read(1 << 20)):
+            while piece := await process.stdout.read(1 << 20):
                 pieces.append(piece)
                 size += len(piece)
+                if size > most:
+                    return pieces, 0
+            return pieces, await process.wait()
         finally:
             await proc.kill(process)
-    return pieces

@@ -123,7 +123,7 @@ def summary(bug: Bug, job: JobView, accepted: Collection[str] = ()) -> dict[str,
     """
     sides = {name: step for name in (bugs.BEFORE, bugs.AFTER) if (step := job.step(name))}
     outcomes = {name: _outcome(job, step, accepted) for name, step in sides.items()}
-    found = resolution_of(job, accepted)
+    found = resolution_of(job, accepted) or Resolution(False, ())
     return {
         "bug": bug.name,
         "job": job.id,
@@ -135,18 +135,26 @@ def summary(bug: Bug, job: JobView, accepted: Collection[str] = ()) -> dict[str,
     }
 
 
-def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution:
-    """Return whether the job's fix resolves its bug, also where its specs were left out (lists)."""
+def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | None:
+    """Return whether the job's fix resolves its bug; None for a job that is no trial of one.
+
+    A trial's steps are named so; or they are the job's only two that reproduce, and the second
+    has a baseline. Lists leave the specs out: there any two are taken for a trial.
+    """
     runs = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
-    if len(runs) < 2:
-        return Resolution(False, ())
-    unfixed, fixed = job.step(bugs.BEFORE) or runs[0], job.step(bugs.AFTER) or runs[1]
-    before, after = _result(unfixed), _result(fixed)
-    if isinstance(fixed.spec, ReproduceSpec):
-        asked = fixed.spec.evidence
+    named = [step for name in (bugs.BEFORE, bugs.AFTER) for step in runs if step.name == name]
+    sides = named if len(named) == 2 else runs
+    if len(sides) != 2:
+        return None
+    spec = sides[1].spec
+    if isinstance(spec, ReproduceSpec) and sides is runs and spec.baseline is None:
+        return None
+    before, after = map(_result, sides)
+    if isinstance(spec, ReproduceSpec):
+        asked = spec.evidence
     else:
         asked = before is not None and before.evidence is not None
-    return resolution(before, after, _findings(job, fixed), asked=asked, accepted=accepted)
+    return resolution(before, after, findings(job, sides[1]), asked=asked, accepted=accepted)
 
 
 def failed(job: JobView) -> Exit | None:
@@ -175,13 +183,13 @@ def _outcome(job: JobView, step: StepView, accepted: Collection[str]) -> dict[st
     if isinstance(result, ReproduceResult):
         fields = {"verdict", "title", "crashed", "completed", "requested", "reason"}
         fields |= {"unseen_chance", "confidence", "time", "accelerator", "evidence"}
-        findings = _findings(job, step)
+        found = findings(job, step)
         return {
             **result.model_dump(mode="json", include=fields),
-            "told": _told(job, result, findings),
+            "told": _told(job, result, found),
             "findings": [
                 {**one.model_dump(mode="json"), "accepted": is_accepted(one.reason, accepted)}
-                for one in findings
+                for one in found
             ],
         }
     return {
@@ -193,7 +201,7 @@ def _outcome(job: JobView, step: StepView, accepted: Collection[str]) -> dict[st
     }
 
 
-def _findings(job: JobView, step: StepView) -> list[Finding]:
+def findings(job: JobView, step: StepView) -> list[Finding]:
     """Return what was found about the kernel that a reproduce step ran, and by it."""
     # A list leaves the specs out; then it is the kernel that was built right before.
     kernel = step.spec.build.step if isinstance(step.spec, ReproduceSpec) else step.number - 1
@@ -203,13 +211,13 @@ def _findings(job: JobView, step: StepView) -> list[Finding]:
     return [*found, *(step.result.findings if isinstance(step.result, ReproduceResult) else [])]
 
 
-def _told(job: JobView, after: ReproduceResult, findings: list[Finding]) -> str | None:
+def _told(job: JobView, after: ReproduceResult, found: list[Finding]) -> str | None:
     """Return the line on what a verdict on a patched kernel rests on; None on others."""
     before = _result(job.step(bugs.BEFORE))
     if after is not _result(job.step(bugs.AFTER)):
         return None
     evidence = before.evidence if before else None
-    return told(evidence.work if evidence else None, after.evidence, findings)
+    return told(evidence.work if evidence else None, after.evidence, found)
 
 
 def _seconds(job: JobView) -> dict[str, float]:

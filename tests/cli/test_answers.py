@@ -29,7 +29,8 @@ from kgym_cli.program import cli
 from tests.cli.conftest import Kgym
 from tests.cli.test_commands import LOG
 from tests.cli.test_results import trial
-from tests.cli.worked import built, ran, working
+from tests.cli.worked import working
+from tests.results import built, ran
 
 PROBLEM = schema(Problem)
 
@@ -128,7 +129,7 @@ def test_a_job_comes_with_its_verdict_and_the_crash_inline(
     schemas: Schemas, idle: Platform, data: Path
 ) -> None:
     does = {
-        StepKind.BUILD: built,
+        StepKind.BUILD: lambda _: built(),
         StepKind.REPRODUCE: lambda run: (
             crashed(run) if run.assignment.number == 1 else ran(Verdict.NO_CRASH)
         ),

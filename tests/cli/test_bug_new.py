@@ -21,8 +21,9 @@ from kgym.steps import (
 )
 from kgym_cli.platform import Platform
 from tests.cli.conftest import Kgym
-from tests.cli.worked import built, ran, working
+from tests.cli.worked import working
 from tests.conftest import ROOT
+from tests.results import built, ran
 
 TITLE = 'WARNING in "f"\x7f é'
 
@@ -47,7 +48,7 @@ def test_a_bug_is_run_once_and_titled_as_it_crashed(
     folder, fix = tmp_path / "bug", tmp_path / "a.patch"
     fix.write_text("--- a/f.c\n+++ b/f.c\n@@ -1 +1 @@\n-a\n+b\n")
     words = ("--kernel", "linux-6.1", "--repro", repro, "--time", 9, "--instances", 3, "--fix", fix)
-    given = {StepKind.BUILD: built, StepKind.REPRODUCE: crashed}
+    given = {StepKind.BUILD: lambda _: built(), StepKind.REPRODUCE: crashed}
     with Platform(data, work=False) as idle, working(idle, data, given):
         done = kgym("--server", idle.url, "bug", "new", folder, *words, "--json")
     assert (done.status, done.json["title"]) == (0, TITLE), done.err
@@ -61,7 +62,7 @@ def test_a_bug_is_run_once_and_titled_as_it_crashed(
 def test_a_bug_that_does_not_show_keeps_its_bundle(
     kgym: Kgym, data: Path, repro: Path, tmp_path: Path
 ) -> None:
-    given = {StepKind.BUILD: built, StepKind.REPRODUCE: lambda _: ran(Verdict.NO_CRASH)}
+    given = {StepKind.BUILD: lambda _: built(), StepKind.REPRODUCE: lambda _: ran(Verdict.NO_CRASH)}
     with Platform(data, work=False) as idle, working(idle, data, given):
         words = ("--kernel", "linux-6.1", "--repro", repro)
         done = kgym("--server", idle.url, "bug", "new", tmp_path / "bug", *words)

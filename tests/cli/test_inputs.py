@@ -20,7 +20,8 @@ from kgym_cli.platform import Platform
 from tests.cli.conftest import Kgym
 from tests.cli.test_check import bundle, good  # noqa: F401 - fixtures
 from tests.cli.test_commands import LOG
-from tests.cli.worked import built, working
+from tests.cli.worked import working
+from tests.results import built
 
 TITLE = "KASAN: use-after-free Read in demo_release"
 
@@ -64,9 +65,22 @@ def test_of_a_log_that_is_cut_the_beginning_is_read(tmp_path: Path, suffix: str)
     text = LOG.encode() + b"".join(b"%x\n" % (number**9) for number in range(1 << 15))
     data = COMPRESSORS[suffix](text)
     log.write_bytes(data[: -len(data) // 4])
-    read = packed.read(log)
+    read = packed.read(log, whole=False)
     assert len(LOG) < len(read) < len(text)
     assert text.startswith(read)
+
+
+@each
+@pytest.mark.parametrize("harm", [lambda data: data[: -len(data) // 4], lambda data: data + b"!"])
+def test_of_a_damaged_patch_or_job_nothing_is_taken(
+    kgym: Kgym, tmp_path: Path, suffix: str, harm: Callable[[bytes], bytes]
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(harm(COMPRESSORS[suffix](LOG.encode())))
+    for command in (["check", "watch-queue-filter", file], ["job", "submit", file]):
+        done = kgym(*command)
+        assert (done.status, done.out) == (2, "")
+        assert "is damaged" in done.err
 
 
 @each
@@ -112,7 +126,7 @@ def test_an_xz_file_that_wants_much_memory_gets_none(tmp_path: Path) -> None:
     data[20:24] = zlib.crc32(data[12:20]).to_bytes(4, "little")
     log.write_bytes(data)
     with pytest.raises(UserError, match="nothing of it"):
-        packed.read(log)
+        packed.read(log, whole=False)
 
 
 # --- patches ------------------------------------------------------------------------------------
@@ -179,7 +193,7 @@ def test_several_jobs_are_waited_for_and_restarted(
     def build(run: StepRun) -> StepResult:
         if str(run.assignment.job_id) in failing:
             raise UserError("broken", "it is broken")
-        return built(run)
+        return built()
 
     with working(idle, data, {StepKind.BUILD: build}):
         done = kgym("--server", idle.url, "job", "wait", 1, 2, 3, 1, "--json")
@@ -208,7 +222,7 @@ def left(run: StepRun) -> StepResult:
     (run.folder / "vmlinux").write_bytes(b"kernel" * 1000)
     (run.folder / "console-0.log").write_text("a")
     (run.folder / "console-1.log").write_text("b")
-    return built(run)
+    return built()
 
 
 @pytest.mark.thorough

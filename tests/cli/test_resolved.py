@@ -1,5 +1,6 @@
 """What `bug reproduce` prints of a trial: the evidence, what stands in the way, the status."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -9,20 +10,21 @@ from kgym.jobs import JobView, StepView
 from kgym.states import State
 from kgym.steps import (
     Ahead,
-    BuildResult,
     Control,
     ControlName,
     ControlOutcome,
     Evidence,
     Finding,
-    ReproduceResult,
     Severity,
+    StepRef,
     StepResult,
+    StepSpec,
     Verdict,
 )
 from kgym_cli import trial
 from kgym_cli.conclusion import conclusion
 from kgym_cli.output import Exit
+from tests.results import built, ran
 
 BUG = bug.load("watch-queue-filter")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,48 +34,8 @@ GONE = Finding(
 NOTE = Finding(check="scope", reason="outside_files", message="elsewhere")
 
 
-def built(*findings: Finding) -> BuildResult:
-    return BuildResult(
-        source_identity="",
-        kernel_release="",
-        compiler_version="",
-        tree="",
-        tree_cached=True,
-        backports=[],
-        dropped_symbols=[],
-        objects_compiled=1,
-        warnings=[],
-        findings=list(findings),
-        seconds={},
-    )
-
-
-def ran(verdict: Verdict, evidence: Evidence | None = None) -> ReproduceResult:
-    return ReproduceResult(
-        verdict=verdict,
-        reason="",
-        title=None,
-        crashed=0,
-        completed=2,
-        requested=2,
-        unseen_chance=None,
-        accelerator="tcg",
-        instances=[],
-        evidence=evidence,
-        seconds={},
-    )
-
-
-def tried(*findings: Finding, controls: ControlOutcome = ControlOutcome.REPORTED) -> JobView:
-    """Return the job of a trial whose verdicts are right."""
-    request = BUG.job(BUG.fix)
-    evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=controls)])
-    results: list[StepResult] = [
-        built(),
-        ran(Verdict.SAME_CRASH, Evidence()),
-        built(*findings),
-        ran(Verdict.NO_CRASH, evidence),
-    ]
+def job_of(done: Sequence[tuple[StepSpec, StepResult]]) -> JobView:
+    """Return a job whose steps have succeeded with these results."""
     steps = [
         StepView(
             number=number,
@@ -91,7 +53,7 @@ def tried(*findings: Finding, controls: ControlOutcome = ControlOutcome.REPORTED
             finished_at=NOW,
             spec=spec,
         )
-        for number, (spec, result) in enumerate(zip(request.steps, results, strict=True))
+        for number, (spec, result) in enumerate(done)
     ]
     return JobView(
         id=7,
@@ -103,6 +65,18 @@ def tried(*findings: Finding, controls: ControlOutcome = ControlOutcome.REPORTED
         updated_at=NOW,
         steps=steps,
     )
+
+
+def tried(*findings: Finding, controls: ControlOutcome = ControlOutcome.REPORTED) -> JobView:
+    """Return the job of a trial whose verdicts are right."""
+    evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=controls)])
+    results: list[StepResult] = [
+        built(),
+        ran(Verdict.SAME_CRASH, evidence=Evidence()),
+        built(findings=list(findings)),
+        ran(evidence=evidence),
+    ]
+    return job_of(list(zip(BUG.job(BUG.fix).steps, results, strict=True)))
 
 
 def test_a_trial_with_evidence_and_only_notes_is_resolved() -> None:
@@ -132,6 +106,35 @@ def test_what_stands_in_the_way_is_told_and_can_be_accepted(job: JobView, reason
         assert (outcome["resolved"], outcome["obstacles"]) == (True, [])
         assert all(one["accepted"] for one in outcome["after"]["findings"])
         assert conclusion(job, accepted).status is Exit.OK
+
+
+BEFORE, SHOWN, _, FIXED = BUG.job(BUG.fix).steps
+UNNAMED = SHOWN.model_copy(update={"name": None})
+ELSEWHERE = FIXED.model_copy(
+    update={
+        "name": None,
+        "build": StepRef(step=0),
+        "baseline": StepRef(job=6, step="before"),
+    }
+)
+CRASHED = ran(Verdict.SAME_CRASH)
+
+
+def test_runs_that_are_no_trial_are_looked_at_one_by_one() -> None:
+    """Two that show a bug each; a third one that does not is not passed over."""
+    two = [(BEFORE, built()), (UNNAMED, CRASHED), (UNNAMED, CRASHED)]
+    found = conclusion(job_of(two))
+    assert (found.resolved, found.status) == (None, Exit.OK)
+    for odd in (ran(Verdict.NO_CRASH), ran(Verdict.OTHER_CRASH)):
+        found = conclusion(job_of([*two, (UNNAMED, odd)]))
+        assert (found.resolved, found.status) == (None, Exit.NEGATIVE)
+
+
+def test_a_fix_tried_alone_is_not_as_wanted_with_a_blocking_finding_of_its_build() -> None:
+    alone = job_of([(BEFORE, built(findings=[GONE])), (ELSEWHERE, ran())])
+    assert conclusion(alone).status is Exit.NEGATIVE
+    assert conclusion(alone, [GONE.reason]).status is Exit.OK
+    assert conclusion(job_of([(BEFORE, built(findings=[NOTE])), (ELSEWHERE, ran())])).status == 0
 
 
 def test_every_trial_of_a_fix_asks_for_static_evidence() -> None:

@@ -14,7 +14,8 @@ from kgym.jobs import JobRequest
 from kgym.steps import BuildSpec, ReproduceResult, StepKind, StepRef, Verdict
 from kgym_cli.platform import Platform
 from tests.cli.conftest import Answer, Kgym
-from tests.cli.worked import built, ran, working
+from tests.cli.worked import working
+from tests.results import built, ran
 
 TITLE = "KASAN: use-after-free Read in demo"
 
@@ -33,7 +34,10 @@ def judged(platform: Platform, data: Path, *afters: Verdict) -> list[int]:
     ids = []
     for after in afters:
         verdicts = iter([ran(Verdict.SAME_CRASH, TITLE), ran(after)])
-        answers = {StepKind.BUILD: built, StepKind.REPRODUCE: lambda _, v=verdicts: next(v)}
+        answers = {
+            StepKind.BUILD: lambda _: built(),
+            StepKind.REPRODUCE: lambda _, v=verdicts: next(v),
+        }
         with working(platform, data, answers), Client(platform.url) as client:
             ids.append(client.wait(client.submit(trial(after)).id).id)
     return ids
@@ -83,7 +87,12 @@ def test_a_bug_that_does_not_show_is_a_no_and_a_fix_that_holds_is_a_yes(
     again = shown.model_copy(update={"baseline": StepRef(job=1, step=1)})
     with (
         working(
-            idle, data, {StepKind.BUILD: built, StepKind.REPRODUCE: lambda _: ran(Verdict.NO_CRASH)}
+            idle,
+            data,
+            {
+                StepKind.BUILD: lambda _: built(),
+                StepKind.REPRODUCE: lambda _: ran(Verdict.NO_CRASH),
+            },
         ),
         Client(idle.url) as client,
     ):
@@ -157,7 +166,7 @@ def test_lists_take_the_states_and_times_that_they_print(
     with Client(idle.url) as client:
         jobs = [client.submit(JobRequest(steps=[fake_build])) for _ in range(3)]
         client.abort(jobs[0].id)
-        with working(idle, data, {StepKind.BUILD: built}):
+        with working(idle, data, {StepKind.BUILD: lambda _: built()}):
             client.wait(jobs[1].id)
             client.wait(jobs[2].id)
         jobs.append(client.submit(JobRequest(steps=[fake_build])))
@@ -193,7 +202,7 @@ def test_a_fix_is_not_tried_where_the_bug_came_to_no_verdict(
         began.append(run.assignment.number)
         return ran(Verdict.INCONCLUSIVE)
 
-    with working(idle, data, {StepKind.BUILD: built, StepKind.REPRODUCE: inconclusive}):
+    with working(idle, data, {StepKind.BUILD: lambda _: built(), StepKind.REPRODUCE: inconclusive}):
         name = "watch-queue-filter"
         done = kgym("--server", idle.url, "bug", "reproduce", name, "--json")
     assert (done.status, began) == (3, [1])

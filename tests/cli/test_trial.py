@@ -12,7 +12,8 @@ from kgym_cli import trial
 from kgym_cli.output import Exit
 from kgym_cli.platform import Platform
 from tests.cli.conftest import Kgym
-from tests.cli.worked import built, ran, working
+from tests.cli.worked import working
+from tests.results import built, ran
 
 BUG = bug.load("watch-queue-filter")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -27,18 +28,12 @@ def crash(seconds: float) -> InstanceResult:
 
 
 def measured(*instances: InstanceResult) -> ReproduceResult:
-    return ReproduceResult(
-        verdict=Verdict.SAME_CRASH,
-        reason="",
-        title=None,
-        crashed=0,
+    return ran(
+        Verdict.SAME_CRASH,
         completed=0,
         requested=len(instances),
-        unseen_chance=None,
         time=20,
-        accelerator="tcg",
         instances=list(instances),
-        seconds={},
     )
 
 
@@ -124,7 +119,7 @@ def test_a_short_calibration_does_not_take_the_place_of_a_better_one(
             ran(Verdict.NO_CRASH),
         ]
     )
-    given = {StepKind.BUILD: built, StepKind.REPRODUCE: lambda _: next(answers)}
+    given = {StepKind.BUILD: lambda _: built(), StepKind.REPRODUCE: lambda _: next(answers)}
     with Platform(data, work=False) as idle, working(idle, data, given):
         for runs in (11, 1):
             shown = kgym("--server", idle.url, "bug", "calibrate", BUG.name, "--runs", runs)

@@ -12,7 +12,8 @@ from kgym.steps import BuildSpec, StepKind, StepResult
 from kgym_cli.platform import Platform
 from tests.cli.conftest import Kgym
 from tests.cli.test_commands import wait_for
-from tests.cli.worked import built, working
+from tests.cli.worked import working
+from tests.results import built
 
 NOBODY = "no live worker does `build` steps"
 
@@ -49,7 +50,7 @@ def test_a_job_behind_others_says_about_how_soon_it_begins(
             done.wait(60)
         else:
             done.wait(1)
-        return built(run)
+        return built()
 
     with working(idle, data, {StepKind.BUILD: build}), Client(idle.url) as client:
         try:

@@ -9,43 +9,13 @@ from pathlib import Path
 from kgym.attempt import Handler, StepRun
 from kgym.bus import InProcessBus
 from kgym.dispatch import HttpDispatch
-from kgym.steps import BuildResult, ReproduceResult, StepKind, StepResult, Verdict
+from kgym.steps import StepKind, StepResult
 from kgym.storage import LocalStorage
 from kgym.worker import Worker
 from kgym_cli.platform import Platform
 
 Answer = Callable[[StepRun], StepResult]
 """What a step answers; what it raises, the step fails by. It may put artifacts in its folder."""
-
-
-def built(_: StepRun) -> BuildResult:
-    return BuildResult(
-        source_identity="",
-        kernel_release="6.1.0",
-        compiler_version="",
-        tree="",
-        tree_cached=True,
-        backports=[],
-        dropped_symbols=[],
-        objects_compiled=1,
-        warnings=[],
-        seconds={},
-    )
-
-
-def ran(verdict: Verdict, title: str | None = None) -> ReproduceResult:
-    return ReproduceResult(
-        verdict=verdict,
-        reason=f"it was {verdict}",
-        title=title,
-        crashed=int(title is not None),
-        completed=2,
-        requested=2,
-        unseen_chance=None,
-        accelerator="tcg",
-        instances=[],
-        seconds={},
-    )
 
 
 @contextmanager

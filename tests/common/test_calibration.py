@@ -17,6 +17,7 @@ from kgym.calibration import (
     unseen,
 )
 from kgym.steps import Calibration, InstanceResult, Outcome, ReproduceResult, Verdict
+from tests.results import ran
 
 RUNS = st.integers(1, 20)
 RATES = st.floats(0, 1)
@@ -147,18 +148,14 @@ def one(
 def result(
     *instances: InstanceResult, time: float = 20, accelerator: str = "tcg"
 ) -> ReproduceResult:
-    return ReproduceResult(
-        verdict=Verdict.SAME_CRASH,
-        reason="",
+    return ran(
+        Verdict.SAME_CRASH,
         title=TITLE,
-        crashed=0,
         completed=0,
         requested=len(instances),
-        unseen_chance=None,
         time=time,
         accelerator=accelerator,
         instances=list(instances),
-        seconds={},
     )
 
 

@@ -18,22 +18,11 @@ from kgym.steps import (
     Verdict,
     Work,
 )
+from tests.results import ran
 
 
 def result(verdict: Verdict, evidence: Evidence | None = None) -> ReproduceResult:
-    return ReproduceResult(
-        verdict=verdict,
-        reason="",
-        title=None,
-        crashed=0,
-        completed=1,
-        requested=1,
-        unseen_chance=None,
-        accelerator="tcg",
-        instances=[],
-        evidence=evidence,
-        seconds={},
-    )
+    return ran(verdict, completed=1, requested=1, evidence=evidence)
 
 
 def finding(severity: Severity, reason: str = "sanitizer_removed") -> Finding:

@@ -13,13 +13,11 @@ from kgym.bus import InProcessBus
 from kgym.capabilities import Capabilities
 from kgym.jobs import JobRequest
 from kgym.steps import (
-    BuildResult,
     BuildSpec,
     Failure,
     GitSource,
     KernelConfig,
     Reproducer,
-    ReproduceResult,
     ReproduceSpec,
     StepKind,
     StepRef,
@@ -30,35 +28,14 @@ from kgym.storage import LocalStorage
 from kgym.worker import Worker
 from kgym_scheduler.core import Scheduler
 from kgym_scheduler.store import Store
+from tests.results import built, ran
 
 BUILD = BuildSpec(
     source=GitSource(url="https://example.org/linux.git", commit="v6.1"),
     config=KernelConfig(base="tinyconfig"),
 )
-BUILT = BuildResult(
-    source_identity="git:v6.1",
-    kernel_release="6.1.0",
-    compiler_version="gcc 12",
-    tree="t",
-    tree_cached=False,
-    backports=[],
-    dropped_symbols=[],
-    objects_compiled=3,
-    warnings=[],
-    seconds={"make": 1.5},
-)
-REPRODUCED = ReproduceResult(
-    verdict=Verdict.NO_CRASH,
-    reason="all instances ran to the end",
-    title=None,
-    crashed=0,
-    completed=2,
-    requested=2,
-    unseen_chance=None,
-    accelerator="tcg",
-    instances=[],
-    seconds={},
-)
+BUILT = built(tree_cached=False, seconds={"make": 1.5})
+REPRODUCED = ran(Verdict.NO_CRASH, reason="all instances ran to the end")
 WELL = Ending(result=BUILT)
 
 

@@ -8,10 +8,11 @@ import pytest
 from kgym.assignment import Input
 from kgym.attempt import StepRun
 from kgym.errors import KgymError, UserError
-from kgym.steps import MinimizeResult, MinimizeSpec, ReproduceResult, StepRef, Verdict
+from kgym.steps import MinimizeResult, MinimizeSpec, StepRef, Verdict
 from kgym_tracer.minimize import Minimizer
 from kgym_tracer.packed import unpacked
 from tests.conftest import NewRun
+from tests.results import ran
 
 pytestmark = pytest.mark.anyio
 
@@ -40,18 +41,7 @@ async def step(new_run: NewRun, folder: Path, left: dict[str, bytes], **spec: ob
     for name, data in left.items():
         (folder / name).write_bytes(data)
         artifacts.append(await run.storage.put(f"steps/0/{name}", folder / name))
-    result = ReproduceResult(
-        verdict=Verdict.SAME_CRASH,
-        reason="",
-        title="",
-        crashed=2,
-        completed=2,
-        requested=2,
-        unseen_chance=None,
-        accelerator="tcg",
-        instances=[],
-        seconds={},
-    )
+    result = ran(Verdict.SAME_CRASH, title="", crashed=2)
     run.assignment.inputs["reproduce"] = Input(result=result, artifacts=artifacts)
     return run
 

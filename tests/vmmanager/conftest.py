@@ -12,7 +12,6 @@ from kgym.assignment import Input
 from kgym.attempt import StepRun
 from kgym.jobs import JobRequest
 from kgym.steps import (
-    BuildResult,
     Reproducer,
     ReproduceResult,
     ReproduceSpec,
@@ -22,19 +21,9 @@ from kgym.steps import (
 from kgym_vmmanager import rootfs
 from kgym_vmmanager.reproduce import Reproduce
 from tests.conftest import DATA, NewRun, kgym
+from tests.results import built
 
-BUILT = BuildResult(
-    source_identity="test",
-    kernel_release="test",
-    compiler_version="test",
-    tree="test",
-    tree_cached=True,
-    backports=[],
-    dropped_symbols=[],
-    objects_compiled=0,
-    warnings=[],
-    seconds={},
-)
+BUILT = built()
 
 
 @pytest.fixture(scope="session")

@@ -135,8 +135,8 @@ def _symbolized(found: list[reports.CrashReport], vmlinux: Path) -> list[reports
 
 
 def _parse(path: Path) -> reports.CrashReport | None:
-    return reports.parse(packed.read(path))
+    return reports.parse(packed.read(path, whole=False))
 
 
 def _check(path: Path) -> dict[str, bool]:
-    return check(read_case(packed.read(path)))
+    return check(read_case(packed.read(path, whole=False)))

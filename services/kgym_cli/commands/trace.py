@@ -248,7 +248,7 @@ def _minimize_dump(
 
 def _report_text(path: Path) -> bytes:
     """Return a console log or report; of a report in JSON, the text that it holds."""
-    data = packed.read(path)
+    data = packed.read(path, whole=False)
     if data[:1] == b"{":
         try:
             return str(json.loads(data)["report"]).encode()
