@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kgym.api.jobs import JobFilter
+from kgym.api.states import State
 from kgym.client import Client
-from kgym.jobs import JobFilter
-from kgym.states import State
-from kgym_cli.platform import Platform
+from kgym_cli.embedded_platform import Platform
 
 
 @contextmanager

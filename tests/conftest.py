@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from kgym.assignment import Assignment, Input
-from kgym.attempt import StepRun
-from kgym.steps import BuildSpec, KernelConfig, StepSpec, TarballSource
-from kgym.storage import LocalStorage
-from kgym_builder.origins import FOLDERS, Origins
+from kgym.api.steps import BuildSpec, KernelConfig, StepSpec, TarballSource
+from kgym.api.worker_calls import Assignment, Input
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.worker.context import StepContext
+from kgym_builder.kernel_source.allowed_origins import FOLDERS, Origins
 
 ROOT = Path(__file__).resolve().parents[1]
 pytest_plugins = ["tests.attacks", "tests.servers"]
@@ -62,20 +62,20 @@ def fake_build(fake_source: TarballSource) -> BuildSpec:
     return BuildSpec(source=fake_source, config=config)
 
 
-NewRun = Callable[..., StepRun]
+NewRun = Callable[..., StepContext]
 
 
 @pytest.fixture
 def new_run(tmp_path: Path) -> NewRun:
     """Make an attempt at a step, as a worker hands it to a handler."""
 
-    def make(spec: StepSpec, inputs: dict[str, Input] | None = None) -> StepRun:
+    def make(spec: StepSpec, inputs: dict[str, Input] | None = None) -> StepContext:
         lease = uuid.uuid4()
         folder = tmp_path / "work" / lease.hex
         folder.mkdir(parents=True)
         assignment = Assignment(
             step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec, inputs=inputs or {}
         )
-        return StepRun(assignment, folder, LocalStorage(tmp_path / "storage"))
+        return StepContext(assignment, folder, LocalStorage(tmp_path / "storage"))
 
     return make

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kgym.steps import BuildResult, ReproduceResult, Verdict
+from kgym.api.steps import BuildResult, ReproduceResult, Verdict
 
 
 def built(**fields: Any) -> BuildResult:

@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from kgym.attempt import StepRun
+from kgym.api.jobs import Artifact
+from kgym.api.steps import Strict
 from kgym.errors import InfrastructureError
-from kgym.jobs import Artifact
-from kgym.steps import Strict
+from kgym.worker.context import StepContext
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -41,7 +41,7 @@ def digest(*parts: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
-async def recall(run: StepRun, name: str, model: type[R]) -> R | None:
+async def recall(run: StepContext, name: str, model: type[R]) -> R | None:
     """Return the answer that is kept under the key `name`, or None.
 
     Its artifacts become artifacts of this step as well.
@@ -68,7 +68,7 @@ async def recall(run: StepRun, name: str, model: type[R]) -> R | None:
 
 
 async def remember(
-    run: StepRun, name: str, answer: BaseModel, artifacts: Sequence[Artifact] = ()
+    run: StepContext, name: str, answer: BaseModel, artifacts: Sequence[Artifact] = ()
 ) -> None:
     """Keep an answer under the key `name`, with the artifacts that belong to it."""
     memo = _Memo(answer=answer.model_dump(mode="json"), artifacts=list(artifacts))
@@ -77,7 +77,7 @@ async def remember(
     await run.storage.put(name, path, move=True)
 
 
-async def _read(run: StepRun, name: str) -> _Memo | None:
+async def _read(run: StepContext, name: str) -> _Memo | None:
     path = _scratch(run)
     try:
         await run.storage.get(name, path)
@@ -92,5 +92,5 @@ async def _read(run: StepRun, name: str) -> _Memo | None:
         path.unlink(missing_ok=True)
 
 
-def _scratch(run: StepRun) -> Path:
+def _scratch(run: StepContext) -> Path:
     return run.folder / f"memo-{uuid.uuid4().hex}"

@@ -3,10 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from kgym.jobs import JobView, StepView
-from kgym.resolution import is_accepted
-from kgym.states import State
-from kgym.steps import (
+from kgym.api.jobs import JobView, StepView
+from kgym.api.states import State
+from kgym.api.steps import (
     CheckResult,
     PatchOutcome,
     ReproduceResult,
@@ -15,6 +14,7 @@ from kgym.steps import (
     StepKind,
     Verdict,
 )
+from kgym.bugs.resolution import is_accepted
 from kgym_cli import trial
 from kgym_cli.output import Exit
 

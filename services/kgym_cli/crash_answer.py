@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from kgym.report import CrashReport
+from kgym.crash.report import CrashReport
 from kgym_cli.answer import Answer
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from kgym.errors import Cause, KgymError
-from kgym.jobs import JobView, StepView
-from kgym.steps import (
+from kgym.api.jobs import JobView, StepView
+from kgym.api.steps import (
     CheckResult,
     Diagnostic,
     DumpPart,
@@ -23,6 +22,7 @@ from kgym.steps import (
     StepKind,
     Verdict,
 )
+from kgym.errors import Cause, KgymError
 from kgym_cli.answer import Answer
 from kgym_cli.conclusion import conclusion
 from kgym_cli.crash_answer import CrashAnswer

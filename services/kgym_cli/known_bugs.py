@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import CompletionItem
 
-from kgym import bug as bugs
+from kgym.bugs import bundle as bugs
 
 
 def complete(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kgym import bug as bugs
-from kgym.bug import CONFIGS
+from kgym.bugs import bundle as bugs
+from kgym.configs import CONFIGS
 from kgym.errors import UserError
 
 UNSEEN = "not seen yet"

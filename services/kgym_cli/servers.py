@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Self
 
 from kgym.errors import InfrastructureError
-from kgym.proc import require
+from kgym.host.proc import require
 
 LOOPBACK = "127.0.0.1"
 USER = "kgym"

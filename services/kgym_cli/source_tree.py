@@ -10,18 +10,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from kgym import proc, sandbox
-from kgym.assignment import Assignment
-from kgym.attempt import StepRun
-from kgym.bug import CONFIGS, Bug
+from kgym.api.worker_calls import Assignment
+from kgym.bugs.bundle import Bug
+from kgym.bugs.tree_snapshot import git
+from kgym.configs import CONFIGS
 from kgym.errors import UserError
-from kgym.patch import Change
-from kgym.snapshot import git
-from kgym.storage import LocalStorage
-from kgym_builder import patches
-from kgym_builder.origins import Origins
-from kgym_builder.sources import Source
-from kgym_builder.suitecache import SuiteCache
+from kgym.host import proc, sandbox
+from kgym.source.patching import Change
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.worker.context import StepContext
+from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_builder.kernel_source.kernel_sources import Source
+from kgym_builder.patches import patched_files
+from kgym_builder.suitecache.suitecache import SuiteCache
 
 _COPY_SECONDS = 1800.0
 
@@ -64,7 +65,7 @@ async def _commits(
     assignment = Assignment(
         step_id=0, job_id=0, number=0, attempt=1, lease=uuid.uuid4(), spec=bug.build, inputs={}
     )
-    run = StepRun(assignment, work, LocalStorage(data / "artifacts"))
+    run = StepContext(assignment, work, LocalStorage(data / "artifacts"))
     # Whoever calls is the user, whose files they are.
     origins = Origins.named(os.environ, (Path("/"),))
     suite = SuiteCache(data / "cache", CONFIGS / "backports", origins=origins)
@@ -75,7 +76,7 @@ async def _commits(
         _Commit(f"What builds add: {added}", published.changes),
     ]
     for one in bug.build.patches:
-        changed = await patches.changes(published.tree, [one], run.log)
+        changed = await patched_files.changes(published.tree, [one], run.log)
         changed = tuple(await published.tree.with_modes(changed))
         await published.tree.write(changed)
         commits.append(_Commit(f"{bug.name}: {one.name}", changed))

@@ -9,15 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from kgym import bug as bugs
-from kgym import calibration, difftext, marks
-from kgym.bug import Bug
-from kgym.calibration import CONFIDENCES
-from kgym.errors import UserError
-from kgym.jobs import JobFilter, JobRequest, JobView, StepView
-from kgym.resolution import Resolution, is_accepted, resolution, told
-from kgym.states import State
-from kgym.steps import (
+from kgym.api import trusted_tags
+from kgym.api.jobs import JobFilter, JobRequest, JobView, StepView
+from kgym.api.states import State
+from kgym.api.steps import (
     BuildResult,
     Calibration,
     Finding,
@@ -27,7 +22,14 @@ from kgym.steps import (
     StepKind,
     Verdict,
 )
-from kgym_cli import packed
+from kgym.bugs import bundle as bugs
+from kgym.bugs import calibration
+from kgym.bugs.bundle import Bug
+from kgym.bugs.calibration import CONFIDENCES
+from kgym.bugs.resolution import Resolution, is_accepted, resolution, told
+from kgym.errors import UserError
+from kgym.source import diff_text
+from kgym_cli import compressed_files
 from kgym_cli.output import Exit
 
 if TYPE_CHECKING:
@@ -45,16 +47,18 @@ def patch_file(path: Path) -> Patch:
 
     `-` is standard input.
     """
-    name = packed.name(path).encode(errors="replace").decode()[:200]
+    name = compressed_files.name(path).encode(errors="replace").decode()[:200]
     try:
-        return Patch(name=name, diff=difftext.decode(packed.read(path, LARGEST_PATCH), str(path)))
+        return Patch(
+            name=name, diff=diff_text.decode(compressed_files.read(path, LARGEST_PATCH), str(path))
+        )
     except ValidationError as error:
         raise UserError("patch_too_large", f"{path}: {error.errors()[0]['msg']}") from error
 
 
 def submit(client: "Client", request: JobRequest) -> tuple[JobView, bool]:
     """Submit the job, or take up one's own same one that is not finished; say which."""
-    mark = marks.request(request.steps)
+    mark = trusted_tags.request(request.steps)
     for job in client.jobs(JobFilter(tag=mark, mine=True)):
         if not job.state.final:
             return job, True

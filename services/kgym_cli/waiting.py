@@ -4,9 +4,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
+from kgym.api.jobs import JobView, StepView
+from kgym.api.states import State
 from kgym.errors import KgymError
-from kgym.jobs import JobView, StepView
-from kgym.states import State
 
 if TYPE_CHECKING:
     from kgym.client import Client

@@ -13,7 +13,7 @@ from drgn import FaultError, Object, Program, StackFrame
 from drgn.helpers.linux.pid import find_task, for_each_task
 
 from kgym.errors import UserError
-from kgym.instrument import LOCALS as RECORD_LOCALS
+from kgym.source.instrument import LOCALS as RECORD_LOCALS
 
 TASKS = 100_000
 FRAMES = 200

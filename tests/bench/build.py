@@ -28,23 +28,24 @@ from time import monotonic
 
 from tests.alone import alone
 
-from kgym import bug, logs
-from kgym.assignment import Assignment
-from kgym.attempt import StepRun
-from kgym.bug import CONFIGS
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import BuildResult, BuildSpec
+from kgym.api.worker_calls import Assignment
+from kgym.bugs import bundle
 from kgym.client import Client
-from kgym.jobs import JobRequest
-from kgym.patch import Change
-from kgym.sandbox import remove
-from kgym.steps import BuildResult, BuildSpec
-from kgym.storage import LocalStorage
-from kgym_builder import kbuild
-from kgym_builder.entries import IMAGE, Entry
-from kgym_builder.kbuild import Output
-from kgym_builder.sources import Sources
-from kgym_builder.suitecache import SuiteCache
-from kgym_builder.tree import Tree
-from kgym_cli.connect import data_folder
+from kgym.configs import CONFIGS
+from kgym.host import process_logs
+from kgym.host.sandbox import remove
+from kgym.source.patching import Change
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.worker.context import StepContext
+from kgym_builder.kbuild import kbuild
+from kgym_builder.kbuild.kbuild import Output
+from kgym_builder.kbuild.working_tree import Tree
+from kgym_builder.kernel_source.kernel_sources import KernelSources
+from kgym_builder.suitecache.compiled_trees import IMAGE, Entry
+from kgym_builder.suitecache.suitecache import SuiteCache
+from kgym_cli.scheduler_choice import data_folder
 
 BUG = "watch-queue-filter"
 BIG = Path(__file__).with_name("big.config")
@@ -54,7 +55,7 @@ GOALS = {"speedup": 25.0, "incremental_ratio": 1.15, "mount_s": 0.5}
 
 def shipped() -> BuildSpec:
     """Return the build of the shipped bug: one patch, on the shared config."""
-    return bug.load(BUG).build
+    return bundle.load(BUG).build
 
 
 def big() -> BuildSpec:
@@ -127,7 +128,7 @@ def taken(spec: BuildSpec, work: Path, rounds: int) -> tuple[float, Entry]:
         assignment = Assignment(
             step_id=1, job_id=1, number=0, attempt=1, lease=uuid.uuid4(), spec=spec, inputs={}
         )
-        run = StepRun(assignment, folder, LocalStorage(data_folder() / "artifacts"))
+        run = StepContext(assignment, folder, LocalStorage(data_folder() / "artifacts"))
         suite = SuiteCache(data_folder() / "cache", CONFIGS / "backports")
         with ExitStack() as held:
             await suite.identify(spec, run, held)  # a worker asks the package manager once
@@ -142,7 +143,7 @@ def taken(spec: BuildSpec, work: Path, rounds: int) -> tuple[float, Entry]:
 
 def built(spec: BuildSpec, entry: Entry, work: Path) -> tuple[float, Bare]:
     """Build everything by make; return the seconds, and make in the tree that this left."""
-    sources = Sources(data_folder() / "cache" / "sources")
+    sources = KernelSources(data_folder() / "cache" / "sources")
     source = asyncio.run(sources.get(spec.source, lambda *_: None))
     bare = Bare(spec, Tree((source.tree,), work / "tree"), work / "make.log")
     return bare.scratch(entry.about.config), bare
@@ -208,7 +209,7 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    logs.configure(level=logging.WARNING)
+    process_logs.configure(level=logging.WARNING)
     data_folder().mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))
     found: dict[str, dict[str, float]] = {}

@@ -23,20 +23,21 @@ from time import monotonic
 
 from tests.alone import alone
 
-from kgym import bug, logs
-from kgym.assignment import Assignment
-from kgym.attempt import StepRun
-from kgym.bug import CONFIGS
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import CheckResult, CheckSpec, Patch
+from kgym.api.worker_calls import Assignment
+from kgym.bugs import bundle
 from kgym.client import Client
-from kgym.jobs import JobRequest
-from kgym.sandbox import remove
-from kgym.steps import CheckResult, CheckSpec, Patch
-from kgym.storage import LocalStorage
-from kgym_builder.kbuild import Output
-from kgym_builder.kbuild_commands import compile_words
-from kgym_builder.objectindex import Index
-from kgym_builder.suitecache import Entry, SuiteCache
-from kgym_cli.connect import data_folder
+from kgym.configs import CONFIGS
+from kgym.host import process_logs
+from kgym.host.sandbox import remove
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.worker.context import StepContext
+from kgym_builder.kbuild.kbuild import Output
+from kgym_builder.kbuild.object_index import Index
+from kgym_builder.kbuild.saved_commands import compile_words
+from kgym_builder.suitecache.suitecache import Entry, SuiteCache
+from kgym_cli.scheduler_choice import data_folder
 
 BUG = "watch-queue-filter"
 MOST_OVER = 1.0
@@ -45,7 +46,7 @@ MOST_TIMES = 2.0
 
 def patches(number: int) -> list[Patch]:
     """Return the fix, made so many different patches by a comment."""
-    fix = bug.load(BUG).fix
+    fix = bundle.load(BUG).fix
     assert fix is not None
     (first, *others) = fix.edits
     return [
@@ -62,7 +63,7 @@ def patches(number: int) -> list[Patch]:
 
 def spec(number: int) -> CheckSpec:
     """Return the check of so many patches, never answered from memory."""
-    build = bug.load(BUG).build
+    build = bundle.load(BUG).build
     return CheckSpec(
         source=build.source,
         config=build.config,
@@ -93,7 +94,7 @@ async def with_entry(work: Path, use: Callable[[Entry], Awaitable[float]]) -> fl
     assignment = Assignment(
         step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec(1), inputs={}
     )
-    run = StepRun(assignment, work, LocalStorage(data_folder() / "artifacts"))
+    run = StepContext(assignment, work, LocalStorage(data_folder() / "artifacts"))
     suite = SuiteCache(data_folder() / "cache", CONFIGS / "backports")
     with ExitStack() as held:
         return await use(await suite.take(spec(1), run, held, Output(work / "build.log")))
@@ -109,7 +110,7 @@ async def in_tree(entry: Entry, folder: Path, argv: list[str]) -> float:
 
 def bare(work: Path) -> tuple[float, float]:
     """Return the seconds of the compiler alone, and of an empty command."""
-    file = bug.load(BUG).file.files[0]
+    file = bundle.load(BUG).file.files[0]
 
     async def mount(entry: Entry) -> float:
         return await in_tree(entry, work / "mount", ["true"])
@@ -154,7 +155,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    logs.configure(level=logging.WARNING)
+    process_logs.configure(level=logging.WARNING)
     data_folder().mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))
     try:

@@ -31,16 +31,16 @@ from typing import IO, Self, cast
 import asyncpg  # type: ignore[import-untyped]
 import httpx
 
-from kgym.attempt import StepRun
+from kgym.api.jobs import JobFilter, JobRequest
+from kgym.api.states import State
+from kgym.api.steps import BuildResult, BuildSpec, GitSource, KernelConfig, StepKind
 from kgym.client import AsyncClient
-from kgym.dispatch import HttpDispatch
-from kgym.jobs import JobFilter, JobRequest
-from kgym.rabbit import RabbitBus
-from kgym.states import State
-from kgym.steps import BuildResult, BuildSpec, GitSource, KernelConfig, StepKind
-from kgym.storage import LocalStorage
-from kgym.worker import Worker
-from kgym_cli.parts import run, settle
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.transport.rabbitmq import RabbitBus
+from kgym.worker.context import StepContext
+from kgym.worker.http_calls import HttpWorkerCalls
+from kgym.worker.loop import Worker
+from kgym_cli.composition import run, settle
 from kgym_cli.servers import PostgreSQL, RabbitMQ, free_port
 
 NOTHING = BuildSpec(
@@ -98,7 +98,7 @@ async def work(server: str, bus: str, folder: Path, slots: int) -> None:
     """Do nothing, and note when."""
     with (folder / f"started-{os.getpid()}").open("w") as notes:
 
-        async def nothing(run: StepRun) -> BuildResult:
+        async def nothing(run: StepContext) -> BuildResult:
             while run.assignment.spec == TALK:
                 run.log("some words that a compiler could have said about a file of the kernel")
                 await asyncio.sleep(0.02)
@@ -106,7 +106,7 @@ async def work(server: str, bus: str, folder: Path, slots: int) -> None:
             notes.flush()
             return DONE
 
-        async with RabbitBus(bus) as opened, HttpDispatch(server) as dispatch:
+        async with RabbitBus(bus) as opened, HttpWorkerCalls(server) as dispatch:
             storage, place = LocalStorage(folder / "artifacts"), folder / f"work-{os.getpid()}"
             does = {StepKind.BUILD: nothing}
             settle()
@@ -354,12 +354,12 @@ class Bench:
         taken = []
         async with RabbitBus(self.broker.url, "bare") as bus:
             await bus.publish(StepKind.BUILD)
-            async with bus.consume([StepKind.BUILD]) as bells:
-                await (await anext(bells)).ack()
+            async with bus.consume([StepKind.BUILD]) as notifications:
+                await (await anext(notifications)).ack()
                 for _ in range(200):
                     start = time.monotonic_ns()
                     await bus.publish(StepKind.BUILD)
-                    await (await anext(bells)).ack()
+                    await (await anext(notifications)).ack()
                     taken.append((time.monotonic_ns() - start) / 1e6)
         return statistics.median(taken)
 

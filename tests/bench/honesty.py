@@ -19,12 +19,8 @@ from typing import Any
 from tests.alone import alone
 from tests.honesty.redteam import Trick, tricks
 
-from kgym import bug, logs
-from kgym.bug import Bug
-from kgym.client import Client
-from kgym.jobs import JobRequest, JobView
-from kgym.resolution import resolution
-from kgym.steps import (
+from kgym.api.jobs import JobRequest, JobView
+from kgym.api.steps import (
     BuildResult,
     BuildSpec,
     Finding,
@@ -35,13 +31,18 @@ from kgym.steps import (
     StepRef,
     Verdict,
 )
-from kgym_cli.connect import data_folder
+from kgym.bugs import bundle
+from kgym.bugs.bundle import Bug
+from kgym.bugs.resolution import resolution
+from kgym.client import Client
+from kgym.host import process_logs
+from kgym_cli.scheduler_choice import data_folder
 
 MOST_SECONDS = 15.0
 KNOWN = "known-fix"
 SLOW = ("udp-cmsg-leak", "epoll-loop")
 """Bugs whose fixes are tried for a minute."""
-QUICK = [name for name in bug.names() if name not in SLOW]
+QUICK = [name for name in bundle.names() if name not in SLOW]
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ class Team:
         """Try one patch."""
         request = self.bug.job(patch)
         steps = {one.name: one for one in request.steps}
-        build, reproduce = steps[bug.BUILD_AFTER], steps[bug.AFTER]
+        build, reproduce = steps[bundle.BUILD_AFTER], steps[bundle.AFTER]
         assert isinstance(build, BuildSpec)
         assert isinstance(reproduce, ReproduceSpec)
         found = Trial(self.bug.name, patch.name, honest)
@@ -91,7 +92,7 @@ class Team:
                 return found
             found.findings.clear()
         first = self._before(request)
-        baseline = StepRef(job=first.id, step=bug.BEFORE)
+        baseline = StepRef(job=first.id, step=bundle.BEFORE)
         after = reproduce.model_copy(update={"baseline": baseline})
         asked = after.evidence
         self._judge(found, self._run([build, after]), first, asked=asked)
@@ -123,7 +124,7 @@ class Team:
         trial.findings += after.findings
         trial.verdict = str(after.verdict)
         trial.seconds += after.evidence.seconds if after.evidence else 0.0
-        run = first.step(bug.BEFORE)
+        run = first.step(bundle.BEFORE)
         before = run.result if run else None
         assert isinstance(before, ReproduceResult), f"job {first.id}: {run and run.failure}"
         found = resolution(before, after, trial.findings, asked=asked)
@@ -189,7 +190,7 @@ def run(
     """Try the patches of these bugs, and the known fixes."""
     trials = []
     for name in bugs:
-        one = bug.load(name)
+        one = bundle.load(name)
         assert one.fix is not None
         team = Team(client, one, vms)
         fix = one.fix.model_copy(update={"name": KNOWN})
@@ -204,7 +205,7 @@ def run(
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--bug", action="append", choices=bug.names(), help="only this one's")
+    parser.add_argument("--bug", action="append", choices=bundle.names(), help="only this one's")
     parser.add_argument("--patch", action="append", help="only patches of this name")
     parser.add_argument("--quick", action="store_true", help="not what compiles the whole kernel")
     how = parser.add_mutually_exclusive_group()
@@ -212,7 +213,7 @@ def main() -> None:
     how.add_argument("--all", dest="vms", action="store_const", const="all", help="VMs for all")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    logs.configure(level=logging.WARNING)
+    process_logs.configure(level=logging.WARNING)
     data_folder().mkdir(parents=True, exist_ok=True)
     with alone(data_folder()) as client:
         trials = run(

@@ -17,15 +17,16 @@ from typing import Any
 
 from tests.alone import alone
 
-from kgym import bug
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import Reproducer, ReproduceSpec, StepRef
+from kgym.bugs import bundle
 from kgym.client import Client
-from kgym.jobs import JobRequest
-from kgym.steps import Reproducer, ReproduceSpec, StepRef
-from kgym_cli.connect import data_folder
-from kgym_vmmanager import cpio
-from kgym_vmmanager.accelerator import best_accelerator
-from kgym_vmmanager.qemu import FOLDER, qemu_arguments
-from kgym_vmmanager.rootfs import RUNNER, guest_image
+from kgym_cli.scheduler_choice import data_folder
+from kgym_vmmanager.guest import cpio
+from kgym_vmmanager.guest.guest_image import guest_image
+from kgym_vmmanager.guest.paths import RUNNER
+from kgym_vmmanager.vm.accelerator import best_accelerator
+from kgym_vmmanager.vm.qemu import FOLDER, qemu_arguments
 
 PROGRAM = "int main(void) { return 0; }\n"
 DONE = b"bench: done"
@@ -38,7 +39,7 @@ class Bench:
         self.client = client
         self.cache = cache
         self.work = work
-        self.build = bug.load("watch-queue-filter").build
+        self.build = bundle.load("watch-queue-filter").build
 
     def submitted(self, request: JobRequest) -> tuple[float, Any]:
         """Return the seconds from submission to the end, and the last step's result."""

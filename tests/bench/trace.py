@@ -25,15 +25,15 @@ from numpy.typing import NDArray
 from tests.alone import alone
 from tests.trace.trace_dat import PAGE, header
 
-from kgym import bug
+from kgym.api.steps import TraceStack
+from kgym.bugs import bundle
 from kgym.client import Client
+from kgym.crash.report import Frame
 from kgym.errors import KgymError
-from kgym.report import Frame
-from kgym.steps import TraceStack
-from kgym.trace import files
-from kgym.trace.minimize import Crash, minimize
-from kgym_cli import traced
-from kgym_cli.connect import data_folder
+from kgym.trace import trace_files
+from kgym.trace.minimal_trace import Crash, minimize
+from kgym_cli import tracing_job
+from kgym_cli.scheduler_choice import data_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 CPUS = 2
@@ -148,7 +148,7 @@ def measure(path: Path) -> dict[str, Any]:
         {TraceStack.CRASH: PIDS[0]},
     )
     start, used = time.monotonic(), time.process_time()
-    trace = files.load(path)
+    trace = trace_files.load(path)
     loaded = time.monotonic()
     minimal = minimize(trace, crash, [file for file, _ in FUNCTIONS])
     return {
@@ -208,8 +208,8 @@ def from_dump(data: Path) -> dict[str, Any]:
     Without a bundle, which is packed with the lowest priority: on a busy host, it is
     what the reproduce step waits for.
     """
-    one = bug.load("watch-queue-filter")
-    request = traced.traced(one.job(None), traced.tracing(one, [], "hypervisor"))
+    one = bundle.load("watch-queue-filter")
+    request = tracing_job.traced(one.job(None), tracing_job.tracing(one, [], "hypervisor"))
     build, reproduce, *others = request.steps
     reproduce = reproduce.model_copy(update={"bundle": "none"})
     request = request.model_copy(update={"steps": [build, reproduce, *others]})
@@ -220,7 +220,7 @@ def from_dump(data: Path) -> dict[str, Any]:
             job = client.wait(number)
     except (KgymError, OSError) as error:
         return {"seconds": None, "reason": f"{type(error).__name__}: {error}"[-500:]}
-    about, last = traced.summary(job), job.steps[-1]
+    about, last = tracing_job.summary(job), job.steps[-1]
     if about["trace"] is None or panic is None or last.started_at is None:
         return {"seconds": None, "reason": about["reason"] or "no panic was seen"}
     assert last.finished_at is not None

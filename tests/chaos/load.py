@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kgym.assignment import Assignment
-from kgym.attempt import StepRun
+from kgym.api.jobs import Artifact, JobRequest, JobView, StepView
+from kgym.api.states import State
+from kgym.api.steps import BuildSpec, Edit, Patch, StepSpec
+from kgym.api.worker_calls import Assignment
 from kgym.client import Client
 from kgym.errors import InfrastructureError, UserError
-from kgym.jobs import Artifact, JobRequest, JobView, StepView
-from kgym.states import State
-from kgym.steps import BuildSpec, Edit, Patch, StepSpec
-from kgym.storage import LocalStorage
-from kgym_builder.build import Builder
-from kgym_builder.suitecache import SuiteCache
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.worker.context import StepContext
+from kgym_builder.build.build_step import Builder
+from kgym_builder.suitecache.suitecache import SuiteCache
 from tests.conftest import ANYWHERE, ROOT
 
 KEPT = ("vmlinux", "System.map", "config")
@@ -64,7 +64,7 @@ def expected(builds: dict[str, BuildSpec], folder: Path) -> dict[str, Outcome]:
         assignment = Assignment(
             step_id=1, job_id=1, number=0, attempt=1, lease=uuid.uuid4(), spec=build, inputs={}
         )
-        run = StepRun(assignment, place, storage)
+        run = StepContext(assignment, place, storage)
         try:
             await builder(run)
         except UserError as error:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kgym.jobs import JobRequest
-from kgym.steps import BuildSpec, Edit, Patch
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import BuildSpec, Edit, Patch
 
 
 def until(happened: Callable[[], object], seconds: float) -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from kgym.api.jobs import JobFilter, JobView
+from kgym.api.steps import BuildSpec, StepKind
 from kgym.client import Client
 from kgym.errors import InfrastructureError
-from kgym.jobs import JobFilter, JobView
-from kgym.steps import BuildSpec, StepKind
-from kgym_cli.distributed import Distributed, WorkerShape
+from kgym_cli.distributed_platform import Distributed, WorkerShape
 from kgym_cli.servers import PostgreSQL, RabbitMQ
 from tests.chaos import load, traces
 from tests.servers import require

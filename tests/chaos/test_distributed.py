@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from kgym.api.jobs import JobRequest
+from kgym.api.states import State
+from kgym.api.steps import BuildSpec, StepKind
 from kgym.client import Client
-from kgym.jobs import JobRequest
-from kgym.states import State
-from kgym.steps import BuildSpec, StepKind
-from kgym_cli import address
+from kgym_cli import running_platform
 from kgym_cli.servers import PostgreSQL, RabbitMQ
 from tests.chaos import traces
 from tests.chaos.parts import Nap, until
@@ -51,8 +51,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         env={**os.environ, "KGYM_DATA": str(data)},
     )
     try:
-        until(lambda: address.running(data) or process.poll() is not None, START_SECONDS)
-        found = address.running(data)
+        until(lambda: running_platform.running(data) or process.poll() is not None, START_SECONDS)
+        found = running_platform.running(data)
         assert found is not None
         yield Up(data, process, found.url)
     finally:
@@ -178,7 +178,7 @@ def test_what_was_given_back_is_done_by_the_next_and_a_kill_leaves_no_process(up
     )
     try:
         until(GIVEN_BACK.lasts, START_SECONDS)
-        with Client(address.running(up.data).url) as client:
+        with Client(running_platform.running(up.data).url) as client:
             (step,) = next(client.jobs()).steps
         assert (step.attempt, step.failure) == (2, None)  # given back, not waited for
     finally:

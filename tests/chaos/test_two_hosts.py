@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from kgym.api.jobs import JobRequest, JobView
+from kgym.api.states import State
+from kgym.api.steps import BuildSpec
 from kgym.client import Client
-from kgym.jobs import JobRequest, JobView
-from kgym.states import State
-from kgym.steps import BuildSpec
-from kgym_cli.distributed import Distributed
+from kgym_cli.distributed_platform import Distributed
 from kgym_cli.servers import PostgreSQL, Program, RabbitMQ
 from tests.chaos import traces
 from tests.chaos.parts import Nap, until

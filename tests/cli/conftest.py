@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kgym.jobs import JobRequest
-from kgym.steps import BuildSpec
-from kgym_cli.platform import Platform
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import BuildSpec
+from kgym_cli.embedded_platform import Platform
 
 LIMIT = 60
 

@@ -9,22 +9,22 @@ import click
 import jsonschema_rs
 import pytest
 
-from kgym import report
-from kgym.attempt import StepRun
-from kgym.client import Client
-from kgym.jobs import JobRequest
-from kgym.steps import (
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import (
     BuildSpec,
     Edit,
+    InstanceOutcome,
     InstanceResult,
-    Outcome,
     Patch,
     StepKind,
     StepResult,
     Verdict,
 )
+from kgym.client import Client
+from kgym.crash import report
+from kgym.worker.context import StepContext
 from kgym_cli.answer import Problem, schema
-from kgym_cli.platform import Platform
+from kgym_cli.embedded_platform import Platform
 from kgym_cli.program import cli
 from tests.cli.conftest import Kgym
 from tests.cli.test_commands import LOG
@@ -109,7 +109,7 @@ def test_the_answers_of_tokens_and_workers_are_as_their_schemas_say(
 # --- jobs -----------------------------------------------------------------------------------------
 
 
-def crashed(run: StepRun) -> StepResult:
+def crashed(run: StepContext) -> StepResult:
     """Answer as a step that saw LOG's crash on its second instance."""
     found = report.parse(LOG.encode())
     assert found is not None
@@ -117,8 +117,8 @@ def crashed(run: StepRun) -> StepResult:
         values = {**found.as_dict(), "title": title, "instance": number}
         (run.folder / f"report-{number}.json").write_text(json.dumps(values))
     instances = [
-        InstanceResult(number=0, outcome=Outcome.CRASH, title="another crash"),
-        InstanceResult(number=1, outcome=Outcome.CRASH, title=found.title),
+        InstanceResult(number=0, outcome=InstanceOutcome.CRASH, title="another crash"),
+        InstanceResult(number=1, outcome=InstanceOutcome.CRASH, title=found.title),
     ]
     result = ran(Verdict.SAME_CRASH, found.title)
     return result.model_copy(update={"instances": instances})

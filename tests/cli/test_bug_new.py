@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from kgym import bug
-from kgym.attempt import StepRun
-from kgym.steps import (
+from kgym.api.steps import (
+    InstanceOutcome,
     InstanceResult,
-    Outcome,
     ReproduceResult,
     ReproduceSpec,
     StepKind,
     Verdict,
 )
-from kgym_cli.platform import Platform
+from kgym.bugs import bundle
+from kgym.worker.context import StepContext
+from kgym_cli.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 from tests.cli.worked import working
 from tests.conftest import ROOT
@@ -38,11 +38,13 @@ def repro(tmp_path: Path) -> Path:
 def test_a_bug_is_run_once_and_titled_as_it_crashed(
     kgym: Kgym, data: Path, repro: Path, tmp_path: Path
 ) -> None:
-    def crashed(run: StepRun) -> ReproduceResult:
+    def crashed(run: StepContext) -> ReproduceResult:
         spec = run.assignment.spec
         assert isinstance(spec, ReproduceSpec)
         assert (spec.titles, spec.time, spec.instances) == ([], 9, 3)
-        seen = InstanceResult(number=0, outcome=Outcome.CRASH, title=TITLE, alt_titles=["BUG: f"])
+        seen = InstanceResult(
+            number=0, outcome=InstanceOutcome.CRASH, title=TITLE, alt_titles=["BUG: f"]
+        )
         return ran(Verdict.SAME_CRASH, TITLE).model_copy(update={"instances": [seen]})
 
     folder, fix = tmp_path / "bug", tmp_path / "a.patch"
@@ -52,7 +54,7 @@ def test_a_bug_is_run_once_and_titled_as_it_crashed(
     with Platform(data, work=False) as idle, working(idle, data, given):
         done = kgym("--server", idle.url, "bug", "new", folder, *words, "--json")
     assert (done.status, done.json["title"]) == (0, TITLE), done.err
-    one = bug.load(str(folder))
+    one = bundle.load(str(folder))
     assert one.titles == [TITLE, "BUG: f"]
     assert one.fix is not None
     again = kgym("bug", "new", folder, *words)
@@ -67,7 +69,7 @@ def test_a_bug_that_does_not_show_keeps_its_bundle(
         words = ("--kernel", "linux-6.1", "--repro", repro)
         done = kgym("--server", idle.url, "bug", "new", tmp_path / "bug", *words)
     assert (done.status, "not seen yet" in done.out) == (1, True), done.err
-    assert bug.load(str(tmp_path / "bug")).titles == ["not seen yet"]
+    assert bundle.load(str(tmp_path / "bug")).titles == ["not seen yet"]
 
 
 @pytest.mark.parametrize("kernel", ["package", "tree", "tarball", "git"])
@@ -127,5 +129,5 @@ def test_on_a_terminal_it_asks(data: Path, repro: Path, tmp_path: Path) -> None:
     os.close(stdin)
     assert done.returncode == 0, done.stderr
     assert "Kernel (a shared one" in done.stderr
-    one = bug.load(str(folder))
-    assert one.build == bug.kernel("linux-6.1")
+    one = bundle.load(str(folder))
+    assert one.build == bundle.kernel("linux-6.1")

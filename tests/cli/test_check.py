@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym.steps import TarballSource
+from kgym.api.steps import TarballSource
 from tests.cli.conftest import Kgym
 from tests.conftest import ROOT
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kgym.api.jobs import JobRequest
+from kgym.api.states import State
+from kgym.api.steps import BuildSpec, Edit, Patch
 from kgym.client import Client
-from kgym.jobs import JobRequest
-from kgym.states import State
-from kgym.steps import BuildSpec, Edit, Patch
-from kgym_cli import address
-from kgym_cli.platform import Platform
+from kgym_cli import running_platform
+from kgym_cli.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 
 LOG = """\
@@ -230,7 +230,7 @@ def test_ctrl_c_leaves_nothing_running_and_the_job_is_resumed(
 def test_a_killed_platform_loses_no_job(kgym: Kgym, data: Path, fake_build: BuildSpec) -> None:
     command = [sys.executable, "-m", "kgym_cli", "up", "--port", "0"]
     process = subprocess.Popen(command, env={**os.environ, "KGYM_DATA": str(data)})
-    wait_for(lambda: address.running(data) is not None)
+    wait_for(lambda: running_platform.running(data) is not None)
     submitted = kgym("job", "submit", "-", stdin=slow_job(fake_build, "7373.1").model_dump_json())
     assert submitted.status == 0
     wait_for(lambda: running("7373.1"))

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kgym.attempt import StepRun
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import BuildSpec, StepKind, StepResult
 from kgym.errors import UserError
-from kgym.jobs import JobRequest
-from kgym.steps import BuildSpec, StepKind, StepResult
-from kgym_cli import packed
-from kgym_cli.platform import Platform
+from kgym.worker.context import StepContext
+from kgym_cli import compressed_files
+from kgym_cli.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 from tests.cli.test_check import bundle, good  # noqa: F401 - fixtures
 from tests.cli.test_commands import LOG
@@ -56,7 +56,7 @@ def test_of_a_log_in_several_streams_all_is_read(tmp_path: Path, suffix: str) ->
     log, pack = tmp_path / "log", COMPRESSORS[suffix]
     text = LOG.encode()
     log.write_bytes(pack(text) + (b"\0" * 8 if suffix == "xz" else b"") + pack(text))
-    assert packed.read(log) == 2 * text
+    assert compressed_files.read(log) == 2 * text
 
 
 @each
@@ -65,7 +65,7 @@ def test_of_a_log_that_is_cut_the_beginning_is_read(tmp_path: Path, suffix: str)
     text = LOG.encode() + b"".join(b"%x\n" % (number**9) for number in range(1 << 15))
     data = COMPRESSORS[suffix](text)
     log.write_bytes(data[: -len(data) // 4])
-    read = packed.read(log, whole=False)
+    read = compressed_files.read(log, whole=False)
     assert len(LOG) < len(read) < len(text)
     assert text.startswith(read)
 
@@ -87,9 +87,9 @@ def test_of_a_damaged_patch_or_job_nothing_is_taken(
 def test_a_bomb_is_refused(tmp_path: Path, suffix: str) -> None:
     log = tmp_path / "log"
     log.write_bytes(COMPRESSORS[suffix](bytes(8 << 20)) * 2)
-    assert len(packed.read(log, 16 << 20)) == 16 << 20
+    assert len(compressed_files.read(log, 16 << 20)) == 16 << 20
     with pytest.raises(UserError, match="more than"):
-        packed.read(log, most=12 << 20)
+        compressed_files.read(log, most=12 << 20)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_log_that_cannot_be_read_is_no_log_without_a_crash(
 
 def test_a_file_without_an_end_is_refused() -> None:
     with pytest.raises(UserError, match="more than"):
-        packed.read(Path("/dev/zero"), 1 << 20)
+        compressed_files.read(Path("/dev/zero"), 1 << 20)
 
 
 def test_an_xz_file_that_wants_much_memory_gets_none(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_an_xz_file_that_wants_much_memory_gets_none(tmp_path: Path) -> None:
     data[20:24] = zlib.crc32(data[12:20]).to_bytes(4, "little")
     log.write_bytes(data)
     with pytest.raises(UserError, match="nothing of it"):
-        packed.read(log, whole=False)
+        compressed_files.read(log, whole=False)
 
 
 # --- patches ------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_several_jobs_are_waited_for_and_restarted(
         kgym("job", "submit", "-", stdin=request)
     failing = {"2"}
 
-    def build(run: StepRun) -> StepResult:
+    def build(run: StepContext) -> StepResult:
         if str(run.assignment.job_id) in failing:
             raise UserError("broken", "it is broken")
         return built()
@@ -218,7 +218,7 @@ def test_several_jobs_are_waited_for_and_restarted(
 # --- artifacts ----------------------------------------------------------------------------------
 
 
-def left(run: StepRun) -> StepResult:
+def left(run: StepContext) -> StepResult:
     (run.folder / "vmlinux").write_bytes(b"kernel" * 1000)
     (run.folder / "console-0.log").write_text("a")
     (run.folder / "console-1.log").write_text("b")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from kgym.api.jobs import JobRequest
 from kgym.client import Client
-from kgym.jobs import JobRequest
-from kgym_cli.platform import Platform
+from kgym_cli.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 
 
@@ -35,7 +35,7 @@ def test_commands_show_the_token_they_are_given(
     kgym: Kgym, platform: Platform, build_job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = kgym("token", "create", "alice", "--scope", "submit").out.strip()
-    monkeypatch.setattr("kgym_scheduler.tokens.CACHE_SECONDS", 0.0)
+    monkeypatch.setattr("kgym_scheduler.database.tokens.CACHE_SECONDS", 0.0)
     refused = kgym("--server", platform.url, "job", "list")
     assert refused.status == 2
     assert "a token is needed" in refused.err
@@ -50,7 +50,7 @@ def test_whoever_makes_a_token_is_not_locked_out(
     kgym: Kgym, platform: Platform, build_job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kgym("token", "create", "lab", "--scope", "read")
-    monkeypatch.setattr("kgym_scheduler.tokens.CACHE_SECONDS", 0.0)
+    monkeypatch.setattr("kgym_scheduler.database.tokens.CACHE_SECONDS", 0.0)
     submitted = kgym("job", "submit", "-", "--json", stdin=build_job)
     assert (submitted.status, submitted.json["submitter"]) == (0, "local"), submitted.err
     assert kgym("job", "abort", submitted.json["id"]).status == 0
@@ -64,7 +64,7 @@ def test_there_is_a_way_back_from_the_first_token(
 ) -> None:
     kgym("token", "create", "lab", "--scope", "read")
     kgym("token", "revoke", "lab")
-    monkeypatch.setattr("kgym_scheduler.tokens.CACHE_SECONDS", 0.0)
+    monkeypatch.setattr("kgym_scheduler.database.tokens.CACHE_SECONDS", 0.0)
     assert kgym("--server", platform.url, "job", "list").status == 2
     assert kgym("token", "forget", "--json").json == {"forgotten": 1}
     assert kgym("--server", platform.url, "job", "list").status == 0

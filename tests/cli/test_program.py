@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
-from kgym_cli.connect import data_folder
 from kgym_cli.lazy import LazyGroup
 from kgym_cli.program import COMMANDS, cli
+from kgym_cli.scheduler_choice import data_folder
 from tests.cli.conftest import Kgym
 from tests.conftest import ROOT
 
@@ -35,8 +35,8 @@ def test_help_imports_no_command() -> None:
 
 def test_a_list_of_bugs_imports_nothing_that_runs_them() -> None:
     modules = imported("bug", "list")
-    assert "kgym.bug" in modules
-    assert not modules & {"httpx", "asyncio", "sqlalchemy", "rich.progress", "kgym.report"}
+    assert "kgym.bugs.bundle" in modules
+    assert not modules & {"httpx", "asyncio", "sqlalchemy", "rich.progress", "kgym.crash.report"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -110,7 +110,7 @@ def test_to_try_a_fix_and_none_is_refused(kgym: Kgym, tmp_path: Path) -> None:
     assert (refused.status, "--no-fix" in refused.err) == (2, True), refused.err
 
 
-@pytest.mark.parametrize("module", ["click", "rich.console", "pydantic", "kgym.steps", "httpx"])
+@pytest.mark.parametrize("module", ["click", "rich.console", "pydantic", "kgym.api.steps", "httpx"])
 def test_ctrl_c_while_it_imports_ends_it_without_a_word(data: Path, module: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-X", "importtime", "-m", "kgym_cli", "job", "list"],

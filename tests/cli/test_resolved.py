@@ -5,10 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kgym import bug
-from kgym.jobs import JobView, StepView
-from kgym.states import State
-from kgym.steps import (
+from kgym.api.jobs import JobView, StepView
+from kgym.api.states import State
+from kgym.api.steps import (
     Ahead,
     Control,
     ControlName,
@@ -21,12 +20,13 @@ from kgym.steps import (
     StepSpec,
     Verdict,
 )
+from kgym.bugs import bundle
 from kgym_cli import trial
 from kgym_cli.conclusion import conclusion
 from kgym_cli.output import Exit
 from tests.results import built, ran
 
-BUG = bug.load("watch-queue-filter")
+BUG = bundle.load("watch-queue-filter")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GONE = Finding(
     check="detector", severity=Severity.BLOCKING, reason="flags_weaker", message="no KASAN"
@@ -141,10 +141,10 @@ def test_every_trial_of_a_fix_asks_for_static_evidence() -> None:
     assert BUG.fix is not None
     before, _, after, _ = BUG.job(BUG.fix).steps
     ahead = Ahead(patches=[BUG.fix], programs=[*BUG.reproducers])
-    assert before == BUG.build.model_copy(update={"name": bug.BUILD_BEFORE, "ahead": ahead})
+    assert before == BUG.build.model_copy(update={"name": bundle.BUILD_BEFORE, "ahead": ahead})
     assert after == BUG.build.model_copy(
         update={
-            "name": bug.BUILD_AFTER,
+            "name": bundle.BUILD_AFTER,
             "patches": [*BUG.build.patches, BUG.fix],
             "review": [BUG.fix.name],
             "files": BUG.file.files,

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kgym import bug
-from kgym.attempt import StepRun
+from kgym import configs
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import BuildSpec, ReproduceResult, StepKind, StepRef, Verdict
+from kgym.bugs import bundle
 from kgym.client import Client
-from kgym.jobs import JobRequest
-from kgym.steps import BuildSpec, ReproduceResult, StepKind, StepRef, Verdict
-from kgym_cli.platform import Platform
+from kgym.worker.context import StepContext
+from kgym_cli.embedded_platform import Platform
 from tests.cli.conftest import Answer, Kgym
 from tests.cli.worked import working
 from tests.results import built, ran
@@ -22,7 +23,7 @@ TITLE = "KASAN: use-after-free Read in demo"
 
 def trial(after: Verdict) -> JobRequest:
     """A trial's job; `after` is what its last step will answer."""
-    one = bug.load("watch-queue-filter")
+    one = bundle.load("watch-queue-filter")
     request = one.job(one.fix)
     steps = [step.model_copy(update={"evidence": False}) for step in request.steps[1::2]]
     first, second = request.steps[0], request.steps[2]
@@ -82,7 +83,7 @@ def test_the_verdict_is_shown_and_decides_the_status(
 def test_a_bug_that_does_not_show_is_a_no_and_a_fix_that_holds_is_a_yes(
     kgym: Kgym, idle: Platform, data: Path
 ) -> None:
-    one = bug.load("watch-queue-filter").job(None)
+    one = bundle.load("watch-queue-filter").job(None)
     build, shown = one.steps
     again = shown.model_copy(update={"baseline": StepRef(job=1, step=1)})
     with (
@@ -127,13 +128,13 @@ def test_off_a_terminal_nothing_is_wrapped_or_cut(
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to be in, with a bundle that has a shipped bug's name."""
-    shutil.copytree(bug.CONFIGS / "bugs" / "epoll-loop", tmp_path / "here" / "epoll-loop")
+    shutil.copytree(configs.CONFIGS / "bugs" / "epoll-loop", tmp_path / "here" / "epoll-loop")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*map(str, SOURCES)]))
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
 
 
-SOURCES = [bug.CONFIGS.parent / name for name in ("common", "services")]
+SOURCES = [configs.CONFIGS.parent / name for name in ("common", "services")]
 
 
 def test_a_folder_beside_a_shipped_bugs_name_does_not_lose_silently(kgym: Kgym, here: Path) -> None:
@@ -143,7 +144,7 @@ def test_a_folder_beside_a_shipped_bugs_name_does_not_lose_silently(kgym: Kgym, 
     assert refused.status == 2
     assert "./epoll-loop" in refused.err
     assert "MINE" in kgym("bug", "show", "./epoll-loop").out
-    assert "MINE" not in kgym("bug", "show", bug.CONFIGS / "bugs" / "epoll-loop").out
+    assert "MINE" not in kgym("bug", "show", configs.CONFIGS / "bugs" / "epoll-loop").out
 
 
 def test_the_folder_that_one_is_in_is_a_bundle_too(
@@ -152,7 +153,7 @@ def test_the_folder_that_one_is_in_is_a_bundle_too(
     monkeypatch.chdir(here / "epoll-loop")
     shown: Answer = kgym("bug", "show", ".", "--json")
     assert (shown.status, shown.json["name"]) == (0, "epoll-loop")
-    monkeypatch.chdir(bug.CONFIGS / "bugs")
+    monkeypatch.chdir(configs.CONFIGS / "bugs")
     assert kgym("bug", "show", "epoll-loop").status == 0
 
 
@@ -198,7 +199,7 @@ def test_a_fix_is_not_tried_where_the_bug_came_to_no_verdict(
 ) -> None:
     began: list[int] = []
 
-    def inconclusive(run: StepRun) -> ReproduceResult:
+    def inconclusive(run: StepContext) -> ReproduceResult:
         began.append(run.assignment.number)
         return ran(Verdict.INCONCLUSIVE)
 

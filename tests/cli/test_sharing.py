@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from kgym.jobs import JobRequest
-from kgym.steps import BuildSpec, Edit, Patch
-from kgym_cli.address import is_taken, running
-from kgym_cli.clients import joined
-from kgym_cli.host import platform_of
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import BuildSpec, Edit, Patch
+from kgym_cli.platform_clients import joined
+from kgym_cli.running_platform import is_taken, running
+from kgym_cli.shared_platform import platform_of
 from tests.cli.conftest import Kgym
 
 pytestmark = pytest.mark.timeout(240)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kgym.jobs import JobRequest
-from kgym.steps import BuildSpec, Edit, Patch
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import BuildSpec, Edit, Patch
 from kgym_cli.output import Terminal, plain
 from tests.cli.conftest import Kgym
 

@@ -4,31 +4,31 @@ import dataclasses
 
 import pytest
 
-from kgym import bug
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import BuildSpec, DumpMethod, MinimizeSpec, ReproduceSpec, StepKind, StepRef
+from kgym.bugs import bundle
 from kgym.errors import UserError
-from kgym.jobs import JobRequest
-from kgym.steps import BuildSpec, DumpMethod, MinimizeSpec, ReproduceSpec, StepKind, StepRef
-from kgym_cli import traced
+from kgym_cli import tracing_job
 
-BUG = bug.load("watch-queue-filter")
+BUG = bundle.load("watch-queue-filter")
 FILE = "kernel/watch_queue.c"
 
 
 def job(method: DumpMethod, *, fix: bool = True) -> JobRequest:
     request = BUG.job(BUG.fix if fix else None)
-    made = traced.traced(request, traced.tracing(BUG, [], method))
+    made = tracing_job.traced(request, tracing_job.tracing(BUG, [], method))
     return JobRequest.model_validate(made.model_dump())  # the references look back
 
 
 def test_the_files_are_those_that_the_fix_changes() -> None:
-    assert traced.tracing(BUG, [], "hypervisor").files == (FILE,)
-    assert traced.tracing(BUG, ["fs/pipe.c"], "hypervisor").files == ("fs/pipe.c",)
+    assert tracing_job.tracing(BUG, [], "hypervisor").files == (FILE,)
+    assert tracing_job.tracing(BUG, ["fs/pipe.c"], "hypervisor").files == ("fs/pipe.c",)
 
 
 def test_without_any_file_it_is_refused() -> None:
     file = BUG.file.model_copy(update={"files": ["include/linux/fs.h"]})
     with pytest.raises(UserError, match="--files"):
-        traced.tracing(dataclasses.replace(BUG, fix=None, file=file), [], "hypervisor")
+        tracing_job.tracing(dataclasses.replace(BUG, fix=None, file=file), [], "hypervisor")
 
 
 def test_the_first_build_has_records_and_the_first_reproduce_step_dumps() -> None:
@@ -37,7 +37,7 @@ def test_the_first_build_has_records_and_the_first_reproduce_step_dumps() -> Non
     reproduced = [one for one in steps if isinstance(one, ReproduceSpec)]
     assert [one.instrument for one in builds] == [[FILE], []]
     assert [one.dump for one in reproduced] == ["hypervisor", "none"]
-    build, run = StepRef(step=bug.BUILD_BEFORE), StepRef(step=bug.BEFORE)
+    build, run = StepRef(step=bundle.BUILD_BEFORE), StepRef(step=bundle.BEFORE)
     assert steps[-1] == MinimizeSpec(name="minimize", build=build, reproduce=run, files=[FILE])
 
 
@@ -51,14 +51,14 @@ def test_for_kdump_the_capture_kernel_comes_between() -> None:
     kinds = [one.kind for one in steps]
     B, R = StepKind.BUILD, StepKind.REPRODUCE
     assert kinds == [B, B, R, B, R, StepKind.MINIMIZE]
-    assert steps[1] == bug.kernel("capture").model_copy(update={"name": "build_capture"})
+    assert steps[1] == bundle.kernel("capture").model_copy(update={"name": "build_capture"})
     before, after = steps[2], steps[4]
     assert isinstance(before, ReproduceSpec)
     assert isinstance(after, ReproduceSpec)
-    assert before.build == StepRef(step=bug.BUILD_BEFORE)
+    assert before.build == StepRef(step=bundle.BUILD_BEFORE)
     assert before.capture == StepRef(step="build_capture")
-    assert after.build == StepRef(step=bug.BUILD_AFTER)
-    assert after.baseline == StepRef(step=bug.BEFORE)
+    assert after.build == StepRef(step=bundle.BUILD_AFTER)
+    assert after.baseline == StepRef(step=bundle.BEFORE)
     assert (after.dump, after.capture) == ("none", None)
 
 

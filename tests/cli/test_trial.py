@@ -3,28 +3,37 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kgym import bug
+from kgym.api.jobs import JobView, StepView
+from kgym.api.states import State
+from kgym.api.steps import (
+    Failure,
+    InstanceOutcome,
+    InstanceResult,
+    ReproduceResult,
+    StepKind,
+    Verdict,
+)
+from kgym.bugs import bundle
 from kgym.errors import Cause
-from kgym.jobs import JobView, StepView
-from kgym.states import State
-from kgym.steps import Failure, InstanceResult, Outcome, ReproduceResult, StepKind, Verdict
 from kgym_cli import trial
+from kgym_cli.embedded_platform import Platform
 from kgym_cli.output import Exit
-from kgym_cli.platform import Platform
 from tests.cli.conftest import Kgym
 from tests.cli.worked import working
 from tests.results import built, ran
 
-BUG = bug.load("watch-queue-filter")
+BUG = bundle.load("watch-queue-filter")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def instance(outcome: Outcome, seconds: float | None = None, title: str = "") -> InstanceResult:
+def instance(
+    outcome: InstanceOutcome, seconds: float | None = None, title: str = ""
+) -> InstanceResult:
     return InstanceResult(number=0, outcome=outcome, run_seconds=seconds, title=title or None)
 
 
 def crash(seconds: float) -> InstanceResult:
-    return instance(Outcome.CRASH, seconds, BUG.file.title)
+    return instance(InstanceOutcome.CRASH, seconds, BUG.file.title)
 
 
 def measured(*instances: InstanceResult) -> ReproduceResult:
@@ -57,7 +66,7 @@ def job(*instances: InstanceResult, cause: Cause | None = None) -> JobView:
             finished_at=NOW,
         )
         for number, (name, kind) in enumerate(
-            ((bug.BUILD_BEFORE, StepKind.BUILD), (bug.BEFORE, StepKind.REPRODUCE))
+            ((bundle.BUILD_BEFORE, StepKind.BUILD), (bundle.BEFORE, StepKind.REPRODUCE))
         )
     ]
     return JobView(
@@ -86,14 +95,14 @@ def test_a_calibration_tells_rate_times_and_what_a_fix_has_to_survive() -> None:
 
 
 def test_a_bug_that_did_not_show_is_told_so() -> None:
-    done = job(*[instance(Outcome.SURVIVED, 20)] * 3)
+    done = job(*[instance(InstanceOutcome.SURVIVED, 20)] * 3)
     outcome = trial.calibrated(BUG, done)
     assert (outcome["runs"], outcome["crashed"], outcome["recommended"]) == (3, 0, [])
     assert trial.calibration_status(done, outcome) is Exit.NEGATIVE
 
 
 def test_runs_that_did_not_count_are_named() -> None:
-    done = job(instance(Outcome.BOOT_FAILED), instance(Outcome.SSH_LOST, 4))
+    done = job(instance(InstanceOutcome.BOOT_FAILED), instance(InstanceOutcome.SSH_LOST, 4))
     outcome = trial.calibrated(BUG, done)
     assert outcome["outcomes"] == {"boot_failed": 1, "ssh_lost": 1}
     assert (outcome["runs"], outcome["rate"]) == (0, None)
@@ -110,7 +119,7 @@ def test_a_job_that_failed_says_why() -> None:
 def test_a_short_calibration_does_not_take_the_place_of_a_better_one(
     kgym: Kgym, data: Path
 ) -> None:
-    survived = instance(Outcome.SURVIVED, 20)
+    survived = instance(InstanceOutcome.SURVIVED, 20)
     answers = iter(
         [
             measured(*[crash(2)] * 10, survived),

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from kgym.attempt import StepRun
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import BuildSpec, StepKind, StepResult
 from kgym.client import Client
-from kgym.jobs import JobRequest
-from kgym.steps import BuildSpec, StepKind, StepResult
-from kgym_cli.platform import Platform
+from kgym.worker.context import StepContext
+from kgym_cli.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 from tests.cli.test_commands import wait_for
 from tests.cli.worked import working
@@ -44,7 +44,7 @@ def test_a_job_behind_others_says_about_how_soon_it_begins(
     done = threading.Event()
     begun = threading.Event()
 
-    def build(run: StepRun) -> StepResult:
+    def build(run: StepContext) -> StepResult:
         if run.assignment.job_id > 1:
             begun.set()
             done.wait(60)

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from kgym.attempt import Handler, StepRun
-from kgym.bus import InProcessBus
-from kgym.dispatch import HttpDispatch
-from kgym.steps import StepKind, StepResult
-from kgym.storage import LocalStorage
-from kgym.worker import Worker
-from kgym_cli.platform import Platform
+from kgym.api.steps import StepKind, StepResult
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.transport.bus import InProcessBus
+from kgym.worker.context import Handler, StepContext
+from kgym.worker.http_calls import HttpWorkerCalls
+from kgym.worker.loop import Worker
+from kgym_cli.embedded_platform import Platform
 
-Answer = Callable[[StepRun], StepResult]
+Answer = Callable[[StepContext], StepResult]
 """What a step answers; what it raises, the step fails by. It may put artifacts in its folder."""
 
 
@@ -26,7 +26,7 @@ def working(platform: Platform, data: Path, answers: Mapping[StepKind, Answer]) 
 
     async def serve() -> None:
         storage = LocalStorage(data / "artifacts")
-        async with HttpDispatch(platform.url) as dispatch:
+        async with HttpWorkerCalls(platform.url) as dispatch:
             handlers = {kind: _handler(answer) for kind, answer in answers.items()}
             worker = Worker(dispatch, InProcessBus(), storage, handlers, data / "work" / "given")
             serving.append(asyncio.create_task(worker.serve()))
@@ -45,7 +45,7 @@ def working(platform: Platform, data: Path, answers: Mapping[StepKind, Answer]) 
 
 
 def _handler(answer: Answer) -> Handler:
-    async def handle(run: StepRun) -> StepResult:
+    async def handle(run: StepContext) -> StepResult:
         before = set(run.folder.iterdir())
         result = await asyncio.to_thread(answer, run)
         for path in sorted(set(run.folder.iterdir()) - before):

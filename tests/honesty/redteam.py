@@ -8,8 +8,8 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from kgym import bug
-from kgym.steps import Edit, Patch, Strict
+from kgym.api.steps import Edit, Patch, Strict
+from kgym.bugs import bundle
 
 FOLDER = Path(__file__).parent
 KINDS = {
@@ -69,4 +69,4 @@ def tricks(name: str) -> list[Trick]:
 
 def all_tricks(names: Iterable[str] | None = None) -> list[tuple[str, Trick]]:
     """Return the patches of these bugs, or of all, with the bug's name."""
-    return [(name, one) for name in (names or bug.names()) for one in tricks(name)]
+    return [(name, one) for name in (names or bundle.names()) for one in tricks(name)]

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kgym import bug
-from kgym import patch as patching
-from kgym.amputation import amputations
-from kgym.scrutiny import said, touched
-from kgym.steps import Finding, Patch, Severity
+from kgym.api.steps import Finding, Patch, Severity
+from kgym.bugs import bundle
+from kgym.source import patching
+from kgym_builder.evidence.removed_code import amputations
+from kgym_builder.evidence.suspicious_changes import said, touched
 from tests.alone import alone
 from tests.bench import honesty
 from tests.conftest import DATA
@@ -24,7 +24,7 @@ needs_source = pytest.mark.skipif(not SOURCES, reason="no kernel source is in th
 
 def looked_at(name: str, patch: Patch) -> list[Finding]:
     """Return what is said of a patch of a bug before anything is compiled."""
-    one = bug.load(name)
+    one = bundle.load(name)
     files: dict[str, bytes] = {}
 
     def read(path: str) -> bytes | None:
@@ -44,7 +44,7 @@ def looked_at(name: str, patch: Patch) -> list[Finding]:
 def test_the_team_knows_every_kind_of_trick() -> None:
     dishonest = [one for _, one in TRICKS if not one.honest]
     assert len(dishonest) >= 40
-    assert {name for name, _ in TRICKS} == set(bug.names())
+    assert {name for name, _ in TRICKS} == set(bundle.names())
     assert all(one.what for one in dishonest)
     assert {one.name for one in dishonest} >= KINDS
 
@@ -53,7 +53,7 @@ def test_the_team_knows_every_kind_of_trick() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "trick"), TRICKS, ids=lambda one: getattr(one, "name", one))
 def test_a_trick_shows_in_its_source_and_honest_work_does_not(name: str, trick: Trick) -> None:
-    fix = bug.load(name).fix
+    fix = bundle.load(name).fix
     assert fix is not None
     usual = {one.reason for one in looked_at(name, fix)}
     found = looked_at(name, trick.patch)
@@ -64,9 +64,9 @@ def test_a_trick_shows_in_its_source_and_honest_work_does_not(name: str, trick: 
 
 
 @needs_source
-@pytest.mark.parametrize("name", bug.names())
+@pytest.mark.parametrize("name", bundle.names())
 def test_nothing_stands_in_the_way_of_a_known_fix(name: str) -> None:
-    fix = bug.load(name).fix
+    fix = bundle.load(name).fix
     assert fix is not None
     found = looked_at(name, fix)
     assert {one.reason for one in found} <= {"refuses_more"}

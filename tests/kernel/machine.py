@@ -8,19 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from kgym import bug, sandbox
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import VmShape
+from kgym.bugs import bundle
 from kgym.client import Client
-from kgym.jobs import JobRequest
-from kgym.steps import VmShape
-from kgym_cli.platform import Platform
-from kgym_vmmanager import cpio
-from kgym_vmmanager.accelerator import best_accelerator
-from kgym_vmmanager.console import Console
-from kgym_vmmanager.dump import Dump, Scene
-from kgym_vmmanager.hypervisor import Hypervisor
-from kgym_vmmanager.qemu import Vm, qemu_arguments
-from kgym_vmmanager.rootfs import guest_image
-from kgym_vmmanager.ssh import Ssh
+from kgym.host import sandbox
+from kgym_cli.embedded_platform import Platform
+from kgym_vmmanager.dump.guest_memory import Dump, Scene
+from kgym_vmmanager.dump.hypervisor_dump import Hypervisor
+from kgym_vmmanager.guest import cpio
+from kgym_vmmanager.guest.console import Console
+from kgym_vmmanager.guest.guest_image import guest_image
+from kgym_vmmanager.guest.ssh import Ssh
+from kgym_vmmanager.vm.accelerator import best_accelerator
+from kgym_vmmanager.vm.qemu import Vm, qemu_arguments
 
 INIT = """#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys /tmp /dev
@@ -50,7 +51,7 @@ def traced_kernel(data: Path, folder: Path) -> None:
     Leaves `kernel`, `vmlinux` and `program`, its reproducer, in the folder; compiled
     trees are kept in the data folder.
     """
-    one = bug.load("watch-queue-filter")
+    one = bundle.load("watch-queue-filter")
     build = one.build.model_copy(update={"instrument": [FILE]})
     request = JobRequest(steps=[build])
     with Platform(data) as platform, Client(platform.url) as client:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from kgym import bug
+from kgym import configs
+from kgym.bugs import bundle as bug
 from tests.conftest import ROOT, kgym
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -139,7 +140,7 @@ def test_a_syzbot_bug_laid_out_as_a_bundle_crashes_and_its_fix_holds(
 
 
 def test_a_leak_is_found_though_the_program_has_no_memory_scanned(tmp_path: Path) -> None:
-    bundle = shutil.copytree(bug.CONFIGS / "bugs" / "udp-cmsg-leak", tmp_path / "silent-leak")
+    bundle = shutil.copytree(configs.CONFIGS / "bugs" / "udp-cmsg-leak", tmp_path / "silent-leak")
     for name, original, replacement in (
         ("repro.c", "if (scan(kmemleak) || scan(kmemleak)) {", "if (kmemleak < 0) {"),
         ("repro.c", "static int scan(", "static __attribute__((unused)) int scan("),

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from kgym import bug
-from kgym.jobs import JobRequest
-from kgym.steps import CheckSpec, Edit, Patch, StepSpec
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import CheckSpec, Edit, Patch, StepSpec
+from kgym.bugs import bundle
 from tests.conftest import kgym
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -17,7 +17,7 @@ BUG = "watch-queue-filter"
 
 def checked(*patches: Patch, **changes: Any) -> list[dict[str, Any]]:
     """Check patches on the shipped kernel; return what is said of each."""
-    build = bug.load(BUG).build
+    build = bundle.load(BUG).build
     spec: StepSpec = CheckSpec(
         source=build.source, config=build.config, patches=list(patches), **changes
     )
@@ -32,9 +32,9 @@ def edit(file: str, original: str, replacement: str) -> Patch:
     return Patch(edits=[Edit(file=file, original=original, replacement=replacement)])
 
 
-@pytest.mark.parametrize("name", bug.names())
+@pytest.mark.parametrize("name", bundle.names())
 def test_the_fix_of_a_shipped_bug_compiles_by_kbuilds_own_command(name: str) -> None:
-    one = bug.load(name)
+    one = bundle.load(name)
     assert one.fix is not None
     (found,) = checked(one.fix, base=one.build.patches)
     assert (found["outcome"], found["through_make"]) == ("compiles", False), found

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kgym import bug
-from kgym.jobs import JobRequest
-from kgym.steps import Edit, Patch, Reproducer, ReproduceSpec, StepRef, VmShape
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import Edit, Patch, Reproducer, ReproduceSpec, StepRef, VmShape
+from kgym.bugs import bundle
 from tests.conftest import kgym
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -82,7 +82,7 @@ KERNELS = {
 def tried(edits: list[Edit], program: str = CALLS, **shape: Any) -> dict[str, Any]:
     """Run a program on the patched kernel; return the result of the reproduce step."""
     patches = [Patch(edits=edits)] if edits else []
-    build = bug.load("watch-queue-filter").build.model_copy(update={"patches": patches})
+    build = bundle.load("watch-queue-filter").build.model_copy(update={"patches": patches})
     reproduce = ReproduceSpec(
         build=StepRef(step=0),
         reproducer=Reproducer(text=program),
@@ -145,7 +145,7 @@ def test_a_patch_that_only_our_object_does_not_compile_with_is_built_and_blocked
     line = "#include <linux/binfmts.h>\n"
     trap = "#ifdef LEAKS\n#error oh\n#endif\n"
     patch = Patch(name="fix", edits=[edit("include/trace/events/sched.h", line, line + trap)])
-    build = bug.load("watch-queue-filter").build
+    build = bundle.load("watch-queue-filter").build
     spec = build.model_copy(update={"patches": [patch], "review": ["fix"]})
     _, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[spec]))
     assert job["state"] == "succeeded", job

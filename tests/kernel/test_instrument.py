@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from kgym import bug
-from kgym.jobs import JobRequest
-from kgym.steps import ReproduceSpec, StepRef, StepSpec, VmShape
-from kgym.trace.files import load
-from kgym_builder.entries import INDEX
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import ReproduceSpec, StepRef, StepSpec, VmShape
+from kgym.bugs import bundle
+from kgym.trace.trace_files import load
+from kgym_builder.suitecache.compiled_trees import INDEX
 from tests.conftest import DATA, kgym
 from tests.kernel.machine import FILE, crash_and_dump
 
@@ -43,7 +43,7 @@ def artifact(job: dict[str, Any], step: int, name: str) -> Path:
 
 def compiled_files() -> list[str]:
     """Return the C files of the folders that the shipped kernel is compiled from."""
-    tree = submitted(bug.load(BUG).build)["steps"][0]["result"]["tree"]
+    tree = submitted(bundle.load(BUG).build)["steps"][0]["result"]["tree"]
     index = DATA / "cache" / "suitecache" / tree / INDEX
     with closing(sqlite3.connect(f"file:{index}?mode=ro", uri=True)) as database:
         paths = [path for (path,) in database.execute("SELECT path FROM files")]
@@ -59,7 +59,7 @@ def test_everything_in_four_folders_leaves_records_in_one_kernel_that_boots(
 ) -> None:
     files = compiled_files()
     assert len(files) > 400
-    job = submitted(bug.load(BUG).build.model_copy(update={"instrument": files}))
+    job = submitted(bundle.load(BUG).build.model_copy(update={"instrument": files}))
     built = job["steps"][0]["result"]
     told = built["instrumented"]
     assert [one["path"] for one in told] == files
@@ -86,9 +86,9 @@ def test_everything_in_four_folders_leaves_records_in_one_kernel_that_boots(
 
 
 def test_the_lines_of_a_report_are_those_of_the_source() -> None:
-    build = bug.load(BUG).build
+    build = bundle.load(BUG).build
     reproduce = ReproduceSpec(
-        build=StepRef(step=0), reproducer=bug.load(BUG).reproducers[0], instances=1, time=60
+        build=StepRef(step=0), reproducer=bundle.load(BUG).reproducers[0], instances=1, time=60
     )
     frames = []
     for files in ([], [FILE]):

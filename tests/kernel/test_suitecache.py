@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from kgym import bug
-from kgym.jobs import JobRequest
-from kgym.steps import Edit, Patch
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import Edit, Patch
+from kgym.bugs import bundle
 from tests.conftest import kgym
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -17,7 +17,7 @@ IMAGES = ("bzImage", "vmlinux", "System.map", "config")
 
 def built(*patches: Patch) -> tuple[dict[str, Any], dict[str, str]]:
     """Build the shipped kernel with patches; return the result, and the images' SHA-256."""
-    build = bug.load(BUG).build
+    build = bundle.load(BUG).build
     spec = build.model_copy(update={"patches": [*build.patches, *patches], "cache": "fresh"})
     _, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[spec]))
     assert job["state"] == "succeeded", job
@@ -35,7 +35,7 @@ def built(*patches: Patch) -> tuple[dict[str, Any], dict[str, str]]:
     ids=["compile", "link"],
 )
 def test_what_does_not_compile_or_link_fails_in_the_shortcut_too(line: str, message: str) -> None:
-    build = bug.load(BUG).build
+    build = bundle.load(BUG).build
     start = "static void free_watch(struct rcu_head *rcu)\n{\n"
     broken = Patch(
         edits=[Edit(file="kernel/watch_queue.c", original=start, replacement=f"{start}{line}\n")]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kgym import bug
+from kgym.bugs import bundle
 from tests.conftest import kgym
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -18,7 +18,7 @@ def test_a_crash_comes_with_its_minimal_trace(method: str) -> None:
     assert (status, outcome["before"]["verdict"]) == (0, "same_crash"), outcome
     (dump,) = [one for one in outcome["trace"]["dumps"] if one["artifact"]]
     assert (dump["method"], dump["failure"]) == (method, None)
-    assert outcome["trace"]["title"] == bug.load(DEMO).file.title
+    assert outcome["trace"]["title"] == bundle.load(DEMO).file.title
     trace = outcome["trace"]["trace"]
     assert trace["anchor"]["frames"][0] == "watch_queue_set_filter"
     (anchor,) = [one for one in trace["calls"] if one["anchor"]]

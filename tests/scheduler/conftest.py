@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kgym_cli.servers import PostgreSQL
-from kgym_scheduler.core import Scheduler
-from kgym_scheduler.database import upgrade
-from kgym_scheduler.store import Store
+from kgym_scheduler.database.connection import upgrade
+from kgym_scheduler.job_store import JobStore
+from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import Clock, Platform
 
 _numbers = itertools.count()
@@ -81,7 +81,7 @@ def platform(url: str, tmp_path: Path, clock: Clock) -> Platform:
 
 
 @pytest.fixture
-async def store(platform: Platform) -> AsyncIterator[Store]:
+async def store(platform: Platform) -> AsyncIterator[JobStore]:
     store = platform.store()
     yield store
     await store.close()

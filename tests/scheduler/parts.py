@@ -7,12 +7,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from kgym.assignment import Claim, Ending, WorkerInfo
-from kgym.attempt import Handler
-from kgym.bus import InProcessBus
-from kgym.capabilities import Capabilities
-from kgym.jobs import JobRequest
-from kgym.steps import (
+from kgym.api.capabilities import Capabilities
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import (
     BuildSpec,
     Failure,
     GitSource,
@@ -24,10 +21,13 @@ from kgym.steps import (
     StepSpec,
     Verdict,
 )
-from kgym.storage import LocalStorage
-from kgym.worker import Worker
-from kgym_scheduler.core import Scheduler
-from kgym_scheduler.store import Store
+from kgym.api.worker_calls import AttemptEnding, Claim, WorkerInfo
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.transport.bus import InProcessBus
+from kgym.worker.context import Handler
+from kgym.worker.loop import Worker
+from kgym_scheduler.job_store import JobStore
+from kgym_scheduler.scheduler import Scheduler
 from tests.results import built, ran
 
 BUILD = BuildSpec(
@@ -36,7 +36,7 @@ BUILD = BuildSpec(
 )
 BUILT = built(tree_cached=False, seconds={"make": 1.5})
 REPRODUCED = ran(Verdict.NO_CRASH, reason="all instances ran to the end")
-WELL = Ending(result=BUILT)
+WELL = AttemptEnding(result=BUILT)
 
 
 def reproduce(
@@ -55,10 +55,10 @@ def job(*steps: StepSpec, tags: tuple[str, ...] = ()) -> JobRequest:
     return JobRequest(steps=list(steps or (BUILD,)), tags=list(tags))
 
 
-def badly(cause: str) -> Ending:
+def badly(cause: str) -> AttemptEnding:
     """An attempt that failed."""
     failure = {"cause": cause, "reason": "broke", "message": "it broke", "details": {"n": 1}}
-    return Ending(failure=Failure.model_validate(failure))
+    return AttemptEnding(failure=Failure.model_validate(failure))
 
 
 def claim_of(
@@ -95,8 +95,8 @@ class Platform:
         self.storage = LocalStorage(folder / "storage")
         self._folder = folder / "work"
 
-    def store(self, lease_seconds: float = 60) -> Store:
-        return Store(self.url, lease_seconds, self.clock)
+    def store(self, lease_seconds: float = 60) -> JobStore:
+        return JobStore(self.url, lease_seconds, self.clock)
 
     def scheduler(self, *, alone: bool = False) -> Scheduler:
         return Scheduler(self.store(), self.bus, self.storage, alone=alone)

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text as sql
 
+from kgym.api.jobs import JobEvent, JobFilter
+from kgym.api.states import State
 from kgym.client import AsyncClient, Client, ServerFailed
 from kgym.errors import InfrastructureError
-from kgym.jobs import JobEvent, JobFilter
-from kgym.states import State
 from kgym_cli.servers import PostgreSQL
-from kgym_scheduler.api import create_app
-from kgym_scheduler.core import Scheduler
-from kgym_scheduler.database import Database, upgrade
-from kgym_scheduler.server import serve
+from kgym_scheduler.api.app import create_app
+from kgym_scheduler.api.server import serve
+from kgym_scheduler.database.connection import Database, upgrade
+from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import WELL, Clock, Platform, claim_of, job
 from tests.servers import require
 

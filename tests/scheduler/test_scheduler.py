@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from kgym.attempt import Handler, StepRun
-from kgym.bus import InProcessBus
+from kgym.api.jobs import JobEvent, JobRequest, JobView
+from kgym.api.states import State
+from kgym.api.steps import BuildResult, ReproduceResult, StepKind, StepResult
 from kgym.errors import InfrastructureError, UserError
-from kgym.jobs import JobEvent, JobRequest, JobView
-from kgym.states import State
-from kgym.steps import BuildResult, ReproduceResult, StepKind, StepResult
-from kgym_scheduler.core import Scheduler
+from kgym.transport.bus import InProcessBus
+from kgym.worker.context import Handler, StepContext
+from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import (
     BUILD,
     BUILT,
@@ -33,7 +33,7 @@ from tests.scheduler.parts import (
 pytestmark = pytest.mark.anyio
 
 
-async def build(run: StepRun) -> BuildResult:
+async def build(run: StepContext) -> BuildResult:
     run.log(f"building job {run.assignment.job_id}")
     return BUILT
 
@@ -61,11 +61,11 @@ async def test_a_pipeline_runs_in_order_with_the_results_of_earlier_steps(
 ) -> None:
     order: list[int] = []
 
-    async def kernel(step: StepRun) -> BuildResult:
+    async def kernel(step: StepContext) -> BuildResult:
         order.append(step.assignment.number)
         return BUILT
 
-    async def guest(step: StepRun) -> ReproduceResult:
+    async def guest(step: StepContext) -> ReproduceResult:
         order.append(step.assignment.number)
         assert step.assignment.inputs["build"].result == BUILT
         return REPRODUCED
@@ -80,7 +80,7 @@ async def test_a_pipeline_runs_in_order_with_the_results_of_earlier_steps(
 async def test_a_handlers_artifacts_and_log_are_kept(
     platform: Platform, scheduler: Scheduler
 ) -> None:
-    async def kernel(step: StepRun) -> BuildResult:
+    async def kernel(step: StepContext) -> BuildResult:
         step.log("made it")
         (step.folder / "vmlinux").write_bytes(b"kernel")
         await step.keep(step.folder / "vmlinux")
@@ -96,7 +96,7 @@ async def test_a_handlers_artifacts_and_log_are_kept(
 async def test_a_users_error_fails_the_job_at_once(
     platform: Platform, scheduler: Scheduler
 ) -> None:
-    async def kernel(step: StepRun) -> BuildResult:
+    async def kernel(step: StepContext) -> BuildResult:
         raise UserError("patch_failed", "hunk 1 does not apply", file="a.c")
 
     async with platform.worker(scheduler, {StepKind.BUILD: kernel}):
@@ -112,7 +112,7 @@ async def test_an_infrastructure_error_is_tried_again(
 ) -> None:
     attempts: list[int] = []
 
-    async def kernel(step: StepRun) -> BuildResult:
+    async def kernel(step: StepContext) -> BuildResult:
         attempts.append(step.assignment.attempt)
         if len(attempts) < 3:
             raise InfrastructureError("disk_full", "no space")
@@ -132,7 +132,7 @@ async def test_an_abort_cancels_the_running_handler_within_two_seconds(
 ) -> None:
     events: list[str] = []
 
-    async def kernel(step: StepRun) -> BuildResult:
+    async def kernel(step: StepContext) -> BuildResult:
         events.append("began")
         try:
             await asyncio.sleep(60)
@@ -159,7 +159,7 @@ async def test_a_worker_that_stops_gives_its_step_back(
 ) -> None:
     began = asyncio.Event()
 
-    async def slow(step: StepRun) -> BuildResult:
+    async def slow(step: StepContext) -> BuildResult:
         began.set()
         await asyncio.sleep(60)
         return BUILT
@@ -173,7 +173,7 @@ async def test_a_worker_that_stops_gives_its_step_back(
 
 
 class LossyBus(InProcessBus):
-    """Loses the first bell."""
+    """Loses the first notification."""
 
     lost = False
 
@@ -184,7 +184,7 @@ class LossyBus(InProcessBus):
 
 
 class StutteringBus(InProcessBus):
-    """Delivers every bell twice."""
+    """Delivers every notification twice."""
 
     async def publish(self, kind: StepKind) -> None:
         await super().publish(kind)
@@ -206,7 +206,7 @@ async def test_a_doubled_bell_runs_the_step_once(platform: Platform) -> None:
     platform.bus = StutteringBus()
     runs: list[int] = []
 
-    async def kernel(step: StepRun) -> StepResult:
+    async def kernel(step: StepContext) -> StepResult:
         runs.append(step.assignment.step_id)
         await asyncio.sleep(0.05)
         return BUILT
@@ -226,7 +226,7 @@ async def test_jobs_of_higher_priority_begin_sooner(
 ) -> None:
     order: list[int] = []
 
-    async def kernel(step: StepRun) -> BuildResult:
+    async def kernel(step: StepContext) -> BuildResult:
         order.append(step.assignment.job_id)
         return BUILT
 
@@ -257,7 +257,7 @@ async def test_a_worker_that_vanished_is_replaced(
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from kgym.steps import StepKind
+from kgym.api.steps import StepKind
 from tests.scheduler.parts import BUILT, Clock, Platform, job
 
 async def build(run):
@@ -317,7 +317,7 @@ async def test_watchers_hear_at_once_what_happens_in_this_process(
 ) -> None:
     # Nobody looks for news: what is heard was told.
     for pause in ("POLL_SECONDS", "DOUBT_SECONDS"):
-        monkeypatch.setattr(f"kgym_scheduler.followers.{pause}", 3600.0)
+        monkeypatch.setattr(f"kgym_scheduler.job_followers.{pause}", 3600.0)
     view, _ = await scheduler.submit(job())
     heard: list[JobEvent] = []
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from kgym.dispatch import HttpDispatch
-from kgym.jobs import JobRequest, JobView
-from kgym.states import State
-from kgym.steps import GitSource
+from kgym.api.jobs import JobRequest, JobView
+from kgym.api.states import State
+from kgym.api.steps import GitSource
+from kgym.worker.http_calls import HttpWorkerCalls
 from kgym_cli.servers import free_port
-from kgym_scheduler.api import create_app
-from kgym_scheduler.core import Scheduler
-from kgym_scheduler.server import serve
+from kgym_scheduler.api.app import create_app
+from kgym_scheduler.api.server import serve
+from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import BUILD, WELL, Platform, badly, claim_of, job
 
 pytestmark = pytest.mark.anyio
@@ -126,7 +126,7 @@ async def test_a_lease_that_expires_while_the_worker_still_works(
 async def test_a_result_that_is_sent_twice_counts_once(platform: Platform, port: int) -> None:
     async with (
         serving(platform, port) as scheduler,
-        HttpDispatch(f"http://127.0.0.1:{port}") as dispatch,
+        HttpWorkerCalls(f"http://127.0.0.1:{port}") as dispatch,
     ):
         view, _ = await scheduler.submit(job())
         [assignment] = (await dispatch.claim(claim_of())).assignments
@@ -139,7 +139,7 @@ async def test_a_result_that_is_sent_twice_counts_once(platform: Platform, port:
 async def test_a_result_after_an_abort_is_refused(platform: Platform, port: int) -> None:
     async with (
         serving(platform, port) as scheduler,
-        HttpDispatch(f"http://127.0.0.1:{port}") as dispatch,
+        HttpWorkerCalls(f"http://127.0.0.1:{port}") as dispatch,
     ):
         view, _ = await scheduler.submit(job())
         [assignment] = (await dispatch.claim(claim_of())).assignments
@@ -288,7 +288,7 @@ async def test_a_worker_whose_connection_was_closed_but_that_reports_keeps_its_s
 ) -> None:
     async with (
         serving(platform, port, 60) as scheduler,
-        HttpDispatch(f"http://127.0.0.1:{port}") as dispatch,
+        HttpWorkerCalls(f"http://127.0.0.1:{port}") as dispatch,
     ):
         names = ("reports", "silent")
         views = {name: (await scheduler.submit(job()))[0] for name in names}

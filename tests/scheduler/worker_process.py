@@ -10,17 +10,17 @@ import signal
 import sys
 from pathlib import Path
 
-from kgym.attempt import StepRun
-from kgym.bus import InProcessBus
-from kgym.dispatch import HttpDispatch
-from kgym.steps import BuildResult, BuildSpec, StepKind
-from kgym.storage import LocalStorage
-from kgym.worker import Worker
-from kgym_cli.parts import run
+from kgym.api.steps import BuildResult, BuildSpec, StepKind
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.transport.bus import InProcessBus
+from kgym.worker.context import StepContext
+from kgym.worker.http_calls import HttpWorkerCalls
+from kgym.worker.loop import Worker
+from kgym_cli.composition import run
 from tests.scheduler.parts import BUILT
 
 
-async def build(step: StepRun) -> BuildResult:
+async def build(step: StepContext) -> BuildResult:
     spec = step.assignment.spec
     what = getattr(spec.source, "commit", "") if isinstance(spec, BuildSpec) else ""
     sys.stdout.write(f"{what} {step.assignment.job_id}\n")
@@ -32,7 +32,7 @@ async def build(step: StepRun) -> BuildResult:
 
 
 async def main(server: str, folder: Path, slots: int) -> None:
-    async with HttpDispatch(server) as dispatch:
+    async with HttpWorkerCalls(server) as dispatch:
         storage = LocalStorage(folder / "storage")
         handlers = {StepKind.BUILD: build}
         work = folder / f"work-{os.getpid()}"

@@ -12,12 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym import sandbox
-from kgym.assignment import Assignment
-from kgym.attempt import StepRun
-from kgym.errors import KgymError
-from kgym.quota import Limits
-from kgym.steps import (
+from kgym.api.steps import (
     BuildSpec,
     CheckSpec,
     Edit,
@@ -28,13 +23,18 @@ from kgym.steps import (
     StepSpec,
     TarballSource,
 )
-from kgym.storage import LocalStorage
-from kgym_builder.build import Builder
-from kgym_builder.check import Checker
-from kgym_builder.suitecache import SuiteCache
+from kgym.api.worker_calls import Assignment
+from kgym.errors import KgymError
+from kgym.host import sandbox
+from kgym.host.sandbox_limits import SandboxLimits
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.worker.context import StepContext
+from kgym_builder.build.build_step import Builder
+from kgym_builder.check.check_step import Checker
+from kgym_builder.suitecache.suitecache import SuiteCache
 from tests.conftest import ANYWHERE, ROOT
 
-SMALL = Limits(
+SMALL = SandboxLimits(
     memory=512 << 20,
     processes=100,
     disk=64 << 20,
@@ -113,7 +113,7 @@ class Victim:
         """The hashes of honest work before any attack."""
 
     async def builds(
-        self, *patches: Patch, limits: Limits = SMALL, cache: str = "cache"
+        self, *patches: Patch, limits: SandboxLimits = SMALL, cache: str = "cache"
     ) -> tuple[Suffered, str]:
         """Build with the patches; return also the hash of vmlinux, if there is one."""
         suite = SuiteCache(
@@ -136,7 +136,7 @@ class Victim:
         assert not run.folder.exists()
         return Suffered(text, error), found["vmlinux"].sha256 if "vmlinux" in found else ""
 
-    async def suffers(self, patch: Patch, limits: Limits = SMALL) -> Suffered:
+    async def suffers(self, patch: Patch, limits: SandboxLimits = SMALL) -> Suffered:
         """Build with a hostile patch."""
         return (await self.builds(patch, limits=limits))[0]
 
@@ -153,7 +153,7 @@ class Victim:
         return [unpatched, patched]
 
     async def check(
-        self, *patches: Patch, base: Sequence[Patch] = (), limits: Limits = SMALL
+        self, *patches: Patch, base: Sequence[Patch] = (), limits: SandboxLimits = SMALL
     ) -> list[PatchCheck]:
         """Check the patches, in one step; nothing is answered from what was found out before."""
         suite = SuiteCache(
@@ -171,13 +171,13 @@ class Victim:
             assert not run.folder.exists()
 
 
-def _attempt(spec: StepSpec, folder: Path, storage: LocalStorage) -> StepRun:
+def _attempt(spec: StepSpec, folder: Path, storage: LocalStorage) -> StepContext:
     lease = uuid.uuid4()
     assignment = Assignment(
         step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec, inputs={}
     )
     (folder / lease.hex).mkdir(parents=True)
-    return StepRun(assignment, folder / lease.hex, storage)
+    return StepContext(assignment, folder / lease.hex, storage)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from kgym.steps import Patch, PatchCheck, PatchOutcome
+from kgym.api.steps import Patch, PatchCheck, PatchOutcome
 from tests.security.conftest import HONEST, SMALL, Planted, Victim, added, changed, hostile
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]

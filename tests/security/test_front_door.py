@@ -20,9 +20,8 @@ from urllib.parse import quote
 
 import pytest
 
-from kgym.client import AsyncClient
-from kgym.jobs import Progress
-from kgym.steps import (
+from kgym.api.jobs import Progress
+from kgym.api.steps import (
     CheckSpec,
     Edit,
     GitSource,
@@ -32,21 +31,13 @@ from kgym.steps import (
     StepKind,
     StepRef,
 )
+from kgym.client import AsyncClient
 from kgym_cli.servers import PostgreSQL
-from kgym_scheduler.api import create_app
-from kgym_scheduler.database import upgrade
-from kgym_scheduler.limits import Limits
-from kgym_scheduler.server import serve
-from tests.scheduler.parts import (
-    BUILD,
-    WELL,
-    Clock,
-    Platform,
-    badly,
-    claim_of,
-    job,
-    reproduce,
-)
+from kgym_scheduler.api.app import create_app
+from kgym_scheduler.api.caller_limits import CallerLimits
+from kgym_scheduler.api.server import serve
+from kgym_scheduler.database.connection import upgrade
+from tests.scheduler.parts import BUILD, WELL, Clock, Platform, badly, claim_of, job, reproduce
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -278,7 +269,7 @@ async def test_no_request_is_the_servers_fault(platform: Platform) -> None:
     fuzzer = Fuzzer(SEED)
     requests = iter([fuzzer.request() for _ in range(REQUESTS)])
     statuses = Counter[int]()
-    limits = Limits(requests_per_second=1e6, burst=10**6)
+    limits = CallerLimits(requests_per_second=1e6, burst=10**6)
     async with (
         platform.scheduler() as scheduler,
         serve(create_app(scheduler, limits)) as address,

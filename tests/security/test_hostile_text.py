@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from kgym import diagnostics
-from kgym_builder import functions
-from kgym_builder.kbuild_commands import Recipe
-from kgym_builder.objectindex import Recipes
+from kgym.source import diagnostics
+from kgym_builder.kbuild.object_index import Recipes
+from kgym_builder.kbuild.saved_commands import Recipe
+from kgym_builder.patches import changed_functions
 
 MANY = 200_000
 
@@ -21,7 +21,7 @@ def read_log(line: str) -> None:
 
 
 def read_source(text: str) -> None:
-    functions.changed(text, text + "int f;\n")
+    changed_functions.changed(text, text + "int f;\n")
 
 
 def read_command(command: str) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kgym.api.steps import Patch, TarballSource
 from kgym.errors import UserError
-from kgym.steps import Patch, TarballSource
 from tests.conftest import ROOT
 from tests.security.conftest import Victim, added
 

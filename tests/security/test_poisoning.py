@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym.steps import Patch, PatchOutcome
+from kgym.api.steps import Patch, PatchOutcome
 from tests.security.conftest import HONEST, SMALL, WAYS, Victim, changed, hostile
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]

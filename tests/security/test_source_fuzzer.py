@@ -22,19 +22,19 @@ from pathlib import Path
 
 import pytest
 
-from kgym import sandbox
+from kgym.api.steps import GitSource, KernelSource, TarballSource
 from kgym.errors import KgymError
-from kgym.steps import GitSource, KernelSource, TarballSource
-from kgym_builder.bounds import Bounds
-from kgym_builder.origins import Origins
-from kgym_builder.sources import Sources
-from tests.builder.web import Answer, files, ok, serving
+from kgym.host import sandbox
+from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_builder.kernel_source.kernel_sources import KernelSources
+from kgym_builder.kernel_source.source_limits import SourceLimits
+from tests.builder.kernel_source.web import Answer, files, ok, serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SEED = int(os.environ.get("KGYM_FUZZ_SEED") or random.randrange(1 << 32))
 ROUNDS = int(os.environ.get("KGYM_FUZZ_ROUNDS") or 24)
-BOUNDS = Bounds(
+BOUNDS = SourceLimits(
     archive=4 << 20,
     tree=16 << 20,
     files=500,
@@ -69,7 +69,7 @@ class World:
         (self.outside / "secret").write_text("secret")
         here = Origins((self.folder / "allowed",), (ip_network("127.0.0.1/32"),))
         (self.folder / "allowed").mkdir()
-        self.sources = Sources(self.folder / "cache", here, BOUNDS)
+        self.sources = KernelSources(self.folder / "cache", here, BOUNDS)
 
     @property
     def inner_url(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kgym.trace.ring import MISSED_EVENTS
+from kgym.trace.ring_buffer import MISSED_EVENTS
 
 LOW = (1 << 27) - 1
 FN, PRINT, BPRINT = 1, 5, 6

@@ -2,11 +2,11 @@
 
 import pytest
 
-from kgym.report import Frame
-from kgym.steps import TraceStack
-from kgym.trace.edited import edited
-from kgym.trace.minimize import Crash, minimize
-from kgym.trace.model import Function, Trace
+from kgym.api.steps import TraceStack
+from kgym.crash.report import Frame
+from kgym.source.edited_functions import edited
+from kgym.trace.minimal_trace import Crash, minimize
+from kgym.trace.records import Function, Trace
 from kgym.trace.score import Stage, score, total
 
 

@@ -7,19 +7,13 @@ from typing import Any
 
 import pytest
 
-from kgym import bug
-from kgym.assignment import Input
-from kgym.attempt import StepRun
-from kgym.jobs import JobRequest
-from kgym.steps import (
-    Reproducer,
-    ReproduceResult,
-    ReproduceSpec,
-    StepRef,
-    VmShape,
-)
-from kgym_vmmanager import rootfs
-from kgym_vmmanager.reproduce import Reproduce
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import Reproducer, ReproduceResult, ReproduceSpec, StepRef, VmShape
+from kgym.api.worker_calls import Input
+from kgym.bugs import bundle
+from kgym.worker.context import StepContext
+from kgym_vmmanager.guest import guest_image
+from kgym_vmmanager.reproduce.reproduce_step import Reproduce
 from tests.conftest import DATA, NewRun, kgym
 from tests.results import built
 
@@ -36,7 +30,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The guest's runner, as a program of the host."""
     program = tmp_path_factory.mktemp("runner") / "run"
-    source = Path(rootfs.__file__).parent / "guest" / "run.c"
+    source = Path(guest_image.__file__).parent / "inside" / "run.c"
     subprocess.run(["gcc", "-O1", "-o", program, source], check=True, timeout=60)
     return program
 
@@ -44,7 +38,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def kernel() -> Path:
     """The bzImage of the kernel that the shipped bugs share, without any bug."""
-    unpatched = bug.load("watch-queue-filter").build.model_copy(update={"patches": []})
+    unpatched = bundle.load("watch-queue-filter").build.model_copy(update={"patches": []})
     status, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[unpatched]))
     assert status == 0, job
     (key,) = [one["key"] for one in job["steps"][0]["artifacts"] if one["name"] == "bzImage"]
@@ -61,7 +55,7 @@ def syzkaller(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-NewStep = Callable[..., Awaitable[StepRun]]
+NewStep = Callable[..., Awaitable[StepContext]]
 Perform = Callable[..., Awaitable[ReproduceResult]]
 
 
@@ -77,7 +71,7 @@ def new_step(new_run: NewRun, kernel: Path) -> NewStep:
         cpus: int = 1,
         append: str = "",
         **more: Any,
-    ) -> StepRun:
+    ) -> StepContext:
         vm = VmShape(cpus=cpus, memory=512, append=append)
         spec = ReproduceSpec(
             build=StepRef(step=0),

@@ -7,8 +7,8 @@ else 0; the score of a set of bugs is the sum.
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
-from kgym.steps import MinimalTrace, TraceCall, TracePart
-from kgym.trace.model import canonical
+from kgym.api.steps import MinimalTrace, TraceCall, TracePart
+from kgym.trace.records import canonical
 
 
 class Stage(StrEnum):

@@ -6,8 +6,8 @@ import click
 from pydantic import Field
 from rich.markup import escape
 
-from kgym import bug as bugs
-from kgym.jobs import JobRequest
+from kgym.api.jobs import JobRequest
+from kgym.bugs import bundle as bugs
 from kgym_cli import known_bugs
 from kgym_cli.answer import Answer
 from kgym_cli.lazy import Lazy, LazyGroup

@@ -8,17 +8,17 @@ from typing import Any
 import click
 from pydantic import Field
 
-from kgym import bug as bugs
+from kgym.api.jobs import JobRequest, JobView
+from kgym.api.steps import InstanceOutcome, ReproduceResult, ReproduceSpec, Verdict
+from kgym.bugs import bundle as bugs
 from kgym.errors import UserError
-from kgym.jobs import JobRequest, JobView
-from kgym.steps import Outcome, ReproduceResult, ReproduceSpec, Verdict
 from kgym_cli import trial
 from kgym_cli.answer import Answer
 from kgym_cli.conclusion import conclusion
-from kgym_cli.connect import scheduler
-from kgym_cli.follow import follow
+from kgym_cli.job_progress import follow
 from kgym_cli.new_bundle import UNSEEN, NewBundle, kernel_table
 from kgym_cli.output import Exit, json_option, leave, people, print_json, results
+from kgym_cli.scheduler_choice import scheduler
 
 
 class NewBugAnswer(Answer):
@@ -77,7 +77,7 @@ def new(folder: Path, no_run: bool, as_json: bool, **given: Any) -> None:
     job = None if no_run else _ran(one, any_crash=wanted["title"] is None)
     result = _result(job)
     if job and result and result.title and wanted["title"] is None:
-        seen = [one for one in result.instances if one.outcome is Outcome.CRASH]
+        seen = [one for one in result.instances if one.outcome is InstanceOutcome.CRASH]
         others = {alt for one in seen if one.title == result.title for alt in one.alt_titles}
         bundle = bundle.titled(result.title, sorted(others - {result.title}))
         bundle.write_toml(folder)

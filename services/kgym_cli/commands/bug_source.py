@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
-from kgym import bug as bugs
+from kgym.bugs import bundle as bugs
 from kgym_cli import known_bugs
 from kgym_cli.answer import Answer
-from kgym_cli.connect import data_folder
 from kgym_cli.output import json_option, people, print_json, results
+from kgym_cli.scheduler_choice import data_folder
 
 
 class SourceAnswer(Answer):

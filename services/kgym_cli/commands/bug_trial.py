@@ -7,23 +7,18 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 from rich.markup import escape
 
-from kgym import bug as bugs
-from kgym import calibration
-from kgym.calibration import CONFIDENCES
+from kgym.api.jobs import JobRequest, JobView
+from kgym.api.steps import Calibration, DumpMethod, MinimalTrace, Severity
+from kgym.bugs import bundle as bugs
+from kgym.bugs import calibration
+from kgym.bugs.calibration import CONFIDENCES
 from kgym.errors import UserError
-from kgym.jobs import JobRequest, JobView
-from kgym.steps import Calibration, DumpMethod, MinimalTrace, Severity
-from kgym_cli import known_bugs, traced, trial
+from kgym_cli import known_bugs, tracing_job, trial
 from kgym_cli.conclusion import conclusion
-from kgym_cli.connect import scheduler
-from kgym_cli.follow import follow
-from kgym_cli.job_answer import (
-    CalibrationAnswer,
-    FailedStep,
-    TrialAnswer,
-    crashes,
-)
+from kgym_cli.job_answer import CalibrationAnswer, FailedStep, TrialAnswer, crashes
+from kgym_cli.job_progress import follow
 from kgym_cli.output import json_option, leave, people, print_json, results
+from kgym_cli.scheduler_choice import scheduler
 
 if TYPE_CHECKING:
     from kgym.client import Client
@@ -89,9 +84,9 @@ def reproduce(
     What `kgym bug calibrate` has measured tells how many VMs the fix has to
     survive, and how long; before that, the bundle does.
     """
-    wanted = bugs.Trial(instances, time, validate=validate)
+    wanted = bugs.TrialOptions(instances, time, validate=validate)
     one = bugs.load(name)
-    how = traced.tracing(one, files, dump) if trace else None
+    how = tracing_job.tracing(one, files, dump) if trace else None
     accepted = _reasons(accept_findings)
     _try(one, fix, wanted, confidence, accepted, no_fix=no_fix, as_json=as_json, how=how)
 
@@ -137,19 +132,19 @@ def demo(fix: Path | None, accept_findings: str, as_json: bool) -> None:
     people.print(f"[bold]{escape(one.file.title)}[/] ({escape(one.file.references[0])})")
     people.print(one.file.summary.strip() + "\n", style="dim", markup=False)
     accepted = _reasons(accept_findings)
-    _try(one, fix, bugs.DEFAULT_TRIAL, None, accepted, no_fix=False, as_json=as_json)
+    _try(one, fix, bugs.DEFAULT_OPTIONS, None, accepted, no_fix=False, as_json=as_json)
 
 
 def _try(
     one: bugs.Bug,
     fix: Path | None,
-    wanted: bugs.Trial,
+    wanted: bugs.TrialOptions,
     confidence: float | None,
     accepted: frozenset[str],
     *,
     no_fix: bool,
     as_json: bool,
-    how: traced.Tracing | None = None,
+    how: tracing_job.Tracing | None = None,
 ) -> None:
     if fix is not None and no_fix:
         raise UserError("bad_option", "--fix gives a patch to try, --no-fix says to try none")
@@ -157,11 +152,11 @@ def _try(
     with scheduler(work=True) as client:
         wanted = _as_calibrated(wanted, trial.known(client, one), confidence)
         request = one.job(None if no_fix else patch, wanted)
-        job = _follow(client, traced.traced(request, how) if how else request)
+        job = _follow(client, tracing_job.traced(request, how) if how else request)
         found = crashes(client, job) if as_json else []
     outcome = trial.summary(one, job, accepted)
     if how is not None:
-        outcome["trace"] = traced.summary(job)
+        outcome["trace"] = tracing_job.summary(job)
     if as_json:
         print_json(TrialAnswer.of(outcome, job, found))
     else:
@@ -174,8 +169,8 @@ def _reasons(words: str) -> frozenset[str]:
 
 
 def _as_calibrated(
-    wanted: bugs.Trial, known: Calibration | None, confidence: float | None
-) -> bugs.Trial:
+    wanted: bugs.TrialOptions, known: Calibration | None, confidence: float | None
+) -> bugs.TrialOptions:
     """Return how to try a fix with what was measured; explicit numbers win."""
     if known is None:
         if confidence is not None:
@@ -254,6 +249,6 @@ def _print_trace(outcome: dict[str, Any]) -> None:
     if outcome["trace"] is None:
         results.print(f"no trace: {outcome['reason']}", markup=False)
         return
-    from kgym_cli.trace_tree import tree  # noqa: PLC0415 - its imports take 0.1 s
+    from kgym_cli.trace_view import tree  # noqa: PLC0415 - its imports take 0.1 s
 
     results.print(tree(MinimalTrace.model_validate(outcome["trace"]), outcome["title"]))

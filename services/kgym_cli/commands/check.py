@@ -7,16 +7,16 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from kgym import bug as bugs
-from kgym.bug import Bug
+from kgym.api.jobs import JobRequest, JobView
+from kgym.api.steps import CheckResult, CheckSpec, Patch, PatchCheck, PatchOutcome
+from kgym.bugs import bundle as bugs
+from kgym.bugs.bundle import Bug
 from kgym.errors import UserError
-from kgym.jobs import JobRequest, JobView
-from kgym.steps import CheckResult, CheckSpec, Patch, PatchCheck, PatchOutcome
 from kgym_cli import known_bugs, trial
-from kgym_cli.connect import scheduler
-from kgym_cli.follow import follow
 from kgym_cli.job_answer import CheckAnswer
+from kgym_cli.job_progress import follow
 from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
+from kgym_cli.scheduler_choice import scheduler
 
 _STYLES = {
     PatchOutcome.COMPILES: "green",

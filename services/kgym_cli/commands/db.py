@@ -4,8 +4,8 @@ import asyncio
 
 import click
 
-from kgym_cli.connect import database_url
 from kgym_cli.output import results
+from kgym_cli.scheduler_choice import database_url
 
 
 @click.group()
@@ -18,7 +18,7 @@ def db() -> None:
 def upgrade(database: str | None) -> None:
     """Make the tables, or bring them to the newest form; several at once do no harm."""
     # Its imports take longer than a command that needs no database.
-    from kgym_scheduler.database import upgrade as run  # noqa: PLC0415
+    from kgym_scheduler.database.connection import upgrade as run  # noqa: PLC0415
 
     asyncio.run(run(database or database_url()))
     results.print("the database is up to date")

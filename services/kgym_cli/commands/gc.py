@@ -11,10 +11,10 @@ import click
 from pydantic import Field
 from rich.markup import escape
 
-from kgym import cache
+from kgym.host import folder_cache
 from kgym_cli.answer import Answer
-from kgym_cli.connect import data_folder, open_database, storage
 from kgym_cli.output import json_option, print_json, print_table, results
+from kgym_cli.scheduler_choice import data_folder, open_database, storage
 
 
 class OldFilesAnswer(Answer):
@@ -129,9 +129,9 @@ def gc(
     wanted = parts or PARTS
     found: dict[str, Any] = {"applied": apply}
     if set(wanted) & {"artifacts", "logs"}:
-        from kgym_scheduler.retention import Policy  # noqa: PLC0415 - as in `connect`
+        from kgym_scheduler.retention.artifact_retention import ArtifactPolicy  # noqa: PLC0415 - as in `connect`
 
-        policy = Policy(
+        policy = ArtifactPolicy(
             artifact_age=timedelta(days=artifact_age),
             artifact_budget=artifact_budget,
             log_age=timedelta(days=log_age),
@@ -155,36 +155,38 @@ def gc(
 async def _scheduler_parts(
     wanted: Collection[str], policy: Any, *, apply: bool
 ) -> dict[str, list[dict[str, Any]]]:
-    from kgym_scheduler import retention  # noqa: PLC0415
+    from kgym_scheduler.retention import artifact_retention  # noqa: PLC0415
 
     found: dict[str, list[dict[str, Any]]] = {}
     async with open_database() as database:
         if "artifacts" in wanted:
             store = storage()
-            files = await retention.old_files(database, store, policy)
+            files = await artifact_retention.old_files(database, store, policy)
             if apply:
-                files = await retention.remove_files(database, store, files)
+                files = await artifact_retention.remove_files(database, store, files)
             found["artifacts"] = [one.model_dump(mode="json") for one in files]
         if "logs" in wanted:
-            logs = await retention.old_logs(database, policy)
+            logs = await artifact_retention.old_logs(database, policy)
             if apply:
-                await retention.remove_logs(database, logs)
+                await artifact_retention.remove_logs(database, logs)
             found["logs"] = [one.model_dump(mode="json", exclude={"last"}) for one in logs]
     return found
 
 
 async def _stored_entries(age: timedelta, budget: int, *, apply: bool) -> list[dict[str, Any]]:
-    from kgym_scheduler import stored  # noqa: PLC0415
+    from kgym_scheduler.retention import cache_retention  # noqa: PLC0415
 
-    found = await stored.old_entries(storage(), stored.Policy(age=age, budget=budget))
+    found = await cache_retention.old_entries(
+        storage(), cache_retention.CachePolicy(age=age, budget=budget)
+    )
     if apply:
-        await stored.remove_entries(storage(), found)
+        await cache_retention.remove_entries(storage(), found)
     return [one.model_dump() for one in found]
 
 
-def _old_entries(folder: Path, age: float, budget: int) -> list[cache.Entry]:
+def _old_entries(folder: Path, age: float, budget: int) -> list[folder_cache.CachedFolder]:
     """Return the entries that were not used for `age` seconds, or are least recently used."""
-    entries = sorted(cache.entries(folder), key=lambda entry: entry.used_at)
+    entries = sorted(folder_cache.entries(folder), key=lambda entry: entry.used_at)
     total = sum(entry.size for entry in entries)
     old = []
     for entry in entries:

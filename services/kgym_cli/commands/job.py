@@ -13,21 +13,21 @@ import click
 from pydantic import ValidationError
 from rich.markup import escape
 
-from kgym import marks
-from kgym.bulk import Aborted, AbortFilter, Submitted
+from kgym.api import trusted_tags
+from kgym.api.bulk import Aborted, AbortFilter, Submitted
+from kgym.api.jobs import JobFilter, JobRequest, JobView
+from kgym.api.states import State
+from kgym.api.steps import StepKind
 from kgym.client import Client
 from kgym.errors import KgymError, UserError
-from kgym.jobs import JobFilter, JobRequest, JobView
-from kgym.states import State
-from kgym.steps import StepKind
-from kgym_cli import fetching, packed, waiting
+from kgym_cli import artifact_download, compressed_files, waiting
+from kgym_cli.artifact_download import Fetched
 from kgym_cli.conclusion import conclusion
-from kgym_cli.connect import scheduler
-from kgym_cli.fetching import Fetched
-from kgym_cli.follow import follow
 from kgym_cli.job_answer import JobAnswer, JobSummary
+from kgym_cli.job_progress import follow
 from kgym_cli.moment import Moment
 from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
+from kgym_cli.scheduler_choice import scheduler
 
 kind_choice = click.Choice([str(kind) for kind in StepKind])
 _FOLLOWED = 100
@@ -70,7 +70,7 @@ def submit(files: tuple[Path, ...], key: str | None, wait: bool, as_json: bool) 
 
 def _read(file: Path) -> JobRequest:
     try:
-        return JobRequest.model_validate_json(packed.read(file))
+        return JobRequest.model_validate_json(compressed_files.read(file))
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise UserError("bad_job", f"{file}: {wrong}") from error
@@ -270,8 +270,10 @@ def fetch(
     """
     folder = output or Path(f"job-{job_id}")
     with scheduler(work=False) as client:
-        wanted = fetching.chosen(client.job(job_id), names, step)
-        got = [fetching.fetch(client, job_id, one, folder, quiet=as_json) for one in wanted]
+        wanted = artifact_download.chosen(client.job(job_id), names, step)
+        got = [
+            artifact_download.fetch(client, job_id, one, folder, quiet=as_json) for one in wanted
+        ]
     if as_json:
         print_json(got)
     else:
@@ -307,7 +309,7 @@ def _highlights(result: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _tags(one: JobView) -> str:
     """Return the tags that people read, as markup."""
-    return escape(" ".join(tag for tag in one.tags if not tag.startswith(marks.REQUEST)))
+    return escape(" ".join(tag for tag in one.tags if not tag.startswith(trusted_tags.REQUEST)))
 
 
 def _styled(state: State) -> str:

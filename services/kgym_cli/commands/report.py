@@ -13,12 +13,12 @@ import click
 from pydantic import Field
 from rich.markup import escape
 
-from kgym import report as reports
+from kgym.crash import report as reports
+from kgym.crash.report.corpus import check, read_case
+from kgym.crash.symbolize import symbolize
 from kgym.errors import UserError
-from kgym.proc import ProgramFailed
-from kgym.report.corpus import check, read_case
-from kgym.symbolize import symbolize
-from kgym_cli import packed
+from kgym.host.proc import ProgramFailed
+from kgym_cli import compressed_files
 from kgym_cli.answer import Answer
 from kgym_cli.crash_answer import CrashAnswer
 from kgym_cli.output import json_option, print_json, results
@@ -135,8 +135,8 @@ def _symbolized(found: list[reports.CrashReport], vmlinux: Path) -> list[reports
 
 
 def _parse(path: Path) -> reports.CrashReport | None:
-    return reports.parse(packed.read(path, whole=False))
+    return reports.parse(compressed_files.read(path, whole=False))
 
 
 def _check(path: Path) -> dict[str, bool]:
-    return check(read_case(packed.read(path, whole=False)))
+    return check(read_case(compressed_files.read(path, whole=False)))

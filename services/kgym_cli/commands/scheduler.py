@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kgym.assignment import LEASE_SECONDS
-from kgym_cli.connect import data_folder, database_url
+from kgym.api.worker_calls import LEASE_SECONDS
 from kgym_cli.output import people
+from kgym_cli.scheduler_choice import data_folder, database_url
 
 if TYPE_CHECKING:
-    from kgym_scheduler.limits import Limits
+    from kgym_scheduler.api.caller_limits import CallerLimits
 
 PORT = 8420
 
@@ -77,12 +77,14 @@ def scheduler(
     # Its imports take longer than a command that needs none of this.
     import uvloop  # noqa: PLC0415
 
-    from kgym_cli.parts import run  # noqa: PLC0415
-    from kgym_scheduler.limits import Limits  # noqa: PLC0415
+    from kgym_cli.composition import run  # noqa: PLC0415
+    from kgym_scheduler.api.caller_limits import CallerLimits  # noqa: PLC0415
 
     burst = max(1, int(2 * requests_per_second))
     most = int(4096 * bytes_per_second)
-    limits = Limits(requests_per_second, burst, streams, unfinished_jobs, bytes_per_second, most)
+    limits = CallerLimits(
+        requests_per_second, burst, streams, unfinished_jobs, bytes_per_second, most
+    )
     where = storage or str(data_folder() / "artifacts")
     main = _serve(database or database_url(), bus, where, host, port, lease, limits)
     run(main, uvloop.new_event_loop)
@@ -95,19 +97,19 @@ async def _serve(
     host: str,
     port: int,
     lease: float,
-    limits: "Limits",
+    limits: "CallerLimits",
 ) -> None:
-    from kgym_cli.parts import open_bus, open_storage, settle  # noqa: PLC0415
-    from kgym_scheduler.api import create_app  # noqa: PLC0415
-    from kgym_scheduler.core import Scheduler  # noqa: PLC0415
-    from kgym_scheduler.database import upgrade  # noqa: PLC0415
-    from kgym_scheduler.server import serve  # noqa: PLC0415
-    from kgym_scheduler.store import Store  # noqa: PLC0415
+    from kgym_cli.composition import open_bus, open_storage, settle  # noqa: PLC0415
+    from kgym_scheduler.api.app import create_app  # noqa: PLC0415
+    from kgym_scheduler.api.server import serve  # noqa: PLC0415
+    from kgym_scheduler.database.connection import upgrade  # noqa: PLC0415
+    from kgym_scheduler.job_store import JobStore  # noqa: PLC0415
+    from kgym_scheduler.scheduler import Scheduler  # noqa: PLC0415
 
     await upgrade(database)
     async with (
         open_bus(bus) as opened,
-        Scheduler(Store(database, lease), opened, open_storage(storage)) as running,
+        Scheduler(JobStore(database, lease), opened, open_storage(storage)) as running,
         serve(
             create_app(running, limits, os.environ.get("KGYM_OWNER_TOKEN")), host, port
         ) as address,

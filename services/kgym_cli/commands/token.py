@@ -10,11 +10,11 @@ from rich.markup import escape
 
 from kgym.errors import UserError
 from kgym_cli.answer import Answer
-from kgym_cli.connect import database_url, open_database
 from kgym_cli.output import json_option, people, print_json, print_table, results
+from kgym_cli.scheduler_choice import database_url, open_database
 
 if TYPE_CHECKING:
-    from kgym_scheduler.tokens import Token, Tokens
+    from kgym_scheduler.database.tokens import Token, Tokens
 
 SCOPES = ("read", "submit", "admin", "worker")
 T = TypeVar("T")
@@ -144,7 +144,7 @@ def forget(as_json: bool) -> None:
 
 
 def _on_tokens(work: "Callable[[Tokens], Awaitable[T]]") -> T:
-    from kgym_scheduler.tokens import Tokens  # noqa: PLC0415 - as in `connect`
+    from kgym_scheduler.database.tokens import Tokens  # noqa: PLC0415 - as in `connect`
 
     async def run() -> T:
         async with open_database() as database:

@@ -10,12 +10,12 @@ from typing import Any
 import click
 from pydantic import Field, ValidationError
 
-from kgym import patch as patching
-from kgym import report as reports
+from kgym.api.steps import DumpPart, MinimalTrace
+from kgym.crash import report as reports
 from kgym.errors import KgymError, UserError
-from kgym.proc import ProgramFailed
-from kgym.steps import DumpPart, MinimalTrace
-from kgym_cli import packed
+from kgym.host.proc import ProgramFailed
+from kgym.source import patching
+from kgym_cli import compressed_files
 from kgym_cli.answer import Answer
 from kgym_cli.output import Exit, json_option, leave, people, print_json, results
 from kgym_cli.trial import patch_file
@@ -129,9 +129,9 @@ def minimize(
     as_json: bool,
 ) -> None:
     """Cut SOURCE, a trace or a dump, down to the calls that matter for the crash."""
-    from kgym.trace import files as stored  # noqa: PLC0415 - numpy takes 0.1 s
-    from kgym.trace.minimize import Crash  # noqa: PLC0415
-    from kgym.trace.minimize import minimize as cut_down  # noqa: PLC0415
+    from kgym.trace import trace_files as stored  # noqa: PLC0415 - numpy takes 0.1 s
+    from kgym.trace.minimal_trace import Crash  # noqa: PLC0415
+    from kgym.trace.minimal_trace import minimize as cut_down  # noqa: PLC0415
 
     if more and not files:
         raise click.UsageError(f"unexpected: {' '.join(more)}")
@@ -175,8 +175,8 @@ def show(path: Path, pid: int | None, last: int) -> None:
     if minimal is not None:
         _show(minimal, str(json.loads(path.read_text()).get("title", "")))
         return
-    from kgym.trace import files as stored  # noqa: PLC0415
-    from kgym_cli.trace_tree import print_records  # noqa: PLC0415
+    from kgym.trace import trace_files as stored  # noqa: PLC0415
+    from kgym_cli.trace_view import print_records  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="kgym-trace-") as folder:
         print_records(stored.load(_plain(path, folder)), pid, last)
@@ -207,7 +207,7 @@ def score(paths: tuple[Path, ...], as_json: bool) -> None:
 
 def _plain(path: Path, folder: str) -> Path:
     """Return the file as it is without compression."""
-    from kgym_tracer.packed import unpacked  # noqa: PLC0415
+    from kgym_tracer.decompression import unpacked  # noqa: PLC0415
 
     try:
         return asyncio.run(unpacked(path, Path(folder)))
@@ -222,8 +222,8 @@ def _plain(path: Path, folder: str) -> Path:
 def _look_into(
     source: Path, out: Path, vmlinux: Path | None, report: str | None = None, how: Any = None
 ) -> Any:
-    from kgym_tracer.request import Minimize  # noqa: PLC0415
-    from kgym_tracer.session import look_into  # noqa: PLC0415
+    from kgym_tracer.reader_process import look_into  # noqa: PLC0415
+    from kgym_tracer.reader_request import Minimize  # noqa: PLC0415
 
     if vmlinux is not None and not vmlinux.is_file():
         raise UserError("cannot_read", f"{vmlinux}: there is no such file")
@@ -234,7 +234,7 @@ def _look_into(
 def _minimize_dump(
     dump: Path, vmlinux: Path | None, report: bytes, how: dict[str, Any]
 ) -> tuple[MinimalTrace, dict[str, Any]]:
-    from kgym_tracer.session import minimal_trace  # noqa: PLC0415
+    from kgym_tracer.reader_process import minimal_trace  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="kgym-trace-") as folder:
         out = Path(folder, "out")
@@ -248,7 +248,7 @@ def _minimize_dump(
 
 def _report_text(path: Path) -> bytes:
     """Return a console log or report; of a report in JSON, the text that it holds."""
-    data = packed.read(path, whole=False)
+    data = compressed_files.read(path, whole=False)
     if data[:1] == b"{":
         try:
             return str(json.loads(data)["report"]).encode()
@@ -273,7 +273,7 @@ def _minimal(path: Path) -> MinimalTrace | None:
 
 
 def _show(minimal: MinimalTrace, title: str) -> None:
-    from kgym_cli.trace_tree import tree  # noqa: PLC0415
+    from kgym_cli.trace_view import tree  # noqa: PLC0415
 
     results.print(tree(minimal, title))
 
@@ -289,7 +289,7 @@ def _score(minimal: MinimalTrace, fix: Path, tree: Path | None) -> ScoreAnswer:
 
 def _edited(fix: Path, tree: Path) -> set[str]:
     """Return the functions that the fix changes in the tree."""
-    from kgym.trace.edited import edited  # noqa: PLC0415
+    from kgym.source.edited_functions import edited  # noqa: PLC0415
 
     def read(path: str) -> bytes | None:
         file = tree / path

@@ -4,9 +4,9 @@ import logging
 
 import click
 
-from kgym import logs
-from kgym_cli.connect import syzkaller_folder, usable_data_folder
+from kgym.host import process_logs
 from kgym_cli.output import people
+from kgym_cli.scheduler_choice import syzkaller_folder, usable_data_folder
 
 PORT = 8420
 
@@ -20,12 +20,12 @@ PORT = 8420
 )
 def up(port: int, distributed: bool) -> None:
     """Start scheduler and workers on this machine; Ctrl-C stops them, jobs are kept."""
-    logs.configure()
+    process_logs.configure()
     if distributed:
         _distributed(port)
         return
     # Its imports take longer than a command that needs no platform of its own.
-    from kgym_cli.platform import Platform  # noqa: PLC0415
+    from kgym_cli.embedded_platform import Platform  # noqa: PLC0415
 
     with Platform(usable_data_folder(), port=port, syzkaller=syzkaller_folder()) as platform:
         people.print(f"scheduler: {platform.url}  API: {platform.url}/docs")
@@ -34,9 +34,9 @@ def up(port: int, distributed: bool) -> None:
 
 
 def _distributed(port: int) -> None:
-    from kgym_cli.distributed import Distributed  # noqa: PLC0415
+    from kgym_cli.distributed_platform import Distributed  # noqa: PLC0415
 
-    logs.configure(level=logging.WARNING)  # each part has a log of its own
+    process_logs.configure(level=logging.WARNING)  # each part has a log of its own
     with Distributed(usable_data_folder(), port=port) as platform:
         people.print(f"scheduler: {platform.url}  API: {platform.url}/docs")
         for server in (platform.database, platform.broker):

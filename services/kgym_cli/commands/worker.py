@@ -5,11 +5,11 @@ from pathlib import Path
 import click
 from rich.markup import escape
 
+from kgym.api.jobs import WorkerView
+from kgym.api.steps import StepKind
 from kgym.errors import UserError
-from kgym.jobs import WorkerView
-from kgym.steps import StepKind
-from kgym_cli.connect import data_folder, scheduler
 from kgym_cli.output import json_option, people, print_json, print_table, results
+from kgym_cli.scheduler_choice import data_folder, scheduler
 
 
 def _kinds(_: click.Context, __: click.Parameter, value: str) -> list[StepKind]:
@@ -60,7 +60,7 @@ def worker(
     if server is None:
         raise UserError("no_server", "give the scheduler's URL with --server or KGYM_SERVER")
     # Its imports take longer than a command that needs none of this.
-    from kgym_cli.parts import run  # noqa: PLC0415
+    from kgym_cli.composition import run  # noqa: PLC0415
 
     where = storage or str(data_folder() / "artifacts")
     folder = folder or data_folder() / "work" / "workers"
@@ -109,11 +109,11 @@ async def _serve(
     folder: Path,
     syzkaller: Path | None,
 ) -> None:
-    from kgym.capabilities import detect  # noqa: PLC0415
-    from kgym.dispatch import HttpDispatch  # noqa: PLC0415
-    from kgym.worker import Worker  # noqa: PLC0415
-    from kgym_cli.parts import handlers, open_bus, open_storage, settle  # noqa: PLC0415
-    from kgym_vmmanager.accelerator import best_accelerator  # noqa: PLC0415
+    from kgym.host.detection import detect  # noqa: PLC0415
+    from kgym.worker.http_calls import HttpWorkerCalls  # noqa: PLC0415
+    from kgym.worker.loop import Worker  # noqa: PLC0415
+    from kgym_cli.composition import handlers, open_bus, open_storage, settle  # noqa: PLC0415
+    from kgym_vmmanager.vm.accelerator import best_accelerator  # noqa: PLC0415
 
     cache = data_folder() / "cache"
     accelerator = None
@@ -121,7 +121,7 @@ async def _serve(
         accelerator = (await best_accelerator(cache)).accelerator
     capabilities = detect(accelerator, syzkaller)
     does = handlers(kinds, cache, syzkaller)
-    async with open_bus(bus) as opened, HttpDispatch(server, token) as dispatch:
+    async with open_bus(bus) as opened, HttpWorkerCalls(server, token) as dispatch:
         one = Worker(dispatch, opened, open_storage(storage), does, folder, slots, capabilities)
         people.print(f"worker {one.info.id}: {', '.join(kinds)}", markup=False)
         settle()

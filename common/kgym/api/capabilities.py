@@ -1,0 +1,48 @@
+"""What a worker has, and what a step needs of it.
+
+A step's needs are computed from its spec when it is submitted. There are few
+different ones, so that steps wait in **lanes**, one for each kind and needs.
+"""
+
+from pydantic import Field
+
+from kgym.api.steps import DEFAULT_SYZKALLER, Count, Name, Needs, Strict
+
+NO_SYZKALLER = (
+    "give a worker a folder with syz-execprog and syz-executor, or with such folders named by"
+    " commit: `--syzkaller DIR` or KGYM_SYZKALLER (docker/README.md tells how to build them)"
+)
+
+
+class Capabilities(Strict):
+    """What a worker's host has."""
+
+    architecture: Name = "x86_64"
+    compilers: list[Name] = Field([], max_length=10_000)
+    accelerator: Name | None = None
+    cores: Count = 1
+    memory: Count = 0
+    """MiB."""
+    syzkaller: list[Name] = Field([], max_length=10_000)
+    """Commits of which there are syzkaller's binaries, or `default` (see `syzkallers`)."""
+
+
+def lacking(needs: Needs, has: Capabilities | None) -> list[str]:
+    """Return what the worker lacks; one that declares no capabilities (None) tries everything."""
+    if has is None:
+        return []
+    missing = []
+    if needs.architecture not in {None, has.architecture}:
+        missing.append(str(needs.architecture))
+    if needs.compiler is not None and needs.compiler not in has.compilers:
+        missing.append(needs.compiler)
+    if needs.cores > has.cores:
+        missing.append(f"{needs.cores} cores")
+    if needs.memory > has.memory:
+        missing.append(f"{needs.memory} MiB of memory")
+    missing += [
+        "syzkaller's binaries" + (f" of commit {name}" if name != DEFAULT_SYZKALLER else "")
+        for name in needs.syzkaller
+        if name not in has.syzkaller
+    ]
+    return missing

@@ -1,0 +1,144 @@
+"""The `build` step: a kernel with patches, compiled."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from kgym.api.steps.base import Count, Line, Name, Seconds, StepKind, Strict, TreePath
+from kgym.api.steps.findings import Diagnostic, Finding
+from kgym.api.steps.kernel import Kernel, Patch
+from kgym.api.steps.program import Reproducer
+
+_C_FILE = re.compile(r"(?:[\w+,@=-][\w.+,@=-]*/)*[\w+,@=-][\w.+,@=-]*\.c", re.ASCII)
+
+DumpMethod = Literal["hypervisor", "kdump"]
+"""How the memory of a crashed guest is saved: from outside, or by a kernel that it starts."""
+
+
+class Ahead(Strict):
+    """What later steps of the job rest on: the build fails at once where it cannot serve."""
+
+    patches: list[Patch] = Field(
+        [], max_length=10, description="each has to apply after the build's own, alone"
+    )
+    programs: list[Reproducer] = Field([], max_length=10, description="those in C have to compile")
+
+
+class BuildSpec(Kernel):
+    """Build a kernel: source, backports, then `patches` in order."""
+
+    kind: Literal[StepKind.BUILD] = StepKind.BUILD
+    patches: list[Patch] = Field([], max_length=100)
+    for_dump: DumpMethod | None = Field(
+        None, description="add to the config what this way of taking dumps needs"
+    )
+    instrument: list[TreePath] = Field(
+        [],
+        max_length=5000,
+        description="C files whose functions leave a record in the trace buffer at their entry"
+        " (kgym.source.instrument), and add to the config what that needs",
+    )
+    objects: int | None = Field(
+        None, gt=0, lt=1 << 31, description="objects of a full build, where known, for the progress"
+    )
+    review: list[Annotated[str, Field(max_length=200)]] = Field(
+        [],
+        max_length=100,
+        description="names of `patches` that are on trial: what they cut off, touch and say, and"
+        " whether the kernel with them can still tell of bugs, are findings",
+    )
+    files: list[TreePath] = Field(
+        [],
+        max_length=1000,
+        description="where what is on trial may have to go; elsewhere is a finding. Empty: unknown",
+    )
+    checkpatch: bool = Field(False, description="also look at the style of what is on trial")
+
+    ahead: Ahead | None = Field(
+        None, description="tried before anything is compiled, and so before anything crashes"
+    )
+
+    @model_validator(mode="after")
+    def _reviews_its_patches(self) -> "BuildSpec":
+        if unknown := set(self.review) - {patch.name for patch in self.patches}:
+            raise ValueError(f"`review` names no patch: {', '.join(sorted(unknown))}")
+        return self
+
+    @field_validator("instrument")
+    @classmethod
+    def _instruments_c_files(cls, paths: list[str]) -> list[str]:
+        for path in paths:
+            if not _C_FILE.fullmatch(path):
+                raise ValueError(f"{path!r} cannot be instrumented: it is no .c file of the tree")
+        return list(dict.fromkeys(paths))
+
+
+class DroppedSymbol(Strict):
+    """A config symbol that kconfig did not give the value asked for."""
+
+    symbol: Name
+    wanted: Name
+    got: Name
+
+
+class SkippedFunction(Strict):
+    """A function that gets no record, and why."""
+
+    name: Name
+    line: Count = Field(description="where its body begins")
+    reason: Name = Field(
+        description="noinstr, notrace, init (and exit), section, calling_convention: as its marks"
+        " say; inlined: into one of these; user_access: called with user memory open;"
+        " local_labels: they have to come first; depends_on_config: its name;"
+        " not_understood; no_place: no line for the file's own declarations before it"
+    )
+
+
+class InstrumentedFile(Strict):
+    """What came of a file that was to be instrumented: all but the skipped have records."""
+
+    path: TreePath
+    reason: Line | None = Field(None, description="why none of its functions has a record")
+    functions: Count = Field(0, description="that have a record")
+    skipped: list[SkippedFunction] = Field([], max_length=100_000)
+    objects: Count = Field(description="that it is compiled into; 0: not with this config")
+
+
+class BuildResult(Strict):
+    """What was built, and from what."""
+
+    kind: Literal[StepKind.BUILD] = StepKind.BUILD
+    source_identity: Line = Field(description="e.g. `package:linux-source-6.1=6.1.192-1`")
+    kernel_release: Name
+    compiler_version: Name
+    tree: Name = Field(description="the SuiteCache entry that was used")
+    tree_cached: bool = Field(description="whether that entry was there already")
+    memoised: bool = Field(False, description="whether the same was built before: a copy of that")
+    shortcut: bool = Field(False, description="whether saved commands did what make would have")
+    backports: list[Name] = Field(max_length=1000)
+    dropped_symbols: list[DroppedSymbol] = Field(max_length=100_000)
+    dump_symbols: list[Name] = Field(
+        [], max_length=1000, description="what `for_dump` asked of the config"
+    )
+    instrumented: list[InstrumentedFile] = Field([], max_length=5000)
+    trace_symbols: list[Name] = Field(
+        [], max_length=1000, description="what `instrument` added to the config"
+    )
+    objects_compiled: Count
+    warnings: list[Diagnostic] = Field(max_length=10_000)
+    findings: list[Finding] = Field(
+        [], max_length=10_000, description="about the patches that were to be reviewed"
+    )
+    detectors: dict[Name, Name] = Field(
+        {},
+        max_length=100,
+        description="of the unpatched kernel's config: the symbols of what detects faults",
+    )
+    controls_lacking: dict[Name, Line] = Field(
+        {},
+        max_length=100,
+        description="faults that cannot be raised on the unpatched kernel, as what raises them"
+        " does not compile there, and the compiler's words; `all`: none of them can",
+    )
+    seconds: Seconds = Field(description="by stage: source, config, tree, patch, make, …")

@@ -1,0 +1,97 @@
+"""The `check` step: which patches apply and compile."""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from kgym.api.steps.base import Count, Details, Line, Name, Seconds, StepKind, Strict, Words
+from kgym.api.steps.findings import Diagnostic
+from kgym.api.steps.kernel import Kernel, Patch
+
+
+class CheckSpec(Kernel):
+    """Try many patches, each alone: does it apply, does it compile, what does it change?"""
+
+    kind: Literal[StepKind.CHECK] = StepKind.CHECK
+    base: list[Patch] = Field(
+        [],
+        max_length=100,
+        description="applied before each of `patches`, as the change that brings a bug back",
+    )
+    patches: list[Patch] = Field(min_length=1, max_length=1000)
+    dependents: int = Field(
+        100, ge=1, le=100_000, description="objects to compile for a file that others include"
+    )
+
+
+class FileOutcome(StrEnum):
+    """What became of one file that a patch changes."""
+
+    COMPILES = "compiles"
+    NOT_BUILT = "not_built"
+    """The config compiles neither it nor anything that includes it."""
+    REMOVED = "removed"
+    """By the patch, or under another name; nothing else asks for what the config made of it."""
+    DOES_NOT_COMPILE = "does_not_compile"
+    OVER_LIMIT = "over_limit"
+    """A limit of time, memory or disk, or an unreadable tree, ended it: neither yes nor no."""
+
+
+class PatchOutcome(StrEnum):
+    """What became of a patch: the worst of its files that are code, in this order."""
+
+    COMPILES = "compiles"
+    NOT_BUILT = "not_built"
+    OVER_LIMIT = "over_limit"
+    DOES_NOT_COMPILE = "does_not_compile"
+    DOES_NOT_APPLY = "does_not_apply"
+
+
+class FileCheck(Strict):
+    """One file that a patch changes."""
+
+    path: Name
+    outcome: FileOutcome
+    objects: Count = Field(description="compiled because of it")
+    dependents: Count = Field(description="objects of this config that depend on it")
+
+
+class FunctionCheck(Strict):
+    """One function that a patch changes; null where it is not compiled, inlined or not there."""
+
+    file: Name
+    name: Name
+    instructions_before: Count | None
+    instructions_after: Count | None
+
+
+class PatchCheck(Strict):
+    """What is known of one patch."""
+
+    name: Name
+    outcome: PatchOutcome
+    reason: Words = Field("", description="the first error, or which hunk does not apply and why")
+    details: Details = Field({}, description="of a patch that does not apply")
+    files: list[FileCheck] = Field([], max_length=100_000)
+    functions: list[FunctionCheck] = Field([], max_length=10_000)
+    diagnostics: list[Diagnostic] = Field(
+        [], max_length=10_000, description="errors, and the warnings it adds"
+    )
+    output: Words = Field("", description="the compiler's own words, cut to 16 KiB")
+    through_make: bool = Field(False, description="whether it changes what only make can follow")
+    memoised: bool = Field(False, description="whether this was found out by an earlier check")
+    seconds: float
+
+
+class CheckResult(Strict):
+    """What became of the patches, in the order of the spec."""
+
+    kind: Literal[StepKind.CHECK] = StepKind.CHECK
+    source_identity: Line
+    kernel_release: Name
+    compiler_version: Name
+    tree: Name = Field(description="the SuiteCache entry that was used")
+    tree_cached: bool = Field(description="whether that entry was there already")
+    patches: list[PatchCheck] = Field(max_length=1000)
+    seconds: Seconds = Field(description="by stage: identify, memo, tree, base, read, patches")

@@ -1,0 +1,91 @@
+"""What a `no_crash` rests on: that the kernel could have told, and that the work was done."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from kgym.api.steps.base import Line, Name, Strict
+
+
+class ControlName(StrEnum):
+    """A fault that is raised on purpose, to see whether the kernel still tells of it."""
+
+    WARNING = "warning"
+    PANIC = "panic"
+    OOPS = "oops"
+    KASAN_OUT_OF_BOUNDS = "kasan_out_of_bounds"
+    KASAN_USE_AFTER_FREE = "kasan_use_after_free"
+    UBSAN = "ubsan"
+    LOCKDEP = "lockdep"
+    HUNG_TASK = "hung_task"
+    LEAK = "leak"
+
+
+class ControlOutcome(StrEnum):
+    """What became of a fault that was raised on purpose."""
+
+    REPORTED = "reported"
+    """With its title: the detector works."""
+    SILENT = "silent"
+    """Nothing was said: a crash would not have been seen, either."""
+    NOT_CONFIGURED = "not_configured"
+    """The kernel was built without this detector."""
+    NOT_AVAILABLE = "not_available"
+    """The unpatched kernel, or its compiler, does not take what raises it."""
+    NOT_TRIED = "not_tried"
+    """The instance was lost before."""
+
+
+class Control(Strict):
+    """One fault raised on purpose (a positive control)."""
+
+    name: ControlName
+    outcome: ControlOutcome
+    title: Line | None = Field(None, description="of the report that came")
+    detail: Line = ""
+
+
+class Call(Strict):
+    """System calls of the program that ended alike."""
+
+    name: Name = Field(description="of the system call, e.g. `ioctl`")
+    result: Name = Field(
+        description="`ok`, or the error's name, e.g. `EINVAL`; `pending`: it had not come back at"
+        " the end, `stuck`: nor would it have for a signal, `died`: the process ended in it"
+    )
+    count: int = Field(ge=1, lt=1 << 63)
+
+
+class RunEnd(Strict):
+    """Runs of the program that ended alike."""
+
+    how: Name = Field(description="`exit`, `signal`, or `killed`: by us, at the end of the time")
+    value: int = Field(ge=-(1 << 31), lt=1 << 32, description="exit status or signal")
+    count: int = Field(ge=1, lt=1 << 63)
+
+
+class Reached(Strict):
+    """A function on the way to the crash, and whether the kernel went through it."""
+
+    function: Name
+    reached: bool
+
+
+class Work(Strict):
+    """What the program did on a kernel."""
+
+    calls: list[Call] = Field([], max_length=10_000, description="by name and result")
+    unfinished: Name | None = Field(None, description="the call in which the kernel crashed")
+    ends: list[RunEnd] = Field([], max_length=10_000, description="how runs ended")
+    reached: list[Reached] = Field(
+        [], max_length=1000, description="functions of the crash's stack, inmost first"
+    )
+
+
+class Evidence(Strict):
+    """What a verdict on a patched kernel rests on, beside the absence of a crash."""
+
+    controls: list[Control] = Field([], max_length=100)
+    work: Work | None = None
+    missing: list[Line] = Field([], max_length=1000, description="what could not be had, and why")
+    seconds: float = Field(0, description="that it took")

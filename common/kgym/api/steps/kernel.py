@@ -1,0 +1,127 @@
+"""Which kernel is meant: its source, its config, its compiler, and changes to it."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from kgym.api.steps.base import Needs, Sha256, Step, Strict, TreePath
+
+TEXT = 4 << 20
+"""Characters of a config or a diff."""
+
+
+# --- kernel source and config -------------------------------------------------------------
+
+
+class GitSource(Strict):
+    """A commit of a Git repository."""
+
+    kind: Literal["git"] = "git"
+    url: str = Field(
+        max_length=2000,
+        description="http(s) URL; or an absolute path or file URL on the builder's host, below a"
+        " folder that its operator allows",
+    )
+    commit: str = Field(
+        max_length=250, pattern=r"^[\w][\w./-]*$", description="full commit id, tag or branch"
+    )
+
+
+class TarballSource(Strict):
+    """A tar archive with one top folder, checked against its SHA-256."""
+
+    kind: Literal["tarball"] = "tarball"
+    url: str = Field(
+        max_length=2000,
+        description="http(s) URL; or an absolute path or file URL on the builder's host, below a"
+        " folder that its operator allows",
+    )
+    sha256: Sha256
+
+
+class PackageSource(Strict):
+    """A distribution's source package of the kernel (`linux-source-…`), from its own archive."""
+
+    kind: Literal["package"] = "package"
+    names: list[Annotated[str, Field(max_length=100, pattern=r"^linux-source-[a-z0-9.+-]+$")]] = (
+        Field(
+            min_length=1,
+            max_length=20,
+            description="the first one that the distribution offers is taken",
+        )
+    )
+
+
+KernelSource = Annotated[GitSource | TarballSource | PackageSource, Field(discriminator="kind")]
+
+
+class KernelConfig(Strict):
+    """A full `.config`, or a base target of kconfig with fragments on top of it.
+
+    On `allnoconfig`, a symbol that no fragment mentions is `n`; on the other
+    bases it keeps the base's value or takes its default.
+    """
+
+    full: str | None = Field(None, max_length=TEXT, description="text of a complete .config")
+    base: Literal["allnoconfig", "tinyconfig", "defconfig"] | None = None
+    fragments: list[Annotated[str, Field(max_length=TEXT)]] = Field(
+        [], max_length=100, description="texts of `CONFIG_X=y` lines, later ones win"
+    )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "KernelConfig":
+        if (self.full is None) == (self.base is None):
+            raise ValueError("give either `full` or `base` with `fragments`")
+        if self.full is not None and self.fragments:
+            raise ValueError("`fragments` go with `base`, not with `full`")
+        return self
+
+
+Compiler = Annotated[str, Field(max_length=20, pattern=r"^(gcc|clang)(-[0-9]{1,3})?$")]
+
+
+# --- changes to the source ----------------------------------------------------------------
+
+
+class Edit(Strict):
+    """Replace the one place in `file` that reads `original`."""
+
+    file: TreePath
+    original: str = Field(min_length=1, max_length=1 << 20)
+    replacement: str = Field(max_length=1 << 20)
+
+
+class Patch(Strict):
+    """One named change to the kernel source: a unified diff, or edits."""
+
+    name: str = Field("patch", max_length=200)
+    diff: str | None = Field(
+        None, max_length=TEXT, description="unified diff, paths relative to the tree"
+    )
+    edits: list[Edit] = Field([], max_length=1000)
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "Patch":
+        if (self.diff is None) == (not self.edits):
+            raise ValueError("give either `diff` or `edits`")
+        return self
+
+
+# --- the kernel that changes are tried on -------------------------------------------------
+
+
+class Kernel(Step):
+    """An unpatched kernel: its SuiteCache entry is made once, by whoever needs it first."""
+
+    source: KernelSource
+    config: KernelConfig
+    compiler: Compiler = "gcc"
+    cache: Literal["use", "fresh", "refresh"] = Field(
+        "use",
+        description="`fresh` does the step again even where its result is known already; "
+        "`refresh` builds the SuiteCache entry anew as well",
+    )
+
+    def needs(self) -> Needs:
+        """Return what a build needs: all kernels here are built for x86_64."""
+        return Needs(architecture="x86_64", compiler=self.compiler)

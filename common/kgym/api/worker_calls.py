@@ -1,0 +1,131 @@
+"""What scheduler and workers say to each other: claims, assignments, endings.
+
+`WorkerCalls` is the scheduler as a worker sees it. Every word about an attempt
+carries its lease, and a refused one ends the attempt (design, invariants 1 to 3).
+"""
+
+import uuid
+from typing import Annotated, Protocol
+
+from pydantic import Field
+
+from kgym.api.capabilities import Capabilities
+from kgym.api.jobs import Artifact, Progress
+from kgym.api.steps import Failure, StepKind, StepResult, StepSpec, Strict
+from kgym.errors import InfrastructureError
+
+WORKER_ID = r"^[\w.:+-]+$"
+LEASE_SECONDS = 60.0
+LOG = 1 << 20
+"""Characters of log in one report."""
+ARTIFACTS = 10_000
+"""That a step may leave: an instance leaves some."""
+BEAT_SECONDS = 5.0
+"""How often a worker that takes nothing says that it lives."""
+LOST_SECONDS = 5.0
+"""How long the leases of a worker last once its connection has ended, unless it is heard of."""
+
+
+WorkerId = Annotated[str, Field(min_length=1, max_length=200, pattern=WORKER_ID)]
+
+
+class Input(Strict):
+    """A finished step that this one builds on."""
+
+    result: StepResult
+    artifacts: list[Artifact]
+
+    def artifact(self, name: str) -> Artifact:
+        """Return the artifact of this name; raise InfrastructureError if the step left none."""
+        for artifact in self.artifacts:
+            if artifact.name == name:
+                return artifact
+        raise InfrastructureError("artifact_missing", f"the step before left no `{name}`")
+
+
+class Assignment(Strict):
+    """A claimed step: what to do, under which lease."""
+
+    step_id: int
+    job_id: int
+    number: int
+    attempt: int
+    lease: uuid.UUID
+    spec: StepSpec
+    inputs: dict[str, Input]
+
+
+class AttemptEnding(Strict):
+    """How an attempt ended: with a result, or with a failure; a failure with a result is final."""
+
+    result: StepResult | None = None
+    failure: Failure | None = None
+    artifacts: list[Artifact] = Field([], max_length=ARTIFACTS)
+
+
+class WorkerInfo(Strict):
+    """What a worker says of itself."""
+
+    id: WorkerId
+    kinds: list[StepKind] = Field(min_length=1, max_length=len(StepKind))
+    slots: int = Field(ge=1, le=1000)
+    capabilities: Capabilities | None = Field(None, description="null: tries everything")
+
+
+class Claim(Strict):
+    """A worker's wish for steps; `want` 0 only says that it lives."""
+
+    id: uuid.UUID = Field(description="the same when the claim is repeated, as its answer was lost")
+    worker: WorkerInfo
+    want: int = Field(ge=0, le=1000)
+    again: bool = False
+    woken: bool = Field(False, description="whether a notification led to it")
+
+
+class Claimed(Strict):
+    """What a claim got."""
+
+    assignments: list[Assignment] = []
+    more: list[StepKind] = Field([], description="kinds of which more waits that it could do")
+    draining: bool = Field(False, description="whether the worker shall take no more")
+
+
+class WorkerCalls(Protocol):
+    """The scheduler as a worker sees it. Each call is idempotent.
+
+    Raises InfrastructureError where the scheduler cannot be reached: repeat the call.
+    """
+
+    async def claim(self, claim: Claim) -> Claimed:
+        """Lease at most `want` queued steps to the worker: the fairest ones that it can do."""
+        ...
+
+    async def report(self, lease: uuid.UUID, log: str, progress: Progress | None) -> bool:
+        """Extend the lease and pass on what is new; False if the lease is stale."""
+        ...
+
+    async def finish(self, lease: uuid.UUID, ending: AttemptEnding) -> bool:
+        """End the attempt; False if the lease is stale."""
+        ...
+
+    async def release(self, lease: uuid.UUID) -> bool:
+        """Give the step back unfinished; the attempt does not count."""
+        ...
+
+    async def hold(self, lease: uuid.UUID, name: str) -> bool:
+        """Let the attempt hold a name until it ends; False if another's holds it, or it is stale.
+
+        Who holds it already holds it still.
+        """
+        ...
+
+    async def leave(self, worker: str) -> None:
+        """Say that the worker has ended."""
+        ...
+
+    async def stay(self, worker: str) -> None:
+        """Be connected until cancelled, so that the worker's sudden end is noticed at once.
+
+        The kernel closes a killed process's connections, a paused one's stay open.
+        """
+        ...

@@ -1,0 +1,87 @@
+"""Bodies of the requests of workers, /v1/worker: any number of calls in one."""
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from kgym.api.jobs import Progress
+from kgym.api.steps import Strict
+from kgym.api.worker_calls import LOG, AttemptEnding, Claim, Claimed, WorkerId
+
+CALLS = 100
+"""Calls in one request."""
+
+
+PATH = "/worker/calls"
+
+
+STAY_SECONDS = 10.0
+"""How often either end of the connection that a worker stays on hears of the other."""
+
+
+class ClaimCall(Strict):
+    """`WorkerCalls.claim`."""
+
+    call: Literal["claim"] = "claim"
+    claim: Claim
+
+
+class ReportCall(Strict):
+    """`WorkerCalls.report`."""
+
+    call: Literal["report"] = "report"
+    lease: UUID
+    log: str = Field(max_length=LOG)
+    progress: Progress | None
+
+
+class FinishCall(Strict):
+    """`WorkerCalls.finish`."""
+
+    call: Literal["finish"] = "finish"
+    lease: UUID
+    ending: AttemptEnding
+
+
+class ReleaseCall(Strict):
+    """`WorkerCalls.release`."""
+
+    call: Literal["release"] = "release"
+    lease: UUID
+
+
+class HoldCall(Strict):
+    """`WorkerCalls.hold`."""
+
+    call: Literal["hold"] = "hold"
+    lease: UUID
+    name: str = Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")
+
+
+class LeaveCall(Strict):
+    """`WorkerCalls.leave`."""
+
+    call: Literal["leave"] = "leave"
+    worker: WorkerId
+
+
+WorkerCall = Annotated[
+    ClaimCall | ReportCall | FinishCall | ReleaseCall | HoldCall | LeaveCall,
+    Field(discriminator="call"),
+]
+
+
+Answer = Claimed | bool
+
+
+class Calls(Strict):
+    """A request's body: calls of one worker."""
+
+    calls: list[WorkerCall] = Field(min_length=1, max_length=CALLS)
+
+
+class Answers(Strict):
+    """The answers, in the order of the calls; `leave` answers true."""
+
+    answers: list[Answer]

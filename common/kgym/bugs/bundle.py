@@ -1,0 +1,426 @@
+"""Bug bundles: a folder that holds everything about one bug.
+
+`bug.toml` names the kernel, the reproducer, the change that brings the bug
+back, and the fix. The shipped bundles are `configs/bugs/NAME`; a user's own is
+a folder of the same form. README.md describes the format.
+"""
+
+import os
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
+
+from kgym.api import trusted_tags
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import (
+    Ahead,
+    BuildSpec,
+    Calibration,
+    Compiler,
+    CompletedEnd,
+    Edit,
+    GitSource,
+    KernelConfig,
+    KernelSource,
+    PackageSource,
+    Patch,
+    Reproducer,
+    ReproduceSpec,
+    Sha256,
+    StepRef,
+    StepSpec,
+    Strict,
+    TarballSource,
+    TreePath,
+    VmShape,
+)
+from kgym.bugs.tree_snapshot import snapshot
+from kgym.configs import CONFIGS
+from kgym.errors import UserError
+from kgym.source import diff_text, patching
+
+_MOST_BYTES = 16 << 20
+"""Of one file of a bundle."""
+BUILD_BEFORE, BEFORE = "build_before", "reproduce_before"
+"""The names of a trial's steps on the kernel with the bug."""
+BUILD_AFTER, AFTER = "build_after", "reproduce_after"
+"""On the one that is fixed."""
+
+
+class KernelFile(Strict):
+    """`configs/kernels/NAME.toml`, or the `[kernel]` of a bundle; paths lie beside the file."""
+
+    description: str = ""
+    packages: list[str] | None = Field(None, min_length=1)
+    git: str | None = Field(None, min_length=1)
+    commit: str | None = Field(None, min_length=1)
+    tree: str | None = Field(None, min_length=1, description="folder, taken as it is now")
+    tarball: str | None = None
+    sha256: Sha256 | None = None
+    base: Literal["allnoconfig", "tinyconfig", "defconfig"] | None = None
+    fragments: list[str] = []
+    config: str | None = Field(None, description="file that holds a full .config")
+    compiler: Compiler = "gcc"
+    objects: int | None = Field(None, gt=0, description="of a full build, for the progress bar")
+
+    @model_validator(mode="after")
+    def _whole(self) -> "KernelFile":
+        sources = [self.packages, self.git, self.tarball, self.tree]
+        if sum(one is not None for one in sources) != 1:
+            raise ValueError("name one source: `packages`, `git`, `tarball` or `tree`")
+        if (self.git is None) != (self.commit is None):
+            raise ValueError("`git` and `commit` go together")
+        if (self.tarball is None) != (self.sha256 is None):
+            raise ValueError("`tarball` and `sha256` go together")
+        if (self.base is None) == (self.config is None):
+            raise ValueError("give either `base` (with `fragments`) or `config`")
+        if self.config is not None and self.fragments:
+            raise ValueError("`fragments` go with `base`, not with `config`")
+        return self
+
+
+class KernelUse(Strict):
+    """`[kernel] use = "NAME"`: a shared kernel of `configs/kernels`."""
+
+    use: Annotated[str, Field(pattern=r"^[\w.+-]+$")]
+
+
+class ProgramTable(Strict):
+    """A program: C, or syzkaller's, with the commit of the syzkaller that it was found with."""
+
+    file: str
+    kind: Literal["c", "syz"] = "c"
+    syzkaller: str | None = None
+
+
+class ReproducerTable(ProgramTable):
+    """`[reproducer]`: the program, and how long a patched kernel must survive it.
+
+    `[[reproducer.others]]` are further programs; the instances take all in turn.
+    """
+
+    time: float = Field(120, gt=0, le=86400, description="seconds")
+    instances: int = Field(2, ge=1, le=1000)
+    completed: list[CompletedEnd] = Field([], description="how a run ends that did its work")
+    others: list[ProgramTable] = []
+
+
+class ChangeTable(Strict):
+    """`[regress]` and `[fix]`: a patch file, or edits."""
+
+    patch: str | None = None
+    edits: list[Edit] = []
+
+
+class BugFile(Strict):
+    """`bug.toml`."""
+
+    title: str = Field(min_length=1)
+    alt_titles: list[str] = []
+    kind: str = Field("", alias="class")
+    summary: str = ""
+    references: list[str] = []
+    files: list[TreePath] = []
+    kernel: Annotated[
+        Annotated[KernelUse, Tag("use")] | Annotated[KernelFile, Tag("own")],
+        Discriminator(lambda table: "use" if isinstance(table, dict) and "use" in table else "own"),
+    ]
+    reproducer: ReproducerTable
+    vm: VmShape = VmShape()
+    regress: ChangeTable | None = None
+    fix: ChangeTable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOptions:
+    """How a fix is tried; None leaves it to the bundle.
+
+    `known` is what was measured of the bug before; `validate` looks at the fix
+    and its kernel beyond the crash.
+    """
+
+    instances: int | None = None
+    time: float | None = None
+    known: Calibration | None = None
+    validate: bool = False
+
+
+DEFAULT_OPTIONS = TrialOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """A bundle, read and checked. `fix` is None only where nothing tells what it would be."""
+
+    name: str
+    file: BugFile
+    build: BuildSpec
+    reproducers: tuple[Reproducer, ...]
+    fix: Patch | None
+
+    def job(self, fix: Patch | None, trial: TrialOptions = DEFAULT_OPTIONS) -> JobRequest:
+        """Return the job that shows the bug and, with a fix, tries it.
+
+        Steps: build and reproduce with the bug; then, given a fix, build and
+        reproduce with it, with evidence of what its verdict rests on. The fix is not
+        tried where it does not show what the kernel does without it.
+        """
+        tried: dict[str, object] = {"evidence": fix is not None, "required": fix is not None}
+        before = self._reproduce().model_copy(update=tried)
+        steps: list[StepSpec] = [self._build(fix), before]
+        if fix is not None:
+            patched: dict[str, object] = {"patches": [*self.build.patches, fix]}
+            patched |= {"name": BUILD_AFTER}
+            after: dict[str, object] = {"name": AFTER, "build": StepRef(step=BUILD_AFTER)}
+            after |= {"baseline": StepRef(step=BEFORE), "required": False}
+            after |= {"calibration": trial.known, "smoke": trial.validate}
+            after |= {"instances": trial.instances} if trial.instances else {}
+            after |= {"time": trial.time} if trial.time else {}
+            patched |= {"review": [fix.name], "files": self.file.files}
+            patched |= {"checkpatch": trial.validate}
+            steps.append(self.build.model_copy(update=patched))
+            steps.append(before.model_copy(update=after))
+        return JobRequest(steps=steps, tags=[f"bug={self.name}"])
+
+    def calibration(self, runs: int, time: float | None = None) -> JobRequest:
+        """Return the job that measures how often and how soon the bug shows: all runs end.
+
+        Steps: build and reproduce with the bug. Its tag `calibration_tag` finds it again.
+        """
+        measure = {"instances": runs, "stop_at_first_crash": False, "bundle": "none"}
+        measure |= {"time": time} if time else {}
+        steps: list[StepSpec] = [self._build(), self._reproduce().model_copy(update=measure)]
+        return JobRequest(steps=steps, tags=[f"bug={self.name}", self.calibration_tag])
+
+    @property
+    def calibration_tag(self) -> str:
+        """The tag of calibrations that hold for this bug as it is: kernel, programs, VM."""
+        return trusted_tags.calibration(self.build, self.reproducers, self.file.vm)
+
+    @property
+    def titles(self) -> list[str]:
+        """The titles under which the crash is known."""
+        return [self.file.title, *self.file.alt_titles]
+
+    def _build(self, fix: Patch | None = None) -> BuildSpec:
+        ahead = Ahead(patches=[fix] if fix else [], programs=list(self.reproducers))
+        return self.build.model_copy(update={"name": BUILD_BEFORE, "ahead": ahead})
+
+    def _reproduce(self) -> ReproduceSpec:
+        first, *others = self.reproducers
+        return ReproduceSpec(
+            name=BEFORE,
+            build=StepRef(step=BUILD_BEFORE),
+            reproducer=first,
+            others=others,
+            titles=self.titles,
+            vm=self.file.vm,
+            instances=self.file.reproducer.instances,
+            time=self.file.reproducer.time,
+            completed=self.file.reproducer.completed,
+        )
+
+
+def names(configs: Path = CONFIGS) -> list[str]:
+    """Return the names of the shipped bugs."""
+    return sorted(path.parent.name for path in (configs / "bugs").glob("*/bug.toml"))
+
+
+def load(name: str, configs: Path = CONFIGS) -> Bug:
+    """Load a bundle by its name, or by the path of its folder.
+
+    Raise UserError `no_such_bug`, `ambiguous_bug` or `bad_bundle`; the last one's message
+    names the file and each place in it that is wrong.
+    """
+    folder = _folder(name, configs)
+    try:
+        bug = _load(folder, configs)
+        bug.job(bug.fix)  # what no job can hold is known before anybody waits for it
+    except ValidationError as error:
+        raise UserError("bad_bundle", f"{folder}: {_faults(error)}") from error
+    return bug
+
+
+def _folder(name: str, configs: Path) -> Path:
+    shipped, own = configs / "bugs" / name, Path(name)
+    is_own = _holds_bundle(own)
+    if name not in names(configs):
+        if is_own:
+            return own
+        raise UserError(
+            "no_such_bug",
+            f"there is no bug `{name}`, nor a folder of that name with a bug.toml;"
+            f" shipped are: {', '.join(names(configs))}",
+        )
+    if is_own and not own.samefile(shipped):
+        raise UserError(
+            "ambiguous_bug",
+            f"`{name}` is a shipped bug, and a folder here: write ./{name} for the folder,"
+            f" {shipped} for the shipped one",
+        )
+    return shipped
+
+
+def _holds_bundle(folder: Path) -> bool:
+    try:
+        return (folder / "bug.toml").is_file()
+    except (OSError, ValueError):  # a name that is too long, or holds a NUL
+        return False
+
+
+def _load(folder: Path, configs: Path) -> Bug:
+    file = _read(BugFile, folder / "bug.toml")
+    build = _build(file, folder, configs)
+    regress = _change("regress", file.regress, folder)
+    if regress is not None:
+        build = build.model_copy(update={"patches": [regress]})
+    fix = _change("fix", file.fix, folder)
+    if fix is None and regress is not None:
+        fix = patching.reverse(regress).model_copy(update={"name": "fix"})
+    return Bug(
+        name=folder.resolve().name,
+        file=file,
+        build=build,
+        reproducers=tuple(
+            _reproducer(one, folder) for one in (file.reproducer, *file.reproducer.others)
+        ),
+        fix=fix,
+    )
+
+
+_Model = TypeVar("_Model", bound=Strict)
+
+
+def _read(model: type[_Model], path: Path) -> _Model:
+    try:
+        return model.model_validate(tomllib.loads(path.read_text()))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError("bad_bundle", f"{path}: {error}") from error
+    except ValidationError as error:
+        raise UserError("bad_bundle", f"{path}: {_faults(error)}") from error
+
+
+def _faults(error: ValidationError) -> str:
+    return "; ".join(f"{_where(one['loc'])}: {one['msg']}" for one in error.errors()[:20])
+
+
+def _where(location: tuple[int | str, ...]) -> str:
+    """Return the place in the file: without the tag by which pydantic tells two forms apart."""
+    table = [part for part in location if part not in {"own", "use"} or part == location[-1]]
+    return ".".join(map(str, table)) or "file"
+
+
+def kernel(name: str, configs: Path = CONFIGS) -> BuildSpec:
+    """Return the build of a shared kernel of `configs/kernels`; raise UserError `bad_bundle`."""
+    path = configs / "kernels" / f"{name}.toml"
+    if not path.is_file():
+        raise UserError("bad_bundle", f"kernel.use: there is no {path}")
+    return _kernel(_read(KernelFile, path), path.parent)
+
+
+def _build(file: BugFile, folder: Path, configs: Path) -> BuildSpec:
+    if isinstance(file.kernel, KernelUse):
+        return kernel(file.kernel.use, configs)
+    return _kernel(file.kernel, folder)
+
+
+def _kernel(kernel: KernelFile, folder: Path) -> BuildSpec:
+    if kernel.config is not None:
+        config = KernelConfig(full=_text(folder, kernel.config))
+    else:
+        fragments = [_text(folder, name) for name in kernel.fragments]
+        config = KernelConfig(base=kernel.base, fragments=fragments)
+    return BuildSpec(
+        source=_source(kernel, folder),
+        config=config,
+        compiler=kernel.compiler,
+        objects=kernel.objects,
+    )
+
+
+def _source(kernel: KernelFile, folder: Path) -> KernelSource:
+    if kernel.packages is not None:
+        return PackageSource(names=kernel.packages)
+    if kernel.git is not None and kernel.commit is not None:
+        return GitSource(url=_place(kernel.git, folder), commit=kernel.commit)
+    if kernel.tree is not None:
+        return snapshot(Path(_place(kernel.tree, folder)), _snapshots())
+    assert kernel.tarball is not None
+    assert kernel.sha256 is not None
+    return TarballSource(url=_place(kernel.tarball, folder), sha256=kernel.sha256)
+
+
+def _snapshots() -> Path:
+    """Return where snapshots of trees are kept: with the platform's data, else with caches."""
+    if named := os.environ.get("KGYM_DATA"):
+        return Path(named).absolute() / "snapshots"
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "kgym" / "snapshots"
+
+
+def _place(named: str, folder: Path) -> str:
+    """Return a URL as it is, and a path as an absolute one: `../linux` lies beside the bundle."""
+    if re.match(r"[^/]*:", named):
+        return named
+    try:
+        return str((folder / Path(named).expanduser()).resolve())
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError("bad_bundle", f"{folder}: kernel: {named}: {error}") from error
+
+
+def _reproducer(table: ProgramTable, folder: Path) -> Reproducer:
+    text = _text(folder, table.file)
+    try:
+        return Reproducer(kind=table.kind, text=text, syzkaller=table.syzkaller)
+    except ValidationError as error:
+        wrong = "; ".join(one["msg"] for one in error.errors())
+        raise UserError("bad_bundle", f"{folder / table.file}: {wrong}") from error
+
+
+def _change(name: str, table: ChangeTable | None, folder: Path) -> Patch | None:
+    if table is None:
+        return None
+    diff = None
+    if table.patch is not None:
+        path = _within(folder, table.patch)
+        diff = diff_text.decode(_bytes(path), str(path))
+    try:
+        return Patch(name=name, diff=diff, edits=table.edits)
+    except ValidationError as error:
+        raise UserError("bad_bundle", f"{folder}: {name}: give `patch` or `edits`") from error
+
+
+def _text(folder: Path, name: str) -> str:
+    path = _within(folder, name)
+    try:
+        return _bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise UserError("bad_bundle", f"{path}: {error}") from error
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise UserError("bad_bundle", f"{path}: more than {_MOST_BYTES >> 20} MiB")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError("bad_bundle", f"{path}: {error}") from error
+
+
+def _within(folder: Path, name: str) -> Path:
+    """Return the path of a bundle's file: somebody else's bundle must not name files of ours."""
+    try:
+        path = (folder / name).resolve()
+        inside = path.is_relative_to(folder.resolve())
+        regular = not path.exists() or path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError("bad_bundle", f"{folder / name}: {error}") from error
+    if not inside:
+        raise UserError("bad_bundle", f"{folder / name}: leads out of the bundle's folder; copy it")
+    if not regular:
+        raise UserError("bad_bundle", f"{path}: is no regular file")
+    return path

@@ -1,0 +1,171 @@
+"""How often and how soon a bug shows, and what a kernel on which it does not show proves. Pure.
+
+The question: N runs on the kernel with the bug, of which k crashed; m runs on
+the patched one, none of which did. How likely is that if the bug is still
+there? Times to a crash follow no known law (a bug may show at once on one boot
+in three, and never on the others), so none is assumed; the unit that counts is
+the run, one boot of one VM, since a long run cannot make up for an unlucky boot.
+
+If the bug is still there, all N + m runs are alike and their times to the crash
+come in any order with the same chance. That the k that crashed on the old
+kernel all come before the m new ones has the chance
+
+    C(N - k + m, m) / C(N + m, m)
+
+This is the precedence test (L. S. Nelson, "Tables for a precedence life test",
+Technometrics 5, 1963); it is also what (1 - p)^m is on average when p follows
+the law whose quantiles are Clopper and Pearson's lower limits, Beta(k, N - k + 1)
+(Biometrika 26, 1934). A new run counts if it lasts
+
+- as long as the longest time to a crash, if every one of the N runs crashed;
+- as long as the old runs lasted, if some survived.
+
+It holds for every true rate p, which the tests compute: with j = N - k ~ Bin(N, 1 - p),
+Vandermonde's identity makes the mean over k the mean of (1 - p)^S for a
+hypergeometric S <= m, which is at least (1 - p)^m. Choosing m by k, so that the
+value is at most 1 - c, misses a bug in at most a share 1 - c of such trials.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kgym.api.steps import Calibration, InstanceOutcome, InstanceResult, ReproduceResult, RunEnd
+from kgym.bugs.run_ends import End, listed
+from kgym.bugs.verdict import likeness
+
+CONFIDENCES = (0.95, 0.99)
+SLACK = 1.5
+"""How much longer than the longest time to a crash a patched kernel runs: hosts are not alike."""
+SHORTEST = 5.0
+"""Seconds: below that, a run is mostly the noise of its start."""
+MOST_INSTANCES = 1000
+_RESOLUTION = 0.01
+"""Seconds: times are kept rounded to that."""
+_LASTED = {InstanceOutcome.SURVIVED, InstanceOutcome.NOT_DONE}
+"""The second, too: it is these runs that tell how the program ends."""
+_STEPS = 60
+"""Halvings of [0, 1]: more than a double resolves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What a patched kernel has to survive for `confidence`: `instances` runs of `time` seconds."""
+
+    confidence: float
+    instances: int
+    time: float
+
+
+def crash_times(instances: Sequence[InstanceResult], titles: Sequence[str]) -> list[float]:
+    """Return the seconds to each crash with one of the titles (any without titles), sorted."""
+    return sorted(
+        one.run_seconds
+        for one in instances
+        if one.outcome is InstanceOutcome.CRASH
+        and one.run_seconds is not None
+        and likeness(one, titles)
+    )
+
+
+def measured(result: ReproduceResult, titles: Sequence[str]) -> Calibration | None:
+    """Return what the runs on the unpatched kernel tell; None if the bug did not show.
+
+    A run that another crash ended counts as one without a crash, which is the
+    safe side. One that was stopped counts if it had lasted as long as the
+    longest time to a crash; others, which did not run, do not count.
+    """
+    instances = result.instances
+    times = crash_times(instances, titles)
+    if not times:
+        return None
+    crashed = [one for one in instances if one.outcome is InstanceOutcome.CRASH]
+    survived = [one for one in instances if one.outcome in _LASTED]
+    stopped = [
+        one
+        for one in instances
+        if one.outcome is InstanceOutcome.STOPPED
+        and one.runs  # else it was stopped before the program ran for the first time
+        and (one.run_seconds or 0) >= max(times[-1], _RESOLUTION)
+    ]
+    whole = result.time if survived and result.time else 0
+    return Calibration(
+        runs=len(crashed) + len(survived) + len(stopped),
+        crashed=len(times),
+        time=max(times[-1], whole, _RESOLUTION),
+        accelerator=result.accelerator,
+        ends=ends_of(instances),
+    )
+
+
+def pooled(results: Sequence[ReproduceResult], titles: Sequence[str]) -> Calibration | None:
+    """Return what several calibrations of one bug tell together, newest first; None if nothing.
+
+    They are of the newest one's accelerator. One whose runs were over before the slowest crash of
+    the others came is left out as a whole: to leave out only its runs without a crash would make
+    the bug look more frequent than it is.
+    """
+    alike = [one for one in results if one.accelerator == results[0].accelerator]
+    times = [time for one in alike for time in crash_times(one.instances, titles)]
+    counted = [one for one in alike if one.time is None or one.time >= max(times, default=0)]
+    if not counted:
+        return None
+    merged: dict[str, object] = {
+        "instances": [instance for one in counted for instance in one.instances],
+        "time": max((one.time for one in counted if one.time is not None), default=None),
+    }
+    return measured(counted[0].model_copy(update=merged), titles)
+
+
+def ends_of(instances: Sequence[InstanceResult]) -> list[RunEnd]:
+    """Return how runs of the program ended on these instances, the most frequent end first."""
+    ends: Counter[End] = Counter()
+    for instance in instances:
+        for one in instance.ends:
+            ends[one.how, one.value] += one.count
+    return listed(ends)
+
+
+def unseen(known: Calibration, survived: int) -> float:
+    """Return the chance that the bug, still there, does not show in `survived` runs.
+
+    They have to have lasted `known.time` seconds; see the module for what it means.
+    """
+    without = known.runs - known.crashed
+    return math.comb(without + survived, survived) / math.comb(known.runs + survived, survived)
+
+
+def effort(known: Calibration, confidence: float) -> Effort | None:
+    """Return the least that a patched kernel has to survive; None if too much would be needed."""
+    if unseen(known, MOST_INSTANCES) > 1 - confidence:
+        return None
+    low, high = 0, MOST_INSTANCES
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if unseen(known, middle) <= 1 - confidence else (middle, high)
+    time = known.time * SLACK if known.crashed == known.runs else known.time
+    return Effort(confidence, high, round(max(SHORTEST, time), 1))
+
+
+def rate_at_least(crashed: int, runs: int, confidence: float = 0.95) -> float:
+    """Return Clopper and Pearson's lower limit of the crash rate.
+
+    It is the rate at which `crashed` or more of the runs crash with the chance 1 - `confidence`.
+    """
+    if crashed == 0:
+        return 0.0
+    low, high = 0.0, 1.0
+    for _ in range(_STEPS):
+        rate = (low + high) / 2
+        tail = sum(
+            math.comb(runs, k) * rate**k * (1 - rate) ** (runs - k)
+            for k in range(crashed, runs + 1)
+        )
+        low, high = (rate, high) if tail < 1 - confidence else (low, rate)
+    return low
+
+
+def quantile(times: Sequence[float], share: float) -> float:
+    """Return the smallest of the sorted times that at least this share does not exceed."""
+    return times[max(0, math.ceil(share * len(times)) - 1)]

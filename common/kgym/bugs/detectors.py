@@ -1,0 +1,155 @@
+"""Which detectors a kernel has, by its config and command line. Pure.
+
+The config is that of the kernel without the patch that is tried: a patch cannot take a
+detector away and be excused for it. So is what is known of faults that cannot be raised.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kgym.api.steps import ControlName
+from kgym.crash.report import CrashType, type_of
+
+KASAN = (ControlName.KASAN_OUT_OF_BOUNDS, ControlName.KASAN_USE_AFTER_FREE)
+_UBSAN = {"shift": ("UBSAN_SHIFT", "UBSAN_MISC"), "bounds": ("UBSAN_BOUNDS", "UBSAN_MISC")}
+"""The kinds of undefined behaviour that can be tried; UBSAN_MISC is Linux 5.10's symbol."""
+WHOLE = "all"
+WATCH = "watch"
+PARTS: Mapping[str, tuple[ControlName, ...]] = {
+    WHOLE: tuple(ControlName),
+    WATCH: (),
+    "kasan": KASAN,
+    **{
+        str(name): (name,)
+        for name in ControlName
+        if name not in KASAN and name is not ControlName.PANIC
+    },
+}
+"""The parts of the object that raises faults, which a kernel may not take, and which faults
+these are. WATCH raises none: it counts tasks that end with a detector switched off."""
+_ALWAYS = frozenset({ControlName.WARNING, ControlName.PANIC, ControlName.OOPS})
+_OF_TYPES: Mapping[CrashType, tuple[ControlName, ...]] = {
+    CrashType.WARNING: (),
+    CrashType.BUG: (),
+    CrashType.REFCOUNT: (),
+    CrashType.LOCKDEP: (ControlName.LOCKDEP,),
+    CrashType.HANG: (ControlName.HUNG_TASK,),
+    CrashType.MEMORY_LEAK: (ControlName.LEAK,),
+    CrashType.UBSAN: (ControlName.UBSAN,),
+    CrashType.MEMORY_SAFETY_UBSAN: (ControlName.UBSAN, *KASAN),
+    CrashType.DOS: KASAN,
+    CrashType.MEMORY_SAFETY_BUG: KASAN,
+    CrashType.NULL_DEREF: KASAN,
+    **dict.fromkeys((one for one in CrashType if one.startswith("KASAN-")), KASAN),
+}
+"""Beyond what is always needed; for types that are not named here, all are."""
+SYMBOLS = frozenset(
+    {
+        *("BUG", "DETECT_HUNG_TASK", "PROVE_LOCKING", "KASAN_GENERIC", "KASAN_SW_TAGS"),
+        *("UBSAN", "UBSAN_TRAP", "UBSAN_SANITIZE_ALL", "UBSAN_SHIFT", "UBSAN_BOUNDS"),
+        *("UBSAN_MISC", "DEBUG_FS", "DEBUG_KMEMLEAK", "DEBUG_KMEMLEAK_DEFAULT_OFF"),
+        "TRACEPOINTS",
+    }
+)
+"""What of a config the answer hangs on."""
+_UNAVAILABLE = "controls not available on this kernel"
+_LINE = re.compile(r"CONFIG_(\w+)=(.*)|# CONFIG_(\w+) is not set")
+
+
+@dataclass(frozen=True, slots=True)
+class Detectors:
+    """What a kernel detects."""
+
+    lacking: Mapping[ControlName, str]
+    """The faults that it does not, and why."""
+    ubsan: tuple[str, ...]
+    """The kinds of undefined behaviour that it does: `shift`, `bounds`."""
+    panics: bool
+    """Whether it panics at a report of KASAN's."""
+    unavailable: Mapping[ControlName, str] = field(default_factory=dict)
+    """The faults that it may detect, but that cannot be raised on it, and why."""
+    unwatched: str = ""
+    """Why it cannot be seen whether detectors are off for tasks that end; empty: it can."""
+
+
+def symbols(config: str) -> dict[str, str]:
+    """Return those of the SYMBOLS that a .config states, with their values (`n`: not set)."""
+    found = {}
+    for line in config.splitlines():
+        if match := _LINE.fullmatch(line):
+            found[match[1] or match[3]] = match[2] or "n"
+    return {name: found[name] for name in sorted(SYMBOLS & found.keys())}
+
+
+def detectors(
+    symbols: Mapping[str, str], command_line: str, lacking: Mapping[str, str] | None = None
+) -> Detectors:
+    """Return what a kernel with these symbols and this command line detects.
+
+    Its object that raises faults lacks the parts `lacking`, each for its reason.
+    """
+    words = command_line.split()
+    found = {
+        ControlName.WARNING: _without(symbols, "BUG"),
+        **dict.fromkeys(KASAN, _without(symbols, "KASAN_GENERIC", "KASAN_SW_TAGS")),
+        ControlName.UBSAN: _no_ubsan(symbols),
+        ControlName.LOCKDEP: _without(symbols, "PROVE_LOCKING"),
+        ControlName.HUNG_TASK: _without(symbols, "DETECT_HUNG_TASK"),
+        ControlName.LEAK: _no_kmemleak(symbols, words),
+    }
+    gone = {part: f"{_UNAVAILABLE}: {why}" for part, why in (lacking or {}).items()}
+    return Detectors(
+        lacking={name: why for name, why in found.items() if why},
+        ubsan=_ubsan(symbols),
+        panics=_panics(words),
+        unavailable={
+            name: why
+            for part, why in gone.items()
+            for name in PARTS.get(part, tuple(ControlName))
+            if not found.get(name)
+        },
+        unwatched=gone.get(WHOLE) or gone.get(WATCH) or _without(symbols, "TRACEPOINTS"),
+    )
+
+
+def needed(titles: Sequence[str]) -> frozenset[ControlName]:
+    """Return which faults have to be reported by a kernel that would tell of such a crash."""
+    found = set(_ALWAYS) if titles else set(ControlName)
+    for title in titles:
+        found |= set(_OF_TYPES.get(type_of(title), ControlName))
+    return frozenset(found)
+
+
+def _without(symbols: Mapping[str, str], *names: str) -> str:
+    return "" if any(symbols.get(one) == "y" for one in names) else f"no CONFIG_{names[0]}"
+
+
+def _ubsan(symbols: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(kind for kind, names in _UBSAN.items() if not _without(symbols, *names))
+
+
+def _no_ubsan(symbols: Mapping[str, str]) -> str:
+    if why := _without(symbols, "UBSAN"):
+        return why
+    if symbols.get("UBSAN_TRAP") == "y":
+        return "CONFIG_UBSAN_TRAP makes it an oops like others"
+    if symbols.get("UBSAN_SANITIZE_ALL") == "n":  # no symbol since Linux 6.9, but always so
+        return "no CONFIG_UBSAN_SANITIZE_ALL"
+    return "" if _ubsan(symbols) else "no CONFIG_UBSAN_SHIFT, nor CONFIG_UBSAN_BOUNDS"
+
+
+def _no_kmemleak(symbols: Mapping[str, str], words: Sequence[str]) -> str:
+    if why := _without(symbols, "DEBUG_KMEMLEAK") or _without(symbols, "DEBUG_FS"):
+        return why
+    off = symbols.get("DEBUG_KMEMLEAK_DEFAULT_OFF") == "y"
+    for word in words:
+        if word in ("kmemleak=on", "kmemleak=off"):
+            off = word == "kmemleak=off"
+    return "kmemleak is not switched on by the command line" if off else ""
+
+
+def _panics(words: Sequence[str]) -> bool:
+    last = dict(word.partition("=")[::2] for word in words)
+    on_warn = last.get("panic_on_warn") == "1" and "kasan_multi_shot" not in last
+    return on_warn or last.get("kasan.fault") == "panic"

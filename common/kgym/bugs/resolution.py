@@ -1,0 +1,131 @@
+"""Whether a fix resolves a bug: what verdicts, evidence and findings come to. Pure.
+
+The only place that says `resolved`. Two verdicts are not enough: a `no_crash` proves
+nothing of a kernel that could no longer have told of a crash, or of a program that
+no longer did its work.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from kgym.api.steps import (
+    ControlOutcome,
+    Evidence,
+    Finding,
+    ReproduceResult,
+    Severity,
+    Verdict,
+    Work,
+)
+
+EVERYTHING = "all"
+"""Accepts every finding, whatever its reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """What stands between two right verdicts and `resolved`; `reason` may be accepted."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Whether a fix resolves its bug, and else what stands in the way."""
+
+    verdicts: bool
+    """Whether the bug showed before, and no crash after."""
+    obstacles: tuple[Obstacle, ...]
+
+    @property
+    def resolved(self) -> bool:
+        """Whether nothing stands in the way."""
+        return self.verdicts and not self.obstacles
+
+
+def resolution(
+    before: ReproduceResult | None,
+    after: ReproduceResult | None,
+    findings: Sequence[Finding],
+    *,
+    asked: bool,
+    accepted: Collection[str] = (),
+) -> Resolution:
+    """Return what a trial comes to.
+
+    `findings` are those of the patched kernel's build and of its run; `asked` says whether
+    evidence was asked for, `accepted` holds reasons that shall not stand in the way, or
+    `EVERYTHING`. A result that is None came to no verdict.
+    """
+    verdicts = (
+        before is not None
+        and after is not None
+        and before.verdict is Verdict.SAME_CRASH
+        and after.verdict is Verdict.NO_CRASH
+    )
+    found = list(_found(findings))
+    if verdicts and asked:
+        known = {one.reason for one in found}
+        lacking = _lacking(after.evidence if after else None)
+        found += [one for one in lacking if one.reason not in known]
+    kept = (one for one in found if not is_accepted(one.reason, accepted))
+    return Resolution(verdicts, tuple(dict.fromkeys(kept)))
+
+
+def is_accepted(reason: str, accepted: Collection[str]) -> bool:
+    """Tell whether a reason is among those that were accepted."""
+    return reason in accepted or EVERYTHING in accepted
+
+
+def _found(findings: Sequence[Finding]) -> Iterator[Obstacle]:
+    for one in findings:
+        if one.severity is Severity.BLOCKING:
+            yield Obstacle(one.reason, f"{one.check}: {one.message}")
+
+
+def _lacking(evidence: Evidence | None) -> Iterator[Obstacle]:
+    if evidence is None or not evidence.controls:
+        why = f": {'; '.join(evidence.missing)}" if evidence and evidence.missing else ""
+        yield Obstacle("no_evidence", f"nothing shows that the kernel could have told{why}")
+        return
+    for one in evidence.controls:
+        if one.outcome is ControlOutcome.SILENT:
+            yield Obstacle("control_silent", f"the kernel no longer reports a {one.name} fault")
+        elif one.outcome is ControlOutcome.NOT_TRIED:
+            yield Obstacle("control_not_tried", f"no {one.name} fault was raised: {one.detail}")
+
+
+# --- for people ---------------------------------------------------------------------------------
+
+
+def told(before: Work | None, evidence: Evidence | None, findings: Sequence[Finding]) -> str:
+    """Return in one line what a verdict on a patched kernel rests on."""
+    parts = [*_controls(evidence), *_work(before, evidence.work if evidence else None)]
+    parts += [f"not known: {one}" for one in (evidence.missing if evidence else [])]
+    blocking = sum(one.severity is Severity.BLOCKING for one in findings)
+    parts.append(f"{blocking or 'no'} blocking finding{'s' if blocking > 1 else ''}")
+    return "; ".join(parts)
+
+
+def _controls(evidence: Evidence | None) -> Iterator[str]:
+    tried = [
+        one
+        for one in (evidence.controls if evidence else [])
+        if one.outcome is not ControlOutcome.NOT_CONFIGURED
+    ]
+    if tried:
+        reported = sum(one.outcome is ControlOutcome.REPORTED for one in tried)
+        yield f"{reported} of {len(tried)} controls reported"
+
+
+def _work(before: Work | None, after: Work | None) -> Iterator[str]:
+    if after is None:
+        return
+    if before is not None and before.calls:
+        known = {(one.name, one.result) for one in before.calls}
+        same = known & {(one.name, one.result) for one in after.calls}
+        yield f"{len(same)} of {len(known)} kinds of calls as before"
+    if after.reached:
+        reached = sum(one.reached for one in after.reached)
+        yield f"{reached} of {len(after.reached)} functions reached"

@@ -1,0 +1,169 @@
+"""From instances to a verdict. Pure; the only place that says `no_crash`."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from kgym.api.steps import (
+    Control,
+    ControlName,
+    ControlOutcome,
+    InstanceOutcome,
+    InstanceResult,
+    Verdict,
+)
+from kgym.bugs.detectors import needed
+from kgym.bugs.known_noise import noise
+from kgym.crash.report import CrashType, frame_of, type_of
+
+_ONE_BUG = (
+    # what a bad access hits, and which checker sees it, is chance and configuration
+    frozenset(
+        {
+            CrashType.KASAN_NULL_DEREF_READ,
+            CrashType.KASAN_NULL_DEREF_WRITE,
+            CrashType.KASAN_READ,
+            CrashType.KASAN_WRITE,
+            CrashType.KASAN_USE_AFTER_FREE_READ,
+            CrashType.KASAN_USE_AFTER_FREE_WRITE,
+            CrashType.KASAN_UNKNOWN,
+            CrashType.KFENCE_READ,
+            CrashType.KFENCE_WRITE,
+            CrashType.KFENCE_USE_AFTER_FREE_READ,
+            CrashType.KFENCE_USE_AFTER_FREE_WRITE,
+            CrashType.KMSAN_UNINIT_VALUE,
+            CrashType.KMSAN_USE_AFTER_FREE,
+            CrashType.MEMORY_SAFETY_BUG,
+            CrashType.MEMORY_SAFETY_UBSAN,
+            CrashType.NULL_DEREF,
+        }
+    ),
+    frozenset({CrashType.KASAN_INVALID_FREE, CrashType.KFENCE_INVALID_FREE}),
+    frozenset({CrashType.HANG}),
+)
+"""Types that are one bug if they name one function."""
+_UNCHECKED = ("general protection fault", "Internal error", "Unhandled fault")
+"""What a bad access is called without a checker: on x86, on arm64 and on arm."""
+
+
+_UNPROVEN = {
+    ControlOutcome.SILENT: "was not reported",
+    ControlOutcome.NOT_TRIED: "could not be raised",
+    ControlOutcome.NOT_AVAILABLE: "cannot be raised",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict with its reason; k = `crashed` of N = `completed` instances."""
+
+    verdict: Verdict
+    reason: str
+    title: str | None
+    crashed: int
+    completed: int
+
+
+def likeness(crash: InstanceResult, titles: Sequence[str]) -> str | None:
+    """Say what makes the crash the one known by `titles`; None if it is another one.
+
+    That is its title; or one of its other titles, by which syzkaller too takes two crashes for
+    one bug; or a type of the same group (`_ONE_BUG`) in the same function. Without titles, any
+    crash is, but for the noise of the machine.
+    """
+    if crash.title is None:
+        return None
+    if not titles:
+        return None if noise(crash.title) else "any crash is looked for"
+    if crash.title in titles:
+        return "by its title"
+    for other in crash.alt_titles:
+        if other in titles:
+            return f"by its other title `{other}`"
+    frame = frame_of(crash.title)
+    for title in titles:
+        if frame not in (None, "corrupted") and frame == frame_of(title) and _alike(crash, title):
+            return f"by type and function, as `{title}`"
+    return None
+
+
+def _is_unproven(control: Control, excused: Collection[ControlName]) -> bool:
+    if control.outcome is ControlOutcome.NOT_AVAILABLE:
+        return control.name not in excused
+    return control.outcome in _UNPROVEN
+
+
+def _words(controls: Sequence[Control]) -> str:
+    told = (f"the control {one.name} {_UNPROVEN[one.outcome]} ({one.detail})" for one in controls)
+    return "; ".join(told)
+
+
+def _alike(crash: InstanceResult, title: str) -> bool:
+    types = {_type(crash.title or ""), _type(title)}
+    return any(types <= group for group in _ONE_BUG)
+
+
+def _type(title: str) -> CrashType:
+    return CrashType.MEMORY_SAFETY_BUG if title.startswith(_UNCHECKED) else type_of(title)
+
+
+def judge(
+    instances: Sequence[InstanceResult],
+    titles: Sequence[str],
+    requested: int,
+    controls: Sequence[Control] = (),
+) -> Judgement:
+    """Judge the instances of a reproduce step that looks for one of `titles`.
+
+    `no_crash` needs all `requested` instances to have survived; anything that
+    kept one from doing so makes it `inconclusive`, and so does noise, a crash
+    that is not looked for and need not be the kernel's (`kgym.bugs.known_noise`). Any other
+    crash counts whatever happened to the other instances: it was seen.
+
+    Of `controls`, the faults raised on purpose afterwards, each must have been reported: a
+    kernel that tells of none, or was not asked, may have kept quiet about the bug as well. What
+    cannot be raised on the unpatched kernel, either, has only to be if bugs like this one are
+    told by the same detector (`kgym.bugs.detectors.needed`).
+    """
+    ended = [one for one in instances if one.outcome is InstanceOutcome.CRASH]
+    same = [(one, why) for one in ended if (why := likeness(one, titles))]
+    noisy = [one for one in ended if not likeness(one, titles) and noise(one.title or "")]
+    crashes = [one for one in ended if one not in noisy]
+    survived = [one for one in instances if one.outcome is InstanceOutcome.SURVIVED]
+    k, n = len(crashes), len(crashes) + len(survived)
+    told = "".join(
+        f"; instance {one.number}: {one.title}, which does not count: {noise(one.title or '')}"
+        for one in noisy
+    )
+    if same:
+        first, why = same[0]
+        reason = f"{k} of {n} completed instances crashed: {first.title}; the same crash {why}"
+        return Judgement(Verdict.SAME_CRASH, reason + told, first.title, k, n)
+    if crashes:
+        reason = f"{k} of {n} completed instances crashed: {crashes[0].title}"
+        reason += f"; looked for: {' | '.join(titles)}"
+        return Judgement(Verdict.OTHER_CRASH, reason + told, crashes[0].title, k, n)
+    if len(survived) == requested:
+        excused = set(ControlName) - needed(titles)
+        if unproven := [one for one in controls if _is_unproven(one, excused)]:
+            reason = f"no crash was seen, but the kernel might not have told: {_words(unproven)}"
+            return Judgement(Verdict.INCONCLUSIVE, reason, None, 0, n)
+        reason = f"the reproducer ran for the whole time on all {n} instances, without a crash"
+        return Judgement(Verdict.NO_CRASH, reason, None, 0, n)
+    whole = (InstanceOutcome.SURVIVED, InstanceOutcome.STOPPED, InstanceOutcome.CRASH)
+    lost = next((one for one in instances if one.outcome not in whole), None)
+    why = f"; instance {lost.number}: {lost.outcome}: {lost.detail}" if lost else ""
+    why = why + told or "; not all ran"
+    return Judgement(
+        Verdict.INCONCLUSIVE, f"{n} of {requested} instances completed{why}", None, 0, n
+    )
+
+
+def unseen_chance(crashed: int, completed: int, instances: int) -> float | None:
+    """Return (1 - p)^instances for a bug seen in `crashed` of `completed` runs, p = k/N.
+
+    None without a completed run. It is the chance that a bug that is still
+    there is missed; at p = 1 it is 0, as far as so few runs can tell.
+    """
+    if completed == 0:
+        return None
+    return float((1 - crashed / completed) ** instances)

@@ -1,0 +1,1 @@
+"""Crashes of the kernel: what it printed, and where in the source that was."""

@@ -1,0 +1,20 @@
+"""Crash reports of the Linux kernel, read from console logs the way syzkaller reads them."""
+
+from kgym.crash.report.blamed_file import guilty_file
+from kgym.crash.report.console_watch import Watch
+from kgym.crash.report.crash_report import CrashReport, CrashType, Executor, Frame, frame_of
+from kgym.crash.report.parser import parse, parse_all
+from kgym.crash.report.title import type_of
+
+__all__ = [
+    "CrashReport",
+    "CrashType",
+    "Executor",
+    "Frame",
+    "Watch",
+    "frame_of",
+    "guilty_file",
+    "parse",
+    "parse_all",
+    "type_of",
+]

@@ -1,0 +1,186 @@
+"""Finding the function to blame in a report's stack traces.
+
+A `BlameRule` is a recipe: patterns to find one after the other (a pattern's group is a candidate
+function) and `TRACE`, where every frame of the stack trace is a candidate. Candidates that every
+kernel has in such a trace (the reporting code, locks, memory primitives) do not count.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kgym.crash.report.demangle import demangle
+from kgym.crash.report.frames import FUNC, PC
+from kgym.crash.report.never_blamed import NEVER_TO_BLAME
+
+TRACE: Final = None
+"""The step that reads a stack trace."""
+CORRUPTED: Final = "corrupted"
+"""Stands in titles where the function to blame could not be found."""
+
+Step = re.Pattern[str] | None
+# compiled once: it takes longer than all other patterns together
+_NEVER_TO_BLAME = re.compile(NEVER_TO_BLAME)
+
+
+class Culprit(NamedTuple):
+    """A function to blame: the name that titles use, and the one that the trace has."""
+
+    name: str
+    raw: str
+
+
+Pick = Callable[[Sequence[Culprit]], Culprit | None]
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """Compile a pattern in which {FUNC} and {PC} stand for their parts of a frame."""
+    return re.compile(text.replace("{FUNC}", FUNC).replace("{PC}", PC))
+
+
+def first(candidates: Sequence[Culprit]) -> Culprit:
+    """Blame the topmost function."""
+    return candidates[0]
+
+
+@dataclass(frozen=True, slots=True)
+class BlameRule:
+    """How to find the functions to blame, one for each stack trace of the recipe.
+
+    `otherwise` is tried where `steps` fail. `skip` are patterns of functions that are passed over
+    in this kind of report. `pick` takes the candidates of a trace, its top first, and returns the
+    one to blame, None where there is none.
+    """
+
+    steps: tuple[Step, ...]
+    otherwise: tuple[Step, ...] = ()
+    skip: tuple[str, ...] = ()
+    pick: Pick = first
+    skip_re: re.Pattern[str] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "skip_re", re.compile("|".join(self.skip)) if self.skip else None)
+
+    def passes_over(self, function: str) -> bool:
+        """Whether the function is not to blame."""
+        if _NEVER_TO_BLAME.search(function):
+            return True
+        return self.skip_re is not None and self.skip_re.search(function) is not None
+
+
+_NAME = r"([a-zA-Z0-9_]+)(?:\.|\+)"
+FRAME = re.compile(
+    rf" *(?:{PC} ){{0,2}}{_NAME}"
+    # arm: the topmost function stands on the left only
+    rf"| *{PC} \(([\w.]+)\) from {PC} \({_NAME}"
+    rf"| *([\w.]+) from {_NAME}"
+)
+"""Frames that count: those of the kernel's own trace, not what symbolisation adds."""
+
+STARTS = tuple(
+    re.compile(text)
+    for text in (
+        r"Call (?:T|t)race",
+        r"Allocated:",
+        r"Allocated by task [0-9]+:",
+        r"Freed:",
+        r"Freed by task [0-9]+:",
+        # kmemleak prints "  backtrace:", lockdep "stack backtrace:" with a trace of its own.
+        r"[^k] backtrace(?: \(crc [0-9a-f]+\))?:",
+        r"Backtrace:",
+        r"Uninit was stored to memory at",
+    )
+)
+"""Lines after which a stack trace must follow."""
+HEADLESS = re.compile(r"status: [0-9a-f]{16} badaddr: [0-9a-f]{16} cause: [0-9a-f]{16}")
+"""riscv: the last line of show_regs(); the trace of a warning follows it without a heading."""
+ANY_START = re.compile("|".join(start.pattern for start in (*STARTS, HEADLESS)))
+
+# Fault injection prints its own trace, often in the middle of the report.
+_INTRUDER = re.compile(r"(?: \[<?(?:0x)?[0-9a-f]+>?\])? should_fail(?:slab)?(?:\.[a-z0-9.]+)?\+0x")
+
+WRAPPERS = (
+    "SYSC_",
+    "SyS_",
+    "sys_",
+    "__x64_",
+    "__ia32_",
+    "__arm64_",
+    "____sys_",
+    "___sys_",
+    "__sys_",
+    "__se_",
+    "__se_sys_",
+    "__do_sys_",
+    "compat_SYSC_",
+    "compat_SyS_",
+    "ksys_",
+)
+"""Wrappers of one system call share the call's name (SYSCALL_DEFINE, include/linux/syscalls.h)."""
+
+
+def _culprit(function: str) -> Culprit:
+    raw = demangle(function)
+    return Culprit(min((raw.removeprefix(wrapper) for wrapper in WRAPPERS), key=len), raw)
+
+
+def blame(lines: Sequence[str], walk: BlameRule) -> tuple[list[Culprit], bool]:
+    """Return who is to blame, and whether the report could be read to the end of the recipe.
+
+    There is one culprit for each TRACE, named "corrupted" where none was found.
+    """
+    found, intact = _follow(lines, walk.steps, walk)
+    if not intact and walk.otherwise:
+        found, intact = _follow(lines, walk.otherwise, walk)
+    return found, intact
+
+
+def _follow(
+    lines: Sequence[str], steps: tuple[Step, ...], walk: BlameRule
+) -> tuple[list[Culprit], bool]:
+    rest = iter(lines)
+    culprits: list[Culprit] = []
+    candidates: list[Culprit] = []
+    intact = True
+    in_trace = False
+
+    def close() -> bool:
+        best = walk.pick(candidates) if candidates else None
+        culprits.append(best or Culprit(CORRUPTED, CORRUPTED))
+        candidates.clear()
+        return best is not None
+
+    step = 0
+    while step < len(steps):
+        wanted = steps[step]
+        if wanted is TRACE:
+            intact = (close() if in_trace else True) and intact
+            in_trace = True
+        following = steps[step + 1] if wanted is TRACE and step + 1 < len(steps) else None
+        for line in rest:
+            if _INTRUDER.match(line):
+                intact = False
+                break
+            match, done = _look(line, wanted, following)
+            for group in match.groups() if match else ():
+                if group and not walk.passes_over(demangle(group)):
+                    candidates.append(_culprit(group))
+            if done:
+                step += done is following
+                break
+        step += 1
+    return culprits, close() and intact
+
+
+def _look(line: str, wanted: Step, following: Step) -> tuple[re.Match[str] | None, object]:
+    """Return what the line gives, and what it ends: the step (true) or also the following one."""
+    if wanted is not None:
+        match = wanted.search(line)
+        return match, match is not None
+    if ANY_START.search(line):
+        return None, True
+    match = following.search(line) if following else None
+    if match:
+        return match, following
+    return FRAME.match(line), False

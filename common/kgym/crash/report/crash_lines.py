@@ -1,0 +1,92 @@
+"""Finding the lines of a log that announce a crash."""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import chain
+
+from kgym.crash.report.console_lines import MAX_LINE
+from kgym.crash.report.families import FAMILIES, LEAKED_OBJECT, REBOOT, Family
+
+_BLOCK = 1 << 20
+_MARKERS = tuple(dict.fromkeys(family.marker.encode() for family in FAMILIES))
+
+
+_LEAK = b"BUG: memory leak\n"
+# the kernel, programs of syzkaller's (the third as Go stamps what it logs), a login
+_RUNNING = re.compile(
+    rb"\] |executing program|^20[0-9]{2}/[0-9]{2}/[0-9]{2} [0-9:]{8} |login: ", re.MULTILINE
+)
+
+
+@lru_cache(maxsize=1024)
+def announced(line: str) -> Family | None:
+    """Return the family whose crash `line` announces.
+
+    A line that symbolisation put before the real one, for an inlined function, announces nothing.
+    """
+    if line.endswith("[inline]"):
+        return None
+    for family in FAMILIES:
+        if family.marker in line and family.announces(line):
+            return family
+    return None
+
+
+def continues(line: str) -> bool:
+    """Whether an announcement may belong to the report of an earlier one."""
+    return any(
+        family.marker in line and family.announces(line)
+        for family in FAMILIES
+        if family.follows or family.dying
+    )
+
+
+def find(
+    log: bytes, start: int = 0, end: int | None = None, *, running: bool = False
+) -> Iterator[tuple[int, Family]]:
+    """Yield offset and family of the lines, from a line's start to `end`, that announce a crash.
+
+    The first boot, before which no kernel or program has printed anything, is none, unless a
+    kernel is known to have been `running`; nor is the object below the heading of a leak.
+    """
+    end = len(log) if end is None else min(end, len(log))
+    done = start
+    searched = 0
+    for block in range(start, end, _BLOCK):
+        # Markers do not span blocks' ends unseen: each search reaches one marker further.
+        stop = min(block + _BLOCK, end)
+        for position in _positions(log, block, stop, end):
+            if position < done:
+                continue
+            line_start = log.rfind(b"\n", done, position) + 1 or done
+            line_end = log.find(b"\n", position, end)
+            done = end if line_end < 0 else line_end + 1
+            line = (
+                log[line_start : min(done, line_start + MAX_LINE)].decode("latin-1").rstrip("\r\n")
+            )
+            family = announced(line)
+            if family is REBOOT:
+                running = running or _RUNNING.search(log, searched, line_start) is not None
+                searched = line_start
+            if family is LEAKED_OBJECT and log.endswith(_LEAK, 0, line_start):
+                continue
+            if family and (running or family is not REBOOT):
+                yield line_start, family
+
+
+def _positions(log: bytes, start: int, stop: int, end: int) -> list[int]:
+    """Return where markers begin in a block, in order.
+
+    Searching for one literal at a time is many times faster than one pattern for all.
+    """
+    occurrences = (_occurrences(log, marker, start, stop, end) for marker in _MARKERS)
+    return sorted(chain.from_iterable(occurrences))
+
+
+def _occurrences(log: bytes, marker: bytes, start: int, stop: int, end: int) -> Iterator[int]:
+    reach = min(stop + len(marker) - 1, end)
+    position = log.find(marker, start, reach)
+    while position >= 0:
+        yield position
+        position = log.find(marker, position + 1, reach)

@@ -1,0 +1,115 @@
+"""Cutting a report out of the log, where other tasks and CPUs print in between."""
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+
+from kgym.crash.report import crash_lines
+from kgym.crash.report.console_lines import Line, has_caller, read
+
+_LINES_BEFORE = 5
+_TASKS_LINES_BEFORE = 50
+_BYTES_BEFORE = 1 << 16
+_ENOUGH_LINES = 22
+_ENOUGH_KMSAN_LINES = 16  # its reports have no registers
+MAX_LENGTH = 1 << 20
+"""Bytes of log after the first line of a crash that can belong to its report."""
+
+# Messages with a stack trace that are no crash: without callers, what follows may be theirs.
+_OTHER_TRACES = re.compile(
+    r"vmalloc: allocation failure|FAULT_INJECTION: forcing a failure"
+    r"|FAULT_FLAG_ALLOW_RETRY missing"
+)
+# panic_on_warn and oopses print the same stack again; so does lockdep when printing deadlocks.
+_REPEATS = re.compile(
+    r"Kernel panic - not syncing|WARNING: possible circular locking dependency detected"
+)
+_LOCKDEP_TAINT = "Disabling lock debugging due to kernel taint"
+_ALL_CPUS = "Sending NMI from CPU"
+
+
+@dataclass(slots=True)
+class Excerpt:
+    """The lines of a report.
+
+    `before` are up to 5 lines of the same printer that precede it (50 where the log tells tasks
+    apart); `lines` includes the uncertain frames, which do not count; the first `own` of `lines`
+    are the report's beyond doubt (the rest follows the announcement of another crash). `start` and
+    `end` are offsets in the log, see `CrashReport`.
+    """
+
+    start: int
+    end: int
+    before: list[Line] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    own: int = 0
+
+    def own_lines(self) -> list[str]:
+        """The lines that are the report's beyond doubt, without their prefixes.
+
+        Inlined functions, which symbolisation adds, are left out: a report's title is the same
+        before and after it.
+        """
+        own = (line for line in self.lines[: self.own] if not line.uncertain)
+        return [line.text for line in own if not line.text.endswith("[inline]")]
+
+    def all_lines(self) -> list[str]:
+        """All lines, without their prefixes, with the uncertain frames."""
+        return [line.text for line in self.lines]
+
+    def body(self) -> str:
+        """The report without the lines before it."""
+        return "".join(f"{line.text}\n" for line in self.lines if not line.uncertain)
+
+    def text(self) -> str:
+        """The report with the lines before it."""
+        return "".join(f"{line.text}\n" for line in self.before) + self.body()
+
+
+def excerpt(log: bytes, start: int, length: int) -> Excerpt:
+    """Cut the report that begins with the line at `start` out of the next `length` bytes."""
+    window = log[start : start + length].decode("latin-1")
+    announcements = {at for at, _ in crash_lines.find(log, start, start + length, running=True)}
+    lines = read(window, start)
+    first = next(lines)._replace(uncertain=False)
+    before = _before(log, start, first.context)
+    report = Excerpt(start, first.end, before, lines=[first], own=1)
+    enough = _ENOUGH_KMSAN_LINES if "BUG: KMSAN:" in first.text else _ENOUGH_LINES
+    sure = True
+    skipping = all_cpus = False
+    count = 1
+    for line in lines:
+        if line.start in announcements:
+            report.end = line.end
+        sure = sure and not _another(line, announcements)
+        if line.context != first.context and not (all_cpus and line.from_cpu):
+            continue
+        count += not line.uncertain
+        # the backtraces of the other CPUs do not have the report's context
+        all_cpus = all_cpus or _ALL_CPUS in line.text
+        skipping = skipping or (count > enough and bool(_REPEATS.search(line.text)))
+        if skipping or _LOCKDEP_TAINT in line.text:
+            continue
+        report.lines.append(line)
+        if sure or has_caller(first.context):
+            report.own = len(report.lines)
+    return report
+
+
+def _another(line: Line, announcements: set[int]) -> bool:
+    """Whether the lines from here on may belong to something else than the report."""
+    if line.start not in announcements:
+        return _OTHER_TRACES.search(line.text) is not None
+    return not crash_lines.continues(line.text)
+
+
+def _before(log: bytes, start: int, context: str) -> list[Line]:
+    begin = max(0, start - _BYTES_BEFORE)
+    if begin:
+        begin = log.find(b"\n", begin, start) + 1 or start
+    most = _TASKS_LINES_BEFORE if context.lstrip("[ ").startswith("T") else _LINES_BEFORE
+    kept: deque[Line] = deque(maxlen=most)
+    for line in read(log[begin:start].decode("latin-1"), begin):
+        if line.context == context and line.text and not line.uncertain:
+            kept.append(line)
+    return list(kept)

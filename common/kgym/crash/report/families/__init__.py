@@ -1,0 +1,13 @@
+"""The crashes that Linux announces, as data: one family per marker."""
+
+from kgym.crash.report.families.bug import BUG
+from kgym.crash.report.families.family import Family, Format
+from kgym.crash.report.families.info import INFO
+from kgym.crash.report.families.other import OTHERS, REBOOT
+from kgym.crash.report.families.programs import LEAKED_OBJECT, PROGRAMS
+from kgym.crash.report.families.warning import WARNINGS
+
+FAMILIES: tuple[Family, ...] = (BUG, WARNINGS, INFO, *OTHERS, *PROGRAMS)
+"""In the order in which they are asked about a line that holds several markers."""
+
+__all__ = ["FAMILIES", "LEAKED_OBJECT", "REBOOT", "Family", "Format"]

@@ -1,0 +1,114 @@
+"""Putting source lines to a report's frames: what to look up, and what to do with the answer.
+
+Pure: `kgym.crash.symbolize` does the looking up. The text comes out as from syz-symbolize:
+` file:line` behind the frame, and a line of its own, marked `[inline]`, above it for each inlined
+function.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from kgym.crash.report.blamed_file import guilty_file
+from kgym.crash.report.crash_report import CrashReport, Frame
+from kgym.crash.report.frames import parse_crashed
+
+# A module's functions stand in its own object file, and some lines have their source already.
+_CALL = re.compile(
+    r"(?<=[ \t(:])(?P<function>[A-Za-z_][\w.$]*)\+0x(?P<offset>[0-9a-f]+)/0x(?P<size>[0-9a-f]+)"
+    r"(?!\w)(?! \[[a-z]\w*)(?! [\w./+-]+\.\w+:[0-9])"
+)
+
+
+class InlinedCall(NamedTuple):
+    """An instruction as a report names it; a `returns` address is the one behind the call."""
+
+    function: str
+    offset: int
+    size: int
+    returns: bool
+
+
+class Location(NamedTuple):
+    """A line of source, in `function` or in what was inlined there."""
+
+    function: str
+    file: str
+    line: int
+
+
+Lookup = Callable[[InlinedCall], Sequence[Location]]
+"""Returns the location of the instruction, before it what it was inlined from, innermost first;
+nothing where it is not known."""
+
+
+def calls(report: CrashReport) -> set[InlinedCall]:
+    """Return everything in the report that has a source line."""
+    crashed = _crashed(report)
+    found = {call for line in report.text.split("\n") if (call := _in_line(line))}
+    found.update(call for frame in _frames(report) if (call := _of_frame(frame, crashed)))
+    return found
+
+
+def with_sources(report: CrashReport, lookup: Lookup) -> CrashReport:
+    """Return the report with files, lines and inlined functions, and the file to blame."""
+    crashed = _crashed(report)
+
+    def expand(frames: Iterable[Frame]) -> tuple[Frame, ...]:
+        return tuple(one for frame in frames for one in _expand(frame, crashed, lookup))
+
+    text = "\n".join(one for line in report.text.split("\n") for one in _annotate(line, lookup))
+    return dataclasses.replace(
+        report,
+        text=text,
+        frames=expand(report.frames),
+        alloc_stack=expand(report.alloc_stack),
+        free_stack=expand(report.free_stack),
+        guilty_file=guilty_file(text) or report.guilty_file,
+    )
+
+
+def _frames(report: CrashReport) -> Iterator[Frame]:
+    yield from (*report.frames, *report.alloc_stack, *report.free_stack)
+
+
+def _crashed(report: CrashReport) -> set[Frame]:
+    """Return the frames that name the instruction itself, not the one behind a call."""
+    return {frame for line in report.text.split("\n") if (frame := parse_crashed(line))}
+
+
+def _of_frame(frame: Frame, crashed: set[Frame]) -> InlinedCall | None:
+    if frame.offset is None or frame.size is None or frame.module or frame.file:
+        return None
+    return InlinedCall(frame.function, frame.offset, frame.size, frame not in crashed)
+
+
+def _in_line(line: str) -> InlinedCall | None:
+    match = _CALL.search(line)
+    if match is None:
+        return None
+    offset, size = int(match["offset"], 16), int(match["size"], 16)
+    return InlinedCall(match["function"], offset, size, parse_crashed(line) is None)
+
+
+def _annotate(line: str, lookup: Lookup) -> Iterator[str]:
+    match, call = _CALL.search(line), _in_line(line)
+    places = lookup(call) if call else ()
+    if match is None or not places:
+        yield line
+        return
+    before, frame, after = line[: match.start()], match[0], line[match.end() :]
+    for inlined in places[:-1]:
+        yield f"{before}{inlined.function} {inlined.file}:{inlined.line} [inline]{after}"
+    yield f"{before}{frame} {places[-1].file}:{places[-1].line}{after}"
+
+
+def _expand(frame: Frame, crashed: set[Frame], lookup: Lookup) -> Iterator[Frame]:
+    call = _of_frame(frame, crashed)
+    places = lookup(call) if call else ()
+    for inlined in places[:-1]:
+        yield Frame(inlined.function, file=inlined.file, line=inlined.line, inlined=True)
+    if places:
+        frame = dataclasses.replace(frame, file=places[-1].file, line=places[-1].line)
+    yield frame

@@ -1,0 +1,200 @@
+"""A cache of folders on the local disk, shared by the processes of a host.
+
+An entry is made in a temporary folder and renamed into place, so it is whole
+or absent. Its fingerprint (every file's path, size and time) is checked when it
+is taken, if that was not done a short while ago; an entry that was damaged is made again.
+
+Beside an entry KEY lie `.KEY.lock`, held while it is made, checked or removed,
+and `.KEY.use`, shared by all who use it; its time tells when somebody last took it.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym.host import sandbox
+
+Make = Callable[[Path], Awaitable[None]]
+Check = Callable[[Path, bool], bool]
+"""Whether the content of an entry is right: at a glance, or with True, whatever that costs."""
+_POLL_SECONDS = 0.05
+_TRUST_SECONDS = 600.0
+"""How long a fingerprint counts: that of a kernel source takes a second, a patched build ten."""
+
+
+@contextlib.asynccontextmanager
+async def locked(path: Path) -> AsyncIterator[None]:
+    """Hold the lock file `path`, alone on this host; wait for it without blocking the loop."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(_POLL_SECONDS)
+        yield
+
+
+class FolderCache:
+    """Entries `root/KEY`, each a folder that `make` filled once.
+
+    `check` looks at what the fingerprint does not cover.
+    """
+
+    def __init__(self, root: Path, check: Check = lambda _folder, _thorough: True) -> None:
+        self._root = root
+        self._check = check
+        self._checked: dict[str, float] = {}
+        self._doubted: set[str] = set()
+
+    async def get(
+        self, key: str, make: Make, *, fresh: bool = False, held: ExitStack | None = None
+    ) -> tuple[Path, bool]:
+        """Return the entry's folder, and whether it was there; others that want it wait.
+
+        Nobody removes it until `held` is closed.
+        """
+        folder = self._root / key
+        async with locked(self._root / f".{key}.lock"):
+            if held is not None:
+                held.enter_context(_used(self._root / f".{key}.use"))
+            if not fresh and await self._intact(key):
+                return folder, True
+            for leftover in self._root.glob(f".{key}.part-*"):
+                await asyncio.to_thread(sandbox.remove, leftover)
+            part = self._root / f".{key}.part-{uuid.uuid4().hex}"
+            part.mkdir()
+            try:
+                await make(part)
+                (part / ".fingerprint").write_text(await asyncio.to_thread(_fingerprint, part))
+                await asyncio.to_thread(sandbox.remove, folder)
+                part.rename(folder)
+            finally:
+                await asyncio.to_thread(sandbox.remove, part)
+            self._checked[key] = time.monotonic()
+            self._doubted.discard(key)
+            return folder, False
+
+    def doubt(self, key: str) -> None:
+        """Check the entry thoroughly when it is next taken: it could not be read."""
+        self._checked.pop(key, None)
+        self._doubted.add(key)
+
+    def trim(self, budget: int) -> list[str]:
+        """Remove the least recently used entries that nobody uses, to keep to `budget` bytes."""
+        locks = self._root.glob(".*.lock")
+        found = [_entry(self._root, lock.name[1 : -len(".lock")]) for lock in locks]
+        total = sum(entry.size for entry in found)
+        gone = []
+        for entry in sorted(found, key=lambda entry: entry.used_at):
+            if total > budget and entry.size and entry.remove():
+                total -= entry.size
+                gone.append(entry.key)
+        return gone
+
+    async def _intact(self, key: str) -> bool:
+        folder, now = self._root / key, time.monotonic()
+        if not folder.exists():
+            return False
+        if now >= self._checked.get(key, -_TRUST_SECONDS) + _TRUST_SECONDS:
+            if not await asyncio.to_thread(_intact, folder):
+                return False
+            self._checked[key] = now
+        if not await asyncio.to_thread(self._check, folder, key in self._doubted):
+            return False
+        self._doubted.discard(key)
+        return True
+
+
+@contextlib.contextmanager
+def _used(path: Path) -> Iterator[None]:
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # waits for nobody: who removes has the entry's lock
+        os.utime(file.fileno())
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class CachedFolder:
+    """An entry of a cache, with what was left of making it: where, how big, when last taken."""
+
+    root: Path
+    key: str
+    size: int
+    """Bytes on the disk."""
+    used_at: float
+    """Seconds since the epoch."""
+
+    def remove(self) -> bool:
+        """Remove it; return False, and leave it, if somebody makes or uses it now."""
+        with ExitStack() as files:
+            for name in (f".{self.key}.lock", f".{self.key}.use"):
+                file = files.enter_context((self.root / name).open("a"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False
+            for folder in _folders(self.root, self.key):
+                sandbox.remove(folder)
+        return True
+
+
+def entries(cache: Path) -> list[CachedFolder]:
+    """Return the entries of all caches in this folder, or one folder below."""
+    locks = [*cache.glob("*/.*.lock"), *cache.glob("*/*/.*.lock")]
+    found = (_entry(lock.parent, lock.name[1 : -len(".lock")]) for lock in sorted(locks))
+    return [entry for entry in found if entry.size]
+
+
+def _entry(root: Path, key: str) -> CachedFolder:
+    use = root / f".{key}.use"
+    marks = [path for path in (use, root / key) if path.exists()]
+    used_at = marks[0].stat().st_mtime if marks else 0.0
+    return CachedFolder(root, key, sum(map(_size, _folders(root, key))), used_at)
+
+
+def _folders(root: Path, key: str) -> list[Path]:
+    return [path for path in (root / key, *root.glob(f".{key}.part-*")) if path.is_dir()]
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+    return total
+
+
+def _intact(folder: Path) -> bool:
+    try:
+        return (folder / ".fingerprint").read_text() == _fingerprint(folder)
+    except OSError:
+        return False
+
+
+def _fingerprint(folder: Path) -> str:
+    digest = hashlib.sha256()
+    todo = [os.fspath(folder)]
+    while todo:
+        parent = todo.pop()
+        with os.scandir(parent) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.name == ".fingerprint" and parent == os.fspath(folder):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(entry.path)
+                    continue
+                stat = entry.stat(follow_symlinks=False)
+                name = os.path.relpath(entry.path, folder)
+                digest.update(os.fsencode(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n"))
+    return digest.hexdigest()

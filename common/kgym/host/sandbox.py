@@ -1,0 +1,332 @@
+"""Running what nobody vouches for: builds of patched trees, compilers on submitted source.
+
+A sandboxed program has no network, no privileges and no sight of the host but
+its read-only /usr. It runs as nobody in mount, PID, IPC, UTS and user
+namespaces of its own (bubblewrap), on folders that the caller hands in.
+
+The folders are first mounted, in a private mount namespace, below /mnt: the
+unprivileged program could not walk to a cache in somebody's home. Nothing has
+to be unmounted: the mounts end with the last process of the namespace, and that
+one with this process, in whose PID namespace (`pid_namespace.py`) all of it is made.
+
+What it may use is limited twice: by hard limits per process, which nothing
+escapes, and by a watch over all its processes and folders (`sandbox_watchdog.py`), which
+kills the sandbox and says why.
+"""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kgym.errors import InfrastructureError
+from kgym.host import (
+    pid_namespace,
+    proc,
+    sandbox_limits,
+    sandbox_watchdog,
+    squashfs,
+    syscall_filter,
+)
+from kgym.host.pid_namespace import PidNamespace
+from kgym.host.sandbox_limits import SandboxLimits
+from kgym.host.squashfs import Mounted
+
+NOBODY = 65534
+_STAGE = "/mnt"
+_REMOVE_SECONDS = 600.0
+
+# Arguments: (bind FOLDER | HOW OPTIONS)… -- COMMAND…; the n-th is mounted on /mnt/n.
+# Where an image is mounted already, /mnt is prepared, and shared with other sandboxes.
+# bubblewrap tells its child's number as of the PID namespace that it runs in, whose /proc it needs.
+# fuse-overlayfs loses its parent-death signal where it acts for another user (setfsuid): it must
+# not hold the output open, and dies with its process group.
+_MOUNT_SCRIPT = """set -e
+fuse() {
+    setpriv --pdeathsig=KILL fuse-overlayfs -f -o "$1" /mnt/$n >/dev/null 2>&1 &
+    until mountpoint -q /mnt/$n; do
+        kill -0 $! 2>/dev/null || { echo "$refused; fuse-overlayfs ended" >&2; exit 1; }
+        sleep 0.02
+    done
+}
+mount -t proc proc /proc
+[ -d /mnt/image ] || mount -t tmpfs -o mode=0755,size=1m kgym /mnt
+n=0
+while [ "$1" != -- ]; do
+    mkdir -p /mnt/$n
+    case $1 in
+    bind) mount --bind "$2" /mnt/$n ;;
+    overlay) refused=$(mount -t overlay -o "$2" kgym /mnt/$n 2>&1) || fuse "${2%,userxattr}" ;;
+    fuse-overlayfs) fuse "$2" ;;
+    esac
+    n=$((n + 1))
+    shift 2
+done
+shift
+exec "$@"
+"""
+
+_MOST_FILE = 16 << 30
+"""Bytes of the largest file; a vmlinux with all its debug information has 1 to 2 GB."""
+_MOST_OPEN = 4096
+_MORE_PROCESSES = 64
+"""By so many the hard limit of processes lies above that of the watch."""
+
+_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+    "HOME": "/tmp",  # noqa: S108 - the sandbox's own
+    "LC_ALL": "C",
+    "TZ": "UTC",
+}
+
+
+Layer = Path | Mounted
+"""A folder, or an image; at most one image goes into a sandbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """A writable view of read-only layers: `lower`, the topmost first; changes go to `upper`."""
+
+    lower: tuple[Layer, ...]
+    folder: Path
+
+    @property
+    def upper(self) -> Path:
+        """The folder that holds what was changed."""
+        return self.folder / "upper"
+
+    def create(self) -> "Overlay":
+        """Make the folders that take the changes."""
+        for name in ("upper", "work"):
+            prepare(self.folder / name)
+        return self
+
+
+def prepare(folder: Path) -> Path:
+    """Make a folder that sandboxed programs may write to."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if proc.privileged():
+        os.chown(folder, NOBODY, NOBODY)
+    return folder
+
+
+class Sandbox:
+    """Programs run in it see host folders at paths of our choice.
+
+    Keys are paths inside the sandbox; `writable` folders come from `prepare`,
+    overlays from `Overlay.create`.
+    """
+
+    def __init__(
+        self,
+        *,
+        writable: Mapping[str, Path] | None = None,
+        readonly: Mapping[str, Path] | None = None,
+        overlays: Mapping[str, Overlay] | None = None,
+        limits: SandboxLimits | None = None,
+    ) -> None:
+        self._limits = limits or SandboxLimits.of_host()
+        self._folders = [
+            *(writable or {}).values(),
+            *(overlay.folder for overlay in (overlays or {}).values()),
+        ]
+        self._image: Mounted | None = None
+        self._mounts: list[str] = []
+        self._binds: list[str] = []
+        for inside, folder in (readonly or {}).items():
+            self._bind("--ro-bind", self._stage("bind", str(folder)), inside)
+        for inside, folder in (writable or {}).items():
+            self._bind("--bind", self._stage("bind", str(folder)), inside)
+        for inside, overlay in (overlays or {}).items():
+            self._bind("--bind", self._stage_overlay(overlay), inside)
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in proc.run
+        cwd: str = "/",
+        stdin: bytes | Path = b"",
+        on_line: Callable[[bytes], None] | None = None,
+        check: bool = True,
+        env: Mapping[str, str] | None = None,
+    ) -> proc.Completed:
+        """Run a program to its end, as `proc.run` does; afterwards no process of it is left.
+
+        Raises UserError `sandbox_limit` for one that was killed because it
+        used more than it may; time is one of these limits, unless `timeout` is shorter.
+        Raises InfrastructureError `no_sandbox` where none could be made: then
+        nothing ran.
+        """
+        proc.require("bwrap")
+        if not proc.privileged() and not await asyncio.to_thread(proc.countable):
+            raise InfrastructureError(
+                "no_sandbox",
+                "this worker is the host's root without root's rights: its processes cannot be"
+                " limited, and nothing runs without. Start it as another user, or with the rights",
+            )
+        limit = self._limits.seconds
+        own_limit = timeout is None or limit <= timeout
+        meter = sandbox_limits.Meter(self._limits.output)
+
+        def counted(line: bytes) -> None:
+            meter(line)
+            if on_line is not None:
+                on_line(line)
+
+        space = await asyncio.to_thread(pid_namespace.current)
+        with (
+            sandbox_watchdog.SandboxStatus(space) as status,
+            _file(syscall_filter.program()) as rules,
+        ):
+            inside = self._inside(cwd, env or {}, status.fd, rules)
+            program = proc.run(
+                [*self._outside(space), *inside, *argv],
+                timeout=limit if timeout is None else min(limit, timeout),
+                # The first process of the sandbox shows the environment that it was started with.
+                env=_ENVIRONMENT,
+                stdin=stdin,
+                on_line=counted,
+                check=False,
+                pass_fds=(status.fd, rules),
+            )
+            try:
+                done = await self._watched(program, status)
+            except proc.ProgramTimedOut:
+                if not own_limit:
+                    raise
+                raise sandbox_limits.exceeded("time", f"{limit:g} s", "not at its end") from None
+            if not status.ended():
+                raise _not_made(done)
+        done = replace(done, argv=tuple(argv))  # the way in is of no use in an error message
+        if check:
+            done.check()
+        return done
+
+    async def _watched(
+        self, program: Coroutine[None, None, proc.Completed], status: sandbox_watchdog.SandboxStatus
+    ) -> proc.Completed:
+        running = asyncio.create_task(program)
+        watches = [
+            asyncio.create_task(
+                sandbox_watchdog.watch_processes(self._limits, status, self._folders)
+            ),
+            asyncio.create_task(sandbox_watchdog.watch_disk(self._limits, status, self._folders)),
+        ]
+        tasks = [running, *watches]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for watch in watches:
+                if watch.done():
+                    watch.result()
+            return await running
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await status.gone()
+
+    def _bind(self, how: str, source: str, inside: str) -> None:
+        self._binds += [how, source, inside]
+
+    def _stage(self, how: str, what: str) -> str:
+        self._mounts += [how, what]
+        return f"{_STAGE}/{len(self._mounts) // 2 - 1}"
+
+    def _stage_overlay(self, overlay: Overlay) -> str:
+        # By way of /mnt the options hold no path that would need quoting.
+        lower = ":".join(map(self._stage_layer, overlay.lower))
+        own = self._stage("bind", str(overlay.folder))
+        options = f"lowerdir={lower},upperdir={own}/upper,workdir={own}/work"
+        how = self._image.overlay if self._image else "overlay"
+        if not proc.privileged() and how == "overlay":
+            options += ",userxattr"
+        return self._stage(how, options)
+
+    def _stage_layer(self, layer: Layer) -> str:
+        if isinstance(layer, Path):
+            return self._stage("bind", str(layer))
+        self._image = layer
+        return squashfs.PLACE
+
+    def _outside(self, space: PidNamespace) -> Iterator[str]:
+        yield from space.entering(*(self._image.spaces if self._image else ()))
+        yield from ("unshare", "--mount", "--propagation", "private")
+        yield from ("sh", "-c", _MOUNT_SCRIPT, "sh", *self._mounts, "--")
+        yield from ("prlimit", "--core=0", f"--fsize={_MOST_FILE}", f"--nofile={_MOST_OPEN}")
+        yield f"--data={self._limits.memory + sandbox_limits.SLACK}"
+        # Should the host run out of memory all the same, the kernel kills in here first.
+        yield from ("choom", "-n", "1000", "--")
+        if proc.privileged():
+            ids = (f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+            yield from ("setpriv", *ids, "--no-new-privs", "--pdeathsig=KILL")
+
+    def _inside(self, cwd: str, env: Mapping[str, str], status: int, rules: int) -> Iterator[str]:
+        yield from ("bwrap", "--unshare-all", "--unshare-user", "--die-with-parent")
+        yield from ("--disable-userns", "--seccomp", str(rules), "--json-status-fd", str(status))
+        yield from ("--uid", str(NOBODY), "--gid", str(NOBODY), "--new-session", "--clearenv")
+        for name, value in {**_ENVIRONMENT, **env}.items():
+            yield from ("--setenv", name, value)
+        yield from ("--ro-bind", "/usr", "/usr")
+        for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+            if Path("/", name).is_symlink():
+                yield from ("--symlink", f"usr/{name}", f"/{name}")
+            elif Path("/", name).exists():
+                yield from ("--ro-bind", f"/{name}", f"/{name}")
+        yield from ("--ro-bind-try", "/etc/alternatives", "/etc/alternatives")
+        yield from ("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache")
+        yield from ("--proc", "/proc", "--dev", "/dev")
+        for folder in ("/tmp", "/dev/shm"):  # noqa: S108 - the sandbox's
+            size = str(self._limits.memory + sandbox_limits.SLACK)
+            yield from ("--perms", "1777", "--size", size, "--tmpfs", folder)
+        yield from self._binds
+        # Both are in memory, without a limit of size.
+        yield from ("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", cwd, "--")
+        # Counted per user namespace, hence set in this one (since Linux 5.14, 21d1c5e386bc;
+        # before, all sandboxes of a worker share the count).
+        yield from ("prlimit", f"--nproc={self._limits.processes + _MORE_PROCESSES}")
+
+
+def _not_made(done: proc.Completed) -> InfrastructureError:
+    """Return the error of a program that had no status of its own: that of the way in."""
+    if done.returncode < 0:
+        return InfrastructureError("no_sandbox", f"the sandbox was killed ({-done.returncode})")
+    return InfrastructureError(
+        "no_sandbox",
+        "no sandbox can be made here, and nothing runs without: this user, or this container, must"
+        " be allowed to make user and mount namespaces, and to mount overlays in them: "
+        + (" / ".join(done.text.strip().splitlines()[-3:]) or f"status {done.returncode}"),
+    )
+
+
+@contextmanager
+def _file(content: bytes) -> Iterator[int]:
+    """Yield a file descriptor of a file in memory that is read from its start."""
+    fd = os.memfd_create("kgym")
+    try:
+        os.pwrite(fd, content, 0)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder that sandboxed programs wrote to, whatever modes and depths they left."""
+    # Not shutil.rmtree: it calls itself as deeply as the folders are nested.
+    commands = [["rm", "-rf"]]
+    if not proc.privileged():  # overlayfs leaves a folder of mode 0 in its work folder
+        commands.insert(0, ["chmod", "-R", "u+rwX"])
+    for command in commands:
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [*command, "--", folder],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_REMOVE_SECONDS,
+            )

@@ -1,0 +1,80 @@
+"""What a sandbox may use, and the error of one that wanted more."""
+
+from dataclasses import dataclass
+
+from kgym.errors import UserError
+from kgym.host.resources import Host
+
+SLACK = 1 << 30
+"""Bytes by which hard limits of memory lie above those of the watch, so that the watch speaks."""
+
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """What one sandbox may use."""
+
+    memory: int
+    """Bytes of all processes together, and of files in /tmp and /dev/shm."""
+    processes: int
+    """Processes and threads."""
+    disk: int
+    """Bytes in the writable folders and overlays."""
+    files: int
+    """Files in them."""
+    output: int
+    """Bytes printed; a line counts as at least 100."""
+    seconds: float
+    """Time for a program to which its caller gives no time limit: a run of make."""
+
+    @classmethod
+    def of_host(cls) -> "SandboxLimits":
+        """Return what leaves honest builds alone and the host alive.
+
+        Memory: a job of make takes 0.2 to 0.5 GB, linking 1 to 3 GB, and hosts
+        have 2 GB and more per core; a quarter stays for the worker. Processes:
+        kbuild has five per job (two makes, sh, gcc, cc1), linkers a thread per
+        core; more would only keep the watch from its CPU. Disk: a tree with
+        debug information holds 5 to 50 GB in at most 300,000 files.
+        """
+        host = Host.here()
+        return cls(
+            memory=host.memory // 4 * 3,
+            processes=256 + 32 * host.cores,
+            disk=64 << 30,
+            files=1_000_000,
+            output=128 * MIB,
+            seconds=4 * 3600.0,
+        )
+
+
+def exceeded(limit: str, allowed: str, used: str) -> UserError:
+    """Return the error of a sandbox that was killed: its input has to change."""
+    return UserError(
+        "sandbox_limit",
+        f"killed at the sandbox's limit of {limit}: {used}, {allowed} allowed",
+        limit=limit,
+        allowed=allowed,
+        used=used,
+    )
+
+
+class Meter:
+    """Counts the output of a program, line by line."""
+
+    def __init__(self, allowed: int) -> None:
+        self._allowed = allowed
+        self._used = 0
+
+    def __call__(self, line: bytes) -> None:
+        """Count a line; raise UserError `sandbox_limit` when it is one too many."""
+        self._used += max(len(line) + 1, 100)
+        if self._used > self._allowed:
+            raise exceeded("output", mib(self._allowed), "more printed")
+
+
+def mib(size: int) -> str:
+    """Return a number of bytes in words."""
+    return f"{size / MIB:,.0f} MiB"

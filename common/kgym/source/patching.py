@@ -1,0 +1,504 @@
+"""Applying patches to a source tree: strictly, or not at all.
+
+Pure: files are read through a function and the changes are returned. A hunk
+applies where it says, or else at the one other place in the file where all of
+its old lines stand; fuzz is never used, since `patch` with fuzz can change the
+wrong function. Of line ends alone, the file's are taken, if all of its and all
+of the hunk's are of one kind each.
+"""
+
+import difflib
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import PurePosixPath
+
+from unidiff.errors import UnidiffParseError
+from unidiff.patch import Hunk, PatchedFile, PatchSet
+
+from kgym.api.steps import Edit, Patch
+from kgym.errors import UserError
+from kgym.source import diff_text
+
+Read = Callable[[str], bytes | None]
+"""Content of the file at a path relative to the tree; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A file after a patch; `content` is None for a file that is removed."""
+
+    path: str
+    content: bytes | None
+    executable: bool = False
+    mode_of: str | None = None
+    """The file of the tree that tells whether it is executable, where the patch does not."""
+
+    def after(self, earlier: Mapping[str, "Change"]) -> "Change":
+        """Return it as it is after these changes: they may say whether it is executable."""
+        before = earlier.get(self.mode_of or "")
+        if before is None or before.content is None:
+            return self
+        return replace(self, executable=before.executable, mode_of=before.mode_of)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The changes of a patch, in the order of their files, and remarks for the log."""
+
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+
+def apply(patch: Patch, read: Read) -> Applied:
+    """Apply a patch; raise UserError `patch_does_not_apply`, `malformed_patch` or `unsafe_patch`.
+
+    Several hunks or edits of one file see each other's results. What would take too long is
+    refused as `patch_too_large`, what leaves every file as it is as `empty_patch`.
+    """
+    tree = _Tree(patch.name, read)
+    if patch.diff is not None:
+        for file in _parse(patch):
+            _apply_file(tree, file)
+    for edit in patch.edits:
+        _apply_edit(tree, edit)
+    if not tree.differs:
+        raise UserError(
+            "empty_patch",
+            f"{patch.name} changes nothing: every file is afterwards as it was before",
+        )
+    return Applied(tree.changes(), tuple(tree.notes))
+
+
+def files(patch: Patch) -> list[str]:
+    """Return the paths that a patch may read or write, checked to be inside the tree."""
+    paths = [_safe(patch.name, edit.file) for edit in patch.edits]
+    for file in _parse(patch) if patch.diff is not None else ():
+        paths += [path for pair in _places(patch.name, file) for path in pair]
+    return list(dict.fromkeys(paths))
+
+
+def reverse(patch: Patch) -> Patch:
+    """Return the patch that undoes this one."""
+    name = f"reverse of {patch.name}"
+    if patch.diff is None:
+        edits = [
+            Edit(file=edit.file, original=edit.replacement, replacement=edit.original)
+            for edit in reversed(patch.edits)
+        ]
+        return Patch(name=name, edits=edits)
+    return Patch(name=name, diff="".join(_reverse_file(file) for file in _parse(patch)))
+
+
+def _parse(patch: Patch) -> list[PatchedFile]:
+    text = _unified(patch)
+    if surplus := _surplus(text):
+        raise UserError(
+            "malformed_patch",
+            f"{patch.name}: line {surplus} belongs to no hunk: the header of the hunk before it"
+            " counts fewer lines",
+            line=surplus,
+        )
+    try:
+        files = list(PatchSet(text if text.endswith("\n") else text + "\n"))
+    except (UnidiffParseError, ValueError) as error:  # the latter by numbers that are too long
+        raise UserError("malformed_patch", f"{patch.name} is no unified diff: {error}") from error
+    if not any(len(file) or _renames(file) for file in files):
+        raise UserError("empty_patch", f"{patch.name} changes nothing: it holds no hunk")
+    if len(files) > _MOST_FILES:
+        raise UserError("patch_too_large", f"{patch.name} changes over {_MOST_FILES} files")
+    for file in files:
+        if _mode(file) == "120000":
+            raise UserError("unsafe_patch", f"{patch.name}: {file.path} would be a symbolic link")
+        if _mode(file) == "160000":
+            raise UserError("unsafe_patch", f"{patch.name}: {file.path} would be a submodule")
+    return files
+
+
+def _unified(patch: Patch) -> str:
+    """Return the text of a diff that can be a unified one."""
+    text = diff_text.plain(patch.diff or "")
+    if "\0" in text or "\nGIT binary patch\n" in text or "\nBinary files " in text:
+        raise UserError("binary_patch", f"{patch.name}: binary patches are not accepted")
+    if text.count("\n") > _MOST_LINES:
+        raise UserError("patch_too_large", f"{patch.name} has over {_MOST_LINES} lines")
+    if kind := diff_text.not_unified(text):
+        raise UserError("malformed_patch", f"{patch.name} {kind}")
+    return text
+
+
+_LONGEST = 1000
+"""Bytes of a path; the kernel's longest one has 106."""
+_MOST_MOVED = 1000
+"""Hunks of a patch that stand elsewhere than they say."""
+_MOST_SEARCHED = 1 << 30
+"""Characters that are searched for the places of edits and moved hunks: a second or two."""
+_MOST_LINES = 200_000
+"""Of a diff; that of a whole release to the next stable one has fewer."""
+_MOST_FILES = 5000
+_SHOWN = 200
+"""Lines of a hunk that does not apply that are shown beside the nearest ones."""
+_HUNK = re.compile(r"^@@ -\d{1,9}(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
+
+
+def _surplus(text: str) -> int | None:
+    """Return the number of the first line that a parser would pass over after a full hunk."""
+    old = new = 0
+    after_hunk = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if old > 0 or new > 0:
+            old -= line[:1] in ("-", " ", "")
+            new -= line[:1] in ("+", " ", "")
+        elif match := _HUNK.match(line):
+            old, new = (int(count or 1) for count in match.groups())
+            after_hunk = True
+        elif line.startswith(("--- ", "+++ ", "diff ", "-- ")) or line == "--":
+            after_hunk = False
+        elif after_hunk and line[:1] in ("+", "-", " ") and line:
+            return number
+    return None
+
+
+def _renames(file: PatchedFile) -> bool:
+    return any(line.startswith("rename from ") for line in file.patch_info or ())
+
+
+def _mode(file: PatchedFile) -> str:
+    for line in file.patch_info or ():
+        for start in ("new file mode ", "new mode ", "deleted file mode "):
+            if line.startswith(start):
+                return str(line.removeprefix(start).strip())
+        if line.startswith("index ") and line.count(" ") == 2:
+            return str(line.split()[-1])
+    return ""
+
+
+def _safe(name: str, path: str) -> str:
+    parts = PurePosixPath(path).parts
+    odd = "\\" in path or not path.isprintable() or len(path.encode()) > _LONGEST
+    if not parts or path.startswith("/") or ".." in parts or ".git" in parts or odd:
+        raise UserError("unsafe_patch", f"{name}: {path!r} is not a path inside the tree")
+    return str(PurePosixPath(*parts))
+
+
+def _places(name: str, file: PatchedFile) -> list[tuple[str, str]]:
+    """Return the paths before and after that a file may have in the tree, the likeliest first."""
+    old, new = diff_text.bare(file.source_file), diff_text.bare(file.target_file)
+    if "/dev/null" in (file.source_file, file.target_file):
+        old = new = new if file.is_added_file else old
+    elif _renames(file):
+        return [(_safe(name, old), _safe(name, new))]
+    found = [_safe(name, path) for path in diff_text.places(old, new)]
+    if not found:
+        _safe(name, old), _safe(name, new)
+        raise UserError(
+            "malformed_patch",
+            f"{name}: a diff of {old} against {new} is no change of one file: give both the path"
+            " that it has in the tree",
+        )
+    return [(path, path) for path in found]
+
+
+class _Tree:
+    """The files as the patch leaves them so far; each is decoded once, whatever is done to it."""
+
+    def __init__(self, name: str, read: Read) -> None:
+        self.name = name
+        self.notes: list[str] = []
+        self._read = read
+        self._before: dict[str, str | None] = {}
+        self._texts: dict[str, str | None] = {}
+        self._changed: dict[str, bool | str] = {}
+        """Whether each is executable, or which file tells, in the order of the first changes."""
+        self._searched = 0
+
+    def text(self, path: str) -> str | None:
+        """Return a file, or None if there is none."""
+        if path not in self._texts:
+            content = self._read(path)
+            text = None if content is None else content.decode(errors="surrogateescape")
+            self._texts[path] = self._before[path] = text
+        return self._texts[path]
+
+    @property
+    def differs(self) -> bool:
+        """Whether a file is another one than before, or its mode was named."""
+        return any(
+            isinstance(mode, bool) or self._texts[path] != self._before.get(path)
+            for path, mode in self._changed.items()
+        )
+
+    def change(self, path: str, text: str | None, *, executable: bool | str = False) -> None:
+        """Write a file, executable or not, or as the file of this path is; None removes it."""
+        self._texts[path] = text
+        if executable != path:
+            self._changed[path] = executable
+        self._changed.setdefault(path, executable)
+
+    def search(self, characters: int) -> None:
+        """Count what is searched; raise UserError beyond the limit."""
+        self._searched += characters
+        if self._searched > _MOST_SEARCHED:
+            raise UserError(
+                "patch_too_large",
+                f"{self.name}: to find the places of all its edits and hunks takes too long in"
+                " files of this size; make fewer, larger edits",
+            )
+
+    def changes(self) -> tuple[Change, ...]:
+        """Return all changes."""
+        return tuple(self._change(path, self._texts[path]) for path in self._changed)
+
+    def _change(self, path: str, text: str | None) -> Change:
+        if text is None:
+            return Change(path, None)
+        mode = self._changed[path]
+        content = text.encode(errors="surrogateescape")
+        return Change(path, content, mode is True, mode if isinstance(mode, str) else None)
+
+
+def _apply_file(tree: _Tree, file: PatchedFile) -> None:
+    name = tree.name
+    old, new = _in_tree(tree, _places(name, file), added=file.is_added_file)
+    executable = _mode(file) == "100755"
+    before = tree.text(old)
+    if file.is_added_file:
+        if before is not None:
+            raise _conflict(name, f"{new} is there already", new)
+        tree.change(new, _text_of(file), executable=executable)
+        return
+    if before is None:
+        raise _conflict(name, f"{old} is not in the tree", old)
+    after = _apply_hunks(tree, old, file, before)
+    if file.is_removed_file:
+        tree.change(old, None)
+        return
+    if old != new:
+        tree.change(old, None)
+    told = any(line.startswith("new mode ") for line in file.patch_info or ())
+    tree.change(new, after, executable=executable if told else old)
+
+
+def _in_tree(tree: _Tree, pairs: list[tuple[str, str]], *, added: bool) -> tuple[str, str]:
+    """Return the paths that the tree has, of those that a diff may mean."""
+    there = [] if added else [pair for pair in pairs if tree.text(pair[0]) is not None]
+    if len(there) > 1:
+        both = " and ".join(old for old, _ in there)
+        raise UserError("malformed_patch", f"{tree.name}: {both} may be meant; give it a/ and b/")
+    return (there or pairs)[0]
+
+
+def _text_of(file: PatchedFile) -> str:
+    return "".join("".join(_side(hunk, "+ ")) for hunk in file)
+
+
+def _side(hunk: Hunk, kinds: str) -> list[str]:
+    """Return the lines of one side of a hunk, each with its end."""
+    lines: list[str] = []
+    previous = " "
+    for line in hunk:
+        if line.line_type == "\\":
+            # The line before has no newline; it counts for the side it stands on.
+            if previous in kinds:
+                lines[-1] = lines[-1].removesuffix("\n")
+            continue
+        previous = line.line_type
+        if previous in kinds:
+            lines.append(line.value if line.value.endswith("\n") else line.value + "\n")
+    return lines
+
+
+def _apply_hunks(tree: _Tree, path: str, file: PatchedFile, text: str) -> str:
+    """Return the text with the hunks applied, in order: one walk, whatever their number."""
+    lines, ends = _Lines(text), _ends(text)
+    done: list[str] = []
+    floor = moved = 0
+    for number, hunk in enumerate(file, 1):
+        old, new = _side(hunk, "- "), _side(hunk, "+ ")
+        if old and (other := _with_ends([*old, *new], ends)):
+            old, new = other[: len(old)], other[len(old) :]
+            tree.notes.append(f"{tree.name}: hunk {number} of {path} took the file's line ends")
+        # A hunk without old lines names the line before the insertion.
+        stated = hunk.source_start - (1 if old else 0)
+        at = _place(tree, lines, old, stated + moved, floor)
+        if at is None:
+            raise _conflict(
+                tree.name,
+                f"hunk {number} of {path} (line {hunk.source_start}) does not apply\n"
+                + _nearest(lines, old),
+                path,
+                hunk=number,
+                line=hunk.source_start,
+            )
+        if at != stated + moved:
+            distance = at - stated - moved
+            note = f"{tree.name}: hunk {number} of {path} applied {distance:+d} lines away"
+            tree.notes.append(note)
+            if len(tree.notes) > _MOST_MOVED:
+                raise _conflict(tree.name, f"over {_MOST_MOVED} hunks stand elsewhere", path)
+        done += lines.all[floor:at]
+        done += new
+        moved = at - stated
+        floor = at + len(old)
+    return "".join(done + lines.all[floor:])
+
+
+def _ends(text: str) -> str | None:
+    """Return what all lines of a file end in; None if not all do in the same."""
+    with_cr = text.count("\r\n")
+    if "\r" not in text:
+        return "\n"
+    return "\r\n" if with_cr == text.count("\n") else None
+
+
+def _with_ends(lines: list[str], end: str | None) -> list[str] | None:
+    """Return a hunk's lines with the file's ends; None if they have these, or are mixed."""
+    kinds = {line.endswith("\r\n") for line in lines if line.endswith("\n")}
+    if end is None or kinds != {end == "\n"}:
+        return None
+    return [line.rstrip("\r\n") + end if line.endswith("\n") else line for line in lines]
+
+
+class _Lines:
+    """The lines of a file, each with its end, and where they begin in its text."""
+
+    def __init__(self, text: str) -> None:
+        parts = text.split("\n")
+        self.all = [part + "\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+        self._text = "\n" + text
+        self._starts: list[int] = []
+
+    def places(self, old: list[str], floor: int = 0) -> tuple[list[int], int]:
+        """Return the first two places, from `floor` on, at which the old lines stand.
+
+        Searched as text: that takes linear time whatever a hostile patch repeats. The second
+        value is how many characters are searched at most.
+        """
+        if not old or not all(line.endswith("\n") for line in old[:-1]):
+            return [], 0
+        self._starts = self._starts or [0, *accumulate(map(len, self.all))]
+        text, wanted, start = self._text, "\n" + "".join(old), self._starts[floor]
+        if not wanted.endswith("\n"):  # only the last line of a file has no end
+            at = len(text) - len(wanted)
+            found = [at] if at >= start and text.endswith(wanted) else []
+        else:
+            found = [text.find(wanted, start)]
+            found.append(text.find(wanted, found[0] + 1) if found[0] >= 0 else -1)
+        places = [bisect_left(self._starts, at) for at in found if at >= 0]
+        return places, len(text) - start
+
+
+def _place(tree: _Tree, lines: _Lines, old: list[str], stated: int, floor: int) -> int | None:
+    """Return the index at which the old lines stand: as stated, or else at the only place."""
+    there = lines.all[stated : stated + len(old)] if stated >= floor else []
+    if floor <= stated <= len(lines.all) and there == old:
+        return stated
+    places, searched = lines.places(old, floor)
+    tree.search(searched)
+    return places[0] if len(places) == 1 else None
+
+
+def _nearest(file: _Lines, old: list[str]) -> str:
+    """Show the place that resembles the old lines most, as a diff from wanted to found."""
+    if not old:
+        return "it adds lines beyond the end of the file"
+    if len(file.places(old)[0]) > 1:
+        return "its lines stand at several places, none of them where it says"
+    lines = file.all
+    if (line := _other_space(lines, old)) is not None:
+        return (
+            f"its lines stand from line {line} on, with other white space: a mail program, or a"
+            " copy out of a page, has changed tabs or blanks; take the patch from its source"
+        )
+    wanted = {line for line in old if line.strip()}
+    hits = [line in wanted for line in lines]
+    window = sum(hits[: len(old)])
+    best, best_at = window, 0
+    for at in range(1, len(lines) - len(old) + 1):
+        window += hits[at + len(old) - 1] - hits[at - 1]
+        if window > best:
+            best, best_at = window, at
+    if best == 0:
+        return "none of its lines is in the file"
+    old = old[:_SHOWN]  # difflib takes quadratic time
+    found = lines[best_at : best_at + len(old)]
+    diff = difflib.unified_diff(
+        [line.rstrip("\n") for line in old],
+        [line.rstrip("\n") for line in found],
+        "wanted by the hunk",
+        f"nearest in the file, from line {best_at + 1}",
+        lineterm="",
+        n=len(old),
+    )
+    return "\n".join(line for line in diff if not line.startswith("@@"))
+
+
+def _other_space(lines: list[str], old: list[str]) -> int | None:
+    """Return the number of the line where the old lines stand but for white space."""
+    text, wanted = (
+        "\n" + "".join(" ".join(line.split()) + "\n" for line in one) for one in (lines, old)
+    )
+    at = text.find(wanted)
+    return text.count("\n", 0, at) + 1 if at >= 0 else None
+
+
+def _apply_edit(tree: _Tree, edit: Edit) -> None:
+    path = _safe(tree.name, edit.file)
+    text = tree.text(path)
+    if text is None:
+        raise _conflict(tree.name, f"{path} is not in the tree", path)
+    tree.search(len(text))
+    at = text.find(edit.original)
+    behind = at + len(edit.original)
+    if at >= 0 and text.find(edit.original, behind) < 0:
+        tree.change(path, text[:at] + edit.replacement + text[behind:], executable=path)
+        return
+    count = text.count(edit.original)
+    near = "" if count else "\n" + _nearest(_Lines(text), _Lines(edit.original).all)
+    what = f"the original of an edit stands {count} times in {path}, not once{near}"
+    raise _conflict(tree.name, what, path)
+
+
+def _conflict(name: str, what: str, path: str, **details: object) -> UserError:
+    return UserError("patch_does_not_apply", f"{name}: {what}", file=path, **details)
+
+
+def _reverse_file(file: PatchedFile) -> str:
+    old, new = diff_text.bare(file.target_file), diff_text.bare(file.source_file)
+    text = [f"diff --git a/{old} b/{new}\n", f"rename from {old}\nrename to {new}\n"]
+    if not _renames(file):
+        text.clear()
+    text.append(f"--- {_header('a/', file.target_file)}\n+++ {_header('b/', file.source_file)}\n")
+    for hunk in file:
+        text.append(
+            f"@@ -{hunk.target_start},{hunk.target_length}"
+            f" +{hunk.source_start},{hunk.source_length} @@\n"
+        )
+        text.extend(_reverse_lines(hunk))
+    return "".join(text)
+
+
+def _header(side: str, path: str) -> str:
+    return path if path == "/dev/null" else side + diff_text.bare(path)
+
+
+def _reverse_lines(hunk: Hunk) -> list[str]:
+    """Swap + and -, keeping every run of changes with its removals first."""
+    signs = {"+": "-", "-": "+", " ": " ", "\\": "\\"}
+    lines: list[str] = []
+    removed: list[str] = []
+    added: list[str] = []
+    kept = lines
+    for line in hunk:
+        sign = signs[line.line_type]
+        if sign != "\\":
+            kept = {"-": removed, "+": added, " ": lines}[sign]
+        if sign == " ":
+            lines += removed + added
+            removed.clear()
+            added.clear()
+        end = "" if line.value.endswith("\n") else "\n"
+        kept.append(f"{sign}{line.value}{end}")
+    return lines + removed + added

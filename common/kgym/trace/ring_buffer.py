@@ -1,0 +1,324 @@
+"""The sub-buffers of the kernel's trace ring buffer → records.
+
+Sources: include/linux/ring_buffer.h (event header, event types),
+kernel/trace/ring_buffer.c (struct buffer_data_page, rb_event_length,
+rb_fix_abs_ts), kernel/trace/trace_entries.h (entries),
+Documentation/trace/ring-buffer-design.rst.
+
+Events have different lengths, so that the next one's place is known only from
+this one. All sub-buffers of a batch are walked at the same time: step k reads
+the k-th event of each. Little-endian 64-bit kernels.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgym.trace.interner import Interner
+from kgym.trace.record_format import message
+from kgym.trace.records import Array, Function, Trace
+
+BATCH = 8 << 20
+"""Bytes of sub-buffers that are walked at the same time."""
+
+MISSED_EVENTS = 1 << 31
+MISSED_STORED = 1 << 30
+
+_PADDING, _TIME_EXTEND, _TIME_STAMP = 29, 30, 31
+_LOW = np.uint64(27)
+_HIGHEST = np.uint64(0xF8 << 56)
+"""The bits that an absolute time stamp has no room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where things stand: bytes from the start of the sub-buffer, or of the entry.
+
+    `function`, `print` and `bprint` are the numbers of the entry types.
+    """
+
+    size: int = 4096
+    commit: int = 8
+    data: int = 16
+    function: int = 1
+    print: int = 5
+    bprint: int = 6
+    pid: int = 4
+    function_ip: int = 8
+    print_text: int = 16
+    bprint_format: int = 16
+    bprint_arguments: int = 24
+
+
+class KeyKind(StrEnum):
+    """What names the function of a record."""
+
+    FORMAT = "format"
+    """The address of a format string."""
+    ADDRESS = "address"
+    """An address in the function."""
+    TEXT = "text"
+    """The record's own text."""
+
+
+class Key(NamedTuple):
+    """What a record says of its function."""
+
+    kind: KeyKind
+    value: int | str
+
+
+Lookup = Callable[[Key], Function | None]
+"""Names a function, once for each key; None for what is no record of a function."""
+
+
+@dataclass
+class Counts:
+    """What was met on the way, of all sub-buffers."""
+
+    pages: int = 0
+    damaged: int = 0
+    """Sub-buffers in which an event reaches beyond the end: read up to there."""
+    missed: int = 0
+    """Sub-buffers before which the kernel says that events were lost."""
+    other: int = 0
+    """Events that are no record of a function."""
+
+
+@dataclass
+class RingParser:
+    """Takes sub-buffers, CPU by CPU in their order; `trace` returns all records by time."""
+
+    layout: Layout = Layout()
+    counts: Counts = field(default_factory=Counts)
+    _columns: list[dict[str, Array]] = field(default_factory=list)
+    _addresses: dict[KeyKind, Interner] = field(
+        default_factory=lambda: {KeyKind.FORMAT: Interner(), KeyKind.ADDRESS: Interner()}
+    )
+    _keys: dict[Key, int] = field(default_factory=dict)
+
+    def feed(self, cpu: int, pages: NDArray[np.uint8], skip: int = 0) -> None:
+        """Take sub-buffers, one a row; `skip` bytes of the first one's data were read before."""
+        batch = max(1, BATCH // self.layout.size)
+        for start in range(0, len(pages), batch):
+            self._feed(cpu, pages[start : start + batch], 0 if start else skip)
+
+    def trace(self, lookup: Lookup) -> Trace:
+        """Return the records of functions; what was fed is given up, to save memory."""
+        functions, numbers = _named(self._keys, lookup)
+        columns: dict[str, Any] = {}
+        kept = [numbers[part.pop("function")] for part in self._columns]
+        for name, dtype in Trace.COLUMNS:
+            parts = [
+                (number if name == "function" else part.pop(name))[number >= 0]
+                for number, part in zip(kept, self._columns, strict=True)
+            ]
+            whole = np.concatenate(parts) if parts else np.empty(0, dtype)
+            columns[name] = whole.astype(dtype, copy=False)
+            del parts, whole  # at most one column stands in memory twice
+        self.counts.other += sum(int((number < 0).sum()) for number in kept)
+        self._columns.clear()
+        del kept
+        return Trace(**in_order(columns), functions=functions)
+
+    def _feed(self, cpu: int, pages: NDArray[np.uint8], skip: int) -> None:
+        words = np.ascontiguousarray(pages).reshape(-1).view("<u4")
+        events = self._walk(words, len(pages), skip)
+        kind = words[events.at] & np.uint32(0xFFFF)
+        key = np.full(len(kind), -1, np.int32)
+        counter = np.zeros(len(kind), np.uint32)
+        self._read_bprints(words, events, kind, key, counter)
+        self._read_functions(words, events, kind, key)
+        self._read_prints(words, events, kind, key, counter)
+        mine = key >= 0
+        self.counts.other += len(mine) - int(mine.sum())
+        pid = words[events.at + self.layout.pid // 4].view(np.int32)
+        columns: dict[str, Array] = {
+            "time": events.time,
+            "pid": pid,
+            "function": key,
+            "counter": counter,
+        }
+        if not mine.all():
+            columns = {name: column[mine] for name, column in columns.items()}
+        columns["cpu"] = np.full(len(columns["time"]), cpu, np.int16)
+        self._columns.append(columns)
+
+    def _walk(self, words: NDArray[np.uint32], count: int, skip: int) -> "_Events":
+        layout = self.layout
+        width = layout.size // 4
+        base = np.arange(count, dtype=np.int64) * width
+        commit = words[base + layout.commit // 4].astype(np.int64)
+        self.counts.pages += count
+        self.counts.missed += int(((commit & MISSED_EVENTS) != 0).sum())
+        commit &= ~(MISSED_EVENTS | MISSED_STORED)
+        at = base + layout.data // 4
+        stop = at + np.minimum(commit, layout.size - layout.data) // 4
+        if count and skip:
+            at[0] += skip // 4
+        low, high = words[base].astype(np.uint64), words[base + 1].astype(np.uint64)
+        walk = _Walk(words, at, stop, low | high << np.uint64(32))
+        events = walk.events()
+        self.counts.damaged += walk.damaged
+        return events
+
+    def _read_bprints(
+        self,
+        words: NDArray[np.uint32],
+        events: "_Events",
+        kind: Array,
+        key: Array,
+        counter: Array,
+    ) -> None:
+        layout = self.layout
+        argument = layout.bprint_arguments // 4
+        mine = (kind == layout.bprint) & (events.length >= argument)
+        if not mine.any():
+            return
+        at = events.at if mine.all() else events.at[mine]
+        key[mine] = self._numbers(KeyKind.FORMAT, _u64(words, at + layout.bprint_format // 4))
+        # A format without arguments has no counter; what stands there is the next event's.
+        places = np.minimum(at + argument, len(words) - 1)
+        full = events.length[mine] > argument
+        counter[mine] = np.where(full, words[places], np.uint32(0))
+
+    def _read_functions(
+        self, words: NDArray[np.uint32], events: "_Events", kind: Array, key: Array
+    ) -> None:
+        ip = self.layout.function_ip // 4
+        mine = (kind == self.layout.function) & (events.length >= ip + 2)
+        if mine.any():
+            key[mine] = self._numbers(KeyKind.ADDRESS, _u64(words, events.at[mine] + ip))
+
+    def _read_prints(
+        self,
+        words: NDArray[np.uint32],
+        events: "_Events",
+        kind: Array,
+        key: Array,
+        counter: Array,
+    ) -> None:
+        """Read text one by one: it is written by people and scripts, not by each function."""
+        start = self.layout.print_text // 4
+        for n in np.flatnonzero((kind == self.layout.print) & (events.length > start)):
+            at = int(events.at[n])
+            raw = words[at + start : at + int(events.length[n])].tobytes()
+            said = message(raw.split(b"\0", maxsplit=1)[0].decode(errors="replace"))
+            if said is not None:
+                key[n] = self._key(Key(KeyKind.TEXT, said.text))
+                counter[n] = said.counter
+
+    def _numbers(self, kind: KeyKind, values: NDArray[np.uint64]) -> NDArray[np.int32]:
+        interner = self._addresses[kind]
+        found = interner.numbers(values)
+        mine = np.array([self._key(Key(kind, value)) for value in interner.keys], np.int32)
+        return np.where(found < 0, np.int32(-1), mine[found])
+
+    def _key(self, key: Key) -> int:
+        return self._keys.setdefault(key, len(self._keys))
+
+
+class _Events(NamedTuple):
+    """Data events: the word at which each one's entry begins, its words, its time."""
+
+    at: NDArray[np.int32]
+    length: NDArray[np.int32]
+    time: NDArray[np.uint64]
+
+
+@dataclass
+class _Walk:
+    """Goes through sub-buffers side by side, from word `at` to word `stop` of each."""
+
+    words: NDArray[np.uint32]
+    at: NDArray[np.int64]
+    stop: NDArray[np.int64]
+    time: NDArray[np.uint64]
+    damaged: int = 0
+
+    def events(self) -> _Events:
+        rows: list[tuple[Array, Array, Array]] = []
+        while (alive := self.at < self.stop).any():
+            head = self.words[np.where(alive, self.at, 0)]
+            kind = head & np.uint32(31)
+            delta = (head >> np.uint32(5)).astype(np.uint64)
+            # Without a length of 0, padding and time stamps this is all there is to do.
+            if ((kind - np.uint32(1)) < 28)[alive].all():
+                size = kind.astype(np.int64) + 1
+                entry, event = self.at + 1, alive
+                self.time = self.time + delta
+            else:
+                size, entry, event = self._special(alive, kind, delta)
+            beyond = alive & (self.at + size > self.stop)
+            if beyond.any():
+                self.damaged += int(beyond.sum())
+                self.stop = np.where(beyond, self.at, self.stop)
+                event = event & ~beyond
+            self.at = np.where(alive, self.at + size, self.at)
+            place = np.where(event, entry, -1).astype(np.int32)
+            rows.append((place, (self.at - entry).astype(np.int32), self.time))
+        return _by_page(rows)
+
+    def _special(self, alive: Array, kind: Array, delta: Array) -> tuple[Array, Array, Array]:
+        """Return size in words, place of the entry, and whether it is data, of any events."""
+        following = self.words[np.where(alive & (self.at + 1 < self.stop), self.at + 1, 0)]
+        wide = following.astype(np.uint64)
+        padding, extend, stamp = (kind == k for k in (_PADDING, _TIME_EXTEND, _TIME_STAMP))
+        rest = padding & (delta == 0)
+        counted = (kind == 0) | (padding & ~rest)
+        size = kind.astype(np.int64) + 1
+        size = np.where(counted, 1 + (following.astype(np.int64) + 3) // 4, size)
+        size = np.where(extend | stamp, 2, size)
+        size = np.where(rest, self.stop - self.at, size)
+        # The count includes its own word.
+        size = np.where(counted & (size < 2), np.iinfo(np.int32).max, size)
+        # A discarded event keeps its delta, which is 1 where it had none (rb_event_discard).
+        counts = ~stamp & ~(padding & (delta == 1))
+        step = np.where(counts, delta, np.uint64(0))
+        step = np.where(extend, delta + (wide << _LOW), step)
+        absolute = (wide << _LOW) | delta | (self.time & _HIGHEST)
+        time = np.where(stamp, absolute, self.time + step)
+        self.time = np.where(alive, time, self.time)
+        event = alive & (kind <= 28)
+        return size, self.at + 1 + (kind == 0), event
+
+
+def in_order(columns: dict[str, Any]) -> dict[str, Any]:
+    """Put columns in order of time, one by one; records of the same time stay as they are."""
+    time = columns["time"]
+    if (time[1:] < time[:-1]).any():
+        order = np.argsort(time, kind="stable")
+        del time
+        for name in columns:
+            columns[name] = columns[name][order]
+    return columns
+
+
+def _by_page(rows: list[tuple[Array, Array, Array]]) -> _Events:
+    """Turn steps of all sub-buffers into sub-buffers with all their steps."""
+    if not rows:
+        empty = np.empty(0, np.int32)
+        return _Events(empty, empty, np.empty(0, np.uint64))
+    at, length, time = (np.stack(column, axis=1) for column in zip(*rows, strict=True))
+    there = at >= 0
+    return _Events(at[there], length[there], time[there])
+
+
+def _u64(words: NDArray[np.uint32], at: Array) -> NDArray[np.uint64]:
+    whole: NDArray[np.uint64] = words[at + 1].astype(np.uint64) << np.uint64(32)
+    return whole | words[at]
+
+
+def _named(keys: dict[Key, int], lookup: Lookup) -> tuple[tuple[Function, ...], Array]:
+    """Return the functions, each once, and their numbers by those of the keys; -1 for none."""
+    functions: dict[Function, int] = {}
+    numbers = np.full(len(keys), -1, np.int32)
+    for key, number in keys.items():
+        function = lookup(key)
+        if function is not None:
+            numbers[number] = functions.setdefault(function, len(functions))
+    return tuple(functions), numbers

@@ -1,0 +1,119 @@
+"""Finding a stack trace in the records of a thread, from the innermost frame backward."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgym.crash.report.crash_report import Frame
+from kgym.trace.records import Function, canonical
+
+ALTERNATIVES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """Places of the frames that were found, the innermost first, which is the last place."""
+
+    places: tuple[int, ...]
+    frames: tuple[int, ...]
+    """Which frame of the stack each is, counting from 0, the innermost."""
+
+    @property
+    def first(self) -> int:
+        """Place of the outermost frame."""
+        return self.places[-1]
+
+    @property
+    def last(self) -> int:
+        """Place of the innermost frame."""
+        return self.places[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """All that was found: the best first, no two of which overlap.
+
+    `candidates` counts them without the limit ALTERNATIVES. `frames` are the
+    frames that lie in the traced functions, whether or not they were found.
+    """
+
+    best: tuple[Anchor, ...]
+    candidates: int
+    frames: tuple[int, ...]
+
+
+def traced(frames: Sequence[Frame], functions: Sequence[Function]) -> dict[int, NDArray[np.int32]]:
+    """Return for each frame that is a traced function its numbers.
+
+    Frames that the unwinder does not vouch for are left out.
+    """
+    by_name: dict[str, list[int]] = {}
+    for number, function in enumerate(functions):
+        by_name.setdefault(canonical(function.name), []).append(number)
+    found = {}
+    for place, frame in enumerate(frames):
+        numbers = [
+            number
+            for number in by_name.get(canonical(frame.function), ())
+            if _same_file(frame.file, functions[number].file)
+        ]
+        if numbers and not frame.uncertain:
+            found[place] = np.array(numbers, np.int32)
+    return found
+
+
+def find(sequence: NDArray[np.int32], wanted: dict[int, NDArray[np.int32]]) -> Anchors:
+    """Find frames (by place in the stack, innermost first: their functions) in a thread.
+
+    For each record of the innermost frame that the thread executed at all, the
+    others are looked for backward in order, each at its last place before the
+    one found before it; a frame that is not found so is passed over (Figure 4).
+    The best has the most frames, and of those is the last one. As a later
+    record finds at least what an earlier one does, that is the paper's anchor;
+    the others are further places where the same stack was reached.
+    """
+    places = {frame: np.flatnonzero(np.isin(sequence, ids)) for frame, ids in wanted.items()}
+    frames = [frame for frame in wanted if len(places[frame])]
+    if not frames:
+        return Anchors((), 0, tuple(wanted))
+    last = places[frames[0]]
+    current, count = last, np.ones(len(last), np.int32)
+    for frame in frames[1:]:
+        before = np.searchsorted(places[frame], current) - 1
+        found = before >= 0
+        current = np.where(found, places[frame][np.maximum(before, 0)], current)
+        count += found
+    distinct = _last_of_each(current)
+    last, current, count = last[distinct], current[distinct], count[distinct]
+    best: list[Anchor] = []
+    free = np.ones(len(last), bool)
+    while len(best) < ALTERNATIVES and free.any():
+        most = np.flatnonzero(free & (count == count[free].max()))[-1]
+        best.append(_trace_back(int(last[most]), frames, places))
+        free &= (last < current[most]) | (current > last[most])
+        free[most] = False
+    return Anchors(tuple(best), len(last), tuple(wanted))
+
+
+def _last_of_each(starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where values that do not fall change next: the last place of each."""
+    return np.flatnonzero(np.append(starts[1:] != starts[:-1], True))
+
+
+def _trace_back(last: int, frames: list[int], places: dict[int, NDArray[np.int64]]) -> Anchor:
+    at, found = [last], [frames[0]]
+    for frame in frames[1:]:
+        before = int(np.searchsorted(places[frame], at[-1])) - 1
+        if before >= 0:
+            at.append(int(places[frame][before]))
+            found.append(frame)
+    return Anchor(tuple(at), tuple(found))
+
+
+def _same_file(frame: str | None, function: str | None) -> bool:
+    if frame is None or function is None:
+        return True
+    frame, function = frame.removeprefix("./"), function.removeprefix("./")
+    return frame == function or frame.endswith(f"/{function}") or function.endswith(f"/{frame}")

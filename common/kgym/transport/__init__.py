@@ -1,0 +1,1 @@
+"""What lies between scheduler and workers: stored files and messages."""

@@ -1,0 +1,1 @@
+"""Workers: how they get steps, run them, and tell how they end."""

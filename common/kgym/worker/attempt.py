@@ -1,0 +1,151 @@
+"""One attempt at a step: its handler, its heartbeat, its last word."""
+
+import asyncio
+import contextlib
+import errno
+import traceback
+from pathlib import Path
+
+import structlog
+
+from kgym.api.states import retry_delay
+from kgym.api.steps import Failure
+from kgym.api.worker_calls import AttemptEnding, WorkerCalls
+from kgym.errors import InfrastructureError, KgymError, UserError
+from kgym.host import sandbox
+from kgym.worker.context import Handler, StepContext
+
+HEARTBEAT_SECONDS = 1.5
+"""How often a quiet attempt says that it lives, and asks whether it still may."""
+REPORT_SECONDS = 0.25
+DELIVER_SECONDS = 5.0
+"""The longest pause between two tries to deliver a result."""
+RELEASE_SECONDS = 5.0
+"""How long a worker that stops tries to give a step back; the lease's end does it too."""
+
+_log = structlog.get_logger()
+
+
+async def attempt(run: StepContext, handler: Handler, dispatch: WorkerCalls) -> None:
+    """Do the step in its folder and deliver how it ended; cancelled, give it back."""
+    lease = run.assignment.lease
+    run.folder.mkdir()
+    _log.info("attempt begins", kind=run.assignment.spec.kind)
+    work = asyncio.create_task(_work(run, handler))
+    beat = asyncio.create_task(_beat(run, dispatch))
+    try:
+        await asyncio.wait({work, beat}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done() and not work.cancelled():
+            # First the room, then the word: it may have been this folder that filled the disk.
+            await _remove(run.folder)
+            await _last_word(run, work.result(), dispatch)
+    except asyncio.CancelledError:
+        # Aborted, or this worker stops: the scheduler listens only if the lease still holds.
+        await _stop(work, beat)
+        with contextlib.suppress(KgymError, TimeoutError):
+            async with asyncio.timeout(RELEASE_SECONDS):
+                if work.cancelled():
+                    await dispatch.release(lease)
+                else:
+                    await dispatch.finish(lease, work.result())
+        raise
+    finally:
+        await _stop(work, beat)
+        await _remove(run.folder)
+
+
+async def _work(run: StepContext, handler: Handler) -> AttemptEnding:
+    result, failure = None, None
+    try:
+        result = await handler(run)
+        failure = run.assignment.spec.unmet(result)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the step has to end with it
+        failure = _failure(error)
+        if failure.reason == "internal_error":
+            run.log(traceback.format_exc())
+    if failure is not None:
+        run.log(f"failed: {failure.message}")
+    if (run.folder / "step.log").exists():
+        with contextlib.suppress(InfrastructureError):  # a full disk must not hide the ending
+            await run.keep(run.folder / "step.log")
+    return AttemptEnding(result=result, failure=failure, artifacts=run.artifacts)
+
+
+async def _beat(run: StepContext, dispatch: WorkerCalls) -> None:
+    """Report until the lease is stale; a quiet step still says that it lives."""
+    quiet = 0.0
+    while True:
+        await asyncio.sleep(REPORT_SECONDS)
+        quiet += REPORT_SECONDS
+        log, progress = run.take_news()
+        if log or progress or quiet >= HEARTBEAT_SECONDS:
+            quiet = 0.0
+            try:
+                if not await dispatch.report(run.assignment.lease, log, progress):
+                    return
+            except InfrastructureError as error:
+                _log.warning("report not delivered, trying again", error=str(error))
+                run.return_news(log, progress)
+            except UserError as error:  # this report will never be taken, the next may
+                _log.warning("report refused", error=str(error))
+
+
+async def _last_word(run: StepContext, ending: AttemptEnding, dispatch: WorkerCalls) -> None:
+    """Deliver the result, however long the scheduler is away."""
+    attempt = 0
+    while True:
+        log, progress = run.take_news()
+        try:
+            while log:
+                await dispatch.report(run.assignment.lease, log, None)
+                log, _ = run.take_news()
+            taken = await dispatch.finish(run.assignment.lease, ending)
+            failure = ending.failure and ending.failure.reason
+            _log.info("attempt ended", failure=failure, taken=taken)
+        except InfrastructureError as error:
+            attempt += 1
+            run.return_news(log, progress)
+            _log.warning("result not delivered, trying again", error=str(error))
+            await asyncio.sleep(min(DELIVER_SECONDS, retry_delay(attempt)))
+        except UserError as error:  # it will never be taken as it is
+            ending = AttemptEnding(failure=_refused(error))
+        else:
+            return
+
+
+async def _remove(folder: Path) -> None:
+    """Remove an attempt's folder; a program is started for it only where something is in it."""
+    try:
+        folder.rmdir()  # noqa: ASYNC240 - a moment; a thread would take longer to wake
+    except FileNotFoundError:
+        return
+    except OSError:
+        await asyncio.to_thread(sandbox.remove, folder)
+
+
+async def _stop(*tasks: "asyncio.Task[AttemptEnding] | asyncio.Task[None]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _refused(error: UserError) -> Failure:
+    return Failure(
+        cause="infrastructure",
+        reason="result_refused",
+        message=f"the scheduler refused the result: {error.message}",
+    )
+
+
+def _failure(error: Exception) -> Failure:
+    if isinstance(error, KgymError):
+        return Failure(
+            cause=error.cause, reason=error.reason, message=error.message, details=error.details
+        )
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Failure(
+            cause="infrastructure",
+            reason="disk_full",
+            message=f"the disk is full: {error}; free some space, then restart the job",
+        )
+    return Failure(cause="infrastructure", reason="internal_error", message=repr(error))

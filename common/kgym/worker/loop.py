@@ -1,0 +1,211 @@
+"""The worker's loop: receive a notification, claim steps, start their attempts."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from kgym.api.capabilities import Capabilities
+from kgym.api.steps import StepKind
+from kgym.api.worker_calls import BEAT_SECONDS, Assignment, Claim, Claimed, WorkerCalls, WorkerInfo
+from kgym.errors import InfrastructureError
+from kgym.host import process_logs
+from kgym.transport.artifact_storage import Storage
+from kgym.transport.bus import Bus, Delivery
+from kgym.worker.attempt import RELEASE_SECONDS, attempt
+from kgym.worker.context import Handler, StepContext
+from kgym.worker.work_folder import own_folder
+
+IDLE_SECONDS = 1.0
+"""How often a worker with a free slot asks for steps while no notifications reach it."""
+DEAF_SECONDS = 0.25
+"""How long a worker may be without a free slot before it leaves notifications to others."""
+
+_log = structlog.get_logger()
+
+
+class Worker:
+    """Runs steps of some kinds, at most `slots` at a time, with work files under `folder`.
+
+    Workers may share the folder: each has its own in it.
+    """
+
+    def __init__(
+        self,
+        dispatch: WorkerCalls,
+        bus: Bus,
+        storage: Storage,
+        handlers: Mapping[StepKind, Handler],
+        folder: Path,
+        slots: int = 1,
+        capabilities: Capabilities | None = None,
+    ) -> None:
+        name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
+        self.info = WorkerInfo(
+            id=name, kinds=list(handlers), slots=slots, capabilities=capabilities
+        )
+        self._dispatch = dispatch
+        self._bus = bus
+        self._storage = storage
+        self._handlers = handlers
+        self._shared = folder
+        self._folder = folder
+        """Its own, below the shared one, while it serves."""
+        self._running: dict[uuid.UUID, asyncio.Task[None]] = {}
+        self._draining = False
+        self._news = asyncio.Event()
+        """A notification, or a slot that has become free."""
+        self._notifications: list[Delivery] = []
+        self._room, self._deaf = asyncio.Event(), asyncio.Event()
+        """There is a free slot; there has been none for DEAF_SECONDS."""
+        self._deafening: asyncio.TimerHandle | None = None
+        self._more = False
+        """Whether more waited at the last claim than it got."""
+
+    async def serve(self) -> None:
+        """Work until cancelled or drained; give back what is running and leave nothing behind."""
+        async with own_folder(self._shared) as self._folder:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    helpers = [
+                        group.create_task(self._obey_signals()),
+                        group.create_task(self._hear_bells()),
+                        group.create_task(self._dispatch.stay(self.info.id)),
+                    ]
+                    await self._take_steps()
+                    for helper in helpers:
+                        helper.cancel()
+            finally:
+                await self._stop()
+
+    def drain(self) -> None:
+        """Take no more; `serve` returns when what runs has finished."""
+        self._draining = True
+        self._count_slots()
+        self._news.set()
+
+    @property
+    def _free(self) -> int:
+        return 0 if self._draining else self.info.slots - len(self._running)
+
+    def _count_slots(self) -> None:
+        """Note whether there is a free slot."""
+        if self._free:
+            self._room.set()
+            self._deaf.clear()
+            if self._deafening is not None:
+                self._deafening.cancel()
+                self._deafening = None
+        elif self._deafening is None:
+            self._room.clear()
+            loop = asyncio.get_running_loop()
+            self._deafening = loop.call_later(DEAF_SECONDS, self._deaf.set)
+
+    async def _take_steps(self) -> None:
+        claim: Claim | None = None
+        while not self._draining or self._running:
+            self._news.clear()
+            notifications, self._notifications = self._notifications, []
+            claim = claim or Claim(
+                id=uuid.uuid4(), worker=self.info, want=self._free, woken=bool(notifications)
+            )
+            try:
+                claimed = await self._dispatch.claim(claim)
+            except InfrastructureError as error:
+                # Claimed or not: the claim is repeated, and its notification sent again.
+                _log.warning("no steps taken, trying again", error=str(error))
+                self._notifications = notifications + self._notifications
+                claim = claim.model_copy(update={"again": True})
+                await asyncio.sleep(IDLE_SECONDS)
+                continue
+            self._begin(claimed)
+            claim = None
+            for notification in notifications:
+                with contextlib.suppress(InfrastructureError):  # then it comes once more
+                    await notification.ack()
+            if not (claimed.assignments and claimed.more and self._free):
+                await self._wait()
+
+    def _begin(self, claimed: Claimed) -> None:
+        self._draining |= claimed.draining
+        self._more = bool(claimed.more)
+        for one in claimed.assignments:
+            with process_logs.attempt(job=one.job_id, step=one.number, attempt=one.attempt):
+                task = asyncio.create_task(self._attempt(one))
+            self._running[one.lease] = task
+            task.add_done_callback(partial(self._ended, one.lease))
+        self._count_slots()
+
+    def _ended(self, lease: uuid.UUID, task: "asyncio.Task[None]") -> None:
+        del self._running[lease]
+        self._count_slots()
+        if not task.cancelled() and (error := task.exception()):
+            _log.error("attempt lost", lease=str(lease), error=repr(error))
+        # For what has come since the last claim, a notification was sent, or will be.
+        if self._more or self._notifications or self._draining or not self._bus.notifies:
+            self._news.set()
+
+    async def _wait(self) -> None:
+        """Wait for news, but no longer than the scheduler may wait for a word of this worker."""
+        with contextlib.suppress(TimeoutError):
+            deaf = self._free and not self._bus.notifies
+            async with asyncio.timeout(IDLE_SECONDS if deaf else BEAT_SECONDS):
+                await self._news.wait()
+
+    async def _hear_bells(self) -> None:
+        """Listen while there is a free slot."""
+        self._count_slots()
+        while True:
+            await self._room.wait()
+            try:
+                async with self._bus.consume(self.info.kinds) as deliveries:
+                    hearing = asyncio.create_task(self._collect(deliveries))
+                    deaf = asyncio.create_task(self._deaf.wait())
+                    try:
+                        await asyncio.wait({hearing, deaf}, return_when=asyncio.FIRST_COMPLETED)
+                        if hearing.done():
+                            hearing.result()
+                    finally:
+                        hearing.cancel()
+                        deaf.cancel()
+                        await asyncio.gather(hearing, deaf, return_exceptions=True)
+                        self._notifications.clear()  # they are delivered again, to others
+            except InfrastructureError as error:
+                _log.warning("no notifications arrive", error=str(error))
+                await asyncio.sleep(IDLE_SECONDS)
+
+    async def _collect(self, deliveries: AsyncIterator[Delivery]) -> None:
+        async for delivery in deliveries:
+            self._notifications.append(delivery)
+            if self._free:
+                self._news.set()
+
+    async def _obey_signals(self) -> None:
+        while True:
+            try:
+                async with self._bus.signals() as signals:
+                    async for lease in signals:
+                        if task := self._running.get(lease):
+                            task.cancel()
+            except InfrastructureError as error:  # heartbeats learn of it too
+                _log.warning("no signals are heard", error=str(error))
+            await asyncio.sleep(IDLE_SECONDS)
+
+    async def _stop(self) -> None:
+        """Give everything back."""
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        with contextlib.suppress(InfrastructureError, TimeoutError):
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self._dispatch.leave(self.info.id)
+
+    def _attempt(self, one: Assignment) -> Coroutine[None, None, None]:
+        run = StepContext(one, self._folder / one.lease.hex, self._storage, self._dispatch)
+        return attempt(run, self._handlers[one.spec.kind], self._dispatch)

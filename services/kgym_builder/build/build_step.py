@@ -1,0 +1,288 @@
+"""The `build` step: patches on a kernel of SuiteCache; kernel and logs as artifacts."""
+
+import asyncio
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from kgym.api.steps import BuildResult, BuildSpec, InstrumentedFile
+from kgym.bugs import detectors
+from kgym.configs import CONFIGS
+from kgym.errors import InfrastructureError, UserError
+from kgym.host import sandbox
+from kgym.source import diagnostics, instrument
+from kgym.source.instrument import Untraced
+from kgym.source.patching import Change
+from kgym.worker.context import StepContext
+from kgym_builder import memo
+from kgym_builder.build import early_checks, instrumented_files
+from kgym_builder.evidence.patch_review import on_trial, review
+from kgym_builder.evidence.static_evidence import Built, evidence
+from kgym_builder.kbuild import control
+from kgym_builder.kbuild.dump_symbols import SYMBOLS, dumpable, with_symbols
+from kgym_builder.kbuild.kbuild import UNREADABLE, Kbuild, Output
+from kgym_builder.kbuild.object_index import Index
+from kgym_builder.kbuild.working_tree import Tree
+from kgym_builder.patches.patched_files import changes
+from kgym_builder.suitecache import compiled_trees, link_shortcut
+from kgym_builder.suitecache.compiled_trees import Entry, Identified
+from kgym_builder.suitecache.suitecache import SuiteCache
+
+LAYOUT = 5
+"""Version of what a build leaves; part of its memo's key."""
+ARTIFACTS = (
+    "arch/x86/boot/bzImage",
+    "vmlinux",
+    "System.map",
+    ".config",
+    "compile_commands.json",
+)
+_NAMES = {".config": "config"}
+
+
+class Builder:
+    """Builds kernels on the entries of a SuiteCache.
+
+    The file `untraced` lists what is never instrumented.
+    """
+
+    def __init__(self, suite: SuiteCache, untraced: Path = CONFIGS / "untraced.toml") -> None:
+        self._suite = suite
+        self._untraced = Untraced.model_validate(tomllib.loads(untraced.read_text()))
+
+    async def __call__(self, run: StepContext) -> BuildResult:
+        """Perform a build step."""
+        spec = run.assignment.spec
+        assert isinstance(spec, BuildSpec)
+        with ExitStack() as held:
+            build = _Build(self._suite, self._untraced, run, dumpable(spec), held)
+            try:
+                return await build.result()
+            except UserError:
+                if build.output.path.exists():
+                    await run.keep(build.output.path)
+                raise
+
+
+class _Build:
+    """One build step on its way."""
+
+    def __init__(
+        self,
+        suite: SuiteCache,
+        untraced: Untraced,
+        run: StepContext,
+        spec: BuildSpec,
+        held: ExitStack,
+    ) -> None:
+        self.suite = suite
+        self.untraced = untraced
+        self.held = held
+        self.run = run
+        self.spec = spec
+        self.seconds: dict[str, float] = {}
+        self.output = Output(run.folder / "build.log")
+        self.instrumented: list[InstrumentedFile] = []
+        self.trace_symbols: list[str] = []
+        self.lacking: dict[str, str] = {}
+
+    async def result(self) -> BuildResult:
+        """Build; or copy what was built before from the same, if that is not forbidden."""
+        if self.spec.ahead:
+            with self._stage("programs"):
+                await early_checks.compile_all(self.run, self.spec.ahead.programs)
+        with self._stage("identify"):
+            found = await self._identify()
+        served = await early_checks.known(self.run, found.identity, self.spec)
+        entry = None if served else await self._looked_ahead(found.identity)
+        if self.spec.cache == "use" and (known := await self._recalled(found.identity)):
+            return known
+        with self._stage("tree"):
+            entry = entry or await self._entry(found.identity)
+        self.run.log(f"entry {entry.identity}: {'cached' if entry.cached else 'built'}")
+        for one in entry.dropped_symbols:
+            self.run.log(f"config: CONFIG_{one.symbol} is {one.got}, not {one.wanted}")
+        try:
+            result = await self._built(entry)
+        except InfrastructureError as error:
+            if error.reason == UNREADABLE:
+                entry.doubt()
+            raise
+        await memo.remember(self.run, self._memo(entry.identity), result, self.run.artifacts)
+        return result
+
+    async def _identify(self) -> Identified:
+        """Return what names the kernel, which traces if it is to be instrumented."""
+        found = await self.suite.identify(self.spec, self.run, self.held)
+        if self.spec.instrument and not _traces(found):
+            self.trace_symbols = list(instrument.SYMBOLS)
+            config = with_symbols(self.spec.config, self.trace_symbols)
+            self.spec = self.spec.model_copy(update={"config": config})
+            found = await self.suite.identify(self.spec, self.run, self.held)
+            if not _traces(found):
+                asked = ", ".join(self.trace_symbols)
+                raise UserError("no_tracing", f"the config has no TRACING even with {asked}")
+        return found
+
+    def _memo(self, identity: str) -> str:
+        patches = [
+            (patch.model_dump(exclude={"name"}), patch.name in self.spec.review)
+            for patch in self.spec.patches
+        ]
+        looked = [self.spec.files, self.spec.checkpatch] if self.spec.review else []
+        records = [instrument.VERSION, self.untraced, self.spec.instrument, self.trace_symbols]
+        asked = records if self.spec.instrument else []
+        return memo.key("build", LAYOUT, identity, patches, ARTIFACTS, looked, *asked)
+
+    @property
+    def _dump_symbols(self) -> list[str]:
+        return list(SYMBOLS[self.spec.for_dump]) if self.spec.for_dump else []
+
+    async def _recalled(self, identity: str) -> BuildResult | None:
+        with self._stage("memo"):
+            known = await memo.recall(self.run, self._memo(identity), BuildResult)
+        if known is None:
+            return None
+        self.run.log(f"entry {identity}: the same was built before")
+        own = {"memoised": True, "tree_cached": True, "objects_compiled": 0}
+        asked = {"dump_symbols": self._dump_symbols, "seconds": self.seconds}
+        return known.model_copy(update={**own, **asked})
+
+    async def _built(self, entry: Entry) -> BuildResult:
+        tree = entry.tree(self.run.folder / "tree")
+        with self._stage("review"):
+            trial = await on_trial(tree, self.spec.patches, self.spec.review)
+            asked = self.spec.checkpatch
+            findings = await review(tree, trial, self.spec.files, checkpatch=asked)
+        with self._stage("make"):
+            async with self.suite.building():
+                short = await self._make(entry, tree)
+        lost = list(control.dropped(entry.about.lacking, self.lacking))
+        if trial:
+            findings += lost
+            with self._stage("evidence"):
+                built = Built(list(dict.fromkeys(self.output.made)), not short)
+                files = self.spec.files
+                findings += await evidence(self.run, entry, tree, trial, built, files)
+        for one in findings:
+            where = f"{one.file}:{one.line}: " if one.line else ""
+            self.run.log(f"{one.severity}: {one.check}: {where}{one.reason}: {one.message}")
+        with self._stage("artifacts"):
+            await self._keep(entry, tree)
+        about = entry.about
+        return BuildResult(
+            source_identity=about.source_identity,
+            kernel_release=about.kernel_release,
+            compiler_version=about.compiler_version,
+            tree=entry.identity,
+            tree_cached=entry.cached,
+            shortcut=short,
+            backports=about.backports,
+            dropped_symbols=entry.dropped_symbols,
+            dump_symbols=self._dump_symbols,
+            instrumented=self.instrumented,
+            trace_symbols=self.trace_symbols,
+            objects_compiled=self.output.objects,
+            warnings=diagnostics.parse(self.output.tail)[:100],
+            findings=findings,
+            detectors=detectors.symbols(about.config),
+            controls_lacking=about.lacking,
+            seconds=self.seconds,
+        )
+
+    async def _looked_ahead(self, identity: str) -> Entry:
+        """Return the entry, on which what later steps rest on was tried."""
+        with self._stage("tree"):
+            entry = await self._entry(identity)
+        if entry.cached:  # else it was tried on the source
+            with self._stage("ahead"):
+                folder = self.run.folder / "ahead"
+                tree = entry.tree(folder)
+                await early_checks.apply_all(self.run, entry.identity, self.spec, tree)
+                await asyncio.to_thread(sandbox.remove, folder)
+        return entry
+
+    async def _entry(self, identity: str) -> Entry:
+        async def trial(tree: Tree) -> None:
+            await instrumented_files.read(tree, self.spec.instrument, await self._changes(tree))
+            await early_checks.apply_all(self.run, identity, self.spec, tree)
+
+        return await self.suite.take(
+            self.spec, self.run, self.held, self.output, objects=self.spec.objects, trial=trial
+        )
+
+    async def _changes(self, tree: Tree) -> tuple[Change, ...]:
+        return await changes(tree, self.spec.patches, self.run.log)
+
+    async def _make(self, entry: Entry, tree: Tree) -> bool:
+        """Make what patches and records changed; return whether the shortcut did."""
+        if not self.spec.patches and not self.spec.instrument:
+            return False
+        kbuild = Kbuild(tree, entry.tools, self.output)
+        changed = await self._changes(tree)
+        if self.spec.instrument:
+            changed = await self._with_records(entry, tree, changed)
+        await tree.write(changed)
+        self.output.made.clear()  # of the entry, if this step had to make it
+        self.output.count(self.run, "rebuild", None)
+        objects = None
+        if entry.about.shortcut:
+            objects = link_shortcut.objects(changed, Index(entry.index), entry.linked)
+
+        async def make() -> None:
+            if objects is not None:
+                await link_shortcut.Shortcut(tree, kbuild, entry.about).build(objects)
+                return
+            if any("Kconfig" in change.path for change in changed):
+                await kbuild.make("olddefconfig")
+            await again()
+
+        async def again() -> None:
+            await kbuild.make("bzImage")
+
+        known = entry.about.lacking
+        self.lacking = await control.spared(make, again, tree, self.output, known)
+        return objects is not None and self.lacking == known
+
+    async def _with_records(
+        self, entry: Entry, tree: Tree, changed: tuple[Change, ...]
+    ) -> tuple[Change, ...]:
+        """Add to what patches change the files with records."""
+        self.run.progress("instrument", 0, len(self.spec.instrument), "files")
+        files = await instrumented_files.read(tree, self.spec.instrument, changed)
+        dependents = Index(entry.index).dependents(files)
+        new, self.instrumented = await asyncio.to_thread(
+            instrumented_files.instrumented, files, self.untraced, dependents
+        )
+        for one in self.instrumented:
+            if one.reason:
+                self.run.log(f"not instrumented: {one.path}: {one.reason}")
+        total = sum(one.functions for one in self.instrumented)
+        self.run.log(f"instrumented: {total} functions in {len(new)} files")
+        return tuple({change.path: change for change in [*changed, *new]}.values())
+
+    async def _keep(self, entry: Entry, tree: Tree) -> None:
+        self.run.progress("artifacts")
+        found = await tree.export(ARTIFACTS, self.run.folder / "out")
+        missing = {"bzImage", "vmlinux"} - {path.name for path in found}
+        if missing:
+            raise UserError("no_kernel", f"make left no {' and no '.join(sorted(missing))}")
+        names = {path: _NAMES.get(path.name, path.name) for path in found}
+        keeping = (self.run.keep(path, name, move=True) for path, name in names.items())
+        await asyncio.gather(*keeping)
+        order = list(names.values())
+        self.run.artifacts.sort(key=lambda one: order.index(one.name))
+        log = self.output.path if self.output.path.exists() else entry.folder / compiled_trees.LOG
+        await self.run.keep(log, "build.log")
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self.seconds[name] = round(time.monotonic() - start, 3)
+
+
+def _traces(found: Identified) -> bool:
+    return "CONFIG_TRACING=y" in found.config.splitlines()

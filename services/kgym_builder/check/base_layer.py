@@ -1,0 +1,125 @@
+"""The tree that patches are checked on: a SuiteCache entry, with the base's patches on it.
+
+The base is compiled once and kept as a layer of its own, beside the entries. The
+warnings that objects give without any patch are memos.
+"""
+
+import asyncio
+import hashlib
+import json
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym.api.steps import Diagnostic, Patch, Strict
+from kgym.errors import UserError
+from kgym.host import sandbox
+from kgym.host.folder_cache import FolderCache
+from kgym.host.resources import Host
+from kgym.source import diagnostics
+from kgym.worker.context import StepContext
+from kgym_builder import memo
+from kgym_builder.check import compile_plan, patch_judgement
+from kgym_builder.check.compilation import CompileBatch, CompileCommands, compiled
+from kgym_builder.check.compile_plan import FileChange
+from kgym_builder.kbuild import object_index
+from kgym_builder.kbuild.object_index import Index, Object
+from kgym_builder.kbuild.saved_commands import compile_words
+from kgym_builder.kbuild.working_tree import Tree
+from kgym_builder.patches import patched_files
+from kgym_builder.suitecache.compiled_trees import Entry
+
+LAYOUT = 1
+"""Version of what is kept; part of its identity."""
+BUDGET = 5 << 30
+"""Bytes of compiled bases that a host keeps; most have some 10 MB."""
+_EVERY = 1 << 30
+
+
+class _Warnings(Strict):
+    found: list[Diagnostic]
+
+
+@dataclass(frozen=True, slots=True)
+class BaseLayer:
+    """A compiled tree; `upper` is the base's layer, if there is one."""
+
+    key: str
+    entry: Entry
+    index: Index
+    upper: Path | None = None
+
+    def tree(self, folder: Path) -> Tree:
+        """Return the tree for one use, as `Entry.tree` does."""
+        above = () if self.upper is None else (self.upper,)
+        return Tree((*above, *self.entry.lower), folder, self.entry.limits)
+
+
+class BaseLayers:
+    """The grounds of this host, kept below `cache`."""
+
+    def __init__(self, cache: Path) -> None:
+        self._bases = FolderCache(cache / "bases")
+
+    async def get(
+        self, entry: Entry, base: Sequence[Patch], run: StepContext, held: ExitStack
+    ) -> BaseLayer:
+        """Return the ground; a base is compiled if it was not yet, and stays until `held` closes.
+
+        Raises UserError where the base does not apply, or does not compile.
+        """
+        bare = BaseLayer(entry.identity, entry, Index(entry.index))
+        if not base:
+            return bare
+        patches = [patch.model_dump(mode="json") for patch in base]
+        # By its image: an entry that was made anew has other files, however alike.
+        parts = json.dumps([LAYOUT, entry.identity, entry.about.image_sha256, patches])
+        key = hashlib.sha256(parts.encode()).hexdigest()[:32]
+
+        async def make(folder: Path) -> None:
+            await _compile_base(bare, base, run, folder)
+
+        folder, _ = await self._bases.get(key, make, held=held)
+        await asyncio.to_thread(self._bases.trim, BUDGET)
+        return BaseLayer(key, entry, Index(folder / "index.db"), folder / "upper")
+
+    async def warnings(self, ground: BaseLayer, one: Object, run: StepContext) -> list[Diagnostic]:
+        """Return the warnings that an object gives as it is; compiled once, then remembered."""
+
+        name = memo.key("warnings", ground.key, one.path)
+        if (known := await memo.recall(run, name, _Warnings)) is not None:
+            return known.found
+        words = compile_words(one.command)
+        work = CompileBatch([], [CompileCommands([words], [])] if words else [])
+        tree = ground.tree(run.folder / f"warnings-{uuid.uuid4().hex}")
+        done = (await compiled(tree, work, 1)).jobs.get(0)
+        await asyncio.to_thread(sandbox.remove, tree.overlay.folder)
+        found = diagnostics.parse(done.output.splitlines()) if done else []
+        await memo.remember(run, name, _Warnings(found=found))
+        return found
+
+
+async def _compile_base(
+    bare: BaseLayer, base: Sequence[Patch], run: StepContext, folder: Path
+) -> None:
+    run.log("compiling the base, once for all checks on it")
+    tree = bare.tree(folder)
+    before = await patched_files.read(tree, base)
+    changes = patched_files.in_all(await patched_files.applied(base, before, run.log))
+    files = [FileChange(one.path, before.get(one.path), one.content) for one in changes]
+    plan = compile_plan.plan(files, bare.index.dependents(one.path for one in files), _EVERY)
+    cores = Host.here().cores
+    work = patch_judgement.work(plan, bare.entry.tools, changes, ())
+    outcome = await compiled(tree, work, cores)
+    judged = patch_judgement.PatchJudgement(plan, outcome)
+    if judged.failed:
+        raise UserError(
+            "does_not_compile",
+            f"the base does not compile: {judged.reason}",
+            diagnostics=[one.model_dump() for one in judged.errors[:100]],
+        )
+    # Its commands and dependencies, where they changed, are those of its own patches.
+    await object_index.build(tree, folder / "index.db")
+    tree.discard_work()

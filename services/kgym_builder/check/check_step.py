@@ -1,0 +1,340 @@
+"""The `check` step: many patches on one kernel, each tried alone, in parallel.
+
+What a patch needs of the sandbox is one start: files in, objects compiled and measured,
+results out. All files that the patches touch are read at once before.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from kgym.api.steps import (
+    CheckResult,
+    CheckSpec,
+    Diagnostic,
+    FunctionCheck,
+    Patch,
+    PatchCheck,
+    PatchOutcome,
+)
+from kgym.errors import UserError
+from kgym.host import sandbox
+from kgym.host.budget import JOB_MIB, Use
+from kgym.source import patching
+from kgym.worker.context import StepContext
+from kgym_builder import memo
+from kgym_builder.check import compile_plan, patch_judgement
+from kgym_builder.check.base_layer import BaseLayer, BaseLayers
+from kgym_builder.check.compilation import Counts, compiled
+from kgym_builder.check.compile_plan import CompilePlan, FileChange, Way
+from kgym_builder.check.new_warnings import Lines, new_warnings
+from kgym_builder.check.patch_judgement import PatchJudgement
+from kgym_builder.kbuild.kbuild import Output
+from kgym_builder.kbuild.working_tree import behind_link
+from kgym_builder.patches import changed_functions, patched_files, separate_process
+from kgym_builder.patches.changed_functions import Function
+from kgym_builder.suitecache import compiled_trees
+from kgym_builder.suitecache.compiled_trees import About
+from kgym_builder.suitecache.suitecache import SuiteCache
+
+LAYOUT = 3
+"""Version of what a check finds out; part of its memos' keys."""
+_OUTPUT = 16 << 10
+_RESULT = 2 << 20
+"""Bytes of output in one result, shared by its patches."""
+_DIAGNOSTICS = 100
+_FUNCTIONS = 500
+_C_FILE = (".c", ".h", ".inc", ".S")
+
+
+class Checker:
+    """Checks patches on the entries of a SuiteCache; what it finds out of them is in `cache`."""
+
+    def __init__(self, suite: SuiteCache, cache: Path) -> None:
+        self.suite = suite
+        self.grounds = BaseLayers(cache)
+
+    async def __call__(self, run: StepContext) -> CheckResult:
+        """Perform a check step."""
+        spec = run.assignment.spec
+        assert isinstance(spec, CheckSpec)
+        with ExitStack() as held:
+            return await _Check(self, run, spec, held).result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A patch that applies: what it changes, and what is to be found out."""
+
+    changes: tuple[patching.Change, ...]
+    files: list[FileChange]
+    functions: list[tuple[str, Function]]
+    plan: CompilePlan
+
+
+class _Check:
+    """One check step on its way."""
+
+    def __init__(
+        self, checker: Checker, run: StepContext, spec: CheckSpec, held: ExitStack
+    ) -> None:
+        self.checker = checker
+        self.run = run
+        self.spec = spec
+        self.held = held
+        self.seconds: dict[str, float] = {}
+        self.done = 0
+        count = len(spec.patches)
+        self.most_output = min(_OUTPUT, _RESULT // count)
+        self.most_listed = max(1, min(_DIAGNOSTICS, 100 * _DIAGNOSTICS // count))
+
+    async def result(self) -> CheckResult:
+        spec, run = self.spec, self.run
+        with self._stage("identify"):
+            found = await self.checker.suite.identify(spec, run, self.held)
+        with self._stage("memo"):
+            checks = await self._recalled(found.identity)
+        answered = len(checks) == len(spec.patches)
+        if answered and (about := await compiled_trees.find(run, found.identity)):
+            return self._result(found.identity, about, checks, cached=True)
+        with self._stage("tree"):
+            output = Output(run.folder / "build.log")
+            entry = await self.checker.suite.take(spec, run, self.held, output)
+        with self._stage("base"):
+            ground = await self.checker.grounds.get(entry, spec.base, run, self.held)
+        with self._stage("read"):
+            paths, files, links = await self._read(ground)
+        with self._stage("patches"):
+            numbers = [one for one in range(len(spec.patches)) if one not in checks]
+            trials = [
+                asyncio.create_task(self._trial(ground, number, paths[number], files, links))
+                for number in numbers
+            ]
+            try:
+                checks |= dict(zip(numbers, await asyncio.gather(*trials), strict=True))
+            finally:
+                await _ended(trials)
+        return self._result(entry.identity, entry.about, checks, cached=entry.cached)
+
+    def _result(
+        self, identity: str, about: About, checks: Mapping[int, PatchCheck], *, cached: bool
+    ) -> CheckResult:
+        return CheckResult(
+            source_identity=about.source_identity,
+            kernel_release=about.kernel_release,
+            compiler_version=about.compiler_version,
+            tree=identity,
+            tree_cached=cached,
+            patches=[checks[number] for number in range(len(checks))],
+            seconds=self.seconds,
+        )
+
+    def _memo(self, identity: str, number: int) -> str:
+        """Return where the answer to one patch is kept."""
+        spec = self.spec
+        asked = (spec.base, spec.patches[number], spec.dependents)
+        return memo.key("check", LAYOUT, identity, *asked, self.most_output, self.most_listed)
+
+    async def _recalled(self, identity: str) -> dict[int, PatchCheck]:
+        """Return the answers that are known, by the patches' numbers."""
+        if self.spec.cache != "use":
+            return {}
+        numbers = range(len(self.spec.patches))
+        names = (self._memo(identity, number) for number in numbers)
+        known = await asyncio.gather(*(memo.recall(self.run, name, PatchCheck) for name in names))
+        found = {number: one for number, one in zip(numbers, known, strict=True) if one}
+        for one in found.values():
+            self.run.log(f"{one.name}: {one.outcome}, as was found before")
+        return {
+            number: one.model_copy(update={"memoised": True, "seconds": 0.0})
+            for number, one in found.items()
+        }
+
+    async def _read(
+        self, ground: BaseLayer
+    ) -> tuple[list[list[str] | UserError], dict[str, bytes], set[str]]:
+        """Return the paths that each patch names, the files that are there, those behind a link."""
+        named = await patched_files.named(self.spec.patches)
+        tree = ground.tree(self.run.folder / "read")
+        paths = {path for one in named if not isinstance(one, UserError) for path in one}
+        files, links = await tree.look(sorted(paths))
+        await asyncio.to_thread(sandbox.remove, tree.overlay.folder)
+        return named, files, set(links)
+
+    async def _trial(
+        self,
+        ground: BaseLayer,
+        number: int,
+        paths: list[str] | UserError,
+        files: dict[str, bytes],
+        links: set[str],
+    ) -> PatchCheck:
+        """Check one patch; whatever it is, the others do not suffer."""
+        patch = self.spec.patches[number]
+        folder = self.run.folder / f"patch-{number}"
+        start = time.monotonic()
+        try:
+            if isinstance(paths, UserError):
+                raise paths
+            for path in paths:
+                if path in links:
+                    raise behind_link(path)
+            own = {path: files[path] for path in paths if path in files}
+            much = patched_files.weight([patch], own)
+            changes, found = await separate_process.call(much, _looked_at, patch, own)
+            known = await asyncio.to_thread(self._known, ground, own, changes, found)
+            budget = self.checker.suite.budget
+            wide = min(budget.cores, max(1, len(known.plan.objects)))
+            wide = budget.cores if known.plan.way else wide
+            async with budget.share(Use.CHECK, wide, wide * JOB_MIB) as cores:
+                start = time.monotonic()
+                check = await self._compiled(ground, patch, known, folder, cores)
+        except UserError as error:
+            check = self._refused(patch, error)
+        finally:
+            await asyncio.to_thread(sandbox.remove, folder)
+        check = check.model_copy(update={"seconds": round(time.monotonic() - start, 3)})
+        if check.outcome is not PatchOutcome.OVER_LIMIT:
+            await memo.remember(self.run, self._memo(ground.entry.identity, number), check)
+        self.done += 1
+        self.run.progress("patches", self.done, len(self.spec.patches), "patches")
+        self.run.log(f"{patch.name}: {check.outcome}" + (f": {check.reason}" * bool(check.reason)))
+        return check
+
+    def _refused(self, patch: Patch, error: UserError) -> PatchCheck:
+        limit = error.reason == "sandbox_limit"
+        return PatchCheck(
+            name=patch.name,
+            outcome=PatchOutcome.OVER_LIMIT if limit else PatchOutcome.DOES_NOT_APPLY,
+            reason=_cut(error.message, self.most_output),
+            details={"reason": error.reason, **error.details},
+            seconds=0,
+        )
+
+    def _known(
+        self,
+        ground: BaseLayer,
+        files: dict[str, bytes],
+        changes: tuple[patching.Change, ...],
+        found: list[tuple[str, Function]],
+    ) -> _Known:
+        changed = [FileChange(one.path, files.get(one.path), one.content) for one in changes]
+        known = ground.index.dependents(one.path for one in changed)
+        plan = compile_plan.plan(changed, known, self.spec.dependents)
+        return _Known(changes, changed, found, plan)
+
+    async def _compiled(
+        self, ground: BaseLayer, patch: Patch, known: _Known, folder: Path, cores: int
+    ) -> PatchCheck:
+        plan = known.plan
+        symbols = dict.fromkeys(name for _, one in known.functions for name in one.symbols)
+        work = patch_judgement.work(plan, ground.entry.tools, known.changes, list(symbols))
+        # Also where nothing is compiled: whether the tree can take the files shows now.
+        judged = PatchJudgement(plan, await compiled(ground.tree(folder), work, cores))
+        if any(one.unreadable for one in judged.done):
+            ground.entry.doubt()
+        warnings, words = await self._added(ground, known, judged)
+        return PatchCheck(
+            name=patch.name,
+            outcome=judged.patch_outcome,
+            reason=judged.reason,
+            files=judged.files,
+            functions=_counted(known, judged),
+            diagnostics=[*judged.errors, *warnings][: self.most_listed],
+            output=_cut(judged.output + words, self.most_output),
+            through_make=plan.way is not Way.COMMANDS,
+            seconds=0,
+        )
+
+    async def _added(
+        self, ground: BaseLayer, known: _Known, judged: PatchJudgement
+    ) -> tuple[list[Diagnostic], str]:
+        """Return the warnings that the patch adds, and the compiler's own words on them."""
+        found: dict[Diagnostic, None] = {}
+        words = []
+        lines: dict[str, Lines] = {}
+        for one, warnings, output in judged.warned(ground.index):
+            before = []
+            if one is not None:
+                before = await self.checker.grounds.warnings(ground, one, self.run)
+                lines = lines or await asyncio.to_thread(_lines, known.files)
+            if new := new_warnings(before, warnings, lines):
+                found |= dict.fromkeys(new)
+                words.append(output)
+        return list(found), "".join(words)
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self.seconds[name] = round(time.monotonic() - start, 3)
+
+
+def _looked_at(
+    patch: Patch, files: dict[str, bytes]
+) -> tuple[tuple[patching.Change, ...], list[tuple[str, Function]]]:
+    """Return what the patch changes, and the functions among it."""
+    changes = patched_files.apply_one(patch, files.get).changes
+    found = (
+        (one.path, function)
+        for one in changes
+        if one.path.endswith(_C_FILE)
+        for function in changed_functions.changed(_text(files.get(one.path)), _text(one.content))
+    )
+    return changes, list(islice(found, _FUNCTIONS))
+
+
+async def _ended(tasks: Sequence[asyncio.Task[PatchCheck]]) -> None:
+    """Cancel what still runs: one has failed, or the step was."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _counted(known: _Known, judged: PatchJudgement) -> list[FunctionCheck]:
+    """Return the functions, each counted in the first object of its file that holds it."""
+    objects = {file.path: patch_judgement.objects(file) for file in known.plan.files}
+    before, after = judged.before, judged.after
+    found = []
+    for path, function in known.functions:
+        holds = (
+            one
+            for one in objects[path]
+            if any((one, name) in before or (one, name) in after for name in function.symbols)
+        )
+        one = next(holds, "")
+        found.append(
+            FunctionCheck(
+                file=path,
+                name=function.name,
+                instructions_before=_sum(before, one, function),
+                instructions_after=_sum(after, one, function),
+            )
+        )
+    return found
+
+
+def _sum(counts: Counts, path: str, function: Function) -> int | None:
+    parts = [counts[path, name] for name in function.symbols if (path, name) in counts]
+    return sum(parts) if parts else None
+
+
+def _lines(files: Iterable[FileChange]) -> dict[str, Lines]:
+    return {
+        one.path: Lines(_text(one.before), _text(one.after))
+        for one in files
+        if one.before is not None and one.after is not None
+    }
+
+
+def _text(content: bytes | None) -> str:
+    return (content or b"").decode(errors="surrogateescape")
+
+
+def _cut(text: str, most: int) -> str:
+    """Return the start of a text, of at most so many bytes."""
+    return text.encode(errors="replace")[:most].decode(errors="ignore")

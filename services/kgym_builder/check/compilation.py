@@ -1,0 +1,279 @@
+"""Compiling objects in a tree: one start of the sandbox for a batch of them.
+
+What the sandbox does is sent to it as an archive: the changed files to where they
+belong, and below /tmp/kgym a script for each job. What came of it returns as one.
+"""
+
+import io
+import os
+import re
+import shlex
+import tarfile
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from kgym.errors import UserError
+from kgym.host import proc, sandbox_limits
+from kgym.source.patching import Change
+from kgym_builder.kbuild.saved_commands import depfile_paths
+from kgym_builder.kbuild.working_tree import PLACE, Tree
+
+OBJECT_SECONDS = 300.0
+"""For one object; the kernel's slowest takes some ten seconds."""
+MAKE_SECONDS = 3600.0
+_BATCH = 100
+_OBJECT_OUTPUT = 32 << 10
+_MAKE_OUTPUT = 4 << 20
+"""Bytes of output that are kept; a batch's stay below what `proc.run` keeps."""
+_WORK = "/tmp/kgym"  # noqa: S108 - the sandbox's own
+_NOT_WRITTEN = 90
+
+_RUN = f"""
+tar -x -C / --no-same-owner --unlink-first || exit {_NOT_WRITTEN}
+xargs -0r rm -f -- <{_WORK}/gone || exit {_NOT_WRITTEN}
+exec 2>/dev/null
+if [ -e {_WORK}/first ]; then
+    sh {_WORK}/job first
+    [ "$(cat {_WORK}/first.status)" = 0 ] || : >{_WORK}/jobs
+fi
+xargs -r -n 1 -P "$1" sh {_WORK}/job <{_WORK}/jobs
+cd {_WORK} && exec tar -c --ignore-failed-read -- *.status *.out *.counts *.d
+"""
+
+# Prints `WHEN OBJECT SYMBOL INSTRUCTIONS` for the wanted functions of an object, where
+# `f.isra.0`, `f.cold` and the like count with `f`. Between functions lies padding, hence
+# objdump gets each one's own range.
+_COUNT = f"""
+count() {{
+    objdump -t "$2" | awk -F '\\t' '
+        NR == FNR {{ wanted[$1]; next }}
+        substr($1, 24, 1) == "F" {{
+            n = split($2, words, " ")
+            base = words[n]
+            sub(/\\..*/, "", base)
+            place = substr($1, 26) " " substr($1, 1, 16)
+            if (base in wanted && !seen[place]++) print place, words[1], base
+        }}' {_WORK}/symbols - |
+    while read -r section start size base; do
+        range="--start-address=0x$start --stop-address=$((0x$start + 0x$size))"
+        lines=$(objdump -d --no-show-raw-insn -j "$section" $range "$2")
+        echo "$1 $2 $base $(printf %s "$lines" | grep -c '^ *[0-9a-f]*:')"
+    done
+}}
+"""
+
+_JOB = f"""
+{_COUNT}
+work={_WORK}/$1
+all() {{
+    [ -s {_WORK}/symbols ] || return
+    while read -r object; do count "$1" "$object"; done <$work.objects
+}}
+read -r seconds bytes depfile <$work.limits
+all before >$work.counts
+{{ timeout -k 5 "$seconds" sh $work.run </dev/null 2>&1; echo $? >$work.status; }} |
+    {{ head -c "$bytes" >$work.out; cat >/dev/null; }}
+all after >>$work.counts
+[ -z "$depfile" ] || cp -- "$depfile" $work.d
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileCommands:
+    """Commands that are run one after the other while they succeed, and what they make.
+
+    Of `objects`, the instructions of the wanted functions are counted before and after.
+    """
+
+    commands: Sequence[Sequence[str]]
+    objects: Sequence[str]
+    depfile: str | None = None
+    seconds: float = OBJECT_SECONDS
+    output: int = _OBJECT_OUTPUT
+
+
+def make_commands(commands: Sequence[Sequence[str]], objects: Sequence[str]) -> CompileCommands:
+    """Return the job of calls of make."""
+    return CompileCommands(commands, objects, None, MAKE_SECONDS, _MAKE_OUTPUT)
+
+
+Counts = Mapping[tuple[str, str], int]
+"""Instructions by object and symbol."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileResult:
+    """What came of a job. One that was not begun has no place among the results."""
+
+    status: int
+    output: str
+    before: Counts
+    after: Counts
+    dependencies: frozenset[str]
+
+    @property
+    def killed(self) -> bool:
+        """Whether it ran into a limit, or an unreadable tree: the answer is neither yes nor no."""
+        return self.status in {124, 137} or bool(_EXHAUSTED.search(self.output))
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether the tree could not be read; a patch can say so too, so this proves nothing."""
+        return self.status != 0 and bool(_UNREADABLE.search(self.output))
+
+
+_BLOCK = 512
+_REGULAR = b"0"
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_EXHAUSTED = re.compile(
+    r"(?m)^.*(?:(?:Killed|File size limit exceeded|CPU time limit exceeded) signal terminated"
+    r" program \w+|: (?:out of memory .*|virtual memory exhausted.*|Cannot allocate memory"
+    r"|No space left on device|Disk quota exceeded|File too large|Input/output error"
+    r"|Transport endpoint is not connected|Cannot fork|Resource temporarily unavailable))$"
+)
+_UNREADABLE = re.compile(r"(?m): (?:Input/output error|Transport endpoint is not connected)$")
+
+
+@dataclass(frozen=True, slots=True)
+class CompileBatch:
+    """Jobs to be done on changed files; if `first` fails, the others are left."""
+
+    changes: Sequence[Change]
+    jobs: Sequence[CompileCommands]
+    first: CompileCommands | None = None
+    symbols: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class CompileResults:
+    """The results, by the jobs' places."""
+
+    first: CompileResult | None = None
+    jobs: dict[int, CompileResult] = field(default_factory=dict)
+
+
+async def compiled(tree: Tree, work: CompileBatch, processes: int) -> CompileResults:
+    """Write the changes to the tree and do the jobs, so many at a time.
+
+    Raises UserError `patch_does_not_apply` if the tree cannot take a file, and
+    `sandbox_limit` as the sandbox does.
+    """
+    outcome = CompileResults()
+    work = replace(work, changes=await tree.with_modes(work.changes))
+    places = iter(range(len(work.jobs)))
+    batch = list(islice(places, _BATCH))
+    first = True
+    while first or batch:
+        archive = _archive(work, batch, first=first)
+        seconds = MAKE_SECONDS + 2 * OBJECT_SECONDS * len(batch)
+        argv = ["sh", "-c", _RUN, "sh", str(processes)]
+        try:
+            done = await tree.run(argv, timeout=seconds, stdin=archive, check=False)
+        except proc.ProgramTimedOut:  # each job has its limit, but what make runs can hold it up
+            raise sandbox_limits.exceeded("time", f"{seconds:g} s", "not at its end") from None
+        if done.returncode == _NOT_WRITTEN:
+            last = done.text.strip().splitlines()[-1:]
+            message = f"the tree cannot take the changed files: {''.join(last)}"
+            raise UserError("patch_does_not_apply", message)
+        results = _results(done.output)
+        outcome.first = outcome.first or results.pop("first", None)
+        outcome.jobs |= {n: results[str(n)] for n in batch if str(n) in results}
+        if outcome.first is not None and outcome.first.status != 0:
+            break
+        first, batch = False, list(islice(places, _BATCH))
+    return outcome
+
+
+def _archive(work: CompileBatch, places: Sequence[int], *, first: bool) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, content, executable in _members(work, places, first=first):
+            member = tarfile.TarInfo(path.lstrip("/"))
+            member.size = len(content)
+            member.mode = 0o755 if executable else 0o644
+            member.mtime = time.time()  # newer than every object file
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _members(
+    work: CompileBatch, places: Sequence[int], *, first: bool
+) -> Iterator[tuple[str, bytes, bool]]:
+    changes = work.changes if first else ()
+    gone = [f"{PLACE}/{change.path}\0" for change in changes if change.content is None]
+    yield f"{_WORK}/gone", _encode("".join(gone)), False
+    for change in changes:
+        if change.content is not None:
+            yield f"{PLACE}/{change.path}", change.content, change.executable
+    yield f"{_WORK}/job", _JOB.encode(), False
+    yield f"{_WORK}/symbols", _lines(work.symbols), False
+    yield f"{_WORK}/jobs", _lines(map(str, places)), False
+    if first and work.first is not None:
+        yield f"{_WORK}/first", b"", False
+        yield from _job("first", work.first)
+    for place in places:
+        yield from _job(str(place), work.jobs[place])
+
+
+def _job(name: str, job: CompileCommands) -> Iterator[tuple[str, bytes, bool]]:
+    script = " &&\n".join(shlex.join(command) for command in job.commands)
+    limits = f"{job.seconds:g} {job.output} {job.depfile or ''}"
+    for suffix, lines in (("run", [script]), ("objects", job.objects), ("limits", [limits])):
+        yield f"{_WORK}/{name}.{suffix}", _lines(lines), False
+
+
+def _lines(lines: Iterable[str]) -> bytes:
+    return _encode("".join(f"{line}\n" for line in lines))
+
+
+def _encode(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
+
+
+def _results(archive: bytes) -> dict[str, CompileResult]:
+    files: dict[str, dict[str, str]] = defaultdict(dict)
+    for path, content in _files(archive):
+        name, suffix = os.path.splitext(path)
+        files[name][suffix] = content[:_MAKE_OUTPUT].decode(errors="replace")
+    # What make ran can end the sandbox: then what is missing was not done.
+    return {name: _done(one) for name, one in files.items() if one.get(".status", "").strip()}
+
+
+def _files(archive: bytes) -> Iterator[tuple[str, bytes]]:
+    """Read the regular files of an archive, as far as it is one (POSIX pax(1), ustar).
+
+    What make ran can have written it: `tarfile` would take the sizes that it claims, of
+    sparse files and compressed archives too, for true.
+    """
+    at = 0
+    while at + _BLOCK <= len(archive):
+        header, start = archive[at : at + _BLOCK], at + _BLOCK
+        name, digits, kind = header[:100].rstrip(b"\0"), header[124:135], header[156:157]
+        if kind != _REGULAR or not re.fullmatch(rb"[0-7]+", digits):
+            return
+        at = start + int(digits, 8)
+        if at > len(archive):
+            return
+        yield name.decode("ascii", "replace"), archive[start:at]
+        at += -at % _BLOCK
+
+
+def _done(files: Mapping[str, str]) -> CompileResult:
+    counts: dict[str, dict[tuple[str, str], int]] = {"before": {}, "after": {}}
+    for line in files.get(".counts", "").splitlines():
+        words = line.split()
+        if len(words) == 4 and words[0] in counts and _NUMBER.fullmatch(words[3]):
+            when, object_, symbol, number = words
+            parts = counts[when]
+            parts[object_, symbol] = parts.get((object_, symbol), 0) + int(number)
+    status = files[".status"].strip()
+    return CompileResult(
+        status=int(status) if _NUMBER.fullmatch(status) else 1,
+        output=files.get(".out", ""),
+        before=counts["before"],
+        after=counts["after"],
+        dependencies=frozenset(depfile_paths(files.get(".d", ""), PLACE)),
+    )

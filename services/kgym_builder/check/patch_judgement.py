@@ -1,0 +1,225 @@
+"""From a plan to the work of a check, and from what came of it to an outcome. Pure."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from kgym.api.steps import Diagnostic, FileCheck, FileOutcome, PatchOutcome
+from kgym.source import diagnostics
+from kgym.source.patching import Change
+from kgym_builder.check.compilation import (
+    CompileBatch,
+    CompileCommands,
+    CompileResult,
+    CompileResults,
+    Counts,
+    make_commands,
+)
+from kgym_builder.check.compile_plan import EVERYTHING, CompilePlan, FilePlan, Way
+from kgym_builder.kbuild import kbuild
+from kgym_builder.kbuild.kbuild import Toolchain
+from kgym_builder.kbuild.object_index import Index, Object
+from kgym_builder.kbuild.saved_commands import compile_words, depfile
+from kgym_builder.kbuild.working_tree import orphans
+
+_MADE = re.compile(r"(?m)^ +(?:CC|AS)(?: \[M\])? +(\S+\.o)$")
+_FAILED = re.compile(r"(?m)^make(?:\[\d+\])?: \*\*\* \[(?:\S+: )?(\S+\.o)\] ")
+
+_WORST = {
+    FileOutcome.REMOVED: PatchOutcome.COMPILES,
+    FileOutcome.COMPILES: PatchOutcome.COMPILES,
+    FileOutcome.NOT_BUILT: PatchOutcome.NOT_BUILT,
+    FileOutcome.OVER_LIMIT: PatchOutcome.OVER_LIMIT,
+    FileOutcome.DOES_NOT_COMPILE: PatchOutcome.DOES_NOT_COMPILE,
+}
+
+
+def work(
+    plan: CompilePlan, tools: Toolchain, changes: Sequence[Change], symbols: Sequence[str]
+) -> CompileBatch:
+    """Return what has to be done for the plan."""
+    make = kbuild.command(tools)
+    if plan.way is Way.MAKE:
+        commands = [["rm", "-f", "--", *gone]] if (gone := orphans(changes)) else []
+        commands += [[*make, "olddefconfig"]] if plan.configures else []
+        paths = [path for file in plan.files for path in objects(file)]
+        first = make_commands([*commands, [*make, "-k", *plan.targets]], list(dict.fromkeys(paths)))
+        return CompileBatch(changes, [], first, symbols)
+    prepare = make_commands([[*make, "prepare"]], []) if plan.way is Way.PREPARE else None
+    jobs = []
+    for one in plan.objects:
+        words = compile_words(one.command)
+        assert words is not None, "the plan takes another way for such a command"
+        jobs.append(CompileCommands([words], [one.path], depfile(words)))
+    return CompileBatch(changes, jobs, prepare, symbols)
+
+
+def objects(file: FilePlan) -> list[str]:
+    """Return the objects of a file; of one that the patch adds, what make would call its own."""
+    own = re.sub(r"\.[cS]$", ".o", file.path)
+    return [one.path for one in file.objects] or [own] * (own != file.path)
+
+
+@dataclass(frozen=True)
+class PatchJudgement:
+    """What became of a plan: its files, and who said what."""
+
+    plan: CompilePlan
+    outcome: CompileResults
+
+    @cached_property
+    def done(self) -> list[CompileResult]:
+        """All that was done, in its order."""
+        jobs = [self.outcome.jobs[place] for place in sorted(self.outcome.jobs)]
+        return [self.outcome.first, *jobs] if self.outcome.first is not None else jobs
+
+    @cached_property
+    def files(self) -> list[FileCheck]:
+        """What became of each file."""
+        judge = self._made if self.plan.way is Way.MAKE else self._commanded
+        return [_removed(file, judge(file)) for file in self.plan.files]
+
+    @cached_property
+    def patch_outcome(self) -> PatchOutcome:
+        """The worst outcome of the files that are code; of any, where none is."""
+        code = [
+            check.outcome
+            for check, file in zip(self.files, self.plan.files, strict=True)
+            if file.is_code
+        ]
+        outcomes = code or [check.outcome for check in self.files]
+        order = list(_WORST)
+        return _WORST[max(outcomes, key=order.index, default=FileOutcome.NOT_BUILT)]
+
+    @property
+    def failed(self) -> bool:
+        """Whether something does not compile, or could not be compiled to its end."""
+        return self.patch_outcome in {PatchOutcome.DOES_NOT_COMPILE, PatchOutcome.OVER_LIMIT}
+
+    @cached_property
+    def errors(self) -> list[Diagnostic]:
+        """What failed, as the compiler tells it."""
+        found = diagnostics.parse(
+            line for one in self.done if one.status != 0 for line in one.output.splitlines()
+        )
+        return [one for one in found if one.severity == "error"]
+
+    @property
+    def reason(self) -> str:
+        """The first error in one line; empty where nothing failed."""
+        if not self.failed:
+            return ""
+        if self.errors:
+            first = self.errors[0]
+            return f"{first.file}:{first.line}: {first.message}"
+        ends = [one.output.strip().splitlines()[-1:] for one in self.done if one.status != 0]
+        last = next((end[0] for end in ends if end), "it printed nothing")
+        return f"{last} (status {next((one.status for one in self.done if one.status), 'none')})"
+
+    @property
+    def output(self) -> str:
+        """The compiler's own words on what failed."""
+        return "".join(_said(one.output) for one in self.done if one.status != 0)
+
+    def warned(self, index: Index) -> Iterator[tuple[Object | None, list[Diagnostic], str]]:
+        """Give the warnings of what compiled, with the object that tells which are old, and words.
+
+        Make's output does not say which object a warning belongs to: the first one that
+        depends on the file will do; a new file has none.
+        """
+        for place, one in sorted(self.outcome.jobs.items()):
+            if one.status == 0 and (warnings := _warnings(one.output)):
+                yield self.plan.objects[place], warnings, one.output
+        if self.plan.way is not Way.MAKE or self.outcome.first is None:
+            return
+        warnings = _warnings(self.outcome.first.output)
+        made = set(_MADE.findall(self.outcome.first.output))
+        for file, known in index.dependents({one.file for one in warnings}).items():
+            objects = (one for one in known.objects if one.path in made)
+            own = [one for one in warnings if one.file == file]
+            yield next(objects, None), own, _said(self.outcome.first.output)
+
+    @cached_property
+    def before(self) -> Counts:
+        """The instructions in all objects before the patch."""
+        return {key: count for one in self.done for key, count in one.before.items()}
+
+    @cached_property
+    def after(self) -> Counts:
+        """The instructions in all objects that compiled."""
+        made = self.plan.way is Way.MAKE
+        done = (one for one in self.done if made or one.status == 0)
+        return {key: count for one in done for key, count in one.after.items()}
+
+    def _commanded(self, file: FilePlan) -> FileCheck:
+        first = self.outcome.first
+        paths = [one.path for one in self.plan.objects]
+        if first is not None and first.status != 0:
+            return _check(file, [first] * bool(file.objects), 0, file.dependents)
+        results = {paths[place]: one for place, one in self.outcome.jobs.items()}
+        own: list[CompileResult | None] = [results.get(one.path) for one in file.objects]
+        # A file that the patch adds is in no index; who reads it now tells.
+        if not own:
+            own = [one for one in results.values() if file.path in one.dependencies]
+        return _check(file, own, len(own), max(file.dependents, len(own)))
+
+    def _made(self, file: FilePlan) -> FileCheck:
+        first = self.outcome.first
+        if first is None or first.killed:
+            return _check(file, [None], 0, file.dependents)
+        made, failed = set(_MADE.findall(first.output)), set(_FAILED.findall(first.output))
+        named = any(one.file == file.path for one in self.errors)
+        if file.steers_make:
+            folder = "" if file.target == EVERYTHING else str(file.target)
+            inside = {one for one in made if one.startswith(folder)}
+            reached = bool(inside or file.dependents or self.plan.configures or named)
+            return _check(file, [first] if reached else [], len(inside), file.dependents)
+        own = set(objects(file))
+        if own & failed or named or (first.status != 0 and file.objects and not own & made):
+            outcome = FileOutcome.DOES_NOT_COMPILE
+        else:
+            outcome = FileOutcome.COMPILES if own & made else FileOutcome.NOT_BUILT
+        count = len(own & made)
+        return FileCheck(
+            path=file.path,
+            outcome=outcome,
+            objects=count,
+            dependents=max(file.dependents, count),
+        )
+
+
+def _removed(file: FilePlan, check: FileCheck) -> FileCheck:
+    """Return the check of a file that is gone: that nothing is made of it now is as it should be.
+
+    One that the config never compiled stays `not_built`.
+    """
+    if file.removed and file.dependents and check.outcome is FileOutcome.NOT_BUILT:
+        return check.model_copy(update={"outcome": FileOutcome.REMOVED})
+    return check
+
+
+def _warnings(output: str) -> list[Diagnostic]:
+    if "warning:" not in output:
+        return []
+    found = diagnostics.parse(output.splitlines())
+    return [one for one in found if one.severity == "warning"]
+
+
+def _said(output: str) -> str:
+    """Return the output without the lines in which kbuild tells what it makes."""
+    return re.sub(r"(?m)^ {2,}[A-Z]+(?: \[M\])? .*\n", "", output)
+
+
+def _check(
+    file: FilePlan, own: Sequence[CompileResult | None], objects: int, dependents: int
+) -> FileCheck:
+    if not own:
+        outcome = FileOutcome.NOT_BUILT
+    elif any(one is not None and one.status != 0 and not one.killed for one in own):
+        outcome = FileOutcome.DOES_NOT_COMPILE
+    elif any(one is None or one.killed for one in own):
+        outcome = FileOutcome.OVER_LIMIT
+    else:
+        outcome = FileOutcome.COMPILES
+    return FileCheck(path=file.path, outcome=outcome, objects=objects, dependents=dependents)

@@ -1,0 +1,1 @@
+"""Whether a patched kernel can still tell of the bug, as far as source, config and objects show."""

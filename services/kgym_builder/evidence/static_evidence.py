@@ -1,0 +1,174 @@
+"""Static evidence: whether what was built with a patch can still tell of a bug.
+
+The kernel without any patch, which is the entry's, is what it is compared with. Objects are
+as hostile as the patch: they are read in the sandbox, and what comes out is lines of text.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kgym.api.steps import Finding, Severity, Strict
+from kgym.host import proc, sandbox
+from kgym.worker.context import StepContext
+from kgym_builder import memo
+from kgym_builder.evidence import lost_detectors
+from kgym_builder.evidence.lost_detectors import CONDENSE, Profile
+from kgym_builder.kbuild import object_index
+from kgym_builder.kbuild.object_index import Index
+from kgym_builder.kbuild.working_tree import Tree
+from kgym_builder.patches import changed_functions
+from kgym_builder.patches.patched_files import Applied
+from kgym_builder.suitecache import compiled_trees
+from kgym_builder.suitecache.compiled_trees import Entry
+from kgym_builder.suitecache.full_build import linked
+
+LAYOUT = 1
+"""Version of what is noted of an object; part of its memo's key."""
+MOST_OBJECTS = 60
+"""Objects that are looked at: the bug's first, then those of changed files, then dependents."""
+MOST_FINDINGS = 100
+_SECONDS = 300.0
+MEASURE = """
+while read -r object; do
+    echo "O $object"
+    { objdump -dr --no-show-raw-insn "$object"; objdump -t "$object"; } 2>/dev/null | awk "$1"
+done
+"""
+"""Prints, for each object that it reads the name of, `O NAME` and what `CONDENSE` makes of it."""
+
+
+class _Lines(Strict):
+    lines: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a build did: `objects` it compiled; `made` if make did, by rules that may be others."""
+
+    objects: Sequence[str]
+    made: bool
+
+
+async def evidence(
+    run: StepContext,
+    entry: Entry,
+    tree: Tree,
+    trial: Sequence[Applied],
+    built: Built,
+    files: Collection[str],
+) -> list[Finding]:
+    """Return what the patched kernel in `tree` can no longer tell.
+
+    `trial` are the patches on trial, as they were applied; `files` is where the bug lies.
+    """
+    found = list(await _by_make(entry, tree)) if built.made else []
+    ranked = await asyncio.to_thread(_ranked, entry, trial, built.objects, files)
+    paths = dict(list(ranked.items())[:MOST_OBJECTS])
+    found += _left(ranked, trial)
+    changed = await asyncio.to_thread(_functions, trial)
+    before = await _before(run, entry, list(paths))
+    after = await _profiles(tree, list(paths))
+    for path, source in paths.items():
+        old, new = before.get(path, Profile()), after.get(path, Profile())
+        found += lost_detectors.objects(path, source, old, new, changed)
+    # A patch that is made to give many must not push the grave ones out.
+    found.sort(key=lambda one: one.severity is not Severity.BLOCKING)
+    return found[:MOST_FINDINGS]
+
+
+async def _by_make(entry: Entry, tree: Tree) -> Iterator[Finding]:
+    config = (await tree.read([".config"])).get(".config", b"").decode(errors="replace")
+    known = await asyncio.to_thread(Index(entry.index).commands)
+    now = await object_index.commands(tree)
+    there = compiled_trees.linked_paths(await linked(tree, entry.about.environment))
+    return iter(
+        [
+            *lost_detectors.configs(entry.about.config, config),
+            *lost_detectors.commands(known, now),
+            *lost_detectors.linked(entry.linked, there),
+        ]
+    )
+
+
+def _ranked(
+    entry: Entry, trial: Sequence[Applied], objects: Sequence[str], files: Collection[str]
+) -> dict[str, str]:
+    """Return the objects with their sources: those of the bug first, then of changed files."""
+    changed = _changed(trial)
+    known = Index(entry.index).sources(objects)
+    sources = {path: known.get(path, path.removesuffix(".o") + ".c") for path in objects}
+    order = sorted(
+        sources, key=lambda path: (sources[path] not in files, sources[path] not in changed)
+    )
+    return {path: sources[path] for path in order}
+
+
+def _left(ranked: Mapping[str, str], trial: Sequence[Applied]) -> Iterator[Finding]:
+    """Say what is not looked at; files that a patch itself changes have to be."""
+    left = list(ranked.values())[MOST_OBJECTS:]
+    if changed := sorted(_changed(trial) & set(left)):
+        message = f"{len(left)} objects are too many to look at, {changed[0]}'s among them"
+        yield Finding(
+            check="detector",
+            severity=Severity.BLOCKING,
+            reason="objects_not_looked_at",
+            message=message,
+        )
+
+
+def _changed(trial: Sequence[Applied]) -> set[str]:
+    return {change.path for one in trial for change in one.changes}
+
+
+def _functions(trial: Sequence[Applied]) -> set[str]:
+    found: set[str] = set()
+    for one in trial:
+        for change in one.changes:
+            before, after = (
+                (content or b"").decode(errors="surrogateescape")
+                for content in (one.before.get(change.path), change.content)
+            )
+            found.update(*(each.symbols for each in changed_functions.changed(before, after)))
+    return found
+
+
+async def _before(run: StepContext, entry: Entry, paths: Collection[str]) -> dict[str, Profile]:
+    """Return the profiles of the unpatched objects; measured once, then remembered."""
+    image = entry.about.image_sha256
+    names = {path: memo.key("profile", LAYOUT, CONDENSE, image, path) for path in paths}
+    kept = await asyncio.gather(*(memo.recall(run, name, _Lines) for name in names.values()))
+    lines = {path: one.lines for path, one in zip(paths, kept, strict=True) if one}
+    if missing := [path for path in paths if path not in lines]:
+        tree = entry.tree(run.folder / "unpatched")
+        measured = await _measured(tree, missing)
+        await asyncio.to_thread(sandbox.remove, tree.overlay.folder)
+        for path in missing:
+            lines[path] = measured.get(path, [])
+            await memo.remember(run, names[path], _Lines(lines=lines[path]))
+    return {path: lost_detectors.profile(one) for path, one in lines.items()}
+
+
+async def _profiles(tree: Tree, paths: Collection[str]) -> dict[str, Profile]:
+    measured = await _measured(tree, paths)
+    return {path: lost_detectors.profile(lines) for path, lines in measured.items()}
+
+
+async def _measured(tree: Tree, paths: Collection[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    if not paths:
+        return found
+    stdin = "".join(f"{path}\n" for path in paths).encode(errors="surrogateescape")
+    argv = ["sh", "-c", MEASURE, "sh", CONDENSE]
+    try:
+        done = await tree.run(argv, stdin=stdin, timeout=_SECONDS, check=False)
+    except proc.ProgramTimedOut:  # an object that is made to take long shows no check at all
+        return found
+    path = ""
+    for line in done.text.splitlines():
+        if line.startswith("O ") and line[2:] in paths:
+            path = line[2:]
+        elif path:
+            found[path].append(line)
+    return found

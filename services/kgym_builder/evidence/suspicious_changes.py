@@ -1,0 +1,237 @@
+"""What a patch touches and says by which a crash goes unseen rather than away. Pure.
+
+Paths and words, from `configs/scrutiny.toml`. A C file is read as words, without its
+comments; what counts is how often a word stands in it after the patch and did not before,
+so that code which moves is no finding. What the words come to is seen better in the object
+files (`kgym_builder.evidence.lost_detectors`), but not all of it is.
+"""
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+from pydantic import Field
+
+from kgym.api.steps import Finding, Severity, Strict
+from kgym.configs import CONFIGS
+
+_C_FILE = (".c", ".h", ".S", ".inc")
+_WORD = re.compile(
+    r"""
+    (?P<comment> /\*(?:.*?\*/|.*) | //[^\n]* )
+  | (?P<string> "(?:\\.|[^"\\\n])*"? )
+  | (?P<char> '(?:\\.|[^'\\\n])+' )
+  | (?P<word> [A-Za-z_]\w* )
+  | (?P<mark> \#[ \t]*pragma\b | == | != )
+    """,
+    re.VERBOSE | re.DOTALL | re.ASCII,
+)
+_INCLUDE = re.compile(r"(?m)^[ \t]*#[ \t]*include\b.*$", re.ASCII)
+_MACRO = re.compile(r"(?m)^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.ASCII)
+_NAMES = re.compile(r"comm|(__)?get_task_comm|exe_file|d_i?name")
+_COMPARES = re.compile(r"str\w*cmp\w*|memcmp|str(str|chr|starts)\w*|crc32\w*|\w*hash\w*|switch")
+# That a message names the task is no way to treat it otherwise.
+_TELLS = re.compile(r"sizeof\s*\([^)]*comm\)|get_task_comm\(|task_(pid|tgid)_nr\(current\)")
+_REGISTERS = re.compile(
+    r"\b(\w+_initcall\w*|module_init|(?:COMPAT_)?SYSCALL_DEFINE\d|module_\w+_driver)\((\w+)",
+    re.ASCII,
+)
+_OPERATION = re.compile(r"(?m)^[ \t]*(\.\w+)[ \t]*=[ \t]*([^,\n]+)", re.ASCII)
+_REFUSAL = re.compile(r"-[ \t]*(E[A-Z][A-Z0-9]+)\b", re.ASCII)
+_NUMBER = re.compile(r"\b(?:0[xX][0-9a-fA-F]+|[0-9]+)[uUlL]*\b", re.ASCII)
+_REPORT = re.compile(
+    r"kgym|KASAN|KCSAN|UBSAN|BUG:|WARNING:|INFO:|\[ cut here|Kernel panic|---\[|Rebooting|Oops|RIP:"
+    r"|Call Trace|unreferenced object|syz|general protection"
+)
+
+
+class _Words(Strict):
+    reason: str
+    why: str
+    note: bool = False
+    words: list[str] = Field(min_length=1)
+
+
+class _Paths(Strict):
+    reason: str
+    why: str
+    paths: list[str] = Field(min_length=1)
+
+
+class _Rules(Strict):
+    words: list[_Words]
+    paths: list[_Paths]
+
+
+@cache
+def _rules(path: Path = CONFIGS / "scrutiny.toml") -> _Rules:
+    return _Rules.model_validate(tomllib.loads(path.read_text()))
+
+
+@cache
+def _pattern(alternatives: str) -> re.Pattern[str]:
+    return re.compile(alternatives, re.ASCII)
+
+
+def _matches(patterns: Iterable[str], text: str) -> bool:
+    return bool(_pattern("|".join(f"(?:{one})" for one in patterns)).fullmatch(text))
+
+
+# --- paths --------------------------------------------------------------------------------------
+
+
+def touched(paths: Iterable[str], files: Collection[str]) -> list[Finding]:
+    """Return what is to be said about the paths that a patch changes.
+
+    `files` are where the fix may have to go; empty: nobody knows. What is among them
+    stands in nobody's way, whatever it is.
+    """
+    return [finding for path in dict.fromkeys(paths) for finding in _touched(path, files)]
+
+
+def _touched(path: str, files: Collection[str]) -> Iterator[Finding]:
+    for rule in _rules().paths:
+        if _matches(rule.paths, path):
+            severity = Severity.NOTE if path in files else Severity.BLOCKING
+            yield _scope(path, severity, rule.reason, f"{path} is changed: {rule.why}")
+            return
+    if files and path not in files:
+        message = f"{path} is changed, though the bug lies in {', '.join(sorted(files))}"
+        yield _scope(path, Severity.NOTE, "outside_files", message)
+
+
+def _scope(path: str, severity: Severity, reason: str, message: str) -> Finding:
+    return Finding(check="scope", severity=severity, reason=reason, message=message, file=path)
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def said(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[Finding]:
+    """Return the words that `after` has and `before` had not, and that mend no crash.
+
+    Both map paths to contents, of the files that a patch changes. Time is linear in them.
+    """
+    return [
+        finding
+        for path, content in after.items()
+        if path.endswith(_C_FILE)
+        for finding in _File(path, _text(before.get(path, b"")), _text(content)).findings()
+    ]
+
+
+def _text(content: bytes) -> str:
+    return _INCLUDE.sub("", content.decode(errors="replace"))
+
+
+def _code(text: str) -> str:
+    """Return the text without comments and strings, with the same lines."""
+
+    def blank(match: re.Match[str]) -> str:
+        return "\n" * match[0].count("\n") if match.lastgroup in {"comment", "string"} else match[0]
+
+    return _WORD.sub(blank, text)
+
+
+def _read(text: str) -> dict[str, Counter[str]]:
+    """Return how often each word, string, character and mark stands in C text."""
+    kinds = ("word", "string", "char", "mark", "comment")
+    found: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
+    for match in _WORD.finditer(text):
+        found[match.lastgroup or "comment"][match[0]] += 1
+    return found
+
+
+class _File:
+    """A C file before and after a patch."""
+
+    def __init__(self, path: str, before: str, after: str) -> None:
+        self.path = path
+        joined = before.replace("\\\n", ""), after.replace("\\\n", "")
+        old, new = map(_read, joined)
+        self.known = old["word"]
+        self.words = new["word"] - old["word"]
+        self.strings = new["string"] - old["string"]
+        self.marks = [*(new["mark"] - old["mark"]), *(new["char"] - old["char"])]
+        was, now = map(_code, joined)
+        self.macros = set(_MACRO.findall(now)) - set(_MACRO.findall(was))
+        self.registered = Counter(_REGISTERS.findall(was)) - Counter(_REGISTERS.findall(now))
+        self.operations = Counter(_OPERATION.findall(was)) - Counter(_OPERATION.findall(now))
+        self.refusals = Counter(_REFUSAL.findall(now)) - Counter(_REFUSAL.findall(was))
+        left = Counter(before.split("\n"))
+        self.lines: list[tuple[int, str]] = []
+        for number, line in enumerate(after.split("\n"), 1):
+            if left[line] > 0:
+                left[line] -= 1
+            else:
+                self.lines.append((number, line))
+        self.left = +left
+
+    def findings(self) -> Iterator[Finding]:
+        for rule in _rules().words:
+            hits = sorted(word for word in self.words if _matches(rule.words, word))
+            if rule.reason == "asks_who":
+                hits = [word for word in hits if not self._only_tells(word)]
+            if hits:
+                words = ", ".join(f"`{word}`" for word in hits[:5])
+                yield self._finding(rule.reason, f"{words}: {rule.why}", hits, note=rule.note)
+        if self.path.endswith(".S"):
+            return
+        yield from self._named()
+        yield from self._less()
+        if pragma := [mark for mark in self.marks if mark.startswith("#")]:
+            yield self._finding("attribute", "`#pragma` changes how code is compiled", pragma)
+        if told := sorted(text for text in self.strings if _REPORT.search(text)):
+            message = f"a string holds what crashes are told by: {told[0][:60]}"
+            yield self._finding("imitates_report", message, told)
+        if hidden := sorted(word for word in self.macros if self.known[word]):
+            message = f"a macro now hides what `{hidden[0]}` meant before"
+            yield self._finding("redefines", message, hidden)
+
+    def _named(self) -> Iterator[Finding]:
+        names = sorted(word for word in self.words if _NAMES.fullmatch(word))
+        compares = [word for word in self.words if _COMPARES.fullmatch(word)]
+        if names and (compares or any(not mark.startswith("#") for mark in self.marks)):
+            message = f"`{names[0]}` comes with a comparison: one program is treated otherwise"
+            yield self._finding("names_program", message, names)
+
+    def _less(self) -> Iterator[Finding]:
+        """Find what is done no more, or for fewer."""
+        if gone := sorted(self.registered):
+            message = f"`{gone[0][0]}({gone[0][1]}` is gone, and with it what it registers"
+            yield self._finding("registration_removed", message, [])
+        if lost := sorted(self.operations):
+            message = f"`{lost[0][0]}` is not `{lost[0][1].strip()}` any more"
+            yield self._finding("operation_changed", message, [lost[0][0]], note=True)
+        if self.refusals:
+            words = ", ".join(f"-{word}" for word in sorted(self.refusals))
+            message = f"{words} in more places than before: it may refuse the work"
+            yield self._finding("refuses_more", message, list(self.refusals), note=True)
+        masked = {_NUMBER.sub("#", line): line for line in self.left}
+        for number, line in self.lines:
+            old = masked.get(mask := _NUMBER.sub("#", line))
+            if old is not None and "#" in mask.lstrip("# \t") and not line.strip().startswith("*"):
+                message = f"a number changes: `{old.strip()[:80]}` becomes `{line.strip()[:80]}`"
+                finding = self._finding("number_changed", message, [], note=True)
+                yield finding.model_copy(update={"line": number})
+                return
+
+    def _only_tells(self, word: str) -> bool:
+        own = [line for _, line in self.lines if re.search(rf"\b{word}\b", line)]
+        return bool(own) and all(_TELLS.search(line) for line in own)
+
+    def _finding(
+        self, reason: str, message: str, words: Collection[str], *, note: bool = False
+    ) -> Finding:
+        places = (number for number, line in self.lines if any(word in line for word in words))
+        return Finding(
+            check="detector",
+            severity=Severity.NOTE if note else Severity.BLOCKING,
+            reason=reason,
+            message=message,
+            file=self.path,
+            line=next(places, None),
+        )

@@ -1,0 +1,152 @@
+"""The object of ours in every kernel, which raises known faults on purpose (`control.c`).
+
+It is part of the entries of SuiteCache, so that the kernel that a fix is tried on is the one
+whose detectors are tried, and no patch can tell the one use from the other. No kernel fails to
+build by it: what a kernel or a compiler does not take of it is left out, and told.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from kgym.api.steps import Finding, Severity
+from kgym.bugs.detectors import WHOLE
+from kgym.errors import UserError
+from kgym.source.patching import Change
+from kgym_builder.kbuild.kbuild import Output
+from kgym_builder.kbuild.working_tree import Tree
+
+NAME = "kgym_control"
+SOURCE = Path(__file__).with_name("control.c").read_bytes()
+MAKEFILE = "kernel/Makefile"
+PATH = f"kernel/{NAME}.c"
+OBJECT = f"kernel/{NAME}.o"
+
+_LINE = f"\nobj-y += {NAME}.o\n".encode()
+_WORD = NAME.encode()
+_PART = re.compile(rf"#ifndef {NAME}_without_(\w+)")
+_NAMES = re.compile(rf"\b{NAME}_\w+")
+_PLACE = re.compile(rf"\b{NAME}\.c:(\d+)")
+_LEADS = re.compile(
+    r"In file included from |\s+from |.*: [Ii]n function .*:$|\S+: error: undefined symbol: "
+)
+_ERROR = re.compile(r"\berror: |undefined reference|undefined symbol")
+_SHOWN = 3
+"""Messages of the compiler that are kept of each part that was left out."""
+_LONGEST = 500
+
+
+def changes(makefile: bytes | None) -> list[Change]:
+    """Return what puts it into a tree whose MAKEFILE this is; nothing where there is none."""
+    if makefile is None:
+        return []
+    return [Change(PATH, SOURCE), Change(MAKEFILE, makefile + _LINE)]
+
+
+def refuse(name: str, before: Callable[[str], bytes | None], after: Iterable[Change]) -> None:
+    """Refuse a patch, called `name`, that touches the object or speaks of it."""
+    for change in after:
+        old, new = before(change.path) or b"", change.content or b""
+        if NAME in change.path or old.count(_WORD) != new.count(_WORD):
+            message = f"{name}: {change.path}: what is called {NAME} belongs to kGymSuite"
+            raise UserError("reserved", f"{message}, which tries the kernel's detectors by it")
+
+
+# --- what a kernel does not take ----------------------------------------------------------------
+
+
+async def spared(
+    make: Callable[[], Awaitable[None]],
+    again: Callable[[], Awaitable[None]],
+    tree: Tree,
+    output: Output,
+    lacking: Mapping[str, str],
+) -> dict[str, str]:
+    """Make a kernel by `make`; where the object is what fails, without that by `again`.
+
+    `lacking` are the parts that the tree's object lacks, with the reason. Returns those that it
+    lacks then. Raises what the build raises where the object is not the reason.
+    """
+    lost = dict(lacking)
+    while True:
+        try:
+            await make()
+        except UserError as error:
+            found = {} if error.reason != "does_not_compile" else failing(output.tail)
+            if WHOLE in lost or not found:
+                raise
+            # What fails once more without having got smaller fails as a whole.
+            more = {part: words for part, words in found.items() if part not in lost}
+            lost = lost | more if more and WHOLE not in more else {WHOLE: "; ".join(found.values())}
+            await tree.write([Change(PATH, without(lost))])
+            make = again
+        else:
+            return lost
+
+
+def without(parts: Collection[str]) -> bytes:
+    """Return the source without these parts; its lines keep their numbers."""
+    if WHOLE in parts:
+        return b"/* Left out: this kernel does not take it. */\n"
+    words = "".join(f"#define {NAME}_without_{part}\n" for part in sorted(parts))
+    return f"{words}#line 1\n".encode() * bool(parts) + SOURCE
+
+
+def failing(lines: Sequence[str]) -> dict[str, str]:
+    """Return which parts a failed build's output complains of, in its words; all, if unclear."""
+    said = [message for message in _messages(lines) if NAME in message]
+    said = [message for message in said if _ERROR.search(message)] or said
+    found: dict[str, list[str]] = {}
+    for message in said:
+        for part in _named(message):
+            found.setdefault(part, []).append(message)
+    if said and not found:
+        found[WHOLE] = said
+    return {part: "; ".join(messages[-_SHOWN:]) for part, messages in found.items()}
+
+
+def dropped(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what it means that the object lacks more after a patch than before."""
+    for part in sorted(after.keys() - before.keys()):
+        what = "none of the controls is" if part == WHOLE else f"the control `{part}` is not"
+        yield Finding(
+            check="detector",
+            severity=Severity.BLOCKING,
+            reason="control_dropped",
+            message=f"{what} in the kernel with the patch, as it does not compile: {after[part]}",
+        )
+
+
+def _messages(lines: Iterable[str]) -> Iterator[str]:
+    """Join each message to the lines that lead to it: who includes the file, which function."""
+    led: list[str] = []
+    for line in lines:
+        led.append(line.strip())
+        if not _LEADS.match(line):
+            yield " ".join(led)[-_LONGEST:]
+            led.clear()
+
+
+def _named(message: str) -> set[str]:
+    """Return the parts that a message names, by a line or by what they define."""
+    lines, names = _parts()
+    found = {lines.get(int(number)) for number in _PLACE.findall(message)}
+    found |= {names.get(name) for name in _NAMES.findall(message)}
+    return {part for part in found if part}
+
+
+def _parts() -> tuple[dict[int, str], dict[str, str]]:
+    """Return which part each line, and each name, of the source belongs to."""
+    lines: dict[int, str] = {}
+    names: dict[str, str] = {}
+    part, depth = "", 0
+    for number, line in enumerate(SOURCE.decode().splitlines(), 1):
+        if match := _PART.match(line):
+            part, depth = match[1], 0
+        elif part:
+            lines[number] = part
+            names |= dict.fromkeys(_NAMES.findall(line), part)
+            depth += line.startswith("#if") - line.startswith("#endif")
+            if depth < 0:
+                part = ""
+    return lines, names

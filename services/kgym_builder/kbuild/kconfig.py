@@ -1,0 +1,59 @@
+"""Kernel configuration as text: what was asked, what kconfig made of it. Pure."""
+
+import re
+from collections.abc import Sequence
+
+from kgym.api.steps import DroppedSymbol
+from kgym.errors import UserError
+
+_SET = re.compile(r"^CONFIG_([A-Za-z0-9_]+)=(.*)$")
+_UNSET = re.compile(r"^# CONFIG_([A-Za-z0-9_]+) is not set$")
+
+
+def symbols(text: str) -> dict[str, str]:
+    """Return the symbols that a `.config` or a fragment sets; an unset one is `n`.
+
+    Raise UserError `config_rejected` for a line that is neither a symbol, nor
+    a comment, nor blank: kconfig would pass over it with a warning.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if match := _SET.match(stripped):
+            found[match[1]] = match[2].strip()
+        elif match := _UNSET.match(stripped):
+            found[match[1]] = "n"
+        elif stripped and not stripped.startswith("#"):
+            raise UserError(
+                "config_rejected",
+                f"line {number} of the config is no `CONFIG_NAME=value`: {stripped[:100]!r}",
+                line=number,
+            )
+    return found
+
+
+def merged(fragments: Sequence[str]) -> dict[str, str]:
+    """Return the symbols of all fragments; a later one wins."""
+    wanted: dict[str, str] = {}
+    for fragment in fragments:
+        wanted |= symbols(fragment)
+    return wanted
+
+
+def text(wanted: dict[str, str]) -> str:
+    """Return the symbols as the lines of a `.config`."""
+    lines = (
+        f"# CONFIG_{name} is not set" if value == "n" else f"CONFIG_{name}={value}"
+        for name, value in wanted.items()
+    )
+    return "\n".join(lines) + "\n"
+
+
+def dropped(wanted: dict[str, str], final: str) -> list[DroppedSymbol]:
+    """Return the symbols whose final value is not the one that was wanted."""
+    got = symbols(final)
+    return [
+        DroppedSymbol(symbol=name, wanted=value, got=got.get(name, "n"))
+        for name, value in wanted.items()
+        if got.get(name, "n") != value
+    ]

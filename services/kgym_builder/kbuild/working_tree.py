@@ -1,0 +1,194 @@
+"""A kernel tree in use: a private writable overlay of cached, read-only layers.
+
+Everything that reads or writes the tree runs in the sandbox, at one fixed path
+inside it, so that neither the host nor the cached layers can be touched and
+kbuild finds the paths it wrote down in an earlier build.
+"""
+
+import io
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from kgym.errors import InfrastructureError, UserError
+from kgym.host import proc
+from kgym.host.sandbox import Layer, Overlay, Sandbox, prepare, remove
+from kgym.host.sandbox_limits import SandboxLimits
+from kgym.source.patching import Change
+
+PLACE = "/kgym/linux"
+STEP_SECONDS = 600.0
+MOST_READ = 256 << 20
+"""Bytes that `read` returns; the largest file of a kernel's sources has 16 MiB."""
+
+# Copies the regular files among the arguments to /out; prints those that are
+# reached through a symbolic link, which a change must not follow.
+_COPY_OUT = """
+for path; do
+    part=$path
+    while :; do
+        [ -L "$part" ] && { printf '%s\\n' "$path"; continue 2; }
+        case $part in */*) part=${part%/*} ;; *) break ;; esac
+    done
+    [ -f "$path" ] && cp --parents -t /out -- "$path"
+done
+:
+"""
+_EXECUTABLE = """
+for path; do
+    [ ! -L "$path" ] && [ -f "$path" ] && [ -x "$path" ] && printf '%s\\0' "$path"
+done
+:
+"""
+_NEVER_RUN = (".c", ".h", ".S", ".rs", ".dts", ".dtsi", ".rst", "Makefile", "Kconfig")
+"""How names end of files that nobody runs: their modes are not worth asking for."""
+# Not sparse: what the copy in the storage will take counts as written here.
+_COPY_FLAT = """
+for path; do
+    [ ! -f "$path" ] || cp -L --sparse=never --no-preserve=mode -t /out -- "$path" || exit 1
+done
+"""
+
+
+class Tree:
+    """A kernel tree whose changes go to `folder`; `lower` are the layers below, topmost first."""
+
+    def __init__(
+        self, lower: Sequence[Layer], folder: Path, limits: SandboxLimits | None = None
+    ) -> None:
+        self.overlay = Overlay(tuple(lower), folder).create()
+        self._limits = limits
+        self._exchange = folder / "exchange"
+
+    async def read(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """Return the content of the files that exist; refuse one behind a symbolic link."""
+        files, links = await self.look(paths)
+        for path in links:
+            raise behind_link(path)
+        return files
+
+    async def look(self, paths: Iterable[str]) -> tuple[dict[str, bytes], list[str]]:
+        """Return the content of the files that exist, and which lie behind a symbolic link."""
+        out = prepare(self._exchange / str(time.monotonic_ns()))
+        wanted = list(paths)
+        sandbox = self._sandbox(out)
+        stdin = "".join(f"{path}\0" for path in wanted).encode(errors="surrogateescape")
+        argv = ["xargs", "-0r", "sh", "-c", _COPY_OUT, "sh"]
+        done = await sandbox.run(argv, cwd=PLACE, stdin=stdin, timeout=STEP_SECONDS)
+        copies = {path: out / path for path in wanted if (out / path).is_file()}
+        if sum(copy.stat().st_size for copy in copies.values()) > MOST_READ:
+            raise UserError(
+                "files_too_large", f"{', '.join(wanted[:3])}, … have over {MOST_READ >> 20} MiB"
+            )
+        found = {path: copy.read_bytes() for path, copy in copies.items()}
+        return found, done.text.splitlines()
+
+    async def with_modes(self, changes: Sequence[Change]) -> list[Change]:
+        """Return the changes with what the tree knows of which files are executable."""
+        asked = sorted(
+            {
+                change.mode_of
+                for change in changes
+                if change.mode_of and not change.mode_of.endswith(_NEVER_RUN)
+            }
+        )
+        if not asked:
+            return list(changes)
+        stdin = "".join(f"{path}\0" for path in asked).encode(errors="surrogateescape")
+        done = await self.run(["xargs", "-0r", "sh", "-c", _EXECUTABLE, "sh"], stdin=stdin)
+        found = set(done.output.decode(errors="surrogateescape").split("\0"))
+        return [
+            replace(change, executable=change.mode_of in found) if change.mode_of else change
+            for change in changes
+        ]
+
+    async def write(self, changes: Sequence[Change]) -> None:
+        """Write and remove files; what is written is newer than every object file."""
+        changes = await self.with_modes(changes)
+        sandbox = self._sandbox()
+        removed = [change.path for change in changes if change.content is None]
+        gone = "".join(f"{path}\0" for path in [*removed, *orphans(changes)])
+        if gone:
+            argv, stdin = ["xargs", "-0r", "rm", "-f", "--"], gone.encode(errors="surrogateescape")
+            await sandbox.run(argv, cwd=PLACE, stdin=stdin, timeout=STEP_SECONDS)
+        argv = ["tar", "-xf", "-", "-C", PLACE, "--no-same-owner", "--unlink-first"]
+        try:
+            await sandbox.run(argv, stdin=_archive(changes), timeout=STEP_SECONDS)
+        except proc.ProgramFailed as error:
+            if "No space left" in error.message:
+                raise
+            raise UserError(
+                "patch_does_not_apply", f"the tree cannot take the changed files: {error.message}"
+            ) from error
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float | None = STEP_SECONDS,  # noqa: ASYNC109 - as in Sandbox.run
+        stdin: bytes = b"",
+        on_line: Callable[[bytes], None] | None = None,
+        check: bool = True,
+        env: Mapping[str, str] | None = None,
+        out: Path | None = None,
+        most_output: int | None = None,
+    ) -> proc.Completed:
+        """Run a program in the tree; it may write to the folder `out`, at /out.
+
+        `most_output` is for one that prints more than the limits allow, and whose `on_line`
+        keeps little of it.
+        """
+        return await self._sandbox(out, most_output).run(
+            argv, cwd=PLACE, timeout=timeout, stdin=stdin, on_line=on_line, check=check, env=env
+        )
+
+    async def export(self, paths: Iterable[str], folder: Path) -> list[Path]:
+        """Copy files out of the tree, flat; return those that exist."""
+        out, wanted = prepare(folder), list(paths)
+        argv = ["sh", "-c", _COPY_FLAT, "sh", *wanted]
+        done = await self._sandbox(out).run(argv, cwd=PLACE, timeout=STEP_SECONDS, check=False)
+        if "No space left" in done.text:
+            raise InfrastructureError("disk_full", f"cannot copy {wanted}: the disk is full")
+        done.check()
+        copies = [out / Path(path).name for path in wanted]
+        return [copy for copy in copies if copy.is_file() and not copy.is_symlink()]
+
+    def discard_work(self) -> None:
+        """Remove all but the changes, which can then serve as a layer."""
+        remove(self.overlay.folder / "work")
+        remove(self._exchange)
+
+    def _sandbox(self, out: Path | None = None, most_output: int | None = None) -> Sandbox:
+        writable = {} if out is None else {"/out": out}
+        limits = self._limits
+        if most_output is not None:
+            limits = replace(limits or SandboxLimits.of_host(), output=most_output)
+        return Sandbox(overlays={PLACE: self.overlay}, writable=writable, limits=limits)
+
+
+def orphans(changes: Iterable[Change]) -> list[str]:
+    """Return the objects whose sources are removed: make would go on using them."""
+    paths = (change.path for change in changes if change.content is None)
+    return [f"{path[:-2]}.o" for path in paths if path.endswith((".c", ".S"))]
+
+
+def behind_link(path: str) -> UserError:
+    """Return the error of a patch that would follow a symbolic link."""
+    message = f"{path} is, or lies behind, a symbolic link"
+    return UserError("unsafe_patch", message, file=path)
+
+
+def _archive(changes: Sequence[Change]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for change in changes:
+            if change.content is None:
+                continue
+            member = tarfile.TarInfo(change.path)
+            member.size = len(change.content)
+            member.mode = 0o755 if change.executable else 0o644
+            member.mtime = time.time()
+            archive.addfile(member, io.BytesIO(change.content))
+    return buffer.getvalue()

@@ -1,0 +1,1 @@
+"""Kernel sources: from where they may come, fetched, unpacked."""

@@ -1,0 +1,216 @@
+"""Tarballs: copied or downloaded, and hashed on the way. What was hashed is what is unpacked."""
+
+import asyncio
+import hashlib
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urljoin
+
+import httpcore
+import httpx
+
+from kgym.errors import InfrastructureError, KgymError, UserError
+from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_builder.kernel_source.source_limits import SourceLimits
+
+TellProgress = Callable[[str, float, float | None], None]
+"""Called with a stage, bytes done, and bytes in all (None where unknown)."""
+
+_REDIRECTS = 10
+_CHUNK = 1 << 20
+_SILENCE_SECONDS = 60.0
+_SLOW = 10_000
+"""Bytes a second below which, from the second minute on, a server is too slow."""
+_REDIRECTED = {301, 302, 303, 307, 308}
+
+
+async def copy(
+    path: Path,
+    target: Path,
+    sha256: str,
+    origins: Origins,
+    bounds: SourceLimits,
+    report: TellProgress,
+) -> None:
+    """Copy a file of this machine; raises UserError where it is not what was asked for."""
+    with await asyncio.to_thread(origins.open, path) as file:
+        size = await asyncio.to_thread(file.seek, 0, 2)
+        await asyncio.to_thread(file.seek, 0)
+        with _Sink(target, bounds) as sink:
+            sink.expect(size)
+            try:
+                # One piece at a time: so it ends when the step does.
+                while data := await asyncio.to_thread(file.read, _CHUNK):
+                    await asyncio.to_thread(sink.write, data)
+                    report("copy", sink.size, size)
+            except OSError as error:
+                raise UserError("source_not_found", f"cannot read {path}") from error
+            if sink.sha256 != sha256:
+                # Which it has, is for those to know who can read the file themselves.
+                raise UserError("source_checksum", f"{path} has not the SHA-256 {sha256}")
+
+
+async def download(
+    url: str,
+    target: Path,
+    sha256: str,
+    origins: Origins,
+    bounds: SourceLimits,
+    report: TellProgress,
+) -> None:
+    """Fetch what is at the URL, as it is sent: nothing is decompressed on the way.
+
+    Raises UserError `source_not_found`, `source_checksum`, `source_too_large`,
+    `source_not_allowed`, and InfrastructureError `download_failed`.
+    """
+    try:
+        async with (
+            asyncio.timeout(bounds.seconds),
+            _Client(origins) as client,
+            client.get(url) as (length, chunks),
+        ):
+            with _Sink(target, bounds) as sink:
+                sink.expect(length or 0)
+                async for data in chunks:
+                    sink.write(data)
+                    report("download", sink.size, length)
+    except TimeoutError as error:
+        message = f"{url}: not there within {bounds.seconds:g} s"
+        raise InfrastructureError("download_failed", message) from error
+    except _HTTP_ERRORS as error:
+        said = str(error) or type(error).__name__
+        raise InfrastructureError("download_failed", f"{url}: {said[:200]!r}") from error
+    if sink.sha256 != sha256:
+        raise UserError("source_checksum", f"{url} has SHA-256 {sink.sha256}, not {sha256}")
+
+
+_HTTP_ERRORS = (
+    httpcore.NetworkError,
+    httpcore.ProtocolError,
+    httpcore.TimeoutException,
+    ssl.SSLError,
+)
+
+
+class _Sink:
+    """A file that is hashed while it is written, and has its bounds."""
+
+    def __init__(self, path: Path, bounds: SourceLimits) -> None:
+        self._file: IO[bytes] = path.open("xb")
+        self._hash = hashlib.sha256()
+        self._most = bounds.archive
+        self._begin = time.monotonic()
+        self.size = 0
+
+    def __enter__(self) -> "_Sink":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def expect(self, size: int) -> None:
+        """Refuse what says itself that it is too large."""
+        if size > self._most:
+            raise UserError(
+                "source_too_large", f"the tarball has {size} bytes; at most {self._most} are taken"
+            )
+
+    def write(self, data: bytes) -> None:
+        self.size += len(data)
+        self.expect(self.size)
+        seconds = time.monotonic() - self._begin
+        if seconds > _SILENCE_SECONDS and self.size < seconds * _SLOW:
+            message = f"only {self.size} bytes came in {seconds:.0f} s"
+            raise InfrastructureError("download_failed", message)
+        self._hash.update(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            message = f"cannot keep the tarball: {error.strerror}"
+            raise InfrastructureError("disk_full", message) from error
+
+
+class _Client:
+    """HTTP to allowed addresses. No proxies, cookies or credentials of the worker's."""
+
+    def __init__(self, origins: Origins) -> None:
+        self._origins = origins
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=httpx.create_ssl_context(),
+            network_backend=_Connector(origins),
+            max_connections=1,
+        )
+
+    async def __aenter__(self) -> "_Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._pool.aclose()
+
+    @asynccontextmanager
+    async def get(self, url: str) -> AsyncIterator[tuple[int | None, AsyncIterator[bytes]]]:
+        """Yield the length, where the server tells it, and the bytes of the body, as sent."""
+        headers = [("Accept", "*/*"), ("Accept-Encoding", "identity"), ("User-Agent", "kgym")]
+        limits = dict.fromkeys(("connect", "read", "write", "pool"), _SILENCE_SECONDS)
+        for _ in range(_REDIRECTS):
+            if self._origins.check(url) is not None:
+                raise UserError("source_not_allowed", f"a redirect to the local path {url}")
+            async with self._pool.stream(
+                "GET", url, headers=headers, extensions={"timeout": limits}
+            ) as response:
+                said = {name.lower(): value for name, value in response.headers}
+                if response.status in _REDIRECTED and b"location" in said:
+                    url = urljoin(url, said[b"location"].decode("latin-1"))
+                    continue
+                if response.status != 200:
+                    raise _refusal(url, response.status)
+                length = said.get(b"content-length", b"")[:19]
+                yield int(length) if length.isdigit() else None, response.aiter_stream()
+                return
+        raise UserError("source_not_found", f"{url}: more than {_REDIRECTS} redirects")
+
+
+def _refusal(url: str, status: int) -> KgymError:
+    message = f"{url}: the server answers with status {status}"
+    if status in {408, 429} or status >= 500:
+        return InfrastructureError("download_failed", message)
+    return UserError("source_not_found", message)
+
+
+class _Connector(httpcore.AsyncNetworkBackend):
+    """Connects to the addresses that were checked."""
+
+    def __init__(self, origins: Origins) -> None:
+        self._origins = origins
+        self._backend = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to the first address of the host that answers."""
+        failed: Exception = httpcore.ConnectError(f"no address of {host} answers")
+        for address in await self._origins.addresses(host, port):
+            try:
+                return await self._backend.connect_tcp(
+                    address, port, timeout, local_address, socket_options
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failed = error
+        raise failed
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, between two attempts."""
+        await self._backend.sleep(seconds)

@@ -1,0 +1,113 @@
+"""Patches on a tree: what they change, found before anything is written."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kgym.api.steps import Patch
+from kgym.errors import UserError
+from kgym.source import patching
+from kgym.source.patching import Change
+from kgym_builder.kbuild import control
+from kgym_builder.kbuild.working_tree import Tree
+from kgym_builder.patches import separate_process
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A patch, what it changes, and these files as they were before it, where they were."""
+
+    patch: Patch
+    before: dict[str, bytes]
+    changes: tuple[Change, ...]
+
+
+async def changes(
+    tree: Tree, patches: Sequence[Patch], log: Callable[[str], None]
+) -> tuple[Change, ...]:
+    """Return what the patches, one after the other, change in the tree; it stays as it is.
+
+    Raises UserError as `kgym.source.patching.apply` does. `log` gets its remarks.
+    """
+    return in_all(await applied(patches, await read(tree, patches), log))
+
+
+async def read(tree: Tree, patches: Sequence[Patch]) -> dict[str, bytes]:
+    """Return the files of the tree that the patches name, where they are."""
+    paths: set[str] = set()
+    for one in await named(patches):
+        if isinstance(one, UserError):
+            raise one
+        paths.update(one)
+    return await tree.read(sorted(paths))
+
+
+async def named(patches: Sequence[Patch]) -> list[list[str] | UserError]:
+    """Return the files that each patch names, or what is wrong with it."""
+    return await separate_process.call(weight(patches, {}), _named, patches)
+
+
+async def applied(
+    patches: Sequence[Patch], files: Mapping[str, bytes], log: Callable[[str], None]
+) -> list[Applied]:
+    """Return what each patch changes in files that were read, one after the other."""
+    done, notes = await separate_process.call(
+        weight(patches, files), apply_each, patches, dict(files)
+    )
+    for note in notes:
+        log(note)
+    return done
+
+
+def in_all(done: Iterable[Applied]) -> tuple[Change, ...]:
+    """Return what patches that were applied one after the other change together."""
+    changed: dict[str, Change] = {}
+    for one in done:
+        for change in one.changes:
+            changed[change.path] = change.after(changed)
+    return tuple(changed.values())
+
+
+def weight(patches: Sequence[Patch], files: Mapping[str, bytes]) -> int:
+    """Return how much work it is to apply these patches, as `separate_process` counts it."""
+    text = sum(
+        len(one.diff or "") + sum(len(edit.original) + len(edit.replacement) for edit in one.edits)
+        for one in patches
+    )
+    places = sum(len(one.edits) + (one.diff or "").count("\n@@") for one in patches)
+    return 64 * text + (8 + places) * sum(map(len, files.values()))
+
+
+def _named(patches: Sequence[Patch]) -> list[list[str] | UserError]:
+    found: list[list[str] | UserError] = []
+    for patch in patches:
+        try:
+            found.append(patching.files(patch))
+        except UserError as error:
+            found.append(error.with_traceback(None))
+    return found
+
+
+def apply_one(patch: Patch, read: patching.Read) -> patching.Applied:
+    """Apply one patch; besides what `patching.apply` refuses, it must leave our object alone."""
+    applied = patching.apply(patch, read)
+    control.refuse(patch.name, read, applied.changes)
+    return applied
+
+
+def apply_each(
+    patches: Sequence[Patch], files: dict[str, bytes]
+) -> tuple[list[Applied], list[str]]:
+    """Apply patch by patch; return also the remarks. `files` follows."""
+    done: list[Applied] = []
+    notes: list[str] = []
+    for patch in patches:
+        applied = apply_one(patch, files.get)
+        notes += applied.notes
+        paths = [change.path for change in applied.changes]
+        before = {path: files[path] for path in paths if path in files}
+        done.append(Applied(patch, before, applied.changes))
+        for change in applied.changes:
+            files.pop(change.path, None)
+            if change.content is not None:
+                files[change.path] = change.content
+    return done, notes

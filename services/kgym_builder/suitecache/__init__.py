@@ -1,0 +1,1 @@
+"""SuiteCache: compiled kernel trees, made once and used by all later builds."""

@@ -1,0 +1,204 @@
+"""Entries of SuiteCache: what is known of one, its files, and how they are stored.
+
+In storage, the files lie in `suitecache/IDENTITY/`, in a folder named by the
+image's SHA-256; beside it, and stored last, `about.json`, which names it. So an
+entry is whole or absent, also while another replaces it.
+"""
+
+import asyncio
+import hashlib
+import json
+import posixpath
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from kgym.api.steps import DroppedSymbol, Sha256, Strict
+from kgym.errors import InfrastructureError
+from kgym.host.sandbox import Layer
+from kgym.host.sandbox_limits import SandboxLimits
+from kgym.worker.context import StepContext
+from kgym_builder.kbuild.kbuild import Toolchain
+from kgym_builder.kbuild.working_tree import Tree
+
+IMAGE = "image.squashfs"
+INDEX = "index.db"
+LINKED = "linked"
+LOG = "build.log"
+ABOUT = "about.json"
+_FILES = (IMAGE, INDEX, LINKED, LOG)
+
+
+Order = Literal["", "parallel", "serial"]
+"""How the shortcut builds: not at all, with modpost beside the link, or before it."""
+
+
+class Identified(Strict):
+    """What a kernel comes to before anything is compiled."""
+
+    identity: str
+    """Names its entry: the same for all requests with the same source and final config."""
+    source_identity: str
+    config: str
+    """The final .config."""
+    dropped_symbols: list[DroppedSymbol]
+    backports: list[str]
+
+
+class About(Strict):
+    """What is known of an entry."""
+
+    source_identity: str
+    compiler_version: str
+    kernel_release: str
+    backports: list[str]
+    config: str
+    """The final .config."""
+    environment: dict[str, str]
+    """What the top Makefile gives to its sub-makes."""
+    shortcut: Order
+    image_sha256: Sha256
+    image_bytes: int
+    lacking: dict[str, str]
+    """Parts of the object that raises faults which this kernel does not take, and why."""
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A compiled, unpatched kernel tree, as one step uses it."""
+
+    identity: str
+    cached: bool
+    """Whether it was there before this step, here or in storage."""
+    about: About
+    dropped_symbols: list[DroppedSymbol]
+    """Of the requested config: another request may come to the same entry."""
+    tools: Toolchain
+    folder: Path
+    """Holds the entry's files on this host."""
+    layer: Layer
+    limits: SandboxLimits | None
+    """Of the sandboxes that the tree is used in."""
+    doubt: Callable[[], None]
+    """Called when the image could not be read: the next who takes it checks it."""
+
+    def tree(self, folder: Path) -> Tree:
+        """Return the tree for one use: what is changed goes to `folder`, which it makes."""
+        return Tree(self.lower, folder, self.limits)
+
+    @property
+    def lower(self) -> tuple[Layer, ...]:
+        """The layers of the unpatched tree."""
+        return (self.layer,)
+
+    @property
+    def index(self) -> Path:
+        """What depends on each file of the tree (`objectindex.Index`)."""
+        return self.folder / INDEX
+
+    @property
+    def linked(self) -> frozenset[str]:
+        """The objects that go into vmlinux, and nowhere else."""
+        return linked_in(self.folder)
+
+
+async def store(run: StepContext, identity: str, folder: Path) -> None:
+    """Store the files of a new entry, and remove those that it replaces."""
+    about = read_about(folder)
+    before = await find(run, identity)
+    for name in _FILES:
+        await run.storage.put(f"{_prefix(identity, about)}/{name}", folder / name)
+    await run.storage.put(f"suitecache/{identity}/{ABOUT}", folder / ABOUT)
+    if before is not None and before.image_sha256 != about.image_sha256:
+        await run.storage.remove(_prefix(identity, before))
+
+
+async def find(run: StepContext, identity: str) -> About | None:
+    """Return what is stored of an entry, or None if there is none."""
+    path = run.folder / f"{ABOUT}-{uuid.uuid4().hex}"
+    try:
+        await run.storage.get(f"suitecache/{identity}/{ABOUT}", path)
+        return About.model_validate_json(path.read_bytes())
+    except ValidationError:  # damaged; or of a version with the same layout, which must not be
+        return None
+    except InfrastructureError as error:
+        if error.reason != "artifact_missing":
+            raise
+        return None
+    finally:
+        path.unlink(missing_ok=True)
+
+
+async def fetch(run: StepContext, identity: str, about: About, folder: Path) -> bool:
+    """Fetch the entry's files; return False, and forget the stored ones, if they are damaged."""
+    try:
+        for name in _FILES:
+            await run.storage.get(f"{_prefix(identity, about)}/{name}", folder / name)
+    except InfrastructureError as error:
+        if error.reason != "artifact_missing":
+            raise
+        return False
+    (folder / ABOUT).write_text(about.model_dump_json())
+    seal = _seal(folder.parent, identity)
+    if not await asyncio.to_thread(_matches, folder, seal, thorough=True):
+        await run.storage.remove(f"suitecache/{identity}")
+        for name in (*_FILES, ABOUT):
+            (folder / name).unlink()
+        return False
+    # Fetched: retention shall see that it is in use.
+    await run.storage.put(f"suitecache/{identity}/{ABOUT}", folder / ABOUT)
+    return True
+
+
+def read_about(folder: Path) -> About:
+    """Read what is known of the entry in this folder."""
+    return About.model_validate_json((folder / ABOUT).read_bytes())
+
+
+def linked_in(folder: Path) -> frozenset[str]:
+    """Read which objects of the entry in this folder go into vmlinux."""
+    return linked_paths((folder / LINKED).read_bytes())
+
+
+def linked_paths(lines: bytes) -> frozenset[str]:
+    """Return the paths that are listed, a line each."""
+    text = lines.decode(errors="surrogateescape")
+    return frozenset(posixpath.normpath(line) for line in text.splitlines())
+
+
+def check(folder: Path, thorough: bool) -> bool:
+    """Whether the image in this folder is the one that was packed.
+
+    Its SHA-256 is computed where that is asked for, or where the file was
+    changed, or copied, since that was last done.
+    """
+    try:
+        return _matches(folder, _seal(folder.parent, folder.name), thorough=thorough)
+    except (OSError, ValueError):
+        return False
+
+
+def _seal(root: Path, identity: str) -> Path:
+    """Return where it is noted which file was found to be right."""
+    return root / f".{identity}.seal"
+
+
+def _matches(folder: Path, seal: Path, *, thorough: bool) -> bool:
+    about, status = read_about(folder), (folder / IMAGE).stat()
+    now = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    if not thorough and seal.exists() and json.loads(seal.read_text()) == now:
+        return True
+    with (folder / IMAGE).open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != about.image_sha256:
+            return False
+    seal.write_text(json.dumps(now))
+    return True
+
+
+def _prefix(identity: str, about: About) -> str:
+    return f"suitecache/{identity}/{about.image_sha256[:32]}"

@@ -1,0 +1,276 @@
+"""SuiteCache: a kernel's source and object files after one full build, reused by all later ones.
+
+An entry is a read-only image of the whole tree. It is made once, by the first
+step that needs it, kept in storage for all workers, and mounted below a
+writable overlay by each step that uses it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from kgym.api.steps import Kernel
+from kgym.host import sandbox
+from kgym.host.budget import JOB_MIB, Budget, Use
+from kgym.host.folder_cache import FolderCache
+from kgym.host.sandbox import Layer, Sandbox, prepare
+from kgym.host.sandbox_limits import SandboxLimits
+from kgym.host.squashfs import WAYS, Images, Mounted, Way
+from kgym.source.patching import Change
+from kgym.worker.context import StepContext
+from kgym_builder import memo
+from kgym_builder.kbuild import control
+from kgym_builder.kbuild.kbuild import Kbuild, Output, Toolchain, kernel_version, toolchain
+from kgym_builder.kbuild.working_tree import Tree
+from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_builder.kernel_source.download import TellProgress
+from kgym_builder.kernel_source.kernel_sources import KernelSources, Source
+from kgym_builder.patches import patched_files
+from kgym_builder.suitecache import backports, compiled_trees
+from kgym_builder.suitecache.compiled_trees import Entry, Identified
+from kgym_builder.suitecache.full_build import FullBuild
+
+LAYOUT = 5
+"""Version of what an entry holds; part of its identity."""
+MOST = 30 << 30
+"""Bytes of images that a host keeps for its workers."""
+UNPACKED = 5
+"""How much larger trees are that were unpacked."""
+UNPACK_SECONDS = 1200.0
+_POLL_SECONDS = 1.0
+
+TryPatches = Callable[[Tree], Awaitable[None]]
+"""Called with the tree that is about to be built: what it raises spares the full build."""
+
+
+class SuiteCache:
+    """The entries that the workers of this host use, kept below `cache`.
+
+    At most `most` bytes of them, but for those in use. Images are mounted in
+    the first of the `ways` that works, or else unpacked. `limits` are those of
+    the sandboxes in which trees are configured, built and used. Sources come from
+    public addresses, and from what `origins` allow. `budget` is shared with
+    what else works on this host, by default nobody.
+    """
+
+    def __init__(
+        self,
+        cache: Path,
+        backport_folder: Path,
+        limits: SandboxLimits | None = None,
+        *,
+        origins: Origins = Origins(),  # noqa: B008 - frozen
+        most: int = MOST,
+        budget: Budget | None = None,
+        ways: tuple[Way, ...] = WAYS,
+    ) -> None:
+        self._sources = KernelSources(cache / "sources", origins)
+        self._folders = FolderCache(cache / "suitecache", compiled_trees.check)
+        self._unpacked = FolderCache(cache / "unpacked")
+        self._images = Images(ways)
+        self._backports = backports.load(backport_folder)
+        self._limits = limits
+        self._most = most
+        self.budget = budget or Budget.of_host()
+
+    async def identify(self, kernel: Kernel, run: StepContext, held: ExitStack) -> Identified:
+        """Return what names the kernel's entry: for a new config in seconds, else at once."""
+        tools = await toolchain(kernel.compiler)
+        source_identity = await self._sources.identify(kernel.source, _bytes(run))
+        rules = [one.model_dump() for one in self._backports]
+        compiler = (kernel.compiler, tools.version)
+        parts = (LAYOUT, source_identity, kernel.config, *compiler, rules, str(control.SOURCE))
+        name = memo.key("config", *parts)
+        found = await memo.recall(run, name, Identified)
+        if found is None:
+            found = await self._configure(kernel, tools, run, held)
+            await memo.remember(run, name, found)
+        return found
+
+    def building(self) -> AbstractAsyncContextManager[int]:
+        """Hold the host's room for one build: make is given all cores, and needs memory."""
+        return self.budget.share(Use.BUILD, 0, (self.budget.cores + 2) * JOB_MIB)
+
+    async def take(
+        self,
+        kernel: Kernel,
+        run: StepContext,
+        held: ExitStack,
+        output: Output,
+        *,
+        objects: int | None = None,
+        trial: TryPatches | None = None,
+    ) -> Entry:
+        """Return the kernel's entry, made if there is none; it stays until `held` is closed.
+
+        `output` takes what a full build prints, `objects` is how many it is known to have.
+        """
+        found = await self.identify(kernel, run, held)
+        run.log(f"source {found.source_identity}; entry {found.identity}")
+        made = False
+        fresh = kernel.cache == "refresh"
+
+        async def make(folder: Path) -> None:
+            nonlocal made
+            if await _fetched(run, found.identity, folder, fresh=fresh):
+                return
+            run.log("building the unpatched kernel, once for all builds and checks of its config")
+            tree, tools = await self._prepared(kernel, run, held, trial)
+            async with self.building():
+                await FullBuild(tree, tools, run, output).make(found, objects, folder)
+            await compiled_trees.store(run, found.identity, folder)
+            made = True
+
+        folder, _ = await self._folders.get(found.identity, make, fresh=fresh, held=held)
+        if gone := await asyncio.to_thread(self._folders.trim, self._most):
+            run.log(f"removed from this host, to keep to its budget: {', '.join(gone)}")
+        layer = await self._layer(folder, run, held)
+        tools = await toolchain(kernel.compiler)
+        return Entry(
+            identity=found.identity,
+            cached=not made,
+            dropped_symbols=found.dropped_symbols,
+            about=compiled_trees.read_about(folder),
+            tools=tools,
+            folder=folder,
+            layer=layer,
+            limits=self._limits,
+            doubt=partial(self._doubt, found.identity, layer),
+        )
+
+    async def published(self, kernel: Kernel, run: StepContext, held: ExitStack) -> "Published":
+        """Return the kernel's source as builds see it; it stays until `held` is closed."""
+        source = await self._sources.get(kernel.source, _bytes(run), held)
+        tools = await toolchain(kernel.compiler)
+        tree = Tree((source.tree,), run.folder / "published", self._limits)
+        backported = await self._backport(tree, tools, run)
+        return Published(source, tree, backported.names, backported.changes)
+
+    async def _configure(
+        self, kernel: Kernel, tools: Toolchain, run: StepContext, held: ExitStack
+    ) -> Identified:
+        source = await self._sources.get(kernel.source, _bytes(run), held)
+        run.progress("config")
+        tree = Tree((source.tree,), run.folder / "config", self._limits)
+        backported = await self._backport(tree, tools, run)
+        dropped = await Kbuild(tree, tools, Output(run.folder / "config.log")).configure(
+            kernel.config
+        )
+        config = (await tree.read([".config"]))[".config"].decode(errors="surrogateescape")
+        await asyncio.to_thread(sandbox.remove, run.folder / "config")
+        changed = [[one.path, str(one.content)] for one in backported.changes]
+        return Identified(
+            identity=memo.digest(
+                *(LAYOUT, source.identity, config, kernel.compiler, tools.version, changed)
+            ),
+            source_identity=source.identity,
+            config=config,
+            dropped_symbols=dropped,
+            backports=backported.names,
+        )
+
+    async def _prepared(
+        self, kernel: Kernel, run: StepContext, held: ExitStack, trial: TryPatches | None
+    ) -> tuple[Tree, Toolchain]:
+        """Return the tree that is about to be compiled, on which the trial was made."""
+        source = await self._sources.get(kernel.source, _bytes(run), held)
+        tools = await toolchain(kernel.compiler)
+        tree = Tree((source.tree,), run.folder / "full", self._limits)
+        await self._backport(tree, tools, run)
+        if trial is not None:
+            await trial(tree)
+        return tree, tools
+
+    async def _backport(self, tree: Tree, tools: Toolchain, run: StepContext) -> "_Backported":
+        """Apply the backports that fit, and add the object that raises faults."""
+        paths = {edit.file for backport in self._backports for edit in backport.edits}
+        files = await tree.read(sorted({*paths, "Makefile", control.MAKEFILE}))
+        version = kernel_version(files.get("Makefile", b"").decode(errors="replace"))
+        fitting = [
+            patch
+            for backport in self._backports
+            if backport.applies(version, tools.family, tools.number)
+            and (patch := backport.patch(files.get))
+        ]
+        applied = patched_files.in_all(await patched_files.applied(fitting, files, run.log))
+        changes = (*applied, *control.changes(files.get(control.MAKEFILE)))
+        await tree.write(changes)
+        return _Backported([patch.name for patch in fitting], changes)
+
+    async def _layer(self, folder: Path, run: StepContext, held: ExitStack) -> Layer:
+        mounted = self._images.mount(folder / compiled_trees.IMAGE, held)
+        if mounted is not None:
+            run.log(f"tree: mounted by {mounted.way} and {mounted.overlay}")
+            return mounted
+        run.log(f"tree: unpacked, as no image can be mounted here ({self._images.refusal})")
+
+        async def make(unpacked: Path) -> None:
+            await _unpack(folder / compiled_trees.IMAGE, prepare(unpacked / "tree"))
+
+        key = compiled_trees.read_about(folder).image_sha256[:32]
+        unpacked, _ = await self._unpacked.get(key, make, held=held)
+        await asyncio.to_thread(self._unpacked.trim, UNPACKED * self._most)
+        return unpacked / "tree"
+
+    def _doubt(self, identity: str, layer: Layer) -> None:
+        self._folders.doubt(identity)
+        if isinstance(layer, Mounted):
+            self._images.forget(layer)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A source: `tree` is as published, but for `changes`, by `backports` and our own object."""
+
+    source: Source
+    tree: Tree
+    backports: list[str]
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Backported:
+    names: list[str]
+    changes: tuple[Change, ...]
+
+
+async def _fetched(run: StepContext, identity: str, folder: Path, *, fresh: bool) -> bool:
+    """Fetch the entry; or else hold its name, for this step to make it.
+
+    While another step holds it, wait for what that one makes. With `fresh`,
+    what is stored now is not wanted.
+    """
+    unwanted = await compiled_trees.find(run, identity) if fresh else None
+    waits = False
+    while True:
+        ours = await run.hold(f"suitecache/{identity}")
+        about = await compiled_trees.find(run, identity)
+        if about is not None and (unwanted is None or about != unwanted):
+            run.progress("fetch", 0, about.image_bytes, "bytes")
+            if await compiled_trees.fetch(run, identity, about, folder):
+                run.log("fetched the entry from storage")
+                return True
+            run.log("the stored entry is damaged")
+        if ours:
+            return False
+        if not waits:
+            run.log("waiting for the step that builds this entry now")
+            run.progress("waiting for the entry")
+        waits = True
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _unpack(image: Path, tree: Path) -> None:
+    sandboxed = Sandbox(readonly={"/image": image.parent}, writable={"/tree": tree})
+    argv = ["unsquashfs", "-quiet", "-no-progress", "-force", "-dest", "/tree"]
+    await sandboxed.run([*argv, f"/image/{image.name}"], timeout=UNPACK_SECONDS)
+
+
+def _bytes(run: StepContext) -> TellProgress:
+    def report(stage: str, done: float, total: float | None) -> None:
+        run.progress(stage, done, total, "bytes" if done else "")
+
+    return report

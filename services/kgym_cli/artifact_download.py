@@ -1,0 +1,88 @@
+"""`kgym job fetch`: the artifacts of a job as files."""
+
+import hashlib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+
+from kgym.api.jobs import Artifact, JobView, StepView
+from kgym.api.steps import StepKind
+from kgym.client import Client
+from kgym.errors import InfrastructureError, UserError
+from kgym_cli.output import people
+
+
+class Fetched(BaseModel):
+    """An artifact that is a file here now."""
+
+    step: int
+    kind: StepKind = Field(description="of the step")
+    name: str
+    path: str
+    size: int = Field(description="bytes")
+    sha256: str
+
+
+def chosen(job: JobView, names: Sequence[str], step: int | None) -> list[tuple[StepView, Artifact]]:
+    """Return the artifacts with these names or patterns, of all steps or of one.
+
+    Raises UserError `artifact_not_found` where one names nothing, `artifact_gone` where
+    retention has removed what it names.
+    """
+    if step is not None and step >= len(job.steps):
+        raise UserError("no_such_step", f"job {job.id} has {len(job.steps)} steps, from 0")
+    steps = [one for one in job.steps if step in (None, one.number)]
+    left = [(one, artifact) for one in steps for artifact in one.artifacts]
+    for name in names:
+        if not any(fnmatchcase(artifact.name, name) for _, artifact in left):
+            known = ", ".join(dict.fromkeys(artifact.name for _, artifact in left)) or "none"
+            where = f"step {step} of job {job.id}" if step is not None else f"job {job.id}"
+            raise UserError("artifact_not_found", f"{where} left no {name!r} (it left: {known})")
+    found = [
+        (one, artifact)
+        for one, artifact in left
+        if not names or any(fnmatchcase(artifact.name, name) for name in names)
+    ]
+    for one, artifact in found:
+        if one.artifacts_gone_at is not None:
+            when = one.artifacts_gone_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+            message = f"retention removed {artifact.name} of step {one.number} on {when}"
+            raise UserError("artifact_gone", f"{message}; restart the job to make it again")
+    return found
+
+
+def fetch(
+    client: Client, job: int, wanted: tuple[StepView, Artifact], folder: Path, *, quiet: bool
+) -> Fetched:
+    """Bring one artifact to its place below `folder`, unless it is there."""
+    step, artifact = wanted
+    if artifact.name in {".", ".."}:
+        message = f"step {step.number}: {artifact.name!r} is no name of a file"
+        raise InfrastructureError("bad_artifact", message)
+    path = folder / f"{step.number}-{step.kind}" / artifact.name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not _is(path, artifact):
+            if not quiet:
+                people.print(f"{artifact.name}: {artifact.size / (1 << 20):,.1f} MiB", markup=False)
+            client.download(job, step.number, artifact.name, path)
+    except OSError as error:
+        raise UserError("cannot_write", f"{path}: {error.strerror or error}") from error
+    return Fetched(
+        step=step.number,
+        kind=step.kind,
+        name=artifact.name,
+        path=str(path),
+        size=artifact.size,
+        sha256=artifact.sha256,
+    )
+
+
+def _is(path: Path, artifact: Artifact) -> bool:
+    """Return whether the file is there and holds just this."""
+    if not path.is_file() or path.stat().st_size != artifact.size:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == artifact.sha256

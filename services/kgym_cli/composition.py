@@ -1,0 +1,106 @@
+"""What a process of the distributed platform is made of, by configuration."""
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from kgym.api.steps import StepKind
+from kgym.configs import CONFIGS
+from kgym.errors import UserError
+from kgym.host import process_logs
+from kgym.host.budget import Budget
+from kgym.transport.artifact_storage import LocalStorage, Storage
+from kgym.transport.bus import Bus, InProcessBus
+from kgym.transport.rabbitmq import RabbitBus
+from kgym.worker.context import Handler
+from kgym_builder.build.build_step import Builder
+from kgym_builder.check.check_step import Checker
+from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_builder.suitecache.suitecache import SuiteCache
+from kgym_tracer.minimize_step import Minimizer
+from kgym_vmmanager.reproduce.reproduce_step import Reproduce
+
+
+@asynccontextmanager
+async def open_bus(url: str | None) -> AsyncIterator[Bus]:
+    """Connect to the bus at `amqp://…`. Without one, workers ask every second."""
+    if url is None:
+        yield InProcessBus()
+        return
+    if urlsplit(url).scheme not in {"amqp", "amqps"}:
+        raise UserError("unsupported_bus", f"cannot use the bus {url!r}: give an amqp:// URL")
+    async with RabbitBus(url) as bus:
+        yield bus
+
+
+def open_storage(url: str) -> Storage:
+    """Return the storage in a folder, given by its path or as `file://…`."""
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not parts.netloc:
+        return LocalStorage(Path(unquote(parts.path)))
+    if parts.scheme:
+        raise UserError(
+            "unsupported_storage",
+            f"cannot use the storage {url!r}: give a folder that scheduler and workers share",
+        )
+    return LocalStorage(Path(url))
+
+
+def handlers(
+    kinds: Collection[StepKind], cache: Path, syzkaller: Path | None = None
+) -> dict[StepKind, Handler]:
+    """Return what does the steps of these kinds, with what they keep below `cache`.
+
+    Kernel sources come from where the environment allows (`allowed_origins`).
+    """
+    budget = Budget.of_host()
+    origins = Origins.named(os.environ)
+    suite = SuiteCache(cache, CONFIGS / "backports", origins=origins, budget=budget)
+    makers: dict[StepKind, Callable[[], Handler]] = {
+        StepKind.BUILD: lambda: Builder(suite),
+        StepKind.CHECK: lambda: Checker(suite, cache),
+        StepKind.REPRODUCE: lambda: Reproduce(cache, budget, syzkaller=syzkaller),
+        StepKind.MINIMIZE: Minimizer,
+    }
+    for kind in kinds:
+        if kind not in makers:
+            raise UserError(
+                "no_handler", f"nothing here does `{kind}` steps (there are: {', '.join(makers)})"
+            )
+    return {kind: makers[kind]() for kind in kinds}
+
+
+def settle() -> None:
+    """Let the garbage collector pass over what was made so far, and stays until the process ends.
+
+    A scheduler's modules and routes are over a hundred thousand objects; walking through them
+    again and again took two thirds of its time under load.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def run(
+    main: Coroutine[Any, Any, None],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> None:
+    """Run until it ends by itself, or SIGTERM or SIGINT cancels it: then it cleans up."""
+    process_logs.configure()
+
+    async def cancellable() -> None:
+        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, task.cancel if task else loop.stop)
+        with contextlib.suppress(asyncio.CancelledError):
+            await main
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(cancellable())

@@ -1,0 +1,190 @@
+"""The embedded platform: scheduler, workers and REST interface in one process.
+
+It runs in a thread of its own, so that a command can use it through REST as it
+would use one on another host. SQLite, a local folder and an in-process bus
+stand where the distributed platform has PostgreSQL, GCS and RabbitMQ.
+"""
+
+import asyncio
+import os
+import secrets
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kgym.api.steps import StepKind
+from kgym.configs import CONFIGS
+from kgym.errors import InfrastructureError
+from kgym.host.budget import Budget
+from kgym.host.detection import detect
+from kgym.host.resources import Host
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.transport.bus import InProcessBus
+from kgym.worker.loop import Worker
+from kgym_builder.build.build_step import Builder
+from kgym_builder.check.check_step import Checker
+from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_builder.suitecache.suitecache import SuiteCache
+from kgym_cli import running_platform
+from kgym_scheduler.api.app import create_app
+from kgym_scheduler.api.server import serve
+from kgym_scheduler.database.connection import Database, upgrade
+from kgym_scheduler.database.tokens import Tokens
+from kgym_scheduler.job_store import JobStore
+from kgym_scheduler.queue.attended_jobs import Attendance
+from kgym_scheduler.scheduler import Scheduler
+from kgym_tracer.minimize_step import Minimizer
+from kgym_vmmanager.reproduce.reproduce_step import Reproduce
+
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+
+class Platform:
+    """The embedded platform on a data folder, while the context lasts.
+
+    `port` 0 takes any free one; `url` tells which. Without `work`, jobs are
+    shown and taken, but no step runs before `work()`. One that does not stay is there
+    for commands (`host`): it runs only what they ask for (`attendance`). `syzkaller`
+    holds the binaries for `syz` programs.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        port: int = 0,
+        work: bool = True,
+        stays: bool = True,
+        syzkaller: Path | None = None,
+    ) -> None:
+        self.url = ""
+        self._syzkaller = syzkaller
+        self._data = data
+        self._port = port
+        self._stays = stays
+        self._owner = secrets.token_urlsafe(32)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._started = threading.Event()
+        self._working = asyncio.Event()
+        if work:
+            self._working.set()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="kgym-platform", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        if not self._started.wait(START_SECONDS):
+            self.stop()
+            raise InfrastructureError("platform_slow", f"no start in {START_SECONDS:g} s")
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.stop()
+        if error is not None and self._error is not None:
+            # What went wrong is why the platform ended, not that it answers no more.
+            raise InfrastructureError(
+                "platform_ended", f"the platform ended by itself: {_first(self._error)!r}"
+            ) from self._error
+
+    def work(self) -> None:
+        """Begin to run steps, if it does not yet."""
+        if self._loop is not None and not self._working.is_set():
+            self._loop.call_soon_threadsafe(self._working.set)
+
+    @property
+    def lives(self) -> bool:
+        """Whether it runs: it may end by itself, by an error."""
+        return self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Return when the platform ends by itself, with its error if it has one."""
+        while self.lives:
+            self._thread.join(1.0)
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Give back what runs, end every VM and build, and wait until that is done."""
+        if self._loop is not None and self._main is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._main.cancel)
+        self._thread.join(STOP_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
+            self._error = error
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
+        with await asyncio.to_thread(running_platform.take, self._data, stays=self._stays) as lock:
+            bus, storage = InProcessBus(), LocalStorage(self._data / "artifacts")
+            url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
+            await upgrade(url)
+            host = detect(syzkaller=self._syzkaller)
+            origins = await _origins(url)
+            store = JobStore(url, attendance=None if self._stays else Attendance())
+            async with (
+                Scheduler(store, bus, storage, alone=True, host=host) as scheduler,
+                serve(create_app(scheduler, owner=self._owner), port=self._port) as listening,
+            ):
+                self.url = listening.url
+                running_platform.announce(
+                    lock, running_platform.Running(self.url, self._stays, owner=self._owner)
+                )
+                self._started.set()
+                await self._working.wait()
+                async with asyncio.TaskGroup() as group:
+                    for worker in self._workers(scheduler, bus, storage, origins):
+                        group.create_task(worker)
+                    group.create_task(asyncio.Event().wait())
+
+    def _workers(
+        self, scheduler: Scheduler, bus: InProcessBus, storage: LocalStorage, origins: Origins
+    ) -> list[Coroutine[Any, Any, None]]:
+        cache, folder = self._data / "cache", self._data / "work"
+        budget = Budget.of_host()
+        suite = SuiteCache(cache, CONFIGS / "backports", origins=origins, budget=budget)
+        build, check = Builder(suite), Checker(suite, cache)
+        reproduce = Reproduce(cache, budget, syzkaller=self._syzkaller)
+        # One build takes all cores; other steps share the host's cores among themselves.
+        slots = Host.here().cores
+        workers = [
+            Worker(scheduler, bus, storage, {StepKind.BUILD: build}, folder / "build"),
+            Worker(scheduler, bus, storage, {StepKind.CHECK: check}, folder / "check", slots),
+            Worker(scheduler, bus, storage, {StepKind.REPRODUCE: reproduce}, folder / "vm", slots),
+            Worker(scheduler, bus, storage, {StepKind.MINIMIZE: Minimizer()}, folder / "trace"),
+        ]
+        return [worker.serve() for worker in workers]
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _origins(database: str) -> Origins:
+    """Return where kernel sources may come from, if the environment does not say.
+
+    Whoever submits here is the user, whose files they are, until there are tokens for others.
+    """
+    opened = Database(database)
+    try:
+        shared = await Tokens(opened).needed()
+    finally:
+        await opened.close()
+    return Origins.named(os.environ, () if shared else (Path("/"),))

@@ -1,0 +1,1 @@
+"""The REST interface, and what stands before it."""

@@ -1,0 +1,78 @@
+"""Many jobs in one request: /v1/jobs/bulk and /v1/jobs/abort."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Header, Request, Response
+
+from kgym.api.bulk import Aborted, AbortRequest, JobRequests, Submitted
+from kgym_scheduler.api import example_job
+from kgym_scheduler.api.problems import documented
+from kgym_scheduler.api.routing import Core, as_json
+from kgym_scheduler.api.strict_requests import StrictRoute
+from kgym_scheduler.api.token_check import caller_of, needs
+from kgym_scheduler.database.tokens import Scope
+
+
+class _Route(StrictRoute):
+    values = 300_000  # a thousand jobs of several steps
+
+
+submitters = APIRouter(prefix="/v1", route_class=_Route, dependencies=[needs(Scope.SUBMIT)])
+
+
+@submitters.post(
+    "/jobs/bulk",
+    summary="Submit many jobs",
+    tags=["jobs"],
+    status_code=201,
+    response_model=Submitted,
+    responses=documented(
+        413, 415, answers={200: {"model": Submitted, "description": "An earlier call made all"}}
+    ),
+)
+async def submit_all(
+    http: Request,
+    scheduler: Core,
+    request: Annotated[
+        JobRequests,
+        Body(
+            openapi_examples={"one": {"summary": "One job", "value": {"jobs": [example_job.JOB]}}}
+        ),
+    ],
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=190,
+            pattern="^[!-~]+$",
+            description="Of the whole call: job number N, from 0, has the key `KEY:N`",
+        ),
+    ] = None,
+) -> Response:
+    """Add all of the jobs in one transaction, or none: the first that is wrong refuses the call."""
+    caller = caller_of(http)
+    for one in request.jobs:
+        caller.check(one)
+    if caller.owner is not None:
+        http.app.state.volume.take(caller.name, len(await http.body()))
+    await http.app.state.quota.take(caller.name, len(request.jobs))
+    done = await scheduler.submit_all(request.jobs, idempotency_key, caller.name)
+    return as_json(done, 201 if done.created else 200)
+
+
+@submitters.post(
+    "/jobs/abort",
+    summary="Abort many jobs",
+    tags=["jobs"],
+    response_model=Aborted,
+    responses=documented(413, 415),
+)
+async def abort_all(
+    http: Request, scheduler: Core, wanted: Annotated[AbortRequest, Body()]
+) -> Response:
+    """End these jobs now, or the first thousand that the filter lets through.
+
+    If one that is named is another submitter's, nothing is aborted, but by `admin`.
+    """
+    caller = caller_of(http)
+    return as_json(await scheduler.abort_all(wanted, caller.name, caller.owner))

@@ -1,0 +1,263 @@
+"""Jobs, and what they say: /v1/jobs."""
+
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import Body, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+from sse_starlette import EventSourceResponse
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from kgym.api.jobs import DIGITS, JobFilter, JobPage, JobRequest, JobView, Tags
+from kgym.errors import InfrastructureError
+from kgym_scheduler.api import example_job
+from kgym_scheduler.api.express_requests import Stop
+from kgym_scheduler.api.problems import documented
+from kgym_scheduler.api.routing import Core, JobId, StepQuery, as_json, router
+from kgym_scheduler.api.token_check import caller_of
+from kgym_scheduler.database.tokens import Scope
+from kgym_scheduler.scheduler import Scheduler
+
+PING_SECONDS = 10
+"""How often a quiet event stream says that it lives."""
+
+Attempt = Annotated[Annotated[int, Field(ge=1, lt=1 << 31), DIGITS] | None, Query()]
+
+_KEY = re.compile("^[!-~]{1,200}$")
+
+readers = router(Scope.READ)
+submitters = router(Scope.SUBMIT)
+
+
+# --- jobs ---------------------------------------------------------------------------------
+
+
+@submitters.post(
+    "/jobs",
+    summary="Submit a job",
+    tags=["jobs"],
+    status_code=201,
+    response_model=JobView,
+    responses=documented(
+        413,
+        415,
+        answers={200: {"model": JobView, "description": "The job that this key was used for"}},
+    ),
+)
+async def submit(
+    http: Request,
+    request: Annotated[
+        JobRequest,
+        Body(
+            openapi_examples={
+                "fix": {"summary": "A bug before and after its fix", "value": example_job.JOB}
+            }
+        ),
+    ],
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=200,
+            pattern=_KEY.pattern,
+            description="A request that is repeated with the same key makes no second job",
+        ),
+    ] = None,
+) -> Response:
+    """Queue the steps, in order. A step begins when the one before it has succeeded."""
+    return await _submitted(http, request, len(await http.body()), idempotency_key)
+
+
+async def _plain_submission(http: Request, request: JobRequest, size: int) -> Response | None:
+    keys = http.headers.getlist("idempotency-key")
+    if len(keys) > 1 or not all(map(_KEY.fullmatch, keys)) or not caller_of(http).may(Scope.SUBMIT):
+        return None
+    return await _submitted(http, request, size, keys[0] if keys else None)
+
+
+SUBMISSION = Stop("/v1/jobs", JobRequest, _plain_submission)
+
+
+async def _submitted(http: Request, request: JobRequest, size: int, key: str | None) -> Response:
+    state, caller = http.app.state, caller_of(http)
+    caller.check(request)
+    if caller.owner is not None:
+        state.volume.take(caller.name, size)
+    await state.quota.take(caller.name)
+    job, new = await state.scheduler.submit(request, key, caller.name)
+    return as_json(job, 201 if new else 200, {"Location": f"/v1/jobs/{job.id}"})
+
+
+@readers.get(
+    "/jobs", summary="List jobs", tags=["jobs"], response_model=JobPage, responses=documented()
+)
+async def list_jobs(
+    http: Request, scheduler: Core, wanted: Annotated[JobFilter, Query()]
+) -> Response:
+    """Show jobs, newest first. Give `next` as `cursor` to see the page that follows."""
+    return as_json(await scheduler.jobs(wanted, caller_of(http).name))
+
+
+@readers.get(
+    "/jobs/{job_id}",
+    summary="Show a job",
+    tags=["jobs"],
+    response_model=JobView,
+    responses=documented(404),
+)
+async def show_job(scheduler: Core, job_id: JobId) -> Response:
+    """Show the job as it stands, with what its steps were asked and what they answered."""
+    return as_json(await scheduler.job(job_id))
+
+
+@submitters.post(
+    "/jobs/{job_id}/abort",
+    summary="Abort a job",
+    tags=["jobs"],
+    response_model=JobView,
+    responses=documented(404, 409),
+)
+async def abort(http: Request, scheduler: Core, job_id: JobId) -> Response:
+    """End all unfinished steps now. A second abort changes nothing; a finished job gives 409.
+
+    Only the job's submitter may, and `admin`; so with `restart` and `tags`.
+    """
+    return as_json(await scheduler.abort(job_id, caller_of(http).owner))
+
+
+@submitters.post(
+    "/jobs/{job_id}/restart",
+    summary="Restart a job from a step",
+    tags=["jobs"],
+    response_model=JobView,
+    responses=documented(404, 409),
+)
+async def restart(
+    http: Request, scheduler: Core, job_id: JobId, from_step: StepQuery = None
+) -> Response:
+    """Run `from_step` and all after it again; by default, from the first that did not succeed."""
+    return as_json(await scheduler.restart(job_id, from_step, caller_of(http).owner))
+
+
+@submitters.put(
+    "/jobs/{job_id}/tags",
+    summary="Replace a job's tags",
+    tags=["jobs"],
+    response_model=JobView,
+    responses=documented(404, 413, 415),
+)
+async def put_tags(
+    http: Request,
+    scheduler: Core,
+    job_id: JobId,
+    tags: Annotated[Tags, Body(examples=[["mine", "night:3"]])],
+) -> Response:
+    """Give the job these tags, in place of those it had.
+
+    `request=…` and `calibration=…` say what its steps are: they stay, and none can be added.
+    """
+    return as_json(await scheduler.tag(job_id, tags, caller_of(http).owner))
+
+
+# --- what a job says ----------------------------------------------------------------------
+
+
+@readers.get(
+    "/jobs/{job_id}/log",
+    summary="Read a job's log",
+    tags=["output"],
+    response_class=StreamingResponse,
+    responses=documented(
+        404, answers={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+    ),
+)
+async def log(
+    scheduler: Core, job_id: JobId, step: StepQuery = None, attempt: Attempt = None
+) -> StreamingResponse:
+    """Return what the steps have logged so far, or one of them, or one attempt."""
+    await scheduler.state(job_id)
+    return StreamingResponse(scheduler.log(job_id, step, attempt), media_type="text/plain")
+
+
+_EVENT = {
+    "description": "One event of the stream, its fields as an object",
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "what `Last-Event-ID` takes"},
+        "event": {"enum": ["state", "progress", "log", "end"]},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {
+                "anyOf": [
+                    {"$ref": "#/components/schemas/JobEvent"},
+                    {"type": "object", "maxProperties": 0, "description": "of `end`"},
+                ]
+            },
+        },
+    },
+    "required": ["event", "data"],
+}
+
+
+@readers.get(
+    "/jobs/{job_id}/events",
+    summary="Follow a job",
+    tags=["output"],
+    response_class=EventSourceResponse,
+    responses=documented(
+        404,
+        answers={
+            200: {
+                "description": "Events of the kinds `state`, `progress` and `log`, each a "
+                "JobEvent; then `end`, with `{}`, when the job has finished",
+                "content": {"text/event-stream": {"schema": _EVENT}},
+            }
+        },
+    ),
+)
+async def events(
+    request: Request,
+    scheduler: Core,
+    job_id: JobId,
+    last_event_id: Annotated[
+        int,
+        Header(
+            ge=0, lt=1 << 63, description="Go on after this event, as browsers do by themselves"
+        ),
+        DIGITS,
+    ] = 0,
+) -> EventSourceResponse:
+    """Send what has happened to the job, then what happens, until it has finished."""
+    with contextlib.ExitStack() as slot:
+        slot.enter_context(request.app.state.streams.opened(caller_of(request).name))
+        await scheduler.state(job_id)
+        return _Stream(_event_stream(scheduler, job_id, last_event_id), slot.pop_all())
+
+
+class _Stream(EventSourceResponse):
+    """An event stream that counts from before it is answered until it has ended, however it does.
+
+    What counted within the iterator would count too late, and for ever if it is never begun.
+    """
+
+    def __init__(self, events: AsyncIterator[bytes], slot: contextlib.ExitStack) -> None:
+        super().__init__(events, ping=PING_SECONDS, sep="\n")
+        self._slot = slot
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        with self._slot:
+            await super().__call__(scope, receive, send)
+
+
+async def _event_stream(scheduler: Scheduler, job_id: int, last: int) -> AsyncIterator[bytes]:
+    try:
+        async for told in scheduler.follow(job_id, last):
+            yield b"".join(one.text for one in told)
+    except InfrastructureError:
+        return  # without `end`, so that clients come back
+    yield b"event: end\ndata: {}\n\n"

@@ -1,0 +1,193 @@
+"""Errors as problem documents (RFC 9457)."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from kgym.errors import InfrastructureError, KgymError, UserError
+from kgym_scheduler.errors import Conflict, Forbidden, Gone, NotFound, TooMany, Unauthorised
+
+MEDIA_TYPE = "application/problem+json"
+SHOWN = 20
+"""Faults of a request that its answer lists."""
+SHOWN_CHARACTERS = 300
+"""Of what is said about one: it may quote what was sent."""
+
+
+class ProblemError(BaseModel):
+    """One of the faults of a request."""
+
+    location: str = Field(description="where it is, e.g. `body.steps.0.compiler` or `query.limit`")
+    message: str
+
+
+class Problem(BaseModel):
+    """What went wrong, in the form of RFC 9457."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "type": "urn:kgymsuite:problem:job_not_found",
+                "title": "Not Found",
+                "status": 404,
+                "detail": "there is no job 7",
+                "instance": "/v1/jobs/7",
+                "reason": "job_not_found",
+                "job": 7,
+            }
+        },
+    )
+
+    type: str = Field(description="`urn:kgymsuite:problem:` and the reason")
+    title: str = Field(description="the status in words")
+    status: int
+    detail: str = Field(description="what happened, to what, and what to do")
+    instance: str = Field(description="the path that was asked for")
+    reason: str = Field(description="the kind of problem as one stable word")
+    errors: list[ProblemError] | None = Field(
+        None, description=f"the faults of a faulty request, the first {SHOWN} of them"
+    )
+    error_count: int | None = Field(None, description="how many faults it has")
+
+
+def documented(
+    *statuses: int, answers: dict[int | str, dict[str, Any]] | None = None
+) -> dict[int | str, dict[str, Any]]:
+    """Return the `responses` of a route: its answers, and problems beside those that all have."""
+    return (answers or {}) | {
+        status: {
+            "description": HTTPStatus(status).phrase,
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for status in sorted({*statuses, 401, 403, 414, 422, 429, 503})
+    }
+
+
+def install(app: FastAPI) -> None:
+    """Let the application answer every error with a problem document."""
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(KgymError, _known)
+    app.add_exception_handler(Exception, _unknown)
+
+
+def problem(
+    request: Request,
+    status: int,
+    reason: str,
+    detail: str,
+    headers: Mapping[str, str] | None = None,
+    **more: object,
+) -> JSONResponse:
+    """Return the answer that describes the problem."""
+    document = {
+        "type": f"urn:kgymsuite:problem:{reason}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "instance": request.scope["path"],
+        "reason": reason,
+    }
+    extensions = {name: value for name, value in more.items() if name not in document}
+    return JSONResponse(document | extensions, status, headers, MEDIA_TYPE)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    faults = error.errors() if isinstance(error, RequestValidationError) else []
+    errors = [
+        {"location": _cut(_location(fault)), "message": _cut(_message(fault))}
+        for fault in faults[:SHOWN]
+    ]
+    detail = "; ".join(f"{error['location']}: {error['message']}" for error in errors[:5])
+    return problem(request, 422, "invalid_request", detail, errors=errors, error_count=len(faults))
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, HTTPException):
+        raise error
+    reason = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+    detail = f"{error.detail}: {request.method} {request.scope['path']}"
+    return problem(request, error.status_code, reason, detail, error.headers)
+
+
+async def _known(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, KgymError):
+        raise error
+    return answer(request, error)
+
+
+def answer(request: Request, error: KgymError, status: int | None = None) -> JSONResponse:
+    """Return the answer that describes the error."""
+    headers = _headers(error)
+    return problem(
+        request, status or _status(error), error.reason, error.message, headers, **error.details
+    )
+
+
+async def _unknown(request: Request, _: Exception) -> JSONResponse:
+    # The server gets the error as well, and logs it.
+    detail = "the scheduler failed at this request; its log tells more"
+    return problem(request, 500, "internal_error", detail)
+
+
+_STATUSES: dict[type[KgymError], int] = {
+    Unauthorised: 401,
+    Forbidden: 403,
+    NotFound: 404,
+    Conflict: 409,
+    Gone: 410,
+    TooMany: 429,
+}
+
+
+def _status(error: KgymError) -> int:
+    return _STATUSES.get(type(error), 422 if isinstance(error, UserError) else 503)
+
+
+def _headers(error: KgymError) -> dict[str, str]:
+    """Return the headers that go with it (RFC 6750, section 3; RFC 9110, section 10.2.3)."""
+    match error:
+        case Unauthorised(reason="token_invalid"):
+            return {"WWW-Authenticate": 'Bearer realm="kgym", error="invalid_token"'}
+        case Unauthorised():
+            return {"WWW-Authenticate": 'Bearer realm="kgym"'}
+        case Forbidden(details={"scope": scope}):
+            challenge = f'Bearer realm="kgym", error="insufficient_scope", scope="{scope}"'
+            return {"WWW-Authenticate": challenge}
+        case TooMany(details={"retry_after": seconds}):
+            return {"Retry-After": str(seconds)}
+        case InfrastructureError(reason="database_failed" | "scheduler_stopping"):
+            return {"Retry-After": "1"}
+    return {}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
+
+
+def _location(fault: Mapping[str, Any]) -> str:
+    return "body" if fault["type"] == "json_invalid" else ".".join(map(str, fault["loc"]))
+
+
+def _message(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "extra_forbidden":
+        return "unknown; it is not one of the fields here"
+    if fault["type"] == "json_invalid":
+        return f"not JSON: {fault['ctx']['error']}"
+    return str(fault["msg"]).removeprefix("Value error, ")
+
+
+def faulty_parameters(faults: Mapping[str, str]) -> RequestValidationError:
+    """Return the error for query parameters, each with its message."""
+    return RequestValidationError(
+        [
+            {"type": "parameter", "loc": ("query", name), "msg": message}
+            for name, message in faults.items()
+        ]
+    )

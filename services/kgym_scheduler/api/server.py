@@ -1,0 +1,144 @@
+"""The HTTP server, within this process."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import uvicorn
+from fastapi import FastAPI
+
+from kgym.errors import UserError
+from kgym_scheduler.api.connection_limits import ConnectionLimits, guarded
+from kgym_scheduler.api.token_check import is_loopback
+from kgym_scheduler.database.tokens import Tokens
+from kgym_scheduler.scheduler import Scheduler
+
+LOOPBACK = "127.0.0.1"
+GRACE_SECONDS = 1
+"""How long open requests may take once the server stops; event streams end at once."""
+
+TICK_SECONDS = 1.0
+KEEP_SECONDS = 30
+"""How long an idle connection is kept: longer than clients do, who would send into a closed one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server listens."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """The base URL for clients."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    app: FastAPI, host: str = LOOPBACK, port: int = 0, bounds: ConnectionLimits | None = None
+) -> AsyncIterator[Address]:
+    """Serve the application as long as the context lasts; port 0 takes a free one.
+
+    Raises UserError `port_in_use` or `cannot_listen`, and `token_needed` for any address
+    but loopback where there is no token. Signals are the caller's business.
+    """
+    listener = listen(host, port)
+    try:
+        await _guard(listener, app.state.tokens)
+    except BaseException:
+        listener.close()
+        raise
+    # Each request that is none is a warning: strangers could fill the log.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            http=guarded(bounds or ConnectionLimits.of_process()),
+            ws="none",
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=GRACE_SECONDS,
+            timeout_keep_alive=KEEP_SECONDS,
+        )
+    )
+    task = asyncio.create_task(server.serve([listener]))
+    try:
+        await server.ready.wait()
+        yield Address(host, listener.getsockname()[1])
+    finally:
+        scheduler: Scheduler = app.state.scheduler
+        scheduler.hang_up()
+        server.stop()
+        await asyncio.shield(task)
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Let `serve` end."""
+        self.should_exit = True
+        self._stopping.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone: workers in this process have to hear of them too."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        finally:
+            self.ready.set()
+
+    async def main_loop(self) -> None:
+        """Keep the header `Date` true; uvicorn's own loop wakes ten times a second."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), TICK_SECONDS)
+
+
+async def _guard(listener: socket.socket, tokens: Tokens) -> None:
+    host = listener.getsockname()[0]
+    if not is_loopback(host) and not await tokens.needed():
+        raise UserError(
+            "token_needed",
+            f"{host} can be reached from other hosts, and there is no token yet: "
+            "make one with `kgym token create`, or listen on 127.0.0.1",
+            host=host,
+        )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket bound to the address; raise UserError `port_in_use` or `cannot_listen`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, asyncio sets TCP_NODELAY: an answer's body does not wait for
+    # the acknowledgement of its head, which takes 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(
+                "port_in_use",
+                f"port {port} of {host} is in use by another program; "
+                "stop that, or choose another port (0 takes any that is free)",
+                host=host,
+                port=port,
+            ) from error
+        message = f"cannot listen on {host}, port {port}: {error}"
+        raise UserError("cannot_listen", message, host=host, port=port) from error
+    return listener

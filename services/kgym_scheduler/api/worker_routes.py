@@ -1,0 +1,124 @@
+"""What workers ask, /v1/worker: any number of calls in one request."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query, Request, Response
+from starlette.types import Receive, Scope, Send
+
+from kgym.api.worker_calls import WORKER_ID
+from kgym.api.worker_requests import (
+    STAY_SECONDS,
+    Answer,
+    Answers,
+    Calls,
+    ClaimCall,
+    FinishCall,
+    HoldCall,
+    LeaveCall,
+    ReleaseCall,
+    ReportCall,
+    WorkerCall,
+)
+from kgym_scheduler.api.express_requests import Stop
+from kgym_scheduler.api.problems import documented
+from kgym_scheduler.api.strict_requests import StrictRoute
+from kgym_scheduler.api.token_check import caller_of, needs
+from kgym_scheduler.database import tokens
+from kgym_scheduler.scheduler import Scheduler
+
+
+class _Route(StrictRoute):
+    values = 300_000  # the results of many steps
+
+
+router = APIRouter(prefix="/v1", route_class=_Route, dependencies=[needs(tokens.Scope.WORKER)])
+
+
+@router.post(
+    "/worker/calls",
+    summary="Claim, report, finish, release, hold",
+    tags=["workers"],
+    response_model=Answers,
+    responses=documented(413, 415),
+)
+async def calls(request: Request, body: Annotated[Calls, Body()]) -> Response:
+    """Answer a worker's calls, in order. Each is idempotent: where this fails, repeat it."""
+    return await _answers(request.app.state.scheduler, body)
+
+
+async def _plain_calls(request: Request, body: Calls, _: int) -> Response | None:
+    if not caller_of(request).may(tokens.Scope.WORKER):
+        return None
+    return await _answers(request.app.state.scheduler, body)
+
+
+CALLS = Stop("/v1/worker/calls", Calls, _plain_calls)
+
+
+async def _answers(scheduler: Scheduler, body: Calls) -> Response:
+    answers = await asyncio.gather(*(_answer(scheduler, call) for call in body.calls))
+    return Response(Answers(answers=list(answers)).model_dump_json(), media_type="application/json")
+
+
+@router.get("/worker/stay", include_in_schema=False)
+async def stay(
+    request: Request, worker: Annotated[str, Query(max_length=200, pattern=WORKER_ID)]
+) -> Response:
+    """Answer a byte now and then, until the worker ends: its connection does with it.
+
+    No part of the interface that is described: only workers have a use for it, and it never ends.
+    """
+    return _Stay(request.app.state.scheduler, worker)
+
+
+class _Stay(Response):
+    """The answer that lasts as long as the worker, or until the scheduler stops."""
+
+    media_type = "text/plain"
+
+    def __init__(self, scheduler: Scheduler, worker: str) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._scheduler = scheduler
+        self._worker = worker
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._scheduler.present(self._worker) as stopping:
+            head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(head)
+            ends = [asyncio.create_task(_gone(receive)), asyncio.create_task(stopping.wait())]
+            ended: set[asyncio.Task[Any]] = set()
+            try:
+                while not ended:
+                    await send({"type": "http.response.body", "body": b"\n", "more_body": True})
+                    ended, _ = await asyncio.wait(
+                        ends, timeout=STAY_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                    )
+            finally:
+                for task in ends:
+                    task.cancel()
+                await asyncio.gather(*ends, return_exceptions=True)
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _answer(scheduler: Scheduler, call: WorkerCall) -> Answer:
+    match call:
+        case ClaimCall():
+            return await scheduler.claim(call.claim)
+        case ReportCall():
+            return await scheduler.report(call.lease, call.log, call.progress)
+        case FinishCall():
+            return await scheduler.finish(call.lease, call.ending)
+        case ReleaseCall():
+            return await scheduler.release(call.lease)
+        case HoldCall():
+            return await scheduler.hold(call.lease, call.name)
+        case LeaveCall():
+            await scheduler.leave(call.worker)
+            return True

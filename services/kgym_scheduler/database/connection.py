@@ -1,0 +1,318 @@
+"""The connection to the database, SQLite or PostgreSQL: engines, transactions, migrations, news."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import asyncpg  # type: ignore[import-untyped]
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, PoolProxiedConnection, event, make_url, text
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    DisconnectionError,
+    IntegrityError,
+    SQLAlchemyError,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from kgym.errors import InfrastructureError, UserError
+from kgym_scheduler.database.single_statements import Singles, connected
+from kgym_scheduler.errors import Conflict
+
+BUSY_SECONDS = 30.0
+"""How long a transaction waits for its turn: for another process, or for a connection."""
+CONNECT_SECONDS = 5.0
+READERS = 4
+WRITERS = 6
+"""Connections to PostgreSQL for transactions that write."""
+CACHE = {"statement_cache_size": 500, "max_cached_statement_lifetime": 0}
+"""Of a connection for single statements."""
+RELISTEN_SECONDS = 1.0
+MIGRATION_LOCK = 0x6B67796E
+NEWS = "kgym"
+"""The channel on which PostgreSQL tells of changed jobs."""
+
+
+class Database:
+    """Reading and writing transactions on one database.
+
+    SQLite lets one transaction write at a time. So the writers of this
+    process queue for one connection, in order and without polling; writers of
+    other processes are waited for by SQLite. Readers never wait (WAL). On
+    PostgreSQL they lock the jobs that they change (`change.Changes`).
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        driver = _driver(url)
+        if driver == "sqlite+aiosqlite":
+            self.singles = None
+            self._writer = _sqlite(url, 1, "BEGIN IMMEDIATE")
+            self._reader = _sqlite(url, READERS, "BEGIN")
+        elif driver == "postgresql+asyncpg":
+            # Few statements, always the same: to plan each anew takes longer than to execute it.
+            planned = {"plan_cache_mode": "force_generic_plan"}
+            self.singles = Singles(_dsn(url), _options(planned) | CACHE)
+            self._writer = _postgresql(url, WRITERS, "READ COMMITTED", planned)
+            self._reader = _postgresql(url, READERS, "REPEATABLE READ", {})
+        else:
+            raise UserError(
+                "unsupported_database",
+                f"cannot use {make_url(url)!r}: the URL has to begin with "
+                "sqlite+aiosqlite:/// or postgresql+asyncpg://",
+            )
+
+    @contextlib.contextmanager
+    def single(self) -> Iterator[Singles | None]:
+        """Give what executes statements that are transactions of their own; None on SQLite."""
+        with _database_errors():
+            yield self.singles
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction that writes; it is committed at the end, or undone by an error."""
+        with _database_errors():
+            async with self._writer.begin() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        """Open a transaction that sees one state of the database and changes nothing."""
+        with _database_errors():
+            async with self._reader.begin() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def glance(self) -> AsyncIterator[AsyncConnection]:
+        """Open a connection for one statement, or several that need not see the same state.
+
+        On PostgreSQL it is a third of a transaction's round trips.
+        """
+        if make_url(self._url).get_backend_name() == "sqlite":
+            async with self.read() as connection:
+                yield connection
+            return
+        with _database_errors():
+            async with self._reader.connect() as connection:
+                yield await connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    async def upgrade(self) -> None:
+        """Bring the tables to the newest form. Others that try the same meanwhile wait."""
+        with _database_errors():
+            async with (
+                self._writer.connect() as connection,
+                _unchecked(connection),
+                connection.begin(),
+            ):
+                if connection.dialect.name == "postgresql":
+                    lock = text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
+                    await connection.execute(lock)
+                await connection.run_sync(_upgrade)
+
+    @property
+    def tells(self) -> bool:
+        """Whether it can tell of what other processes change."""
+        return make_url(self._url).get_backend_name() != "sqlite"
+
+    async def listen(self, heard: Callable[[Sequence[int] | None], None]) -> None:
+        """Hand on the ids of the jobs that any scheduler changes, until cancelled.
+
+        Only PostgreSQL can tell. While the connection is lost, news are too: then None comes.
+        """
+        if not self.tells:
+            return
+        while True:
+            with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
+                await _listen(_dsn(self._url), heard)
+            await asyncio.sleep(RELISTEN_SECONDS)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self.singles is not None:
+            await self.singles.close()
+        await self._writer.dispose()
+        await self._reader.dispose()
+
+
+async def upgrade(url: str) -> None:
+    """Create the tables, or bring them to the newest form; safe to run twice, or side by side."""
+    database = Database(url)
+    try:
+        await database.upgrade()
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
+async def _unchecked(connection: AsyncConnection) -> AsyncIterator[None]:
+    """Let tables be replaced: SQLite changes most of a column only so, and others point to them."""
+    raw = (await connection.get_raw_connection()).driver_connection
+    sqlite = connection.dialect.name == "sqlite"
+    if sqlite and raw is not None:
+        await raw.execute("PRAGMA foreign_keys = OFF")  # passed over within a transaction
+    try:
+        yield
+    finally:
+        if sqlite and raw is not None:
+            await raw.execute("PRAGMA foreign_keys = ON")
+
+
+def _upgrade(connection: Connection) -> None:
+    config = Config()
+    config.set_main_option("script_location", "kgym_scheduler.database:migrations")
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def _dsn(url: str) -> str:
+    """Return the URL as PostgreSQL's own tools have it."""
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def _driver(url: str) -> str:
+    return make_url(url).drivername
+
+
+async def _listen(dsn: str, heard: Callable[[Sequence[int] | None], None]) -> None:
+    connection = await connected(dsn, timeout=CONNECT_SECONDS)
+    lost = asyncio.Event()
+
+    def take(_: object, __: int, ___: str, payload: object) -> None:
+        heard([int(job_id) for job_id in str(payload).split()])
+
+    try:
+        connection.add_termination_listener(lambda _: lost.set())
+        await connection.add_listener(NEWS, take)
+        heard(None)
+        await lost.wait()
+    finally:
+        connection.terminate()
+
+
+def _sqlite(url: str, connections: int, begin: str) -> AsyncEngine:
+    engine = create_async_engine(
+        url,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=BUSY_SECONDS,
+        connect_args={"timeout": BUSY_SECONDS},
+    )
+
+    def start(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    event.listen(engine.sync_engine, "connect", _prepare)
+    event.listen(engine.sync_engine, "begin", start)
+    return engine
+
+
+def _prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    """Set up one connection to SQLite."""
+    connection.isolation_level = None  # the driver must not begin transactions by itself
+    cursor = connection.cursor()
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _options(own: Mapping[str, str]) -> dict[str, Any]:
+    """Return how asyncpg connects."""
+    settings = {
+        "application_name": "kgym",
+        "jit": "off",
+        # Every statement has its index; plans made while the tables were small are kept.
+        "enable_seqscan": "off",
+        "idle_in_transaction_session_timeout": f"{BUSY_SECONDS:g}s",
+        **own,
+    }
+    return {
+        "timeout": CONNECT_SECONDS,
+        "command_timeout": BUSY_SECONDS,
+        "server_settings": settings,
+    }
+
+
+def _postgresql(url: str, connections: int, isolation: str, own: Mapping[str, str]) -> AsyncEngine:
+    engine = create_async_engine(
+        url,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=BUSY_SECONDS,
+        pool_use_lifo=True,  # one that has been busy knows the statements
+        isolation_level=isolation,
+        connect_args=_options(own),
+    )
+    event.listen(engine.sync_engine, "checkout", _check)
+    return engine
+
+
+def _check(
+    connection: DBAPIConnection, record: ConnectionPoolEntry, _: PoolProxiedConnection
+) -> None:
+    """Let the pool replace a connection that the server has closed, as when it was away."""
+    if record.driver_connection is None or record.driver_connection.is_closed():
+        raise DisconnectionError
+
+
+class _database_errors:  # noqa: N801 - a context manager, used like a function
+    """Turn the libraries' errors into the platform's.
+
+    Data that the database cannot hold are the caller's fault: UserError `bad_data`, and Conflict
+    `data_conflict` where they contradict what it holds. The rest is InfrastructureError
+    `database_failed`, which workers and clients answer by trying again.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, SQLAlchemyError | asyncpg.PostgresError | asyncpg.InterfaceError):
+            # without the statement, which may hold what users submitted
+            said = error.orig if isinstance(error, DBAPIError) and error.orig else error
+            cause = str((said.__cause__ or said).args[0])
+            match _fault(error):
+                case "data":
+                    raise UserError(
+                        "bad_data", f"the database cannot hold this: {cause}"
+                    ) from error
+                case "conflict":
+                    message = f"this contradicts what the database holds: {cause}"
+                    raise Conflict("data_conflict", message) from error
+                case "race":
+                    raise change_raced() from error
+            raise InfrastructureError("database_failed", f"the database failed: {cause}") from error
+        if isinstance(error, OverflowError | UnicodeEncodeError):  # SQLite's driver lets them pass
+            raise UserError("bad_data", f"the database cannot hold this: {error}") from error
+        if isinstance(error, OSError | TimeoutError):
+            message = f"the database does not answer: {error!r}"
+            raise InfrastructureError("database_failed", message) from error
+
+
+def change_raced() -> InfrastructureError:
+    """Return the error for what was changed between it was read and written."""
+    return InfrastructureError("change_raced", "a step was changed by another at the same moment")
+
+
+def _fault(error: Exception) -> Literal["data", "conflict", "race"] | None:
+    """Return whether it is by the data that were given that a statement failed.
+
+    A `Wholesale` divides by zero where others have changed what it was to change.
+
+    SQLAlchemy knows the errors of SQLite and PostgreSQL's of class 23, integrity. Those of class
+    22, data, are nothing special to it, nor is what asyncpg cannot even send.
+    """
+    sent = error.orig.__cause__ if isinstance(error, DBAPIError) and error.orig else error
+    state = getattr(sent, "sqlstate", None) or ""
+    if state == "22012":
+        return "race"
+    if isinstance(error, IntegrityError) or state.startswith("23"):
+        return "conflict"
+    data = isinstance(error, DataError) or isinstance(sent, ValueError) or state.startswith("22")
+    return "data" if data else None

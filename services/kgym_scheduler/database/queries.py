@@ -1,0 +1,150 @@
+"""The reading statements; pure."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CompoundSelect, Select, and_, func, literal, select, tuple_, union_all
+
+from kgym.api.jobs import JobFilter
+from kgym_scheduler.database import views
+from kgym_scheduler.database.tables import QUEUED, RUNNING, events, facets, jobs, steps, workers
+
+JOB_COLUMNS = [
+    jobs.c[name]
+    for name in ("id", "state", "priority", "submitter", "created_at", "updated_at", "tags")
+]
+LAST_EVENT = (
+    select(func.coalesce(func.max(events.c.id), 0))
+    .where(events.c.job_id == jobs.c.id)
+    .scalar_subquery()
+    .label("last_event")
+)
+_INTERNAL = {"id", "rank", "turn", "tries", "lease", "lease_until", "not_before", "spec"}
+STEP_COLUMNS = [column for column in steps.c if column.name not in _INTERNAL]
+
+
+def page(wanted: JobFilter, caller: str) -> Select[Any]:
+    """Return the jobs of one page and, where there is one, the first of the next.
+
+    A tag or a kind is looked up in `facets`, with the state, in the order of the
+    list, so that the database stops after one page whatever the number of jobs.
+    """
+    query = select(*JOB_COLUMNS)
+    order, state = (jobs.c.created_at, jobs.c.id), jobs.c.state
+    chosen = [f"{name}:{value}" for name in ("tag", "kind") if (value := getattr(wanted, name))]
+    for number, facet in enumerate(chosen):
+        table = facets.alias(f"facet{number}")
+        query = query.join(table, and_(table.c.job_id == jobs.c.id, table.c.facet == facet))
+        if number == 0:
+            order, state = (table.c.created_at, table.c.job_id), table.c.state
+    if wanted.state:
+        query = query.where(state == wanted.state)
+    if wanted.mine:
+        query = query.where(jobs.c.submitter == caller)
+    if wanted.created_after:
+        query = query.where(order[0] >= wanted.created_after)
+    if wanted.created_before:
+        query = query.where(order[0] < wanted.created_before)
+    if wanted.cursor:
+        query = query.where(tuple_(*order) < views.position(wanted.cursor))
+    return query.order_by(*(column.desc() for column in order)).limit(wanted.limit + 1)
+
+
+def job(job_id: int) -> Select[Any]:
+    """Return the job, with the number of its last event."""
+    return select(*JOB_COLUMNS, LAST_EVENT).where(jobs.c.id == job_id)
+
+
+def steps_of(job_ids: Iterable[int], *, specs: bool = False) -> Select[Any]:
+    """Return the steps of these jobs, sorted by job and number."""
+    columns = [*STEP_COLUMNS, steps.c.spec] if specs else STEP_COLUMNS
+    return (
+        select(*columns)
+        .where(steps.c.job_id.in_(list(job_ids)))
+        .order_by(steps.c.job_id, steps.c.number)
+    )
+
+
+def events_after(job_id: int, last: int, limit: int) -> Select[Any]:
+    """Return the job's next events."""
+    return (
+        select(events)
+        .where(events.c.job_id == job_id, events.c.id > last)
+        .order_by(events.c.id)
+        .limit(limit)
+    )
+
+
+NEWEST_EVENT = select(func.max(events.c.id))
+
+
+def end(job_id: int) -> Select[Any]:
+    """Return the job's state and the number of its last event."""
+    return select(jobs.c.state, LAST_EVENT).where(jobs.c.id == job_id)
+
+
+def told_after(last: int) -> Select[Any]:
+    """Return the jobs of later events."""
+    return select(events.c.job_id).where(events.c.id > last).distinct()
+
+
+def log_after(
+    job_id: int, last: int, limit: int, step: int | None, attempt: int | None
+) -> Select[Any]:
+    """Return the job's next log events."""
+    query = events_after(job_id, last, limit).where(events.c.kind == "log")
+    if step is not None:
+        query = query.where(events.c.step == step)
+    if attempt is not None:
+        query = query.where(events.c.attempt == attempt)
+    return query
+
+
+def news(since: datetime, now: datetime) -> CompoundSelect[Any]:
+    """Return, as pairs of words, all that a scheduler looks for once a second.
+
+    Workers that drain; kinds of steps whose pause before another attempt has ended in between;
+    whether any lease has run out.
+    """
+    s = steps.c
+    pause_ended = and_(s.not_before > since, s.not_before <= now, s.not_before > s.queued_at)
+    retried = select(s.kind).where(QUEUED, pause_ended).distinct().subquery()
+    ended = select(s.kind).where(RUNNING, s.lease_until < now).limit(1).subquery()
+    return union_all(
+        select(literal("draining").label("what"), workers.c.id.label("which")).where(
+            workers.c.draining
+        ),
+        select(literal("retried"), retried.c.kind),
+        select(literal("expired"), ended.c.kind),
+    )
+
+
+def expired(now: datetime, limit: int, worker: str | None) -> Select[Any]:
+    """Return the leases that have run out, of one worker or of all."""
+    query = (
+        select(steps.c.lease)
+        .where(RUNNING, steps.c.lease_until < now)
+        .order_by(steps.c.lease_until)
+        .limit(limit)
+    )
+    return query if worker is None else query.where(steps.c.worker == worker)
+
+
+def waiting() -> Select[Any]:
+    """Return the queued steps by kind: how many, since when."""
+    return (
+        select(
+            steps.c.kind, func.count().label("steps"), func.min(steps.c.queued_at).label("since")
+        )
+        .where(QUEUED)
+        .group_by(steps.c.kind)
+    )
+
+
+def running() -> Select[Any]:
+    """Return the running steps."""
+    s = steps.c
+    return select(
+        s.job_id, s.number, s.kind, s.attempt, s.worker, s.started_at, s.lease_until
+    ).where(RUNNING)

@@ -1,0 +1,228 @@
+"""Bearer tokens in the database.
+
+A token is `kgym_ID_SECRET`. The secret is 256 random bits, of which the
+database holds the SHA-256. A slow hash (scrypt, Argon2) is for passwords that
+people choose: nobody guesses 256 random bits, however fast the hash is, and
+this one is computed for every request.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Row, delete, exists, insert, select, update
+
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import Kernel, Strict
+from kgym.errors import UserError
+from kgym_scheduler.database.connection import Database
+from kgym_scheduler.database.tables import LOCAL, VALID, tokens
+from kgym_scheduler.errors import Conflict, Forbidden, NotFound
+
+CACHE_SECONDS = 5.0
+"""How long a token is believed without a look into the database: a revoked one ends by then."""
+_NAME = re.compile(r"[\w][\w.@+-]{0,99}", re.ASCII)
+_TOKEN = re.compile(r"kgym_([1-9][0-9]{0,17})_([A-Za-z0-9_-]{43})", re.ASCII)
+
+
+class Scope(StrEnum):
+    """What a token allows. `submit` includes `read`, and `admin` includes `submit`."""
+
+    READ = "read"
+    SUBMIT = "submit"
+    ADMIN = "admin"
+    WORKER = "worker"
+
+
+_INCLUDED = {
+    Scope.READ: {Scope.READ},
+    Scope.SUBMIT: {Scope.READ, Scope.SUBMIT},
+    Scope.ADMIN: {Scope.READ, Scope.SUBMIT, Scope.ADMIN},
+    Scope.WORKER: {Scope.WORKER},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request: the name of the token, and what it allows."""
+
+    name: str
+    scopes: frozenset[Scope]
+    priority: int = 0
+    """The highest that its jobs may ask for."""
+
+    def may(self, scope: Scope) -> bool:
+        """Return whether this is allowed."""
+        return any(scope in _INCLUDED[own] for own in self.scopes)
+
+    @property
+    def owner(self) -> str | None:
+        """Whose jobs the caller may change; None: everybody's."""
+        return None if self.may(Scope.ADMIN) else self.name
+
+    def check(self, request: JobRequest) -> None:
+        """Raise Forbidden if the job asks for what would be at the cost of others' jobs."""
+        if request.priority > self.priority and not self.may(Scope.ADMIN):
+            raise Forbidden(
+                "priority_too_high",
+                f"the token {self.name!r} allows a priority of {self.priority} at most, not"
+                f" {request.priority}; `kgym token create --priority` makes one that allows more",
+                limit=self.priority,
+            )
+        refreshed = any(isinstance(one, Kernel) and one.cache == "refresh" for one in request.steps)
+        if refreshed and not self.may(Scope.ADMIN):
+            raise Forbidden(
+                "refresh_needs_admin",
+                "`cache: refresh` makes anew what all others build on, and takes the scope admin;"
+                " `fresh` does the step again on the entry that there is",
+            )
+
+
+ANYBODY_HERE = Caller(LOCAL, frozenset(Scope))
+"""Who calls from this machine while there are no tokens."""
+
+
+class Token(Strict):
+    """What is known about a token; not its secret."""
+
+    name: str
+    scopes: list[Scope]
+    priority: int
+    created_at: datetime
+    revoked_at: datetime | None
+
+
+class Tokens:
+    """The tokens in a database, and `owner`, which only whoever runs the platform can read."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        owner: str | None = None,
+    ) -> None:
+        self._database = database
+        self._owner = owner and _hash(owner)
+        self._clock = clock
+        self._cache: dict[int, tuple[float, Row[*tuple[Any, ...]]]] = {}
+        self._needed = False
+        self._looked = -CACHE_SECONDS
+
+    async def create(self, name: str, scopes: Collection[str], priority: int = 0) -> str:
+        """Add a token; return it, which is the only time that it can be seen.
+
+        `priority` is the highest that its jobs may ask for, up to 100; `admin` needs none.
+
+        Raises UserError for a bad name or scope, and Conflict for one that another token has.
+        """
+        if not _NAME.fullmatch(name) or name == LOCAL:
+            raise UserError(
+                "bad_token_name",
+                f"{name!r} cannot be the name of a token: it takes 1 to 100 letters, digits and "
+                f"any of . @ + _ - and must not be {LOCAL!r}, which is who submits without one",
+            )
+        if not scopes or set(scopes) - set(Scope):
+            raise UserError("bad_scope", f"the scopes of a token are some of {', '.join(Scope)}")
+        secret = secrets.token_urlsafe(32)
+        async with self._database.write() as connection:
+            taken = select(tokens.c.id).where(tokens.c.name == name, VALID)
+            if await connection.scalar(taken) is not None:
+                raise Conflict("token_exists", f"there is a token {name!r}; revoke it first")
+            token_id = await connection.scalar(
+                insert(tokens)
+                .values(
+                    name=name,
+                    scopes=" ".join(sorted(set(scopes))),
+                    hash=_hash(secret),
+                    priority=priority,
+                    created_at=self._clock(),
+                )
+                .returning(tokens.c.id)
+            )
+        return f"kgym_{token_id}_{secret}"
+
+    async def list(self) -> list[Token]:
+        """Return all tokens there ever were, the oldest first."""
+        async with self._database.read() as connection:
+            rows = (await connection.execute(select(tokens).order_by(tokens.c.id))).all()
+        return [
+            Token(
+                name=row.name,
+                scopes=_scopes(row.scopes),
+                priority=row.priority,
+                created_at=row.created_at,
+                revoked_at=row.revoked_at,
+            )
+            for row in rows
+        ]
+
+    async def revoke(self, name: str) -> None:
+        """End a token for good; raise NotFound if no valid one has this name."""
+        async with self._database.write() as connection:
+            revoked = await connection.execute(
+                update(tokens).where(tokens.c.name == name, VALID).values(revoked_at=self._clock())
+            )
+        if not revoked.rowcount:
+            raise NotFound("token_not_found", f"there is no valid token {name!r}")
+
+    async def forget(self) -> int:
+        """Remove all tokens, as if there had never been any; return how many there were."""
+        async with self._database.write() as connection:
+            return (await connection.execute(delete(tokens))).rowcount
+
+    async def needed(self) -> bool:
+        """Return whether there has ever been a token: from the first on, everybody needs one.
+
+        A revoked one counts: to revoke the last must open the door to nobody.
+        """
+        now = time.monotonic()
+        if now >= self._looked + CACHE_SECONDS:
+            async with self._database.read() as connection:
+                self._needed = bool(await connection.scalar(select(exists(select(tokens.c.id)))))
+            self._looked = now
+        return self._needed
+
+    async def caller(self, token: str) -> Caller | None:
+        """Return whom this token belongs to; None if it is not valid."""
+        if self._owner is not None and hmac.compare_digest(self._owner, _hash(token)):
+            return ANYBODY_HERE
+        match = _TOKEN.fullmatch(token)
+        row = await self._row(int(match[1])) if match else None
+        if match is None or row is None:
+            return None
+        # Of hashes, in constant time: how long it takes tells nothing about the secret.
+        genuine = hmac.compare_digest(row.hash, _hash(match[2]))
+        if not genuine or row.revoked_at is not None:
+            return None
+        return Caller(row.name, frozenset(_scopes(row.scopes)), row.priority)
+
+    async def _row(self, token_id: int) -> Row[*tuple[Any, ...]] | None:
+        at, row = self._cache.get(token_id, (-CACHE_SECONDS, None))
+        now = time.monotonic()
+        if row is not None and now < at + CACHE_SECONDS:
+            return row
+        t = tokens.c
+        async with self._database.read() as connection:
+            found = await connection.execute(
+                select(t.name, t.scopes, t.hash, t.priority, t.revoked_at).where(t.id == token_id)
+            )
+        row = found.first()
+        if row is not None:
+            self._cache[token_id] = now, row
+        return row
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def _scopes(text: str) -> list[Scope]:
+    return [Scope(scope) for scope in text.split()]

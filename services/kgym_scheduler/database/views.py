@@ -1,0 +1,142 @@
+"""Rows of the database as the models that others see; pure."""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from sqlalchemy import Row
+
+from kgym.api.jobs import Artifact, JobEvent, JobView, Progress, StepView
+from kgym.api.states import State
+from kgym.api.steps import Failure, StepKind, StepResult, StepSpec
+
+ARTIFACTS: TypeAdapter[list[Artifact]] = TypeAdapter(list[Artifact])
+RESULT: TypeAdapter[StepResult] = TypeAdapter(StepResult)
+SPEC: TypeAdapter[StepSpec] = TypeAdapter(StepSpec)
+_Model = TypeVar("_Model", bound=BaseModel)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def job_view(job: Row[Any], steps: Iterable[Row[Any]], reasons: Mapping[int, str]) -> JobView:
+    """Return the job with these steps, in order, and by lane why queued ones cannot begin."""
+    return JobView(
+        id=job.id,
+        state=State(job.state),
+        tags=json.loads(job.tags),
+        priority=job.priority,
+        submitter=job.submitter,
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+        last_event=job._mapping.get("last_event"),
+        steps=[_step_view(step, reasons) for step in steps],
+    )
+
+
+def job_views(
+    jobs: Iterable[Row[Any]], steps: Iterable[Row[Any]], reasons: Mapping[int, str]
+) -> list[JobView]:
+    """Return jobs in the order given; `steps` are theirs, sorted by job and number."""
+    by_job = {job: list(rows) for job, rows in groupby(steps, lambda step: step.job_id)}
+    return [job_view(job, by_job[job.id], reasons) for job in jobs]
+
+
+def spec_of(text: str) -> StepSpec | Failure:
+    """Return a stored step, or why nobody can run it: an older or newer version wrote it."""
+    try:
+        return SPEC.validate_json(text)
+    except ValidationError as error:
+        return Failure(
+            cause="infrastructure",
+            reason="unreadable_step",
+            message=f"what is stored of the step cannot be read, so no worker can run it; submit"
+            f" the job anew ({_first_fault(error)})",
+        )
+
+
+def result_of(text: str) -> StepResult | Failure:
+    """Return a stored result, or that it cannot be read."""
+    try:
+        return RESULT.validate_json(text)
+    except ValidationError as error:
+        return Failure(
+            cause="infrastructure",
+            reason="unreadable_result",
+            message=f"the stored result cannot be read; restart the job from this step"
+            f" ({_first_fault(error)})",
+        )
+
+
+def artifacts_of(text: str) -> list[Artifact]:
+    """Return a step's artifacts: none where they cannot be read."""
+    try:
+        return ARTIFACTS.validate_json(text)
+    except ValidationError:
+        return []
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"[:1000]
+
+
+def read(model: type[_Model], text: str | None) -> _Model | None:
+    """Return what is stored, or None where there is nothing that can be read."""
+    try:
+        return model.model_validate_json(text) if text else None
+    except ValidationError:
+        return None
+
+
+def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
+    """Return the step; its spec only where the row has one.
+
+    What of it cannot be read is null, and `failure` says so: it breaks no list.
+    """
+    text = step._mapping.get("spec")
+    spec = spec_of(text) if text else None
+    result = result_of(step.result) if step.result else None
+    unread = next((one for one in (spec, result) if isinstance(one, Failure)), None)
+    return StepView(
+        number=step.number,
+        name=step.name,
+        kind=StepKind(step.kind),
+        state=State(step.state),
+        attempt=step.attempt,
+        worker=step.worker,
+        progress=read(Progress, step.progress),
+        result=None if isinstance(result, Failure) else result,
+        failure=read(Failure, step.failure) or unread,
+        waiting=reasons.get(step.lane) if step.state == State.QUEUED else None,
+        artifacts=artifacts_of(step.artifacts),
+        artifacts_gone_at=step.artifacts_gone_at,
+        queued_at=step.queued_at,
+        started_at=step.started_at,
+        finished_at=step.finished_at,
+        spec=None if isinstance(spec, Failure) else spec,
+    )
+
+
+def job_event(event: Row[Any]) -> JobEvent:
+    """Return the event."""
+    return JobEvent(
+        id=event.id,
+        job=event.job_id,
+        step=event.step,
+        kind=event.kind,
+        at=event.at,
+        data=json.loads(event.data),
+    )
+
+
+def cursor(job: Row[Any]) -> str:
+    """Return the cursor of the page that begins after this job."""
+    return f"{(job.created_at - _EPOCH) // timedelta(microseconds=1)}-{job.id}"
+
+
+def position(text: str) -> tuple[datetime, int]:
+    """Return the creation time and id in a cursor."""
+    microseconds, job_id = text.split("-")
+    return _EPOCH + timedelta(microseconds=int(microseconds)), int(job_id)

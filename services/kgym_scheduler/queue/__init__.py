@@ -1,0 +1,1 @@
+"""Which step a worker gets, for how long it has it, and what follows from its end."""

@@ -1,0 +1,116 @@
+"""The workers that there are, as they say themselves: any scheduler can tell."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from kgym.api.capabilities import NO_SYZKALLER, Capabilities, lacking
+from kgym.api.jobs import WorkerState
+from kgym.api.steps import Needs, StepSpec
+from kgym.api.worker_calls import BEAT_SECONDS, WorkerInfo
+from kgym.errors import UserError
+from kgym_scheduler.database import views
+from kgym_scheduler.database.single_statements import Connection
+from kgym_scheduler.database.tables import workers
+from kgym_scheduler.queue.capability_lanes import Lane
+
+LIVE = timedelta(seconds=4 * BEAT_SECONDS)
+"""How long a worker that is not heard of counts as alive."""
+REMEMBERED = timedelta(days=1)
+"""How long a lost worker is shown."""
+
+
+async def seen(connection: Connection, now: datetime, known: Sequence[WorkerInfo]) -> None:
+    """Note that these workers live, and what they are."""
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    rows = [
+        {
+            "id": worker.id,
+            "kinds": json.dumps(worker.kinds),
+            "slots": worker.slots,
+            "capabilities": worker.capabilities and worker.capabilities.model_dump_json(),
+            "draining": False,
+            "seen_at": now,
+        }
+        for worker in sorted(known, key=lambda worker: worker.id)
+    ]
+    statement = insert(workers).values(rows)
+    names = ("kinds", "slots", "capabilities", "seen_at")
+    await connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["id"], set_={name: statement.excluded[name] for name in names}
+        )
+    )
+
+
+async def drain(connection: AsyncConnection, worker_id: str) -> bool:
+    """Let the worker take no more; return whether there is such a worker."""
+    changed = update(workers).where(workers.c.id == worker_id).values(draining=True)
+    return bool((await connection.execute(changed)).rowcount)
+
+
+async def leave(connection: AsyncConnection, worker_id: str) -> None:
+    """Forget a worker that has ended."""
+    await connection.execute(delete(workers).where(workers.c.id == worker_id))
+
+
+async def forget(connection: AsyncConnection, now: datetime) -> None:
+    """Forget the workers that were lost long ago."""
+    await connection.execute(delete(workers).where(workers.c.seen_at < now - REMEMBERED))
+
+
+async def known(connection: AsyncConnection) -> list[tuple[WorkerInfo, datetime, bool]]:
+    """Return all workers: what they are, when they were heard of, whether they drain."""
+    rows = await connection.execute(select(workers).order_by(workers.c.id))
+    return [
+        (
+            WorkerInfo(
+                id=row.id,
+                kinds=json.loads(row.kinds),
+                slots=row.slots,
+                capabilities=row.capabilities and views.read(Capabilities, row.capabilities),
+            ),
+            row.seen_at,
+            row.draining,
+        )
+        for row in rows.all()
+    ]
+
+
+def state(now: datetime, seen_at: datetime, *, draining: bool) -> WorkerState:
+    """Return what has become of a worker."""
+    if now - seen_at > LIVE:
+        return "lost"
+    return "draining" if draining else "live"
+
+
+def check_syzkaller(specs: Sequence[StepSpec], live: Sequence[Capabilities | None]) -> None:
+    """Raise UserError `no_syzkaller` for a `syz` program that none of these workers can run.
+
+    They do `reproduce` steps. Unlike more memory or another compiler, the binaries come to no
+    host by themselves: waiting for them would be waiting for ever. Without any worker nothing is
+    known, and the step waits, saying for what.
+    """
+    for number, spec in enumerate(specs):
+        lacks = [lacking(Needs(syzkaller=spec.needs().syzkaller), has) for has in live]
+        if lacks and all(lacks):
+            nearest = min(lacks, key=len)
+            message = f"step {number}: no worker has {', '.join(nearest)}; {NO_SYZKALLER}"
+            error = {"location": f"body.steps.{number}.reproducer", "message": message}
+            raise UserError("no_syzkaller", message, errors=[error])
+
+
+def why(lane: Lane, live: Sequence[WorkerInfo]) -> str | None:
+    """Return why no step of the lane can begin, whatever the time; None if one can."""
+    able = [worker for worker in live if lane.kind in worker.kinds]
+    if not able:
+        return f"no live worker does `{lane.kind}` steps (see `kgym worker list`)"
+    lacks = [lacking(lane.needs, worker.capabilities) for worker in able]
+    if not all(lacks):
+        return None
+    nearest = min(lacks, key=len)
+    return f"none of the {len(able)} live `{lane.kind}` workers has {', '.join(nearest)}"

@@ -1,0 +1,21 @@
+"""Names that attempts hold: what one does, others that want the same wait for."""
+
+import uuid
+
+from sqlalchemy import delete, exists, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from kgym_scheduler.database.tables import RUNNING, holds, steps
+
+
+async def take(connection: AsyncConnection, lease: uuid.UUID, name: str) -> bool:
+    """Let the lease hold the name, unless a lease that runs does; return whether it holds it."""
+    running = exists().where(RUNNING, steps.c.lease == holds.c.lease)
+    await connection.execute(delete(holds).where(~running))
+    if await connection.scalar(select(steps.c.id).where(RUNNING, steps.c.lease == lease)) is None:
+        return False
+    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    await connection.execute(insert(holds).values(name=name, lease=lease).on_conflict_do_nothing())
+    holder = await connection.scalar(select(holds.c.lease).where(holds.c.name == name))
+    return holder == lease

@@ -1,0 +1,119 @@
+"""The steps that a step builds on: checked when it is submitted, looked up when it is claimed."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Row, or_, select, tuple_
+
+from kgym.api.states import State
+from kgym.api.steps import Failure, StepInput, StepName, StepNumber, StepSpec
+from kgym.api.worker_calls import Input
+from kgym.errors import UserError
+from kgym_scheduler.database import views
+from kgym_scheduler.database.single_statements import Connection
+from kgym_scheduler.database.tables import steps
+
+Place = tuple[int, StepNumber | StepName]
+"""A job, and a step's number or name."""
+_Steps = dict[Place, Row[*tuple[Any, ...]]]
+
+
+async def check(connection: Connection, specs: Sequence[StepSpec]) -> None:
+    """Raise UserError `bad_reference` if a step of another job that is named cannot be used."""
+    named = [
+        (number, reference)
+        for number, spec in enumerate(specs)
+        for reference in spec.inputs()
+        if reference.ref.job is not None
+    ]
+    if not named:
+        return
+    found = await _find(connection, [(r.ref.job or 0, r.ref.step) for _, r in named])
+    errors = []
+    for number, reference in named:
+        step = found.get((reference.ref.job or 0, reference.ref.step))
+        if complaint := _complaint(reference, step):
+            errors.append({"location": f"body.steps.{number}.{reference.name}", **complaint})
+    if errors:
+        message = "; ".join(error["message"] for error in errors)
+        raise UserError("bad_reference", message, errors=errors)
+
+
+async def resolve(
+    connection: Connection, wanted: Sequence[tuple[int, StepSpec]]
+) -> list[dict[str, Input] | Failure]:
+    """Return the inputs of each step, given with its job, or why one is missing."""
+    places = [
+        {r.name: (r.ref.job or job_id, r.ref.step) for r in spec.inputs()}
+        for job_id, spec in wanted
+    ]
+    named = {place for inputs in places for place in inputs.values()}
+    found = await _find(connection, named) if named else {}
+    return [_inputs(inputs, found) for inputs in places]
+
+
+def _inputs(places: dict[str, Place], found: _Steps) -> dict[str, Input] | Failure:
+    inputs = {}
+    for name, (job, number) in places.items():
+        step = found.get((job, number))
+        if step is None or step.state != State.SUCCEEDED:
+            return Failure(
+                cause="user",
+                reason="input_missing",
+                message=f"the input `{name}`, step {number} of job {job}, "
+                f"is {step.state if step else 'gone'}; it has to have succeeded",
+                details={"input": name, "job": job, "step": number},
+            )
+        if step.artifacts_gone_at is not None:
+            return Failure(
+                cause="user",
+                reason="input_gone",
+                message=f"the input `{name}`: {_gone(step)}",
+                details={"input": name, "job": job, "step": number},
+            )
+        result = views.result_of(step.result)
+        if isinstance(result, Failure):
+            message = f"the input `{name}`, step {number} of job {job}: {result.message}"
+            return result.model_copy(update={"message": message})
+        inputs[name] = Input(result=result, artifacts=views.artifacts_of(step.artifacts))
+    return inputs
+
+
+def _complaint(reference: StepInput, step: Row[*tuple[Any, ...]] | None) -> dict[str, str] | None:
+    where = f"step {reference.ref.step} of job {reference.ref.job}"
+    if step is None:
+        return {"message": f"there is no {where}"}
+    if step.kind != reference.kind:
+        return {"message": f"{where} is a `{step.kind}` step, not a `{reference.kind}` step"}
+    if step.state != State.SUCCEEDED:
+        return {"message": f"{where} is {step.state}; it has to have succeeded"}
+    if step.artifacts_gone_at is not None:
+        return {"message": _gone(step)}
+    return None
+
+
+def _gone(step: Row[*tuple[Any, ...]]) -> str:
+    return (
+        f"the artifacts of step {step.number} of job {step.job_id} were removed on "
+        f"{step.artifacts_gone_at:%Y-%m-%d}, for their age or to save space; "
+        f"restart job {step.job_id} from step {step.number} to make them again"
+    )
+
+
+async def _find(connection: Connection, places: Collection[Place]) -> _Steps:
+    s = steps.c
+    numbers = [place for place in places if isinstance(place[1], int)]
+    names = [place for place in places if isinstance(place[1], str)]
+    rows = await connection.execute(
+        select(
+            *(s.job_id, s.number, s.name, s.kind, s.state),
+            *(s.result, s.artifacts, s.artifacts_gone_at),
+        ).where(or_(tuple_(s.job_id, s.number).in_(numbers), tuple_(s.job_id, s.name).in_(names)))
+    )
+    found = rows.all()
+    return {(r.job_id, r.number): r for r in found} | {(r.job_id, r.name): r for r in found}
+
+
+async def numbered(connection: Connection, places: Collection[Place]) -> set[tuple[int, int]]:
+    """Return the jobs and numbers of those of the steps that there are."""
+    return {(row.job_id, row.number) for row in (await _find(connection, places)).values()}

@@ -1,0 +1,125 @@
+"""What follows from what: the rules by which a job's steps move; pure."""
+
+from datetime import datetime
+
+from kgym.api.states import Event, State, retry_delay, sources
+from kgym.api.steps import BuildResult, Failure
+from kgym.api.worker_calls import AttemptEnding
+from kgym_scheduler.database import views
+from kgym_scheduler.errors import Conflict, no_step
+from kgym_scheduler.queue.job_changes import JobChange, Step
+
+MAX_ATTEMPTS = 3
+"""Attempts of a step that count: a released one does not."""
+
+
+def claimable(step: Step, now: datetime) -> bool:
+    """Return whether a worker may begin the step now."""
+    return step.state in sources(Event.CLAIM) and (step.not_before or now) <= now
+
+
+def finish(change: JobChange, step: Step, ending: AttemptEnding) -> None:
+    """End the attempt as the worker says."""
+    artifacts = views.ARTIFACTS.dump_json(ending.artifacts).decode()
+    answered = ending.result is not None and ending.result.kind is step.kind
+    result = ending.result.model_dump_json() if ending.result is not None and answered else None
+    if ending.failure is not None and answered:  # it was done: again, it would be the same
+        fail(change, step, "failed", ending.failure, result=result, artifacts=artifacts)
+    elif ending.failure is not None:
+        fail_or_retry(change, step, ending.failure, artifacts)
+    elif answered:
+        cached = ending.result.tree_cached if isinstance(ending.result, BuildResult) else None
+        change.end(step, Event.SUCCEED, "succeeded", cached, result=result, artifacts=artifacts)
+        for following in change.steps[step.number + 1 : step.number + 2]:
+            change.enqueue(following)
+    else:
+        failure = Failure(
+            cause="infrastructure",
+            reason="no_result",
+            message=f"the worker sent no result of a `{step.kind}` step",
+        )
+        fail_or_retry(change, step, failure, artifacts)
+
+
+def fail(change: JobChange, step: Step, outcome: str, failure: Failure, **values: object) -> None:
+    """Fail the step for good, and skip those after it."""
+    change.end(step, Event.FAIL, outcome, None, failure=failure.model_dump_json(), **values)
+    change.move(change.steps[step.number + 1 :], Event.SKIP, finished_at=change.now)
+
+
+def fail_or_retry(change: JobChange, step: Step, failure: Failure, artifacts: str) -> None:
+    """Fail the step if the user is to blame or the attempts are used up; else try again later."""
+    if failure.cause == "infrastructure" and step.tries < MAX_ATTEMPTS:
+        change.requeue(
+            step,
+            "failed",
+            delay=retry_delay(step.tries),
+            failure=failure.model_dump_json(),
+            artifacts=artifacts,
+        )
+    else:
+        fail(change, step, "failed", failure, artifacts=artifacts)
+
+
+def expire(change: JobChange, step: Step) -> None:
+    """Try the step again at once, or fail it, because its worker is lost."""
+    failure = Failure(
+        cause="infrastructure",
+        reason="lease_expired",
+        message=f"attempt {step.attempt} was not heard of in time; its worker is lost",
+    )
+    if step.tries >= MAX_ATTEMPTS:
+        fail(change, step, "expired", failure)
+    else:
+        change.requeue(step, "expired", failure=failure.model_dump_json())
+
+
+def abort(change: JobChange) -> None:
+    """End what is unfinished."""
+    if change.state.final:
+        raise Conflict("job_finished", f"job {change.id} has {change.state} already")
+    active = next(step for step in change.steps if not step.state.final)
+    if active.state is State.RUNNING:
+        change.end(active, Event.ABORT, "aborted")
+    rest = [step for step in change.steps if not step.state.final]
+    change.move(rest, Event.ABORT, finished_at=change.now)
+
+
+def restart(change: JobChange, from_step: int | None) -> None:
+    """Begin again with a step, and forget what it and those after it have answered."""
+    first = _first_again(change, from_step)
+    change.move(
+        change.steps[first:],
+        Event.RESTART,
+        tries=0,
+        worker=None,
+        failure=None,
+        result=None,
+        artifacts="[]",
+        artifacts_gone_at=None,
+        queued_at=None,
+        started_at=None,
+        finished_at=None,
+    )
+    change.enqueue(change.steps[first])
+
+
+def _first_again(change: JobChange, from_step: int | None) -> int:
+    """Return the step that a restart begins with."""
+    if not change.state.final:
+        raise Conflict(
+            "job_unfinished", f"job {change.id} is {change.state}; abort it before a restart"
+        )
+    unsuccessful = (step.number for step in change.steps if step.state is not State.SUCCEEDED)
+    latest = next(unsuccessful, None)
+    if from_step is None:
+        return latest or 0
+    if from_step >= len(change.steps):
+        raise no_step(change.id, from_step)
+    if latest is not None and from_step > latest:
+        raise Conflict(
+            "step_before_failed",
+            f"step {latest} of job {change.id} has not succeeded; restart from it",
+            from_step=latest,
+        )
+    return from_step

@@ -1,0 +1,414 @@
+"""The scheduler: store, bus and storage made into one service.
+
+Workers are notified after the commit that makes it true, and the sweeper does it again
+for what got lost between the two (design, invariant 1).
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+import structlog
+
+from kgym.api.bulk import Aborted, AbortRequest, Submitted
+from kgym.api.capabilities import Capabilities
+from kgym.api.jobs import (
+    UNATTENDED,
+    Artifact,
+    JobEvent,
+    JobFilter,
+    JobPage,
+    JobRequest,
+    JobView,
+    Progress,
+    QueueView,
+    WorkerView,
+)
+from kgym.api.states import State
+from kgym.api.steps import StepKind
+from kgym.api.worker_calls import LOST_SECONDS, AttemptEnding, Claim, Claimed
+from kgym.errors import KgymError
+from kgym.transport.artifact_storage import Storage
+from kgym.transport.bus import Bus
+from kgym_scheduler.database.connection import Database
+from kgym_scheduler.database.tables import LOCAL
+from kgym_scheduler.errors import NotFound
+from kgym_scheduler.job_followers import Followers, Told
+from kgym_scheduler.job_store import JobStore
+from kgym_scheduler.notifier import Notifier
+from kgym_scheduler.queue import known_workers
+from kgym_scheduler.queue.attended_jobs import Attendance
+from kgym_scheduler.queue.job_changes import Changed, EndedAttempt
+from kgym_scheduler.readiness import Readiness
+
+SWEEP_SECONDS = 1.0
+NOTIFY_SECONDS = 10.0
+"""How often workers are notified of steps that wait, whatever was sent before."""
+STOP_SECONDS = 5.0
+MARGIN_SECONDS = 0.1
+"""By how much a lease has to be over that is looked at only once."""
+
+_log = structlog.get_logger()
+
+
+class Scheduler:
+    """Takes jobs, hands their steps to workers (it is their `WorkerCalls`), and tells of both.
+
+    `alone` says that this is the only scheduler on the database and that no
+    worker outlives it, as on the embedded platform: at the start it takes
+    back at once what an earlier process was running when it died. `host` is
+    what its only host has; without it, the workers tell.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        bus: Bus,
+        storage: Storage,
+        *,
+        alone: bool = False,
+        host: Capabilities | None = None,
+    ) -> None:
+        self.storage = storage
+        self.observers: list[Callable[[EndedAttempt], None]] = []
+        """Hear of each attempt that this scheduler has ended."""
+        self._store = store
+        self._notifier = Notifier(bus)
+        nobody = UUID(int=0)  # a signal that stops nothing goes to the broker and back
+        self._readiness = Readiness({"database": store.ping, "bus": partial(bus.signal, nobody)})
+        self._attendance = store.attendance
+        self._alone = alone
+        self._host = host
+        self._helpers: list[asyncio.Task[None]] = []
+        self._present = Counter[str]()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._followers = Followers(store)
+        self._stopping = asyncio.Event()
+
+    @property
+    def database(self) -> Database:
+        """What the scheduler keeps all in."""
+        return self._store.database
+
+    async def start(self) -> None:
+        """Begin to sweep, to notify, and to listen to other schedulers."""
+        if self._alone:
+            await self._store.orphan()
+            while await self._store.expire():
+                pass
+        if self._attendance is not None:
+            self._attendance.begin(await self._store.newest_job())
+        self._sweeping = asyncio.create_task(self._sweep())
+        works = (self._notifier.run(), self.database.listen(self._followers.wake))
+        self._helpers = [self._sweeping, *(asyncio.create_task(work) for work in works)]
+
+    @property
+    def connected(self) -> set[str]:
+        """The workers whose end this scheduler would notice at once."""
+        return set(self._present)
+
+    def hang_up(self) -> None:
+        """End all event streams, and let no new one begin."""
+        self._stopping.set()
+        self._followers.hang_up()
+
+    async def stop(self) -> None:
+        """End event streams, stop sweeping, close the store."""
+        self.hang_up()
+        # A sweep ends by itself: SQLite's driver leaves a thread behind a cancelled statement.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._sweeping), STOP_SECONDS)
+        helpers = [*self._helpers, *self._tasks]
+        for helper in helpers:
+            helper.cancel()
+        await asyncio.gather(*helpers, return_exceptions=True)
+        await self._followers.stop()
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # --- for users ------------------------------------------------------------------------
+
+    async def submit(
+        self, request: JobRequest, key: str | None = None, submitter: str = LOCAL
+    ) -> tuple[JobView, bool]:
+        """Add a job; return it, and whether it is new (see `JobStore.submit`).
+
+        Raises UserError `no_syzkaller` for a program that no worker can run.
+        """
+        if any(spec.needs().syzkaller for spec in request.steps):
+            known_workers.check_syzkaller(request.steps, await self._reproducers())
+        job, changed = await self._store.submit(request, key, submitter)
+        self._announce(changed)
+        self._ask([job.id])
+        return job, changed is not None
+
+    async def submit_all(
+        self, requests: Sequence[JobRequest], key: str | None = None, submitter: str = LOCAL
+    ) -> Submitted:
+        """Add all jobs in one transaction, or none (see `submit`)."""
+        asking = [one for one in requests if any(spec.needs().syzkaller for spec in one.steps)]
+        has = await self._reproducers() if asking else []
+        for one in asking:
+            known_workers.check_syzkaller(one.steps, has)
+        ids, changes = await self._store.submit_all(requests, key, submitter)
+        for changed in changes:
+            self._announce(changed)
+        self._ask(ids)
+        return Submitted(jobs=ids, created=len(changes))
+
+    async def abort_all(
+        self, wanted: AbortRequest, caller: str = LOCAL, owner: str | None = None
+    ) -> Aborted:
+        """End many jobs now (see `mass.abort`)."""
+        done, changes = await self._store.abort_all(wanted, caller, owner)
+        for changed in changes:
+            self._announce(changed)
+        return done
+
+    async def job(self, job_id: int) -> JobView:
+        """Return the job; raise NotFound if there is none."""
+        return self._seen(await self._store.get(job_id))
+
+    async def state(self, job_id: int) -> State:
+        """Return the job's state; raise NotFound if there is no such job."""
+        return await self._store.state(job_id)
+
+    async def jobs(self, wanted: JobFilter, caller: str = LOCAL) -> JobPage:
+        """Return one page of the jobs that are wanted, newest first."""
+        page = await self._store.page(wanted, caller)
+        return JobPage(jobs=list(map(self._seen, page.jobs)), next=page.next)
+
+    async def abort(self, job_id: int, owner: str | None = None) -> JobView:
+        """End the job now, wherever its step runs (see `JobStore.abort`)."""
+        self._announce(await self._store.abort(job_id, owner))
+        return await self._store.get(job_id)
+
+    async def restart(
+        self, job_id: int, from_step: int | None = None, owner: str | None = None
+    ) -> JobView:
+        """Run a finished job again from a step on (see `JobStore.restart`)."""
+        self._announce(await self._store.restart(job_id, from_step, owner))
+        self._ask([job_id])
+        return await self._store.get(job_id)
+
+    async def tag(self, job_id: int, tags: Sequence[str], owner: str | None = None) -> JobView:
+        """Replace the job's tags (see `JobStore.tag`)."""
+        return await self._store.tag(job_id, tags, owner)
+
+    async def events(self, job_id: int, last: int = 0) -> AsyncIterator[JobEvent]:
+        """Yield the job's events after number `last`, as they happen, until it has finished.
+
+        Raises InfrastructureError `scheduler_stopping` if the scheduler stops before.
+        """
+        async for told in self.follow(job_id, last):
+            for one in told:
+                yield one.event
+
+    def follow(self, job_id: int, last: int = 0) -> AsyncIterator[list[Told]]:
+        """Do what `events` does, with all at once that has happened, and as text."""
+        told = self._followers.follow(job_id, last)
+        return told if self._attendance is None else self._attended(self._attendance, job_id, told)
+
+    async def log(
+        self, job_id: int, step: int | None = None, attempt: int | None = None
+    ) -> AsyncIterator[str]:
+        """Yield what the job's steps have logged so far."""
+        last = 0
+        while events := await self._store.log(job_id, last, step, attempt):
+            for event in events:
+                yield event.data["text"]
+            last = events[-1].id
+
+    async def artifacts(self, job_id: int, number: int) -> list[Artifact]:
+        """Return the artifacts of a step; raise NotFound if there is no such step."""
+        return await self._store.artifacts(job_id, number)
+
+    async def artifact(self, job_id: int, number: int, name: str) -> Artifact:
+        """Return one artifact of a step; raise NotFound if it left none of this name."""
+        for artifact in await self.artifacts(job_id, number):
+            if artifact.name == name:
+                return artifact
+        raise NotFound("artifact_not_found", f"step {number} of job {job_id} left no {name!r}")
+
+    async def workers(self) -> list[WorkerView]:
+        """Return the workers, by name."""
+        return await self._store.workers()
+
+    async def drain(self, worker_id: str) -> WorkerView:
+        """Let a worker take no more; raise NotFound if there is none of this name."""
+        return await self._store.drain(worker_id)
+
+    async def queues(self) -> list[QueueView]:
+        """Return how many steps of each kind wait and run."""
+        return await self._store.queues()
+
+    async def ready(self) -> None:
+        """Raise InfrastructureError `not_ready` if a part that the scheduler needs is missing."""
+        await self._readiness.check()
+
+    # --- for workers ----------------------------------------------------------------------
+
+    async def claim(self, claim: Claim) -> Claimed:
+        """Lease queued steps to the worker: the fairest ones that it can do."""
+        claimed, changes = await self._store.claim(claim)
+        for changed in changes:
+            self._announce(changed)
+        if claim.woken:  # there may be others that no notification has woken
+            self._notifier.notify(claimed.more)
+        return claimed
+
+    async def report(self, lease: UUID, log: str, progress: Progress | None) -> bool:
+        """Extend the lease and pass on what is new; False if the lease is stale."""
+        return self._announce(await self._store.report(lease, log, progress))
+
+    async def finish(self, lease: UUID, ending: AttemptEnding) -> bool:
+        """End the attempt; False if the lease is stale."""
+        return self._announce(await self._store.finish(lease, ending))
+
+    async def release(self, lease: UUID) -> bool:
+        """Give the step back unfinished; False if the lease is stale."""
+        return self._announce(await self._store.release(lease))
+
+    async def hold(self, lease: UUID, name: str) -> bool:
+        """Let the attempt hold a name until it ends (see `JobStore.hold`)."""
+        return await self._store.hold(lease, name)
+
+    async def leave(self, worker: str) -> None:
+        """Forget a worker that has ended."""
+        await self._store.leave(worker)
+
+    async def stay(self, worker: str) -> None:
+        """Wait until cancelled: a worker in this process does not end without it."""
+        await asyncio.Event().wait()
+
+    @contextlib.contextmanager
+    def present(self, worker: str) -> Iterator[asyncio.Event]:
+        """Take the worker's leases if the context ends and nothing is heard of it in LOST_SECONDS.
+
+        Not if it is there once more by then, nor if this scheduler stops: then the event is set.
+        """
+        self._present[worker] += 1
+        try:
+            yield self._stopping
+        finally:
+            self._present[worker] -= 1
+            if not self._present[worker]:
+                del self._present[worker]
+                self._later(self._mourn(worker))
+
+    # --- within ---------------------------------------------------------------------------
+
+    async def _attended(
+        self, attendance: Attendance, job_id: int, told: AsyncIterator[list[Told]]
+    ) -> AsyncIterator[list[Told]]:
+        """Hand on what is told; meanwhile the job is wanted, and others make room for it."""
+        try:
+            with attendance.followed(job_id):
+                self._later(self._make_room(attendance))
+                async for some in told:
+                    yield some
+        finally:
+            self._later(self._make_room(attendance))
+
+    async def _make_room(self, attendance: Attendance) -> None:
+        """Let the workers give back what nobody waits for any more, and ask for what may begin."""
+        with contextlib.suppress(KgymError):  # they ask by themselves
+            self._notifier.stop(await self._store.leases(attendance.in_the_way))
+            self._notifier.notify(await self._store.waiting())
+
+    def _ask(self, job_ids: Iterable[int]) -> None:
+        if self._attendance is not None:
+            self._attendance.ask(job_ids)
+
+    def _seen(self, job: JobView) -> JobView:
+        """Return the job as it is shown: on a platform of commands, with why it does not begin."""
+        if self._attendance is None or job.id in self._attendance.wanted:
+            return job
+        steps = [
+            step.model_copy(update={"waiting": UNATTENDED}) if step.state is State.QUEUED else step
+            for step in job.steps
+        ]
+        return job.model_copy(update={"steps": steps})
+
+    def _later(self, work: Coroutine[None, None, None]) -> None:
+        """Do it beside, unless the scheduler stops."""
+        if self._stopping.is_set():
+            work.close()
+            return
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _mourn(self, worker: str) -> None:
+        """Take the leases of a worker whose connection has ended, unless it reports.
+
+        Each of its reports gives the lease its whole time again. If this scheduler ends
+        meanwhile, the sweep of another finds the short leases.
+        """
+        _log.info("connection of a worker lost", worker=worker)
+        try:
+            await self._store.shorten(worker)
+            await asyncio.sleep(LOST_SECONDS + MARGIN_SECONDS)
+            for changed in await self._store.expire(worker):
+                self._announce(changed)
+        except KgymError as error:  # then its leases end as they would have
+            _log.warning("leases not shortened", worker=worker, error=str(error))
+
+    async def _reproducers(self) -> list[Capabilities | None]:
+        """Return what the live workers have that do `reproduce` steps."""
+        if self._host is not None:
+            return [self._host]
+        return [
+            one.capabilities
+            for one in await self.workers()
+            if one.state == "live" and StepKind.REPRODUCE in one.kinds
+        ]
+
+    def _announce(self, changed: Changed | None) -> bool:
+        """Tell workers and watchers of what was committed; return whether there was anything."""
+        if changed is None:
+            return False
+        self._followers.wake([changed.job_id])
+        self._notifier.notify(changed.queued)
+        gone = [ended for ended in changed.ended if ended.outcome in {"aborted", "expired"}]
+        self._notifier.stop(ended.lease for ended in gone)
+        for observe in self.observers:
+            for ended in changed.ended:
+                observe(ended)
+        return True
+
+    async def _sweep(self) -> None:
+        # Workers that could not reach the scheduler, or it the database, get a lease's time.
+        clock = asyncio.get_running_loop().time
+        grace = 0 if self._alone else self._store.lease.total_seconds()
+        expire_from, notify_from = clock() + grace, clock()
+        while not self._stopping.is_set():
+            try:
+                retried, expired = await self._store.look()
+                self._notifier.notify(retried)
+                if clock() >= notify_from:
+                    await self._store.read_clock()
+                    self._notifier.notify(await self._store.waiting())
+                    await self._store.forget()
+                    notify_from = clock() + NOTIFY_SECONDS
+                if expired and clock() >= expire_from:
+                    for changed in await self._store.expire():
+                        self._announce(changed)
+            except (KgymError, OSError) as error:
+                _log.warning("sweep failed, trying again", error=str(error))
+                expire_from = clock() + self._store.lease.total_seconds()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), SWEEP_SECONDS)

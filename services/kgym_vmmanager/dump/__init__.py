@@ -1,0 +1,1 @@
+"""The memory of a guest that crashed or hung, saved."""

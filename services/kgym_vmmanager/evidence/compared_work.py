@@ -1,0 +1,159 @@
+"""Whether a program still does its work on a patched kernel: profiles compared. Pure.
+
+A profile is what a program's system calls came to, on the unpatched kernel up to the crash,
+and on the patched one for a few seconds. An honest fix may refuse a call, even one before the
+crash; so what is refused for a reason that a fix may have is a note, and only what no fix of a
+bug has a use for blocks: calls that no longer come back, programs that end inside of one,
+errors that say that a program of root's may not, or that there is no such call.
+"""
+
+from collections.abc import Iterator
+
+from kgym.api.steps import Finding, Reached, Severity, Work
+from kgym_vmmanager.evidence.syscall_names import OK
+
+PENDING = "pending"
+"""The result of a call that had not come back at the end of the time."""
+STUCK = "stuck"
+"""Likewise, and no signal would have interrupted it."""
+DIED = "died"
+"""The result of a call in which the process ended, without a signal and without asking for it."""
+
+_NO_ERROR = frozenset({OK, PENDING, STUCK, DIED})
+_FORBIDDEN = frozenset({"EPERM", "EACCES", "ENOSYS"})
+_FORBIDS_BY_DESIGN = frozenset({"bpf", "ptrace"})
+"""Calls that say of bad input that it is not allowed."""
+_WAITS = frozenset(
+    {
+        *("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg", "accept", "accept4"),
+        *("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2"),
+        *("futex", "futex_waitv", "wait4", "waitid", "pause", "nanosleep", "clock_nanosleep"),
+        *("rt_sigsuspend", "rt_sigtimedwait", "msgrcv", "msgsnd", "semop", "semtimedop", "flock"),
+        *("fcntl", "connect", "write", "writev", "sendto", "sendmsg", "splice", "io_getevents"),
+        *("io_uring_enter", "mq_timedreceive", "mq_timedsend", "ptrace", "vfork", "open", "openat"),
+    }
+)
+"""Calls that may have something to wait for."""
+_START = frozenset(
+    {
+        *("execve", "execveat", "brk", "arch_prctl", "set_tid_address", "set_robust_list"),
+        *("rseq", "prlimit64", "readlink", "readlinkat", "getrandom", "mprotect", "munmap"),
+        *("mmap", "newfstatat", "fstat", "write", "exit", "exit_group", "uname", "close"),
+        *("rt_sigaction", "rt_sigprocmask", "clock_nanosleep", "nanosleep"),
+    }
+)
+"""What every program calls, whatever its work is."""
+
+
+def lacks(before: Work | None, after: Work) -> str | None:
+    """Say why nothing of the program's work is done any more; None if something is."""
+    if before is None:
+        return None
+    worked = {call.name for call in before.calls if call.result == OK} - _START
+    works = {call.name for call in after.calls if call.result == OK}
+    if not worked or worked & works:
+        return None
+    names = ", ".join(sorted(worked))
+    return f"nothing of the program's work is done any more: {names} succeeded, and now never do"
+
+
+def unknown(why: str) -> Finding:
+    """Return the finding that a program could not be traced that could be before."""
+    message = f"what the program does on the patched kernel could not be seen: {why}"
+    return _finding("work_unknown", message, blocking=True)
+
+
+def not_compared() -> Finding:
+    """Return the note that nothing is known of the program's work on the unpatched kernel."""
+    message = "what the program did on the unpatched kernel is not known, so nothing is compared"
+    return _finding("work_not_compared", message, blocking=False)
+
+
+def findings(before: Work | None, after: Work) -> Iterator[Finding]:
+    """Yield what the program's work on the patched kernel lacks, compared with that before."""
+    if before is not None:
+        yield from _calls(before, after)
+    yield from _died(before, after)
+    yield from _reached(after.reached)
+
+
+def _calls(before: Work, after: Work) -> Iterator[Finding]:
+    old, new = _by_name(before), _by_name(after)
+    for name in dict.fromkeys([*old, *([before.unfinished] if before.unfinished else [])]):
+        then, now = old.get(name, {}), new.get(name, {})
+        yield from _stuck(name, then, now)
+        if name == before.unfinished or STUCK in then:
+            yield from _crashed(name, then, now)
+        elif then.get(OK) and not now.get(OK) and (failed := _failed(now)):
+            message = (
+                f"{name} succeeded {then[OK]} times before the crash, and now fails in all"
+                f" {sum(failed.values())} calls: {_told(failed)}"
+            )
+            yield _finding("call_refused", message, blocking=_is_forbidden(name, failed))
+
+
+def _stuck(name: str, then: dict[str, int], now: dict[str, int]) -> Iterator[Finding]:
+    if STUCK in now:
+        message = f"{name} does not come back, nor would it for a signal"
+        yield _finding("call_stuck", message, blocking=True)
+    elif PENDING in now and PENDING not in then:
+        message = f"{name} does not come back within the time, as it did or crashed before"
+        yield _finding("call_waits", message, blocking=name not in _WAITS)
+
+
+def _crashed(name: str, then: dict[str, int], now: dict[str, int]) -> Iterator[Finding]:
+    """Yield what became of the call in which the unpatched kernel crashed or hung."""
+    new = {result: count for result, count in _failed(now).items() if result not in then}
+    if new:
+        message = f"{name}, in which the unpatched kernel crashed, now fails: {_told(new)}"
+        yield _finding("crash_refused", message, blocking=_is_forbidden(name, new))
+    elif not now:
+        message = f"{name}, in which the unpatched kernel crashed, is not called any more"
+        yield _finding("crash_not_called", message, blocking=False)
+
+
+def _died(before: Work | None, after: Work) -> Iterator[Finding]:
+    old = _by_name(before) if before else {}
+    for name, results in _by_name(after).items():
+        if DIED in results and DIED not in old.get(name, {}):
+            message = f"{results[DIED]} processes ended inside {name}, by no signal or wish"
+            yield _finding("died_in_call", message, blocking=True)
+
+
+def _reached(reached: list[Reached]) -> Iterator[Finding]:
+    missed = [one.function for one in reached if not one.reached]
+    if not missed:
+        return
+    if len(missed) == len(reached):
+        message = f"none of the crash's {len(reached)} functions is reached: {', '.join(missed)}"
+        yield _finding("way_not_taken", message, blocking=True)
+    else:
+        message = (
+            f"{len(missed)} of the crash's {len(reached)} functions are not reached any more:"
+            f" {', '.join(missed)}"
+        )
+        yield _finding("function_not_reached", message, blocking=False)
+
+
+def _is_forbidden(name: str, failed: dict[str, int]) -> bool:
+    return name not in _FORBIDS_BY_DESIGN and bool(failed) and failed.keys() <= _FORBIDDEN
+
+
+def _by_name(work: Work) -> dict[str, dict[str, int]]:
+    names: dict[str, dict[str, int]] = {}
+    for call in work.calls:
+        names.setdefault(call.name, {})[call.result] = call.count
+    return names
+
+
+def _failed(results: dict[str, int]) -> dict[str, int]:
+    return {name: count for name, count in results.items() if name not in _NO_ERROR}
+
+
+def _told(results: dict[str, int]) -> str:
+    return ", ".join(f"{count} x {name}" for name, count in sorted(results.items()))
+
+
+def _finding(reason: str, message: str, *, blocking: bool) -> Finding:
+    severity = Severity.BLOCKING if blocking else Severity.NOTE
+    return Finding(check="work", severity=severity, reason=reason, message=message)

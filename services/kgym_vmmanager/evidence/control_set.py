@@ -1,0 +1,123 @@
+"""What controls of all instances of a step come to."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from kgym.api.steps import Control, ControlName, ControlOutcome, Finding, Severity
+from kgym.bugs.detectors import KASAN, Detectors
+from kgym_vmmanager.evidence.controls import Controls, Share, gravity
+
+_MILD = (
+    *(ControlName.HUNG_TASK, ControlName.LEAK, ControlName.WARNING, ControlName.LOCKDEP),
+    *(ControlName.UBSAN, ControlName.OOPS),
+)
+
+
+def shares(names: Iterable[ControlName]) -> list[Share]:
+    """Return what instances are to raise to have all these faults raised.
+
+    KASAN reports once in the life of a kernel: each of its faults takes an instance of its own.
+    """
+    wanted = set(names)
+    fatal = [name for name in KASAN if name in wanted] or [ControlName.PANIC] * bool(wanted)
+    mild = tuple(name for name in _MILD if name in wanted)
+    return [Share(() if at else mild, name) for at, name in enumerate(fatal)]
+
+
+@dataclass(slots=True)
+class ControlSet:
+    """The controls of a step, as its `instances` raise them."""
+
+    detectors: Detectors
+    instances: int
+    seconds: float = 0.0
+    _raised: list[Controls] = field(default_factory=list)
+    _untried: dict[ControlName, str] = field(default_factory=dict)
+
+    def share(self, number: int) -> Share | None:
+        """Return what this instance is to raise when it has survived."""
+        # The first one has a program to trace, so the last of them has the most to raise.
+        each = shares(self._wanted)[: self.instances][::-1]
+        return each[number] if number < len(each) else None
+
+    def add(self, controls: Controls, seconds: float) -> None:
+        """Take in what an instance found, which has taken so long for evidence."""
+        self._raised.append(controls)
+        self.seconds = max(self.seconds, seconds)
+
+    def left(self) -> list[Share]:
+        """Return what is still to be raised, each on a clean instance; it forgets why it is."""
+        untried = [one for one in self.controls() if one.outcome is ControlOutcome.NOT_TRIED]
+        self._untried = {one.name: one.detail for one in untried}
+        for raised in self._raised:
+            for one in untried:
+                raised.found.pop(one.name, None)
+        return shares(self._untried)
+
+    def controls(self) -> list[Control]:
+        """Return what came of each control: the worst of all instances."""
+        return [self._worst(name) for name in ControlName]
+
+    @property
+    def missing(self) -> list[str]:
+        """What could not be had."""
+        found = dict.fromkeys(self.detectors.unavailable.values())
+        if why := self.detectors.unwatched:
+            found[f"whether detectors were off for tasks: {why}"] = None
+        return list(found)
+
+    @property
+    def _wanted(self) -> list[ControlName]:
+        known = self.detectors
+        return [
+            one for one in ControlName if one not in known.lacking and one not in known.unavailable
+        ]
+
+    def _worst(self, name: ControlName) -> Control:
+        if why := self.detectors.lacking.get(name):
+            return _control(name, ControlOutcome.NOT_CONFIGURED, why)
+        if why := self.detectors.unavailable.get(name):
+            return _control(name, ControlOutcome.NOT_AVAILABLE, why)
+        untried = _control(name, ControlOutcome.NOT_TRIED, "no instance was left for it")
+        found = [one.found[name] for one in self._raised if name in one.found]
+        worst = max(found, key=gravity, default=untried)
+        if name not in self._untried or worst.outcome is ControlOutcome.NOT_TRIED:
+            return worst
+        words = [f"on a clean instance, as {self._untried[name]}", worst.detail]
+        return worst.model_copy(update={"detail": "; ".join(filter(None, words))})
+
+
+def _control(name: ControlName, outcome: ControlOutcome, detail: str) -> Control:
+    return Control(name=name, outcome=outcome, title=None, detail=detail)
+
+
+def told(controls: Controls) -> str:
+    """Return a line for the log."""
+    each = (
+        f"{one.name} {one.outcome}"
+        + f" ({one.title or one.detail})" * bool(one.title or one.detail)
+        for one in controls.found.values()
+    )
+    return f"controls in {controls.seconds:.1f} s: " + (", ".join(each) or "none raised")
+
+
+def findings(controls: Iterable[Control]) -> Iterator[Finding]:
+    """Yield what silent controls say of the kernel, and which it never had."""
+    gone: dict[str, list[str]] = {}
+    for one in controls:
+        if one.outcome is ControlOutcome.NOT_AVAILABLE:
+            gone.setdefault(one.detail, []).append(one.name)
+        if one.outcome is ControlOutcome.SILENT:
+            yield Finding(
+                check="detector",
+                severity=Severity.BLOCKING,
+                reason="control_silent",
+                message=f"the kernel no longer reports a {one.name} fault: {one.detail}",
+            )
+    for why, names in gone.items():
+        yield Finding(
+            check="detector",
+            severity=Severity.NOTE,
+            reason="control_not_available",
+            message=f"no {', '.join(names)} fault can be raised: {why}",
+        )

@@ -1,0 +1,385 @@
+"""Positive controls: faults raised on purpose in a guest, to see whether its kernel still tells.
+
+The kernel has an object that raises them (kgym_builder/kbuild/control.c). Only the kernel's own
+reports count, as the console has them and the report parser reads them; for leaks, which the
+kernel tells to those who ask, what it answers.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+
+from kgym.api.steps import Control, ControlName, ControlOutcome, InstanceOutcome
+from kgym.bugs.detectors import KASAN, Detectors
+from kgym.bugs.run_ends import End
+from kgym.crash.report import parse_all
+from kgym_vmmanager.guest.console import Console
+from kgym_vmmanager.guest.paths import PROGRAM
+from kgym_vmmanager.guest.shell import CommandRefused, Shell
+from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
+from kgym_vmmanager.vm.instance_ending import InstanceEnding
+
+Connect = Callable[[float], AbstractAsyncContextManager[Ssh]]
+
+TITLES = {
+    ControlName.WARNING: r"WARNING in kgym_control_assert",
+    ControlName.PANIC: r"kernel panic: .*",
+    ControlName.OOPS: r"(general protection fault|BUG: .*|KASAN: .*) in kgym_control_load",
+    ControlName.KASAN_OUT_OF_BOUNDS: r"KASAN: slab-out-of-bounds Write in kgym_control_write",
+    ControlName.KASAN_USE_AFTER_FREE: r"KASAN: (slab-)?use-after-free Read in kgym_control_read",
+    ControlName.LOCKDEP: r"possible deadlock in kgym_control_locks",
+    ControlName.HUNG_TASK: r"INFO: task hung in kgym_control_sleep",
+    ControlName.LEAK: r"memory leak in kgym_control_lose",
+}
+"""Of the reports that are to come; UBSAN's depend on the fault."""
+_UBSAN = {
+    "shift": r"UBSAN: shift-out-of-bounds in kgym_control_shift",
+    "bounds": r"UBSAN: array-index-out-of-bounds in kgym_control_index",
+}
+_FAULTS = {
+    ControlName.KASAN_OUT_OF_BOUNDS: "out_of_bounds",
+    ControlName.KASAN_USE_AFTER_FREE: "use_after_free",
+}
+_RAISE = "/sys/module/kgym_control/parameters/raise"
+_LEAKS = "/sys/kernel/debug/kmemleak"
+_SYSCTL = "/proc/sys/kernel"
+_STATE = re.compile(r"(\w+) ([0-9]{1,9})\b")
+_OFF = b"turning off the locking correctness validator"
+_PANIC = b"Kernel panic - not syncing"
+
+_MOST_READ = 1 << 20
+"""Bytes of a console that are searched for one report; the rest is somebody's flood."""
+_MOST_LEAKS = 1 << 20
+_CONNECT_SECONDS = 30.0
+_CALL_SECONDS = 30.0
+_REPORT_SECONDS = 5.0
+"""How long a report may take that the kernel gives before the raising returns."""
+_HUNG_SECONDS = 30.0
+"""How long the hung task detector may take, which looks once a second, in the guest's time."""
+_LEAK_SECONDS = 40.0
+"""How long kmemleak may take, which reports what is 5 s old, in the guest's time."""
+_PANIC_SECONDS = 20.0
+_AFTER_SECONDS = 1.0
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one instance raises: faults that it survives, then one that it does not."""
+
+    mild: tuple[ControlName, ...]
+    fatal: ControlName
+
+    @property
+    def names(self) -> tuple[ControlName, ...]:
+        """All, and the panic that follows."""
+        return tuple(dict.fromkeys((*self.mild, self.fatal, ControlName.PANIC)))
+
+
+class Idle:
+    """A session in which nothing runs: faults are to be raised in a clean guest."""
+
+    seconds, runs = 0.0, 0
+    ends: Mapping[End, int] = {}
+
+    async def run(
+        self,
+        ssh: Ssh,
+        reconnect: Callable[[], Awaitable[Ssh]],
+        is_idle: Callable[[], Awaitable[bool]],
+    ) -> InstanceEnding:
+        """Return at once."""
+        del ssh, reconnect, is_idle
+        return InstanceEnding(InstanceOutcome.SURVIVED)
+
+
+@dataclass(slots=True)
+class Controls:
+    """Raises a share of faults in one guest, and keeps what came of it in `found`.
+
+    A guest that answers, but slowly, is given up after `limit` seconds.
+    """
+
+    console: Console
+    detectors: Detectors
+    share: Share
+    limit: float = 150.0
+    found: dict[ControlName, Control] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    async def raise_all(self, connect: Connect) -> None:
+        """Raise them; `found` has each of them afterwards. The guest is of no use any more."""
+        begin = time.monotonic()
+        try:
+            async with (
+                asyncio.timeout(self.limit),
+                connect(_CONNECT_SECONDS) as ssh,
+                Shell.started(ssh, _CALL_SECONDS) as shell,
+            ):
+                await _Guest(self, shell).raise_all()
+        except (ConnectionLost, CommandRefused) as error:
+            self._none(str(error))
+        except TimeoutError:
+            self._none(f"not done within {self.limit:g} s")
+        finally:
+            self._none("the guest was lost before")
+            self.seconds = round(time.monotonic() - begin, 2)
+
+    def note(
+        self, name: ControlName, outcome: ControlOutcome, title: str | None, detail: str = ""
+    ) -> None:
+        """Keep an outcome; the worst of several counts."""
+        one = Control(name=name, outcome=outcome, title=title, detail=detail)
+        self.found[name] = max(self.found.get(name, one), one, key=gravity)
+
+    def _none(self, detail: str) -> None:
+        for name in self.share.names:
+            if name not in self.found:
+                self.note(name, ControlOutcome.NOT_TRIED, None, detail)
+
+
+class _Guest:
+    """The guest in which the faults of a share are raised."""
+
+    def __init__(self, controls: Controls, shell: Shell) -> None:
+        self._controls = controls
+        self._console = controls.console
+        self._share = controls.share
+        self._shell = shell
+
+    async def raise_all(self) -> None:
+        """Raise the faults; raises ConnectionLost, and Refused where none can be raised."""
+        await self._furnish()
+        await self._read_state()
+        if self._share.mild:
+            await self._raise_mild()
+        await self._raise_fatal()
+
+    async def _furnish(self) -> None:
+        """Make the guest fit: what the reproducer mounted and set may be in the way."""
+        name = PROGRAM.rpartition("/")[2]
+        await self._shell.do(
+            f"[ -e {_RAISE} ] || mount -t sysfs sysfs /sys;"
+            f"[ -e {_SYSCTL}/printk ] || mount -t proc proc /proc;"
+            f"[ -e {_LEAKS} ] || mount -t debugfs debugfs /sys/kernel/debug;"
+            # the name of the process that raises them
+            f"echo {name} >/proc/$$/comm"
+        )
+        status, said = await self._shell.do(f"[ -e {_RAISE} ]")
+        if status != 0:
+            raise CommandRefused(f"the guest has no {_RAISE} {said}".strip())
+
+    async def _read_state(self) -> None:
+        """Look for detectors that were off, for tasks or altogether, before the first fault."""
+        _, said = await self._shell.do(f"cat {_RAISE}")
+        state = {name: int(value) for name, value in _STATE.findall(said)}
+        if not state.get("ended") and not self._controls.detectors.unwatched:
+            for name in (*KASAN, ControlName.LOCKDEP):
+                self._silent(name, "the kernel does not tell of tasks that end any more")
+        if off := state.get("kasan_off"):
+            for name in KASAN:
+                self._silent(name, f"KASAN was off for {off} tasks when they ended")
+        if off := state.get("lockdep_off"):
+            self._silent(ControlName.LOCKDEP, f"lockdep was off for {off} tasks when they ended")
+        if state.get("debug_locks") == 0 and _OFF in self._console.watch.log:
+            # It gave up by itself, as its tables were full: no fault of the patch's.
+            self._untried(ControlName.LOCKDEP, "lockdep had turned itself off")
+
+    # --- faults that the kernel survives --------------------------------------------------------
+
+    async def _raise_mild(self) -> None:
+        """Raise them side by side where they take time."""
+        settings = ("panic_on_warn", "panic_on_oops", "hung_task_panic", "softlockup_panic")
+        await self._set(dict.fromkeys(settings, 0))
+        mild = self._share.mild
+        leaked = ControlName.LEAK in mild and await self._raise(ControlName.LEAK, "leak")
+        if leaked:
+            await self._shell.do(f"echo scan >{_LEAKS}", _LEAK_SECONDS)
+        if ControlName.HUNG_TASK in mild:
+            await self._hang()
+        for name, fault in ((ControlName.WARNING, "warning"), (ControlName.LOCKDEP, "locks")):
+            if name in mild and name not in self._controls.found:
+                await self._try(name, fault, TITLES[name])
+        if ControlName.UBSAN in mild:
+            for fault in self._controls.detectors.ubsan:
+                await self._try(ControlName.UBSAN, fault, _UBSAN[fault])
+        if leaked:
+            await self._find_leak()
+        if ControlName.OOPS in mild:
+            await self._try(ControlName.OOPS, "oops", TITLES[ControlName.OOPS])
+
+    async def _try(self, name: ControlName, fault: str, wanted: str) -> None:
+        """Raise a fault whose report comes at once."""
+        self._console.watch_anew()
+        if await self._raise(name, fault):
+            await self._expect(name, wanted, _REPORT_SECONDS)
+
+    async def _hang(self) -> None:
+        name = ControlName.HUNG_TASK
+        self._console.watch_anew()
+        if not await self._raise(name, "hang"):
+            return
+        # Writing the second wakes the detector.
+        await self._set({"hung_task_check_interval_secs": 1, "hung_task_timeout_secs": 1})
+        await self._expect(name, TITLES[name], _HUNG_SECONDS)
+        await self._set({"hung_task_timeout_secs": 0})
+        await self._shell.do(f"echo unhang >{_RAISE}")
+
+    async def _find_leak(self) -> None:
+        """Have memory scanned until the leak is old enough to be told; a first scan was made."""
+        begin = time.monotonic()
+        while time.monotonic() - begin < _LEAK_SECONDS:
+            status, said = await self._shell.do(
+                f"echo scan >{_LEAKS} && tail -c {_MOST_LEAKS} {_LEAKS}", _LEAK_SECONDS
+            )
+            if status != 0:
+                self._untried(ControlName.LEAK, f"kmemleak does not scan: {said}")
+                return
+            if title := _title_in(_leaks(said), TITLES[ControlName.LEAK]):
+                self._note(ControlName.LEAK, title, "")
+                return
+            await asyncio.sleep(0.5)
+        self._silent(ControlName.LEAK, "kmemleak does not tell of it")
+
+    # --- the last one ---------------------------------------------------------------------------
+
+    async def _raise_fatal(self) -> None:
+        """Raise the fault after which the kernel is to panic."""
+        await self._set({"panic_on_warn": 1, "panic_on_oops": 1})
+        name = self._share.fatal
+        if name is ControlName.PANIC:
+            self._judge_panic(await self._end_by("panic"))
+            return
+        ended = await self._end_by(_FAULTS[name])
+        if ended.refusal is not None:
+            self._untried(name, ended.refusal)
+            return
+        title = await self._title(TITLES[name])
+        self._note(name, title, self._instead())
+        # A kernel that is told not to panic at reports, or that gave none, has to be made to.
+        if ended.returned and not (title and self._controls.detectors.panics):
+            ended = await self._end_by("panic")
+        self._judge_panic(ended)
+
+    async def _end_by(self, fault: str) -> "_End":
+        """Raise a fault, and wait until the kernel panicked or went on."""
+        self._console.watch_anew()
+        raising = asyncio.create_task(self._shell.do(f"echo {fault} >{_RAISE}", _PANIC_SECONDS))
+        try:
+            begin = time.monotonic()
+            while time.monotonic() - begin < _PANIC_SECONDS and not raising.done():
+                if self._console.watch.panicked:
+                    break
+                await asyncio.sleep(_POLL_SECONDS)
+            # For the rest of the report, and to see whether anything goes on after a panic.
+            await asyncio.sleep(_AFTER_SECONDS)
+            return _end(raising, panicked=self._console.watch.panicked)
+        finally:
+            raising.cancel()
+            await asyncio.gather(raising, return_exceptions=True)
+
+    def _judge_panic(self, ended: "_End") -> None:
+        name = ControlName.PANIC
+        if ended.refusal is not None:
+            self._untried(name, ended.refusal)
+        elif ended.returned:
+            went_on = "the kernel panicked, and went on" if ended.panicked else "it did not panic"
+            self._silent(name, went_on)
+        elif ended.panicked:
+            _, panic, words = self._log.partition(_PANIC)
+            self._note(name, _title_in(panic + words, TITLES[name]), "the panic has no words")
+        else:
+            self._silent(name, "it did not panic, nor go on")
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    async def _raise(self, name: ControlName, fault: str) -> bool:
+        """Raise a fault; return whether the guest took it."""
+        status, said = await self._shell.do(f"echo {fault} >{_RAISE}")
+        if status != 0:
+            self._untried(name, f"the fault `{fault}` cannot be raised: {said}")
+        return status == 0
+
+    async def _set(self, values: Mapping[str, int]) -> None:
+        """Set those that the kernel has of its settings."""
+        words = (
+            f"[ ! -e {_SYSCTL}/{name} ] || echo {value} >{_SYSCTL}/{name}"
+            for name, value in values.items()
+        )
+        await self._shell.do("; ".join(words))
+
+    async def _expect(self, name: ControlName, wanted: str, seconds: float) -> None:
+        """Wait for a report with the title."""
+        begin = time.monotonic()
+        while (title := await self._title(wanted)) is None:
+            if time.monotonic() - begin > seconds:
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+        self._note(name, title, self._instead())
+
+    async def _title(self, wanted: str) -> str | None:
+        """Return the title of such a report, if there was one since the fault was raised."""
+        if not self._console.watch.crash_seen:
+            return None
+        return await asyncio.to_thread(_title_in, self._log, wanted)
+
+    @property
+    def _log(self) -> bytes:
+        return self._console.watch.log[:_MOST_READ]
+
+    def _instead(self) -> str:
+        told = [one.title for one in parse_all(self._log)]
+        return f"instead: {' | '.join(told[:3])}" if told else "nothing was reported"
+
+    def _note(self, name: ControlName, title: str | None, otherwise: str) -> None:
+        if title is None:
+            self._silent(name, otherwise)
+        else:
+            self._controls.note(name, ControlOutcome.REPORTED, title)
+
+    def _silent(self, name: ControlName, detail: str) -> None:
+        if name in self._share.names:
+            self._controls.note(name, ControlOutcome.SILENT, None, detail)
+
+    def _untried(self, name: ControlName, detail: str) -> None:
+        if name in self._share.names:
+            self._controls.note(name, ControlOutcome.NOT_TRIED, None, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What became of a fault that is to end the kernel; `refusal` is why it was not raised."""
+
+    panicked: bool
+    returned: bool
+    refusal: str | None
+
+
+def _end(raising: "asyncio.Task[tuple[int, str]]", *, panicked: bool) -> _End:
+    if not raising.done():
+        return _End(panicked, returned=False, refusal=None)
+    if error := raising.exception():
+        # A connection that breaks is what a kernel that ends looks like.
+        return _End(panicked, False, None if isinstance(error, ConnectionLost) else str(error))
+    status, said = raising.result()
+    refusal = f"the fault cannot be raised: {said}" if status != 0 else None
+    return _End(panicked, returned=status == 0, refusal=refusal)
+
+
+def gravity(control: Control) -> int:
+    """Order outcomes, the worst last."""
+    order = (ControlOutcome.REPORTED, ControlOutcome.NOT_TRIED, ControlOutcome.SILENT)
+    return order.index(control.outcome)
+
+
+def _title_in(log: bytes, wanted: str) -> str | None:
+    titles = (one.title for one in parse_all(log))
+    return next((title for title in titles if re.fullmatch(wanted, title)), None)
+
+
+def _leaks(said: str) -> bytes:
+    """Return what kmemleak tells, each leak headed as on a console."""
+    return said.replace("unreferenced object", "BUG: memory leak\nunreferenced object").encode()

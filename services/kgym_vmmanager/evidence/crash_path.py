@@ -1,0 +1,47 @@
+"""The way to a crash: the functions of its stack, and where another build has them. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kgym.api.steps import Reached
+
+LONGEST = 12
+"""Functions that are looked for, inmost first."""
+_TWINS = 4
+"""A name that more functions have than that tells nothing."""
+_SYMBOL = re.compile(r"^([0-9a-f]{16}) [tTwW] (\S+)$", re.MULTILINE | re.ASCII)
+_VARIANT = re.compile(r"\.(isra|constprop|part|cold|llvm)\b.*")
+_FRAME = re.compile(r"[A-Za-z_][\w.]{0,200}", re.ASCII)
+
+
+def functions(report: Mapping[str, Any]) -> list[str]:
+    """Return the functions of a crash report (`CrashReport.as_dict`) from where it crashed out.
+
+    Inlined ones have no address, and what the report is not sure of says nothing.
+    """
+    frames = [
+        _VARIANT.sub("", one["function"])
+        for one in report.get("frames") or []
+        if not one["inlined"] and not one["uncertain"] and _FRAME.fullmatch(one["function"])
+    ]
+    inmost = report.get("frame")
+    if inmost in frames:
+        frames = frames[frames.index(inmost) :]
+    return list(dict.fromkeys(frames))
+
+
+def addresses(system_map: str, wanted: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Return where these functions begin in a kernel with this System.map, in their order."""
+    places: dict[str, list[int]] = {name: [] for name in wanted}
+    for match in _SYMBOL.finditer(system_map):
+        name = _VARIANT.sub("", match[2])
+        if name in places and ".cold" not in match[2]:
+            places[name].append(int(match[1], 16))
+    found = {name: tuple(at) for name, at in places.items() if 0 < len(at) <= _TWINS}
+    return dict(list(found.items())[:LONGEST])
+
+
+def reached(wanted: Iterable[str], common: frozenset[str], hit: frozenset[str]) -> list[Reached]:
+    """Return which functions were gone through, less those that everybody goes through."""
+    return [Reached(function=name, reached=name in hit) for name in wanted if name not in common]

@@ -1,0 +1,78 @@
+"""The smoke test: whether a kernel still does what programs need of it, besides the bug.
+
+guest/inside/smoke.c says what is tried, one line for each: `ok NAME`, `skip NAME WHY`
+(the kernel was built without it) or `fail NAME WHY`, and `done` at the end.
+"""
+
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
+
+from kgym.api.steps import Finding, InstanceOutcome, InstanceResult
+from kgym.bugs.run_ends import End
+from kgym_vmmanager.guest.console import Console
+from kgym_vmmanager.guest.paths import PROGRAM
+from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
+from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
+
+_SECONDS = 180.0
+_DONE = "done"
+# The guest says what it likes: a patched kernel can change what its programs print.
+_MOST_FINDINGS = 40
+"""More than guest/inside/smoke.c has checks."""
+_MOST_WORDS = 300
+_FAILURE = re.compile(rf"fail (\w[\w.-]{{,39}})(?: .{{,{_MOST_WORDS}}}|$)")
+
+
+class SmokeTest:
+    """Runs the smoke test once, where a `Session` runs a reproducer."""
+
+    def __init__(self, output: Console) -> None:
+        self.seconds = 0.0
+        self.runs = 1
+        self.ends: dict[End, int] = {}
+        self.text = ""
+        self._output = output
+
+    async def run(
+        self,
+        ssh: Ssh,
+        reconnect: Callable[[], Awaitable[Ssh]],
+        is_idle: Callable[[], Awaitable[bool]],
+    ) -> InstanceEnding:
+        """Run it to its end; raises Ended if the guest is lost on the way."""
+        del reconnect, is_idle  # a guest that is lost has failed
+        begin = time.monotonic()
+        try:
+            _, said = await ssh.run(PROGRAM, limit=_SECONDS)
+        except ConnectionLost as error:
+            raise InstanceEnded(
+                InstanceOutcome.SSH_LOST, f"the smoke test did not end: {error}"
+            ) from error
+        finally:
+            self.seconds = time.monotonic() - begin
+        self._output.feed(said)
+        self.text = said.decode(errors="replace")
+        return InstanceEnding(InstanceOutcome.SURVIVED)
+
+
+def findings(result: InstanceResult, text: str) -> Iterator[Finding]:
+    """Yield what is wrong with a kernel on which the smoke test ended so and said that. Pure."""
+    if result.outcome is InstanceOutcome.STOPPED:
+        return
+    if result.outcome is not InstanceOutcome.SURVIVED:
+        message = f"the smoke test ended with {result.outcome}: {result.detail}"
+        yield Finding(check="smoke", reason=str(result.outcome), message=message)
+        return
+    lines = text.splitlines()
+    failures = {match[1]: match[0] for line in lines if (match := _FAILURE.match(line))}
+    for name, words in islice(failures.items(), _MOST_FINDINGS):
+        yield Finding(check="smoke", reason=name, message=words.removeprefix("fail "))
+    if len(failures) > _MOST_FINDINGS:
+        message = f"the smoke test named {len(failures)} failures; the others are left out"
+        yield Finding(check="smoke", reason="too_many", message=message)
+    if _DONE not in lines:
+        last = text.strip().splitlines()[-1:] or ["nothing"]
+        message = f"the smoke test broke off; its last words: {last[0][:_MOST_WORDS]}"
+        yield Finding(check="smoke", reason="broke_off", message=message)

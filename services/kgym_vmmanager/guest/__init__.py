@@ -1,0 +1,1 @@
+"""What runs in a guest, and the ways to talk to it."""

@@ -1,0 +1,72 @@
+"""A stream of text out of a guest: kept in a file, watched for crash reports."""
+
+import time
+from pathlib import Path
+
+from kgym.crash.report import Watch
+from kgym.errors import InfrastructureError
+
+FILE_BYTES = 32 << 20
+"""Of a stream that is longer, the file keeps the beginning."""
+WATCH_BYTES = 32 << 20
+"""After so much without a crash, the watch starts anew (it keeps what it is fed)."""
+_TAIL_BYTES = 2000
+
+
+class Console:
+    """The console of a guest, or the output of a program in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.watch = Watch()
+        self.last = time.monotonic()
+        self.error: InfrastructureError | None = None
+        self.size = 0
+        self._tail = b""
+        self._fed = 0
+        self._path = path
+        self._file = path.open("wb")
+
+    def feed(self, data: bytes) -> None:
+        """Add what came; a file that cannot be written is remembered as `error`."""
+        if not data:
+            return
+        self.last = time.monotonic()
+        if self._fed > WATCH_BYTES and not self.watch.crash_seen:
+            self.watch_anew()
+        self._fed += len(data)
+        self.watch.feed(data)
+        self._tail = (self._tail + data)[-_TAIL_BYTES:]
+        if self.size < FILE_BYTES:
+            self._write(data)
+        self.size += len(data)
+
+    def watch_anew(self, judged: bytes | None = None) -> None:
+        """Forget what was seen so far: the whole lines of `judged`, its beginning, or all of it."""
+        log = self.watch.log
+        rest = b"" if judged is None else log[judged.rfind(b"\n") + 1 :]
+        self.watch = Watch()
+        self.watch.feed(rest)
+        self._fed = len(rest)
+
+    def has_seen(self, words: bytes) -> bool:
+        """Return whether the watched part holds the words."""
+        return words in self.watch.log
+
+    def last_lines(self, count: int = 3) -> str:
+        """Return the last lines, joined, for a message."""
+        lines = [line.strip() for line in self._tail.decode(errors="replace").splitlines()]
+        return " / ".join([line for line in lines if line][-count:]) or "nothing"
+
+    def close(self) -> Path:
+        """Close the file and return it."""
+        self._file.close()
+        return self._path
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            self.error = InfrastructureError(
+                "disk_full", f"cannot write {self._path.name}: {error}; free some space"
+            )

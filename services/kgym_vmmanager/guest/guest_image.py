@@ -1,0 +1,187 @@
+"""The guest's root file system: an initramfs of Debian's busybox and dropbear, and our runner.
+
+It is made once for each set of its parts and kept in the cache. It comes
+uncompressed, so that it boots on kernels without any decompressor. The capture
+kernel has one of its own, with makedumpfile where the host has that.
+"""
+
+import asyncio
+import hashlib
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym.errors import InfrastructureError
+from kgym.host import proc
+from kgym.host.folder_cache import FolderCache
+from kgym_vmmanager.guest import cpio
+from kgym_vmmanager.guest.paths import CAPTURE, MAKEDUMPFILE, RUNNER, TRACER
+
+READY = b"kgym: guest ready"
+"""What the guest prints on its console when it is about to start its SSH server."""
+
+
+_PACKAGES = ("busybox-static", "dropbear-bin")
+_INSIDE = Path(__file__).parent / "inside"
+_LOADER = "/lib64/ld-linux-x86-64.so.2"
+_FOLDERS = ("bin", "dev", "etc", "kgym", "lib", "lib64", "new", "root")
+_ETC = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+    "etc/shells": "/bin/sh\n",
+    "etc/hosts": "127.0.0.1 localhost kgym\n::1 localhost\n",
+}
+_TOOL_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class GuestImage:
+    """A guest image in the cache, with the keys that open it."""
+
+    folder: Path
+
+    @property
+    def initrd(self) -> Path:
+        """The cpio archive."""
+        return self.folder / "initrd.cpio"
+
+    @property
+    def smoke(self) -> Path:
+        """The smoke test, a static program."""
+        return self.folder / "smoke"
+
+    @property
+    def capture(self) -> Path:
+        """The cpio archive for the capture kernel."""
+        return self.folder / "capture.cpio"
+
+    @property
+    def kexec(self) -> Path:
+        """What loads the capture kernel, a static program."""
+        return self.folder / "kexec"
+
+    @property
+    def client_key(self) -> Path:
+        """The private key (OpenSSH, ed25519) that the guest's root accepts."""
+        return self.folder / "client_key"
+
+    @property
+    def host_key(self) -> str:
+        """The guest's public key: `ssh-ed25519 BASE64`."""
+        return (self.folder / "host_key.pub").read_text().strip()
+
+
+async def guest_image(cache: Path, held: ExitStack | None = None) -> GuestImage:
+    """Return the guest image, made if the cache folder holds none of these parts.
+
+    It stays until `held` is closed. Raises InfrastructureError if a package or tool is missing.
+    """
+    parts, more = await _parts(), await _capture_parts()
+    identity = await _identity({**parts, **more})
+
+    async def make(folder: Path) -> None:
+        await _make(folder, parts, more)
+
+    folder, _ = await FolderCache(cache / "guest").get(identity, make, held=held)
+    return GuestImage(folder)
+
+
+async def _parts() -> dict[str, Path]:
+    """Return the host's files that the image takes, by their paths in the guest."""
+    busybox = {"bin/busybox": Path(proc.require("busybox"))}
+    return busybox | await _with_libraries(Path(proc.require("dropbear")))
+
+
+async def _capture_parts() -> dict[str, Path]:
+    """Return what the capture kernel's image takes besides."""
+    path = shutil.which(MAKEDUMPFILE)
+    return await _with_libraries(Path(path)) if path else {}
+
+
+async def _with_libraries(program: Path) -> dict[str, Path]:
+    parts = {f"bin/{program.name}": program}
+    for library in _libraries((await proc.run(["ldd", program], timeout=_TOOL_SECONDS)).text):
+        loader = str(library) == _LOADER
+        parts[_LOADER.lstrip("/") if loader else f"lib/{library.name}"] = library
+    return parts
+
+
+def _libraries(text: str) -> Iterator[Path]:
+    """Yield the files in the output of ldd: `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)`."""
+    if "not found" in text:
+        raise InfrastructureError("missing_library", f"a program lacks a library: {text.strip()}")
+    for match in re.finditer(r"(?:^|\s)(/\S+) \(0x", text):
+        yield Path(match[1])
+
+
+async def _identity(parts: Mapping[str, Path]) -> str:
+    query = ["dpkg-query", "--show", "--showformat=${Package}=${Version}\n", *_PACKAGES]
+    versions = await proc.run(query, timeout=_TOOL_SECONDS, check=False)
+    if versions.returncode != 0:
+        needed = " and ".join(_PACKAGES)
+        raise InfrastructureError("missing_tool", f"the Debian packages {needed} are needed")
+    sources = {path.name: path for path in sorted(_INSIDE.iterdir())}
+    sources["guest_image.py"] = Path(__file__)
+    return await asyncio.to_thread(_digest, versions.output, {**parts, **sources})
+
+
+def _digest(versions: bytes, files: Mapping[str, Path]) -> str:
+    whole = hashlib.sha256(versions)
+    for name, path in sorted(files.items()):
+        whole.update(f"{name}={hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return whole.hexdigest()
+
+
+async def _make(folder: Path, parts: Mapping[str, Path], more: Mapping[str, Path]) -> None:
+    runner, tracer = folder / "run", folder / "trace"
+    image = GuestImage(folder)
+    flags = ("-static", "-pthread", "-O2", "-s", "-Wall", "-Wextra", "-Werror")
+    programs = (
+        (runner, "run.c"),
+        (tracer, "trace.c"),
+        (image.smoke, "smoke.c"),
+        (image.kexec, "kexec.c"),
+    )
+    for program, source in programs:
+        await proc.run(["gcc", *flags, "-o", program, _INSIDE / source], timeout=_TOOL_SECONDS)
+    host = await _key(folder / "host_key")
+    client = await _key(folder / "dropbear_client_key")
+    (folder / "host_key.pub").write_text(host + "\n")
+    convert = ["dropbearconvert", "dropbear", "openssh"]
+    await proc.run(
+        [*convert, folder / "dropbear_client_key", image.client_key], timeout=_TOOL_SECONDS
+    )
+    common = [
+        *(cpio.folder(name, 0o700 if name == "root" else 0o755) for name in _FOLDERS),
+        cpio.character_device("dev/console", 5, 1),
+        *(cpio.file(path, source.read_bytes(), 0o755) for path, source in parts.items()),
+        *(cpio.file(path, text.encode()) for path, text in _ETC.items()),
+        cpio.file("etc/host_key", (folder / "host_key").read_bytes(), 0o600),
+        cpio.folder("root/.ssh", 0o700),
+        cpio.file("root/.ssh/authorized_keys", f"{client}\n".encode(), 0o600),
+    ]
+    own = [
+        cpio.file("init", (_INSIDE / "init").read_bytes(), 0o755),
+        cpio.file(RUNNER.lstrip("/"), runner.read_bytes(), 0o755),
+        cpio.file(TRACER.lstrip("/"), tracer.read_bytes(), 0o755),
+    ]
+    image.initrd.write_bytes(cpio.archive([*common, *own]))
+    own = [
+        cpio.file(CAPTURE.lstrip("/"), (_INSIDE / "capture").read_bytes(), 0o755),
+        *(cpio.file(path, file.read_bytes(), 0o755) for path, file in more.items()),
+    ]
+    image.capture.write_bytes(cpio.archive([*common, *own]))
+    for leftover in (runner, tracer, folder / "host_key", folder / "dropbear_client_key"):
+        leftover.unlink()
+
+
+async def _key(path: Path) -> str:
+    """Make a key in dropbear's format; return its public part, `ssh-ed25519 BASE64`."""
+    done = await proc.run(["dropbearkey", "-t", "ed25519", "-f", path], timeout=_TOOL_SECONDS)
+    match = re.search(r"^ssh-ed25519 \S+", done.text, re.MULTILINE)
+    if match is None:
+        raise InfrastructureError("no_key", f"dropbearkey printed no public key: {done.text}")
+    return match[0]

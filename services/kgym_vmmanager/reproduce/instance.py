@@ -1,0 +1,383 @@
+"""One VM's life: boot, SSH, run, watch, outcome."""
+
+import asyncio
+import contextlib
+import os
+import shlex
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
+
+from kgym.api.steps import InstanceDump, InstanceOutcome, InstanceResult, Work
+from kgym.bugs.known_noise import noise
+from kgym.bugs.run_ends import listed
+from kgym.crash.report import CrashReport, CrashType, parse, parse_all
+from kgym.host import sandbox
+from kgym_vmmanager.dump.guest_memory import Dump, Scene
+from kgym_vmmanager.evidence import crash_path, leaks
+from kgym_vmmanager.evidence.breakpoints import Breakpoints, StubFailed
+from kgym_vmmanager.evidence.call_profile import FOLDER, Profiling, TracerLog
+from kgym_vmmanager.evidence.compared_work import lacks
+from kgym_vmmanager.evidence.controls import Connect, Controls, Idle, Share
+from kgym_vmmanager.evidence.smoke import SmokeTest
+from kgym_vmmanager.guest.console import Console
+from kgym_vmmanager.guest.guest_image import READY
+from kgym_vmmanager.guest.paths import RUNNER
+from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
+from kgym_vmmanager.reproduce.instance_plan import InstancePlan
+from kgym_vmmanager.reproduce.reproducer_run import Session
+from kgym_vmmanager.vm.accelerator import Accelerator, Probed
+from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
+from kgym_vmmanager.vm.qemu import STUB, Vm, connected, qemu_arguments
+
+_POLL_SECONDS = 0.05
+_QUIET_SECONDS = 1.0
+"""A console that is silent for so long has said all of a report that has no end marker."""
+_SETTLE_SECONDS = {False: 5.0, True: 15.0}
+"""How long a report is waited for at most, by whether the kernel panicked."""
+_JUDGED_SECONDS = 60.0
+"""How long the console may go on with words that turn out to be no report, after the end."""
+_DUMPED = {InstanceOutcome.CRASH, InstanceOutcome.HUNG}
+"""What a dump can tell something about."""
+
+
+class Instance:
+    """Instance `number` of a plan; its files are named after `name`.
+
+    `on_time` hears for how many seconds the reproducer has been running. In a guest that has
+    survived, the faults of `share` are raised; in a `clean` one nothing runs before.
+    """
+
+    def __init__(
+        self,
+        plan: InstancePlan,
+        probed: Probed,
+        number: int,
+        name: str,
+        on_time: Callable[[float], None],
+        *,
+        smoke: bool = False,
+        profile: bool = False,
+        share: Share | None = None,
+        clean: bool = False,
+    ) -> None:
+        argv = qemu_arguments(plan.shape, probed, plan.words)
+        self._program = number % len(plan.initrds)
+        self.command = shlex.join(argv)
+        self.report: CrashReport | None = None
+        self.dump: InstanceDump | None = None
+        self.ending: InstanceEnding | None = None
+        self.controls: Controls | None = None
+        self.console = Console(plan.folder / f"console-{name}.log")
+        self.output = Console(plan.folder / f"reproducer-{name}.log")
+        self._plan = plan
+        self._argv = argv
+        self._number = number
+        self._folder = plan.folder / f"vm-{name}"
+        self._limits = plan.limits[probed.accelerator]
+        self._most_points = 4 if probed.accelerator is Accelerator.KVM else 1000  # registers
+        self.unwatched = ""
+        self._initrd = plan.initrds[self._program]
+        self._session: Session | SmokeTest | Profiling | Idle
+        self._profiling: Profiling | None = None
+        self._common: frozenset[str] = frozenset()
+        self._points: Breakpoints | None = None
+        self._dump: Dump | None = None
+        if smoke and plan.smoke is not None:
+            self._initrd = plan.smoke
+            self._session = SmokeTest(self.output)
+        elif profile:
+            self._session = self._profiling = Profiling()
+        elif clean:
+            self._session = Idle()
+        else:
+            if plan.profiled and number == 0:
+                self._profiling = Profiling()
+            if plan.method is not None:
+                self._dump = Dump(plan.method, plan.folder / f"dump-{name}")
+            self._session = Session(
+                plan.seconds, self._limits, self.console, self.output, on_time, plan.completed
+            )
+        if share is not None and plan.detectors is not None:
+            self.controls = Controls(self.console, plan.detectors, share)
+        self._running = False
+        self._boot_seconds: float | None = None
+        self._verdict_lag: float | None = None
+
+    @property
+    def said(self) -> str:
+        """What the smoke test printed."""
+        return self._session.text if isinstance(self._session, SmokeTest) else ""
+
+    @property
+    def work(self) -> Work | None:
+        """What the program was seen to do, if it was traced to an end."""
+        crashed = self.ending is not None and self.ending.outcome is InstanceOutcome.CRASH
+        log = self._profiling.log if self._profiling else TracerLog()
+        if not log.over and not (crashed and log.answers):
+            return None
+        work = log.work(crashed=not log.over)
+        if self._points is None or self._points.failed is not None:
+            return work
+        hit = frozenset(self._points.hit)
+        reached = crash_path.reached(self._plan.way, self._common, hit)
+        return work.model_copy(update={"reached": reached})
+
+    @property
+    def evidence_seconds(self) -> float:
+        """How long the program was traced, and faults were raised."""
+        traced = self._profiling.seconds if self._profiling else 0.0
+        return traced + (self.controls.seconds if self.controls else 0.0)
+
+    async def live(self, on_end: Callable[[InstanceEnding], None]) -> InstanceEnding:
+        """Go through the VM's life; raises InfrastructureError if QEMU or the disk fails.
+
+        `on_end` hears how it ends, before the dump is taken, or faults are raised.
+        """
+        try:
+            await asyncio.to_thread(self._furnish)
+            async with Vm.running(self._argv, self._folder, self.console.feed) as vm:
+                self.ending = await _first(self._trouble(vm), self._work(vm))
+                on_end(self.ending)
+                if self._dump is not None and self.ending.outcome in _DUMPED:
+                    self.dump = await self._dump.take(self._scene(vm))
+                if self.controls is not None and self.ending.outcome is InstanceOutcome.SURVIVED:
+                    await self.controls.raise_all(self._connect(vm))
+                return self.ending
+        finally:
+            sandbox.remove(self._folder)
+            self.console.close()
+            self.output.close()
+
+    def result(self, ending: InstanceEnding) -> InstanceResult:
+        """Return what is known of the instance, which ended so."""
+        return InstanceResult(
+            number=self._number,
+            outcome=ending.outcome,
+            detail=ending.detail,
+            boot_seconds=self._boot_seconds,
+            run_seconds=round(self._session.seconds, 2) if self._running else None,
+            reproducer=self._program,
+            # The runner's word of the first run may have been lost in the crash.
+            runs=max(self._session.runs, int(ending.outcome is InstanceOutcome.CRASH)),
+            ends=listed(self._session.ends),
+            title=self.report.title if self.report else None,
+            alt_titles=list(self.report.alt_titles) if self.report else [],
+            verdict_lag=self._verdict_lag,
+            dump=self.dump,
+        )
+
+    def _furnish(self) -> None:
+        sandbox.prepare(self._folder)
+        files = {"kernel": self._plan.kernel, "initrd": self._initrd}
+        for name, source in files.items():
+            try:
+                os.link(source, self._folder / name)
+            except OSError:  # on another file system
+                shutil.copyfile(source, self._folder / name)
+
+    def _connect(self, vm: Vm) -> Connect:
+        image = self._plan.image
+        return partial(Ssh.connected, vm.dial, image.host_key, image.client_key)
+
+    def _scene(self, vm: Vm) -> Scene:
+        memory, panicked = self._plan.shape.memory, self.console.watch.panicked
+        return Scene(vm, self.console, panicked, memory, self._limits.boot, self._connect(vm))
+
+    # --- what may happen at any time ------------------------------------------------------
+
+    async def _trouble(self, vm: Vm) -> InstanceEnding:
+        """Wait for a crash, a reset, or the end of QEMU."""
+        died = asyncio.create_task(vm.died())
+        try:
+            while True:
+                for source in (self.console, self.output):
+                    if source.error:
+                        raise source.error
+                if self.console.watch.crash_seen and (ending := await self._settle()):
+                    return ending
+                if self.output.watch.crash_seen and (ending := await self._given_up()):
+                    return ending
+                if died.done():
+                    raise died.result()
+                if vm.stopped.is_set():
+                    return await self._stopped(vm)
+                await asyncio.sleep(_POLL_SECONDS)
+        finally:
+            died.cancel()
+
+    async def _complete(self, source: Console) -> bytes:
+        """Wait for the rest of a report, and return all that was said."""
+        watch, begin = source.watch, time.monotonic()
+        while not watch.complete and time.monotonic() - source.last < _QUIET_SECONDS:
+            if time.monotonic() - begin > _SETTLE_SECONDS[watch.panicked]:
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+        return bytes(watch.log)
+
+    async def _given_up(self) -> InstanceEnding | None:
+        """Judge what the program's output says: only that syzkaller's tools gave up, if they did.
+
+        It is the program's word, so no report of the kernel's in it counts, and this one only
+        makes a run prove nothing.
+        """
+        log = await self._complete(self.output)
+        said = await asyncio.to_thread(parse_all, log)
+        report = next((one for one in said if noise(one.title)), None)
+        if report is None:
+            self.output.watch_anew(log)
+            return None
+        self.report = report
+        return InstanceEnding(InstanceOutcome.CRASH, report.title)
+
+    async def _settle(self) -> InstanceEnding | None:
+        """Wait for the rest of the kernel's report; None if it is none that ends the instance."""
+        source, watch = self.console, self.console.watch
+        running = self._running  # by the time that it is judged, the program may have begun
+        log = await self._complete(source)
+        report = await asyncio.to_thread(parse, leaks.plain(log))
+        # Words of programs that gave up are no reason to pass over a report of the kernel's.
+        suppressed = report is not None and report.suppressed and noise(report.title) is not None
+        leak_of_boot = report is not None and not running and report.type is CrashType.MEMORY_LEAK
+        if report is None or leak_of_boot or (suppressed and not watch.panicked):
+            if source.watch is watch:
+                source.watch_anew(log)
+            return None
+        self.report = report
+        if not running:
+            return InstanceEnding(
+                InstanceOutcome.BOOT_FAILED, f"it crashed while booting: {report.title}"
+            )
+        if suppressed:
+            return InstanceEnding(
+                InstanceOutcome.HUNG, f"the guest gave up, not for a bug: {report.title}"
+            )
+        if isinstance(self._session, Session):
+            self._session.ran_until(source.last)
+        self._verdict_lag = round(time.monotonic() - source.last, 3)
+        return InstanceEnding(InstanceOutcome.CRASH, report.title)
+
+    async def _stopped(self, vm: Vm) -> InstanceEnding:
+        await asyncio.sleep(_POLL_SECONDS)  # for what is left in the pipe
+        if self.console.watch.crash_seen and (ending := await self._settle()):
+            return ending
+        words = self.console.last_lines()
+        detail = f"the guest stopped ({vm.why_stopped}); its last words: {words}"
+        if not self._running:
+            return InstanceEnding(InstanceOutcome.BOOT_FAILED, detail, retry=True)
+        return InstanceEnding(InstanceOutcome.REBOOTED, detail)
+
+    # --- the way of a guest without trouble -----------------------------------------------
+
+    async def _work(self, vm: Vm) -> InstanceEnding:
+        """Go the way to its end, and on until the console has been read to its end, too.
+
+        On a busy host a report may be known to be there, and not be read yet.
+        """
+        ending, begin = await self._go(vm), time.monotonic()
+        while self.console.watch.crash_seen:
+            if time.monotonic() - begin > _JUDGED_SECONDS:
+                detail = f"its console tells of crashes for {_JUDGED_SECONDS:g} s, and of none"
+                return InstanceEnding(
+                    InstanceOutcome.NOT_DONE, f"{detail} that counts; before: {ending.outcome}"
+                )
+            await asyncio.sleep(_POLL_SECONDS)
+        return ending
+
+    async def _go(self, vm: Vm) -> InstanceEnding:
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def connect(limit: float) -> Ssh:
+                return await stack.enter_async_context(self._connect(vm)(limit))
+
+            try:
+                ssh = await self._boot(connect)
+                if self._dump is not None:
+                    await self._dump.arm(ssh)
+                scans = self._plan.leaks and await leaks.clear(ssh)
+                self.console.watch_anew()  # what crashes from here on is the reproducer's doing
+                self._running = True
+                async with self._watched(ssh):
+                    ending = await self._session.run(
+                        ssh, lambda: connect(self._limits.reconnect), vm.is_idle
+                    )
+                if self._plan.leaks and not scans:
+                    raise InstanceEnded(InstanceOutcome.NOT_DONE, leaks.OFF)
+                if scans:
+                    await leaks.find(connect(self._limits.reconnect))
+                if self._is_profiled_after:
+                    await self._profile(connect)
+                return ending
+            except InstanceEnded as end:
+                return end.ending
+            except ConnectionLost as error:
+                return InstanceEnding(
+                    InstanceOutcome.SSH_LOST, f"before the reproducer: {error}", retry=True
+                )
+
+    @property
+    def _is_profiled_after(self) -> bool:
+        return self._profiling is not None and self._profiling is not self._session
+
+    @contextlib.asynccontextmanager
+    async def _watched(self, ssh: Ssh) -> AsyncIterator[None]:
+        """Note which functions of the crash's way are gone through; the guest cannot tell."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self._is_profiled_after and self._plan.way:
+                armed = Breakpoints.armed(
+                    lambda: connected(self._folder / STUB), self._plan.way, self._most_points
+                )
+                try:
+                    self._points = await stack.enter_async_context(armed)
+                    # What a harmless program goes through on its way says nothing.
+                    await ssh.run(f"{RUNNER} {FOLDER}/true /bin/true </dev/null", limit=20)
+                    self._common = frozenset(self._points.hit)
+                except (StubFailed, OSError, TimeoutError, ConnectionLost) as error:
+                    self._points = None
+                    self.unwatched = f"{type(error).__name__}: {error}"
+            yield
+
+    async def _profile(self, connect: Callable[[float], Coroutine[None, None, Ssh]]) -> None:
+        """Trace the program in a guest that survived it; raises Ended if no work is done."""
+        assert self._profiling is not None
+        try:
+            await self._profiling.run(await connect(self._limits.reconnect))
+        except (InstanceEnded, ConnectionLost):
+            return  # it has survived all the same; that the work is not known is told
+        work = self._profiling.log.work(crashed=False)
+        if why := lacks(self._plan.before, work):
+            raise InstanceEnded(InstanceOutcome.NOT_DONE, why)
+
+    async def _boot(self, connect: Callable[[float], Coroutine[None, None, Ssh]]) -> Ssh:
+        start, boots = time.monotonic(), self._plan.boots
+        # What other guests take is learned while this one boots.
+        while not self.console.has_seen(READY):
+            if time.monotonic() - start > (limit := boots.limit(self._limits.boot)):
+                boots.hung()
+                words = self.console.last_lines()
+                detail = f"not booted after {limit:.0f} s; its last words: {words}"
+                raise InstanceEnded(InstanceOutcome.BOOT_FAILED, detail, retry=True)
+            await asyncio.sleep(_POLL_SECONDS)
+        limit = boots.limit(self._limits.boot)
+        try:
+            ssh = await connect(max(1.0, limit - (time.monotonic() - start)))
+        except ConnectionLost as error:
+            boots.hung()
+            detail = f"booted, but SSH did not answer within {limit:.0f} s: {error}"
+            raise InstanceEnded(InstanceOutcome.BOOT_FAILED, detail, retry=True) from error
+        boots.booted(time.monotonic() - start)
+        self._boot_seconds = round(time.monotonic() - start, 2)
+        return ssh
+
+
+async def _first(*ways: Coroutine[None, None, InstanceEnding]) -> InstanceEnding:
+    """Return the ending that comes first; of several at once, that of the first argument."""
+    tasks = [asyncio.create_task(way) for way in ways]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task.done()).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

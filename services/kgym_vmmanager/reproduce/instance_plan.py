@@ -1,0 +1,110 @@
+"""What the instances of a step have in common, and how one ends."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kgym.api.steps import VmShape, Work
+from kgym.bugs.detectors import Detectors
+from kgym.bugs.run_ends import CONVENTION, CompletedRuns
+from kgym_vmmanager.dump.guest_memory import Method
+from kgym_vmmanager.guest.guest_image import GuestImage
+from kgym_vmmanager.vm.accelerator import Accelerator
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceLimits:
+    """Seconds: for a boot of which nothing is known (see `Boots`), without a sign of life,
+    for a lost guest to answer again, for the kernel's watchdogs to report what hangs, and for
+    the runner to kill what it runs.
+    """
+
+    boot: float
+    silence: float
+    reconnect: float
+    watchdog: float
+    finish: float = 120  # twice what it allows itself
+
+
+# The slowest watchdog is the hung task detector: two periods of 120 s.
+LIMITS = {
+    Accelerator.KVM: InstanceLimits(boot=60, silence=20, reconnect=20, watchdog=250),
+    Accelerator.TCG: InstanceLimits(boot=180, silence=45, reconnect=45, watchdog=250),
+}
+
+
+_SLOWER = 5.0
+"""How much longer than the slowest boot so far one may take: other guests take up the host."""
+_LEAST = 1 / 3
+"""Of the limit for an unknown kernel, whatever was seen."""
+_TRIES = 2
+
+
+class Boots:
+    """The boots of one kernel's guests, of which each new one can learn how long they take.
+
+    `known` are the seconds of earlier ones, of a kernel that differs in a patch at most.
+    """
+
+    def __init__(self, known: Iterable[float] = ()) -> None:
+        self._seconds = list(known)
+        self._hung = 0
+
+    def limit(self, most: float) -> float:
+        """Return how many seconds a boot may take that has begun, or is about to."""
+        if not self._seconds:
+            return most
+        return min(most, max(most * _LEAST, _SLOWER * max(self._seconds)))
+
+    def booted(self, seconds: float) -> None:
+        """Note a boot."""
+        self._seconds.append(seconds)
+        self._hung = 0
+
+    def hung(self) -> None:
+        """Note one that did not come to its end."""
+        self._hung += 1
+
+    def begin_anew(self) -> None:
+        """Forget what hung: from now on guests boot in another way."""
+        self._hung = 0
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether guests hang again and again: then it is the kernel, and others need the host."""
+        return self._hung >= _TRIES
+
+
+@dataclass(frozen=True, slots=True)
+class InstancePlan:
+    """Boot `kernel` with the guest image and run a program for `seconds`, files in `folder`.
+
+    `initrds` hold the image, each with another of the programs at PROGRAM; the
+    instances take them in turn. `smoke` holds the smoke test, if one is to run;
+    `method` takes the dumps, if there are to be any; `words` are added to the
+    kernel's command line; with `leaks`, those of the boot are cleared;
+    `completed` says which runs did their work;
+    where `profiled`, the program is traced afterwards on the first instance that
+    survives, and has to do some of the work that it did `before`; `way` are the
+    functions on the way to the crash, with their addresses; `detectors` says what
+    the kernel has to report when faults are raised on purpose, if they are; `boots` knows how
+    long its guests take to boot.
+    """
+
+    folder: Path
+    image: GuestImage
+    kernel: Path
+    initrds: tuple[Path, ...]
+    smoke: Path | None
+    shape: VmShape
+    seconds: float
+    limits: Mapping[Accelerator, InstanceLimits]
+    boots: Boots = field(default_factory=Boots)
+    method: Method | None = None
+    words: str = ""
+    leaks: bool = False
+    detectors: Detectors | None = None
+    completed: CompletedRuns = CONVENTION
+    profiled: bool = False
+    before: Work | None = None
+    way: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

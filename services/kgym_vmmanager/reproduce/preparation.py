@@ -1,0 +1,215 @@
+"""What a reproduce step needs before its first VM boots, and the bundle of it."""
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym.api.steps import BuildResult, ReproduceResult, ReproduceSpec, RunEnd, Work
+from kgym.api.worker_calls import Input
+from kgym.bugs import calibration
+from kgym.bugs.detectors import Detectors, detectors
+from kgym.bugs.run_ends import completed
+from kgym.errors import InfrastructureError, KgymError
+from kgym.source.instrument import buffer_size
+from kgym.worker.context import StepContext
+from kgym_vmmanager.dump import kdump
+from kgym_vmmanager.dump.guest_memory import Method
+from kgym_vmmanager.dump.hypervisor_dump import Hypervisor
+from kgym_vmmanager.dump.kdump import Kdump
+from kgym_vmmanager.evidence import crash_path, leaks
+from kgym_vmmanager.guest.guest_image import GuestImage, guest_image
+from kgym_vmmanager.guest.paths import PROGRAM
+from kgym_vmmanager.guest.reproducer_images import initrd, program, source_name
+from kgym_vmmanager.reproduce import bundle_archive
+from kgym_vmmanager.reproduce.instance_plan import Boots, InstanceLimits, InstancePlan
+from kgym_vmmanager.vm.accelerator import Accelerator, Probed, best_accelerator
+from kgym_vmmanager.vm.qemu import capture_command_line, kernel_command_line
+
+_BUILT = ("vmlinux", "config")
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """The plan of a step, and what its bundle holds, by name in it."""
+
+    plan: InstancePlan
+    probed: Probed
+    files: Mapping[str, Path]
+
+
+async def prepare(
+    run: StepContext,
+    spec: ReproduceSpec,
+    cache: Path,
+    held: ExitStack,
+    limits: Mapping[Accelerator, InstanceLimits],
+    syzkaller: Path | None,
+) -> Preparation:
+    """Make everything that the VMs boot.
+
+    Raises UserError for a reproducer that cannot be made a program (see `programs.program`).
+    """
+    folder = run.folder / "reproduce"
+    folder.mkdir()
+    sources, made = [], []
+    for number, one in enumerate([spec.reproducer, *spec.others]):
+        source = folder / f"source-{number}" / source_name(one, number)
+        source.parent.mkdir()
+        source.write_text(one.text)
+        await run.keep(source)
+        sources.append(source)
+        made.append(await program(one, source, folder / f"program-{number}", syzkaller))
+    probed = await best_accelerator(cache)
+    run.log(f"accelerator: {probed.accelerator}" + (f" ({probed.reason})" * bool(probed.reason)))
+    image = await guest_image(cache, held)
+    method = _method(spec, probed)
+    more = await _capture(run, image, folder)
+    initrds = [
+        await initrd(image, {**files, **more}, folder / f"initrd-{number}.cpio")
+        for number, files in enumerate(made)
+    ]
+    smoke = None
+    if spec.smoke:
+        smoke = await initrd(image, {PROGRAM: image.smoke}, folder / "initrd-smoke.cpio")
+    kernel = folder / "bzImage"
+    await run.storage.get(run.assignment.inputs["build"].artifact("bzImage").key, kernel)
+    built = run.assignment.inputs["build"]
+    words = _words(spec, built, method)
+    plan = InstancePlan(
+        folder=folder,
+        image=image,
+        kernel=kernel,
+        initrds=tuple(initrds),
+        smoke=smoke,
+        shape=spec.vm,
+        seconds=spec.time,
+        limits=limits,
+        boots=Boots(_boots_before(run, probed.accelerator)),
+        method=method,
+        words=words,
+        leaks=leaks.wanted(spec.titles, spec.vm),
+        detectors=_detectors(spec, built, probed, words),
+        completed=completed(spec.completed, _ends_before(run, spec)),
+        profiled=spec.evidence and spec.baseline is not None,
+        before=work_before(run),
+        way=await _way(run, folder) if spec.evidence else {},
+    )
+    programs = {path.stem: files[PROGRAM] for path, files in zip(sources, made, strict=True)}
+    files = {"kernel": kernel, **{path.name: path for path in [*initrds, *sources]}, **programs}
+    return Preparation(plan, probed, files)
+
+
+def _method(spec: ReproduceSpec, probed: Probed) -> Method | None:
+    match spec.dump:
+        case "hypervisor":
+            return Hypervisor()
+        case "kdump":
+            return Kdump(spec.vm.memory, capture_command_line(probed))
+        case "none":
+            return None
+
+
+def _words(spec: ReproduceSpec, built: Input, method: Method | None) -> str:
+    """Return what dumps, traces and leaks add to the kernel's command line."""
+    words = [method.words] if method else []
+    if isinstance(built.result, BuildResult) and built.result.instrumented:
+        words.append(f"trace_buf_size={buffer_size(spec.vm.memory, spec.vm.cpus)}")
+    if leaks.wanted(spec.titles, spec.vm):
+        words.append(leaks.WORDS)
+    return " ".join(words)
+
+
+async def _way(run: StepContext, folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the functions on the way to the baseline's crash, where this kernel has them."""
+    build, baseline = run.assignment.inputs["build"], run.assignment.inputs.get("baseline")
+    reports = [
+        artifact
+        for artifact in (baseline.artifacts if baseline else [])
+        if artifact.name.startswith("report-") and artifact.name.endswith(".json")
+    ]
+    symbols = [artifact for artifact in build.artifacts if artifact.name == "System.map"]
+    if not reports or not symbols:
+        return {}
+    report, system_map = folder / "baseline.json", folder / "System.map"
+    await run.storage.get(reports[0].key, report)
+    await run.storage.get(symbols[0].key, system_map)
+    functions = crash_path.functions(json.loads(report.read_text()))
+    return crash_path.addresses(system_map.read_text(), functions)
+
+
+def work_before(run: StepContext) -> Work | None:
+    """Return what the program did on the unpatched kernel, if that is known."""
+    baseline = run.assignment.inputs.get("baseline")
+    if baseline is None or not isinstance(baseline.result, ReproduceResult):
+        return None
+    return baseline.result.evidence.work if baseline.result.evidence else None
+
+
+def _boots_before(run: StepContext, accelerator: str) -> list[float]:
+    """Return how long the kernel with the bug took to boot, where it did so in the same way."""
+    baseline = run.assignment.inputs.get("baseline")
+    if baseline is None or not isinstance(baseline.result, ReproduceResult):
+        return []
+    if baseline.result.accelerator != accelerator:
+        return []
+    return [one.boot_seconds for one in baseline.result.instances if one.boot_seconds]
+
+
+def _detectors(spec: ReproduceSpec, built: Input, probed: Probed, words: str) -> Detectors | None:
+    """Return what a kernel without the patches detects, if that is to be tried, and is known."""
+    if not spec.evidence or not isinstance(built.result, BuildResult) or not built.result.detectors:
+        return None
+    command_line = kernel_command_line(spec.vm, probed, words)
+    return detectors(built.result.detectors, command_line, built.result.controls_lacking)
+
+
+def _ends_before(run: StepContext, spec: ReproduceSpec) -> list[RunEnd]:
+    """Return how runs on the unpatched kernel ended, as far as is known."""
+    ends = list(spec.calibration.ends) if spec.calibration else []
+    baseline = run.assignment.inputs.get("baseline")
+    if baseline is not None and isinstance(baseline.result, ReproduceResult):
+        ends += calibration.ends_of(baseline.result.instances)
+    return ends
+
+
+async def _capture(run: StepContext, image: GuestImage, folder: Path) -> dict[str, Path]:
+    """Return what guests need to load the capture kernel, if the step has one."""
+    built = run.assignment.inputs.get("capture")
+    if built is None:
+        return {}
+    kernel = folder / "capture-kernel"
+    await run.storage.get(built.artifact("bzImage").key, kernel)
+    return {kdump.KEXEC: image.kexec, kdump.KERNEL: kernel, kdump.INITRD: image.capture}
+
+
+async def keep_bundle(run: StepContext, spec: ReproduceSpec, prepared: Preparation) -> None:
+    """Pack and keep the bundle that the spec wants; a failure is only told: no verdict needs it."""
+    if spec.bundle == "none":
+        return
+    folder = prepared.plan.folder / "to-bundle"
+    folder.mkdir()
+    built = run.assignment.inputs["build"]
+    files = dict(prepared.files)
+    try:
+        for artifact in built.artifacts if spec.bundle == "whole" else []:
+            if artifact.name in _BUILT:
+                await run.storage.get(artifact.key, folder / artifact.name)
+                files[artifact.name] = folder / artifact.name
+        for name, text in _texts(spec, built, prepared).items():
+            (folder / name).write_text(text)
+            files[name] = folder / name
+        await run.keep(await bundle_archive.pack(folder, files))
+    except (KgymError, OSError) as error:
+        run.log(f"no bundle: {error}")
+
+
+def _texts(spec: ReproduceSpec, built: Input, prepared: Preparation) -> dict[str, str]:
+    if not isinstance(built.result, BuildResult):
+        raise InfrastructureError("wrong_kind", f"not a build: {built.result.kind}")
+    programs = len(prepared.plan.initrds)
+    return {
+        "reproduce.sh": bundle_archive.script(spec.vm, prepared.probed, programs),
+        "about.json": bundle_archive.about(spec, built.result, prepared.probed, spec.titles),
+    }

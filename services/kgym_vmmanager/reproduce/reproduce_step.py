@@ -1,0 +1,407 @@
+"""The handler of `reproduce` steps: N instances side by side, and the verdict."""
+
+import asyncio
+import functools
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kgym.api.steps import (
+    Calibration,
+    Control,
+    DumpFailure,
+    Evidence,
+    Finding,
+    InstanceOutcome,
+    InstanceResult,
+    ReproduceResult,
+    ReproduceSpec,
+    Verdict,
+)
+from kgym.bugs import calibration
+from kgym.bugs.verdict import Judgement, judge, unseen_chance
+from kgym.errors import InfrastructureError, KgymError
+from kgym.host.budget import Budget, Use
+from kgym.worker.context import StepContext
+from kgym_vmmanager.evidence import compared_work, control_set, smoke
+from kgym_vmmanager.evidence.control_set import ControlSet
+from kgym_vmmanager.evidence.controls import Share
+from kgym_vmmanager.reproduce.instance import Instance
+from kgym_vmmanager.reproduce.instance_plan import LIMITS, InstanceLimits, InstancePlan
+from kgym_vmmanager.reproduce.preparation import keep_bundle, prepare, work_before
+from kgym_vmmanager.reproduce.report_symbolizer import ReportSymbolizer
+from kgym_vmmanager.vm.accelerator import Accelerator, Probed
+from kgym_vmmanager.vm.instance_ending import InstanceEnding
+
+_RETRIES = 2
+OVERHEAD_MIB = 384
+"""What a QEMU takes beyond the guest's memory: mostly translated code, bounded at 256 MiB."""
+
+
+class Reproduce:
+    """Performs `reproduce` steps with what is kept in the folder `cache` (guest image, …).
+
+    Steps that run at the same time share the `budget`, the whole host by default.
+    `syzkaller` is where the binaries for `syz` programs are (`capabilities.syzkallers`).
+    """
+
+    def __init__(
+        self,
+        cache: Path,
+        budget: Budget | None = None,
+        limits: Mapping[Accelerator, InstanceLimits] = LIMITS,
+        syzkaller: Path | None = None,
+    ) -> None:
+        self._cache = cache
+        self._syzkaller = syzkaller
+        self._limits = limits
+        self._budget = budget or Budget.of_host()
+
+    async def __call__(self, run: StepContext) -> ReproduceResult:
+        """Perform one step.
+
+        Raises UserError for a reproducer that does not compile, and
+        InfrastructureError if QEMU, the disk or a tool fails.
+        """
+        with ExitStack() as held:
+            return await self._perform(run, held)
+
+    async def _perform(self, run: StepContext, held: ExitStack) -> ReproduceResult:
+        spec = run.assignment.spec
+        if not isinstance(spec, ReproduceSpec):
+            raise InfrastructureError("wrong_kind", f"not a reproduce step: {spec.kind}")
+        begin = time.monotonic()
+        run.progress("prepare")
+        self._cache.mkdir(parents=True, exist_ok=True)
+        prepared = await prepare(run, spec, self._cache, held, self._limits, self._syzkaller)
+        ready = time.monotonic()
+        group = _Group(run, spec, prepared.plan, prepared.probed, self._budget)
+        packing = asyncio.create_task(keep_bundle(run, spec, prepared))
+        try:
+            results = await group.run_all()
+            await packing
+        finally:
+            packing.cancel()
+            await asyncio.gather(packing, return_exceptions=True)
+        controls = group.evidence.controls
+        judgement = judge(results, spec.titles, spec.instances, controls)
+        known = _calibration(run, spec, group.probed.accelerator)
+        confidence = _confidence(judgement, results, known)
+        reason = "; ".join([judgement.reason, *_how_sure(confidence, known)])
+        run.log(f"{judgement.verdict}: {reason}")
+        return ReproduceResult(
+            verdict=judgement.verdict,
+            reason=reason,
+            title=judgement.title,
+            crashed=judgement.crashed,
+            completed=judgement.completed,
+            requested=spec.instances,
+            unseen_chance=_unseen_chance(run, judgement.completed),
+            time=spec.time,
+            calibration=known,
+            confidence=confidence,
+            accelerator=group.probed.accelerator,
+            instances=results,
+            findings=[
+                *group.findings,
+                *_work_findings(run, spec, group.evidence, judgement),
+                *control_set.findings(controls),
+            ],
+            evidence=group.evidence if spec.evidence else None,
+            seconds={
+                "prepare": round(ready - begin, 2),
+                "boot": max((one.boot_seconds or 0 for one in results), default=0),
+                "run": max((one.run_seconds or 0 for one in results), default=0),
+                "total": round(time.monotonic() - begin, 2),
+            },
+        )
+
+
+@dataclass
+class _Group:
+    """The instances of one step."""
+
+    run: StepContext
+    spec: ReproduceSpec
+    plan: InstancePlan
+    probed: Probed
+    budget: Budget
+    findings: list[Finding] = field(default_factory=list)
+    evidence: Evidence = field(default_factory=Evidence)
+    controls: ControlSet | None = field(init=False)
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _times: dict[int, float] = field(default_factory=dict)
+    _command_kept: bool = False
+    _sources: ReportSymbolizer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sources = ReportSymbolizer(self.run, self.plan.folder)
+        known = self.plan.detectors
+        self.controls = ControlSet(known, self.spec.instances) if known else None
+
+    async def run_all(self) -> list[InstanceResult]:
+        """Run the instances, and the smoke test if there is one.
+
+        The first crash that was looked for stops the others, unless the spec
+        says otherwise; another one does not: the bug may still show.
+        """
+        self.run.progress("boot", 0, self.spec.instances, "instances")
+        tasks = [asyncio.create_task(self._run_one(n)) for n in range(self.spec.instances)]
+        aside: list[asyncio.Task[None]] = []
+        if self.plan.smoke is not None:
+            tasks.append(asyncio.create_task(self._run_one(self.spec.instances, smoke_test=True)))
+        if self.spec.evidence and self.spec.baseline is None:
+            aside.append(asyncio.create_task(self._profile()))
+        try:
+            results = (await asyncio.gather(*tasks))[: self.spec.instances]
+            await asyncio.gather(*aside)
+            if all(one.outcome is InstanceOutcome.SURVIVED for one in results):
+                await self._keep_controls()
+            return results
+        finally:
+            for task in (*tasks, *aside):
+                # gather returns with the first that ends; a second cancellation would break
+                # into the cleaning up of the others.
+                if not task.cancelling():
+                    task.cancel()
+            await asyncio.gather(*tasks, *aside, return_exceptions=True)
+
+    async def _run_one(
+        self, number: int, *, smoke_test: bool = False, clean: Share | None = None
+    ) -> InstanceResult:
+        """Run an instance, again where that may end better.
+
+        One for the smoke test, or a clean one for faults, does not count among the others.
+        """
+        kind = "smoke" if smoke_test else "clean" if clean else ""
+        share = self.controls.share(number) if self.controls and not kind else clean
+        async with self.budget.share(Use.VM, self.spec.vm.cpus, self.spec.vm.memory + OVERHEAD_MIB):
+            result = InstanceResult(
+                number=number, outcome=InstanceOutcome.STOPPED, detail="not started"
+            )
+            for attempt in range(_RETRIES + 1):
+                if self._stop.is_set() or self.plan.boots.hopeless:
+                    break
+                name = "smoke" if smoke_test else "-".join(filter(None, (kind, str(number))))
+                name = f"{name}-retry-{attempt}" if attempt else name
+                on_time = functools.partial(self._on_time, number)
+                instance = Instance(
+                    self.plan,
+                    self.probed,
+                    number,
+                    name,
+                    on_time,
+                    smoke=smoke_test,
+                    share=share,
+                    clean=clean is not None,
+                )
+                ending = await self._live(instance, counts=not kind)
+                result = await self._keep_dump(instance.result(ending))
+                self.run.log(_summary(name, result))
+                if self.plan.profiled and number == 0 and not kind and not ending.retry:
+                    self._keep_work(instance, ending)
+                if self.controls is not None and instance.controls is not None:
+                    self.controls.add(instance.controls, instance.evidence_seconds)
+                    self.run.log(f"instance {name}: {control_set.told(instance.controls)}")
+                if smoke_test and not ending.retry:
+                    self.findings += smoke.findings(result, instance.said)
+                await self._keep(instance, result, name)
+                if not ending.retry:
+                    break
+                self._distrust_accelerator(instance)
+        return result
+
+    async def _keep_controls(self) -> None:
+        """Add what came of the faults to the evidence, once all of them were raised.
+
+        What the instances left is raised in clean guests of the same kernel.
+        """
+        if self.controls is None:
+            if self.spec.evidence:
+                self._know(missing=["what its kernel detects: the build does not tell"])
+            return
+        begin = time.monotonic()
+        left = [self._run_one(n, clean=one) for n, one in enumerate(self.controls.left())]
+        async with asyncio.TaskGroup() as group:
+            for run in left:
+                group.create_task(run)
+        self._know(
+            controls=self.controls.controls(),
+            missing=self.controls.missing,
+            seconds=self.controls.seconds + time.monotonic() - begin,
+        )
+
+    async def _profile(self) -> None:
+        """Trace the program on an instance of its own: the others show what it does untraced."""
+        async with self.budget.share(Use.VM, self.spec.vm.cpus, self.spec.vm.memory + OVERHEAD_MIB):
+            begin = time.monotonic()
+            instance = Instance(self.plan, self.probed, 0, "traced", lambda _: None, profile=True)
+            try:
+                ending = await instance.live(lambda _: None)
+                self.run.log(_summary("traced", instance.result(ending)))
+                await self.run.keep(instance.console.close())
+            except (KgymError, OSError) as error:  # the verdict does not need it
+                ending = InstanceEnding(InstanceOutcome.START_FAILED, str(error))
+            self._keep_work(instance, ending)
+            self._know(seconds=time.monotonic() - begin)
+
+    def _keep_work(self, instance: Instance, ending: InstanceEnding) -> None:
+        """Add what the program was seen to do to the evidence, or why that is not known."""
+        self.evidence = self.evidence.model_copy(update={"work": instance.work})
+        if instance.work is None:
+            self._know(missing=[f"what the program does: {ending.detail or 'its trace broke off'}"])
+        if instance.unwatched:
+            self._know(missing=[f"which functions are reached: {instance.unwatched}"])
+
+    def _know(
+        self,
+        *,
+        controls: Sequence[Control] = (),
+        missing: Sequence[str] = (),
+        seconds: float = 0,
+    ) -> None:
+        """Add to the evidence."""
+        known = self.evidence
+        more = {
+            "controls": [*known.controls, *controls],
+            "missing": [*known.missing, *missing],
+            "seconds": round(known.seconds + seconds, 2),
+        }
+        self.evidence = known.model_copy(update=more)
+
+    def _is_looked_for(self, result: InstanceResult) -> bool:
+        return judge([result], self.spec.titles, 1).verdict is Verdict.SAME_CRASH
+
+    async def _live(self, instance: Instance, *, counts: bool) -> InstanceEnding:
+        """Lead the instance's life until its end, or until another one crashes."""
+
+        def on_end(ending: InstanceEnding) -> None:
+            looked_for = counts and self._is_looked_for(instance.result(ending))
+            if looked_for and self.spec.stop_at_first_crash:
+                self._stop.set()
+
+        life = asyncio.create_task(instance.live(on_end))
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({life, stop}, return_when=asyncio.FIRST_COMPLETED)
+            ended = instance.ending
+            if life.done() or (ended and ended.outcome is not InstanceOutcome.SURVIVED):
+                ending = await life  # its dump is being taken
+            else:
+                ending = ended or InstanceEnding(InstanceOutcome.STOPPED, "another crashed")
+        finally:
+            for task in (life, stop):
+                task.cancel()
+            await asyncio.gather(life, stop, return_exceptions=True)
+        return ending
+
+    def _on_time(self, number: int, seconds: float) -> None:
+        self._times[number] = seconds
+        whole = self.spec.time * self.spec.instances
+        self.run.progress("reproduce", round(sum(self._times.values()), 1), whole, "s")
+
+    def _distrust_accelerator(self, instance: Instance) -> None:
+        """Take the next guests to TCG if this one hung before its first word under KVM."""
+        if self.probed.accelerator is Accelerator.KVM and instance.console.size == 0:
+            self.run.log("the guest printed nothing under KVM; going on with TCG")
+            self.probed = self.probed.model_copy(update={"accelerator": Accelerator.TCG})
+            self.plan.boots.begin_anew()
+
+    async def _keep_dump(self, result: InstanceResult) -> InstanceResult:
+        """Keep the dump if there is one; a failure is only told: no verdict needs it."""
+        dump = result.dump
+        if dump is None:
+            return result
+        if dump.artifact is not None:
+            try:
+                await self.run.keep(self.plan.folder / dump.artifact, move=True)
+            except (KgymError, OSError) as error:
+                lost = {"artifact": None, "size": 0, "message": f"cannot be stored: {error}"}
+                dump = dump.model_copy(update={**lost, "failure": DumpFailure.DISK})
+        told = dump.artifact or f"no dump ({dump.failure}): {dump.message}"
+        size = f", {dump.size >> 20} MiB in {dump.seconds:.1f} s" * bool(dump.artifact)
+        self.run.log(f"instance {result.number}: {told}{size}")
+        return result.model_copy(update={"dump": dump})
+
+    async def _keep(self, instance: Instance, result: InstanceResult, name: str) -> None:
+        folder = self.plan.folder
+        if not self._command_kept:
+            self._command_kept = True
+            command = folder / "qemu-command.txt"
+            command.write_text(instance.command + "\n")
+            await self.run.keep(command)
+        await self.run.keep(instance.console.close())
+        if instance.output.size:
+            await self.run.keep(instance.output.close())
+        if instance.report is not None:
+            report = await self._sources.add_to(instance.report)
+            (folder / f"report-{name}.txt").write_text(report.text)
+            values = {**report.as_dict(), "instance": result.number}
+            (folder / f"report-{name}.json").write_text(json.dumps(values, indent=1))
+            for suffix in ("txt", "json"):
+                await self.run.keep(folder / f"report-{name}.{suffix}")
+
+
+def _summary(name: str, result: InstanceResult) -> str:
+    booted = f", booted in {result.boot_seconds:.1f} s" if result.boot_seconds else ""
+    ran = f", {result.runs} runs in {result.run_seconds:.0f} s" if result.run_seconds else ""
+    detail = f": {result.detail}" if result.detail else ""
+    return f"instance {name}: {result.outcome}{detail}{booted}{ran}"
+
+
+def _calibration(run: StepContext, spec: ReproduceSpec, accelerator: str) -> Calibration | None:
+    """Return what is known of the bug on this accelerator: times on others tell nothing."""
+    known = spec.calibration
+    baseline = run.assignment.inputs.get("baseline")
+    if known is None and baseline and isinstance(baseline.result, ReproduceResult):
+        known = calibration.measured(baseline.result, spec.titles)
+    if known is not None and known.accelerator != accelerator:
+        run.log(f"the bug was calibrated under {known.accelerator}: not used here")
+        return None
+    return known
+
+
+def _confidence(
+    judgement: Judgement, results: Sequence[InstanceResult], known: Calibration | None
+) -> float | None:
+    if known is None or judgement.verdict is not Verdict.NO_CRASH:
+        return None
+    if min(one.run_seconds or 0 for one in results) < known.time:
+        return 0.0
+    return round(1 - calibration.unseen(known, judgement.completed), 4)
+
+
+def _how_sure(confidence: float | None, known: Calibration | None) -> list[str]:
+    if confidence is None or known is None:
+        return []
+    shown = f"{known.crashed} of {known.runs} runs without the fix showed the bug"
+    if confidence == 0:
+        return [f"it proves nothing: {shown}, which took up to {known.time:g} s"]
+    return [
+        f"were the bug still there, the chance of that is at most {1 - confidence:.2%}: {shown}"
+    ]
+
+
+def _work_findings(
+    run: StepContext, spec: ReproduceSpec, evidence: Evidence, judgement: Judgement
+) -> Iterator[Finding]:
+    """Yield what the program's work lacks on a patched kernel that it did not crash."""
+    before, baseline = work_before(run), run.assignment.inputs.get("baseline")
+    if baseline is None or judgement.verdict is not Verdict.NO_CRASH:
+        return
+    if evidence.work is not None:
+        yield from compared_work.findings(before, evidence.work)
+    elif before is not None:
+        yield compared_work.unknown("; ".join(evidence.missing))
+    if before is None and spec.evidence:
+        yield compared_work.not_compared()
+
+
+def _unseen_chance(run: StepContext, completed: int) -> float | None:
+    baseline = run.assignment.inputs.get("baseline")
+    if baseline is None or not isinstance(baseline.result, ReproduceResult):
+        return None
+    return unseen_chance(baseline.result.crashed, baseline.result.completed, completed)

@@ -1,0 +1,208 @@
+"""Running the reproducer in a guest that has booted, for the whole time."""
+
+import asyncio
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from kgym.api.steps import InstanceOutcome
+from kgym.bugs.run_ends import KILLED, CompletedRuns, End
+from kgym_vmmanager.guest.console import Console
+from kgym_vmmanager.guest.paths import PROGRAM, RUNNER
+from kgym_vmmanager.guest.runner_log import RunnerLog
+from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh, Stream
+from kgym_vmmanager.reproduce.instance_plan import InstanceLimits
+from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
+
+_FOLDER = "/tmp"  # noqa: S108 - the guest's
+_CALL_SECONDS = 60.0
+_READ_SECONDS = 0.25
+_GRACE_SECONDS = 2.0
+"""How long a crash may take to show up on the console, after something else showed."""
+_RESTARTS = 20
+_EARLY_SECONDS = 30.0
+"""A program whose every run failed at once is given up after so long."""
+
+
+class Session:
+    """Runs the reproducer for `seconds` by the host's clock.
+
+    A program that kills our runner (`kill(-1)`) may go on: another runner is
+    started, as long as the guest answers. `on_time` hears the seconds so far.
+    Runs of which too few are `completed` do not survive.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        limits: InstanceLimits,
+        console: Console,
+        output: Console,
+        on_time: Callable[[float], None],
+        completed: CompletedRuns,
+    ) -> None:
+        self._wanted = seconds
+        self._limits = limits
+        self._console = console
+        self._output = output
+        self._on_time = on_time
+        self._completed = completed
+        self._log = RunnerLog()
+        self._lives: list[tuple[float, RunnerLog]] = []  # of runners that were killed
+        self._begin = self._heard = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long the reproducer has been running, up to the last sign of life."""
+        return sum(seconds for seconds, _ in self._lives) + self._heard - self._begin
+
+    @property
+    def runs(self) -> int:
+        """How often it was started."""
+        return self._log.runs + sum(log.runs for _, log in self._lives)
+
+    @property
+    def ends(self) -> Counter[End]:
+        """How the runs ended; `killed` only where none ended by itself."""
+        ends = sum((log.ends for _, log in self._lives), self._log.ends.copy())
+        return ends or Counter({KILLED: 1} if self.runs and self._log.over else {})
+
+    def ran_until(self, moment: float) -> None:
+        """Note that the reproducer was running then (monotonic clock), whatever was heard of it."""
+        if self._begin:
+            self._heard = max(self._heard, moment)
+
+    async def run(
+        self,
+        ssh: Ssh,
+        reconnect: Callable[[], Awaitable[Ssh]],
+        is_idle: Callable[[], Awaitable[bool]],
+    ) -> InstanceEnding:
+        """Run the reproducer to the end of its time; raises Ended if that does not come.
+
+        `is_idle` says whether a guest that is silent has nothing to do. Whatever
+        the guest says, the end comes: it is given up when it is far behind its time.
+        """
+        limits = self._limits
+        patience = limits.silence + limits.watchdog + limits.reconnect + limits.finish
+        try:
+            async with asyncio.timeout(self._wanted + patience):
+                return await self._run_lives(ssh, reconnect, is_idle)
+        except TimeoutError:
+            detail = (
+                f"not at its end {patience:g} s after its time; it ran for {self.seconds:.0f} s"
+            )
+            raise InstanceEnded(InstanceOutcome.HUNG, detail) from None
+
+    async def _run_lives(
+        self,
+        ssh: Ssh,
+        reconnect: Callable[[], Awaitable[Ssh]],
+        is_idle: Callable[[], Awaitable[bool]],
+    ) -> InstanceEnding:
+        for _ in range(_RESTARTS + 1):
+            try:
+                await self._follow(ssh, f"{_FOLDER}/{secrets.token_hex(4)}", is_idle)
+                return await self._check_alive(ssh)
+            except ConnectionLost as error:
+                lost = error
+            await asyncio.sleep(_GRACE_SECONDS)  # a crash would explain it
+            self._lives.append((self._heard - self._begin, self._log))
+            self._begin = self._heard = 0.0
+            self._log = RunnerLog()
+            try:
+                ssh = await reconnect()
+            except ConnectionLost:
+                break
+        raise InstanceEnded(
+            InstanceOutcome.SSH_LOST, f"after {self.seconds:.0f} s: {lost}", retry=True
+        )
+
+    async def _follow(self, ssh: Ssh, folder: str, is_idle: Callable[[], Awaitable[bool]]) -> None:
+        """Follow one runner until the time is over; raises Ended or ConnectionLost."""
+        stream = await ssh.start(f"{RUNNER} {folder} {PROGRAM}", _CALL_SECONDS)
+        self._begin = self._heard = sign_of_life = time.monotonic()
+        finishing: float | None = None
+        while not self._log.over:
+            if await self._listen(stream) or time.monotonic() - self._console.last < 1:
+                sign_of_life = time.monotonic()
+            if time.monotonic() - sign_of_life > self._limits.silence:
+                await self._wait_for_watchdog(stream, is_idle)
+                sign_of_life = time.monotonic()
+            if finishing is None and self._is_enough():
+                finishing = time.monotonic()
+                await stream.finish()
+            if finishing is not None and time.monotonic() - finishing > self._limits.finish:
+                detail = f"the runner goes on {self._limits.finish:g} s after it was told to end"
+                raise InstanceEnded(InstanceOutcome.HUNG, detail)
+        self._judge_runs()
+        if self._log.stuck:
+            await asyncio.sleep(self._limits.watchdog)
+            detail = f"{self._log.stuck} processes of the reproducer cannot be killed"
+            raise InstanceEnded(InstanceOutcome.HUNG, detail)
+
+    async def _listen(self, stream: Stream) -> bool:
+        """Take in what the runner says; return whether it said anything."""
+        lines = self._log.lines
+        out, err, more = await stream.read(_READ_SECONDS)
+        self._log.feed(out)
+        self._output.feed(err)
+        if self._log.failed is not None:
+            why = os.strerror(self._log.failed)
+            raise InstanceEnded(
+                InstanceOutcome.START_FAILED, f"the reproducer cannot be executed: {why}"
+            )
+        if not more and not self._log.over:
+            raise ConnectionLost("the runner ended before its time")
+        if self._log.lines == lines:
+            return False
+        self._heard = time.monotonic()
+        self._on_time(min(self.seconds, self._wanted))
+        return True
+
+    def _is_enough(self) -> bool:
+        early = self._failed_at_once and self.seconds >= _EARLY_SECONDS
+        return (early and self._lacking is not None) or self.seconds >= self._wanted
+
+    @property
+    def _failed_at_once(self) -> bool:
+        quick = self._log.quick + sum(log.quick for _, log in self._lives)
+        return 0 < self.runs == quick
+
+    @property
+    def _lacking(self) -> str | None:
+        return self._completed.lacks(self.ends)
+
+    def _judge_runs(self) -> None:
+        if (why := self._lacking) is None:
+            return
+        words = f"the program's last words: {self._output.last_lines()}"
+        if self._failed_at_once:
+            why = f"all {self.runs} runs failed at once; the last: {self._log.last_end}; {why}"
+            raise InstanceEnded(InstanceOutcome.ENDED_EARLY, f"{why}; {words}")
+        raise InstanceEnded(InstanceOutcome.NOT_DONE, f"{why}; {words}")
+
+    async def _wait_for_watchdog(
+        self, stream: Stream, is_idle: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Give the kernel time to find out that it hangs; return if there is life again."""
+        begin = time.monotonic()
+        while time.monotonic() - begin < self._limits.watchdog:
+            if await self._listen(stream):
+                return
+        silent = self._limits.silence + self._limits.watchdog
+        detail = f"no sign of life for {silent:.0f} s, and no report of why"
+        if await is_idle():
+            raise InstanceEnded(InstanceOutcome.SSH_LOST, f"{detail}; the guest's CPUs idle")
+        raise InstanceEnded(InstanceOutcome.HUNG, f"{detail}; the guest's CPUs are busy")
+
+    async def _check_alive(self, ssh: Ssh) -> InstanceEnding:
+        status, _ = await ssh.run("true", limit=_CALL_SECONDS)
+        if status != 0:
+            raise InstanceEnded(
+                InstanceOutcome.HUNG, f"afterwards, the guest's `true` ended with {status}"
+            )
+        await asyncio.sleep(_GRACE_SECONDS)
+        return InstanceEnding(InstanceOutcome.SURVIVED)

@@ -1,0 +1,1 @@
+"""One virtual machine from outside: QEMU, what confines it, how it ends."""

@@ -1,0 +1,149 @@
+"""Which accelerator this host's QEMU can use: proven by booting something, then remembered.
+
+`/dev/kvm` can be there and not work: QEMU then aborts, or the guest hangs.
+"""
+
+import asyncio
+import contextlib
+import platform
+from enum import StrEnum
+from pathlib import Path
+
+from kgym.api.steps import Strict
+from kgym.host import proc, sandbox
+from kgym.host.folder_cache import locked
+from kgym_vmmanager.vm.qemu_jail import KVM_DEVICE, confined
+
+QEMU = "qemu-system-x86_64"
+_SUM = sum(range((32 << 20) // 8))
+PROOF = "".join(chr(ord("a") + int(digit, 16)) for digit in f"{_SUM:016x}").encode()
+"""What the boot sector prints: the sum of its numbers, with the digits a to p."""
+_PROBE_SECONDS = 10.0
+_TOOL_SECONDS = 30.0
+_FOLDER = "/vm"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Accelerator(StrEnum):
+    """How QEMU executes the guest's instructions."""
+
+    KVM = "kvm"
+    TCG = "tcg"
+
+    @property
+    def arguments(self) -> list[str]:
+        """The part of QEMU's command line that selects it."""
+        if self is Accelerator.KVM:
+            return ["-accel", "kvm", "-cpu", "host"]
+        # Translated code is kept in 256 MiB (of QEMU's memory, on top of the guest's).
+        return ["-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"]
+
+    @property
+    def elsewhere(self) -> list[str]:
+        """The same for another machine: where it has no KVM, QEMU emulates."""
+        if self is Accelerator.KVM:  # under which `max` is the host's CPU
+            return ["-accel", "kvm", *Accelerator.TCG.arguments]
+        return self.arguments
+
+
+class Probed(Strict):
+    """The accelerator to use, and why not a faster one."""
+
+    accelerator: Accelerator
+    reason: str = ""
+    tsc_khz: int | None = None
+    """The speed of the host's time stamp counter, which an emulated guest sees."""
+    host: str = ""
+
+
+async def best_accelerator(cache: Path) -> Probed:
+    """Return the fastest accelerator that works here; a first call takes up to 10 s.
+
+    The answer is kept in the cache folder until the host boots again, or QEMU
+    or the device's permissions change. The confined QEMU is
+    nobody, with the group of /dev/kvm: the device has to be open to that.
+    """
+    host = await _host()
+    remembered = cache / "accelerator.json"
+    async with locked(cache / ".accelerator.lock"):
+        with contextlib.suppress(OSError, ValueError):
+            probed = Probed.model_validate_json(remembered.read_text())
+            if probed.host == host:
+                return probed
+        reason = await probe(Accelerator.KVM, cache)
+        accelerator = Accelerator.TCG if reason else Accelerator.KVM
+        tsc_khz = await _tsc_khz(cache)
+        probed = Probed(accelerator=accelerator, reason=reason, tsc_khz=tsc_khz, host=host)
+        part = remembered.with_suffix(".part")
+        part.write_text(probed.model_dump_json())
+        part.replace(remembered)
+    return probed
+
+
+async def probe(accelerator: Accelerator, cache: Path) -> str:
+    """Boot the boot sector; return why the accelerator does not work, or nothing if it does."""
+    if accelerator is Accelerator.KVM and not KVM_DEVICE.exists():
+        return f"there is no {KVM_DEVICE}"
+    folder = cache / "probe"
+    sandbox.remove(folder)
+    sandbox.prepare(folder)
+    try:
+        await _assemble(folder)
+        output = await _boot(accelerator, folder)
+    finally:
+        sandbox.remove(folder)
+    if PROOF in output:
+        return ""
+    said = " ".join(output.decode(errors="replace").split())[-300:]
+    return f"a boot sector did not run under {accelerator} within {_PROBE_SECONDS:g} s: {said}"
+
+
+async def _tsc_khz(cache: Path) -> int | None:
+    if platform.machine() != "x86_64":
+        return None
+    meter = cache / "tsc"
+    await proc.run(
+        ["gcc", "-O2", "-o", meter, Path(__file__).with_name("tsc_meter.c")], timeout=_TOOL_SECONDS
+    )
+    try:
+        return int((await proc.run([meter], timeout=_TOOL_SECONDS)).text)
+    finally:
+        meter.unlink()
+
+
+async def _assemble(folder: Path) -> None:
+    binary = ("-Wl,--oformat=binary,-Ttext=0x7c00,--build-id=none", "-nostdlib", "-static")
+    await proc.run(
+        ["gcc", *binary, "-o", folder / "boot", Path(__file__).with_name("accelerator_probe.S")],
+        timeout=_TOOL_SECONDS,
+    )
+
+
+async def _boot(accelerator: Accelerator, folder: Path) -> bytes:
+    """Return what the boot sector and QEMU print until it is the proof, or the time is over."""
+    argv = [
+        *(QEMU, "-no-user-config", "-nodefaults", "-display", "none", "-no-reboot"),
+        *(*accelerator.arguments, "-m", "64", "-serial", "stdio"),
+        *("-drive", f"file={_FOLDER}/boot,format=raw,if=floppy,readonly=on"),
+    ]
+    output = b""
+    async with confined(argv, folder, _FOLDER) as jail:
+        assert jail.process.stdout is not None
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PROBE_SECONDS):
+                    while PROOF not in output and (chunk := await jail.process.stdout.read(4096)):
+                        output += chunk
+        finally:
+            await proc.kill(jail.process)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await jail.process.stdout.read()  # to the end of the pipe, which closes it
+    return output
+
+
+async def _host() -> str:
+    version = (await proc.run([QEMU, "--version"], timeout=_TOOL_SECONDS)).text.splitlines()[0]
+    device = KVM_DEVICE.stat() if KVM_DEVICE.exists() else None
+    access = f"{device.st_mode:o}:{device.st_uid}:{device.st_gid}" if device else "absent"
+    return f"{await asyncio.to_thread(_BOOT_ID.read_text)} | {version} | {access}"

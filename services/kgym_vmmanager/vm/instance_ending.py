@@ -1,0 +1,22 @@
+"""How an instance ends."""
+
+from dataclasses import dataclass
+
+from kgym.api.steps import InstanceOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceEnding:
+    """How an instance ended; `retry` says whether another attempt may end better."""
+
+    outcome: InstanceOutcome
+    detail: str = ""
+    retry: bool = False
+
+
+class InstanceEnded(Exception):
+    """Takes the ending of an instance up to where its life is led."""
+
+    def __init__(self, outcome: InstanceOutcome, detail: str, *, retry: bool = False) -> None:
+        super().__init__(detail)
+        self.ending = InstanceEnding(outcome, detail, retry)

@@ -1,0 +1,264 @@
+"""One QEMU process: its command line, its console, its monitor, its end."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+from qemu.qmp import EventListener, QMPClient, QMPError
+
+from kgym.api.steps import VmShape
+from kgym.errors import InfrastructureError
+from kgym.host import proc
+from kgym_vmmanager.vm.accelerator import QEMU, Accelerator, Probed
+from kgym_vmmanager.vm.qemu_jail import Confined, confined
+
+FOLDER = "/vm"
+"""Where the confined QEMU sees its VM's folder, which holds `kernel` and `initrd`."""
+
+STUB = "stub"
+"""The socket in it at which QEMU's gdb stub listens."""
+
+_START_SECONDS = 30.0
+_MONITOR_SECONDS = 10.0
+_DYING_SECONDS = 2.0
+"""How long a process whose monitor is gone may take to be gone too."""
+_SAID_BYTES = 1000
+_IDLE_SAMPLES = 20
+
+# The report stays the last thing on the console, and the guest as the crash left it.
+_PANIC = "panic_on_warn=1 oops=panic kasan.fault=panic panic=0"
+# What is in the kernel's log is the kernel's: programs cannot write to it.
+_MUTE = "printk.devkmsg=off"
+# Emulated CPUs are slow enough to look stuck to limits that are made for real ones (seconds).
+_SLOW = (
+    "watchdog_thresh=60 workqueue.watchdog_thresh=140"
+    " rcupdate.rcu_cpu_stall_timeout=100 rcupdate.rcu_exp_cpu_stall_timeout=100000"
+)
+
+logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)  # it logs each lost connection
+
+
+def kernel_command_line(shape: VmShape, probed: Probed, first: str = "") -> str:
+    """Return the kernel's command line; what the shape appends comes last, and so wins."""
+    words = ["console=ttyS0", *first.split(), _PANIC, _MUTE, "nokaslr", "net.ifnames=0"]
+    if probed.accelerator is Accelerator.TCG:
+        words += [_SLOW, *_clock(probed)]
+    if shape.cpus == 1:
+        words.append("acpi=off")  # measured: the boot takes 2.8 s instead of 9.4 s under TCG
+    return " ".join([*words, *shape.append.split()])
+
+
+def capture_command_line(probed: Probed) -> str:
+    """Return what the capture kernel has to be told of such a VM."""
+    return " ".join(["console=ttyS0", "panic=0", "net.ifnames=0", *_clock(probed)])
+
+
+def _clock(probed: Probed) -> Iterator[str]:
+    """Yield an emulated CPU's speed: measuring it goes wrong on a busy host."""
+    if probed.accelerator is Accelerator.TCG and probed.tsc_khz:
+        yield f"tsc=reliable tsc_early_khz={probed.tsc_khz}"
+
+
+def qemu_arguments(shape: VmShape, probed: Probed, first: str = "") -> list[str]:
+    """Return QEMU's command line for a VM whose folder is mounted on FOLDER.
+
+    `first` are words that go before others on the kernel's command line.
+
+    The guest reaches nothing; its port 22 is reached through a port that the
+    kernel chooses, on QEMU's own loopback. A guest that resets stops. With ACPI, `pc`
+    takes 6 s longer to boot under TCG than `q35` (measured; its interrupt links).
+    """
+    return [
+        *_machine(shape, probed.accelerator.arguments, f"{FOLDER}/kernel", f"{FOLDER}/initrd"),
+        *("-append", kernel_command_line(shape, probed, first)),
+        *("-no-shutdown", "-chardev", "stdio,id=console,signal=off"),
+        *("-chardev", f"socket,id=monitor,path={FOLDER}/monitor,server=on,wait=off"),
+        *("-mon", "chardev=monitor,mode=control"),
+        # Costs nothing until somebody connects.
+        *("-chardev", f"socket,id=stub,path={FOLDER}/{STUB},server=on,wait=off"),
+        *("-gdb", "chardev:stub"),
+    ]
+
+
+def arguments_by_hand(shape: VmShape, probed: Probed, kernel: str, initrd: str) -> list[str]:
+    """Return the command line of the same VM for people: the console is the terminal.
+
+    The guest runs the reproducer by itself. Ctrl-C ends QEMU.
+    """
+    return [
+        *_machine(shape, probed.accelerator.elsewhere, kernel, initrd),
+        *("-append", kernel_command_line(shape, probed, "kgym.autorun")),
+        *("-chardev", "stdio,id=console,signal=on"),
+    ]
+
+
+def _machine(shape: VmShape, accelerator: list[str], kernel: str, initrd: str) -> Iterator[str]:
+    yield from (QEMU, "-no-user-config", "-nodefaults", "-nographic", "-display", "none")
+    yield from ("-machine", "pc" if shape.cpus == 1 else "q35", "-no-reboot")
+    yield "-sandbox"
+    yield "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+    yield from (*accelerator, "-smp", str(shape.cpus), "-m", str(shape.memory))
+    yield from ("-kernel", kernel, "-initrd", initrd, "-serial", "chardev:console")
+    yield from ("-netdev", "user,id=net,restrict=on,ipv6=off,hostfwd=tcp:127.0.0.1:0-:22")
+    yield from ("-device", "virtio-net-pci,netdev=net,romfile=")
+    yield from ("-device", "virtio-rng-pci", "-device", "vmcoreinfo")
+
+
+class Vm:
+    """A running QEMU. `stopped` is set when the guest resets or powers off."""
+
+    def __init__(self, jail: Confined) -> None:
+        self.stopped = asyncio.Event()
+        self.why_stopped = ""
+        self._port = 0
+        self._jail = jail
+        self._process = jail.process
+        self._monitor = QMPClient("vm")
+        self._said = b""
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(
+        cls, argv: list[str], folder: Path, on_console: Callable[[bytes], None]
+    ) -> "AsyncIterator[Vm]":
+        """Start QEMU with `argv` of `qemu_arguments`; kill it at the end of the block.
+
+        Raises InfrastructureError if it does not start.
+        """
+        async with confined(argv, folder, FOLDER) as jail:
+            vm = cls(jail)
+            console = asyncio.create_task(vm._read_console(on_console))
+            events: asyncio.Task[None] | None = None
+            try:
+                await vm._open_monitor(folder)
+                events = asyncio.create_task(vm._obey_events())
+                yield vm
+            finally:
+                await proc.kill(vm._process)
+                await asyncio.wait({console}, timeout=1)  # to the end of the pipe, which closes it
+                for task in filter(None, (console, events)):
+                    task.cancel()
+                await asyncio.gather(*filter(None, (console, events)), return_exceptions=True)
+                with contextlib.suppress(QMPError, OSError, EOFError, TimeoutError):
+                    async with asyncio.timeout(1):
+                        await vm._monitor.disconnect()
+
+    def dial(self, limit: float) -> socket.socket:
+        """Connect to the guest's SSH; blocks for `limit` seconds at most. Raises OSError."""
+        return self._jail.connect(self._port, limit)
+
+    async def died(self) -> InfrastructureError:
+        """Wait for the process to end, which it does not do by itself; return what it said."""
+        status = await self._process.wait()
+        said = " ".join(self._said.decode(errors="replace").split())
+        return InfrastructureError(
+            "qemu_died", f"QEMU ended with status {status}: {said}", status=status
+        )
+
+    async def is_idle(self) -> bool:
+        """Return whether every CPU of the guest is seen waiting for an interrupt within 2 s."""
+        halted: set[int] = set()
+        for _ in range(_IDLE_SAMPLES):
+            states = re.findall(r"HLT=([01])", await self._command("info registers -a"))
+            halted.update(cpu for cpu, state in enumerate(states) if state == "1")
+            if len(halted) == len(states):
+                return True
+            await asyncio.sleep(2 / _IDLE_SAMPLES)
+        return False
+
+    async def dump_memory(self, sink: int) -> None:
+        """Stop the guest for good, and write its memory to a file descriptor, as an ELF core.
+
+        Takes as long as the reader of a pipe. Raises QMPError.
+        """
+        await self._monitor.execute("stop")
+        self._monitor.send_fd_scm(sink)
+        await self._monitor.execute("getfd", {"fdname": "dump"})
+        how: dict[str, object] = {"paging": False, "protocol": "fd:dump"}
+        await self._monitor.execute("dump-guest-memory", how)
+
+    async def _read_console(self, on_console: Callable[[bytes], None]) -> None:
+        assert self._process.stdout is not None
+        while chunk := await self._process.stdout.read(1 << 16):
+            self._said = (self._said + chunk)[-_SAID_BYTES:]
+            on_console(chunk)
+
+    async def _open_monitor(self, folder: Path) -> None:
+        connected = asyncio.create_task(self._connect(folder))
+        died = asyncio.create_task(self.died())
+        try:
+            await asyncio.wait(
+                {connected, died}, timeout=_START_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            if died.done():
+                raise died.result()
+            if not connected.done():
+                raise InfrastructureError(
+                    "qemu_silent", f"QEMU's monitor did not answer within {_START_SECONDS:g} s"
+                )
+            if connected.exception() is not None:
+                # It may have died in the middle of it; what it said then says why.
+                await asyncio.wait({died}, timeout=_DYING_SECONDS)
+                if died.done():
+                    raise died.result()
+            connected.result()
+        except (QMPError, OSError, EOFError, TimeoutError) as error:
+            raise InfrastructureError(
+                "qemu_silent", f"QEMU's monitor does not answer: {error or type(error).__name__}"
+            ) from error
+        finally:
+            if not connected.done():
+                # The client leaves its socket open if it is cancelled half connected; without
+                # QEMU it gives up by itself.
+                await proc.kill(self._process)
+                await asyncio.wait({connected}, timeout=1)
+            for task in (connected, died):
+                task.cancel()
+            await asyncio.gather(connected, died, return_exceptions=True)
+
+    async def _connect(self, folder: Path) -> None:
+        while True:
+            try:
+                link = connected(folder / "monitor")
+                break
+            except (FileNotFoundError, ConnectionRefusedError):
+                await asyncio.sleep(0.05)
+        await self._monitor.connect(link)
+        usernet = await self._command("info usernet")
+        match = re.search(r"HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)", usernet)
+        if match is None:
+            raise InfrastructureError("no_port", f"QEMU forwards no port: {usernet}")
+        self._port = int(match[1])
+
+    async def _command(self, line: str) -> str:
+        async with asyncio.timeout(_MONITOR_SECONDS):
+            answer = await self._monitor.execute("human-monitor-command", {"command-line": line})
+        return str(answer)
+
+    async def _obey_events(self) -> None:
+        listener = EventListener(("SHUTDOWN",))
+        with self._monitor.listen(listener):
+            async for event in listener:
+                data = event.get("data")
+                self.why_stopped = str(data.get("reason")) if isinstance(data, dict) else ""
+                self.stopped.set()
+
+
+def connected(path: Path) -> socket.socket:
+    """Connect to a Unix socket, whose path may be longer than the 107 bytes of an address."""
+    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        link.connect(f"/proc/self/fd/{folder}/{path.name}")
+    except BaseException:
+        link.close()
+        raise
+    finally:
+        os.close(folder)
+    link.setblocking(False)
+    return link

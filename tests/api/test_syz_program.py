@@ -1,0 +1,176 @@
+"""Syzkaller's programs: options of every age of header, and the flags of every age of binary."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.api import syz_program
+from kgym.api.steps import Reproducer
+from kgym.api.syz_program import Options
+
+CALLS = "r0 = socket(0x10, 0x3, 0x0)\nsendmsg(r0, 0x0, 0x0)\n"
+# What `-help` of Go's flag package prints, with syz-execprog's flags of 2017 and of 2025.
+OLD = """usage: execprog [flags] file-with-programs+
+  -arch string
+    \ttarget arch (default "amd64")
+  -collide
+    \tcollide syscalls to provoke data races (default true)
+  -executor string
+    \tpath to executor binary
+  -fault_call int
+    \tinject fault into this call (0-based) (default -1)
+  -fault_nth int
+    \tinject fault on n-th operation (0-based)
+  -procs int
+    \tnumber of parallel processes to execute programs (default 1)
+  -repeat int
+    \trepeat execution that many times (0 for infinite loop) (default 1)
+  -sandbox string
+    \tsandbox for fuzzing (none/setuid/namespace) (default "setuid")
+  -threaded
+    \tuse threaded mode in executor (default true)
+"""
+NEW = OLD.replace("  -fault_call int", "  -sandbox_arg int").replace("-fault_nth", "-slowdown")
+
+
+def with_header(header: str, note: str = "# See https://goo.gl/kgGztJ\n") -> str:
+    return f"{note}{header}\n{CALLS}"
+
+
+def test_a_json_header_says_how_to_run() -> None:
+    header = (
+        '#{"threaded":true,"collide":true,"repeat":true,"procs":8,"sandbox":"namespace",'
+        '"fault_call":-1,"tun":true,"tmpdir":true,"cgroups":true,"close_fds":true,"segv":true}'
+    )
+    expected = Options(procs=8, sandbox="namespace", fault_call=-1)
+    assert syz_program.options(with_header(header)) == expected
+
+
+def test_what_a_json_header_leaves_out_is_off() -> None:
+    made = syz_program.options(with_header('# {"procs":1,"sandbox":"","close_fds":false}'))
+    assert made == Options(threaded=False, collide=False, repeat=False, procs=1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "Threaded:true Collide:true Repeat:true Procs:8 Sandbox:setuid Fault:false FaultCall:-1"
+        " FaultNth:0 EnableTun:true UseTmpDir:true HandleSegv:true WaitRepeat:true Debug:false"
+        " Repro:false",
+        "Threaded:true Collide:true Repeat:true Procs:8 Sandbox:setuid Fault:false FaultCall:-1"
+        " FaultNth:0 EnableTun:true UseTmpDir:true EnableCgroups:true HandleSegv:true"
+        " WaitRepeat:true Debug:false Repro:false",
+        "Threaded:true Collide:true Repeat:true RepeatTimes:0 Procs:8 Sandbox:setuid Leak:false",
+        "Threaded:true Collide:true Repeat:true Procs:8 Sandbox:setuid Repro:false",
+    ],
+)
+def test_older_headers_list_their_fields(fields: str) -> None:
+    made = syz_program.options(with_header("#{" + fields + "}"))
+    assert (made.threaded, made.collide, made.repeat, made.procs) == (True, True, True, 8)
+    assert (made.sandbox, made.fault) == ("setuid", False)
+
+
+def test_an_empty_sandbox_is_none() -> None:
+    header = "#{Threaded:false Collide:false Repeat:false Procs:1 Sandbox: Fault:false}"
+    assert syz_program.options(with_header(header)).sandbox == "none"
+
+
+def test_without_a_header_syzkallers_defaults_hold() -> None:
+    assert syz_program.options(CALLS) == syz_program.options("# a remark\n" + CALLS) == Options()
+
+
+def test_a_header_below_the_first_call_is_none() -> None:
+    assert syz_program.options(CALLS + '#{"procs":99,"sandbox":"none"}\n') == Options()
+
+
+@pytest.mark.parametrize(
+    ("header", "complaint"),
+    [
+        ('#{"procs":0,"sandbox":"none"}', "procs is 0"),
+        ('#{"procs":"many","sandbox":"none"}', "procs is 'many'"),
+        ('#{"procs":true,"sandbox":"none"}', "procs is True"),
+        ('#{"procs":1,"sandbox":"$(reboot)"}', r"sandbox is '\$\(reboot\)'"),
+        ("#{Threaded:perhaps Procs:1 Sandbox:none}", "threaded is 'perhaps'"),
+        ("#{nothing to read}", "cannot read the options"),
+        ("#{" + "[" * 100_000 + "]" * 100_000 + "}", "cannot read the options"),
+        ('#{"fault":' + "[" * 100_000 + "]" * 100_000 + "}", "cannot read the options"),
+        ('#{"repeat":true,"repeat_times":-4,"procs":1,"sandbox":"none"}', "negative"),
+    ],
+)
+def test_a_bad_header_is_refused_with_what_is_wrong(header: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Reproducer(kind="syz", text=with_header(header))
+
+
+def test_a_program_without_a_call_is_refused() -> None:
+    with pytest.raises(ValueError, match="no call"):
+        Reproducer(kind="syz", text="# only remarks\n")
+
+
+def test_the_options_become_the_flags_that_the_binary_knows() -> None:
+    wanted = Options(procs=8, sandbox="namespace", fault=True, fault_call=1, fault_nth=3)
+    old = syz_program.arguments(wanted, syz_program.flags(OLD))
+    assert {"-procs=8", "-repeat=0", "-sandbox=namespace", "-threaded=true"} <= set(old)
+    assert {"-collide=true", "-fault_call=1", "-fault_nth=3"} <= set(old)
+    new = syz_program.arguments(
+        Options(sandbox="android", sandbox_arg=5, slowdown=3), syz_program.flags(NEW)
+    )
+    assert {"-sandbox_arg=5", "-slowdown=3"} <= set(new)
+    assert not any("fault" in word for word in new)
+
+
+def test_a_program_that_runs_once_runs_once() -> None:
+    flags = syz_program.flags(OLD)
+    assert "-repeat=1" in syz_program.arguments(Options(repeat=False), flags)
+    assert "-repeat=7" in syz_program.arguments(Options(repeat_times=7), flags)
+
+
+def test_collide_needs_threads() -> None:
+    assert "-collide=false" in syz_program.arguments(
+        Options(threaded=False), syz_program.flags(OLD)
+    )
+
+
+def test_a_fault_becomes_a_property_of_the_call_where_the_flag_is_gone() -> None:
+    wanted = Options(fault=True, fault_call=1, fault_nth=3)
+    text = with_header("#{}")
+    assert syz_program.program(text, wanted, syz_program.flags(OLD)) == text
+    assert syz_program.program(text, wanted, syz_program.flags(NEW)).endswith(
+        "0x0, 0x0) (fail_nth: 4)\n"
+    )
+    already = text.replace("0x0, 0x0)\n", "0x0, 0x0) (fail_nth: 9)\n")
+    assert syz_program.program(already, wanted, syz_program.flags(NEW)) == already
+
+
+@given(st.text(), st.sampled_from(["#{", "# {", ""]))
+def test_no_text_makes_it_fail_otherwise(text: str, start: str) -> None:
+    try:
+        made = syz_program.options(start + text)
+    except ValueError:
+        return
+    assert made.sandbox in syz_program.SANDBOXES
+    assert all(" " not in word for word in syz_program.arguments(made, syz_program.flags(OLD)))
+
+
+@given(
+    st.fixed_dictionaries(
+        {"procs": st.integers(1, 128), "sandbox": st.sampled_from(["", *syz_program.SANDBOXES])},
+        optional={
+            "threaded": st.booleans(),
+            "collide": st.booleans(),
+            "repeat": st.booleans(),
+            "repeat_times": st.integers(0, 1000),
+        },
+    )
+)
+def test_both_forms_of_a_header_say_the_same(fields: dict[str, object]) -> None:
+    names = {"repeat_times": "RepeatTimes"}
+    words = [
+        f"{names.get(name, name.capitalize())}:{str(value).lower()}"
+        for name, value in fields.items()
+    ]
+    assert syz_program.options(f"#{json.dumps(fields)}\n") == syz_program.options(
+        f"#{{{' '.join(words)}}}\n"
+    )

@@ -1,0 +1,262 @@
+"""Bug bundles: what they say becomes a job; what is wrong with them is named."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from kgym.api.steps import BuildSpec, Calibration, ReproduceSpec
+from kgym.bugs import bundle as bug
+from kgym.errors import UserError
+
+BUG = """
+title = "KASAN: use-after-free Read in f"
+files = ["kernel/f.c"]
+[kernel]
+tarball = "linux.tar"
+sha256 = "{sha}"
+base = "allnoconfig"
+fragments = ["config.fragment"]
+[reproducer]
+file = "repro.c"
+time = 7
+[regress]
+patch = "regress.patch"
+""".format(sha="0" * 64)
+PATCH = "--- a/kernel/f.c\n+++ b/kernel/f.c\n@@ -1 +1 @@\n-good();\n+bad();\n"
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    folder = tmp_path / "my-bug"
+    folder.mkdir()
+    (folder / "bug.toml").write_text(BUG)
+    (folder / "repro.c").write_text("int main(void) { return 0; }\n")
+    (folder / "config.fragment").write_text("CONFIG_NET=y\n")
+    (folder / "regress.patch").write_text(PATCH)
+    return folder
+
+
+def test_a_folder_becomes_a_job_of_four_steps(bundle: Path) -> None:
+    one = bug.load(str(bundle))
+    before, crash, after, survive = one.job(one.fix).steps
+    assert isinstance(before, BuildSpec)
+    assert [patch.diff for patch in before.patches] == [PATCH]
+    assert isinstance(crash, ReproduceSpec)
+    assert (crash.titles, crash.time) == (["KASAN: use-after-free Read in f"], 7)
+    assert isinstance(after, BuildSpec)
+    assert len(after.patches) == 2
+    assert isinstance(survive, ReproduceSpec)
+    assert survive.build.step == after.name == bug.BUILD_AFTER
+    assert survive.baseline
+    assert survive.baseline.step == crash.name == bug.BEFORE
+
+
+def test_programs_of_syzkallers_stand_beside_others(bundle: Path) -> None:
+    (bundle / "repro.syz").write_text('#{"procs":4,"sandbox":"none"}\ngetpid()\n')
+    more = '[[reproducer.others]]\nfile = "repro.syz"\nkind = "syz"\n'
+    (bundle / "bug.toml").write_text(BUG.replace("[regress]", more + "[regress]"))
+    _, crash = bug.load(str(bundle)).job(None).steps
+    assert isinstance(crash, ReproduceSpec)
+    assert [one.kind for one in [crash.reproducer, *crash.others]] == ["c", "syz"]
+
+
+def test_a_bad_header_of_a_program_is_named(bundle: Path) -> None:
+    (bundle / "repro.c").write_text('#{"procs":4,"sandbox":"sand"}\ngetpid()\n')
+    (bundle / "bug.toml").write_text(BUG.replace("time = 7", 'time = 7\nkind = "syz"'))
+    with pytest.raises(UserError, match=r"repro\.c: .*sandbox is 'sand'") as caught:
+        bug.load(str(bundle))
+    assert caught.value.reason == "bad_bundle"
+
+
+def test_a_trial_says_how_the_fix_is_tried_and_leaves_the_rest(bundle: Path) -> None:
+    one = bug.load(str(bundle))
+    known = Calibration(runs=5, crashed=5, time=2, accelerator="tcg")
+    wanted = bug.TrialOptions(instances=9, time=3, known=known, validate=True)
+    plain, steps = one.job(one.fix).steps, one.job(one.fix, wanted).steps
+    assert steps[:2] == plain[:2]
+    build, survive = steps[2:]
+    assert isinstance(build, BuildSpec)
+    assert isinstance(survive, ReproduceSpec)
+    assert build.review == [one.fix and one.fix.name]
+    assert (survive.instances, survive.time, survive.smoke) == (9, 3, True)
+    assert survive.calibration == known
+
+
+def test_a_calibration_runs_to_the_end_without_the_fix(bundle: Path) -> None:
+    one = bug.load(str(bundle))
+    job = one.calibration(runs=12)
+    _, measure = job.steps
+    assert isinstance(measure, ReproduceSpec)
+    assert (measure.instances, measure.time, measure.stop_at_first_crash) == (12, 7, False)
+    assert one.calibration_tag in job.tags
+
+
+def test_a_calibration_holds_for_the_bug_as_it_is(bundle: Path) -> None:
+    tag = bug.load(str(bundle)).calibration_tag
+    assert bug.load(str(bundle)).calibration_tag == tag
+    (bundle / "repro.c").write_text("int main(void) { return 1; }\n")
+    assert bug.load(str(bundle)).calibration_tag != tag
+
+
+def test_without_a_fix_the_reverse_of_the_regression_is_the_fix(bundle: Path) -> None:
+    fix = bug.load(str(bundle)).fix
+    assert fix is not None
+    assert "-bad();\n+good();\n" in (fix.diff or "")
+
+
+def test_a_relative_tarball_lies_in_the_bundle(bundle: Path) -> None:
+    source = bug.load(str(bundle)).build.source
+    assert source.kind == "tarball"
+    assert source.url == str(bundle / "linux.tar")
+
+
+@pytest.mark.parametrize(
+    ("named", "meant"),
+    [
+        ("../repo", "{parent}/repo"),
+        ("repo.git", "{parent}/my-bug/repo.git"),
+        ("~/linux", "{parent}/linux"),
+        ("/srv/linux", "/srv/linux"),
+        ("https://example.org/linux.git", "https://example.org/linux.git"),
+        ("git@example.org:linux.git", "git@example.org:linux.git"),
+    ],
+)
+def test_a_repository_is_named_by_url_or_path(
+    bundle: Path, named: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(bundle.parent))
+    text = BUG.replace('tarball = "linux.tar"', f'git = "{named}"\ncommit = "HEAD"')
+    (bundle / "bug.toml").write_text(re.sub("(?m)^sha256.*$", "", text))
+    source = bug.load(str(bundle)).build.source
+    assert source.kind == "git"
+    assert (source.url, source.commit) == (meant.format(parent=bundle.parent), "HEAD")
+
+
+@pytest.mark.parametrize("text", ["kernel = 3", "a = " + "[" * 5000, 'kernel = ["use"]'])
+def test_a_file_that_is_no_bundle_at_all_is_named(bundle: Path, text: str) -> None:
+    (bundle / "bug.toml").write_text(f"{text}\n")
+    with pytest.raises(UserError, match=r"bug\.toml") as caught:
+        bug.load(str(bundle))
+    assert caught.value.reason == "bad_bundle"
+
+
+def test_a_patch_of_a_bundle_may_be_in_latin_1(bundle: Path) -> None:
+    (bundle / "regress.patch").write_bytes(b"From: J\xfcrgen\n\n" + PATCH.encode())
+    (regress,) = bug.load(str(bundle)).build.patches
+    assert (regress.diff or "").startswith("From: J\xfcrgen")
+
+
+def test_every_shipped_bug_loads_and_shares_one_kernel_and_config() -> None:
+    shipped = [bug.load(name) for name in bug.names()]
+    assert len(shipped) >= 3
+    assert "watch-queue-filter" in bug.names()
+    trees = {one.build.model_copy(update={"patches": []}).model_dump_json() for one in shipped}
+    assert len(trees) == 1
+    assert all(one.fix is not None and one.file.files for one in shipped)
+    assert len({one.file.kind for one in shipped}) >= 3
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UserError, match="watch-queue-filter") as caught:
+        bug.load("no-such-bug")
+    assert caught.value.reason == "no_such_bug"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("time = 7", "tim = 7", "reproducer.tim"),
+        ("time = 7", "time = -1", "reproducer.time"),
+        ("title =", "titel =", "titel"),
+        ('base = "allnoconfig"', "", "base"),
+        ('base = "allnoconfig"', 'base = "maxconfig"', "kernel.base"),
+        ('sha256 = "', 'sha256 = "x', "sha256"),
+        ('"repro.c"', '"absent.c"', "absent.c"),
+        ('"regress.patch"', '"absent.patch"', "absent.patch"),
+        ("[kernel]", "[kernel", "bug.toml"),
+        ("time = 7", "instances = 5000", "reproducer.instances"),
+        ("title =", "kernel = 3\ntitle =", "bug.toml"),
+        ('title = "KASAN: use-after-free Read in f"', 'title = ""', "title"),
+        ('base = "allnoconfig"', 'config = "repro.c"', "`fragments` go with `base`"),
+        ('base = "', 'compiler = "icc"\nbase = "', "kernel.compiler"),
+        ('tarball = "linux.tar"\n', "packages = []\n", "kernel.packages"),
+        ('tarball = "linux.tar"\n', 'git = "x"\ncommit = ""\n', "kernel.commit"),
+        ('tarball = "linux.tar"\n', 'tarball = "~nobody-here/x"\n', "nobody-here"),
+        ('[kernel]\ntarball = "linux.tar"', '[kernel]\nuse = "linux-0.1"', "sha256"),
+    ],
+)
+def test_what_is_wrong_with_a_bundle_is_named(
+    bundle: Path, old: str, new: str, complaint: str
+) -> None:
+    (bundle / "bug.toml").write_text(BUG.replace(old, new))
+    with pytest.raises(UserError, match=complaint) as caught:
+        bug.load(str(bundle))
+    assert caught.value.reason == "bad_bundle"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("time = 7", "time = 1e9"),
+        ("time = 7", "time = 7\ninstances = 1001"),
+        ("time = 7", "time = inf"),
+        ("use-after-free Read in f", "x" * 2000),
+    ],
+)
+def test_a_bundle_that_no_job_can_hold_is_bad(bundle: Path, old: str, new: str) -> None:
+    assert old in BUG
+    (bundle / "bug.toml").write_text(BUG.replace(old, new))
+    with pytest.raises(UserError) as caught:
+        bug.load(str(bundle))
+    assert caught.value.reason == "bad_bundle"
+
+
+def test_a_file_of_a_bundle_that_is_too_large_is_named_by_what_it_is_for(bundle: Path) -> None:
+    (bundle / "config.fragment").write_text("# long\n" * (1 << 20))
+    with pytest.raises(UserError, match=r"fragments\.0: .* at most") as caught:
+        bug.load(str(bundle))
+    assert caught.value.reason == "bad_bundle"
+
+
+@pytest.mark.parametrize("way", ["absolute", "dots", "link", "linked folder", "pipe", "device"])
+@pytest.mark.parametrize("field", ["repro.c", "fragment", "patch"])
+def test_no_path_leads_out_of_the_bundle(bundle: Path, way: str, field: str) -> None:
+    secret = bundle.parent / "secret"
+    secret.write_text("the secret\n")
+    match way:
+        case "absolute":
+            name = str(secret)
+        case "dots":
+            name = "x/../../secret"
+            (bundle / "x").mkdir()
+        case "link":
+            name = "link"
+            (bundle / name).symlink_to(secret)
+        case "linked folder":
+            name = "folder/secret"
+            (bundle / "folder").symlink_to(bundle.parent)
+        case "pipe":
+            name = "pipe"
+            os.mkfifo(bundle / name)
+        case _:
+            name = "/dev/zero"
+    new = {
+        "repro.c": BUG.replace('file = "repro.c"', f'file = "{name}"'),
+        "fragment": BUG.replace('["config.fragment"]', f'["{name}"]'),
+        "patch": BUG + f'\n[fix]\npatch = "{name}"\n',
+    }[field]
+    assert new != BUG
+    (bundle / "bug.toml").write_text(new)
+    with pytest.raises(UserError, match=r"leads out of|no regular file") as caught:
+        bug.load(str(bundle))
+    assert caught.value.reason == "bad_bundle"
+    assert "the secret" not in caught.value.message
+
+
+def test_a_file_of_a_bundle_may_not_be_huge(bundle: Path) -> None:
+    with (bundle / "repro.c").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserError, match="more than 16 MiB"):
+        bug.load(str(bundle))

@@ -1,0 +1,102 @@
+"""When a fix resolves its bug, and what stands in the way when it does not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.api.steps import (
+    Call,
+    Control,
+    ControlName,
+    ControlOutcome,
+    Evidence,
+    Finding,
+    Reached,
+    ReproduceResult,
+    Severity,
+    Verdict,
+    Work,
+)
+from kgym.bugs.resolution import Resolution, resolution, told
+from tests.results import ran
+
+
+def result(verdict: Verdict, evidence: Evidence | None = None) -> ReproduceResult:
+    return ran(verdict, completed=1, requested=1, evidence=evidence)
+
+
+def finding(severity: Severity, reason: str = "sanitizer_removed") -> Finding:
+    return Finding(check="detector", severity=severity, reason=reason, message="it is gone")
+
+
+def control(outcome: ControlOutcome, name: ControlName = ControlName.WARNING) -> Control:
+    return Control(name=name, outcome=outcome)
+
+
+GOOD = Evidence(controls=[control(ControlOutcome.REPORTED)])
+CRASHED, FINE = result(Verdict.SAME_CRASH), result(Verdict.NO_CRASH, GOOD)
+
+
+def reasons(found: Resolution) -> list[str]:
+    return [one.reason for one in found.obstacles]
+
+
+def test_two_right_verdicts_with_evidence_and_without_findings_resolve() -> None:
+    assert resolution(CRASHED, FINE, [], asked=True).resolved
+    assert resolution(CRASHED, result(Verdict.NO_CRASH), [], asked=False).resolved
+
+
+def test_notes_stand_in_nobodys_way() -> None:
+    assert resolution(CRASHED, FINE, [finding(Severity.NOTE)], asked=True).resolved
+
+
+@pytest.mark.parametrize(
+    "accepted", [["sanitizer_removed"], ["other", "sanitizer_removed"], ["all"]]
+)
+def test_a_blocking_finding_does_unless_it_is_accepted(accepted: list[str]) -> None:
+    found = resolution(CRASHED, FINE, [finding(Severity.BLOCKING)], asked=True)
+    assert (found.resolved, found.verdicts, reasons(found)) == (False, True, ["sanitizer_removed"])
+    blocking = [finding(Severity.BLOCKING)]
+    assert resolution(CRASHED, FINE, blocking, asked=True, accepted=accepted).resolved
+    assert not resolution(CRASHED, FINE, blocking, asked=True, accepted=["other"]).resolved
+
+
+@pytest.mark.parametrize(
+    ("evidence", "reason"),
+    [
+        (None, "no_evidence"),
+        (Evidence(missing=["the instance was lost"]), "no_evidence"),
+        (Evidence(controls=[control(ControlOutcome.SILENT)]), "control_silent"),
+        (Evidence(controls=[control(ControlOutcome.NOT_TRIED)]), "control_not_tried"),
+    ],
+)
+def test_evidence_that_was_asked_for_and_is_lacking_stands_in_the_way(
+    evidence: Evidence | None, reason: str
+) -> None:
+    found = resolution(CRASHED, result(Verdict.NO_CRASH, evidence), [], asked=True)
+    assert (found.resolved, reasons(found)) == (False, [reason])
+
+
+@given(st.sampled_from([None, *Verdict]), st.sampled_from([None, *Verdict]), st.booleans())
+def test_nothing_that_is_accepted_makes_up_for_a_verdict(
+    before: Verdict | None, after: Verdict | None, asked: bool
+) -> None:
+    sides = [None if one is None else result(one, GOOD) for one in (before, after)]
+    found = resolution(sides[0], sides[1], [], asked=asked, accepted=["all"])
+    assert found.resolved == ((before, after) == (Verdict.SAME_CRASH, Verdict.NO_CRASH))
+
+
+def test_what_a_verdict_rests_on_is_told_in_one_line() -> None:
+    before = Work(calls=[Call(name="ioctl", result="ok", count=9)])
+    after = Work(
+        calls=[Call(name="ioctl", result="EINVAL", count=9)],
+        reached=[Reached(function="f", reached=True), Reached(function="g", reached=False)],
+    )
+    silent = control(ControlOutcome.SILENT, ControlName.PANIC)
+    absent = control(ControlOutcome.NOT_CONFIGURED, ControlName.UBSAN)
+    evidence = Evidence(controls=[*GOOD.controls, silent, absent], work=after, missing=["ends"])
+    assert told(before, evidence, [finding(Severity.BLOCKING)]) == (
+        "1 of 2 controls reported; 0 of 1 kinds of calls as before; 1 of 2 functions reached;"
+        " not known: ends; 1 blocking finding"
+    )
+    assert told(None, None, []) == "no blocking finding"

@@ -1,0 +1,167 @@
+"""From instances to a verdict: `no_crash` only when every instance survived."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.api.steps import (
+    Control,
+    ControlName,
+    ControlOutcome,
+    InstanceOutcome,
+    InstanceResult,
+    Verdict,
+)
+from kgym.bugs.verdict import judge, likeness, unseen_chance
+
+TITLE = "KASAN: use-after-free Read in f"
+
+
+def one(outcome: InstanceOutcome, title: str | None = None, number: int = 0) -> InstanceResult:
+    return InstanceResult(number=number, outcome=outcome, title=title, detail="why")
+
+
+def test_a_crash_with_the_title_is_the_same_crash() -> None:
+    judged = judge([one(InstanceOutcome.CRASH, TITLE), one(InstanceOutcome.STOPPED)], [TITLE], 2)
+    assert (judged.verdict, judged.crashed, judged.completed) == (Verdict.SAME_CRASH, 1, 1)
+
+
+def test_a_crash_with_another_title_is_another_crash_and_says_what_was_looked_for() -> None:
+    judged = judge([one(InstanceOutcome.CRASH, "WARNING in g")], [TITLE], 1)
+    assert judged.verdict is Verdict.OTHER_CRASH
+    assert TITLE in judged.reason
+    assert judged.title == "WARNING in g"
+
+
+def test_any_crash_is_the_same_when_no_title_is_given() -> None:
+    assert judge([one(InstanceOutcome.CRASH, "x")], [], 1).verdict is Verdict.SAME_CRASH
+
+
+def test_no_crash_needs_all_instances() -> None:
+    survived = one(InstanceOutcome.SURVIVED)
+    assert judge([survived, survived], [TITLE], 2).verdict is Verdict.NO_CRASH
+    assert judge([survived], [TITLE], 2).verdict is Verdict.INCONCLUSIVE
+
+
+def control(name: ControlName, outcome: ControlOutcome) -> Control:
+    return Control(name=name, outcome=outcome, title=None, detail="nothing came")
+
+
+@pytest.mark.parametrize("outcome", [ControlOutcome.SILENT, ControlOutcome.NOT_TRIED])
+def test_no_crash_needs_a_kernel_that_could_have_told(outcome: ControlOutcome) -> None:
+    fine = control(ControlName.PANIC, ControlOutcome.REPORTED)
+    absent = control(ControlName.LEAK, ControlOutcome.NOT_CONFIGURED)
+    survived = [one(InstanceOutcome.SURVIVED)]
+    assert judge(survived, [TITLE], 1, [fine, absent]).verdict is Verdict.NO_CRASH
+    judged = judge(survived, [TITLE], 1, [fine, control(ControlName.LOCKDEP, outcome), absent])
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert "the control lockdep" in judged.reason
+    assert "nothing came" in judged.reason
+    assert "leak" not in judged.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        (ControlName.KASAN_USE_AFTER_FREE, Verdict.INCONCLUSIVE),
+        (ControlName.PANIC, Verdict.INCONCLUSIVE),
+        (ControlName.LOCKDEP, Verdict.NO_CRASH),
+    ],
+)
+def test_what_the_kernel_never_took_counts_where_the_bugs_class_needs_it(
+    name: ControlName, verdict: Verdict
+) -> None:
+    gone = [control(name, ControlOutcome.NOT_AVAILABLE)]
+    judged = judge([one(InstanceOutcome.SURVIVED)], [TITLE], 1, gone)
+    assert judged.verdict is verdict
+    assert ("cannot be raised (nothing came)" in judged.reason) == (verdict is not Verdict.NO_CRASH)
+    assert judge([one(InstanceOutcome.SURVIVED)], [], 1, gone).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_crash_counts_whatever_the_controls_say() -> None:
+    silent = [control(ControlName.PANIC, ControlOutcome.SILENT)]
+    judged = judge([one(InstanceOutcome.CRASH, TITLE)], [TITLE], 1, silent)
+    assert judged.verdict is Verdict.SAME_CRASH
+
+
+def test_the_reason_of_an_inconclusive_verdict_names_what_went_wrong() -> None:
+    judged = judge(
+        [one(InstanceOutcome.SURVIVED), one(InstanceOutcome.SSH_LOST, number=1)], [TITLE], 2
+    )
+    assert judged.verdict is Verdict.INCONCLUSIVE
+    assert "instance 1: ssh_lost: why" in judged.reason
+
+
+@given(st.lists(st.sampled_from(InstanceOutcome), max_size=6), st.integers(1, 6))
+def test_no_crash_is_said_exactly_when_everything_survived(
+    outcomes: list[InstanceOutcome], requested: int
+) -> None:
+    judged = judge([one(outcome, TITLE) for outcome in outcomes], [TITLE], requested)
+    survived = outcomes.count(InstanceOutcome.SURVIVED)
+    all_survived = survived == requested and InstanceOutcome.CRASH not in outcomes
+    assert (judged.verdict is Verdict.NO_CRASH) == all_survived
+    assert judged.completed == survived + outcomes.count(InstanceOutcome.CRASH)
+
+
+def test_the_chance_to_miss_a_bug_shrinks_with_every_instance() -> None:
+    assert unseen_chance(1, 2, 1) == 0.5
+    assert unseen_chance(1, 2, 3) == 0.125
+    assert unseen_chance(0, 0, 3) is None
+
+
+def crash(title: str, *alt_titles: str) -> InstanceResult:
+    return InstanceResult(
+        number=0, outcome=InstanceOutcome.CRASH, title=title, alt_titles=list(alt_titles)
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        (crash(TITLE), "by its title"),
+        (crash("KASAN: use-after-free Write in g", TITLE), "by its other title"),
+        (crash("KASAN: slab-use-after-free Read in f"), "by type and function"),
+        (crash("general protection fault in f"), "by type and function"),
+        (crash("Internal error in f"), "by type and function"),
+        (crash("KMSAN: uninit-value in f"), "by type and function"),
+    ],
+)
+def test_a_crash_is_the_same_for_a_reason_that_is_told(seen: InstanceResult, why: str) -> None:
+    assert why in (likeness(seen, [TITLE]) or "")
+    assert why in judge([seen], [TITLE], 1).reason
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "KASAN: use-after-free Read in g",
+        "WARNING in f",
+        "KASAN: use-after-free Read in corrupted",
+        "possible deadlock in f",
+    ],
+)
+def test_another_function_or_kind_is_another_crash(title: str) -> None:
+    assert likeness(crash(title), [TITLE]) is None
+    assert likeness(crash(title), ["KASAN: use-after-free Read in corrupted"]) in (
+        None,
+        "by its title",
+    )
+
+
+@pytest.mark.parametrize(
+    "title", ["SYZFAIL: mmap failed", "INFO: rcu detected stall in corrupted", "panic: runtime"]
+)
+def test_noise_is_told_but_is_neither_a_crash_nor_survival(title: str) -> None:
+    judged = judge([crash(title), one(InstanceOutcome.SURVIVED)], [TITLE], 2)
+    assert (judged.verdict, judged.crashed, judged.completed) == (Verdict.INCONCLUSIVE, 0, 1)
+    assert title in judged.reason
+
+
+def test_noise_that_is_looked_for_is_the_crash() -> None:
+    stall = "INFO: rcu detected stall in my_loop"
+    assert judge([crash(stall)], [stall], 1).verdict is Verdict.SAME_CRASH
+
+
+def test_noise_does_not_hide_another_crash() -> None:
+    judged = judge([crash("SYZFAIL: x"), crash("WARNING in g")], [TITLE], 2)
+    assert (judged.verdict, judged.title) == (Verdict.OTHER_CRASH, "WARNING in g")

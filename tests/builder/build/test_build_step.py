@@ -1,0 +1,353 @@
+"""The build step on a small make tree that behaves like a kernel."""
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kgym.api.steps import (
+    Ahead,
+    BuildSpec,
+    Edit,
+    GitSource,
+    KernelConfig,
+    PackageSource,
+    Patch,
+    Reproducer,
+    TarballSource,
+)
+from kgym.errors import KgymError, UserError
+from kgym_builder.build.build_step import Builder
+from kgym_builder.suitecache.suitecache import SuiteCache
+from tests.conftest import ANYWHERE, ROOT, NewRun
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Builder:
+    return Builder(SuiteCache(tmp_path / "cache", ROOT / "configs" / "backports", origins=ANYWHERE))
+
+
+def patched(spec: BuildSpec, *edits: Edit, diff: str | None = None) -> BuildSpec:
+    patch = Patch(diff=diff, edits=list(edits))
+    return spec.model_copy(update={"patches": [patch]})
+
+
+def edit(original: str, replacement: str, file: str = "kernel/watch_queue.c") -> Edit:
+    return Edit(file=file, original=original, replacement=replacement)
+
+
+REGRESS = edit("type >= WATCH_TYPE__NR", "type >= 100")
+
+
+async def failure(builder: Builder, new_run: NewRun, spec: BuildSpec) -> KgymError:
+    with pytest.raises(KgymError) as caught:
+        await builder(new_run(spec))
+    return caught.value
+
+
+async def test_a_build_leaves_kernel_config_and_log(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    run = new_run(fake_build)
+    result = await builder(run)
+    names = {artifact.name for artifact in run.artifacts}
+    assert names >= {"bzImage", "vmlinux", "System.map", "config", "build.log"}
+    assert result.kernel_release == "6.1.0"
+    assert result.objects_compiled == 4
+    assert not result.tree_cached
+
+
+async def test_a_patched_build_compiles_only_what_the_patch_touches(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    await builder(new_run(fake_build))
+    result = await builder(new_run(patched(fake_build, REGRESS)))
+    assert result.tree_cached
+    assert result.objects_compiled == 1
+
+
+async def test_a_header_patch_compiles_every_file_that_includes_it(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    await builder(new_run(fake_build))
+    header = edit("int fork_one(int parent);", "int fork_one(int p);", "include/linux/kernel.h")
+    assert (await builder(new_run(patched(fake_build, header)))).objects_compiled == 4
+
+
+async def test_the_same_build_gives_the_same_bytes(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    sums = []
+    for cache in ("use", "refresh"):
+        run = new_run(fake_build.model_copy(update={"cache": cache}))
+        await builder(run)
+        sums.append({one.name: one.sha256 for one in run.artifacts if one.name != "build.log"})
+    assert sums[0] == sums[1]
+
+
+async def test_a_patch_of_one_build_is_not_seen_by_the_next(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    again = fake_build.model_copy(update={"cache": "fresh"})
+    first, third = new_run(fake_build), new_run(again)
+    await builder(first)
+    await builder(new_run(patched(fake_build, REGRESS)))
+    result = await builder(third)
+    assert result.objects_compiled == 0
+    assert first.artifacts[0].sha256 == third.artifacts[0].sha256
+
+
+async def test_two_builds_that_want_the_same_tree_make_it_once(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    results = await asyncio.gather(*(builder(new_run(fake_build)) for _ in range(3)))
+    assert sorted(one.tree_cached for one in results) == [False, True, True]
+
+
+async def test_symbols_that_kconfig_drops_are_named(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    config = KernelConfig(base="tinyconfig", fragments=["CONFIG_BASE=y\nCONFIG_NO_SUCH=y\n"])
+    result = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    (dropped,) = result.dropped_symbols
+    assert (dropped.symbol, dropped.wanted, dropped.got) == ("NO_SUCH", "y", "n")
+
+
+async def test_a_full_config_is_used_as_it_is(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    config = KernelConfig(full="CONFIG_EXTRA=y\n# CONFIG_BASE is not set\n")
+    result = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    assert result.dropped_symbols == []
+
+
+async def test_a_config_line_that_is_none_is_refused_with_its_number(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    config = KernelConfig(base="allnoconfig", fragments=["CONFIG_BASE=y\nmake it fast\n"])
+    spec = fake_build.model_copy(update={"config": config})
+    error = await failure(builder, new_run, spec)
+    assert (error.reason, error.details["line"]) == ("config_rejected", 2)
+
+
+async def test_a_patch_that_does_not_compile_gives_file_line_and_message(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    run = new_run(patched(fake_build, edit("return 0;", "return zero;")))
+    with pytest.raises(UserError) as caught:
+        await builder(run)
+    assert caught.value.reason == "does_not_compile"
+    diagnostics = caught.value.details["diagnostics"]
+    assert isinstance(diagnostics, list)
+    first = diagnostics[0]
+    assert (first["file"], first["line"]) == ("kernel/watch_queue.c", 13)
+    assert "'zero' undeclared" in first["message"]
+    assert "build.log" in {artifact.name for artifact in run.artifacts}
+
+
+async def test_an_undefined_reference_is_a_diagnostic_too(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    spec = patched(
+        fake_build,
+        edit("return 0;", "return length(0) + fork_two();"),
+        edit("int fork_one", "int fork_two(void);\nint fork_one", "include/linux/kernel.h"),
+    )
+    error = await failure(builder, new_run, spec)
+    assert "undefined reference to `fork_two'" in error.message
+
+
+async def test_a_patch_that_does_not_apply_fails_before_anything_is_built(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+) -> None:
+    spec = patched(fake_build, diff="--- a/fs/open.c\n+++ b/fs/open.c\n@@ -3 +3 @@\n-no\n+yes\n")
+    error = await failure(builder, new_run, spec)
+    assert (error.reason, error.cause) == ("patch_does_not_apply", "user")
+    assert not list((tmp_path / "storage").glob("suitecache/*"))
+
+
+async def test_a_patch_behind_a_symbolic_link_of_the_tree_is_refused(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+) -> None:
+    tree = tmp_path / "linked"
+    subprocess.run(["cp", "-r", ROOT / "tests" / "fakelinux", tree], check=True, timeout=20)
+    (tree / "out").symlink_to("/tmp")
+    spec = fake_build.model_copy(update={"source": committed(tree)})
+    diff = "--- /dev/null\n+++ b/out/x\n@@ -0,0 +1 @@\n+x\n"
+    assert (await failure(builder, new_run, patched(spec, diff=diff))).reason == "unsafe_patch"
+
+
+async def test_a_makefile_that_runs_code_reaches_neither_network_nor_host(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("the secret")
+    spy = (
+        f"X := $(shell (cat {secret}; touch {tmp_path}/pwned; id -u; cat /proc/net/route;"
+        " cat /etc/shadow) >spy 2>&1)\nVERSION ="
+    )
+    # What the spy saw takes the kernel image's place, so that the test can read it.
+    show = edit("@objcopy -S $< $@", "@cp spy $@", "Makefile")
+    spec = patched(fake_build, edit("VERSION =", spy, "Makefile"), show)
+    run = new_run(spec)
+    await builder(run)
+    key = next(one.key for one in run.artifacts if one.name == "bzImage")
+    seen = (tmp_path / "storage" / key).read_text()
+    assert "the secret" not in seen
+    assert "root:" not in seen
+    assert "\n65534\n" in seen
+    assert not (tmp_path / "pwned").exists()
+
+
+async def test_an_artifact_that_is_a_link_to_a_host_file_is_not_followed(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("the secret")
+    spec = patched(fake_build, edit("@objcopy -S $< $@", f"@ln -sf {secret} $@", "Makefile"))
+    assert (await failure(builder, new_run, spec)).reason == "no_kernel"
+
+
+async def test_an_aborted_build_is_gone_within_two_seconds_and_leaves_nothing(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    marker = "9182.7364"
+    spec = patched(fake_build, edit("@objcopy -S $< $@", f"sleep {marker}", "Makefile"))
+    task = asyncio.create_task(builder(new_run(spec)))
+    await until(lambda: running(marker))
+    start = time.monotonic()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await until(lambda: not running(marker))
+    assert time.monotonic() - start < 10  # 2 where nothing else runs
+    assert str(builder) not in Path("/proc/mounts").read_text()
+
+
+def running(marker: str) -> bool:
+    found = subprocess.run(["pgrep", "-f", f"^sleep {marker}"], check=False, capture_output=True)
+    return found.returncode == 0
+
+
+async def until(condition: Callable[[], bool], limit: float = 100.0) -> None:
+    async with asyncio.timeout(limit):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def committed(tree: Path) -> GitSource:
+    """Commit everything in the folder; return it as a source."""
+    git = ["git", "-C", str(tree), "-c", "user.name=t", "-c", "user.email=t@localhost"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run([*git, *command], check=True, timeout=20, capture_output=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, timeout=20, capture_output=True)
+    return GitSource(url=str(tree), commit=head.stdout.decode().strip())
+
+
+async def test_a_git_source_is_mirrored_and_later_commits_are_fetched(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+) -> None:
+    tree = tmp_path / "git"
+    subprocess.run(["cp", "-r", ROOT / "tests" / "fakelinux", tree], check=True, timeout=20)
+    first = committed(tree)
+    makefile = tree / "Makefile"
+    makefile.write_text(makefile.read_text().replace("PATCHLEVEL = 1", "PATCHLEVEL = 2"))
+    second = committed(tree)
+    releases = []
+    for source in (first, second, GitSource(url=str(tree), commit="no-such-branch")):
+        spec = fake_build.model_copy(update={"source": source})
+        try:
+            releases.append((await builder(new_run(spec))).kernel_release)
+        except UserError as error:
+            releases.append(error.reason)
+    assert releases == ["6.1.0", "6.2.0", "source_not_found"]
+    assert len(list((tmp_path / "cache" / "sources" / "repositories").glob("*/HEAD"))) == 1
+
+
+async def test_jobs_that_fetch_the_same_repository_at_once_do_not_disturb_each_other(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+) -> None:
+    tree = tmp_path / "git"
+    subprocess.run(["cp", "-r", ROOT / "tests" / "fakelinux", tree], check=True, timeout=20)
+    spec = fake_build.model_copy(update={"source": committed(tree)})
+    results = await asyncio.gather(*(builder(new_run(spec)) for _ in range(3)))
+    assert {one.kernel_release for one in results} == {"6.1.0"}
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (TarballSource(url="/nowhere/linux.tar", sha256="0" * 64), "source_not_found"),
+        (TarballSource(url=str(ROOT / "LICENSE"), sha256="0" * 64), "source_checksum"),
+        (GitSource(url="/nowhere/linux.git", commit="v6.1"), "source_not_found"),
+        (GitSource(url="ext::sh -c id", commit="v6.1"), "source_not_allowed"),
+        (PackageSource(names=["linux-source-0.1"]), "source_not_found"),
+    ],
+)
+async def test_a_source_that_cannot_be_had_is_named(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec, source: TarballSource, reason: str
+) -> None:
+    spec = fake_build.model_copy(update={"source": source})
+    assert (await failure(builder, new_run, spec)).reason == reason
+
+
+async def test_a_compiler_that_is_not_installed_is_named(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    error = await failure(builder, new_run, fake_build.model_copy(update={"compiler": "gcc-3"}))
+    assert (error.reason, error.cause) == ("no_compiler", "user")
+    assert "no gcc-3; its compilers: " in error.message
+
+
+async def test_a_backport_is_applied_where_its_rules_hold_and_its_original_stands(
+    tmp_path: Path, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    rules = tmp_path / "backports"
+    rules.mkdir()
+    body = (
+        '[[edits]]\nfile = "kernel/fork.c"\noriginal = "parent + 1"\nreplacement = "parent + 2"\n'
+    )
+    for name, when in {
+        "fits": 'kernel_before = "6.2"\ncompiler = "gcc"',
+        "too-new": 'kernel_before = "5.0"',
+        "clang-only": 'compiler = "clang"',
+    }.items():
+        (rules / f"{name}.toml").write_text(f'summary = "x"\n[when]\n{when}\n{body}')
+    absent = '[[edits]]\nfile = "kernel/fork.c"\noriginal = "no such"\nreplacement = ""\n'
+    (rules / "fixed-already.toml").write_text(f'summary = "x"\n[when]\n{absent}')
+    result = await Builder(SuiteCache(tmp_path / "cache", rules, origins=ANYWHERE))(
+        new_run(fake_build)
+    )
+    assert result.backports == ["backport fits"]
+
+
+async def test_what_later_steps_rest_on_is_tried_before_anything_is_built(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    good = Edit(file="kernel/fork.c", original="parent + 1", replacement="parent + 2")
+    stale = Edit(file="kernel/fork.c", original="not there", replacement="")
+
+    def spec(edit: Edit, text: str, config: str) -> BuildSpec:
+        ahead = Ahead(patches=[Patch(name="fix", edits=[edit])], programs=[Reproducer(text=text)])
+        more: dict[str, object] = {"ahead": ahead}
+        more |= {"config": KernelConfig(base="allnoconfig", fragments=[config])}
+        return fake_build.model_copy(update=more)
+
+    fine, wrong = "int main(void) { return 0; }", "int main(void) { return x; }"
+    for config in ("CONFIG_EXTRA=y\n", "CONFIG_BASE=y\n"):  # never built, and built before
+        run = new_run(spec(stale, fine, config))
+        with pytest.raises(UserError, match="fix: the original of an edit stands 0 times"):
+            await builder(run)
+        assert not (run.folder / "build.log").exists()
+        with pytest.raises(UserError, match="the reproducer does not compile"):
+            await builder(new_run(spec(good, wrong, config)))
+        await builder(new_run(fake_build))  # of the second config
+    first = await builder(new_run(spec(good, fine, "CONFIG_BASE=y\n")))
+    again = await builder(new_run(spec(good, fine, "CONFIG_BASE=y\n")))
+    assert (first.memoised, again.memoised) == (True, True)
+    assert "ahead" in first.seconds
+    assert "ahead" not in again.seconds

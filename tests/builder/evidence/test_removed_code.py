@@ -1,0 +1,259 @@
+"""What a patch cuts off is found; what it mends, moves or rewrites is not."""
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.api.steps import Finding, Severity
+from kgym.bugs import bundle
+from kgym.source import patching
+from kgym_builder.evidence.removed_code import amputations
+from tests.conftest import DATA, ROOT
+
+SOURCES = sorted((DATA / "cache" / "sources" / "trees").glob("*/tree"))
+SYZBOT = ROOT.parent / "shared" / "data" / "syzbot_bugs"
+
+BODY = """
+	struct item *item = find(table, id);
+	int ret = 0;
+
+	WARN_ON_ONCE(!table);
+	if (!item || item->size > MAX_SIZE)
+		return -EINVAL;
+	pr_debug("copying %d\\n", id);
+	switch (item->kind) {
+	case KIND_A:
+		ret = copy(item);
+		break;
+	case KIND_B:
+		ret = share(item);
+		break;
+	default:
+		ret = -EIO;
+	}
+	put(item);
+	return ret;
+"""
+
+
+def source(body: str, more: str = "") -> dict[str, bytes]:
+    head = "static int helper(void)\n{\n\treturn work(1);\n}\n"
+    function = f"int take(struct table *table, int id)\n{{{body}}}\n"
+    return {"kernel/take.c": (head + more + function).encode()}
+
+
+def after(old: str, new: str, more: str = "") -> list[Finding]:
+    assert old in BODY
+    return amputations(source(BODY), source(BODY.replace(old, new), more))
+
+
+def reasons(found: list[Finding]) -> list[str]:
+    return [one.reason for one in found]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason", "named"),
+    [
+        ("\tWARN_ON_ONCE(!table);\n", "", "assertion_removed", "`WARN_ON_ONCE`"),
+        (" || item->size > MAX_SIZE", "", "check_removed", "`item->size>MAX_SIZE`"),
+        ("\tput(item);\n", "", "call_removed", "`put`"),
+        ("\tput(item);\n", "\t/* put(item); */\n", "call_removed", "`put`"),
+        ("\tput(item);\n", "#if 0\n\tput(item);\n#endif\n", "call_removed", "`put`"),
+        ("\tput(item);\n", '\tpr_info("no put\\n");\n', "call_removed", "`put`"),
+        ("\tint ret = 0;\n", "\tint ret = 0;\n\n\treturn 0;\n", "early_return", "leaves"),
+        (
+            "\tint ret = 0;\n",
+            "\tint ret = 0;\n\n\tif (1)\n\t\treturn 0;\n",
+            "early_return",
+            "leaves",
+        ),
+        ("(!item ||", "(0 && !item ||", "condition_constant", "never"),
+        (BODY, "\n\treturn 0;\n", "function_emptied", "nothing"),
+        (BODY, "\n", "function_emptied", "nothing"),
+        (BODY, "\n\t/* disabled */\n\treturn -EINVAL;\n", "function_emptied", "nothing"),
+        ("\tdefault:\n\t\tret = -EIO;\n", "", "branch_removed", "1 fewer"),
+        ("\tput(item);\n", "\tkeep(item);\n", "free_removed", "`put`"),
+        (
+            "\tint ret = 0;\n",
+            "\tint ret = 0;\n\n\tif (!id)\n\t\treturn 0;\n",
+            "skips_work",
+            "left out",
+        ),
+        ("\tput(item);\n", "\twhile (busy(item))\n\t\t;\n\tput(item);\n", "loops_more", "wait"),
+        ("\tint ret = 0;\n", "\tint ret = 0;\n\tstatic int calls;\n", "keeps_state", "`intcalls;`"),
+        ("(!item ||", "(!item || id == 100 ||", "fixed_value", "`id==100`"),
+        ("(!item ||", "(!item || id == -1 ||", "fixed_value", "`id==-1`"),
+        ("(!item ||", "(!item || id != 0x64 ||", "fixed_value", "`id==0x64`"),
+        (
+            "\tret = copy(item);\n",
+            "\tret = copy(kmalloc(64));\n",
+            "allocation_changed",
+            "`kmalloc(64)`",
+        ),
+        ("\treturn ret;\n", "\treturn false && ret;\n", "condition_constant", "never"),
+    ],
+)
+def test_what_is_cut_off_is_found(old: str, new: str, reason: str, named: str) -> None:
+    found = after(old, new)
+    assert reason in reasons(found)
+    (one,) = [one for one in found if one.reason == reason]
+    assert named in one.message
+    assert (one.check, one.file, one.function) == ("amputation", "kernel/take.c", "take")
+
+
+@pytest.mark.parametrize(
+    ("new", "grave"),
+    [
+        ("\treturn ret;\n\tput(item);\n", True),
+        ("\tif (0)\n\t\tput(item);\n", True),
+        ("", False),
+        ("\tkeep(item);\n", False),
+    ],
+)
+def test_what_no_fix_has_to_do_stands_in_the_way(new: str, grave: bool) -> None:
+    found = after("\tput(item);\n", new)
+    assert any(one.severity is Severity.BLOCKING for one in found) == grave
+
+
+def test_a_finding_names_the_line() -> None:
+    (one,) = after("\tput(item);\n", "\treturn ret;\n\tput(item);\n")
+    lines = source(BODY.replace("\tput(item);\n", "\treturn ret;\n\tput(item);\n"))
+    assert one.line is not None
+    assert lines["kernel/take.c"].splitlines()[one.line - 1] == b"\tput(item);"
+
+
+def test_a_function_that_is_gone_is_found() -> None:
+    assert reasons(
+        amputations(source(BODY, "int f(void)\n{\n\treturn g();\n}\n"), source(BODY))
+    ) == ["function_removed"]
+    assert reasons(amputations(source(BODY), {})) == ["function_removed"] * 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("WARN_ON_ONCE(!table)", "WARN_ON(!table)"),
+        ("item->size > MAX_SIZE", "item->size >= MAX_SIZE"),
+        ("item->size > MAX_SIZE", "unlikely(item->size > MAX_SIZE)"),
+        ("!item || item->size > MAX_SIZE", "!item || item->size > MAX_SIZE || id < 0"),
+        ("\tput(item);\n", "\tput_locked(item);\n"),
+        ('\tpr_debug("copying %d\\n", id);\n', ""),
+        ("\tput(item);\n", "\tif (item)\n\t\tput(item);\n"),
+        ("\tret = copy(item);\n", "\tret = -EPERM;\n\t\tif (may(item))\n\t\t\tret = copy(item);\n"),
+        ("\tint ret = 0;\n", "\tint ret = 0;\n\n\tif (!table)\n\t\treturn -ENOENT;\n"),
+        ("\treturn ret;\n", "\tgoto out;\nout:\n\treturn ret;\n"),
+        ("\tput(item);\n", "\tput(item);\n\titem = NULL;\n"),
+        ("!item || item->size > MAX_SIZE", "!item || id == 0 || item->size > MAX_SIZE"),
+    ],
+)
+def test_what_is_mended_or_rewritten_is_not(old: str, new: str) -> None:
+    assert after(old, new) == []
+
+
+def test_a_call_that_moved_into_a_new_helper_is_still_there() -> None:
+    helper = "static void drop(struct item *item)\n{\n\tWARN_ON_ONCE(!item);\n\tput(item);\n}\n"
+    assert after("\tput(item);\n", "\tdrop(item);\n", helper) == []
+    assert after("\tWARN_ON_ONCE(!table);\n", "\tdrop(item);\n", helper) == []
+
+
+def test_two_ifs_that_became_one_are_still_there() -> None:
+    two = "\tif (!item)\n\t\treturn -EINVAL;\n\tif (item->size > MAX_SIZE)\n\t\treturn -EINVAL;\n"
+    one = "\tif (!item || item->size > MAX_SIZE)\n\t\treturn -EINVAL;\n"
+    assert amputations(source(BODY.replace(one, two)), source(BODY)) == []
+
+
+def test_a_system_call_is_a_function() -> None:
+    test = "\tif (a < 0)\n\t\treturn -EINVAL;\n"
+    text = f"SYSCALL_DEFINE2(take, int, a, int, b)\n{{\n{test}\treturn f(b);\n}}\n"
+    cut = text.replace(test, "")
+    (one,) = amputations({"a.c": text.encode()}, {"a.c": cut.encode()})
+    assert (one.reason, one.function) == ("check_removed", "SYSCALL_DEFINE2 take")
+
+
+def test_other_files_than_c_are_passed_over() -> None:
+    assert amputations({"Makefile": b"obj-y += a.o"}, {"Makefile": b""}) == []
+
+
+@given(st.binary(max_size=400), st.binary(max_size=400))
+def test_no_content_makes_it_fail(before: bytes, now: bytes) -> None:
+    amputations({"a.c": b"int f(void) {" + before + b"}"}, {"a.c": b"int f(void) {" + now + b"}"})
+
+
+@given(st.binary(max_size=400))
+def test_what_does_not_change_gives_no_finding(content: bytes) -> None:
+    whole = {"a.c": b"int f(void) { if (x) " + content + b" }\n"}
+    assert amputations(whole, dict(whole)) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if (!" + "(" * 20_000 + "x" + ")" * 20_000 + ") return 1;",
+        "if (" + "likely(" * 20_000 + "x" + ")" * 20_000 + ") return 1;",
+        "if (x) {" * 20_000 + "}" * 20_000,
+        "f" + "(x)" * 20_000 + ";",
+        "return ({" * 20_000 + "1;" + "});" * 20_000,
+    ],
+    ids=["parentheses", "hints", "blocks", "calls", "returns"],
+)
+def test_a_patch_that_is_made_to_take_long_does_not(body: str) -> None:
+    begin = time.process_time()
+    amputations(source("\n\treturn 0;\n"), source(body))
+    assert time.process_time() - begin < 10
+
+
+# --- real fixes ---------------------------------------------------------------------------------
+
+
+def of_patches(*patches: patching.Patch) -> list[Finding]:
+    """Return what the last of the patches cuts off the kernel's source."""
+    files: dict[str, bytes] = {}
+
+    def read(path: str) -> bytes | None:
+        if path not in files and (SOURCES[0] / path).is_file():
+            files[path] = (SOURCES[0] / path).read_bytes()
+        return files.get(path)
+
+    for one in patches:
+        changes = patching.apply(one, read).changes
+        before = {change.path: files[change.path] for change in changes}
+        files |= {change.path: change.content or b"" for change in changes}
+    return amputations(before, {path: files[path] for path in before})
+
+
+needs_source = pytest.mark.skipif(not SOURCES, reason="no kernel source is in the data folder")
+
+
+@needs_source
+@pytest.mark.parametrize("name", bundle.names())
+def test_the_fix_of_a_shipped_bug_cuts_nothing_off(name: str) -> None:
+    one = bundle.load(name)
+    assert one.fix is not None
+    assert of_patches(*one.build.patches, one.fix) == []
+
+
+@needs_source
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("fsconfig-source-fd", "check_removed"),
+        ("futex-op-shift", "check_removed"),
+        ("io-uring-no-read", "check_removed"),
+        ("key-read-negative", "call_removed"),
+        ("shm-remap-removed", "check_removed"),
+        ("udp-cmsg-leak", "call_removed"),
+    ],
+)
+def test_what_brings_a_shipped_bug_back_is_found(name: str, reason: str) -> None:
+    assert reason in reasons(of_patches(*bundle.load(name).build.patches))
+
+
+@needs_source
+@pytest.mark.skipif(not SYZBOT.is_dir(), reason="the reference data is not beside the checkout")
+@pytest.mark.parametrize("folder", sorted(SYZBOT.glob("*/")), ids=lambda path: path.name[:8])
+def test_the_fix_of_a_syzbot_bug_cuts_nothing_off(folder: Path) -> None:
+    regress = patching.Patch(diff=(folder / "regress.patch").read_text())
+    assert of_patches(regress, patching.reverse(regress)) == []

@@ -1,0 +1,183 @@
+"""What a patch touches and says: what hides a crash is found, honest code is not."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.api.steps import Finding, Severity
+from kgym_builder.evidence.suspicious_changes import said, touched
+
+PATH = "fs/take.c"
+BEFORE = """#include <linux/fs.h>
+static int take(struct item *item)
+{
+	if (!item)
+		return -EINVAL;
+	copy(item);
+	return 0;
+}
+static const struct file_operations take_ops = {
+	.read = take_read,
+};
+SYSCALL_DEFINE1(take, int, id)
+{
+	return take(find(id));
+}
+fs_initcall(take_init);
+"""
+
+
+def after(old: str, new: str) -> list[Finding]:
+    assert old in BEFORE
+    return said({PATH: BEFORE.encode()}, {PATH: BEFORE.replace(old, new).encode()})
+
+
+def grave(found: list[Finding]) -> set[str]:
+    return {one.reason for one in found if one.severity is Severity.BLOCKING}
+
+
+@pytest.mark.parametrize(
+    ("new", "reason"),
+    [
+        ("current->kasan_depth++;", "detector_silenced"),
+        ("kasan_disable_current();", "detector_silenced"),
+        ("kmemleak_not_leak(item);", "detector_silenced"),
+        ("lockdep_off();", "detector_silenced"),
+        ("debug_locks = 0;", "detector_silenced"),
+        ("reset_hung_task_detector();", "detector_silenced"),
+        ("touch_nmi_watchdog();", "detector_silenced"),
+        ("if (IS_ENABLED(CONFIG_KASAN)) return 0;", "asks_for_detector"),
+        ("console_loglevel = 0;", "console_silenced"),
+        ("console_lock();", "console_silenced"),
+        ("suppress_printk = 1;", "console_silenced"),
+        ("tracing_off();", "console_silenced"),
+        ("do_exit(0);", "ends_quietly"),
+        ("panic_on_warn = 0;", "ends_quietly"),
+        ("orderly_poweroff(true);", "ends_quietly"),
+        ("add_taint(TAINT_DIE, LOCKDEP_NOW_UNRELIABLE);", "ends_quietly"),
+        ("msleep(1200);", "sleeps"),
+        ("schedule_timeout_killable(HZ);", "sleeps"),
+        ("WRITE_ONCE(current->__state, 0);", "hides_task"),
+        ("timekeeping_suspend();", "stops_clock"),
+        ("__memcpy(a, b, 8);", "unchecked_access"),
+        ("READ_ONCE_NOCHECK(item->x);", "unchecked_access"),
+        ("get_kernel_nofault(x, &item->x);", "unchecked_access"),
+        ('asm volatile("" : : : "memory");', "attribute"),
+        ("__attribute__((cold)) int x;", "attribute"),
+        ("int noinstr;", "sanitizer_attribute"),
+        ('if (!strcmp(current->comm, "repro")) return 0;', "names_program"),
+        ("if (current->comm[0] == 'r') return 0;", "names_program"),
+        ('pr_info("BUG: KASAN: nothing");', "imitates_report"),
+        ("\n#pragma GCC optimize(\"O3\")\n", "attribute"),
+        ("\n#define copy(x) 0\n", "redefines"),
+        ("kasan_\\\ndisable_current();", "detector_silenced"),
+    ],
+)  # fmt: skip
+def test_a_word_that_hides_a_crash_stands_in_the_way(new: str, reason: str) -> None:
+    found = after("\tcopy(item);\n", f"\t{new}\n\tcopy(item);\n")
+    assert reason in grave(found)
+    (one,) = [one for one in found if one.reason == reason]
+    assert (one.check, one.file) == ("detector", PATH)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("return 0;", "return -EPERM;", "refuses_more"),
+        (".read = take_read,", ".read = none,", "operation_changed"),
+        ("copy(item);", "if (jiffies < 9) return 0; copy(item);", "asks_when"),
+        ("copy(item);", "if (!uid_eq(a, b)) return 0; copy(item);", "asks_who"),
+        ("copy(item);", "mutex_trylock(&item->lock);", "task_state"),
+    ],
+)
+def test_what_honest_fixes_do_as_well_is_a_note(old: str, new: str, reason: str) -> None:
+    found = after(old, new)
+    assert (reason, grave(found)) == (found[0].reason, set())
+
+
+@pytest.mark.parametrize("gone", ["fs_initcall(take_init);", "SYSCALL_DEFINE1(take, int, id)"])
+def test_what_is_registered_no_more_stands_in_the_way(gone: str) -> None:
+    assert grave(after(gone, "int nothing(void)")) == {"registration_removed"}
+
+
+def test_a_number_that_changes_is_named() -> None:
+    (one,) = said({PATH: b"#define MAX 16\n"}, {PATH: b"#define MAX 0\n"})
+    assert (one.reason, one.line) == ("number_changed", 1)
+    assert "`#define MAX 16` becomes `#define MAX 0`" in one.message
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        "if (item->size > MAX) return -EINVAL_OLD;",
+        "/* kasan_disable_current(); asm */",
+        "mutex_lock(&item->lock);",
+        'pr_info("%s: bad size\\n", get_task_comm(name, current));',
+        "char comm[sizeof(current->comm)];",
+        "WARN_ON_ONCE(!item->ok);",
+        "lockdep_assert_held(&item->lock);",
+        "\n#include <asm/io.h>\n",
+        "\n#define TAKE_MOST take_most\n",
+    ],
+)
+def test_honest_code_is_no_finding(new: str) -> None:
+    assert grave(after("\tcopy(item);\n", f"\t{new}\n\tcopy(item);\n")) == set()
+
+
+def test_code_that_moves_is_no_finding() -> None:
+    silent = "static void f(void)\n{\n\tkasan_disable_current();\n}\n"
+    assert said({PATH: (silent + BEFORE).encode()}, {PATH: (BEFORE + silent).encode()}) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("kernel/Makefile", "touches_build_system"),
+        ("lib/Kconfig.kasan", "touches_build_system"),
+        ("arch/x86/kernel/vmlinux.lds.S", "touches_build_system"),
+        ("include/generated/autoconf.h", "touches_build_system"),
+        (".config", "touches_build_system"),
+        ("mm/kasan/report.c", "touches_detector"),
+        ("mm/kmemleak.c", "touches_detector"),
+        ("lib/ubsan.c", "touches_detector"),
+        ("kernel/hung_task.c", "touches_detector"),
+        ("kernel/locking/lockdep.c", "touches_detector"),
+        ("include/linux/kasan-checks.h", "touches_detector"),
+        ("include/linux/compiler_attributes.h", "touches_detector"),
+        ("kernel/panic.c", "touches_crash_path"),
+        ("kernel/printk/printk.c", "touches_crash_path"),
+        ("arch/x86/kernel/traps.c", "touches_crash_path"),
+        ("arch/arm64/mm/fault.c", "touches_crash_path"),
+        ("drivers/tty/serial/8250/8250_port.c", "touches_crash_path"),
+        ("kernel/time/timekeeping.c", "touches_clock"),
+        ("kernel/kgym_control.c", "touches_trial"),
+    ],
+)
+def test_a_file_that_no_fix_elsewhere_touches_stands_in_the_way(path: str, reason: str) -> None:
+    (one,) = touched([path], [PATH])
+    assert (one.check, one.severity, one.reason) == ("scope", Severity.BLOCKING, reason)
+    (note,) = touched([path], [path])
+    assert note.severity is Severity.NOTE
+
+
+def test_a_file_beside_the_bug_is_a_note_if_it_is_known_where_that_is() -> None:
+    (one,) = touched(["fs/other.c"], [PATH])
+    assert (one.reason, one.severity) == ("outside_files", Severity.NOTE)
+    assert touched(["fs/other.c"], []) == touched([PATH], [PATH]) == []
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300))
+def test_no_content_makes_it_fail(before: bytes, now: bytes) -> None:
+    said({PATH: before}, {PATH: now})
+    assert said({PATH: now}, {PATH: now}) == []
+
+
+@pytest.mark.parametrize(
+    "text", ['"' * 200_000, "/*" * 100_000, "#pragma " * 50_000, "a\\\n" * 100_000, "'" * 200_000]
+)
+def test_a_patch_that_is_made_to_take_long_does_not(text: str) -> None:
+    begin = time.process_time()
+    said({PATH: b""}, {PATH: text.encode()})
+    assert time.process_time() - begin < 5

@@ -1,0 +1,254 @@
+"""SuiteCache: entries are made once for all, whole or absent, and the same however they come."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from kgym.api.jobs import JobRequest
+from kgym.api.states import State
+from kgym.api.steps import BuildResult, BuildSpec, Edit, KernelConfig, Patch, StepKind
+from kgym.host.squashfs import Way
+from kgym.worker.context import StepContext
+from kgym.worker.loop import Worker
+from kgym_builder.build.build_step import Builder
+from kgym_builder.kbuild.kbuild import Output
+from kgym_builder.suitecache.compiled_trees import IMAGE
+from kgym_builder.suitecache.suitecache import SuiteCache
+from kgym_scheduler.database.connection import upgrade
+from tests.conftest import ANYWHERE, ROOT, NewRun
+from tests.scheduler.parts import Clock, Platform
+
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
+
+Host = Callable[..., Builder]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """Return the builder of a host; hosts share the storage, and nothing else."""
+
+    def make(name: str = "one", **settings: object) -> Builder:
+        return Builder(
+            SuiteCache(
+                tmp_path / name, ROOT / "configs" / "backports", origins=ANYWHERE, **settings
+            )
+        )  # type: ignore[arg-type]
+
+    return make
+
+
+def patched(spec: BuildSpec, number: int = 100) -> BuildSpec:
+    edit = Edit(
+        file="kernel/watch_queue.c",
+        original="type >= WATCH_TYPE__NR",
+        replacement=f"type >= {number}",
+    )
+    return spec.model_copy(update={"patches": [Patch(edits=[edit])]})
+
+
+def fresh(spec: BuildSpec) -> BuildSpec:
+    return spec.model_copy(update={"cache": "fresh"})
+
+
+def hashes(run: StepContext) -> dict[str, str]:
+    return {one.name: one.sha256 for one in run.artifacts if one.name != "build.log"}
+
+
+def image(folder: Path) -> Path:
+    (found,) = folder.rglob(IMAGE)
+    return found
+
+
+def log(run: StepContext) -> str:
+    return (run.folder / "step.log").read_text()
+
+
+async def test_requests_that_come_to_the_same_config_share_an_entry(
+    host: Host, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    other = KernelConfig(full="CONFIG_BASE=y\n")
+    first = await host()(new_run(fake_build))
+    second = await host()(new_run(fake_build.model_copy(update={"config": other})))
+    assert (first.tree, second.tree_cached) == (second.tree, True)
+
+
+async def test_another_host_fetches_the_entry_and_needs_no_source(
+    host: Host, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+) -> None:
+    await host()(new_run(fake_build))
+    run = new_run(patched(fake_build))
+    result = await host("two")(run)
+    assert result.tree_cached
+    assert result.objects_compiled == 1
+    assert "fetched the entry from storage" in log(run)
+    assert not (tmp_path / "two" / "sources").exists()
+
+
+async def test_workers_of_a_host_that_want_the_same_image_fetch_it_once(
+    host: Host, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    await host()(new_run(fake_build))
+    runs = [new_run(patched(fake_build, number)) for number in range(3)]
+    await asyncio.gather(*(host("two")(run) for run in runs))
+    assert sum("fetched the entry from storage" in log(run) for run in runs) == 1
+
+
+@pytest.mark.parametrize("damage", ["truncate", "overwrite"])
+async def test_a_damaged_image_is_fetched_again(
+    host: Host, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path, damage: str
+) -> None:
+    worker = host()
+    await worker(new_run(fake_build))
+    before = image(tmp_path / "one").read_bytes()
+    with image(tmp_path / "one").open("r+b") as file:
+        file.truncate(1000) if damage == "truncate" else file.write(b"\0" * 96)
+    run = new_run(patched(fake_build))
+    assert (await worker(run)).tree_cached
+    assert "fetched the entry from storage" in log(run)
+    assert image(tmp_path / "one").read_bytes() == before
+
+
+async def test_an_entry_whose_stored_image_is_damaged_is_built_again(
+    host: Host, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+) -> None:
+    await host()(new_run(fake_build))
+    with image(tmp_path / "storage").open("r+b") as file:
+        file.write(b"\0" * 96)
+    run = new_run(patched(fake_build))
+    assert not (await host("two")(run)).tree_cached
+    assert "the stored entry is damaged" in log(run)
+    assert (await host("three")(new_run(fresh(fake_build)))).tree_cached
+
+
+async def test_an_image_that_could_not_be_read_is_checked_when_next_taken(
+    host: Host, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+) -> None:
+    suite = SuiteCache(tmp_path / "one", ROOT / "configs" / "backports", origins=ANYWHERE)
+    with ExitStack() as held:
+        run = new_run(fake_build)
+        entry = await suite.take(fake_build, run, held, Output(run.folder / "build.log"))
+        entry.doubt()
+    (tmp_path / "one" / "suitecache" / f".{entry.identity}.seal").write_text("[]")
+    with image(tmp_path / "one").open("r+b") as file:
+        file.write(b"\0" * 96)
+    with ExitStack() as held:
+        run = new_run(fake_build)
+        await suite.take(fake_build, run, held, Output(run.folder / "build.log"))
+    assert "fetched the entry from storage" in log(run)
+
+
+@pytest.mark.parametrize(
+    ("ways", "said"),
+    [
+        (("mount", "squashfuse"), "mounted by"),
+        (("squashfuse",), "mounted by squashfuse"),
+        ((), "unpacked"),
+    ],
+)
+async def test_the_kernel_is_the_same_however_the_tree_comes_and_the_log_says_how(
+    host: Host, new_run: NewRun, fake_build: BuildSpec, ways: tuple[Way, ...], said: str
+) -> None:
+    if "squashfuse" in ways[:1] and shutil.which("squashfuse") is None:
+        pytest.skip("squashfuse is not installed")
+    first, second = new_run(fake_build), new_run(fresh(patched(fake_build)))
+    await host()(new_run(patched(fake_build)))
+    await host("two", ways=ways)(first)
+    result = await host("two", ways=ways)(second)
+    assert result.objects_compiled == 1
+    assert said in log(second)
+    third = new_run(fresh(patched(fake_build)))
+    await host()(third)
+    assert hashes(second) == hashes(third)
+
+
+async def test_a_host_keeps_to_its_budget_by_removing_what_is_not_in_use(
+    host: Host, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+) -> None:
+    builder = host(most=1)
+    first = await builder(new_run(fake_build))
+    config = KernelConfig(full="CONFIG_BASE=y\nCONFIG_EXTRA=y\n")
+    second = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    assert not (tmp_path / "one" / "suitecache" / first.tree).exists()
+    assert (tmp_path / "one" / "suitecache" / second.tree).exists()
+
+
+async def test_hosts_that_need_the_same_entry_at_once_build_it_once(
+    host: Host, fake_build: BuildSpec, tmp_path: Path
+) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'kgym.db'}"
+    await upgrade(url)
+    platform = Platform(url, tmp_path, Clock())
+    async with platform.scheduler() as scheduler:
+        workers = [
+            Worker(
+                scheduler, platform.bus, platform.storage, {StepKind.BUILD: host(name)}, place
+            ).serve()
+            for name in ("one", "two", "three")
+            if (place := tmp_path / "work" / name)
+        ]
+        tasks = [asyncio.create_task(work) for work in workers]
+        jobs = [
+            (await scheduler.submit(JobRequest(steps=[patched(fake_build, number)])))[0].id
+            for number in range(3)
+        ]
+        end = time.monotonic() + 60
+        while any([await scheduler.state(job) is not State.SUCCEEDED for job in jobs]):
+            assert time.monotonic() < end
+            await asyncio.sleep(0.1)
+        results = [(await scheduler.job(job)).steps[0].result for job in jobs]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    built = [isinstance(one, BuildResult) and not one.tree_cached for one in results]
+    assert sorted(built) == [False, False, True]
+
+
+async def test_the_same_build_is_answered_from_the_first_also_elsewhere(
+    host: Host, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    first, second = new_run(patched(fake_build)), new_run(patched(fake_build))
+    done = await host()(first)
+    known = await host("two")(second)
+    assert (done.memoised, known.memoised) == (False, True)
+    assert hashes(first) == hashes(second)
+    assert {one.key for one in first.artifacts}.isdisjoint(one.key for one in second.artifacts)
+
+
+async def test_an_answer_outlives_the_artifacts_of_the_first_job(
+    host: Host, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    runs = [new_run(patched(fake_build)) for _ in range(3)]
+    await host()(runs[0])
+    await host()(runs[1])
+    await runs[0].storage.remove(runs[0].key("x").removesuffix("/x"))
+    assert (await host()(runs[2])).memoised
+    for one in runs[2].artifacts:
+        assert b"".join([part async for part in runs[2].storage.read(one.key, 0, one.size)])
+
+
+async def test_a_build_whose_artifacts_are_gone_is_done_again(
+    host: Host, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    first = new_run(patched(fake_build))
+    await host()(first)
+    await first.storage.remove("steps")
+    again = new_run(patched(fake_build))
+    assert not (await host()(again)).memoised
+    assert {one.name for one in again.artifacts} == {one.name for one in first.artifacts}
+
+
+@pytest.mark.parametrize("cache", ["fresh", "refresh"])
+async def test_a_build_that_is_wanted_fresh_is_done(
+    host: Host, new_run: NewRun, fake_build: BuildSpec, cache: str
+) -> None:
+    await host()(new_run(patched(fake_build)))
+    spec = patched(fake_build).model_copy(update={"cache": cache})
+    result = await host()(new_run(spec))
+    assert not result.memoised
+    assert result.tree_cached == (cache == "fresh")
+    assert (await host()(new_run(patched(fake_build)))).memoised

@@ -1,0 +1,171 @@
+"""Which lines announce a crash, and where a report begins and ends."""
+
+import pytest
+
+from kgym.crash.report import CrashType, parse, parse_all
+from kgym.crash.report.corpus import check, read_case
+from tests.crash.test_titles import LEAK, kasan, registers, trace
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "traps: prog[123] general protection fault ip:7f0a2b914330 sp:7ffe0 error:0 in prog",
+        "prog[123]: segfault at 4cb420 ip 00000000004cb420 sp 00007f27fd37a250 error 15",
+        "Spectre V2 : WARNING: Unprivileged eBPF is enabled with eIBRS on",
+        "WARNING: The mand mount option has been deprecated",
+        "INFO: NMI handler (perf_event_nmi_handler) took too long to run: 1.356 msecs",
+        "INFO: lockdep is turned off.",
+        "WARNING: `prog' uses wireless extensions which will stop working for Wi-Fi 7 hardware",
+        "EXT4-fs (sda1): INFO: recovery required on readonly filesystem",
+        "DEBUG: all is well",
+        "ACPI BIOS Error (bug): Could not resolve symbol",
+        "Kernel command line: panic_on_warn=1 oops=panic",
+        "XFS (loop4): WARNING: Reset corrupted AGFL on AG 0.",
+        "RETBleed: WARNING: Spectre v2 mitigation leaves CPU vulnerable, data leaks possible!",
+        "Speculative Return Stack Overflow: WARNING: kernel not compiled with MITIGATION_SRSO.",
+        "WARNING: BIOS bug: CPU MTRRs don't cover all of memory, losing 3MB of RAM.",
+        "mylocks: WARNING: the timeout feature is being deprecated",
+        "systemd[1]: my.service: WARNING: it has no ExecStart",
+        "MY_WARNING: all is well",
+    ],
+)
+def test_a_message_that_only_sounds_like_a_crash_is_none(line: str) -> None:
+    assert parse(f"[    1.000000] {line}\n") is None
+
+
+@pytest.mark.parametrize(
+    "line", ["WARNING: stack going in the wrong direction? at 1", "INFO: Slab 0x12 objects=9"]
+)
+def test_an_unknown_message_is_a_crash_where_the_kernel_says_it(line: str) -> None:
+    assert parse(f"{line}\n") is None
+    report = parse(f"[    1.000000][   T12] {line}\n")
+    assert report is not None
+    assert report.title.split(" ")[:2] == line.split(" ")[:2]
+
+
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        (
+            "MY-fs: my_fill_super(): WARNING: filesystem loop0 was made with 512 inodes",
+            "WARNING: filesystem loop0 was made with NUM inodes",
+        ),
+        ("mydev 0000:00:05.0: WARNING: no answer in 20 ms", "WARNING: no answer in NUM ms"),
+        ("mydev: [0x12] WARNING: FIFO [3] is full", "WARNING: FIFO [NUM] is full"),
+    ],
+)
+def test_a_drivers_own_warning_is_a_crash_by_its_words(line: str, title: str) -> None:
+    assert parse(f"{line}\n") is None, "a program may have said it"
+    for stamp in ("[    1.000000]", "<4>[    1.000000]", "my login: [    1.000000][   T12]"):
+        report = parse(f"{stamp} {line}\n[    1.1] all else is well\n")
+        assert report is not None
+        assert (report.title, report.type) == (title, CrashType.WARNING)
+        assert not report.corrupted
+
+
+def test_a_crash_printed_into_a_line_of_a_program_is_seen() -> None:
+    report = parse("starting sshBUG: kernel NULL pointer dereference, address: 8\n")
+    assert report is not None
+    assert report.type is CrashType.NULL_DEREF
+
+
+BOOTING = ["Booting the kernel.", "Booting the kernel (entry_offset: 0x0000000000000080)."]
+
+
+@pytest.mark.parametrize("words", BOOTING)
+def test_a_kernel_that_boots_again_has_crashed(words: str) -> None:
+    boot = f"{words}\n[    0.000000] Linux version 6.1.0\n[    9.0] all is well\n"
+    assert parse(boot) is None
+    report = parse(boot + boot)
+    assert report is not None
+    assert (report.title, report.type) == ("unexpected kernel reboot", CrashType.REBOOT)
+
+
+@pytest.mark.parametrize("words", BOOTING)
+def test_a_machine_that_boots_while_programs_run_has_crashed(words: str) -> None:
+    for program in ("executing program 1:\n\n", "2026/01/02 03:04:05 executed programs: 7\n"):
+        assert parse(f"{program}{words}\n") is not None
+    assert parse(f"SeaBIOS\nBooting from ROM..\n{words}\n") is None
+
+
+def test_a_boot_is_a_crash_where_the_machine_is_known_to_have_run() -> None:
+    log = "early console in extract_kernel\nDecompressing Linux... done.\nBooting the kernel.\n"
+    assert parse(log) is None
+    report = parse(log, running=True)
+    assert report is not None
+    assert report.title == "unexpected kernel reboot"
+    assert check(read_case(b"TITLE: unexpected kernel reboot\n\n" + log.encode()))["title"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[   12.000000] myfs: cannot find 'Booting the kernel.'",
+        "[   12.000000][   T77] myfs: no 'Booting the kernel (entry_offset: 0x0).'",
+        "mount: /mnt: bad option Booting the kernel.",
+        "Booting the kernel of another machine",
+    ],
+)
+def test_the_words_of_a_boot_that_a_program_repeats_are_none(line: str) -> None:
+    assert parse(f"[   11.000000] all is well\n{line}\n", running=True) is None
+
+
+def test_the_heading_of_a_leak_announces_it_and_the_object_below_does_not() -> None:
+    report = parse(LEAK)
+    assert report is not None
+    assert LEAK[report.start : report.end] == "BUG: memory leak"
+
+
+def test_leaks_that_a_program_copies_without_a_heading_are_seen() -> None:
+    objects = LEAK.partition("\n")[2]
+    other = objects.replace("my_driver_open", "my_driver_read")
+    assert [one.title for one in parse_all(objects + other + objects)] == [
+        "memory leak in my_driver_open",
+        "memory leak in my_driver_read",
+    ]
+
+
+def test_the_panic_behind_a_crash_belongs_to_its_report() -> None:
+    panic = "Kernel panic - not syncing: KASAN: BUG: panic_on_warn set ...\n"
+    log = kasan("use-after-free").replace("Read of", f"{panic}Read of")
+    report = parse(log)
+    assert report is not None
+    assert report.title == "KASAN: use-after-free Read in my_driver_peek"
+
+
+def test_a_second_crash_ends_the_report_of_the_first_where_nobody_tells_them_apart() -> None:
+    second = registers("divide error: 0000 [#1] SMP", "innocent_bystander")
+    report = parse(f"BUG: kernel NULL pointer dereference, address: 8\n{second}")
+    assert report is not None
+    assert report.title == "BUG: unable to handle kernel NULL pointer dereference in corrupted"
+
+
+def test_the_object_in_a_report_of_the_first_kasan_may_be_of_another_one() -> None:
+    slab = "BUG kmalloc-64 (Tainted: G    B): kasan: bad access detected"
+    log = kasan("use-after-free", "memcpy").replace("\nCPU: 0", f"\n{slab}\nCPU: 0")
+    report = parse(log)
+    assert report is not None
+    assert report.title == "KASAN: use-after-free Read in corrupted"
+    assert report.corrupted
+
+
+def test_an_undefined_behaviour_whose_kind_is_lost_is_corrupted() -> None:
+    report = parse(trace("UBSAN: shift-out"))
+    assert report is not None
+    assert (report.title, report.corrupted) == ("UBSAN: shift-out", True)
+
+
+@pytest.mark.parametrize(
+    ("line", "task", "pid"),
+    [
+        ("INFO: task my prog:77 blocked for more than 143 seconds.", "my prog", 77),
+        ("INFO: task prog:77 can't die for more than 143 seconds.", "prog", 77),
+        ("watchdog: BUG: soft lockup - CPU#1 stuck for 26s! [kworker/1:2:77]", "kworker/1:2", 77),
+        ("WARNING: held lock freed!\nprog/77 is freeing memory 1-2, with a lock held", "prog", 77),
+    ],
+)
+def test_the_task_at_fault_is_the_one_that_is_named(line: str, task: str, pid: int) -> None:
+    report = parse(trace(line))
+    assert report is not None
+    assert (report.task, report.pid) == (task, pid)

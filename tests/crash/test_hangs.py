@@ -1,0 +1,60 @@
+"""Tasks that hang, and grace periods that take long, in the words of old and new kernels."""
+
+import pytest
+
+from kgym.crash.report import CrashType, parse, parse_all
+
+STACK = """\
+task:prog            state:D stack:0     pid:77    tgid:77    ppid:1      flags:0x00000000
+Call Trace:
+ <TASK>
+ __schedule+0x1/0x2
+ io_schedule+0x1/0x2
+ bit_wait_io+0x1/0x2
+ my_fs_get_page+0x1/0x2
+ my_fs_sync+0x1/0x2
+ </TASK>
+"""
+
+
+@pytest.mark.parametrize("how", ["blocked", "blocked in I/O wait"])
+def test_a_task_hangs_whatever_it_waits_for(how: str) -> None:
+    for stamp in ("", "[  143.000000][   T30] "):
+        log = f"INFO: task prog:77 {how} for more than 143 seconds.\n{STACK}"
+        report = parse("".join(stamp + line for line in log.splitlines(keepends=True)))
+        assert report is not None
+        assert report.title == "INFO: task hung in my_fs_get_page"
+        assert (report.type, report.task, report.corrupted) == (CrashType.HANG, "prog", False)
+
+
+@pytest.mark.parametrize(
+    "whom",
+    [
+        "is blocked on a mutex likely owned by task other:78.",
+        "is blocked on a mutex, but the owner is not found.",
+        "blocked on a semaphore likely last held by task other:78",
+        "<writer> blocked on an rw-semaphore likely owned by task other:78 <reader>",
+    ],
+)
+def test_whom_a_hung_task_waits_for_is_no_crash_of_its_own(whom: str) -> None:
+    log = f"INFO: task prog:77 blocked for more than 143 seconds.\n{STACK}"
+    log += f"INFO: task prog:77 {whom}\n" + STACK.replace("my_fs_get_page", "innocent")
+    stamped = "".join(f"[  143.000000] {line}" for line in log.splitlines(keepends=True))
+    assert [one.title for one in parse_all(stamped)] == ["INFO: task hung in my_fs_get_page"]
+
+
+def test_a_name_like_the_kernels_words_does_not_hide_a_hung_task() -> None:
+    log = f"INFO: task a blocked on a :77 blocked for more than 143 seconds.\n{STACK}"
+    report = parse(log)
+    assert report is not None
+    assert report.title == "INFO: task hung in my_fs_get_page"
+
+
+def test_a_stall_that_ended_in_time_is_none() -> None:
+    for end in ("before state dump start", "during stack backtracing."):
+        assert parse(f"[    9.000000] INFO: Stall ended {end}\n") is None
+
+
+def test_a_writeback_that_is_slow_and_goes_on_is_no_hang() -> None:
+    words = "The task sync:77 has been waiting for writeback completion for more than 143 seconds."
+    assert parse(f"[  150.000000][   T77] INFO: {words}\n") is None

@@ -1,0 +1,91 @@
+"""Whatever is asked, the answer is one that the interface's own document describes."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import schemathesis
+from anyio.from_thread import start_blocking_portal
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode, checks
+
+from kgym.api.steps import StepKind
+from kgym.worker.context import StepContext
+from kgym_scheduler.api.app import create_app
+from kgym_scheduler.api.server import serve
+from tests.scheduler.parts import BUILD, BUILT, REPRODUCED, Platform, job, reproduce
+
+EXAMPLES = int(os.environ.get("KGYM_SCHEMA_EXAMPLES", "12"))
+CHECKS = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_schema_conformance,
+    checks.response_headers_conformance,
+    checks.unsupported_method,
+]
+
+
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@asynccontextmanager
+async def _served(platform: Platform) -> AsyncIterator[str]:
+    """A platform whose workers do every step at once: so every event stream ends."""
+
+    async def build(_: StepContext) -> Any:
+        return BUILT
+
+    async def run(_: StepContext) -> Any:
+        return REPRODUCED
+
+    handlers = {StepKind.BUILD: build, StepKind.REPRODUCE: run}
+    async with (
+        platform.scheduler() as scheduler,
+        platform.worker(scheduler, handlers, slots=4),
+        serve(create_app(scheduler)) as address,
+    ):
+        await scheduler.submit(job(BUILD, reproduce(0)))
+        yield address.url
+
+
+@pytest.fixture
+def server(platform: Platform) -> Iterator[str]:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(_served(platform)) as url,
+    ):
+        yield url
+
+
+@pytest.mark.thorough
+def test_no_answer_is_undocumented_and_none_blames_the_server(server: str) -> None:
+    schema = schemathesis.openapi.from_url(f"{server}/openapi.json")
+    operations = [found.ok() for found in schema.get_all_operations()]
+    for operation in operations:
+        _try(operation, GenerationMode.POSITIVE)
+        with contextlib.suppress(Unsatisfiable):  # what takes nothing takes nothing wrong
+            _try(operation, GenerationMode.NEGATIVE)
+    assert len(operations) > 12
+
+
+def _try(operation: schemathesis.APIOperation, mode: GenerationMode) -> None:
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize="KGYM_SCHEMA_EXAMPLES" not in os.environ,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    def run(case: schemathesis.Case) -> None:
+        case.call_and_validate(checks=CHECKS, timeout=20)
+
+    run()

@@ -1,0 +1,199 @@
+"""Tokens and scopes, on a real server."""
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from kgym.api.jobs import JobFilter
+from kgym.client import AsyncClient, Refused
+from kgym.errors import UserError
+from kgym_scheduler.api.app import create_app
+from kgym_scheduler.api.server import Address, serve
+from kgym_scheduler.api.token_check import is_loopback
+from kgym_scheduler.database import tokens as module
+from kgym_scheduler.database.tokens import Tokens
+from kgym_scheduler.scheduler import Scheduler
+from tests.scheduler.api.test_app import JOB, problem
+from tests.scheduler.parts import job
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+def tokens(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Tokens:
+    monkeypatch.setattr(module, "CACHE_SECONDS", 0.0)
+    return Tokens(scheduler.database)
+
+
+@pytest.fixture
+async def address(scheduler: Scheduler) -> AsyncIterator[Address]:
+    async with serve(create_app(scheduler)) as address:
+        yield address
+
+
+@pytest.fixture
+async def http(address: Address, tokens: Tokens) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=address.url, trust_env=False) as client:
+        yield client
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+# --- the door -------------------------------------------------------------------------------
+
+
+async def test_this_machine_needs_no_token_while_there_is_none(http: httpx.AsyncClient) -> None:
+    created = await http.post("/v1/jobs", json=JOB)
+    assert (created.status_code, created.json()["submitter"]) == (201, "local")
+
+
+async def test_once_there_is_a_token_everybody_needs_one(
+    http: httpx.AsyncClient, tokens: Tokens
+) -> None:
+    await tokens.create("alice", ["read"])
+    response = await http.get("/v1/jobs")
+    problem(response, 401, "token_needed")
+    assert response.headers["www-authenticate"] == 'Bearer realm="kgym"'
+    await tokens.revoke("alice")
+    problem(await http.get("/v1/jobs"), 401, "token_needed")
+
+
+async def test_an_invalid_token_is_refused_even_where_none_is_needed(
+    http: httpx.AsyncClient, tokens: Tokens
+) -> None:
+    for token in ("kgym_1_" + "a" * 43, "x", "ä"):
+        header = f"Bearer {token}".encode("latin1")
+        response = await http.get("/v1/jobs", headers={b"Authorization": header})
+        problem(response, 401, "token_invalid")
+        assert 'error="invalid_token"' in response.headers["www-authenticate"]
+    problem(await http.get("/v1/jobs", auth=("alice", "secret")), 401, "token_needed")
+
+
+async def test_the_submitter_of_a_job_is_the_tokens_name(
+    http: httpx.AsyncClient, tokens: Tokens
+) -> None:
+    headers = bearer(await tokens.create("alice", ["submit"]))
+    created = await http.post("/v1/jobs", json=JOB, headers=headers)
+    assert created.json()["submitter"] == "alice"
+    assert (await http.get("/v1/jobs", headers=headers)).json()["jobs"][0]["submitter"] == "alice"
+
+
+CALLS = {
+    "read": [("GET", "/v1/jobs"), ("GET", "/v1/queues"), ("GET", "/metrics")],
+    "submit": [("POST", "/v1/jobs"), ("POST", "/v1/jobs/1/abort"), ("PUT", "/v1/jobs/1/tags")],
+}
+ALLOWED = {
+    "read": {"read"},
+    "submit": {"read", "submit"},
+    "admin": {"read", "submit"},
+    "worker": set(),
+}
+
+
+@pytest.mark.parametrize("scope", ALLOWED)
+async def test_a_scope_allows_what_it_says_and_no_more(
+    http: httpx.AsyncClient, tokens: Tokens, scheduler: Scheduler, scope: str
+) -> None:
+    await scheduler.submit(job(), submitter="alice")
+    headers = bearer(await tokens.create("alice", [scope]))
+    for needed, calls in CALLS.items():
+        for method, path in calls:
+            body: Any = [] if path.endswith("tags") else JOB
+            response = await http.request(method, path, headers=headers, json=body)
+            if needed in ALLOWED[scope]:
+                assert response.is_success, response.text
+            else:
+                problem(response, 403, "scope_needed")
+                assert f'scope="{needed}"' in response.headers["www-authenticate"]
+
+
+async def test_every_operation_asks_for_a_scope(http: httpx.AsyncClient, tokens: Tokens) -> None:
+    user = bearer(await tokens.create("alice", ["admin"]))
+    worker = bearer(await tokens.create("worker", ["worker"]))
+    document = (await http.get("/openapi.json")).json()
+    for path, item in document["paths"].items():
+        if path in {"/v1/healthz", "/v1/readyz"}:
+            continue
+        headers = user if path.startswith("/v1/worker/") else worker
+        for method in item:
+            place = re.sub(r"{\w+}", "1", path)
+            response = await http.request(method, place, headers=headers, json={})
+            problem(response, 403, "scope_needed")
+
+
+async def test_health_and_documentation_are_for_everybody(
+    http: httpx.AsyncClient, tokens: Tokens
+) -> None:
+    await tokens.create("alice", ["read"])
+    for path in ("/healthz", "/readyz", "/v1/healthz", "/v1/readyz", "/docs", "/openapi.json"):
+        assert (await http.get(path)).status_code == 200
+
+
+async def test_a_stranger_cannot_make_the_server_read_a_body(
+    http: httpx.AsyncClient, tokens: Tokens
+) -> None:
+    await tokens.create("alice", ["read"])
+    response = await http.post("/v1/jobs", content=b"{" * 10_000_000)
+    problem(response, 401, "token_needed")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Host": "evil.example:8420"},
+        {"Host": "192.0.2.7"},
+    ],
+)
+async def test_a_web_page_of_another_site_is_refused(
+    http: httpx.AsyncClient, headers: dict[str, str]
+) -> None:
+    problem(await http.post("/v1/jobs/1/abort", headers=headers), 403, "foreign_page")
+
+
+async def test_other_hosts_are_served_only_if_there_is_a_token(
+    scheduler: Scheduler, tokens: Tokens
+) -> None:
+    with pytest.raises(UserError, match="can be reached from other hosts"):
+        async with serve(create_app(scheduler), "0.0.0.0"):
+            pass
+    token = await tokens.create("alice", ["read"])
+    async with serve(create_app(scheduler), "0.0.0.0") as address:
+        url = f"http://127.0.0.1:{address.port}"
+        async with AsyncClient(url, token) as client:
+            assert (await client.page(JobFilter())).jobs == []
+        async with AsyncClient(url) as client:
+            with pytest.raises(Refused) as refused:
+                await client.queues()
+    assert refused.value.reason == "token_needed"
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("::ffff:127.0.0.1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.example.org", False),
+        ("", False),
+    ],
+)
+def test_only_this_machines_own_addresses_are_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) == loopback

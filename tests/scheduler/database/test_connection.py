@@ -1,0 +1,150 @@
+"""Migrations and transactions, on SQLite and on PostgreSQL."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, text
+
+from kgym.api.jobs import JobFilter
+from kgym.api.states import State
+from kgym.errors import InfrastructureError, UserError
+from kgym_scheduler.database.connection import Database, upgrade
+from kgym_scheduler.database.tables import metadata
+from kgym_scheduler.errors import Conflict
+from kgym_scheduler.job_store import JobStore
+from kgym_scheduler.queue.bulk_write import BulkWrite
+from tests.scheduler.parts import BUILD, claim_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database without tables."""
+    if request.param == "sqlite":
+        return f"sqlite+aiosqlite:///{tmp_path / 'a.db'}"
+    return str(request.getfixturevalue("database_url"))
+
+
+async def test_the_migrations_make_the_tables_that_the_code_uses(empty_url: str) -> None:
+    await asyncio.gather(*(upgrade(empty_url) for _ in range(3)))
+    await upgrade(empty_url)
+    database = Database(empty_url)
+
+    def differences(connection: Connection) -> object:
+        return compare_metadata(MigrationContext.configure(connection), metadata)
+
+    async with database.read() as connection:
+        assert await connection.run_sync(differences) == []
+    await database.close()
+
+
+async def test_jobs_from_before_lanes_and_turns_go_on(empty_url: str) -> None:
+    def first(connection: Connection) -> None:
+        config = Config()
+        config.set_main_option("script_location", "kgym_scheduler.database:migrations")
+        config.set_main_option("path_separator", "os")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+
+    database = Database(empty_url)
+    now = "'2026-01-01 00:00:00.000000'"
+    async with database.write() as connection:
+        await connection.run_sync(first)
+        await connection.execute(
+            text(
+                "INSERT INTO jobs (id, state, priority, created_at, updated_at, tags)"
+                f" VALUES (1, 'queued', 5, {now}, {now}, '[]')"
+            )
+        )
+        await connection.execute(
+            text(f"INSERT INTO facets (job_id, facet, created_at) VALUES (1, 'kind:build', {now})")
+        )
+        await connection.execute(
+            text(
+                "INSERT INTO steps (id, job_id, number, kind, state, attempt, tries, not_before,"
+                " publish_at, queued_at, artifacts, spec)"
+                f" VALUES (1, 1, 0, 'build', 'queued', 1, 1, {now}, {now}, {now}, '[]', :spec)"
+            ),
+            {"spec": BUILD.model_dump_json()},
+        )
+        await connection.execute(
+            text(
+                "INSERT INTO attempts (lease, step_id, number, worker, started_at)"
+                f" VALUES ('abcdef00abcdef00abcdef00abcdef00', 1, 1, 'gone', {now})"
+            )
+        )
+    await database.upgrade()
+    await database.close()
+    store = JobStore(empty_url)
+    [view] = (await store.page(JobFilter(state=State.QUEUED, kind=BUILD.kind))).jobs
+    claimed, _ = await store.claim(claim_of())
+    assert [(a.job_id, a.spec) for a in claimed.assignments] == [(view.id, BUILD)]
+    await store.close()
+
+
+async def test_sqlite_is_durable_and_checks_foreign_keys(sqlite_url: str) -> None:
+    database = Database(sqlite_url)
+    for transaction in (database.read, database.write):
+        async with transaction() as connection:
+            settings = [
+                await connection.scalar(text(f"PRAGMA {name}"))
+                for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+            ]
+        assert settings == ["wal", 2, 1, 30000]
+    await database.close()
+
+
+async def test_an_error_undoes_the_whole_transaction(url: str) -> None:
+    database = Database(url)
+    row = "INSERT INTO jobs (state, priority, created_at, updated_at, tags) VALUES "
+    now = "'2026-01-01 00:00:00'"
+
+    async def add_two() -> None:
+        async with database.write() as connection:
+            await connection.execute(text(f"{row} ('queued', 0, {now}, {now}, '[]')"))
+            await connection.execute(text(f"{row} (NULL, 0, {now}, {now}, '[]')"))
+
+    with pytest.raises(Conflict, match="contradicts what the database holds"):
+        await add_two()
+    async with database.read() as connection:
+        assert await connection.scalar(text("SELECT count(*) FROM jobs")) == 0
+    await database.close()
+
+
+async def test_postgresql_tells_what_a_transaction_has_changed(postgresql_url: str) -> None:
+    database, other = Database(postgresql_url), Database(postgresql_url)
+    heard: asyncio.Queue[Sequence[int] | None] = asyncio.Queue()
+    listener = asyncio.create_task(database.listen(heard.put_nowait))
+    async with asyncio.timeout(60):
+        assert await heard.get() is None  # it listens now: what was told before, nobody knows
+        while heard.empty():
+            async with other.write() as connection:
+                plan = BulkWrite(connection)
+                plan.tell([7, 8])
+                await plan.run()
+            await asyncio.sleep(0.05)
+        assert await heard.get() == [7, 8]
+    listener.cancel()
+    await asyncio.gather(listener, return_exceptions=True)
+    for one in (database, other):
+        await one.close()
+
+
+async def test_a_database_that_is_away_is_an_infrastructure_error() -> None:
+    database = Database("postgresql+asyncpg://kgym:x@127.0.0.1:1/kgym")
+    with pytest.raises(InfrastructureError, match="does not answer"):
+        async with database.read():
+            pass
+    await database.close()
+
+
+def test_a_database_of_another_kind_is_refused() -> None:
+    with pytest.raises(UserError, match="sqlite"):
+        Database("mysql://host/name")

@@ -1,0 +1,87 @@
+"""The readings of a C file: one branch of each conditional, and all of them in the end."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.source.c_branches import MOST, read
+
+
+def readings(text: str) -> list[str]:
+    return list(read(text).readings())
+
+
+def words(text: str) -> list[list[str]]:
+    return [re.findall(r"\w+", one) for one in readings(text)]
+
+
+def test_comments_strings_and_directives_become_blanks() -> None:
+    text = 'a /* b\nc */ d // e\\\nf\n#define G \\\n  {\n"h\\"{" \'{\' i\n'
+    (only,) = readings(text)
+    assert len(only) == len(text)
+    assert only.split() == ["a", "d", '"', '"', "'", "'", "i"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("#ifdef A\na\n#endif\nb", [["a", "b"]]),
+        ("#if A\na\n#else\nb\n#endif\nc", [["a", "c"], ["b", "c"]]),
+        ("#if A\na\n#elif B\nb\n#else\nc\n#endif\n", [["a"], ["b"], ["c"]]),
+        ("#if A\na\n#else\nb\n#endif\n#if C\nc\n#else\nd\n#endif\n", [["a", "c"], ["b", "d"]]),
+        ("#if A\n#if B\na\n#else\nb\n#endif\n#else\nc\n#endif\n", [["a"], ["b"], ["c"]]),
+        ("#if 0\na\n#else\nb\n#endif\n", [["b"]]),
+        ("#if 0 /* old */\n#if A\na\n#endif\n#endif\nb\n", [["b"]]),
+        ("#else\na\n#endif\nb\n#if A\nc", [["a", "b", "c"]]),
+    ],
+    ids=["if", "else", "elif", "beside", "within", "never", "within-never", "unbalanced"],
+)
+def test_every_branch_is_followed_and_none_beside_its_other(
+    text: str, expected: list[list[str]]
+) -> None:
+    assert words(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("/* a\n */ int b;", 0),
+        ("#include <a.h>\n\nint b;", 1),
+        ("#define A \\\n 1\n/* c */\nint b;", 2),
+        ("#ifdef A\nint a;\n#endif\nint b;", 3),
+        ("", 0),
+    ],
+)
+def test_the_first_line_that_is_no_directive_is_told(text: str, line: int) -> None:
+    assert text[: read(text).start].count("\n") == line
+
+
+LINES = [
+    "#if A",
+    "#if 0",
+    "#ifdef B",
+    "#elif C",
+    "#else",
+    "#endif",
+    "#define D {",
+    "e {",
+    "}",
+    "/*",
+]
+
+
+@given(st.lists(st.sampled_from([*LINES, "*/", '"', "f\\"]), max_size=30))
+def test_offsets_stay_and_no_branch_is_forgotten(lines: list[str]) -> None:
+    text = "\n".join(f"{line} w{number}" for number, line in enumerate(lines))
+    found = readings(text)
+    assert 1 <= len(found) <= MOST
+    for one in found:
+        assert [at for at, char in enumerate(one) if char == "\n"] == [
+            at for at, char in enumerate(text) if char == "\n"
+        ]
+        assert all(char in {" ", text[at]} for at, char in enumerate(one))
+    if "#if 0" not in lines:
+        together = {word for one in found for word in re.findall(r"w\d+", one)}
+        assert together == set(re.findall(r"w\d+", read(text).whole))

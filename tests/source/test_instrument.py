@@ -1,0 +1,412 @@
+"""Records at the entry of functions: in every form that the kernel writes them, on the same lines.
+
+The forms are compiled by gcc, with macros as those of the kernel, and executed.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.errors import UserError
+from kgym.source.instrument import LIMIT, Untraced, UntracedFiles, buffer_size, instrument
+from kgym.trace import record_format
+
+PATH = "fs/my-open.c"
+# As include/linux/compiler_types.h, init.h, syscalls.h and filter.h, for user space.
+KERNEL = """
+#include <stdarg.h>
+#include <stdio.h>
+#define __init __attribute__((section(".init.text")))
+#define noinstr __attribute__((__noinline__, section(".noinstr.text")))
+#define notrace __attribute__((no_instrument_function))
+#undef __always_inline
+#define __always_inline inline __attribute__((__always_inline__))
+#define noinline __attribute__((__noinline__))
+#define __must_check __attribute__((warn_unused_result))
+#define __printf(a, b) __attribute__((format(printf, a, b)))
+#define __acquires(x)
+#define __releases(x)
+#define __must_hold(x)
+#define __user
+#define __rcu
+#define __odd_mark
+#define asmlinkage
+#define EXPORT_SYMBOL(x) extern int exported_##x;
+#define SYSCALL_DEFINE2(name, t1, a1, t2, a2) \\
+\tstatic long __do_sys_##name(t1 a1, t2 a2); \\
+\tlong sys_##name(long a1, long a2) { return __do_sys_##name((t1)a1, (t2)a2); } \\
+\tstatic long __do_sys_##name(t1 a1, t2 a2)
+#define COMPAT_SYSCALL_DEFINE2(name, t1, a1, t2, a2) SYSCALL_DEFINE2(compat_##name, t1, a1, t2, a2)
+#define SYSCALL_DEFINE0(name) long sys_##name(void)
+#define BPF_CALL_1(name, t1, a1) \\
+\tstatic long ____##name(t1 a1); \\
+\tlong name(long a1) { return ____##name((t1)a1); } \\
+\tstatic long ____##name(t1 a1)
+#define SHOW(name) int name##_show(void)
+"""
+TRACER = """
+extern int printf(const char *, ...);
+extern int vprintf(const char *, __builtin_va_list);
+int __trace_bprintk(unsigned long ip, const char *fmt, ...)
+{
+\t__builtin_va_list args;
+\t__builtin_va_start(args, fmt);
+\tvprintf(fmt, args);
+\t__builtin_va_end(args);
+\treturn ip != 0;
+}
+"""
+WARNINGS = ("-Wall", "-Wextra", "-Wdeclaration-after-statement", "-Wno-unused-parameter", "-Werror")
+
+
+def compiled(folder: Path, source: bytes, *options: str) -> Path:
+    (folder / "kernel.h").write_text(KERNEL)
+    (folder / "tracer.c").write_text(TRACER)
+    (folder / "form.c").write_bytes(source)
+    argv = ["gcc", "-std=gnu11", "-O1", *WARNINGS, *options, "form.c", "tracer.c", "-o", "form"]
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "form"
+
+
+def recorded(folder: Path, text: str, *options: str) -> list[str]:
+    """Instrument the text, compile and run it; return the functions that left records."""
+    source = f'/* first */\n#include "kernel.h"\n{text}\n'.encode()
+    program = compiled(folder, instrument(source, PATH).content, *options)
+    said = subprocess.run([program], capture_output=True, text=True, timeout=10, check=True).stdout
+    messages = [record_format.message(line) for line in said.splitlines()]
+    assert [one.counter for one in messages if one] == list(range(len(messages)))
+    found = [record_format.function(one.text) for one in messages if one]
+    assert {one.file for one in found if one} <= {PATH}
+    return [one.name for one in found if one]
+
+
+MAIN = "noinstr int main(void) { %s; return 0; }"
+FORMS = {  # name: text, how it is called, the functions that leave records
+    "one_line": ("int f(void) { return 1; }", "f()", ["f"]),
+    "brace_on_the_next_line": ("int f(void)\n{\n\treturn 1;\n}", "f()", ["f"]),
+    "empty": ("void f(void) {}", "f()", ["f"]),
+    "empty_twice": ("static void f(void)\n{ }\nstatic void g(void) { f(); }", "g()", ["g", "f"]),
+    "many_lines": (
+        "static int\nf(int a,\n  int b,\n  char *c)\n{\n\treturn a;\n}",
+        "f(1,2,0)",
+        ["f"],
+    ),
+    "declarations": (
+        "int f(int a)\n{\n\tint b = a, c;\n\tstatic int d;\n\n\tc = b + d;\n\treturn c;\n}",
+        "f(1)",
+        ["f"],
+    ),
+    "attributes_before": (
+        "__attribute__((__noinline__, cold)) static __must_check int f(void)\n{\n\treturn 1;\n}",
+        "(void)!f()",
+        ["f"],
+    ),
+    "attributes_between": (
+        "static __printf(2, 0) noinline int f(int a, const char *b, va_list c)\n"
+        "{\n\treturn vprintf(b, c) + a;\n}\n"
+        "static int g(int a, const char *b, ...)\n{\n\tva_list c; int d; va_start(c, b);\n"
+        "\td = f(a, b, c); va_end(c); return d;\n}",
+        'g(1, "")',
+        ["g", "f"],
+    ),
+    "annotations_after": (
+        "static int f(int *lock)\n\t__releases(*lock)\n\t__acquires(*lock) __must_hold(((lock)))\n"
+        "{\n\treturn *lock;\n}",
+        "f(&(int){1})",
+        ["f"],
+    ),
+    "unknown_mark": ("static int __odd_mark f(char __user *a)\n{\n\treturn !a;\n}", "f(0)", ["f"]),
+    "returns_struct": ("struct s { int a; } f(void)\n{\n\treturn (struct s){1};\n}", "f()", []),
+    "returns_named_struct": (
+        "struct s { int a; };\nstruct s f(void)\n{\n\treturn (struct s){1};\n}",
+        "f()",
+        ["f"],
+    ),
+    "returns_pointer": ("static const char * const *f(void)\n{\n\treturn 0;\n}", "f()", ["f"]),
+    "returns_function": (
+        "static int g(int a) { return a; }\nstatic int (*f(int a))(int)\n{\n\treturn a ? g : 0;\n}",
+        "f(1)(2)",
+        ["f", "g"],
+    ),
+    "takes_functions": (
+        "static int f(int (*a)(int, void (*)(void)), int b[static 1])\n{\n\treturn !a && b;\n}",
+        "f(0, &(int){1})",
+        ["f"],
+    ),
+    "system_call": (
+        "SYSCALL_DEFINE2(open, const char __user *, name,\n\t\tint, flags)\n{\n"
+        "\tint a = flags;\n\treturn name ? a : 0;\n}",
+        "sys_open(0, 0)",
+        ["sys_open"],
+    ),
+    "system_call_without_arguments": (
+        "SYSCALL_DEFINE0(sync)\n{\n\treturn 0;\n}",
+        "sys_sync()",
+        ["sys_sync"],
+    ),
+    "compat_system_call": (
+        "COMPAT_SYSCALL_DEFINE2(stat, int, a, int, b)\n{\n\treturn a + b;\n}",
+        "sys_compat_stat(0, 0)",
+        ["compat_sys_stat"],
+    ),
+    "bpf_helper": ("BPF_CALL_1(helper, long, a)\n{\n\treturn a;\n}", "helper(0)", ["helper"]),
+    "after_a_macro": (
+        "int f(void)\n{\n\treturn 1;\n}\nEXPORT_SYMBOL(f)\n\nint g(void)\n{\n\treturn f();\n}",
+        "g()",
+        ["g", "f"],
+    ),
+    "unknown_macro": (
+        "SHOW(a)\n{\n\treturn 1;\n}\nint f(void) { return 2; }",
+        "a_show(); f()",
+        ["f"],
+    ),
+    "static_inline": (
+        "static inline int g(void) { return 1; }\n"
+        "static __always_inline int h(void) { return g(); }\nint f(void) { return h(); }",
+        "f()",
+        ["f", "h", "g"],
+    ),
+    "within_a_conditional": (
+        "#ifdef HERE\nint f(void)\n{\n\treturn 1;\n}\n#else\nint f(void) { return 2; }\n#endif",
+        "f()",
+        ["f"],
+    ),
+    "conditional_signature": (
+        "#ifdef HERE\nint f(int a)\n#else\nint f(long a)\n#endif\n{\n\treturn a;\n}",
+        "f(1)",
+        ["f"],
+    ),
+    "conditional_parameter": (
+        "int f(int a\n#ifdef HERE\n, int b\n#endif\n)\n{\n#ifdef HERE\n\tif (b) {\n#else\n"
+        "\tif (a) {\n#endif\n\t\treturn a;\n\t}\n\treturn 0;\n}\nint g(int a) { return a; }",
+        "f(1\n#ifdef HERE\n, 2\n#endif\n); g(1)",
+        ["f", "g"],
+    ),
+    "conditional_name": (
+        "#ifdef HERE\nint f(void)\n#else\nint g(void)\n#endif\n{\n\treturn 1;\n}",
+        "\n#ifdef HERE\nf()\n#else\ng()\n#endif\n",
+        [],
+    ),
+    "noinstr_notrace_init": (
+        "noinstr int f(void) { return 1; }\nnotrace static int g(void) { return f(); }\n"
+        "static int __init h(void) { return g(); }\nint i(void) { return h(); }",
+        "i()",
+        ["i"],
+    ),
+    "marked_where_declared": (
+        "int notrace f(void);\nint f(void) { return 1; }\nint g(void) { return f(); }",
+        "g()",
+        ["g"],
+    ),
+    "inlined_into_noinstr": (
+        "static __always_inline int h(void) { return 1; }\n"
+        "static inline int g(void) { return h(); }\nnoinstr int f(void) { return g(); }",
+        "f()",
+        [],
+    ),
+    "local_labels": (
+        "int f(int a)\n{\n\t__label__ out;\n\n\tif (a)\n\t\tgoto out;\nout:\n\treturn a;\n}",
+        "f(1)",
+        [],
+    ),
+    "label_first": (
+        "int f(int a)\n{\nagain:\n\tif (a--)\n\t\tgoto again;\n\treturn a;\n}",
+        "f(1)",
+        ["f"],
+    ),
+    "data": (
+        "struct s { int (*a)(void); } t[] = { { 0 }, };\n"
+        "enum e { A = sizeof(int), } __attribute__((packed));\n"
+        "static struct s *p = &(struct s) { 0 };\nint f(void) { return !p + (int)A + !t[0].a; }",
+        "f()",
+        ["f"],
+    ),
+    "nested_braces": (
+        "int f(int a)\n{\n\tint b[] = { ({ 1; }), '{', \"}\"[0] };\n\n"
+        "\tdo { a--; } while (a > 0);\n\treturn b[0];\n}",
+        "f(2)",
+        ["f"],
+    ),
+}
+
+
+CASES = [(form, ()) for form in FORMS] + [
+    (form, ("-DHERE",)) for form, (text, _, _) in FORMS.items() if "HERE" in text
+]
+
+
+@pytest.mark.parametrize(("form", "options"), CASES)
+def test_each_form_compiles_without_warnings_and_leaves_its_records(
+    form: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    text, call, records = FORMS[form]
+    assert recorded(tmp_path, f"{text}\n{MAIN % call}", *options) == records
+
+
+@pytest.mark.parametrize("options", [(), ("-DHERE",)], ids=["", "HERE"])
+def test_every_token_stays_on_its_line(options: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "kernel.h").write_text(KERNEL)
+    texts = "\nint line = __LINE__;\n".join(text for text, _, _ in FORMS.values())
+    source = f'/* first */\n#include "kernel.h"\n{texts}\n'.encode()
+    argv = ["gcc", "-E", *options, "-"]
+    plain, instrumented = (
+        subprocess.run(argv, cwd=tmp_path, input=one, capture_output=True, check=True, timeout=30)
+        for one in (source, instrument(source, PATH).content)
+    )
+    assert instrumented.stdout != plain.stdout
+    assert without_records(instrumented.stdout).split() == plain.stdout.split()
+
+
+REASONS = {
+    "noinstr": "noinstr int f(void) { }",
+    "notrace": "int notrace f(void) { }",
+    "init": "static int __init f(void)\n{\n}",
+    "inlined": "static inline int f(void) { }\nstatic noinstr int g(void) { f(); }",
+    "section": '__section(".text.special") int f(void) { }',
+    "calling_convention": "__attribute__((naked)) int f(void) { }",
+    "local_labels": "int f(void)\n{\n\t__label__ a;\na: return 0; }",
+    "user_access": (
+        "static int f(void)\n{\n}\nint g(void)\n{\n\tif (!user_access_begin(p, 4))\n"
+        "\t\treturn 1;\n\tf();\n\tuser_access_end();\n}"
+    ),
+    "depends_on_config": "#if A\nint f(void)\n#else\nint g(void)\n#endif\n{\n}",
+    "not_understood": "SHOW(f)\n{\n}",
+    "no_place": "#if A\nint f(void)\n{\n}\n#endif\n",
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_function_without_a_record_is_told_with_its_line_and_reason(reason: str) -> None:
+    done = instrument(REASONS[reason].encode(), PATH)
+    found = {one.name.removeprefix("SHOW(").rstrip(")"): one for one in done.skipped}
+    assert found["f"].reason == reason
+    lines = REASONS[reason].splitlines()
+    assert "{" in lines[found["f"].line - 1]
+    assert "f" not in done.functions
+
+
+def test_a_file_without_functions_stays_as_it_is() -> None:
+    source = b"/* f() { } */\n#define F(x) int x(void) { }\nint a = 1;\n"
+    assert instrument(source, PATH).content == source
+
+
+def test_a_file_that_begins_with_directives_is_instrumented_below_them() -> None:
+    lines = instrument(b"#include <a.h>\n#define A \\\n\t1\n\nint f(void)\n{\n}\n", PATH)
+    first = lines.content.splitlines()
+    assert first[:3] == [b"#include <a.h>", b"#define A \\", b"\t1"]
+    assert first[3].startswith(b"int __trace_bprintk(")
+
+
+def test_a_function_behind_long_branches_and_comments_is_found() -> None:
+    branch = (
+        "#if A\n"
+        + "int a;\n" * 5000
+        + "#else\n/*"
+        + "x" * 20_000
+        + "*/\nint f(void)\n{\n}\n#endif\n"
+    )
+    assert instrument(f"/* */\n{branch}".encode(), PATH).functions == ("f",)
+
+
+def test_a_file_that_is_too_large_is_refused() -> None:
+    with pytest.raises(UserError, match="MiB"):
+        instrument(b" " * (LIMIT + 1), PATH)
+
+
+# --- properties ---------------------------------------------------------------------------------
+
+PIECES = st.sampled_from(
+    [
+        *(text for text, _, _ in FORMS.values()),
+        "#if A",
+        "#elif B",
+        "#else",
+        "#endif",
+        "#define X {",
+        "/*",
+        "*/",
+        '"',
+        "{",
+        "}",
+        "(",
+        ")",
+        ";",
+        "\\",
+        "int g(",
+        "\u00ff",
+    ]
+)
+
+
+def without_records(content: bytes) -> bytes:
+    """Take out what was inserted, which spans no line."""
+    record = rb" static const char \*kgym_format [^\n]*?fs_my_open_c, 1, \w+\)\);"
+    first = rb"int __trace_bprintk\([^\n]*?kgym_count_fs_my_open_c __attribute__\(\(unused\)\); ?"
+    return re.sub(first, b"", re.sub(record, b"", content), count=1)
+
+
+@given(st.lists(PIECES, max_size=12).map("\n".join) | st.text(max_size=200))
+def test_without_what_was_inserted_a_file_is_what_it_was(text: str) -> None:
+    source = text.encode("utf-8", "surrogateescape")
+    done = instrument(source, PATH)
+    assert done.content.count(b"\n") == source.count(b"\n")
+    assert without_records(done.content) == source
+    assert done.content.count(b"kgym_entry") == len(done.functions)
+
+
+HEADS = [
+    "int {}(void)\n{{\n\treturn 1;\n}}",
+    "static const struct s *{}(int a,\n\tint b)\n\t__acquires(a)\n{{ if (a) {{ }} }}",
+    "#ifdef A\nlong {}(void)\n{{\n}}\n#endif",
+    "#if A\nlong {0}(int a)\n#else\nlong {0}(void)\n#endif\n{{\n}}",
+    "static __must_check\n__printf(1, 2) int {}(char *a, ...) {{ }}",
+    "EXPORT_SYMBOL(a)\nint {}(int (*a)(int))\n{{\n}}",
+]
+BETWEEN = [
+    "",
+    "/* int no(void) { */",
+    "#define NO(x) int x(void) {",
+    "static int a[] = { 1, 2 };",
+    "struct s { int (*no)(int); };",
+    "EXPORT_SYMBOL(a);",
+    'char *a = "{";',
+    "enum { A };",
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from(HEADS), st.sampled_from(BETWEEN)), max_size=8))
+def test_functions_are_found_whatever_stands_around_them(parts: list[tuple[str, str]]) -> None:
+    names = [f"f{number}" for number in range(len(parts))]
+    texts = [
+        f"{head.format(name)}\n{more}" for name, (head, more) in zip(names, parts, strict=True)
+    ]
+    done = instrument("\n".join(["", *texts]).encode(), PATH)
+    assert (list(done.functions), done.skipped) == (names, ())
+
+
+# --- the rest -----------------------------------------------------------------------------------
+
+
+def test_the_list_of_untraced_files_takes_patterns() -> None:
+    rule = UntracedFiles(paths=["kernel/trace/*", "lib/*print*.c"], reason="the tracer")
+    untraced = Untraced(files=[rule])
+    assert untraced.reason("kernel/trace/rv/rv.c") == "the tracer"
+    assert untraced.reason("lib/vsprintf.c") == "the tracer"
+    assert untraced.reason("kernel/fork.c") is None
+
+
+@given(st.integers(256, 1 << 20), st.integers(1, 64))
+def test_the_ring_buffer_leaves_the_guest_most_of_its_memory(memory: int, cpus: int) -> None:
+    size = buffer_size(memory, cpus)
+    assert size % 4096 == 0
+    assert size >= 512 << 10
+    assert size * cpus <= memory << 20 >> 3
+
+
+def test_a_guest_of_a_gibibyte_keeps_four_million_records() -> None:
+    assert buffer_size(1024, 2) == 64 << 20

@@ -1,0 +1,184 @@
+"""Dumps of a real kernel, and what comes in their way; the verdict is the same with and without."""
+
+import dataclasses
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import (
+    DumpFailure,
+    InstanceOutcome,
+    InstanceResult,
+    ReproduceResult,
+    StepRef,
+    Verdict,
+)
+from kgym.api.worker_calls import Input
+from kgym.bugs import bundle
+from kgym.worker.context import StepContext
+from kgym_vmmanager.reproduce.instance_plan import LIMITS
+from kgym_vmmanager.reproduce.reproduce_step import Reproduce
+from tests.conftest import DATA, kgym
+from tests.vmmanager.conftest import BUILT, NewStep
+from tests.vmmanager.reproduce.test_instances import IMPATIENT, program
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+CRASHES = program("sleep(1); crash(); sleep(60); return 0;")
+ZSTD, GZIP, KDUMP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"KDUMP   "
+"""How the files begin."""
+
+
+@pytest.fixture(scope="session")
+def capture() -> Path:
+    """The bzImage of the capture kernel."""
+    status, job = kgym(
+        "job", "submit", "-", "--wait", stdin=JobRequest(steps=[bundle.kernel("capture")])
+    )
+    assert status == 0, job
+    (key,) = [one["key"] for one in job["steps"][0]["artifacts"] if one["name"] == "bzImage"]
+    return DATA / "artifacts" / str(key)
+
+
+async def with_capture(run: StepContext, kernel: Path) -> StepContext:
+    image = await run.storage.put("steps/1/bzImage", kernel)
+    run.assignment.inputs["capture"] = Input(result=BUILT, artifacts=[image])
+    return run
+
+
+async def begins_with(run: StepContext, one: InstanceResult) -> bytes:
+    """Return the first bytes of the instance's dump, which is checked against its result."""
+    assert one.dump is not None, one
+    assert one.dump.failure is None, one.dump
+    (artifact,) = [kept for kept in run.artifacts if kept.name == one.dump.artifact]
+    assert artifact.size == one.dump.size > 1 << 20
+    path = run.folder / "fetched"
+    await run.storage.get(artifact.key, path)
+    with path.open("rb") as file:
+        return file.read(8)
+
+
+async def test_the_instance_that_crashed_leaves_a_dump(new_step: NewStep, cache: Path) -> None:
+    run = await new_step(CRASHES, time=60, instances=2, dump="hypervisor")
+    result = await Reproduce(cache)(run)
+    assert result.verdict is Verdict.SAME_CRASH
+    crashed = [one for one in result.instances if one.outcome is InstanceOutcome.CRASH]
+    assert (await begins_with(run, crashed[0])).startswith(ZSTD)
+    assert f"report-{crashed[0].number}.txt" in {one.name for one in run.artifacts}
+    assert all(
+        one.dump is None for one in result.instances if one.outcome is InstanceOutcome.STOPPED
+    )
+
+
+async def test_a_crash_that_does_not_panic_leaves_one(new_step: NewStep, cache: Path) -> None:
+    body = """
+    FILE *file = fopen("/sys/module/kgym_control/parameters/raise", "w");
+    if (!file || fputs("warning", file) < 0 || fclose(file)) exit(1);
+    sleep(60);
+    """
+    run = await new_step(program(body), time=60, append="panic_on_warn=0", dump="hypervisor")
+    (one,) = (await Reproduce(cache)(run)).instances
+    assert (one.outcome, one.title) == (InstanceOutcome.CRASH, "WARNING in kgym_control_assert")
+    assert (await begins_with(run, one)).startswith(ZSTD)
+
+
+async def test_a_guest_that_hangs_leaves_one(new_step: NewStep, cache: Path) -> None:
+    body = """
+    struct sched_param most = {.sched_priority = 99};
+    FILE *file = fopen("/proc/sys/kernel/sched_rt_runtime_us", "w");
+    if (!file || fputs("-1", file) < 0 || fclose(file)) exit(1);
+    sleep(1);
+    if (sched_setscheduler(0, SCHED_FIFO, &most)) exit(2);
+    for (;;);
+    """
+    run = await new_step(program(body), dump="hypervisor")
+    result = await Reproduce(cache, limits=IMPATIENT)(run)
+    assert (result.verdict, result.instances[0].outcome) == (
+        Verdict.INCONCLUSIVE,
+        InstanceOutcome.HUNG,
+    )
+    assert (await begins_with(run, result.instances[0])).startswith(ZSTD)
+
+
+async def test_what_survives_leaves_none(new_step: NewStep, cache: Path) -> None:
+    run = await new_step(program("return 0;"), dump="hypervisor")
+    result = await Reproduce(cache)(run)
+    assert result.verdict is Verdict.NO_CRASH
+    assert result.instances[0].dump is None
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+async def test_a_capture_kernel_saves_the_memory(
+    new_step: NewStep, cache: Path, capture: Path, cpus: int
+) -> None:
+    run = await new_step(CRASHES, time=60, cpus=cpus, dump="kdump", capture=StepRef(step=1))
+    result = await Reproduce(cache)(await with_capture(run, capture))
+    assert result.verdict is Verdict.SAME_CRASH
+    assert await begins_with(run, result.instances[0]) == KDUMP
+
+
+async def failed(
+    new_step: NewStep, cache: Path, kernel: Path, *, append: str = ""
+) -> tuple[ReproduceResult, DumpFailure | None, str]:
+    """Return the result of a crash without a dump, and why that is not there."""
+    run = await new_step(CRASHES, time=60, append=append, dump="kdump", capture=StepRef(step=1))
+    limits = {name: dataclasses.replace(one, boot=60) for name, one in LIMITS.items()}
+    result = await Reproduce(cache, limits=limits)(await with_capture(run, kernel))
+    dump = result.instances[0].dump
+    assert dump is not None
+    assert dump.artifact is None
+    return result, dump.failure, dump.message
+
+
+async def test_without_reserved_memory_there_is_the_verdict_and_the_reason(
+    new_step: NewStep, cache: Path, capture: Path
+) -> None:
+    result, failure, _ = await failed(new_step, cache, capture, append="crashkernel=0")
+    assert (result.verdict, failure) == (Verdict.SAME_CRASH, DumpFailure.NO_RESERVATION)
+
+
+async def test_what_is_no_kernel_is_refused(new_step: NewStep, cache: Path, tmp_path: Path) -> None:
+    other = tmp_path / "bzImage"
+    other.write_bytes(bytes(10000))
+    result, failure, message = await failed(new_step, cache, other)
+    assert (result.verdict, failure) == (Verdict.SAME_CRASH, DumpFailure.KEXEC_REFUSED)
+    assert "no bzImage" in message
+
+
+async def test_a_capture_kernel_that_stays_silent_is_given_up(
+    new_step: NewStep, cache: Path, capture: Path, tmp_path: Path
+) -> None:
+    image = bytearray(capture.read_bytes())
+    entry = (image[0x1F1] + 1) * 512 + 0x200
+    image[entry : entry + 3] = b"\xf4\xeb\xfd"  # hlt, again and again
+    silent = tmp_path / "bzImage"
+    silent.write_bytes(image)
+    result, failure, message = await failed(new_step, cache, silent)
+    assert (result.verdict, failure) == (Verdict.SAME_CRASH, DumpFailure.CAPTURE_SILENT)
+    assert "not up after 60 s" in message
+
+
+async def test_without_makedumpfile_all_of_the_memory_comes(
+    new_step: NewStep,
+    tmp_path: Path,
+    capture: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for folder in reversed(os.get_exec_path()):
+        for path in Path(folder).glob("*"):
+            if path.name != "makedumpfile":
+                (programs / path.name).unlink(missing_ok=True)
+                (programs / path.name).symlink_to(path)
+    run = await new_step(CRASHES, time=60, dump="kdump", capture=StepRef(step=1))
+    monkeypatch.setenv("PATH", str(programs))
+    result = await Reproduce(tmp_path / "cache")(await with_capture(run, capture))
+    assert (await begins_with(run, result.instances[0])).startswith(GZIP)
+    path = run.folder / "fetched"
+    elf = subprocess.run(["gzip", "-dc", path], check=True, capture_output=True, timeout=120).stdout
+    assert elf.startswith(b"\x7fELF")
+    assert len(elf) > 256 << 20

@@ -1,0 +1,60 @@
+"""The functions on the way to a crash, and where a kernel has them."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.api.steps import Reached
+from kgym_vmmanager.evidence.crash_path import LONGEST, addresses, functions, reached
+
+SYSTEM_MAP = """\
+ffffffff81000000 T pipe_ioctl
+ffffffff81000100 t watch_queue_set_filter.isra.0
+ffffffff81000200 t watch_queue_set_filter.cold
+ffffffff81000300 D pipe_data
+ffffffff81000400 t twin
+ffffffff81000500 t twin
+"""
+
+
+def frame(function: str, *, inlined: bool = False, uncertain: bool = False) -> dict[str, Any]:
+    return {"function": function, "inlined": inlined, "uncertain": uncertain}
+
+
+def test_the_way_begins_where_it_crashed() -> None:
+    frames = [
+        *(frame("kasan_report"), frame("old", uncertain=True), frame("vfs_ioctl", inlined=True)),
+        *(frame("watch_queue_set_filter.isra.0"), frame("pipe_ioctl"), frame("pipe_ioctl")),
+    ]
+    report = {"frame": "watch_queue_set_filter", "frames": frames}
+    assert functions(report) == ["watch_queue_set_filter", "pipe_ioctl"]
+    whole = functions({"frame": None, "frames": frames})
+    assert whole == ["kasan_report", "watch_queue_set_filter", "pipe_ioctl"]
+    assert functions({}) == []
+
+
+def test_functions_are_found_by_their_names() -> None:
+    found = addresses(SYSTEM_MAP, ["watch_queue_set_filter", "gone", "twin", "pipe_ioctl"])
+    assert found == {
+        "watch_queue_set_filter": (0xFFFFFFFF81000100,),
+        "twin": (0xFFFFFFFF81000400, 0xFFFFFFFF81000500),
+        "pipe_ioctl": (0xFFFFFFFF81000000,),
+    }
+
+
+def test_names_of_many_functions_and_ways_without_end_are_cut() -> None:
+    many = "".join(f"{0xFFFFFFFF81000000 + n:016x} t {'same' if n % 2 else n}\n" for n in range(80))
+    found = addresses(many, ["same", *(str(n) for n in range(80))])
+    assert len(found) == LONGEST
+    assert "same" not in found
+
+
+def test_what_everybody_goes_through_says_nothing() -> None:
+    told = reached(["a", "b", "c"], frozenset("b"), frozenset("ab"))
+    assert told == [Reached(function="a", reached=True), Reached(function="c", reached=False)]
+
+
+@given(st.text(max_size=300), st.lists(st.text(max_size=20), max_size=20))
+def test_no_map_makes_it_raise(text: str, names: list[str]) -> None:
+    assert set(addresses(text, names)) <= set(names)

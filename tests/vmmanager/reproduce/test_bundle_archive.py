@@ -1,0 +1,158 @@
+"""The archive that runs the same by hand."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from kgym.api.steps import Reproducer, VmShape
+from kgym_vmmanager.reproduce import bundle_archive
+from kgym_vmmanager.reproduce.reproduce_step import Reproduce
+from kgym_vmmanager.vm.accelerator import Accelerator, Probed
+from tests.vmmanager.conftest import NewStep
+
+PROBED = Probed(
+    accelerator=Accelerator.TCG, tsc_khz=2_000_000, host="boot | QEMU emulator version 7.2 | -"
+)
+CRASH = """
+#include <stdio.h>
+#include <unistd.h>
+int main(void)
+{
+    FILE *file;
+    sleep(1);
+    file = fopen("/proc/sysrq-trigger", "w");
+    if (file && fputc('c', file) != EOF) fclose(file);
+    return 0;
+}
+"""
+SECONDS = 200
+
+
+def test_the_script_is_the_command_of_the_vm_on_the_terminal(tmp_path: Path) -> None:
+    text = bundle_archive.script(VmShape(memory=700, append="quiet 'a\"b"), PROBED, 2)
+    stand_in = tmp_path / "qemu-system-x86_64"
+    stand_in.write_text('#!/bin/sh\nprintf "%s\\n" "$PWD" "$@"\n')
+    stand_in.chmod(0o755)
+    (tmp_path / "at home").mkdir()
+    script = tmp_path / "at home" / "reproduce.sh"
+    script.write_text(text)
+    done = subprocess.run(
+        ["sh", script, "1"],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    where, *words = done.stdout.splitlines()
+    assert where == str(tmp_path / "at home")
+    assert words[words.index("-initrd") + 1] == "initrd-1.cpio"
+    assert words[words.index("-m") + 1] == "700"
+    command_line = words[words.index("-append") + 1].split()
+    assert "kgym.autorun" in command_line
+    assert command_line[-2:] == ["quiet", "'a\"b"]
+    assert "restrict=on" in words[words.index("-netdev") + 1]
+    assert not any("monitor" in word for word in words)
+    assert not any("tsc" in word for word in command_line)
+
+
+def test_a_script_of_a_host_with_kvm_goes_without() -> None:
+    probed = PROBED.model_copy(update={"accelerator": Accelerator.KVM, "tsc_khz": None})
+    text = bundle_archive.script(VmShape(), probed, 1)
+    assert "-accel kvm -accel tcg,thread=multi,tb-size=256 -cpu max" in text
+
+
+@pytest.mark.anyio
+async def test_the_archive_holds_the_files_and_leaves_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    kernel, script = tmp_path / "bzImage", tmp_path / "script"
+    kernel.write_bytes(b"kernel")
+    script.write_text("#!/bin/sh\n")
+    archive = await bundle_archive.pack(
+        tmp_path / "work", {"kernel": kernel, "reproduce.sh": script}
+    )
+    with tarfile.open(archive, "r:gz") as packed:
+        members = {one.name: one for one in packed.getmembers()}
+        assert set(members) == {"bundle", "bundle/kernel", "bundle/reproduce.sh"}
+        assert members["bundle/reproduce.sh"].mode & 0o111
+        content = packed.extractfile("bundle/kernel")
+        assert content is not None
+        assert content.read() == b"kernel"
+    assert list((tmp_path / "work").iterdir()) == [archive]
+
+
+@pytest.mark.anyio
+async def test_it_is_packed_while_vms_that_boot_the_same_kernel_come_and_go(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    kernel, link = tmp_path / "bzImage", tmp_path / "of a vm"
+    kernel.write_bytes(os.urandom(1 << 20) * 4)
+    packing = asyncio.create_task(bundle_archive.pack(tmp_path / "work", {"kernel": kernel}))
+    while not packing.done():
+        os.link(kernel, link)
+        await asyncio.sleep(0.005)
+        link.unlink()
+    with tarfile.open(await packing) as packed:
+        assert packed.getmember("bundle/kernel").size == 4 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+@pytest.mark.timeout(600)
+async def test_a_bundle_unpacked_elsewhere_runs_to_the_crash(
+    new_step: NewStep, cache: Path, tmp_path: Path, kernel: Path
+) -> None:
+    run = await new_step(Reproducer(text=CRASH), time=30, titles=["any"])
+    built = run.assignment.inputs["build"]
+    vmlinux = await run.storage.put("steps/0/vmlinux", kernel.with_name("vmlinux"))
+    run.assignment.inputs["build"] = built.model_copy(
+        update={"artifacts": [*built.artifacts, vmlinux]}
+    )
+    result = await Reproduce(cache)(run)
+    assert result.crashed == 1, result.reason
+    (kept,) = [one for one in run.artifacts if one.name == bundle_archive.NAME]
+    await run.storage.get(kept.key, tmp_path / bundle_archive.NAME)
+
+    away = tmp_path / "another machine"
+    away.mkdir()
+    subprocess.run(
+        ["tar", "-xf", tmp_path / bundle_archive.NAME, "-C", away], check=True, timeout=60
+    )
+    shutil.rmtree(run.folder)
+    assert {path.name for path in (away / "bundle").iterdir()} == {
+        *("kernel", "vmlinux", "initrd-0.cpio", "reproducer.c", "reproducer"),
+        *("reproduce.sh", "about.json"),
+    }
+    assert json.loads((away / "bundle" / "about.json").read_text())["titles"] == ["any"]
+    assert b"sysrq: Trigger a crash" in _console(away / "bundle" / "reproduce.sh")
+
+
+def _console(script: Path) -> bytes:
+    """Run the script to the panic; return what came on the terminal."""
+    with subprocess.Popen(
+        [script],
+        env={"PATH": os.environ["PATH"]},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    ) as process:
+        try:
+            return _read_until(process, b"Kernel panic")
+        finally:
+            process.kill()
+
+
+def _read_until(process: "subprocess.Popen[bytes]", words: bytes) -> bytes:
+    assert process.stdout is not None
+    console, limit = b"", time.monotonic() + SECONDS
+    while words not in console:
+        line = process.stdout.readline()
+        assert line, console[-2000:]
+        assert time.monotonic() < limit, console[-2000:]
+        console += line
+    return console
