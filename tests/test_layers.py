@@ -1,32 +1,38 @@
-"""Imports go one way: services import `kgym` and never each other; only the CLI joins them."""
+"""Imports go one way, from room to room: pyproject.toml says which."""
 
-import ast
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import ROOT
 
-SERVICES = {path.name for path in (ROOT / "services").iterdir() if (path / "__init__.py").exists()}
+AGENTS = ("api", "client", "bugs")
+HEAVY = {"drgn", "numpy", "paramiko", "sqlalchemy", "structlog", "tree_sitter"}
 
 
-def imported(file: Path) -> set[str]:
-    packages = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            packages |= {name.name.split(".")[0] for name in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            packages.add(node.module.split(".")[0])
-    return packages
+def test_imports_go_one_way() -> None:
+    linter = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stdout
 
 
-def test_common_imports_no_service() -> None:
-    files = list((ROOT / "common").rglob("*.py"))
-    assert files
-    for file in files:
-        assert not imported(file) & SERVICES, file
-
-
-def test_services_do_not_import_each_other() -> None:
-    assert {"kgym_builder", "kgym_cli", "kgym_scheduler", "kgym_vmmanager"} <= SERVICES
-    for service in SERVICES - {"kgym_cli"}:
-        for file in (ROOT / "services" / service).rglob("*.py"):
-            assert not imported(file) & (SERVICES - {service}), file
+@pytest.mark.parametrize("room", AGENTS)
+def test_what_an_agent_imports_is_light(room: str) -> None:
+    folder = ROOT / "common/kgym" / room
+    names = [
+        ".".join(path.relative_to(ROOT / "common").with_suffix("").parts)
+        for path in sorted(folder.rglob("*.py"))
+        if path.name != "__init__.py"
+    ]
+    assert names
+    program = f"import sys, {', '.join(names)}; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    loaded = set(done.stdout.split())
+    assert not loaded & HEAVY
+    assert not {one for one in loaded if one.startswith(("kgym.host", "kgym.worker", "kgym.trace"))}
