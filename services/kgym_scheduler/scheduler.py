@@ -6,8 +6,7 @@ for what got lost between the two (design, invariant 1).
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -31,12 +30,13 @@ from kgym.api.jobs import (
 )
 from kgym.api.states import State
 from kgym.api.steps import StepKind
-from kgym.api.worker_calls import LOST_SECONDS, AttemptEnding, Claim, Claimed
+from kgym.api.worker_calls import AttemptEnding, Claim, Claimed
 from kgym.errors import KgymError
 from kgym.transport.artifact_storage import Storage
 from kgym.transport.bus import Bus
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import LOCAL
+from kgym_scheduler.dead_workers import DeadWorkers
 from kgym_scheduler.errors import NotFound
 from kgym_scheduler.job_followers import Followers, Told
 from kgym_scheduler.job_store import JobStore
@@ -50,8 +50,6 @@ SWEEP_SECONDS = 1.0
 NOTIFY_SECONDS = 10.0
 """How often workers are notified of steps that wait, whatever was sent before."""
 STOP_SECONDS = 5.0
-MARGIN_SECONDS = 0.1
-"""By how much a lease has to be over that is looked at only once."""
 
 _log = structlog.get_logger()
 
@@ -85,7 +83,8 @@ class Scheduler:
         self._alone = alone
         self._host = host
         self._helpers: list[asyncio.Task[None]] = []
-        self._present = Counter[str]()
+        self.dead_workers = DeadWorkers(store, self._announce)
+        """Hears of the connections of workers."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._followers = Followers(store)
         self._stopping = asyncio.Event()
@@ -107,15 +106,11 @@ class Scheduler:
         works = (self._notifier.run(), self.database.listen(self._followers.wake))
         self._helpers = [self._sweeping, *(asyncio.create_task(work) for work in works)]
 
-    @property
-    def connected(self) -> set[str]:
-        """The workers whose end this scheduler would notice at once."""
-        return set(self._present)
-
     def hang_up(self) -> None:
         """End all event streams, and let no new one begin."""
         self._stopping.set()
         self._followers.hang_up()
+        self.dead_workers.hang_up()
 
     async def stop(self) -> None:
         """End event streams, stop sweeping, close the store."""
@@ -127,6 +122,7 @@ class Scheduler:
         for helper in helpers:
             helper.cancel()
         await asyncio.gather(*helpers, return_exceptions=True)
+        await self.dead_workers.stop()
         await self._followers.stop()
         await self._store.close()
 
@@ -294,21 +290,6 @@ class Scheduler:
         """Wait until cancelled: a worker in this process does not end without it."""
         await asyncio.Event().wait()
 
-    @contextlib.contextmanager
-    def present(self, worker: str) -> Iterator[asyncio.Event]:
-        """Take the worker's leases if the context ends and nothing is heard of it in LOST_SECONDS.
-
-        Not if it is there once more by then, nor if this scheduler stops: then the event is set.
-        """
-        self._present[worker] += 1
-        try:
-            yield self._stopping
-        finally:
-            self._present[worker] -= 1
-            if not self._present[worker]:
-                del self._present[worker]
-                self._later(self._mourn(worker))
-
     # --- within ---------------------------------------------------------------------------
 
     async def _attended(
@@ -351,21 +332,6 @@ class Scheduler:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _mourn(self, worker: str) -> None:
-        """Take the leases of a worker whose connection has ended, unless it reports.
-
-        Each of its reports gives the lease its whole time again. If this scheduler ends
-        meanwhile, the sweep of another finds the short leases.
-        """
-        _log.info("connection of a worker lost", worker=worker)
-        try:
-            await self._store.shorten(worker)
-            await asyncio.sleep(LOST_SECONDS + MARGIN_SECONDS)
-            for changed in await self._store.expire(worker):
-                self._announce(changed)
-        except KgymError as error:  # then its leases end as they would have
-            _log.warning("leases not shortened", worker=worker, error=str(error))
 
     async def _reproducers(self) -> list[Capabilities | None]:
         """Return what the live workers have that do `reproduce` steps."""

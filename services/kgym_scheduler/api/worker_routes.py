@@ -84,7 +84,7 @@ class _Stay(Response):
         self._worker = worker
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._scheduler.present(self._worker) as stopping:
+        with self._scheduler.dead_workers.watch(self._worker) as stopping:
             head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(head)
             ends = [asyncio.create_task(_gone(receive)), asyncio.create_task(stopping.wait())]
