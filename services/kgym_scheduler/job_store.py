@@ -414,11 +414,7 @@ class JobStore:
         """Let a worker's leases last LOST_SECONDS and no longer, unless it reports."""
         async with self.database.write() as connection:
             until = await self._clock.now(connection) + timedelta(seconds=LOST_SECONDS)
-            await connection.execute(
-                update(steps)
-                .where(RUNNING, steps.c.worker == worker_id, steps.c.lease_until > until)
-                .values(lease_until=until)
-            )
+            await lease_expiry.shorten(connection, worker_id, until)
 
     async def expire(self, worker_id: str | None = None) -> list[Changed]:
         """End the attempts, of this worker or of all, whose lease has run out.
@@ -438,9 +434,7 @@ class JobStore:
         """Note that no worker is left: all leases have run out."""
         async with self.database.write() as connection:
             now = await self._clock.now(connection)
-            await connection.execute(
-                update(steps).where(RUNNING).values(lease_until=now - self.lease)
-            )
+            await lease_expiry.end_all(connection, now - self.lease)
             await known_workers.forget(connection, now + known_workers.REMEMBERED)
 
     async def forget(self) -> None:
