@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.conftest import ROOT
 
 from kgym.bugs.tree_snapshot import git, snapshot
+from tests.conftest import ROOT
 
 
 @pytest.fixture
