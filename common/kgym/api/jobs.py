@@ -21,10 +21,13 @@ from kgym.api.steps import (
     StepResult,
     StepSpec,
     Strict,
+    Verdict,
 )
 
 Tag = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:=/@+-]+$")]
 Tags = Annotated[list[Tag], Field(max_length=50)]
+GroupName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^\w[\w.:=@+-]*$")]
+"""Part of a URL's path, so without a slash, and never `.` or `..`."""
 
 
 class JobRequest(Strict):
@@ -33,6 +36,11 @@ class JobRequest(Strict):
     steps: list[StepSpec] = Field(min_length=1, max_length=100)
     tags: Tags = []
     priority: int = Field(0, ge=-100, le=100, description="higher is sooner")
+    group: GroupName | None = Field(
+        None,
+        description="jobs that belong together, such as a sweep's: `/v1/groups` counts and aborts "
+        "them, and has their results. Each submitter's groups are its own",
+    )
 
     @model_validator(mode="after")
     def _references_look_back(self) -> "JobRequest":
@@ -122,6 +130,17 @@ class JobView(Strict):
     tags: list[str]
     priority: int
     submitter: str = Field(description="the name of the token; `local` without one")
+    group: str | None = Field(None, description="the group of the submitter that it belongs to")
+    verdict: Verdict | None = Field(
+        None,
+        description="of its last reproduce step; null until the job has ended, and where no such "
+        "step came to one",
+    )
+    resolved: bool | None = Field(
+        None,
+        description="whether its fix resolves the bug that it shows, no finding being accepted; "
+        "null until the job has ended, and for one that is no trial of a fix",
+    )
     created_at: datetime
     updated_at: datetime
     last_event: int | None = Field(
@@ -214,6 +233,9 @@ class JobFilter(Strict):
     state: State | None = None
     kind: StepKind | None = Field(None, description="jobs with a step of this kind")
     tag: Tag | None = None
+    group: GroupName | None = Field(
+        None, description="jobs of a group of this name; of the caller's own, with `mine`"
+    )
     mine: bool = Field(False, description="only jobs that the caller has submitted")
     created_after: Instant | None = Field(None, description="then or later, with its zone")
     created_before: Instant | None = Field(None, description="earlier than this")

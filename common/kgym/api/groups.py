@@ -1,0 +1,82 @@
+"""Groups of jobs, such as a sweep's: the bodies of the REST interface."""
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
+
+from kgym.api.jobs import DIGITS, GroupName
+from kgym.api.states import State
+from kgym.api.steps import Count, Line, Name, Strict, Verdict
+
+Submitter = Annotated[
+    str, Field(min_length=1, max_length=100, description="the name of a token; `local` without one")
+]
+
+
+class GroupView(Strict):
+    """A group as its jobs stand: those that one submitter has given its name, at least one."""
+
+    name: GroupName
+    submitter: Submitter
+    created_at: datetime = Field(description="when the first of its jobs was submitted")
+    updated_at: datetime = Field(description="when one of its jobs changed last")
+    jobs: Count
+    states: dict[State, Count] = Field(description="how many jobs, by state; no zeros")
+    verdicts: dict[Verdict, Count] = Field(
+        description="how many jobs have ended with a verdict, by verdict; no zeros"
+    )
+    resolved: Count = Field(description="jobs whose fix resolves the bug that they show")
+
+
+class GroupFilter(Strict):
+    """Which groups a list shows, newest first."""
+
+    mine: bool = Field(False, description="only groups of the caller")
+    cursor: str | None = Field(
+        None,
+        max_length=40,
+        pattern=r"^[0-9]{1,17}-[0-9]{1,18}$",
+        description="`next` of the page before",
+    )
+    limit: Annotated[int, Field(ge=1, le=200), DIGITS] = Field(50, description="groups on a page")
+
+
+class GroupPage(Strict):
+    """One page of a list, newest first; `next` is the cursor of the page after it."""
+
+    groups: list[GroupView]
+    next: str | None
+
+
+class GroupResult(Strict):
+    """What a job of a group came to: a row of the group's table."""
+
+    job: int
+    state: State
+    tags: list[str]
+    verdict: Verdict | None = Field(description="as JobView has it; null until the job has ended")
+    resolved: bool | None = Field(description="as JobView has it; null until the job has ended")
+    title: Name | None = Field(description="of the crash that decided the verdict, where one did")
+    reason: Line | None = Field(
+        description="why the verdict is what it is, or why there is none; null until the job has "
+        "ended"
+    )
+    seconds: float = Field(description="that its steps have taken, those that have ended")
+
+
+class GroupResultFilter(Strict):
+    """Which results a page shows, in the order in which the jobs were submitted."""
+
+    submitter: Submitter | None = Field(None, description="whose group; the caller's without it")
+    cursor: str | None = Field(
+        None, max_length=18, pattern="^[0-9]{1,18}$", description="`next` of the page before"
+    )
+    limit: Annotated[int, Field(ge=1, le=1000), DIGITS] = Field(200, description="jobs on a page")
+
+
+class GroupResultPage(Strict):
+    """One page of a group's results, oldest job first; `next` is the cursor of the next page."""
+
+    results: list[GroupResult]
+    next: str | None
