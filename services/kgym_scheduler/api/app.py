@@ -14,7 +14,6 @@ from fastapi import (
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse, RedirectResponse
-from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 
 from kgym.api.jobs import EVENTS, JobEvent
@@ -25,6 +24,7 @@ from kgym_scheduler.api import (
     scheduler_routes,
     worker_routes,
 )
+from kgym_scheduler.api.access import EVERYBODY, PublicFiles, needs, open_paths
 from kgym_scheduler.api.caller_limits import (
     BodyLimit,
     CallerLimits,
@@ -38,7 +38,7 @@ from kgym_scheduler.api.express_requests import Express
 from kgym_scheduler.api.metrics import MEDIA_TYPE, Counted, Metrics
 from kgym_scheduler.api.problems import Problem, install
 from kgym_scheduler.api.strict_requests import known_request
-from kgym_scheduler.api.token_check import Door, needs
+from kgym_scheduler.api.token_check import Door
 from kgym_scheduler.database.counts import unfinished
 from kgym_scheduler.database.tokens import Scope, Tokens
 from kgym_scheduler.scheduler import Scheduler
@@ -61,6 +61,7 @@ def create_app(
     """Return the application that serves this scheduler, which others start and stop.
 
     Who shows the token `owner` may do everything, whatever tokens there are.
+    Raises RuntimeError if a route does not say who may use it (`access`).
     """
     limits = limits or CallerLimits()
     metrics = Metrics(scheduler)
@@ -82,23 +83,24 @@ def create_app(
     app.state.streams = Streams(limits)
     app.state.volume = SubmittedBytes(limits)
     app.state.quota = Quota(limits, partial(unfinished, scheduler.database))
-    app.add_middleware(Express, stops=[job_routes.SUBMISSION, worker_routes.CALLS])
-    app.add_middleware(BodyLimit)
-    app.add_middleware(Door, tokens=tokens, rates=Rates(limits))
-    app.add_middleware(QueryLimit)
-    app.add_middleware(Counted, metrics=metrics)
     install(app)
     for router in _ROUTERS:
         app.include_router(router)
-    app.add_api_route("/healthz", scheduler_routes.healthz, include_in_schema=False)
-    app.add_api_route("/readyz", scheduler_routes.readyz, include_in_schema=False)
+    for_everybody: dict[str, Any] = {"dependencies": [EVERYBODY], "include_in_schema": False}
+    app.add_api_route("/healthz", scheduler_routes.healthz, **for_everybody)
+    app.add_api_route("/readyz", scheduler_routes.readyz, **for_everybody)
     app.add_api_route(
         "/metrics", _metrics, dependencies=[needs(Scope.READ)], include_in_schema=False
     )
-    app.add_api_route("/", _to_docs, include_in_schema=False)
-    app.add_api_route("/docs", _docs, include_in_schema=False)
-    app.add_api_route("/openapi.json", app.described, include_in_schema=False)
-    app.mount("/swagger", StaticFiles(packages=[("fastapi_offline", "static")]))
+    app.add_api_route("/", _to_docs, **for_everybody)
+    app.add_api_route("/docs", _docs, **for_everybody)
+    app.add_api_route("/openapi.json", app.described, **for_everybody)
+    app.mount("/swagger", PublicFiles(packages=[("fastapi_offline", "static")]))
+    app.add_middleware(Express, stops=[job_routes.SUBMISSION, worker_routes.CALLS])
+    app.add_middleware(BodyLimit)
+    app.add_middleware(Door, tokens=tokens, rates=Rates(limits), open_to_all=open_paths(app.routes))
+    app.add_middleware(QueryLimit)
+    app.add_middleware(Counted, metrics=metrics)
     return app
 
 

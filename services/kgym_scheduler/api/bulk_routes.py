@@ -6,10 +6,11 @@ from fastapi import APIRouter, Body, Header, Request, Response
 
 from kgym.api.bulk import Aborted, AbortRequest, JobRequests, Submitted
 from kgym_scheduler.api import example_job
+from kgym_scheduler.api.access import needs
 from kgym_scheduler.api.problems import documented
 from kgym_scheduler.api.routing import Core, as_json
 from kgym_scheduler.api.strict_requests import StrictRoute
-from kgym_scheduler.api.token_check import caller_of, needs
+from kgym_scheduler.api.token_check import caller_of
 from kgym_scheduler.database.tokens import Scope
 
 

@@ -12,10 +12,13 @@ from typing import Any, Generic, TypeVar
 from fastapi import Request, Response
 from pydantic import BaseModel
 from pydantic_core import from_json
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from kgym.errors import KgymError
 from kgym_scheduler.api.problems import answer
+from kgym_scheduler.api.token_check import caller_of
+from kgym_scheduler.database.tokens import Scope
 
 SHORT = 32 << 10
 """Bytes of a body that is plain: they cannot hold more values than a route takes."""
@@ -29,6 +32,8 @@ class Stop(Generic[Model]):
     """A route that is worth it."""
 
     path: str
+    scope: Scope
+    """What it asks of callers; whoever lacks it is refused the usual way."""
     model: type[Model]
     """What the body is."""
     act: Callable[[Request, Model, int], Awaitable[Response | None]]
@@ -42,7 +47,7 @@ class Express:
         self._app = app
         self._stops = {stop.path: stop for stop in stops}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Answer the request, or pass it on."""
         stop = self._stops.get(scope["path"]) if _is_plain(scope) else None
         if stop is None:
@@ -55,8 +60,10 @@ class Express:
             more = messages[-1].get("more_body", False)  # not of `http.disconnect`
         body = b"".join(message.get("body", b"") for message in messages)
         response = None
-        if (asked := _read(stop.model, body)) is not None:
-            response = await _response(stop, Request(scope), asked, len(body))
+        request = Request(scope)
+        allowed = caller_of(request).may(stop.scope)
+        if allowed and (asked := _read(stop.model, body)) is not None:
+            response = await _response(stop, request, asked, len(body))
         if response is not None:
             scope["route"] = stop
             await response(scope, receive, send)
@@ -85,7 +92,7 @@ async def _response(
         return answer(request, error)
 
 
-def _is_plain(scope: Scope) -> bool:
+def _is_plain(scope: AsgiScope) -> bool:
     if scope["type"] != "http" or scope["method"] != "POST" or scope["query_string"]:
         return False
     headers = dict(scope["headers"])

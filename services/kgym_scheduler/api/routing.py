@@ -6,8 +6,8 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, Field, TypeAdapter
 
 from kgym.api.jobs import DIGITS
+from kgym_scheduler.api.access import EVERYBODY, needs
 from kgym_scheduler.api.strict_requests import StrictRoute
-from kgym_scheduler.api.token_check import needs
 from kgym_scheduler.database.tokens import Scope
 from kgym_scheduler.scheduler import Scheduler
 
@@ -27,8 +27,8 @@ Core = Annotated[Scheduler, Depends(_scheduler)]
 
 
 def router(scope: Scope | None) -> APIRouter:
-    """Return a router for what takes this scope, or none."""
-    dependencies = [needs(scope)] if scope else []
+    """Return a router for what takes this scope; None is for everybody."""
+    dependencies = [needs(scope) if scope else EVERYBODY]
     return APIRouter(prefix="/v1", route_class=StrictRoute, dependencies=dependencies)
 
 

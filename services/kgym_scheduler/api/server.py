@@ -12,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from kgym.errors import UserError
+from kgym_scheduler.api.access import open_paths
 from kgym_scheduler.api.connection_limits import ConnectionLimits, guarded
 from kgym_scheduler.api.token_check import is_loopback
 from kgym_scheduler.database.tokens import Tokens
@@ -47,8 +48,10 @@ async def serve(
     """Serve the application as long as the context lasts; port 0 takes a free one.
 
     Raises UserError `port_in_use` or `cannot_listen`, and `token_needed` for any address
-    but loopback where there is no token. Signals are the caller's business.
+    but loopback where there is no token; RuntimeError if a route does not say who may
+    use it (`access`). Signals are the caller's business.
     """
+    open_paths(app.routes)
     listener = listen(host, port)
     try:
         await _guard(listener, app.state.tokens)

@@ -1,21 +1,20 @@
-"""Who calls, and may they: bearer tokens (RFC 6750) at the door, scopes at the routes."""
+"""Who calls: bearer tokens (RFC 6750), checked before anything of a request is read."""
 
 import ipaddress
 import re
 
-from fastapi import Request, params
+from fastapi import Request
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from kgym.errors import KgymError, UserError
+from kgym_scheduler.api.access import OpenPaths
 from kgym_scheduler.api.caller_limits import Rates
 from kgym_scheduler.api.problems import answer
 from kgym_scheduler.database.tokens import ANYBODY_HERE, Caller, Scope, Tokens
 from kgym_scheduler.errors import Forbidden, Unauthorised
 
-_GUARDED = ("/v1/", "/metrics")
 _WORKERS = "/v1/worker/"
-_FREE = ("/v1/healthz", "/v1/readyz")
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:/@]+)(?::[0-9]{1,5})?")
 
 
@@ -24,11 +23,13 @@ class Door:
 
     It stands before the application, so that strangers cannot make it read a
     body. While no token was ever made, whoever calls from this machine is
-    welcome; a web page that the browser of this machine shows is not.
+    welcome; a web page that the browser of this machine shows is not. Paths that are
+    not `open_to_all` need a token, whether the application has a route there or not.
     """
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, rates: Rates) -> None:
+    def __init__(self, app: ASGIApp, tokens: Tokens, rates: Rates, open_to_all: OpenPaths) -> None:
         self._app = app
+        self._open = open_to_all
         self._tokens = tokens
         self._rates = rates
 
@@ -39,10 +40,10 @@ class Door:
             return
         request = Request(scope)
         try:
-            if _guarded(scope["path"]):
-                request.state.caller = await self._caller(request)
-            else:
+            if scope["path"] in self._open:
                 self._rates.take(f"address {_address(request)}")
+            else:
+                request.state.caller = await self._caller(request)
         except KgymError as error:
             await answer(request, error)(scope, receive, send)
             return
@@ -78,22 +79,6 @@ class Door:
         return caller
 
 
-def needs(scope: Scope) -> params.Depends:
-    """Return the dependency of a route that only callers with this scope may use."""
-
-    async def allowed(request: Request) -> None:
-        caller: Caller = request.state.caller
-        if not caller.may(scope):
-            own = ", ".join(sorted(caller.scopes))
-            raise Forbidden(
-                "scope_needed",
-                f"the token {caller.name!r} ({own}) does not allow this; it takes {scope}",
-                scope=scope,
-            )
-
-    return params.Depends(allowed)
-
-
 def caller_of(request: Request) -> Caller:
     """Return who sends the request."""
     caller: Caller = request.state.caller
@@ -112,10 +97,6 @@ def is_loopback(host: str) -> bool:
 
 def _address(request: Request) -> str:
     return request.client.host if request.client else ""
-
-
-def _guarded(path: str) -> bool:
-    return path.startswith(_GUARDED) and path not in _FREE
 
 
 def _refuse_web_pages(request: Request) -> None:

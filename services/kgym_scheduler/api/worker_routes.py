@@ -20,10 +20,10 @@ from kgym.api.worker_requests import (
     ReportCall,
     WorkerCall,
 )
+from kgym_scheduler.api.access import needs
 from kgym_scheduler.api.express_requests import Stop
 from kgym_scheduler.api.problems import documented
 from kgym_scheduler.api.strict_requests import StrictRoute
-from kgym_scheduler.api.token_check import caller_of, needs
 from kgym_scheduler.database import tokens
 from kgym_scheduler.scheduler import Scheduler
 
@@ -48,12 +48,10 @@ async def calls(request: Request, body: Annotated[Calls, Body()]) -> Response:
 
 
 async def _plain_calls(request: Request, body: Calls, _: int) -> Response | None:
-    if not caller_of(request).may(tokens.Scope.WORKER):
-        return None
     return await _answers(request.app.state.scheduler, body)
 
 
-CALLS = Stop("/v1/worker/calls", Calls, _plain_calls)
+CALLS = Stop("/v1/worker/calls", tokens.Scope.WORKER, Calls, _plain_calls)
 
 
 async def _answers(scheduler: Scheduler, body: Calls) -> Response:

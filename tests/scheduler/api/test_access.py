@@ -1,0 +1,101 @@
+"""Every route says who may use it, and what nobody has opened is closed."""
+
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+import pytest
+from fastapi import APIRouter, FastAPI
+from fastapi.staticfiles import StaticFiles
+
+from kgym_scheduler.api.access import EVERYBODY, needs
+from kgym_scheduler.api.app import create_app
+from kgym_scheduler.api.server import serve
+from kgym_scheduler.database.tokens import Scope, Tokens
+from kgym_scheduler.scheduler import Scheduler
+from tests.scheduler.api.test_app import problem
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    return sqlite_url
+
+
+@pytest.fixture
+async def http(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
+    """A client without a token, of a scheduler that asks for one."""
+    await Tokens(scheduler.database).create("alice", ["read"])
+    async with (
+        serve(create_app(scheduler)) as address,
+        httpx.AsyncClient(base_url=address.url, trust_env=False) as client,
+    ):
+        yield client
+
+
+async def _answer() -> str:
+    return "secret"
+
+
+def _plain(app: FastAPI) -> None:
+    app.add_api_route("/v1/new", _answer)
+
+
+def _of_a_router(app: FastAPI) -> None:
+    router = APIRouter(prefix="/v1")
+    router.add_api_route("/new", _answer)
+    app.include_router(router)
+
+
+def _starlettes(app: FastAPI) -> None:
+    app.add_route("/v1/new", _answer)  # type: ignore[arg-type]
+
+
+def _mounted(app: FastAPI) -> None:
+    app.mount("/v1/new", StaticFiles(packages=[("fastapi_offline", "static")]))
+
+
+@pytest.mark.parametrize("add", [_plain, _of_a_router, _starlettes, _mounted])
+async def test_a_route_that_does_not_say_who_may_use_it_keeps_the_scheduler_from_starting(
+    scheduler: Scheduler, add: Callable[[FastAPI], None]
+) -> None:
+    app = create_app(scheduler)
+    add(app)
+    with pytest.raises(RuntimeError, match="the route /v1/new does not say who may use it"):
+        async with serve(app):
+            pass
+
+
+async def test_a_path_is_everybodys_by_all_of_its_methods_or_none(scheduler: Scheduler) -> None:
+    app = create_app(scheduler)
+    app.add_api_route("/healthz", _answer, methods=["POST"], dependencies=[needs(Scope.ADMIN)])
+    with pytest.raises(RuntimeError, match="/healthz is everybody's by some of its methods only"):
+        async with serve(app):
+            pass
+
+
+async def test_what_is_everybodys_is_one_path(scheduler: Scheduler) -> None:
+    app = create_app(scheduler)
+    app.add_api_route("/files/{name}", _answer, dependencies=[EVERYBODY])
+    with pytest.raises(RuntimeError, match="has to be one path"):
+        async with serve(app):
+            pass
+
+
+async def test_a_route_that_says_it_is_served(scheduler: Scheduler) -> None:
+    app = create_app(scheduler)
+    app.add_api_route("/v1/new", _answer, dependencies=[needs(Scope.READ)])
+    async with serve(app) as address, httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.get(f"{address.url}/v1/new")).json() == "secret"
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/metrics", "/nothing", "/docs/", "/swaggers"])
+async def test_paths_that_nobody_has_opened_need_a_token(
+    http: httpx.AsyncClient, path: str
+) -> None:
+    problem(await http.get(path), 401, "token_needed")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1/readyz", "/docs", "/swagger/swagger-ui.css"])
+async def test_open_paths_do_not(http: httpx.AsyncClient, path: str) -> None:
+    assert (await http.get(path)).status_code == 200
