@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,6 @@ Dial = Callable[[float], socket.socket]
 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)  # it logs each lost connection
 
-_POLL_SECONDS = 0.05
 _CHUNK = 1 << 16
 _MOST_BYTES = 4 << 20
 """What a command that is run to its end may print: all of it is kept in memory."""
@@ -109,6 +109,10 @@ class Stream:
     def __init__(self, ssh: Ssh, channel: paramiko.Channel) -> None:
         self._ssh = ssh
         self._channel = channel
+        self._news = threading.Event()
+        """Set by paramiko while there is output to read, and from the end of the output on."""
+        channel.in_buffer.set_event(self._news)
+        channel.in_stderr_buffer.set_event(self._news)
 
     async def read(self, wait: float) -> tuple[bytes, bytes, bool]:
         """Return new stdout, new stderr, and whether there will be more.
@@ -134,12 +138,14 @@ class Stream:
         until = time.monotonic() + wait
         channel = self._channel
         while True:
-            open_ = not channel.closed and not channel.exit_status_ready()
+            # How a command ended may be told before the last of its output.
+            ended = channel.closed or (channel.eof_received and channel.exit_status_ready())
             out = channel.recv(_CHUNK) if channel.recv_ready() else b""
             err = channel.recv_stderr(_CHUNK) if channel.recv_stderr_ready() else b""
-            if out or err or not open_ or time.monotonic() >= until:
-                return out, err, bool(out or err) or open_
-            time.sleep(_POLL_SECONDS)
+            left = until - time.monotonic()
+            if out or err or ended or left <= 0:
+                return out, err, bool(out or err) or not ended
+            (channel.status_event if channel.eof_received else self._news).wait(left)
 
 
 async def _persist(
