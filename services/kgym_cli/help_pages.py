@@ -36,7 +36,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "completion": ("kgym completion", "kgym completion zsh --print"),
     "db upgrade": ("kgym db upgrade",),
     "demo": ("kgym demo", "kgym demo --fix my.patch --server http://127.0.0.1:8420"),
-    "gc": ("kgym gc", "kgym gc --apply --artifact-age 30 --cache-budget 40G"),
+    "gc": ("kgym gc", "kgym gc --apply --artifact-age 30 --cache-budget 40GB"),
     "job submit": (
         "kgym job submit job.json --wait --json",
         "kgym job submit night/1.json night/2.json --key night",

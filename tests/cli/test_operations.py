@@ -7,6 +7,7 @@ import pytest
 
 from kgym.api.jobs import JobRequest
 from kgym.client import Client
+from kgym_cli.commands.gc import Size
 from kgym_cli.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 
@@ -104,10 +105,18 @@ def test_gc_of_a_host_with_caches_only_needs_no_database(kgym: Kgym, data: Path)
     assert not (data / "kgym.db").exists()
 
 
-def test_gc_refuses_a_size_that_is_none(kgym: Kgym) -> None:
-    refused = kgym("gc", "--cache-budget", "lots")
+@pytest.mark.parametrize("size", ["lots", "-1", "inf", "5 parsecs", "1e3G", ""])
+def test_gc_refuses_a_size_that_is_none(kgym: Kgym, size: str) -> None:
+    refused = kgym("gc", "--cache-budget", size)
     assert refused.status == 2
-    assert "'lots' is no size" in refused.err
+    assert f"{size!r} is no size" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("size", "bytes_"), [("0", 0), ("1000", 1000), ("2kB", 2000), ("1.5KiB", 1536), ("1G", 10**9)]
+)
+def test_sizes_are_in_the_units_of_the_si_or_in_powers_of_two(size: str, bytes_: int) -> None:
+    assert Size()(size) == bytes_
 
 
 @pytest.mark.thorough

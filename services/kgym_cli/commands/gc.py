@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import Field
+from pydantic import ByteSize, Field, TypeAdapter, ValidationError
 from rich.markup import escape
 
 from kgym.host import folder_cache
@@ -63,22 +63,20 @@ class GcAnswer(Answer):
 
 
 PARTS = ("artifacts", "entries", "logs", "caches")
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_BYTES = TypeAdapter(ByteSize)
 
 
 class Size(click.ParamType[int]):
-    """Bytes, as `200G`."""
+    """Bytes, as pydantic reads them: 200GB are 200 * 10^9, 200GiB are 200 * 2^30."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the bytes."""
-        text = str(value).upper().removesuffix("B").removesuffix("I")
-        unit = _UNITS.get(text[-1:], 1)
         try:
-            return int(float(text.rstrip("KMGT")) * unit)
-        except ValueError:
-            self.fail(f"{value!r} is no size; write e.g. 500M or 200G", param, ctx)
+            return _BYTES.validate_python(value)
+        except ValidationError:
+            self.fail(f"{value!r} is no size; write e.g. 500MB or 200GiB", param, ctx)
 
 
 _days = click.FloatRange(0)
@@ -90,12 +88,12 @@ _days = click.FloatRange(0)
     "--only", "parts", multiple=True, type=click.Choice(PARTS), help="Leave the rest alone."
 )
 @click.option("--artifact-age", type=_days, default=90, show_default=True, metavar="DAYS")
-@click.option("--artifact-budget", type=Size(), default="200G", show_default=True)
+@click.option("--artifact-budget", type=Size(), default="200GiB", show_default=True)
 @click.option("--entry-age", type=_days, default=90, show_default=True, metavar="DAYS")
-@click.option("--entry-budget", type=Size(), default="100G", show_default=True)
+@click.option("--entry-budget", type=Size(), default="100GiB", show_default=True)
 @click.option("--log-age", type=_days, default=30, show_default=True, metavar="DAYS")
 @click.option("--cache-age", type=_days, default=30, show_default=True, metavar="DAYS")
-@click.option("--cache-budget", type=Size(), default="60G", show_default=True)
+@click.option("--cache-budget", type=Size(), default="60GiB", show_default=True)
 @click.option(
     "--cache",
     "folder",
