@@ -12,19 +12,17 @@ from kgym.api.jobs import JobView, StepView
 from kgym.api.steps import (
     CheckResult,
     Diagnostic,
-    DumpPart,
-    Evidence,
-    Finding,
-    InstanceDump,
-    MinimalTrace,
     PatchCheck,
     ReproduceResult,
     StepKind,
     Verdict,
 )
+from kgym.bugs import bundle as bugs
+from kgym.bugs.conclusion import conclusion
+from kgym.bugs.tracing_job import TraceResult
+from kgym.bugs.trial_result import CalibrationResult, SideResult, TrialResult
 from kgym.errors import Cause, KgymError
 from kgym_cli.answer import Answer
-from kgym_cli.conclusion import conclusion
 from kgym_cli.crash_answer import CrashAnswer
 
 if TYPE_CHECKING:
@@ -132,101 +130,40 @@ class CheckAnswer(Answer):
         return cls(bug=bug, job=job.id, failure=FailedStep.of(job), **found)
 
 
-class JudgedFinding(Finding):
-    """A finding, and whether it was accepted by --accept-findings."""
+class SideAnswer(SideResult):
+    """What one kernel of a trial showed, with the report of its crash."""
 
-    accepted: bool
-
-
-class SideAnswer(Answer):
-    """What one kernel of a trial showed."""
-
-    verdict: Verdict
-    title: str | None = None
-    crashed: int = 0
-    completed: int = 0
-    requested: int | None = None
-    reason: str | None
-    unseen_chance: float | None = None
-    confidence: float | None = None
-    time: float | None = None
-    accelerator: str | None = None
-    evidence: Evidence | None = None
-    told: str | None = Field(None, description="the evidence in one line")
-    findings: list[JudgedFinding] = []
     crash: StepCrash | None = None
 
 
-class ObstacleAnswer(Answer):
-    """What stands between two right verdicts and `resolved`."""
-
-    reason: str
-    message: str
-
-
-class TraceAnswer(Answer):
-    """What the kernel did before its first crash; `trace` is null where `reason` says why."""
-
-    instance: int | None = None
-    title: str | None = None
-    trace: MinimalTrace | None
-    parts: list[DumpPart] = []
-    seconds: dict[str, float] = {}
-    dumps: list[InstanceDump]
-    reason: str | None
-
-
-class TrialAnswer(Answer):
+class TrialAnswer(TrialResult):
     """What became of a trial; `after` is null where no fix was tried."""
 
-    bug: str
-    job: int
     before: SideAnswer
     after: SideAnswer | None
-    resolved: bool
-    obstacles: list[ObstacleAnswer]
-    seconds: dict[str, float] = Field(description="by step, and `total`")
     failure: FailedStep | None
-    trace: TraceAnswer | None = Field(description="null without --trace")
+    trace: TraceResult | None = Field(description="null without --trace")
 
     @classmethod
-    def of(cls, outcome: dict[str, Any], job: JobView, found: list[StepCrash]) -> Self:
-        """Return the answer: `outcome` is the trial's summary, `found` are its crashes."""
-        numbers = [step.number for step in job.steps if step.kind is StepKind.REPRODUCE]
+    def with_crashes(
+        cls, result: TrialResult, trace: TraceResult | None, job: JobView, found: list[StepCrash]
+    ) -> Self:
+        """Return the answer; `found` are the crashes of the job's steps."""
         by_step = {one.step: one for one in found}
-        sides = {
-            name: outcome[name] and {**outcome[name], "crash": by_step.get(number)}
-            for name, number in zip(("before", "after"), [*numbers, -1, -1], strict=False)
-        }
-        return cls.model_validate(
-            {"trace": None, **outcome, **sides, "failure": FailedStep.of(job)}
-        )
+
+        def side(shown: SideResult, name: str) -> SideAnswer:
+            step = job.step(name)
+            return SideAnswer(**dict(shown), crash=by_step.get(step.number) if step else None)
+
+        fields = dict(result)
+        fields["before"] = side(result.before, bugs.BEFORE)
+        fields["after"] = side(result.after, bugs.AFTER) if result.after else None
+        return cls(**fields, failure=FailedStep.of(job), trace=trace)
 
 
-class RecommendedEffort(Answer):
-    """What a fix has to survive for a confidence."""
-
-    confidence: float
-    instances: int
-    time: float = Field(description="seconds, each instance")
-
-
-class CalibrationAnswer(Answer):
+class CalibrationAnswer(CalibrationResult):
     """How often and how soon a bug shows."""
 
-    bug: str
-    job: int
-    runs: int
-    crashed: int
-    rate: float | None
-    rate_at_least: float
-    outcomes: dict[str, int] = Field(description="how many instances ended how")
-    seconds_to_crash: dict[str, float] | None
-    accelerator: str | None
-    recommended: list[RecommendedEffort] = Field(
-        description="what a fix has to survive, by all calibrations of the bug together"
-    )
-    reason: str | None = Field(description="why nothing was measured")
     failure: FailedStep | None
 
 

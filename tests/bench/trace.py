@@ -26,13 +26,13 @@ from tests.alone import alone
 from tests.trace.trace_dat import PAGE, header
 
 from kgym.api.steps import TraceStack
-from kgym.bugs import bundle
+from kgym.bugs import bundle, tracing_job
+from kgym.bugs.tracing_job import TraceResult
 from kgym.client import Client
 from kgym.crash.report import Frame
 from kgym.errors import KgymError
 from kgym.trace import trace_files
 from kgym.trace.minimal_trace import Crash, minimize
-from kgym_cli import tracing_job
 from kgym_cli.scheduler_choice import data_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -220,16 +220,16 @@ def from_dump(data: Path) -> dict[str, Any]:
             job = client.wait(number)
     except (KgymError, OSError) as error:
         return {"seconds": None, "reason": f"{type(error).__name__}: {error}"[-500:]}
-    about, last = tracing_job.summary(job), job.steps[-1]
-    if about["trace"] is None or panic is None or last.started_at is None:
-        return {"seconds": None, "reason": about["reason"] or "no panic was seen"}
+    about, last = TraceResult.of(job), job.steps[-1]
+    if about.trace is None or panic is None or last.started_at is None:
+        return {"seconds": None, "reason": about.reason or "no panic was seen"}
     assert last.finished_at is not None
     return {
         "seconds": (last.finished_at - panic).total_seconds(),
         "reproduce_s": (last.started_at - panic).total_seconds(),
-        "dump_s": max(one["seconds"] for one in about["dumps"]),
-        "minimize_s": about["seconds"]["total"],
-        "frames": about["trace"]["anchor"]["frames"],
+        "dump_s": max(one.seconds for one in about.dumps),
+        "minimize_s": about.seconds["total"],
+        "frames": about.trace.anchor.frames,
     }
 
 

@@ -11,10 +11,11 @@ from pydantic import Field
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.steps import InstanceOutcome, ReproduceResult, ReproduceSpec, Verdict
 from kgym.bugs import bundle as bugs
+from kgym.bugs import earlier_jobs
+from kgym.bugs.conclusion import conclusion
 from kgym.errors import UserError
-from kgym_cli import trial
 from kgym_cli.answer import Answer
-from kgym_cli.conclusion import conclusion
+from kgym_cli.exit_status import exit_status
 from kgym_cli.job_progress import follow
 from kgym_cli.new_bundle import UNSEEN, NewBundle, kernel_table
 from kgym_cli.output import Exit, json_option, leave, people, print_json, results
@@ -93,7 +94,7 @@ def new(folder: Path, no_run: bool, as_json: bool, **given: Any) -> None:
         print_json(answer)
     else:
         _print(answer)
-    leave(conclusion(job).status if job else Exit.OK)
+    leave(exit_status(conclusion(job).answer) if job else Exit.OK)
 
 
 def _asked(given: dict[str, Any]) -> dict[str, Any]:
@@ -134,7 +135,7 @@ def _ran(one: bugs.Bug, *, any_crash: bool) -> JobView:
         for step in request.steps
     ]
     with scheduler(work=True) as client:
-        job, _ = trial.submit(client, JobRequest(steps=steps, tags=request.tags))
+        job = earlier_jobs.submit(client, JobRequest(steps=steps, tags=request.tags)).job
         people.print(f"job {job.id}")
         return follow(client, job)
 

@@ -2,22 +2,26 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 import click
 from rich.markup import escape
 
 from kgym.api.jobs import JobRequest, JobView
-from kgym.api.steps import Calibration, DumpMethod, MinimalTrace, Severity
+from kgym.api.steps import Calibration, DumpMethod, Severity
 from kgym.bugs import bundle as bugs
-from kgym.bugs import calibration
+from kgym.bugs import calibration, earlier_jobs, tracing_job
 from kgym.bugs.calibration import CONFIDENCES
+from kgym.bugs.conclusion import conclusion
+from kgym.bugs.tracing_job import TraceResult, Tracing
+from kgym.bugs.trial_result import CalibrationResult, JudgedFinding, TrialResult
 from kgym.errors import UserError
-from kgym_cli import known_bugs, tracing_job, trial
-from kgym_cli.conclusion import conclusion
+from kgym_cli import known_bugs
+from kgym_cli.exit_status import exit_status
 from kgym_cli.job_answer import CalibrationAnswer, FailedStep, TrialAnswer, crashes
 from kgym_cli.job_progress import follow
 from kgym_cli.output import json_option, leave, people, print_json, results
+from kgym_cli.patch_file import patch_file
 from kgym_cli.scheduler_choice import scheduler
 
 if TYPE_CHECKING:
@@ -110,16 +114,16 @@ def calibrate(name: str, runs: int, time: float | None, as_json: bool) -> None:
     one = bugs.load(name)
     with scheduler(work=True) as client:
         job = _follow(client, one.calibration(runs, time))
-        together = trial.known(client, one)
-    outcome = trial.calibrated(one, job, together)
+        together = earlier_jobs.known(client, one)
+    outcome = CalibrationResult.of(one, job, together)
     if as_json:
-        print_json(CalibrationAnswer(**outcome, failure=FailedStep.of(job)))
+        print_json(CalibrationAnswer(**dict(outcome), failure=FailedStep.of(job)))
     else:
         _print_calibration(outcome)
-        if together is not None and together.runs > outcome["runs"]:
+        if together is not None and together.runs > outcome.runs:
             runs_in_all = f"{together.crashed} of {together.runs} runs"
             results.print(f"with what was measured before: {runs_in_all} showed the bug")
-    leave(trial.calibration_status(job, outcome))
+    leave(exit_status(outcome.answer(job)))
 
 
 @click.command()
@@ -144,24 +148,23 @@ def _try(
     *,
     no_fix: bool,
     as_json: bool,
-    how: tracing_job.Tracing | None = None,
+    how: Tracing | None = None,
 ) -> None:
     if fix is not None and no_fix:
         raise UserError("bad_option", "--fix gives a patch to try, --no-fix says to try none")
-    patch = trial.patch_file(fix) if fix is not None else one.fix
+    patch = patch_file(fix) if fix is not None else one.fix
     with scheduler(work=True) as client:
-        wanted = _as_calibrated(wanted, trial.known(client, one), confidence)
+        wanted = _as_calibrated(wanted, earlier_jobs.known(client, one), confidence)
         request = one.job(None if no_fix else patch, wanted)
         job = _follow(client, tracing_job.traced(request, how) if how else request)
         found = crashes(client, job) if as_json else []
-    outcome = trial.summary(one, job, accepted)
-    if how is not None:
-        outcome["trace"] = tracing_job.summary(job)
+    outcome = TrialResult.of(one.name, job, accepted)
+    trace = TraceResult.of(job) if how is not None else None
     if as_json:
-        print_json(TrialAnswer.of(outcome, job, found))
+        print_json(TrialAnswer.with_crashes(outcome, trace, job, found))
     else:
-        _print(outcome)
-    leave(conclusion(job, accepted).status)
+        _print(outcome, trace)
+    leave(exit_status(conclusion(job, accepted).answer))
 
 
 def _reasons(words: str) -> frozenset[str]:
@@ -193,8 +196,9 @@ def _as_calibrated(
 
 def _follow(client: "Client", request: JobRequest) -> JobView:
     """Submit the job, or take it up, and show it until it ends."""
-    job, taken_up = trial.submit(client, request)
-    people.print(f"job {job.id}" + (", begun earlier, goes on" if taken_up else ""))
+    submission = earlier_jobs.submit(client, request)
+    job = submission.job
+    people.print(f"job {job.id}" + (", begun earlier, goes on" if submission.taken_up else ""))
     try:
         return follow(client, job)
     except KeyboardInterrupt:
@@ -202,53 +206,54 @@ def _follow(client: "Client", request: JobRequest) -> JobView:
         raise
 
 
-def _print_calibration(outcome: dict[str, Any]) -> None:
-    if outcome["reason"] is not None:
-        results.print(outcome["reason"], markup=False)
+def _print_calibration(outcome: CalibrationResult) -> None:
+    if outcome.reason is not None:
+        results.print(outcome.reason, markup=False)
         return
-    rate = f"{outcome['crashed']} of {outcome['runs']} runs showed the bug"
-    if not outcome["crashed"]:
-        results.print(f"{rate}: {outcome['outcomes']}", markup=False)
+    rate = f"{outcome.crashed} of {outcome.runs} runs showed the bug"
+    if not outcome.crashed:
+        results.print(f"{rate}: {outcome.outcomes}", markup=False)
         return
-    results.print(f"{rate}: at least {outcome['rate_at_least']:.0%} do, with 95% confidence")
-    times = ", ".join(f"{name} {value:g} s" for name, value in outcome["seconds_to_crash"].items())
+    results.print(f"{rate}: at least {outcome.rate_at_least:.0%} do, with 95% confidence")
+    quantiles = outcome.seconds_to_crash or {}
+    times = ", ".join(f"{name} {value:g} s" for name, value in quantiles.items())
     results.print(f"time to the crash: {times}")
-    for one in outcome["recommended"]:
-        needed = f"{one['instances']} instances x {one['time']:g} s"
-        results.print(f"for {one['confidence']:.0%} confidence in a fix: {needed}")
+    for one in outcome.recommended:
+        needed = f"{one.instances} instances x {one.time:g} s"
+        results.print(f"for {one.confidence:.0%} confidence in a fix: {needed}")
 
 
-def _print(outcome: dict[str, Any]) -> None:
-    for side in ("before", "after"):
-        if (one := outcome[side]) is not None:
-            style = _STYLES.get(one["verdict"], "yellow")
-            results.print(f"{side:>7}: [bold {style}]{one['verdict']}[/]", end="  ")
-            results.print(one["reason"], markup=False)
-            if one.get("told"):
-                results.print(f"         evidence: {one['told']}", markup=False)
-            for finding in one.get("findings", []):
+def _print(outcome: TrialResult, trace: TraceResult | None) -> None:
+    for side, one in (("before", outcome.before), ("after", outcome.after)):
+        if one is not None:
+            style = _STYLES.get(one.verdict, "yellow")
+            results.print(f"{side:>7}: [bold {style}]{one.verdict}[/]", end="  ")
+            results.print(one.reason, markup=False)
+            if one.told:
+                results.print(f"         evidence: {one.told}", markup=False)
+            for finding in one.findings:
                 _print_finding(finding)
-    if outcome["after"] is not None:
-        word = "[bold green]resolved" if outcome["resolved"] else "[bold red]not resolved"
-        results.print(f"{word}[/] in {outcome['seconds']['total']:.0f} s")
-    for one in outcome["obstacles"]:
-        results.print(f"in the way: {one['reason']}: {one['message']}", markup=False)
-    if "trace" in outcome:
-        _print_trace(outcome["trace"])
+    if outcome.after is not None:
+        word = "[bold green]resolved" if outcome.resolved else "[bold red]not resolved"
+        results.print(f"{word}[/] in {outcome.seconds['total']:.0f} s")
+    for obstacle in outcome.obstacles:
+        results.print(f"in the way: {obstacle.reason}: {obstacle.message}", markup=False)
+    if trace is not None:
+        _print_trace(trace)
 
 
-def _print_finding(finding: dict[str, Any]) -> None:
-    where = f"{finding['file']}:{finding['line']}: " if finding["line"] else ""
+def _print_finding(finding: JudgedFinding) -> None:
+    where = f"{finding.file}:{finding.line}: " if finding.line else ""
     mark = ""
-    if finding["severity"] == Severity.BLOCKING:
-        mark = "accepted: " if finding["accepted"] else "BLOCKING: "
-    results.print(f"         {mark}{finding['check']}: {where}{finding['message']}", markup=False)
+    if finding.severity == Severity.BLOCKING:
+        mark = "accepted: " if finding.accepted else "BLOCKING: "
+    results.print(f"         {mark}{finding.check}: {where}{finding.message}", markup=False)
 
 
-def _print_trace(outcome: dict[str, Any]) -> None:
-    if outcome["trace"] is None:
-        results.print(f"no trace: {outcome['reason']}", markup=False)
+def _print_trace(outcome: TraceResult) -> None:
+    if outcome.trace is None:
+        results.print(f"no trace: {outcome.reason}", markup=False)
         return
     from kgym_cli.trace_view import tree  # noqa: PLC0415 - its imports take 0.1 s
 
-    results.print(tree(MinimalTrace.model_validate(outcome["trace"]), outcome["title"]))
+    results.print(tree(outcome.trace, outcome.title or ""))

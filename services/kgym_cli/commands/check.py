@@ -12,10 +12,11 @@ from kgym.api.steps import CheckResult, CheckSpec, Patch, PatchCheck, PatchOutco
 from kgym.bugs import bundle as bugs
 from kgym.bugs.bundle import Bug
 from kgym.errors import UserError
-from kgym_cli import known_bugs, trial
+from kgym_cli import known_bugs
 from kgym_cli.job_answer import CheckAnswer
 from kgym_cli.job_progress import follow
 from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
+from kgym_cli.patch_file import patch_file
 from kgym_cli.scheduler_choice import scheduler
 
 _STYLES = {
@@ -69,7 +70,7 @@ def check(bug: str, patches: tuple[Path, ...], dependents: int, fresh: bool, as_
 def _given(path: Path) -> Patch | PatchCheck:
     """Return the patch, or the check of one that none can be: the others do not suffer by it."""
     try:
-        return trial.patch_file(path)
+        return patch_file(path)
     except UserError as error:
         if error.reason == "cannot_read":
             raise

@@ -18,11 +18,12 @@ from kgym.api.bulk import Aborted, AbortFilter, Submitted
 from kgym.api.jobs import JobFilter, JobRequest, JobView
 from kgym.api.states import State
 from kgym.api.steps import StepKind
+from kgym.bugs.conclusion import Answer, conclusion
 from kgym.client import Client
 from kgym.errors import KgymError, UserError
 from kgym_cli import artifact_download, compressed_files, waiting
 from kgym_cli.artifact_download import Fetched
-from kgym_cli.conclusion import conclusion
+from kgym_cli.exit_status import exit_status
 from kgym_cli.job_answer import JobAnswer, JobSummary
 from kgym_cli.job_progress import follow
 from kgym_cli.moment import Moment
@@ -33,7 +34,7 @@ kind_choice = click.Choice([str(kind) for kind in StepKind])
 _FOLLOWED = 100
 """Jobs that are followed at the same time: a scheduler lets one caller follow 200."""
 _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
-_VERDICTS = {Exit.OK: "green", Exit.NEGATIVE: "red"}
+_VERDICTS = {Answer.YES: "green", Answer.NO: "red"}
 
 
 @click.group()
@@ -239,7 +240,7 @@ def _wait(client: Client, jobs: Sequence[tuple[JobView, int]], *, as_json: bool)
         label = f"job {one.id} " if len(jobs) > 1 else ""
         done = follow(client, one, last, label=label)
         _print(client, done, as_json=as_json)
-        worst = max(worst, conclusion(done).status)
+        worst = max(worst, exit_status(conclusion(done).answer))
     leave(worst)
 
 
@@ -318,6 +319,6 @@ def _styled(state: State) -> str:
 
 def _judged(one: JobView) -> str:
     """Return what the job came to, as markup."""
-    style = _VERDICTS.get(conclusion(one).status, "yellow")
-    words = conclusion(one).words
-    return f"[{style}]{words}[/]" if words else ""
+    found = conclusion(one)
+    style = _VERDICTS.get(found.answer, "yellow") if found.answer else "yellow"
+    return f"[{style}]{found.words}[/]" if found.words else ""

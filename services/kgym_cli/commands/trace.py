@@ -18,7 +18,7 @@ from kgym.source import patching
 from kgym_cli import compressed_files
 from kgym_cli.answer import Answer
 from kgym_cli.output import Exit, json_option, leave, people, print_json, results
-from kgym_cli.trial import patch_file
+from kgym_cli.patch_file import patch_file
 
 _PATH = click.Path(path_type=Path)
 _vmlinux = click.option("--vmlinux", type=_PATH, help="The dump's kernel, with debug information.")

@@ -10,9 +10,8 @@ from anyio.to_thread import run_sync
 from kgym.api import trusted_tags
 from kgym.api.jobs import JobFilter, JobRequest
 from kgym.api.steps import BuildSpec, Patch, Reproducer
-from kgym.bugs import bundle
-from kgym.client import Client
-from kgym_cli import trial
+from kgym.bugs import bundle, earlier_jobs
+from kgym.client import AsyncClient, Client
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.server import serve
 from kgym_scheduler.database.tokens import Tokens
@@ -208,11 +207,14 @@ async def test_a_command_takes_up_its_own_job_and_nobody_elses(
 
     def twice() -> list[tuple[int, bool]]:
         with Client(str(alice.base_url), token) as client:
-            done = [trial.submit(client, request) for _ in range(2)]
+            done = [earlier_jobs.submit(client, request) for _ in range(2)]
             mine = list(client.jobs(JobFilter(mine=True)))
             assert [one.submitter for one in mine] == ["alice"]
-            return [(one.id, again) for one, again in done]
+            return [(one.job.id, one.taken_up) for one in done]
 
     assert await run_sync(twice) == [(2, False), (2, True)]
+    async with AsyncClient(str(alice.base_url), token) as client:
+        found = await earlier_jobs.submit_async(client, request)
+        assert (found.job.id, found.taken_up) == (2, True)
     claimed = await scheduler.claim(claim_of())
     assert await scheduler.finish(claimed.assignments[0].lease, WELL)

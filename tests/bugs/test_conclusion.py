@@ -1,4 +1,4 @@
-"""What `bug reproduce` prints of a trial: the evidence, what stands in the way, the status."""
+"""What a trial came to: the evidence, what stands in the way, the answer."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -21,9 +21,8 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.bugs import bundle
-from kgym_cli import trial
-from kgym_cli.conclusion import conclusion
-from kgym_cli.output import Exit
+from kgym.bugs.conclusion import Answer, conclusion
+from kgym.bugs.trial_result import TrialResult
 from tests.results import built, ran
 
 BUG = bundle.load("watch-queue-filter")
@@ -81,12 +80,14 @@ def tried(*findings: Finding, controls: ControlOutcome = ControlOutcome.REPORTED
 
 def test_a_trial_with_evidence_and_only_notes_is_resolved() -> None:
     job = tried(NOTE)
-    outcome = trial.summary(BUG, job)
-    assert (outcome["resolved"], outcome["obstacles"]) == (True, [])
-    assert outcome["after"]["told"] == "1 of 1 controls reported; no blocking finding"
-    assert outcome["after"]["evidence"]["controls"][0]["outcome"] == "reported"
-    assert outcome["before"]["told"] is None
-    assert conclusion(job).status is Exit.OK
+    outcome = TrialResult.of(BUG.name, job)
+    assert (outcome.resolved, outcome.obstacles) == (True, [])
+    assert outcome.after is not None
+    assert outcome.after.told == "1 of 1 controls reported; no blocking finding"
+    assert outcome.after.evidence is not None
+    assert outcome.after.evidence.controls[0].outcome == "reported"
+    assert outcome.before.told is None
+    assert conclusion(job).answer is Answer.YES
 
 
 @pytest.mark.parametrize(
@@ -97,15 +98,16 @@ def test_a_trial_with_evidence_and_only_notes_is_resolved() -> None:
     ],
 )
 def test_what_stands_in_the_way_is_told_and_can_be_accepted(job: JobView, reason: str) -> None:
-    outcome = trial.summary(BUG, job)
-    assert outcome["resolved"] is False
-    assert [one["reason"] for one in outcome["obstacles"]] == [reason]
-    assert conclusion(job).status is Exit.NEGATIVE
+    outcome = TrialResult.of(BUG.name, job)
+    assert outcome.resolved is False
+    assert [one.reason for one in outcome.obstacles] == [reason]
+    assert conclusion(job).answer is Answer.NO
     for accepted in ([reason], ["all"]):
-        outcome = trial.summary(BUG, job, accepted)
-        assert (outcome["resolved"], outcome["obstacles"]) == (True, [])
-        assert all(one["accepted"] for one in outcome["after"]["findings"])
-        assert conclusion(job, accepted).status is Exit.OK
+        outcome = TrialResult.of(BUG.name, job, accepted)
+        assert (outcome.resolved, outcome.obstacles) == (True, [])
+        assert outcome.after is not None
+        assert all(one.accepted for one in outcome.after.findings)
+        assert conclusion(job, accepted).answer is Answer.YES
 
 
 BEFORE, SHOWN, _, FIXED = BUG.job(BUG.fix).steps
@@ -124,17 +126,20 @@ def test_runs_that_are_no_trial_are_looked_at_one_by_one() -> None:
     """Two that show a bug each; a third one that does not is not passed over."""
     two = [(BEFORE, built()), (UNNAMED, CRASHED), (UNNAMED, CRASHED)]
     found = conclusion(job_of(two))
-    assert (found.resolved, found.status) == (None, Exit.OK)
+    assert (found.resolved, found.answer) == (None, Answer.YES)
     for odd in (ran(Verdict.NO_CRASH), ran(Verdict.OTHER_CRASH)):
         found = conclusion(job_of([*two, (UNNAMED, odd)]))
-        assert (found.resolved, found.status) == (None, Exit.NEGATIVE)
+        assert (found.resolved, found.answer) == (None, Answer.NO)
 
 
 def test_a_fix_tried_alone_is_not_as_wanted_with_a_blocking_finding_of_its_build() -> None:
     alone = job_of([(BEFORE, built(findings=[GONE])), (ELSEWHERE, ran())])
-    assert conclusion(alone).status is Exit.NEGATIVE
-    assert conclusion(alone, [GONE.reason]).status is Exit.OK
-    assert conclusion(job_of([(BEFORE, built(findings=[NOTE])), (ELSEWHERE, ran())])).status == 0
+    assert conclusion(alone).answer is Answer.NO
+    assert conclusion(alone, [GONE.reason]).answer is Answer.YES
+    assert (
+        conclusion(job_of([(BEFORE, built(findings=[NOTE])), (ELSEWHERE, ran())])).answer
+        is Answer.YES
+    )
 
 
 def test_every_trial_of_a_fix_asks_for_static_evidence() -> None:
@@ -150,3 +155,19 @@ def test_every_trial_of_a_fix_asks_for_static_evidence() -> None:
             "files": BUG.file.files,
         }
     )
+
+
+def test_the_reason_is_what_decided_in_one_short_line() -> None:
+    assert conclusion(tried(NOTE)).reason == "it was no_crash"
+    assert conclusion(tried(GONE)).reason == "flags_weaker: detector: no KASAN"
+    long = ran(Verdict.SAME_CRASH, "KASAN: bad", reason="many\nwords " * 100)
+    found = conclusion(job_of([(BEFORE, built()), (UNNAMED, long)]))
+    assert (found.title, found.reason) == ("KASAN: bad", ("many words " * 100)[:299] + "…")
+
+
+def test_a_job_that_has_not_ended_has_no_answer_yet() -> None:
+    begun = job_of([(BEFORE, built())]).model_copy(update={"state": State.RUNNING})
+    found = conclusion(begun)
+    assert (found.verdict, found.answer, found.reason) == (None, None, None)
+    ended = conclusion(begun.model_copy(update={"state": State.ABORTED}))
+    assert (ended.answer, ended.reason) == (Answer.INFRASTRUCTURE, "the job is aborted")

@@ -6,9 +6,8 @@ import pytest
 
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import BuildSpec, DumpMethod, MinimizeSpec, ReproduceSpec, StepKind, StepRef
-from kgym.bugs import bundle
+from kgym.bugs import bundle, tracing_job
 from kgym.errors import UserError
-from kgym_cli import tracing_job
 
 BUG = bundle.load("watch-queue-filter")
 FILE = "kernel/watch_queue.c"

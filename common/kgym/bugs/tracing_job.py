@@ -1,20 +1,26 @@
-"""`bug reproduce --trace`: the job that also tells what the kernel did before it crashed."""
+"""A trial that also tells what the kernel did before it crashed: its job, and what it came to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Self
+
+from pydantic import Field
 
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.steps import (
     BuildSpec,
     DumpMethod,
+    DumpPart,
+    InstanceDump,
+    MinimalTrace,
     MinimizeResult,
     MinimizeSpec,
-    ReproduceResult,
     StepRef,
     StepSpec,
+    Strict,
 )
 from kgym.bugs import bundle as bugs
+from kgym.bugs.conclusion import reproduced
 from kgym.errors import UserError
 from kgym.source import patching
 
@@ -72,19 +78,28 @@ def traced(request: JobRequest, how: Tracing) -> JobRequest:
     return JobRequest(steps=[*steps, minimize], tags=request.tags, priority=request.priority)
 
 
-def summary(job: JobView) -> dict[str, Any]:
-    """Return what is told of the trace: of which instance, its dump, and the minimal trace.
+class TraceResult(Strict):
+    """What the kernel did before its first crash; `trace` is null where `reason` says why."""
 
-    Without a minimal trace, `reason` says why.
-    """
-    reproduced = job.step(bugs.BEFORE)
-    result = reproduced.result if reproduced else None
-    dumps = result.instances if isinstance(result, ReproduceResult) else []
-    shown = {"dumps": [one.dump.model_dump(mode="json") for one in dumps if one.dump]}
-    last = job.step(_MINIMIZE)
-    assert last is not None, "every traced job has the step"
-    if isinstance(last.result, MinimizeResult):
-        return {**last.result.model_dump(mode="json", exclude={"kind"}), **shown, "reason": None}
-    failure = last.failure
-    reason = failure.message if failure else f"the minimize step is {last.state}"
-    return {"trace": None, **shown, "reason": reason}
+    instance: int | None = Field(None, description="the one whose dump was read")
+    title: str | None = None
+    trace: MinimalTrace | None
+    parts: list[DumpPart] = []
+    seconds: dict[str, float] = {}
+    dumps: list[InstanceDump]
+    reason: str | None
+
+    @classmethod
+    def of(cls, job: JobView) -> Self:
+        """Return what a job of `traced` tells."""
+        result = reproduced(job.step(bugs.BEFORE))
+        dumps = [one.dump for one in (result.instances if result else []) if one.dump]
+        last = job.step(_MINIMIZE)
+        if last is None:
+            raise ValueError(f"job {job.id} has no trace: it has no step `{_MINIMIZE}`")
+        if not isinstance(last.result, MinimizeResult):
+            why = last.failure.message if last.failure else f"the minimize step is {last.state}"
+            return cls(trace=None, dumps=dumps, reason=why)
+        fields = dict(last.result)
+        del fields["kind"]
+        return cls(**fields, dumps=dumps, reason=None)

@@ -1,0 +1,199 @@
+"""What a job came to: its verdicts in few words, and whether they are what was hoped for. Pure."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kgym.api.jobs import JobView, StepView
+from kgym.api.states import State
+from kgym.api.steps import (
+    BuildResult,
+    CheckResult,
+    Finding,
+    PatchOutcome,
+    ReproduceResult,
+    ReproduceSpec,
+    Severity,
+    StepKind,
+    Verdict,
+)
+from kgym.bugs import bundle as bugs
+from kgym.bugs.resolution import Resolution, is_accepted, resolution
+
+_LONGEST_REASON = 300
+"""Characters: a reason stands in one row of a table."""
+
+
+class Answer(StrEnum):
+    """What a finished job says to whoever submitted it."""
+
+    YES = "yes"
+    """The bug shows, the fix resolves it, the patches compile: whatever was asked."""
+    NO = "no"
+    """A verdict, a blocking finding or a compiler says otherwise."""
+    USER = "user"
+    """Nothing: what was submitted cannot work."""
+    INFRASTRUCTURE = "infrastructure"
+    """Nothing: the platform failed, the job was aborted, or there is no verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """What a job came to; None where it has come to none, or never will."""
+
+    verdict: Verdict | None
+    """Of its last reproduce step."""
+    title: str | None
+    """Of the crash that this verdict tells of."""
+    resolved: bool | None
+    """Whether the fix resolves the bug, where one was tried on it."""
+    compiling: tuple[int, int] | None
+    """How many of how many patches compile, where they were checked."""
+    answer: Answer | None
+    """None until the job has ended."""
+    reason: str | None
+    """Why, in one line of at most 300 characters; None until there is something to tell."""
+
+    @property
+    def words(self) -> str:
+        """It in few words, such as `no_crash, resolved`; empty where there is nothing to say."""
+        words = [] if self.verdict is None else [str(self.verdict)]
+        if self.resolved is not None:
+            words.append("resolved" if self.resolved else "not resolved")
+        if self.compiling is not None:
+            words.append("{} of {} compile".format(*self.compiling))
+        return ", ".join(words)
+
+
+def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
+    """Return what the job came to so far; `accepted` are reasons of findings, as in a trial.
+
+    A trial is as wanted if its fix resolves the bug. Any other reproduce step was to show a
+    bug, or, where it names a baseline, that a fix holds.
+    """
+    steps = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
+    results = [one.result for one in steps if isinstance(one.result, ReproduceResult)]
+    found = resolution_of(job, accepted) if steps and len(results) == len(steps) else None
+    good: list[bool] = []
+    if found is not None:
+        good.append(found.resolved)
+    elif len(results) == len(steps):
+        good.extend(_as_wanted(job, one, accepted) for one in steps)
+    compiling = _compiling(job)
+    if compiling is not None:
+        good.append(compiling[0] == compiling[1])
+    last = results[-1] if results else None
+    return Conclusion(
+        verdict=last.verdict if last else None,
+        title=last.title if last else None,
+        resolved=found.resolved if found is not None else None,
+        compiling=compiling,
+        answer=_answer(job, results, good),
+        reason=_reason(job, last, found, compiling),
+    )
+
+
+def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | None:
+    """Return whether the job's fix resolves its bug; None for a job that is no trial of one.
+
+    A trial's steps are named so; or they are the job's only two that reproduce, and the second
+    has a baseline. Lists leave the specs out: there any two are taken for a trial.
+    """
+    runs = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
+    named = [step for name in (bugs.BEFORE, bugs.AFTER) for step in runs if step.name == name]
+    sides = named if len(named) == 2 else runs
+    if len(sides) != 2:
+        return None
+    spec = sides[1].spec
+    if isinstance(spec, ReproduceSpec) and sides is runs and spec.baseline is None:
+        return None
+    before, after = map(reproduced, sides)
+    if isinstance(spec, ReproduceSpec):
+        asked = spec.evidence
+    else:
+        asked = before is not None and before.evidence is not None
+    return resolution(before, after, findings(job, sides[1]), asked=asked, accepted=accepted)
+
+
+def failed(job: JobView) -> Answer | None:
+    """Return whose fault it is that a step has failed; None if none has."""
+    for step in job.steps:
+        if step.failure is not None:
+            return Answer.USER if step.failure.cause == "user" else Answer.INFRASTRUCTURE
+    return None
+
+
+def failure(job: JobView) -> str | None:
+    """Return why the job has not succeeded; None if it has."""
+    for step in job.steps:
+        if step.failure is not None:
+            return f"step {step.number} ({step.kind}) failed: {step.failure.message}"
+    return None if job.state is State.SUCCEEDED else f"the job is {job.state}"
+
+
+def reproduced(step: StepView | None) -> ReproduceResult | None:
+    """Return the result of a reproduce step, if it has one."""
+    return step.result if step and isinstance(step.result, ReproduceResult) else None
+
+
+def findings(job: JobView, step: StepView) -> list[Finding]:
+    """Return what was found about the kernel that a reproduce step ran, and by it."""
+    # A list leaves the specs out; then it is the kernel that was built right before.
+    kernel = step.spec.build.step if isinstance(step.spec, ReproduceSpec) else step.number - 1
+    built = job.step(kernel)
+    result = built.result if built else None
+    found = [*(result.findings if isinstance(result, BuildResult) else [])]
+    return [*found, *(step.result.findings if isinstance(step.result, ReproduceResult) else [])]
+
+
+def _answer(job: JobView, results: list[ReproduceResult], good: list[bool]) -> Answer | None:
+    if not job.state.final:
+        return None
+    if (answer := failed(job)) is not None:
+        return answer
+    open_ = any(one.verdict is Verdict.INCONCLUSIVE for one in results)
+    if open_ or job.state is not State.SUCCEEDED:
+        return Answer.INFRASTRUCTURE
+    return Answer.YES if all(good) else Answer.NO
+
+
+def _reason(
+    job: JobView,
+    last: ReproduceResult | None,
+    found: Resolution | None,
+    compiling: tuple[int, int] | None,
+) -> str | None:
+    """Return what decided: a failure, what stands in the way, a verdict, or a compiler."""
+    told: str | None = None
+    if job.state.final and (why := failure(job)) is not None:
+        told = why
+    elif found is not None and found.verdicts and found.obstacles:
+        told = "; ".join(f"{one.reason}: {one.message}" for one in found.obstacles)
+    elif last is not None:
+        told = last.reason
+    elif compiling is not None:
+        told = "{} of {} patches compile".format(*compiling)
+    if told is None:
+        return None
+    line = " ".join(told.split())
+    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"
+
+
+def _as_wanted(job: JobView, step: StepView, accepted: Collection[str]) -> bool:
+    for one in findings(job, step):
+        if one.severity is Severity.BLOCKING and not is_accepted(one.reason, accepted):
+            return False
+    patched = isinstance(step.spec, ReproduceSpec) and step.spec.baseline is not None
+    wanted = Verdict.NO_CRASH if patched else Verdict.SAME_CRASH
+    return isinstance(step.result, ReproduceResult) and step.result.verdict is wanted
+
+
+def _compiling(job: JobView) -> tuple[int, int] | None:
+    patches = [
+        patch
+        for step in job.steps
+        if isinstance(step.result, CheckResult)
+        for patch in step.result.patches
+    ]
+    good = sum(patch.outcome is PatchOutcome.COMPILES for patch in patches)
+    return (good, len(patches)) if patches else None

@@ -1,0 +1,82 @@
+"""What earlier jobs are good for: the same job is taken up again, calibrations are pooled.
+
+Each function has a twin for coroutines, which takes an `AsyncClient`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from kgym.api import trusted_tags
+from kgym.api.jobs import JobFilter, JobRequest, JobView
+from kgym.api.states import State
+from kgym.api.steps import Calibration
+from kgym.bugs import bundle as bugs
+from kgym.bugs import calibration
+from kgym.bugs.bundle import Bug
+from kgym.bugs.conclusion import reproduced
+from kgym.client import AsyncClient, Client
+
+_MOST_POOLED = 100
+"""Calibrations of a bug that count: the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job that does what was asked, and whether it was there before."""
+
+    job: JobView
+    taken_up: bool
+
+
+def submit(client: Client, request: JobRequest) -> Submission:
+    """Submit the job, or take up one's own same one that is not finished."""
+    marked, wanted = _marked(request)
+    for job in client.jobs(wanted):
+        if not job.state.final:
+            return Submission(job, taken_up=True)
+    return Submission(client.submit(marked), taken_up=False)
+
+
+async def submit_async(client: AsyncClient, request: JobRequest) -> Submission:
+    """Submit the job, or take up one's own same one that is not finished."""
+    marked, wanted = _marked(request)
+    async for job in client.jobs(wanted):
+        if not job.state.final:
+            return Submission(job, taken_up=True)
+    return Submission(await client.submit(marked), taken_up=False)
+
+
+def known(client: Client, bug: Bug) -> Calibration | None:
+    """Return what the calibrations of this bug as it is have measured together, if any.
+
+    Whoever submitted them: their tag is true, so it was this kernel that ran these programs.
+    """
+    return _pooled(list(islice(client.jobs(_calibrations(bug)), _MOST_POOLED)), bug)
+
+
+async def known_async(client: AsyncClient, bug: Bug) -> Calibration | None:
+    """Return what the calibrations of this bug as it is have measured together, if any."""
+    jobs: list[JobView] = []
+    async for job in client.jobs(_calibrations(bug)):
+        jobs.append(job)
+        if len(jobs) == _MOST_POOLED:
+            break
+    return _pooled(jobs, bug)
+
+
+def _marked(request: JobRequest) -> tuple[JobRequest, JobFilter]:
+    """Return the request with the tag of its steps, and the filter for jobs that have it."""
+    mark = trusted_tags.request(request.steps)
+    marked = request.model_copy(update={"tags": [*request.tags, mark]})
+    return marked, JobFilter(tag=mark, mine=True)
+
+
+def _calibrations(bug: Bug) -> JobFilter:
+    return JobFilter(tag=bug.calibration_tag, state=State.SUCCEEDED, limit=_MOST_POOLED)
+
+
+def _pooled(jobs: Sequence[JobView], bug: Bug) -> Calibration | None:
+    results = [reproduced(job.step(bugs.BEFORE)) for job in jobs]
+    measured = [one for one in results if one is not None]
+    return calibration.pooled(measured, bug.titles) if measured else None

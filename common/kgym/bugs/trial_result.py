@@ -1,0 +1,188 @@
+"""What a trial and a calibration came to, from the finished job to the answer. Pure."""
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Self
+
+from pydantic import Field
+
+from kgym.api.jobs import JobView, StepView
+from kgym.api.steps import Calibration, Evidence, Finding, ReproduceResult, Strict, Verdict
+from kgym.bugs import bundle as bugs
+from kgym.bugs import calibration
+from kgym.bugs.bundle import Bug
+from kgym.bugs.calibration import CONFIDENCES, Effort
+from kgym.bugs.conclusion import (
+    Answer,
+    failed,
+    failure,
+    findings,
+    reproduced,
+    resolution_of,
+)
+from kgym.bugs.resolution import Obstacle, Resolution, is_accepted, told
+
+QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "max": 1.0}
+
+
+class JudgedFinding(Finding):
+    """A finding, and whether it was accepted."""
+
+    accepted: bool
+
+
+class SideResult(Strict):
+    """What one kernel of a trial showed; without a verdict it is inconclusive, with the reason."""
+
+    verdict: Verdict
+    title: str | None = None
+    crashed: int = 0
+    completed: int = 0
+    requested: int | None = None
+    reason: str | None
+    unseen_chance: float | None = None
+    confidence: float | None = None
+    time: float | None = None
+    accelerator: str | None = None
+    evidence: Evidence | None = None
+    told: str | None = Field(None, description="the evidence in one line")
+    findings: list[JudgedFinding] = []
+
+    @classmethod
+    def of(cls, job: JobView, step: StepView, accepted: Collection[str] = ()) -> Self:
+        """Return what this reproduce step of the job showed."""
+        result = reproduced(step)
+        if result is None:
+            return cls(verdict=Verdict.INCONCLUSIVE, reason=failure(job))
+        found = findings(job, step)
+        return cls(
+            verdict=result.verdict,
+            title=result.title,
+            crashed=result.crashed,
+            completed=result.completed,
+            requested=result.requested,
+            reason=result.reason,
+            unseen_chance=result.unseen_chance,
+            confidence=result.confidence,
+            time=result.time,
+            accelerator=result.accelerator,
+            evidence=result.evidence,
+            told=_told(job, result, found),
+            findings=[
+                JudgedFinding(**dict(one), accepted=is_accepted(one.reason, accepted))
+                for one in found
+            ],
+        )
+
+
+class TrialResult(Strict):
+    """What became of a trial; `after` is null where no fix was tried."""
+
+    bug: str
+    job: int
+    before: SideResult
+    after: SideResult | None
+    resolved: bool
+    obstacles: list[Obstacle]
+    seconds: dict[str, float] = Field(description="by step, and `total`")
+
+    @classmethod
+    def of(cls, bug: str, job: JobView, accepted: Collection[str] = ()) -> "TrialResult":
+        """Return what the job came to, which `Bug.job` has made for the bug of this name.
+
+        `accepted` are the reasons of findings that shall not stand in the way.
+        """
+        before, after = job.step(bugs.BEFORE), job.step(bugs.AFTER)
+        if before is None:
+            raise ValueError(f"job {job.id} is no trial: it has no step `{bugs.BEFORE}`")
+        found = resolution_of(job, accepted) or Resolution(False, ())
+        return TrialResult(
+            bug=bug,
+            job=job.id,
+            before=SideResult.of(job, before, accepted),
+            after=SideResult.of(job, after, accepted) if after else None,
+            resolved=found.resolved,
+            obstacles=list(found.obstacles),
+            seconds=_seconds(job),
+        )
+
+
+class CalibrationResult(Strict):
+    """How often and how soon a bug shows; counts are 0 where nothing was measured."""
+
+    bug: str
+    job: int
+    runs: int
+    crashed: int
+    rate: float | None
+    rate_at_least: float
+    outcomes: dict[str, int] = Field(description="how many instances ended how")
+    seconds_to_crash: dict[str, float] | None
+    accelerator: str | None
+    recommended: list[Effort] = Field(
+        description="what a fix has to survive, by all calibrations of the bug together"
+    )
+    reason: str | None = Field(description="why nothing was measured")
+
+    @classmethod
+    def of(cls, bug: Bug, job: JobView, together: Calibration | None = None) -> "CalibrationResult":
+        """Return what the job measured, which `Bug.calibration` has made.
+
+        What a fix has to survive is computed from all calibrations `together`, if they are known.
+        """
+        result = reproduced(job.step(bugs.BEFORE))
+        measured = None
+        times: list[float] = []
+        ended: Counter[str] = Counter()
+        if result is not None:
+            measured = calibration.measured(result, bug.titles)
+            times = calibration.crash_times(result.instances, bug.titles)
+            ended.update(str(one.outcome) for one in result.instances)
+        runs, crashed = (measured.runs, measured.crashed) if measured else (ended["survived"], 0)
+        counted = together or measured
+        efforts = [calibration.effort(counted, one) for one in CONFIDENCES] if counted else []
+        return CalibrationResult(
+            bug=bug.name,
+            job=job.id,
+            runs=runs,
+            crashed=crashed,
+            rate=round(crashed / runs, 4) if runs else None,
+            rate_at_least=round(calibration.rate_at_least(crashed, runs), 4),
+            outcomes=dict(ended),
+            seconds_to_crash={
+                name: calibration.quantile(times, share) for name, share in QUANTILES.items()
+            }
+            if times
+            else None,
+            accelerator=result.accelerator if result is not None else None,
+            recommended=[one for one in efforts if one],
+            reason=failure(job),
+        )
+
+    def answer(self, job: JobView) -> Answer:
+        """Return YES if the bug showed, NO if it did not, else whose fault it is."""
+        if (fault := failed(job)) is not None:
+            return fault
+        if self.crashed:
+            return Answer.YES
+        return Answer.NO if self.runs else Answer.INFRASTRUCTURE
+
+
+def _told(job: JobView, after: ReproduceResult, found: list[Finding]) -> str | None:
+    """Return the line on what a verdict on a patched kernel rests on; None on others."""
+    before = reproduced(job.step(bugs.BEFORE))
+    if after is not reproduced(job.step(bugs.AFTER)):
+        return None
+    evidence = before.evidence if before else None
+    return told(evidence.work if evidence else None, after.evidence, found)
+
+
+def _seconds(job: JobView) -> dict[str, float]:
+    seconds = {step.name or str(step.number): _duration(step) for step in job.steps}
+    return {**seconds, "total": round(sum(seconds.values()), 1)}
+
+
+def _duration(step: StepView) -> float:
+    if step.started_at is None or step.finished_at is None:
+        return 0.0
+    return round((step.finished_at - step.started_at).total_seconds(), 1)
