@@ -1,5 +1,7 @@
 """What can go wrong, in two families: the user's input, and the infrastructure.
 
+The tree of errors::
+
     KgymError
     ├── UserError             retrying cannot help; the input has to change
     └── InfrastructureError   the input may be fine; the attempt is repeated

@@ -1,5 +1,7 @@
 """A client of the scheduler: `Client` blocks, `AsyncClient` awaits; they have the same methods.
 
+Errors::
+
     KgymError
     ├── ApiError                  the scheduler answered with a problem document
     │   ├── Refused               … 4xx: the request has to change (also a UserError)

@@ -1,0 +1,160 @@
+"""Every command and every program in README and the pages does what it is written for."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import (
+    BuildSpec,
+    CheckResult,
+    CheckSpec,
+    Control,
+    ControlName,
+    ControlOutcome,
+    Evidence,
+    InstanceOutcome,
+    InstanceResult,
+    PatchCheck,
+    PatchOutcome,
+    StepKind,
+    StepResult,
+    Verdict,
+)
+from kgym.bugs import bundle
+from kgym.client import Client
+from kgym.worker.context import StepContext
+from kgym_cli.embedded_platform import Platform
+from tests.cli.test_commands import LOG
+from tests.cli.worked import working
+from tests.conftest import ROOT
+from tests.docs.code_blocks import PAGES, CodeBlock, code_blocks
+from tests.results import built, ran
+
+BLOCKS = [one for page in PAGES for one in code_blocks(page)]
+QUICK = [page for page in PAGES if any(not one.how for one in code_blocks(page))]
+BUG = bundle.load("watch-queue-filter")
+RUN = f"""#!/bin/sh
+case $1 in
+kgym) shift ;;
+*) echo "{ROOT / "run"} $*: mark this block as slow" >&2; exit 9 ;;
+esac
+exec kgym "$@"
+"""
+PATCH = """\
+--- a/kernel/watch_queue.c
++++ b/kernel/watch_queue.c
+@@ -1 +1 @@
+-int before;
++int after;
+"""
+
+
+def test_what_is_not_run_says_which_test_does_or_why() -> None:
+    for one in BLOCKS:
+        assert one.how in {"", "slow", "cloud"}, f"{one.page.name}: {one.how}"
+        if one.how == "slow":
+            assert (ROOT / one.why).is_file(), f"{one.page.name}: {one.why}"
+        if one.how == "cloud":
+            assert one.why, f"{one.page.name}: {one.text}"
+
+
+def answer(run: StepContext) -> StepResult:
+    """What a step of any kind comes to: the bug shows, every fix mends it."""
+    (run.folder / "vmlinux").write_text("a kernel")
+    (run.folder / "report-0").write_text(LOG)
+    (run.folder / "bundle.tar.gz").write_text("a bundle")
+    spec = run.assignment.spec
+    if spec.kind is StepKind.BUILD:
+        return built()
+    if spec.kind is StepKind.CHECK:
+        return checked(spec)
+    if run.assignment.number > 1:
+        told = Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)
+        return ran(Verdict.NO_CRASH, evidence=Evidence(controls=[told]))
+    title = BUG.file.title if "use-after-free" not in str(spec.titles) else spec.titles[0]
+    crash = InstanceResult(number=0, outcome=InstanceOutcome.CRASH, run_seconds=2, title=title)
+    return ran(Verdict.SAME_CRASH, title, completed=10, instances=[crash] * 10)
+
+
+def checked(spec: CheckSpec) -> CheckResult:
+    """What a check finds where every patch compiles."""
+    patches = [
+        PatchCheck(name=patch.name, outcome=PatchOutcome.COMPILES, seconds=1)
+        for patch in spec.patches
+    ]
+    return CheckResult(
+        source_identity="",
+        kernel_release="6.1.0",
+        compiler_version="",
+        tree="",
+        tree_cached=True,
+        patches=patches,
+        seconds={},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, fake_build: BuildSpec) -> Path:
+    """A folder with what the pages' commands take."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "run").write_text(RUN)
+    (folder / "run").chmod(0o755)
+    (folder / "my.patch").write_text(PATCH)
+    (folder / "console.log").write_text(LOG)
+    (folder / "repro.c").write_text("int main(void) { return 0; }\n")
+    (folder / "job.json").write_text(JobRequest(steps=[fake_build]).model_dump_json())
+    return folder
+
+
+@pytest.fixture
+def worked(data: Path) -> Iterator[Platform]:
+    """A platform whose steps are answered at once, with one job that has ended."""
+    given = dict.fromkeys((StepKind.BUILD, StepKind.CHECK, StepKind.REPRODUCE), answer)
+    with Platform(data, work=False) as platform, working(platform, data, given):
+        with Client(platform.url) as client:
+            client.wait(client.submit(BUG.job(BUG.fix)).id)
+        yield platform
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", QUICK, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_of_a_page_run_as_they_are_written(
+    page: Path, folder: Path, worked: Platform, data: Path
+) -> None:
+    for block in code_blocks(page):
+        if not block.how:
+            done = executed(block, folder, worked, data)
+            assert done.returncode == 0, f"{block.text}\n{done.stdout}\n{done.stderr}"
+
+
+def executed(
+    block: CodeBlock, folder: Path, platform: Platform, data: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run a block; the platform of `./run up` is at another address here."""
+    text = block.text.replace("http://127.0.0.1:8420", platform.url)
+    argv = [sys.executable, "-c", text] if block.language == "python" else ["sh", "-ec", text]
+    return subprocess.run(
+        argv,
+        cwd=folder,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "KGYM_DATA": str(data),
+            "KGYM_SERVER": platform.url,
+        },
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=100,
+    )

@@ -1,0 +1,83 @@
+"""The pages are built without a warning, and know every reason and every file that they name."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+ERRORS = {
+    "Conflict",
+    "Forbidden",
+    "Gone",
+    "InfrastructureError",
+    "NotFound",
+    "TooMany",
+    "Unauthorised",
+    "UserError",
+    "Failure",
+}
+
+
+def reasons() -> Iterator[tuple[str, Path]]:
+    """Yield each reason that stands in the code for an error or a failure."""
+    for root in ("common", "services"):
+        for path in sorted((ROOT / root).rglob("*.py")):
+            for call in ast.walk(ast.parse(path.read_text())):
+                if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ERRORS:
+                    keywords = [one.value for one in call.keywords if one.arg == "reason"]
+                    for given in [*call.args[:1], *keywords]:
+                        if isinstance(given, ast.Constant):
+                            yield str(given.value), path
+
+
+def test_every_reason_of_an_error_is_on_the_page_of_troubles() -> None:
+    page = (ROOT / "docs" / "trouble.md").read_text()
+    told = {
+        word
+        for line in page.splitlines()
+        if line.startswith("| `")
+        for word in re.findall(r"`([a-z_]+)`", line.split("|")[1])
+    }
+    missing = {reason: str(path) for reason, path in reasons() if reason not in told}
+    assert not missing, f"docs/trouble.md has to say what to do about {missing}"
+
+
+def test_every_file_that_architecture_names_is_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = set(re.findall(r"`([\w./-]+\.(?:py|c|S|mk|md|toml|config))`", text))
+    assert len(named) > 100
+    files = [
+        str(path.relative_to(ROOT))
+        for folder in ("common", "services", "tests", "configs", "docs", "docker")
+        for path in (ROOT / folder).rglob("*.*")
+    ]
+    missing = {
+        name
+        for name in named
+        if not any(f"/{one}".endswith(f"/{name}") for one in [*files, "pyproject.toml"])
+    }
+    assert not missing, f"ARCHITECTURE.md names files that are not there: {missing}"
+
+
+@pytest.mark.thorough
+def test_the_pages_are_built_without_a_warning(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going"),
+            *("-b", "html", "-d", tmp_path / "doctrees", ROOT / "docs", tmp_path / "html"),
+        ],
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    commands = (tmp_path / "html" / "command-line.html").read_text()
+    assert "kgym bug reproduce" in commands
+    assert "/v1/jobs/{job_id}/events" in (tmp_path / "html" / "rest.html").read_text()
