@@ -8,9 +8,10 @@ a folder of the same form. README.md describes the format.
 import os
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
@@ -20,6 +21,7 @@ from kgym.api.steps import (
     Ahead,
     BuildSpec,
     Calibration,
+    CheckSpec,
     Compiler,
     CompletedEnd,
     Edit,
@@ -169,22 +171,37 @@ class Bug:
         reproduce with it, with evidence of what its verdict rests on. The fix is not
         tried where it does not show what the kernel does without it.
         """
-        tried: dict[str, object] = {"evidence": fix is not None, "required": fix is not None}
-        before = self._reproduce().model_copy(update=tried)
-        steps: list[StepSpec] = [self._build(fix), before]
+        steps: list[StepSpec] = [self._build(fix), self._before(tried=fix is not None)]
         if fix is not None:
-            patched: dict[str, object] = {"patches": [*self.build.patches, fix]}
-            patched |= {"name": BUILD_AFTER}
-            after: dict[str, object] = {"name": AFTER, "build": StepRef(step=BUILD_AFTER)}
-            after |= {"baseline": StepRef(step=BEFORE), "required": False}
-            after |= {"calibration": trial.known, "smoke": trial.validate}
-            after |= {"instances": trial.instances} if trial.instances else {}
-            after |= {"time": trial.time} if trial.time else {}
-            patched |= {"review": [fix.name], "files": self.file.files}
-            patched |= {"checkpatch": trial.validate}
-            steps.append(self.build.model_copy(update=patched))
-            steps.append(before.model_copy(update=after))
-        return JobRequest(steps=steps, tags=[f"bug={self.name}"])
+            steps += self._after(fix, StepRef(step=BEFORE), trial)
+        return self._job(steps)
+
+    def shown(self) -> JobRequest:
+        """Return the job that shows the bug once, for any number of `trial` jobs to rest on."""
+        return self._job([self._build(), self._before(tried=True)])
+
+    def trial(self, fix: Patch, shown: int, trial: TrialOptions = DEFAULT_OPTIONS) -> JobRequest:
+        """Return the job that tries a fix where job `shown`, which has succeeded, showed the bug.
+
+        Steps: build and reproduce with the fix, as in `job`.
+        """
+        return self._job(self._after(fix, StepRef(job=shown, step=BEFORE), trial))
+
+    def check(self, patches: Sequence[Patch], **how: Any) -> JobRequest:
+        """Return the job that says which of up to 1,000 patches apply and compile, each alone.
+
+        `how` are further fields of its `CheckSpec`.
+        """
+        build = self.build
+        spec = CheckSpec(
+            source=build.source,
+            config=build.config,
+            compiler=build.compiler,
+            base=build.patches,
+            patches=list(patches),
+            **how,
+        )
+        return self._job([spec])
 
     def calibration(self, runs: int, time: float | None = None) -> JobRequest:
         """Return the job that measures how often and how soon the bug shows: all runs end.
@@ -205,6 +222,26 @@ class Bug:
     def titles(self) -> list[str]:
         """The titles under which the crash is known."""
         return [self.file.title, *self.file.alt_titles]
+
+    def _job(self, steps: list[StepSpec]) -> JobRequest:
+        return JobRequest(steps=steps, tags=[f"bug={self.name}"])
+
+    def _before(self, *, tried: bool) -> ReproduceSpec:
+        """Return the step that shows the bug; `tried` says whether a fix is, after it."""
+        return self._reproduce().model_copy(update={"evidence": tried, "required": tried})
+
+    def _after(self, fix: Patch, baseline: StepRef, trial: TrialOptions) -> list[StepSpec]:
+        """Return the steps that try a fix."""
+        patched: dict[str, object] = {"patches": [*self.build.patches, fix]}
+        patched |= {"name": BUILD_AFTER, "review": [fix.name], "files": self.file.files}
+        patched |= {"checkpatch": trial.validate}
+        after: dict[str, object] = {"name": AFTER, "build": StepRef(step=BUILD_AFTER)}
+        after |= {"baseline": baseline, "required": False}
+        after |= {"calibration": trial.known, "smoke": trial.validate}
+        after |= {"instances": trial.instances} if trial.instances else {}
+        after |= {"time": trial.time} if trial.time else {}
+        before = self._before(tried=True)
+        return [self.build.model_copy(update=patched), before.model_copy(update=after)]
 
     def _build(self, fix: Patch | None = None) -> BuildSpec:
         ahead = Ahead(patches=[fix] if fix else [], programs=list(self.reproducers))

@@ -7,10 +7,9 @@ from typing import Any
 import click
 from rich.markup import escape
 
-from kgym.api.jobs import JobRequest, JobView
-from kgym.api.steps import CheckResult, CheckSpec, Patch, PatchCheck, PatchOutcome
+from kgym.api.jobs import JobView
+from kgym.api.steps import CheckResult, Patch, PatchCheck, PatchOutcome
 from kgym.bugs import bundle as bugs
-from kgym.bugs.bundle import Bug
 from kgym.errors import UserError
 from kgym_cli import known_bugs
 from kgym_cli.job_answer import CheckAnswer
@@ -51,9 +50,9 @@ def check(bug: str, patches: tuple[Path, ...], dependents: int, fresh: bool, as_
     if not readable:
         words = (check.reason for check in given if isinstance(check, PatchCheck))
         raise UserError("binary_patch", "; ".join(words))
-    spec = _spec(one, readable, dependents, fresh=fresh)
+    request = one.check(readable, dependents=dependents, cache="fresh" if fresh else "use")
     with scheduler(work=True) as client:
-        job = client.submit(JobRequest(steps=[spec], tags=[f"bug={one.name}"]))
+        job = client.submit(request)
         job = follow(client, job)
     result = _result(job)
     result = result and _with_unread(result, given)
@@ -87,19 +86,6 @@ def _with_unread(result: CheckResult, given: Sequence[Patch | PatchCheck]) -> Ch
     checked = iter(result.patches)
     checks = [one if isinstance(one, PatchCheck) else next(checked) for one in given]
     return result.model_copy(update={"patches": checks})
-
-
-def _spec(one: Bug, patches: list[Patch], dependents: int, *, fresh: bool) -> CheckSpec:
-    build = one.build
-    return CheckSpec(
-        source=build.source,
-        config=build.config,
-        compiler=build.compiler,
-        cache="fresh" if fresh else "use",
-        base=build.patches,
-        patches=patches,
-        dependents=dependents,
-    )
 
 
 def _result(job: JobView) -> CheckResult | None:
