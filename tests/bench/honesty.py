@@ -127,7 +127,7 @@ class Team:
         run = first.step(bundle.BEFORE)
         before = run.result if run else None
         assert isinstance(before, ReproduceResult), f"job {first.id}: {run and run.failure}"
-        found = resolution(before, after, trial.findings, asked=asked)
+        found = resolution(before.verdict, after, trial.findings, asked=asked)
         trial.resolved = found.resolved
         trial.obstacles = [one.reason for one in found.obstacles]
 

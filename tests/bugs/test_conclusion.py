@@ -171,3 +171,39 @@ def test_a_job_that_has_not_ended_has_no_answer_yet() -> None:
     assert (found.verdict, found.answer, found.reason) == (None, None, None)
     ended = conclusion(begun.model_copy(update={"state": State.ABORTED}))
     assert (ended.answer, ended.reason) == (Answer.INFRASTRUCTURE, "the job is aborted")
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize(
+    ("before", "finding", "resolved", "answer"),
+    [
+        (Verdict.SAME_CRASH, NOTE, True, Answer.YES),
+        (Verdict.SAME_CRASH, GONE, False, Answer.NO),
+        (Verdict.OTHER_CRASH, NOTE, False, Answer.NO),
+    ],
+)
+def test_a_fix_whose_bug_another_job_has_shown_is_tried_on_that_bug(
+    before: Verdict, finding: Finding, resolved: bool, answer: Answer, listed: bool
+) -> None:
+    assert BUG.fix is not None
+    evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
+    results: list[StepResult] = [
+        built(findings=[finding]),
+        ran(evidence=evidence, baseline=before),
+    ]
+    job = job_of(list(zip(BUG.trial(BUG.fix, 3).steps, results, strict=True)))
+    if listed:
+        steps = [step.model_copy(update={"spec": None}) for step in job.steps]
+        job = job.model_copy(update={"steps": steps})
+    came_to = conclusion(job)
+    assert (came_to.resolved, came_to.answer) == (resolved, answer)
+    assert conclusion(job, ["flags_weaker"]).resolved == (before is Verdict.SAME_CRASH)
+
+
+def test_a_trial_in_two_jobs_asks_what_one_in_one_job_asks() -> None:
+    assert BUG.fix is not None
+    whole, shown, apart = BUG.job(BUG.fix), BUG.shown(), BUG.trial(BUG.fix, 3)
+    assert shown.steps[1] == whole.steps[1]
+    assert apart.steps[0] == whole.steps[2]
+    again = apart.steps[1].model_copy(update={"baseline": StepRef(step=bundle.BEFORE)})
+    assert again == whole.steps[3]

@@ -34,7 +34,7 @@ def control(outcome: ControlOutcome, name: ControlName = ControlName.WARNING) ->
 
 
 GOOD = Evidence(controls=[control(ControlOutcome.REPORTED)])
-CRASHED, FINE = result(Verdict.SAME_CRASH), result(Verdict.NO_CRASH, GOOD)
+CRASHED, FINE = Verdict.SAME_CRASH, result(Verdict.NO_CRASH, GOOD)
 
 
 def reasons(found: Resolution) -> list[str]:
@@ -81,8 +81,7 @@ def test_evidence_that_was_asked_for_and_is_lacking_stands_in_the_way(
 def test_nothing_that_is_accepted_makes_up_for_a_verdict(
     before: Verdict | None, after: Verdict | None, asked: bool
 ) -> None:
-    sides = [None if one is None else result(one, GOOD) for one in (before, after)]
-    found = resolution(sides[0], sides[1], [], asked=asked, accepted=["all"])
+    found = resolution(before, after and result(after, GOOD), [], asked=asked, accepted=["all"])
     assert found.resolved == ((before, after) == (Verdict.SAME_CRASH, Verdict.NO_CRASH))
 
 

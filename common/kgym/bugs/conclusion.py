@@ -97,11 +97,14 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     """Return whether the job's fix resolves its bug; None for a job that is no trial of one.
 
     A trial's steps are named so; or they are the job's only two that reproduce, and the second
-    has a baseline. Lists leave the specs out: there any two are taken for a trial.
+    has a baseline; or there is but one, with its baseline in another job. Lists leave the specs
+    out: there any two are taken for a trial.
     """
     runs = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
     named = [step for name in (bugs.BEFORE, bugs.AFTER) for step in runs if step.name == name]
     sides = named if len(named) == 2 else runs
+    if len(sides) == 1:
+        return _resolution_apart(job, sides[0], accepted)
     if len(sides) != 2:
         return None
     spec = sides[1].spec
@@ -112,7 +115,19 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
         asked = spec.evidence
     else:
         asked = before is not None and before.evidence is not None
-    return resolution(before, after, findings(job, sides[1]), asked=asked, accepted=accepted)
+    verdict = before.verdict if before else None
+    return resolution(verdict, after, findings(job, sides[1]), asked=asked, accepted=accepted)
+
+
+def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -> Resolution | None:
+    """Return what a patched run comes to whose bug was shown by another job."""
+    after = reproduced(step)
+    if after is None or after.baseline is None:
+        return None
+    spec = step.spec
+    asked = spec.evidence if isinstance(spec, ReproduceSpec) else after.evidence is not None
+    found = findings(job, step)
+    return resolution(after.baseline, after, found, asked=asked, accepted=accepted)
 
 
 def failed(job: JobView) -> Answer | None:

@@ -45,24 +45,21 @@ class Resolution:
 
 
 def resolution(
-    before: ReproduceResult | None,
+    before: Verdict | None,
     after: ReproduceResult | None,
     findings: Sequence[Finding],
     *,
     asked: bool,
     accepted: Collection[str] = (),
 ) -> Resolution:
-    """Return what a trial comes to.
+    """Return what a trial comes to, from the verdict without the fix and the result with it.
 
     `findings` are those of the patched kernel's build and of its run; `asked` says whether
     evidence was asked for, `accepted` holds reasons that shall not stand in the way, or
-    `EVERYTHING`. A result that is None came to no verdict.
+    `EVERYTHING`. What is None came to no verdict.
     """
     verdicts = (
-        before is not None
-        and after is not None
-        and before.verdict is Verdict.SAME_CRASH
-        and after.verdict is Verdict.NO_CRASH
+        before is Verdict.SAME_CRASH and after is not None and after.verdict is Verdict.NO_CRASH
     )
     found = list(_found(findings))
     if verdicts and asked:

@@ -99,6 +99,7 @@ class Reproduce:
             crashed=judgement.crashed,
             completed=judgement.completed,
             requested=spec.instances,
+            baseline=_verdict_before(run),
             unseen_chance=_unseen_chance(run, judgement.completed),
             time=spec.time,
             calibration=known,
@@ -398,6 +399,13 @@ def _work_findings(
         yield compared_work.unknown("; ".join(evidence.missing))
     if before is None and spec.evidence:
         yield compared_work.not_compared()
+
+
+def _verdict_before(run: StepContext) -> Verdict | None:
+    baseline = run.assignment.inputs.get("baseline")
+    if baseline is None or not isinstance(baseline.result, ReproduceResult):
+        return None
+    return baseline.result.verdict
 
 
 def _unseen_chance(run: StepContext, completed: int) -> float | None:

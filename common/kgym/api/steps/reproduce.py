@@ -246,6 +246,9 @@ class ReproduceResult(Strict):
     crashed: Count = Field(description="k: completed instances that crashed")
     completed: Count = Field(description="N: instances that crashed or survived the whole time")
     requested: Count
+    baseline: Verdict | None = Field(
+        None, description="on the unpatched kernel; null where none was named"
+    )
     unseen_chance: float | None = Field(
         description="(1 - p)^N at the baseline's crash rate p; null without a baseline"
     )
