@@ -65,6 +65,14 @@ def test_every_file_that_architecture_names_is_there() -> None:
     assert not missing, f"ARCHITECTURE.md names files that are not there: {missing}"
 
 
+def test_every_invariant_names_the_file_that_holds_it() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    table = text.partition("\n| invariant |")[2].partition("\n\n")[0]
+    rows = table.splitlines()[2:]
+    assert len(rows) > 20
+    assert [row for row in rows if not re.search(r"`[\w/]+\.py`", row)] == []
+
+
 @pytest.mark.thorough
 def test_the_pages_are_built_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
