@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api import trusted_tags
 from kgym.api.bulk import Aborted, AbortRequest
+from kgym.api.groups import GroupFilter, GroupPage, GroupResultPage, GroupView
 from kgym.api.jobs import (
     Artifact,
     JobEvent,
@@ -40,7 +41,7 @@ from kgym.api.worker_calls import (
     WorkerInfo,
 )
 from kgym.errors import InfrastructureError, UserError
-from kgym_scheduler.database import queries, views
+from kgym_scheduler.database import groups, queries, views
 from kgym_scheduler.database.clock import DatabaseClock
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.group_commit import Batch
@@ -196,6 +197,35 @@ class JobStore:
         async with self.database.write() as connection:
             now = await self._clock.now(connection)
             return await bulk_jobs.abort(connection, now, wanted, caller, owner)
+
+    async def groups(self, wanted: GroupFilter, caller: str) -> GroupPage:
+        """Return one page of the groups that are wanted, newest first."""
+        async with self.database.read() as connection:
+            return await groups.page(connection, wanted, caller)
+
+    async def group(self, submitter: str, name: str) -> GroupView:
+        """Return the group; raise NotFound if there is none."""
+        async with self.database.read() as connection:
+            return await groups.one(connection, submitter, name)
+
+    async def group_results(
+        self, submitter: str, name: str, after: int, limit: int
+    ) -> GroupResultPage:
+        """Return what the next jobs of a group, after number `after`, came to.
+
+        Raises NotFound if there is no such group.
+        """
+        async with self.database.read() as connection:
+            await groups.check(connection, submitter, name)
+            return await groups.results(connection, submitter, name, after, limit)
+
+    async def abort_group(
+        self, submitter: str, name: str, owner: str | None
+    ) -> tuple[Aborted, list[Changed]]:
+        """Abort what is unfinished of a group (see `bulk_jobs.abort_group`)."""
+        async with self.database.write() as connection:
+            now = await self._clock.now(connection)
+            return await bulk_jobs.abort_group(connection, now, submitter, name, owner)
 
     async def restart(
         self, job_id: int, from_step: int | None = None, owner: str | None = None

@@ -16,6 +16,7 @@ import structlog
 
 from kgym.api.bulk import Aborted, AbortRequest, Submitted
 from kgym.api.capabilities import Capabilities
+from kgym.api.groups import GroupFilter, GroupPage, GroupResultPage, GroupView
 from kgym.api.jobs import (
     UNATTENDED,
     Artifact,
@@ -170,6 +171,27 @@ class Scheduler:
     ) -> Aborted:
         """End many jobs now (see `mass.abort`)."""
         done, changes = await self._store.abort_all(wanted, caller, owner)
+        for changed in changes:
+            self._announce(changed)
+        return done
+
+    async def groups(self, wanted: GroupFilter, caller: str = LOCAL) -> GroupPage:
+        """Return one page of the groups that are wanted, newest first."""
+        return await self._store.groups(wanted, caller)
+
+    async def group(self, submitter: str, name: str) -> GroupView:
+        """Return the group; raise NotFound if there is none."""
+        return await self._store.group(submitter, name)
+
+    async def group_results(
+        self, submitter: str, name: str, after: int = 0, limit: int = 200
+    ) -> GroupResultPage:
+        """Return what the jobs of a group came to, the next after number `after`."""
+        return await self._store.group_results(submitter, name, after, limit)
+
+    async def abort_group(self, submitter: str, name: str, owner: str | None = None) -> Aborted:
+        """End what is unfinished of a group now, the first thousand jobs."""
+        done, changes = await self._store.abort_group(submitter, name, owner)
         for changed in changes:
             self._announce(changed)
         return done

@@ -1,7 +1,7 @@
 """Groups of jobs, such as a sweep's: the bodies of the REST interface."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -10,7 +10,13 @@ from kgym.api.states import State
 from kgym.api.steps import Count, Line, Name, Strict, Verdict
 
 Submitter = Annotated[
-    str, Field(min_length=1, max_length=100, description="the name of a token; `local` without one")
+    str,
+    Field(
+        min_length=1,
+        max_length=100,
+        pattern=r"^\w[\w.@+-]*$",
+        description="the name of a token; `local` without one",
+    ),
 ]
 
 
@@ -73,6 +79,9 @@ class GroupResultFilter(Strict):
         None, max_length=18, pattern="^[0-9]{1,18}$", description="`next` of the page before"
     )
     limit: Annotated[int, Field(ge=1, le=1000), DIGITS] = Field(200, description="jobs on a page")
+    format: Literal["json", "csv"] = Field(
+        "json", description="csv: all from the cursor on, a line each, whatever the limit"
+    )
 
 
 class GroupResultPage(Strict):

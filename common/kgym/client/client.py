@@ -24,6 +24,7 @@ import httpx
 from httpx_sse import EventSource
 
 from kgym.api.bulk import Aborted, AbortFilter, Submitted
+from kgym.api.groups import GroupFilter, GroupResult, GroupResultFilter, GroupView
 from kgym.api.jobs import (
     Artifact,
     JobEvent,
@@ -101,6 +102,36 @@ class Client:
     def abort(self, job_id: int) -> JobView:
         """End the job now."""
         return self._do(protocol.abort(job_id))
+
+    def groups(self, wanted: GroupFilter | None = None) -> Iterator[GroupView]:
+        """Yield all groups that are wanted, newest first."""
+        wanted = wanted or GroupFilter()
+        while True:
+            page = self._do(protocol.groups(wanted))
+            yield from page.groups
+            if page.next is None:
+                return
+            wanted = wanted.model_copy(update={"cursor": page.next})
+
+    def group(self, name: str, submitter: str | None = None) -> GroupView:
+        """Return one's own group of this name, or another submitter's, as it stands."""
+        return self._do(protocol.group(name, submitter))
+
+    def group_results(
+        self, name: str, submitter: str | None = None, after: int = 0
+    ) -> Iterator[GroupResult]:
+        """Yield what the group's jobs came to, those after job number `after`, in order."""
+        wanted = GroupResultFilter(submitter=submitter, cursor=str(after), limit=1000)
+        while True:
+            page = self._do(protocol.group_results(name, wanted))
+            yield from page.results
+            if page.next is None:
+                return
+            wanted = wanted.model_copy(update={"cursor": page.next})
+
+    def abort_group(self, name: str, submitter: str | None = None) -> Aborted:
+        """End the group's unfinished jobs now, up to 1,000; `more` says if others are left."""
+        return self._do(protocol.abort_group(name, submitter))
 
     def restart(self, job_id: int, from_step: int | None = None) -> JobView:
         """Run a finished job again, by default from the first step that did not succeed."""
@@ -253,6 +284,38 @@ class AsyncClient:
     async def abort(self, job_id: int) -> JobView:
         """End the job now."""
         return await self._do(protocol.abort(job_id))
+
+    async def groups(self, wanted: GroupFilter | None = None) -> AsyncIterator[GroupView]:
+        """Yield all groups that are wanted, newest first."""
+        wanted = wanted or GroupFilter()
+        while True:
+            page = await self._do(protocol.groups(wanted))
+            for group in page.groups:
+                yield group
+            if page.next is None:
+                return
+            wanted = wanted.model_copy(update={"cursor": page.next})
+
+    async def group(self, name: str, submitter: str | None = None) -> GroupView:
+        """Return one's own group of this name, or another submitter's, as it stands."""
+        return await self._do(protocol.group(name, submitter))
+
+    async def group_results(
+        self, name: str, submitter: str | None = None, after: int = 0
+    ) -> AsyncIterator[GroupResult]:
+        """Yield what the group's jobs came to, those after job number `after`, in order."""
+        wanted = GroupResultFilter(submitter=submitter, cursor=str(after), limit=1000)
+        while True:
+            page = await self._do(protocol.group_results(name, wanted))
+            for result in page.results:
+                yield result
+            if page.next is None:
+                return
+            wanted = wanted.model_copy(update={"cursor": page.next})
+
+    async def abort_group(self, name: str, submitter: str | None = None) -> Aborted:
+        """End the group's unfinished jobs now, up to 1,000; `more` says if others are left."""
+        return await self._do(protocol.abort_group(name, submitter))
 
     async def restart(self, job_id: int, from_step: int | None = None) -> JobView:
         """Run a finished job again, by default from the first step that did not succeed."""

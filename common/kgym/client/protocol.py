@@ -21,6 +21,13 @@ from httpx_sse import ServerSentEvent
 from pydantic import BaseModel, TypeAdapter
 
 from kgym.api.bulk import Aborted, AbortFilter, AbortRequest, JobRequests, Submitted
+from kgym.api.groups import (
+    GroupFilter,
+    GroupPage,
+    GroupResultFilter,
+    GroupResultPage,
+    GroupView,
+)
 from kgym.api.jobs import (
     Artifact,
     JobEvent,
@@ -129,6 +136,33 @@ def abort(job_id: int) -> Request[JobView]:
     return Request("POST", f"/jobs/{job_id}/abort", _as(JobView))
 
 
+def groups(wanted: GroupFilter) -> Request[GroupPage]:
+    """Show a page of the list of groups."""
+    params = wanted.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    return Request("GET", "/groups", _as(GroupPage), {"params": params})
+
+
+def group(name: str, submitter: str | None) -> Request[GroupView]:
+    """Show a group."""
+    return Request("GET", _group(name), _as(GroupView), {"params": _given(submitter=submitter)})
+
+
+def group_results(name: str, wanted: GroupResultFilter) -> Request[GroupResultPage]:
+    """Show a page of what a group's jobs came to."""
+    params = wanted.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    return Request("GET", f"{_group(name)}/results", _as(GroupResultPage), {"params": params})
+
+
+def abort_group(name: str, submitter: str | None) -> Request[Aborted]:
+    """Abort a group's jobs."""
+    params = _given(submitter=submitter)
+    return Request("POST", f"{_group(name)}/abort", _as(Aborted), {"params": params})
+
+
+def _group(name: str) -> str:
+    return f"/groups/{quote(name, safe='')}"
+
+
 def restart(job_id: int, from_step: int | None) -> Request[JobView]:
     """Restart a job."""
     params = _given(from_step=from_step)
@@ -168,7 +202,7 @@ def queues() -> Request[list[QueueView]]:
     return Request("GET", "/queues", _as_list(QueueView))
 
 
-def _given(**params: int | None) -> dict[str, int]:
+def _given(**params: T | None) -> dict[str, T]:
     return {name: value for name, value in params.items() if value is not None}
 
 

@@ -20,6 +20,7 @@ from kgym.api.jobs import EVENTS, JobEvent
 from kgym_scheduler.api import (
     artifact_routes,
     bulk_routes,
+    group_routes,
     job_routes,
     scheduler_routes,
     worker_routes,
@@ -48,6 +49,8 @@ _ROUTERS = (
     job_routes.readers,
     job_routes.submitters,
     bulk_routes.submitters,
+    group_routes.readers,
+    group_routes.submitters,
     artifact_routes.readers,
     scheduler_routes.readers,
     scheduler_routes.admins,

@@ -12,7 +12,10 @@ from kgym_scheduler.database.tables import QUEUED, RUNNING, events, facets, jobs
 
 JOB_COLUMNS = [
     jobs.c[name]
-    for name in ("id", "state", "priority", "submitter", "created_at", "updated_at", "tags")
+    for name in (
+        *("id", "state", "priority", "submitter", "group_name", "verdict", "resolved"),
+        *("created_at", "updated_at", "tags"),
+    )
 ]
 LAST_EVENT = (
     select(func.coalesce(func.max(events.c.id), 0))
@@ -27,12 +30,13 @@ STEP_COLUMNS = [column for column in steps.c if column.name not in _INTERNAL]
 def page(wanted: JobFilter, caller: str) -> Select[Any]:
     """Return the jobs of one page and, where there is one, the first of the next.
 
-    A tag or a kind is looked up in `facets`, with the state, in the order of the
+    A group, a tag or a kind is looked up in `facets`, with the state, in the order of the
     list, so that the database stops after one page whatever the number of jobs.
     """
     query = select(*JOB_COLUMNS)
     order, state = (jobs.c.created_at, jobs.c.id), jobs.c.state
-    chosen = [f"{name}:{value}" for name in ("tag", "kind") if (value := getattr(wanted, name))]
+    values = {name: getattr(wanted, name) for name in ("group", "tag", "kind")}
+    chosen = [f"{name}:{value}" for name, value in values.items() if value]
     for number, facet in enumerate(chosen):
         table = facets.alias(f"facet{number}")
         query = query.join(table, and_(table.c.job_id == jobs.c.id, table.c.facet == facet))

@@ -72,6 +72,13 @@ jobs = Table(
     Column("tags", Text, nullable=False),
     # the name of the token that it came with
     Column("submitter", String(100), nullable=False, server_default=LOCAL),
+    # of its submitter's
+    Column("group_name", String(100)),
+    # what it came to (`queue/job_conclusions.py`), once it has ended
+    Column("verdict", String(16)),
+    Column("resolved", Boolean),
+    Column("title", Text),
+    Column("reason", Text),
     UniqueConstraint("submitter", "idempotency_key"),
     Index(None, "created_at", "id"),
     Index(None, "state", "created_at", "id"),
@@ -87,10 +94,45 @@ Index(
     postgresql_where=UNFINISHED,
 )
 
+GROUPED = jobs.c.group_name.is_not(None)
+Index(
+    "ix_jobs_group",
+    jobs.c.submitter,
+    jobs.c.group_name,
+    jobs.c.id,
+    sqlite_where=GROUPED,
+    postgresql_where=GROUPED,
+)
+# All that a group's counts need, so that no row is read for them.
+Index(
+    "ix_jobs_group_counts",
+    jobs.c.submitter,
+    jobs.c.group_name,
+    jobs.c.state,
+    jobs.c.verdict,
+    jobs.c.resolved,
+    jobs.c.updated_at,
+    sqlite_where=GROUPED,
+    postgresql_where=GROUPED,
+)
+
+groups = Table(
+    "groups",
+    metadata,
+    # those that jobs name; made with the first of them
+    Column("id", Id, primary_key=True),
+    Column("submitter", String(100), nullable=False),
+    Column("name", String(100), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    UniqueConstraint("submitter", "name"),
+    Index(None, "created_at", "id"),
+    Index(None, "submitter", "created_at", "id"),
+)
+
 facets = Table(
     "facets",
     metadata,
-    # `kind:…` and `tag:…`; the index that lists filter by, with the order they are shown in
+    # `kind:…`, `tag:…`, `group:…`; the index that lists filter by, with the order they are shown in
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
     Column("facet", String(120), primary_key=True),
     Column("state", String(16), nullable=False),  # the job's

@@ -11,7 +11,7 @@ from sqlalchemy import Row
 
 from kgym.api.jobs import Artifact, JobEvent, JobView, Progress, StepView
 from kgym.api.states import State
-from kgym.api.steps import Failure, StepKind, StepResult, StepSpec
+from kgym.api.steps import Failure, StepKind, StepResult, StepSpec, Verdict
 
 ARTIFACTS: TypeAdapter[list[Artifact]] = TypeAdapter(list[Artifact])
 RESULT: TypeAdapter[StepResult] = TypeAdapter(StepResult)
@@ -28,11 +28,19 @@ def job_view(job: Row[Any], steps: Iterable[Row[Any]], reasons: Mapping[int, str
         tags=json.loads(job.tags),
         priority=job.priority,
         submitter=job.submitter,
+        group=job.group_name,
+        verdict=verdict_of(job),
+        resolved=job.resolved,
         created_at=job.created_at,
         updated_at=job.updated_at,
         last_event=job._mapping.get("last_event"),
         steps=[_step_view(step, reasons) for step in steps],
     )
+
+
+def verdict_of(job: Row[Any]) -> Verdict | None:
+    """Return what the job came to."""
+    return None if job.verdict is None else Verdict(job.verdict)
 
 
 def job_views(

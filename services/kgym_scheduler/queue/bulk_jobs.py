@@ -11,8 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from kgym.api.bulk import JOBS, Aborted, AbortFilter, AbortRequest
 from kgym.api.jobs import JobRequest
 from kgym.errors import UserError
+from kgym_scheduler.database import groups
 from kgym_scheduler.database.tables import UNFINISHED, facets, jobs
-from kgym_scheduler.errors import Forbidden, not_yours
+from kgym_scheduler.errors import Forbidden, not_your_group, not_yours
 from kgym_scheduler.queue import step_rules
 from kgym_scheduler.queue.job_changes import Changed, Changes
 from kgym_scheduler.queue.submission import Added, Submission
@@ -51,15 +52,43 @@ async def abort(
     owner: str | None,
 ) -> tuple[Aborted, list[Changed]]:
     """Abort what is unfinished of the jobs; raise Forbidden if one of them is not the owner's."""
-    ids, more = wanted.jobs or [], False
-    if wanted.filter is not None:
-        if owner is not None and not wanted.filter.mine:
-            raise Forbidden("not_your_job", "jobs of others take the scope admin", scope="admin")
-        found = await connection.scalars(_unfinished(wanted.filter, caller))
-        ids = list(found.all())
-        ids, more = ids[:JOBS], len(ids) > JOBS
+    if wanted.filter is None:
+        return await _abort(connection, now, wanted.jobs or [], owner)
+    if owner is not None and not wanted.filter.mine:
+        raise Forbidden("not_your_job", "jobs of others take the scope admin", scope="admin")
+    return await _abort_found(connection, now, _unfinished(wanted.filter, caller), owner)
+
+
+async def abort_group(
+    connection: AsyncConnection, now: datetime, submitter: str, name: str, owner: str | None
+) -> tuple[Aborted, list[Changed]]:
+    """Abort what is unfinished of a group, the first thousand jobs; see `abort`.
+
+    Raises NotFound if there is no such group.
+    """
+    await groups.check(connection, submitter, name)
+    if owner not in {None, submitter}:
+        raise not_your_group(submitter, name)
+    query = select(jobs.c.id).where(
+        UNFINISHED, jobs.c.submitter == submitter, jobs.c.group_name == name
+    )
+    return await _abort_found(connection, now, query, owner)
+
+
+async def _abort_found(
+    connection: AsyncConnection, now: datetime, unfinished: Select[Any], owner: str | None
+) -> tuple[Aborted, list[Changed]]:
+    found = await connection.scalars(unfinished.order_by(jobs.c.id).limit(JOBS + 1))
+    ids = list(found.all())
+    done, changes = await _abort(connection, now, ids[:JOBS], owner)
+    return done.model_copy(update={"more": len(ids) > JOBS}), changes
+
+
+async def _abort(
+    connection: AsyncConnection, now: datetime, ids: Sequence[int], owner: str | None
+) -> tuple[Aborted, list[Changed]]:
     changes = await Changes.load(connection, now, set(ids))
-    done = Aborted(aborted=[], more=more)
+    done = Aborted(aborted=[])
     for job_id in dict.fromkeys(ids):
         job = changes.jobs.get(job_id)
         if job is None:
@@ -76,7 +105,7 @@ async def abort(
 
 
 def _unfinished(wanted: AbortFilter, caller: str) -> Select[Any]:
-    """Return the ids of the unfinished jobs that are wanted, and one more than a call may abort."""
+    """Return the ids of the unfinished jobs that are wanted."""
     query = select(jobs.c.id).where(UNFINISHED)
     if wanted.mine:
         query = query.where(jobs.c.submitter == caller)
@@ -88,4 +117,4 @@ def _unfinished(wanted: AbortFilter, caller: str) -> Select[Any]:
         query = query.where(jobs.c.created_at >= wanted.created_after)
     if wanted.created_before:
         query = query.where(jobs.c.created_at < wanted.created_before)
-    return query.order_by(jobs.c.id).limit(JOBS + 1)
+    return query

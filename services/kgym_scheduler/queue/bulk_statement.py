@@ -67,11 +67,12 @@ class Wholesale:
         self._add("numbered", _NUMBERED, {"count": len(rows)})
         self.insert(jobs, [{"new_job": number, **row} for number, row in enumerate(rows, 1)])
 
-    def insert(self, table: Table, rows: Sequence[Row]) -> None:
-        """Insert rows that have the same columns."""
+    def insert(self, table: Table, rows: Sequence[Row], *, once: bool = False) -> None:
+        """Insert rows that have the same columns; with `once`, those that are not there."""
         name = f"p{len(self._parts)}"
         text = _insert(table, tuple(rows[0]), name)
-        self._parts[name] = f"{text} WHERE {self._when}"
+        unless = " ON CONFLICT DO NOTHING" if once else ""
+        self._parts[name] = f"{text} WHERE {self._when}{unless}"
         self._values |= self._arrays(name, rows)
 
     def update(self, table: Table, pairs: Sequence[tuple[Row, Row]]) -> None:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Table, and_, bindparam, delete, insert, or_, text, update
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym_scheduler.database.connection import NEWS, change_raced
@@ -47,6 +48,7 @@ class BulkWrite:
         self._connection = connection
         self._guard = guard
         self._jobs: Sequence[Row] = ()
+        self._added_once: list[tuple[Table, Sequence[Row]]] = []
         self._added: list[tuple[Table, Sequence[Row]]] = []
         self._changed: list[tuple[Table, Sequence[tuple[Row, Row]]]] = []
         self._claimed: list[Row] = []
@@ -66,6 +68,11 @@ class BulkWrite:
         """Insert rows that have the same columns."""
         if rows:
             self._added.append((table, rows))
+
+    def add_once(self, table: Table, rows: Sequence[Row]) -> None:
+        """Insert rows, each unless one of its key is there; sorted, as others wait for them."""
+        if rows:
+            self._added_once.append((table, rows))
 
     def change(self, table: Table, rows: Sequence[tuple[Row, Row]]) -> None:
         """Set the second part of each pair where the first holds; all have the same columns.
@@ -114,6 +121,8 @@ class BulkWrite:
             whole.insert_jobs(self._jobs)
         for table, pairs in self._changed:
             whole.update(table, pairs)
+        for table, rows in self._added_once:
+            whole.insert(table, rows, once=True)
         for table, rows in self._added:
             whole.insert(table, rows)
         for claimed in self._claimed:
@@ -162,6 +171,9 @@ class BulkWrite:
             done = await connection.execute(change, rows)
             if table is steps and done.rowcount != len(pairs):
                 raise change_raced()
+        for table, added in self._added_once:
+            unless = sqlite.insert(table).on_conflict_do_nothing()
+            await connection.execute(unless, list(added))
         for table, added in self._added:
             rows = [_settled(row, before, self.job_ids) for row in added]
             await connection.execute(insert(table), rows)

@@ -15,7 +15,7 @@ from kgym.api.steps import StepSpec
 from kgym.errors import UserError
 from kgym_scheduler.database import views
 from kgym_scheduler.database.single_statements import Connection, Singles
-from kgym_scheduler.database.tables import LOCAL, events, facets, jobs, steps
+from kgym_scheduler.database.tables import LOCAL, events, facets, groups, jobs, steps
 from kgym_scheduler.queue import capability_lanes, step_inputs
 from kgym_scheduler.queue.bulk_statement import Guard
 from kgym_scheduler.queue.bulk_write import NOTIFY_BELOW, BulkWrite
@@ -128,6 +128,7 @@ async def _insert(
     plan = BulkWrite(connection, _unknown(new) if isinstance(connection, Singles) else None)
     plan.add_jobs([_job_row(now, one) for one in new])
     parts = list(enumerate(new, 1))
+    plan.add_once(groups, _group_rows(now, new))
     plan.add(steps, [row for part in parts for row in _step_rows(now, lane_ids, plan, *part)])
     plan.add(facets, [row for part in parts for row in _facet_rows(now, *part)])
     plan.add(events, [_event_row(now, number) for number, _ in parts])
@@ -180,7 +181,16 @@ def _job_row(now: datetime, one: Submission) -> dict[str, object]:
         "idempotency_key": one.key,
         "body_hash": _hash(one.request) if one.key else None,
         "tags": json.dumps(one.request.tags),
+        "group_name": one.request.group,
     }
+
+
+def _group_rows(now: datetime, new: Sequence[Submission]) -> list[dict[str, object]]:
+    named = {(one.submitter, one.request.group) for one in new if one.request.group is not None}
+    return [
+        {"submitter": submitter, "name": name, "created_at": now}
+        for submitter, name in sorted(named)
+    ]
 
 
 def _step_rows(
@@ -216,6 +226,8 @@ def _step_rows(
 def _facet_rows(now: datetime, new_job: int, one: Submission) -> list[dict[str, object]]:
     named = {f"kind:{spec.kind}" for spec in one.request.steps}
     named |= {f"tag:{tag}" for tag in one.request.tags}
+    if one.request.group is not None:
+        named.add(f"group:{one.request.group}")
     return [
         {"new_job": new_job, "facet": facet, "state": FIRST, "created_at": now}
         for facet in sorted(named)
@@ -241,6 +253,7 @@ def _view(job_id: int, now: datetime, one: Submission) -> JobView:
         tags=one.request.tags,
         priority=one.request.priority,
         submitter=one.submitter,
+        group=one.request.group,
         created_at=now,
         updated_at=now,
         steps=[
@@ -266,4 +279,6 @@ def _view(job_id: int, now: datetime, one: Submission) -> JobView:
 
 
 def _hash(request: JobRequest) -> str:
-    return sha256(request.model_dump_json().encode()).hexdigest()
+    # Without a group it is what it was before there were any: keys outlive an upgrade.
+    new = {"group"} if request.group is None else set[str]()
+    return sha256(request.model_dump_json(exclude=new).encode()).hexdigest()

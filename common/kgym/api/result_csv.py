@@ -1,0 +1,41 @@
+"""A group's results as CSV (RFC 4180), for spreadsheets."""
+
+import csv
+import io
+from collections.abc import Iterable
+
+from kgym.api.groups import GroupResult
+
+COLUMNS = tuple(GroupResult.model_fields)
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What a spreadsheet takes a cell for a formula by: a title or a tag is anybody's words."""
+
+
+def header() -> str:
+    """Return the first line."""
+    return _lines([COLUMNS])
+
+
+def lines(results: Iterable[GroupResult]) -> str:
+    """Return a line for each of the results: tags with blanks between, nothing for null."""
+    return _lines(map(_row, results))
+
+
+def _row(result: GroupResult) -> list[object]:
+    values = result.model_dump(mode="json") | {"tags": " ".join(result.tags)}
+    return [_cell(values[column]) for column in COLUMNS]
+
+
+def _cell(value: object) -> object:
+    match value:
+        case bool():
+            return str(value).lower()
+        case str() if value.startswith(_FORMULAS):
+            return f"'{value}"
+    return value
+
+
+def _lines(rows: Iterable[Iterable[object]]) -> str:
+    file = io.StringIO()
+    csv.writer(file).writerows(rows)
+    return file.getvalue()

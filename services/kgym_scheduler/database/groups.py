@@ -1,0 +1,148 @@
+"""Groups of jobs as they are read: each is what its jobs are."""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import Row, Select, func, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from kgym.api.groups import (
+    GroupFilter,
+    GroupPage,
+    GroupResult,
+    GroupResultPage,
+    GroupView,
+)
+from kgym.api.states import State
+from kgym.api.steps import Verdict
+from kgym_scheduler.database import views
+from kgym_scheduler.database.tables import groups, jobs, steps
+from kgym_scheduler.errors import no_group
+
+
+async def page(connection: AsyncConnection, wanted: GroupFilter, caller: str) -> GroupPage:
+    """Return one page of the groups that are wanted, newest first."""
+    order = groups.c.created_at, groups.c.id
+    query = select(groups)
+    if wanted.mine:
+        query = query.where(groups.c.submitter == caller)
+    if wanted.cursor:
+        query = query.where(tuple_(*order) < views.position(wanted.cursor))
+    query = query.order_by(*(column.desc() for column in order)).limit(wanted.limit + 1)
+    rows = (await connection.execute(query)).all()
+    shown = rows[: wanted.limit]
+    return GroupPage(
+        groups=await _counted(connection, shown),
+        next=views.cursor(shown[-1]) if len(rows) > wanted.limit else None,
+    )
+
+
+async def one(connection: AsyncConnection, submitter: str, name: str) -> GroupView:
+    """Return the group; raise NotFound if there is none."""
+    named = select(groups).where(groups.c.submitter == submitter, groups.c.name == name)
+    rows = (await connection.execute(named)).all()
+    if not (found := await _counted(connection, rows)):
+        raise no_group(submitter, name)
+    return found[0]
+
+
+async def check(connection: AsyncConnection, submitter: str, name: str) -> None:
+    """Raise NotFound if there is no such group."""
+    named = select(jobs.c.id).where(jobs.c.submitter == submitter, jobs.c.group_name == name)
+    if await connection.scalar(named.limit(1)) is None:
+        raise no_group(submitter, name)
+
+
+async def results(
+    connection: AsyncConnection, submitter: str, name: str, after: int, limit: int
+) -> GroupResultPage:
+    """Return what the next jobs of a group after number `after` came to, in order."""
+    j = jobs.c
+    query: Select[Any] = (
+        select(j.id, j.state, j.tags, j.verdict, j.resolved, j.title, j.reason)
+        .where(j.submitter == submitter, j.group_name == name, j.id > after)
+        .order_by(j.id)
+        .limit(limit + 1)
+    )
+    rows = (await connection.execute(query)).all()
+    shown = rows[:limit]
+    seconds = await _seconds(connection, [row.id for row in shown])
+    return GroupResultPage(
+        results=[_result(row, seconds.get(row.id, 0.0)) for row in shown],
+        next=str(shown[-1].id) if len(rows) > limit else None,
+    )
+
+
+async def _counted(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[GroupView]:
+    """Return groups in the order given, with their counts, but for those without a job."""
+    found = await connection.execute(_counts([row.id for row in rows]))
+    counts = {
+        group: list(parts) for group, parts in groupby(found.all(), lambda count: count.group_id)
+    }
+    return [_view(row, counts[row.id]) for row in rows if row.id in counts]
+
+
+def _counts(ids: Collection[int]) -> Select[Any]:
+    """Return how many jobs of each group have a state, a verdict and so on; read from an index."""
+    kinds = (groups.c.id, jobs.c.state, jobs.c.verdict, jobs.c.resolved)
+    return (
+        select(
+            groups.c.id.label("group_id"),
+            *kinds[1:],
+            func.count().label("jobs"),
+            func.max(jobs.c.updated_at).label("updated_at"),
+        )
+        .join(
+            jobs,
+            (jobs.c.submitter == groups.c.submitter) & (jobs.c.group_name == groups.c.name),
+        )
+        .where(groups.c.id.in_(list(ids)))
+        .group_by(*kinds)
+        .order_by(groups.c.id)
+    )
+
+
+def _view(group: Row[Any], counts: Sequence[Row[Any]]) -> GroupView:
+    states = dict.fromkeys(State, 0)
+    verdicts = dict.fromkeys(Verdict, 0)
+    for count in counts:
+        states[State(count.state)] += count.jobs
+        if count.verdict is not None:
+            verdicts[Verdict(count.verdict)] += count.jobs
+    return GroupView(
+        name=group.name,
+        submitter=group.submitter,
+        created_at=group.created_at,
+        updated_at=max(count.updated_at for count in counts),
+        jobs=sum(states.values()),
+        states={state: number for state, number in states.items() if number},
+        verdicts={verdict: number for verdict, number in verdicts.items() if number},
+        resolved=sum(count.jobs for count in counts if count.resolved),
+    )
+
+
+async def _seconds(connection: AsyncConnection, job_ids: Iterable[int]) -> dict[int, float]:
+    """Return, by job, how long its steps have taken, those that have ended."""
+    s = steps.c
+    ended = select(s.job_id, s.started_at, s.finished_at).where(
+        s.job_id.in_(list(job_ids)), s.started_at.is_not(None), s.finished_at.is_not(None)
+    )
+    seconds: dict[int, float] = {}
+    for job_id, begun, done in await connection.execute(ended):
+        seconds[job_id] = seconds.get(job_id, 0.0) + (done - begun).total_seconds()
+    return seconds
+
+
+def _result(row: Row[Any], seconds: float) -> GroupResult:
+    return GroupResult(
+        job=row.id,
+        state=State(row.state),
+        tags=json.loads(row.tags),
+        verdict=views.verdict_of(row),
+        resolved=row.resolved,
+        title=row.title,
+        reason=row.reason,
+        seconds=round(seconds, 1),
+    )

@@ -1,0 +1,179 @@
+"""Groups of jobs over REST: what they count, list, abort and export."""
+
+import csv
+import io
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from kgym.api.bulk import JOBS
+from kgym.api.groups import GroupFilter
+from kgym.api.jobs import JobFilter, JobRequest
+from kgym.api.states import State
+from kgym.client import AsyncClient, Refused
+from kgym_scheduler.api import group_routes
+from kgym_scheduler.api.app import create_app
+from kgym_scheduler.api.server import serve
+from kgym_scheduler.database.tokens import Tokens
+from kgym_scheduler.job_store import JobStore
+from kgym_scheduler.scheduler import Scheduler
+from tests.scheduler.api.test_app import problem
+from tests.scheduler.parts import WELL, badly, claim_of, job
+
+pytestmark = pytest.mark.anyio
+
+
+def grouped(name: str | None, *tags: str) -> JobRequest:
+    return job(tags=tags).model_copy(update={"group": name})
+
+
+@pytest.fixture
+async def user(scheduler: Scheduler) -> AsyncIterator[Callable[..., Any]]:
+    """Makes clients of users, each with a token of its own."""
+    tokens = Tokens(scheduler.database)
+    clients: list[AsyncClient] = []
+
+    async def make(name: str, scope: str = "submit") -> AsyncClient:
+        clients.append(AsyncClient(address.url, await tokens.create(name, [scope], 0)))
+        return clients[-1]
+
+    async with serve(create_app(scheduler)) as address:
+        yield make
+        for client in clients:
+            await client.close()
+
+
+@pytest.fixture
+async def http(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
+    async with (
+        serve(create_app(scheduler)) as address,
+        httpx.AsyncClient(base_url=address.url, trust_env=False) as client,
+    ):
+        yield client
+
+
+async def test_a_group_counts_the_jobs_that_its_submitter_has_given_its_name(
+    store: JobStore,
+) -> None:
+    await store.submit_all([grouped("a"), grouped("b"), grouped("a"), grouped(None)], None, "me")
+    await store.submit(grouped("a"), None, "you")
+    claimed, _ = await store.claim(claim_of())
+    await store.finish(claimed.assignments[0].lease, WELL)
+    view = await store.group("me", "a")
+    assert (view.name, view.submitter, view.jobs, view.resolved) == ("a", "me", 2, 0)
+    assert (view.states, view.verdicts) == ({State.SUCCEEDED: 1, State.QUEUED: 1}, {})
+    assert view.created_at < view.updated_at
+    assert (await store.group("you", "a")).jobs == 1
+    listed = await store.groups(GroupFilter(), "me")
+    assert [(one.submitter, one.name) for one in listed.groups] == [
+        *[("you", "a"), ("me", "b"), ("me", "a")]
+    ]
+    assert listed.groups[2] == view
+    mine = await store.groups(GroupFilter(mine=True), "you")
+    assert [(one.submitter, one.jobs) for one in mine.groups] == [("you", 1)]
+
+
+async def test_a_group_is_shown_with_its_jobs_and_lists_find_it(store: JobStore) -> None:
+    first, _ = await store.submit(grouped("night"), "key", "me")
+    again, changed = await store.submit(grouped("night"), "key", "me")
+    other, _ = await store.submit(grouped("night"), None, "you")
+    assert (first.group, again.id, changed) == ("night", first.id, None)
+    assert (await store.get(first.id)).group == "night"
+    found = await store.page(JobFilter(group="night"), "me")
+    assert [(one.id, one.group) for one in found.jobs] == [(other.id, "night"), (first.id, "night")]
+    mine = await store.page(JobFilter(group="night", mine=True, state=State.QUEUED), "me")
+    assert [one.id for one in mine.jobs] == [first.id]
+    assert (await store.page(JobFilter(group="day"), "me")).jobs == []
+
+
+async def test_lists_and_results_are_paged_without_gaps(
+    http: httpx.AsyncClient, scheduler: Scheduler
+) -> None:
+    requests = [grouped(f"g{number % 3}") for number in range(10)]
+    ids = (await scheduler.submit_all(requests)).jobs
+    seen: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        more = {"cursor": cursor} if cursor else {}
+        page = (await http.get("/v1/groups", params={"limit": 2, **more})).json()
+        seen += [one["name"] for one in page["groups"]]
+        cursor = page["next"]
+    assert sorted(seen) == ["g0", "g1", "g2"]
+    path = "/v1/groups/g0/results"
+    page = (await http.get(path, params={"limit": 3})).json()
+    assert [one["job"] for one in page["results"]] == [ids[0], ids[3], ids[6]]
+    page = (await http.get(path, params={"limit": 3, "cursor": page["next"]})).json()
+    assert ([one["job"] for one in page["results"]], page["next"]) == ([ids[9]], None)
+
+
+@pytest.mark.parametrize("what", ["", "/results", "/abort"])
+async def test_a_group_that_is_not_there_is_named(http: httpx.AsyncClient, what: str) -> None:
+    method = "POST" if what == "/abort" else "GET"
+    document = problem(await http.request(method, f"/v1/groups/none{what}"), 404, "group_missing")
+    assert (document["group"], document["submitter"]) == ("none", "local")
+    params = {"submitter": "somebody"}
+    answer = await http.request(method, f"/v1/groups/none{what}", params=params)
+    assert problem(answer, 404, "group_missing")["submitter"] == "somebody"
+    answer = await http.request(method, "/v1/groups/.x" + what)
+    problem(answer, 422, "invalid_request")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".", "..", "=1+1", "-", "a b", "a\x00", "a" * 101])
+def test_the_name_of_a_group_is_safe_in_a_path(name: str) -> None:
+    with pytest.raises(ValidationError):
+        JobRequest(steps=job().steps, group=name)
+
+
+async def test_an_abort_ends_what_is_left_of_ones_own_group(
+    user: Callable[..., Any], store: JobStore
+) -> None:
+    alice, bob, root = await user("alice"), await user("bob"), await user("root", "admin")
+    ids = (await alice.submit_all([grouped("night"), grouped("night"), grouped("day")])).jobs
+    theirs = await bob.submit(grouped("night"))
+    claimed, _ = await store.claim(claim_of())
+    await store.finish(claimed.assignments[0].lease, badly("user"))
+    assert (await alice.abort_group("night")).aborted == ids[1:2]
+    states = [await store.state(one) for one in (*ids, theirs.id)]
+    assert states == ["failed", "aborted", "queued", "queued"]
+    assert (await alice.abort_group("night")).aborted == []
+    with pytest.raises(Refused, match="bob's") as refused:
+        await alice.abort_group("night", "bob")
+    assert (refused.value.status, refused.value.reason) == (403, "not_your_group")
+    assert (await root.abort_group("night", "bob")).aborted == [theirs.id]
+    assert (await alice.group("night", "bob")).states == {State.ABORTED: 1}  # seen by all
+    assert [one.state for one in [r async for r in alice.group_results("night")]] == [
+        *[State.FAILED, State.ABORTED]
+    ]
+
+
+async def test_an_abort_takes_a_thousand_jobs_and_says_that_there_are_more(
+    store: JobStore,
+) -> None:
+    await store.submit_all([grouped("big")] * JOBS, None, "me")
+    await store.submit_all([grouped("big")], None, "me")
+    done, _ = await store.abort_group("me", "big", "me")
+    assert (len(done.aborted), done.more) == (JOBS, True)
+    done, _ = await store.abort_group("me", "big", "me")
+    assert (len(done.aborted), done.more) == (1, False)
+
+
+async def test_results_come_as_csv_that_a_spreadsheet_cannot_run(
+    http: httpx.AsyncClient, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_routes, "LINES", 2)  # several pages
+    tags = [("=cmd",), ("+1", "b"), ("-1",), ("@a",), ("a.b",)]
+    ids = (await scheduler.submit_all([grouped("g", *one) for one in tags])).jobs
+    await scheduler.abort(ids[4])
+    answer = await http.get("/v1/groups/g/results", params={"format": "csv"})
+    assert answer.headers["content-type"] == "text/csv; header=present; charset=utf-8"
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [int(row["job"]) for row in rows] == ids
+    assert [row["tags"] for row in rows] == ["'=cmd", "'+1 b", "'-1", "'@a", "a.b"]
+    assert [row["state"] for row in rows] == ["queued"] * 4 + ["aborted"]
+    assert {row["verdict"] for row in rows} == {""}
+    async with AsyncClient(str(http.base_url)) as client:
+        listed = [one async for one in client.group_results("g")]
+    assert [(one.job, one.tags) for one in listed] == list(zip(ids, map(list, tags), strict=True))
