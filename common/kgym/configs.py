@@ -2,4 +2,6 @@
 
 from pathlib import Path
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+_PACKAGED = Path(__file__).with_name("data")
+"""Where a built package holds what is `configs/` in the checkout (pyproject.toml)."""
+CONFIGS = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).resolve().parents[2] / "configs"

@@ -3,29 +3,18 @@
 import asyncio
 import contextlib
 import gc
-import os
 import signal
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from kgym.api.steps import StepKind
-from kgym.configs import CONFIGS
 from kgym.errors import UserError
 from kgym.host import process_logs
-from kgym.host.budget import Budget
 from kgym.transport.artifact_storage import LocalStorage, Storage
 from kgym.transport.bus import Bus, InProcessBus
 from kgym.transport.rabbitmq import RabbitBus
-from kgym.worker.context import Handler
-from kgym_builder.build.build_step import Builder
-from kgym_builder.check.check_step import Checker
-from kgym_builder.kernel_source.allowed_origins import Origins
-from kgym_builder.suitecache.suitecache import SuiteCache
-from kgym_tracer.minimize_step import Minimizer
-from kgym_vmmanager.reproduce.reproduce_step import Reproduce
 
 
 @asynccontextmanager
@@ -51,30 +40,6 @@ def open_storage(url: str) -> Storage:
             f"cannot use the storage {url!r}: give a folder that scheduler and workers share",
         )
     return LocalStorage(Path(url))
-
-
-def handlers(
-    kinds: Collection[StepKind], cache: Path, syzkaller: Path | None = None
-) -> dict[StepKind, Handler]:
-    """Return what does the steps of these kinds, with what they keep below `cache`.
-
-    Kernel sources come from where the environment allows (`allowed_origins`).
-    """
-    budget = Budget.of_host()
-    origins = Origins.named(os.environ)
-    suite = SuiteCache(cache, CONFIGS / "backports", origins=origins, budget=budget)
-    makers: dict[StepKind, Callable[[], Handler]] = {
-        StepKind.BUILD: lambda: Builder(suite),
-        StepKind.CHECK: lambda: Checker(suite, cache),
-        StepKind.REPRODUCE: lambda: Reproduce(cache, budget, syzkaller=syzkaller),
-        StepKind.MINIMIZE: Minimizer,
-    }
-    for kind in kinds:
-        if kind not in makers:
-            raise UserError(
-                "no_handler", f"nothing here does `{kind}` steps (there are: {', '.join(makers)})"
-            )
-    return {kind: makers[kind]() for kind in kinds}
 
 
 def settle() -> None:

@@ -14,7 +14,7 @@ from typing import Any, TextIO, cast
 import click
 
 from kgym.errors import KgymError, UserError
-from kgym_cli import help_pages
+from kgym_cli import extras, help_pages
 from kgym_cli.lazy import Lazy, LazyGroup
 from kgym_cli.output import Exit, people, status_of
 
@@ -90,12 +90,7 @@ def _status() -> int:
     try:
         status: Any = cli.main(prog_name="kgym", standalone_mode=False)
     except KgymError as error:
-        _say(f"kgym: {error.message}", style="red")
-        problem = getattr(error, "problem", {})  # as the scheduler answered
-        usual = 422 if isinstance(error, UserError) else 503
-        more = {**error.details, **problem}
-        _answer(problem.get("status", usual), error.reason, error.message, more)
-        return status_of(error)
+        return _refused(error)
     except click.ClickException as error:
         with contextlib.suppress(OSError):
             error.show()
@@ -107,10 +102,24 @@ def _status() -> int:
     except OSError:
         raise
     except Exception as error:  # noqa: BLE001 - Python's own status, 1, would be taken for a verdict
-        _say(traceback.format_exc())
-        _answer(500, "internal_error", f"{type(error).__name__}: {error}")
-        return Exit.INFRASTRUCTURE
+        lacking = extras.missing(error) if isinstance(error, ModuleNotFoundError) else None
+        return _refused(lacking) if lacking is not None else _surprised(error)
     return status if isinstance(status, int) else Exit.OK
+
+
+def _refused(error: KgymError) -> int:
+    _say(f"kgym: {error.message}", style="red")
+    problem = getattr(error, "problem", {})  # as the scheduler answered
+    usual = 422 if isinstance(error, UserError) else 503
+    more = {**error.details, **problem}
+    _answer(problem.get("status", usual), error.reason, error.message, more)
+    return status_of(error)
+
+
+def _surprised(error: Exception) -> int:
+    _say("".join(traceback.format_exception(error)))
+    _answer(500, "internal_error", f"{type(error).__name__}: {error}")
+    return Exit.INFRASTRUCTURE
 
 
 def _failed(error: OSError) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kgym.errors import InfrastructureError, KgymError, UserError
+from kgym_cli import extras
 from kgym_cli.platform_clients import Clients
 from kgym_cli.running_platform import Running, running
 
@@ -47,6 +48,7 @@ def platform_of(data: Path) -> Running:
 
 def _start(data: Path) -> None:
     """Start a platform; return once it listens, or raise what keeps it from that."""
+    extras.require(*extras.ONE_MACHINE)
     log = _log(data)
     with log.open("a") as said:
         process = subprocess.Popen(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kgym.api.worker_calls import LEASE_SECONDS
+from kgym_cli import extras
 from kgym_cli.output import people
 from kgym_cli.scheduler_choice import data_folder, database_url
 
@@ -74,6 +75,7 @@ def scheduler(
     The database is brought to its newest form first. Any address but loopback
     needs tokens (`kgym token create`).
     """
+    extras.require("scheduler")
     # Its imports take longer than a command that needs none of this.
     import uvloop  # noqa: PLC0415
 

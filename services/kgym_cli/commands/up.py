@@ -4,7 +4,7 @@ import logging
 
 import click
 
-from kgym.host import process_logs
+from kgym_cli import extras
 from kgym_cli.output import people
 from kgym_cli.scheduler_choice import syzkaller_folder, usable_data_folder
 
@@ -20,11 +20,14 @@ PORT = 8420
 )
 def up(port: int, distributed: bool) -> None:
     """Start scheduler and workers on this machine; Ctrl-C stops them, jobs are kept."""
+    extras.require(*extras.ONE_MACHINE)
+    # Its imports take longer than a command that needs no platform of its own.
+    from kgym.host import process_logs  # noqa: PLC0415
+
     process_logs.configure()
     if distributed:
         _distributed(port)
         return
-    # Its imports take longer than a command that needs no platform of its own.
     from kgym_cli.embedded_platform import Platform  # noqa: PLC0415
 
     with Platform(usable_data_folder(), port=port, syzkaller=syzkaller_folder()) as platform:
@@ -34,6 +37,7 @@ def up(port: int, distributed: bool) -> None:
 
 
 def _distributed(port: int) -> None:
+    from kgym.host import process_logs  # noqa: PLC0415
     from kgym_cli.distributed_platform import Distributed  # noqa: PLC0415
 
     process_logs.configure(level=logging.WARNING)  # each part has a log of its own

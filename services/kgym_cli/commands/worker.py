@@ -8,6 +8,7 @@ from rich.markup import escape
 from kgym.api.jobs import WorkerView
 from kgym.api.steps import StepKind
 from kgym.errors import UserError
+from kgym_cli import extras
 from kgym_cli.output import json_option, people, print_json, print_table, results
 from kgym_cli.scheduler_choice import data_folder, scheduler
 
@@ -59,6 +60,7 @@ def worker(
         return
     if server is None:
         raise UserError("no_server", "give the scheduler's URL with --server or KGYM_SERVER")
+    extras.require("worker", *(["tracer"] if StepKind.MINIMIZE in kinds else []))
     # Its imports take longer than a command that needs none of this.
     from kgym_cli.composition import run  # noqa: PLC0415
 
@@ -112,7 +114,8 @@ async def _serve(
     from kgym.host.detection import detect  # noqa: PLC0415
     from kgym.worker.http_calls import HttpWorkerCalls  # noqa: PLC0415
     from kgym.worker.loop import Worker  # noqa: PLC0415
-    from kgym_cli.composition import handlers, open_bus, open_storage, settle  # noqa: PLC0415
+    from kgym_cli.composition import open_bus, open_storage, settle  # noqa: PLC0415
+    from kgym_cli.step_handlers import handlers  # noqa: PLC0415
     from kgym_vmmanager.vm.accelerator import best_accelerator  # noqa: PLC0415
 
     cache = data_folder() / "cache"

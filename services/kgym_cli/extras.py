@@ -1,0 +1,56 @@
+"""What an installation without all of its extras lacks, said in one line."""
+
+import re
+from collections.abc import Iterator
+
+from kgym.errors import UserError
+
+PACKAGE = "kgymsuite"
+ONE_MACHINE = ("scheduler", "worker", "tracer")
+"""The extras of a platform that does everything itself; `all` is all of them."""
+_REQUIREMENT = re.compile(r"([\w-]+)[^;]*;\s*extra\s*==\s*[\"']([\w-]+)[\"']\s*")
+
+
+def require(*extras: str) -> None:
+    """Raise UserError `extra_missing` unless all that these extras bring is installed."""
+    wanted = [name for extra, name in _brought() if extra in extras]
+    if absent := [name for name in wanted if not _is_installed(name)]:
+        raise _missing(absent[0], extras)
+
+
+def missing(error: ModuleNotFoundError) -> UserError | None:
+    """Return what to do about a module of an extra that could not be imported; None of others."""
+    module = (error.name or "").partition(".")[0].replace("_", "-")
+    for extra, name in _brought():
+        if extra in ONE_MACHINE and (name == module or name.startswith(f"{module}-")):
+            return _missing(module, [extra])
+    return None
+
+
+def _missing(name: str, extras: tuple[str, ...] | list[str]) -> UserError:
+    return UserError(
+        "extra_missing",
+        f"this needs {name}, which is not installed:"
+        f" pip install '{PACKAGE}[{','.join(extras)}]' brings it",
+        package=name,
+    )
+
+
+def _brought() -> Iterator[tuple[str, str]]:
+    """Yield (extra, distribution) as the installed package declares them."""
+    from importlib import metadata  # noqa: PLC0415 - it takes longer than most commands need
+
+    for text in metadata.requires(PACKAGE) or ():
+        found = _REQUIREMENT.fullmatch(text)
+        if found is not None:
+            yield found[2], found[1]
+
+
+def _is_installed(name: str) -> bool:
+    from importlib import metadata  # noqa: PLC0415 - as above
+
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

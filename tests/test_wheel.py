@@ -1,0 +1,180 @@
+"""The built package, installed: what each extra brings is what is imported, and it builds a kernel.
+
+The environments see the packages of this one, but neither the checkout nor its editable install.
+"""
+
+import importlib.metadata as metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import BuildSpec
+from tests.conftest import ROOT
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
+
+EXTRAS = {
+    "": ("kgym.api", "kgym.bugs", "kgym.client", "kgym.crash", "kgym_cli.commands"),
+    "scheduler": ("kgym_scheduler", "kgym_cli.commands.scheduler", "kgym_cli.composition"),
+    "worker": ("kgym.host", "kgym.worker", "kgym_builder", "kgym_vmmanager"),
+    "tracer": ("kgym.trace", "kgym_tracer"),
+    "all": ("kgym", "kgym_builder", "kgym_cli", "kgym_scheduler", "kgym_tracer", "kgym_vmmanager"),
+}
+"""What has to be importable with each."""
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+for name in sys.argv[1:]:
+    module = importlib.import_module(name)
+    for found in pkgutil.walk_packages(getattr(module, "__path__", []), f"{name}."):
+        if found.name.rpartition(".")[2] not in {"__main__", "env", "dump_reader"}:
+            importlib.import_module(found.name)
+"""
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+class Installed:
+    """The wheel in an environment of its own, with the packages that some extras bring."""
+
+    def __init__(self, folder: Path, wheel: Path, packages: Path) -> None:
+        venv.create(folder, symlinks=True, with_pip=False)
+        (self.site,) = folder.glob("lib/python3*/site-packages")
+        self.python = folder / "bin" / "python"
+        pip = [sys.executable, "-m", "pip", "--python", self.python, "install", "--no-deps"]
+        subprocess.run([*pip, "--no-index", "-q", wheel], check=True, timeout=120)
+        (self.site / "packages.pth").write_text(f"{packages}\n")
+        self.folder = folder
+
+    def run(self, *argv: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of it, away from the checkout; return what came of it."""
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        return subprocess.run(
+            [self.folder / "bin" / argv[0], *argv[1:]],
+            cwd=home,
+            env={**kept, "HOME": str(home), "KGYM_DATA": str(home / "data"), **env},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+
+def brought(wheel: Path, extra: str) -> set[str]:
+    """Return the names of what the wheel asks for with this extra, and what that asks for."""
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = (name for name in file.namelist() if name.endswith("/METADATA"))
+        text = file.read(name).decode()
+    wanted = [
+        (Requirement(line), extra) for line in re.findall("^Requires-Dist: (.*)$", text, re.M)
+    ]
+    found: set[str] = set()
+    while wanted:
+        one, by = wanted.pop()
+        if one.marker is not None and not one.marker.evaluate({"extra": by}):
+            continue
+        for own in {"", *one.extras}:
+            if (key := f"{one.name}[{own}]") not in found:
+                found.add(key)
+                requires = metadata.requires(one.name) or []
+                wanted += [(Requirement(line), own) for line in requires]
+    return {key.partition("[")[0] for key in found}
+
+
+def link(names: set[str], folder: Path) -> Path:
+    """Make a folder with the files of these packages, and no others'."""
+    folder.mkdir()
+    for name in names:
+        files = metadata.files(name)
+        assert files is not None
+        for top in {Path(file).parts[0] for file in files} - {"..", "__pycache__"}:
+            there = folder / top
+            if not there.exists():
+                there.symlink_to(metadata.distribution(name).locate_file(top))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("base")
+    return Installed(folder / "venv", wheel, link(brought(wheel, ""), folder / "packages"))
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_brings_what_its_part_imports(extra: str, wheel: Path, tmp_path: Path) -> None:
+    packages = link(brought(wheel, extra), tmp_path / "packages")
+    installed = Installed(tmp_path / "venv", wheel, packages)
+    done = installed.run("python", "-c", IMPORT_ALL, *EXTRAS[extra])
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_extras_bugs_are_listed_and_shown(base: Installed) -> None:
+    listed = json.loads(base.run("kgym", "bug", "list", "--json").stdout)
+    names = {path.name for path in (ROOT / "configs" / "bugs").iterdir()}
+    assert {bug["name"] for bug in listed} == names
+    shown = base.run("kgym", "bug", "show", "watch-queue-filter", "--json")
+    assert json.loads(shown.stdout)["job"]["steps"], shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("scheduler",), "scheduler"),
+        (("token", "list"), "scheduler"),
+        (("worker", "--server", "http://127.0.0.1:1"), "worker,tracer"),
+        (("worker", "--server", "http://127.0.0.1:1", "--kinds", "check"), "worker"),
+        (("up",), "scheduler,worker,tracer"),
+        (("job", "list"), "scheduler,worker,tracer"),
+        (("trace", "show", "trace.npz"), "tracer"),
+    ],
+)
+def test_what_an_extra_lacks_is_one_line(
+    base: Installed, words: tuple[str, ...], extra: str
+) -> None:
+    (base.folder / "home").mkdir(exist_ok=True)
+    (base.folder / "home" / "trace.npz").write_bytes(b"")
+    done = base.run("kgym", *words)
+    assert done.returncode == 2
+    assert re.fullmatch(
+        rf"kgym: this needs [\w-]+, which is not installed: pip install 'kgymsuite\[{extra}\]'"
+        r" brings it\n",
+        done.stderr,
+    ), done.stderr
+
+
+def installed_files(site: Path) -> Iterator[Path]:
+    for package in site.glob("kgym*"):
+        yield from package.rglob("*")
+
+
+def test_the_installed_package_builds_a_kernel(
+    wheel: Path, fake_build: BuildSpec, tmp_path: Path
+) -> None:
+    (here,) = (Path(path) for path in sys.path if Path(path, "pydantic").is_dir())
+    installed = Installed(tmp_path / "venv", wheel, here)
+    assert not [path for path in installed_files(installed.site) if path.is_symlink()]
+    where = installed.run("python", "-c", "import kgym, kgym_cli; print(kgym.__file__)")
+    assert Path(where.stdout).is_relative_to(installed.site)
+    (tmp_path / "job.json").write_text(JobRequest(steps=[fake_build]).model_dump_json())
+    done = installed.run("kgym", "job", "submit", tmp_path / "job.json", "--wait", "--json")
+    assert done.returncode == 0, done.stderr
+    job = json.loads(done.stdout.splitlines()[-1])
+    assert [step["state"] for step in job["steps"]] == ["succeeded"]
