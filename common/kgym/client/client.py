@@ -44,11 +44,20 @@ T = TypeVar("T")
 
 
 class Client:
-    """Speaks to the scheduler at `base_url`, e.g. `http://127.0.0.1:8000`, with a token or none.
+    """A connection to the scheduler at `base_url`, such as `http://127.0.0.1:8420`.
 
-    A request that comes too soon (429) waits as long as the scheduler says, up to a minute;
-    one that it cannot serve just now (503), as while its database starts again, up to 20 s.
-    Any number of jobs can be followed at once: each stream has a connection of its own.
+    Use it as a context manager, or call `close`. It may be used by several threads.
+
+    Requests that come too soon (429) are repeated when the scheduler says so, for up to a minute;
+    those that it cannot serve just now (503) for up to 20 s. Every method raises:
+
+    - `Refused` if the request is wrong, or not allowed: repeating it cannot help;
+    - `ServerFailed` if the scheduler failed;
+    - `InfrastructureError` with the reason `scheduler_unreachable` if nobody answers.
+
+    Args:
+        base_url: Where the scheduler listens.
+        token: What `kgym token create` printed; None where no token is needed.
     """
 
     def __init__(self, base_url: str, token: str | None = None) -> None:
@@ -69,30 +78,56 @@ class Client:
         self.close()
 
     def submit(self, request: JobRequest, key: str | None = None) -> JobView:
-        """Submit a job; a second time with the same key, it returns the first one."""
+        """Submit a job.
+
+        Args:
+            request: The job; `kgym.bugs.bundle.Bug.job` makes one.
+            key: A submission with a key that you used before for the same
+                job returns that job; by default each call makes a new one.
+
+        Raises:
+            Refused: The job is wrong (`invalid_request`), the key belongs to another job
+                (`key_reused`), or you have too many unfinished jobs (`too_many_jobs`).
+        """
         return self._do(protocol.submit(request, key))
 
     def submit_all(self, requests: Sequence[JobRequest], key: str | None = None) -> Submitted:
         """Submit up to 1,000 jobs in one transaction: all of them, or none.
 
-        A second time with the same key, it returns the first ones.
+        Args:
+            requests: The jobs, in order.
+            key: As of `submit`; one key for all.
+
+        Raises:
+            Refused: As of `submit`; the first job that is wrong refuses all.
         """
         return self._do(protocol.submit_all(requests, key))
 
     def abort_all(self, wanted: Sequence[int] | AbortFilter) -> Aborted:
-        """End up to 1,000 jobs now, given by their ids or by a filter."""
+        """End up to 1,000 jobs now.
+
+        Args:
+            wanted: Ids of jobs, or a filter for unfinished ones, the oldest first.
+
+        Raises:
+            Refused: One of the jobs is another submitter's (`not_your_job`), or there is none.
+        """
         return self._do(protocol.abort_all(wanted))
 
     def job(self, job_id: int) -> JobView:
-        """Return the job as it stands."""
+        """Return the job as it is now, with its steps, their specs and results.
+
+        Raises:
+            Refused: There is no such job (`job_not_found`).
+        """
         return self._do(protocol.job(job_id))
 
     def page(self, wanted: JobFilter) -> JobPage:
-        """Return one page of a list of jobs."""
+        """Return one page of jobs, newest first, without specs; at most 200 (`wanted.limit`)."""
         return self._do(protocol.page(wanted))
 
     def jobs(self, wanted: JobFilter | None = None) -> Iterator[JobView]:
-        """Yield all jobs that are wanted, newest first, without their specs."""
+        """Yield all jobs that the filter lets through, newest first, without specs."""
         page = self.page(wanted := wanted or JobFilter())
         yield from page.jobs
         while page.next:
@@ -100,7 +135,11 @@ class Client:
             yield from page.jobs
 
     def abort(self, job_id: int) -> JobView:
-        """End the job now."""
+        """End all unfinished steps of the job now.
+
+        Raises:
+            Refused: The job has ended already (`job_finished`), or is another submitter's.
+        """
         return self._do(protocol.abort(job_id))
 
     def groups(self, wanted: GroupFilter | None = None) -> Iterator[GroupView]:
@@ -134,27 +173,53 @@ class Client:
         return self._do(protocol.abort_group(name, submitter))
 
     def restart(self, job_id: int, from_step: int | None = None) -> JobView:
-        """Run a finished job again, by default from the first step that did not succeed."""
+        """Run a finished job again.
+
+        Args:
+            job_id: The job.
+            from_step: Number of the first step to run again, from 0; by default the first one
+                that did not succeed.
+
+        Raises:
+            Refused: The job has not ended (`job_unfinished`), or an earlier step has not succeeded
+                (`step_before_failed`).
+        """
         return self._do(protocol.restart(job_id, from_step))
 
     def tag(self, job_id: int, tags: Sequence[str]) -> JobView:
-        """Replace the job's tags."""
+        """Replace the job's tags: at most 50, each of at most 100 characters."""
         return self._do(protocol.tag(job_id, tags))
 
     def wait(self, job_id: int) -> JobView:
-        """Return the job once it has finished."""
+        """Wait until the job has ended, then return it. There is no limit of time."""
         for _ in self.events(job_id, self.job(job_id).last_event or 0):
             pass
         return self.job(job_id)
 
     def log(self, job_id: int, step: int | None = None, attempt: int | None = None) -> str:
-        """Return what the job's steps have logged so far."""
+        """Return the log so far, of all steps and attempts unless you name some.
+
+        Args:
+            job_id: The job.
+            step: Number of a step, from 0.
+            attempt: Number of an attempt, from 1.
+        """
         return self._do(protocol.log(job_id, step, attempt))
 
     def events(self, job_id: int, last: int = 0) -> Iterator[JobEvent]:
-        """Yield the job's events after number `last`, as they happen, until it has finished.
+        """Yield the job's events as they happen, until the job has ended.
 
-        A lost connection is taken up again where it was lost.
+        A lost connection is opened again, and no event is lost or comes twice.
+
+        Args:
+            job_id: The job.
+            last: Number of the last event that you know; 0 for all, `JobView.last_event` for
+                only what is new.
+
+        Raises:
+            Refused: There is no such job, or you follow too many (`too_many_streams`).
+            InfrastructureError: The scheduler could not be reached for about 13 seconds
+                (`scheduler_unreachable`).
         """
         feed = Feed(job_id, last)
         while not feed.done:
@@ -177,13 +242,18 @@ class Client:
                 time.sleep(feed.retries.pause(self._http.base_url, lost))
 
     def artifacts(self, job_id: int, step: int) -> list[Artifact]:
-        """Return the artifacts of a step."""
+        """Return the files that the step's last attempt left: names, sizes in bytes, SHA-256."""
         return self._do(protocol.artifacts(job_id, step))
 
     def download(self, job_id: int, step: int, name: str, path: Path) -> Artifact:
-        """Write an artifact to `path`: whole and verified, or not at all.
+        """Write an artifact to `path`: whole, with the right SHA-256, or not at all.
 
-        What an interrupted download has left is used by the next one.
+        The next call goes on where an interrupted download ended.
+
+        Raises:
+            UserError: The step left no such file (`artifact_not_found`).
+            Refused: The file was removed since (`artifact_gone`).
+            InfrastructureError: Other bytes came than were stored (`artifact_corrupt`).
         """
         download = Download.of(self.artifacts(job_id, step), job_id, step, name, path)
         while not download.complete:
@@ -204,15 +274,15 @@ class Client:
         return download.artifact
 
     def workers(self) -> list[WorkerView]:
-        """Return the workers that the scheduler knows."""
+        """Return the workers: those alive, and those lost within a day."""
         return self._do(protocol.workers())
 
     def drain(self, worker: str) -> WorkerView:
-        """Let a worker finish what it runs and take no more."""
+        """Let a worker finish what it runs, take nothing more, and end; `admin` only."""
         return self._do(protocol.drain(worker))
 
     def queues(self) -> list[QueueView]:
-        """Return, by step kind, how many steps wait and run."""
+        """Return for each kind of step how many wait and run, and how long the oldest has waited."""
         return self._do(protocol.queues())
 
     def _do(self, call: Request[T]) -> T:
@@ -228,7 +298,7 @@ class Client:
 
 
 class AsyncClient:
-    """What Client is, for coroutines."""
+    """The same as `Client`, for coroutines: await its methods, iterate with `async for`."""
 
     def __init__(self, base_url: str, token: str | None = None) -> None:
         self._http = httpx.AsyncClient(**protocol.options(base_url, token))
@@ -248,30 +318,56 @@ class AsyncClient:
         await self.close()
 
     async def submit(self, request: JobRequest, key: str | None = None) -> JobView:
-        """Submit a job; a second time with the same key, it returns the first one."""
+        """Submit a job.
+
+        Args:
+            request: The job; `kgym.bugs.bundle.Bug.job` makes one.
+            key: A submission with a key that you used before for the same
+                job returns that job; by default each call makes a new one.
+
+        Raises:
+            Refused: The job is wrong (`invalid_request`), the key belongs to another job
+                (`key_reused`), or you have too many unfinished jobs (`too_many_jobs`).
+        """
         return await self._do(protocol.submit(request, key))
 
     async def submit_all(self, requests: Sequence[JobRequest], key: str | None = None) -> Submitted:
         """Submit up to 1,000 jobs in one transaction: all of them, or none.
 
-        A second time with the same key, it returns the first ones.
+        Args:
+            requests: The jobs, in order.
+            key: As of `submit`; one key for all.
+
+        Raises:
+            Refused: As of `submit`; the first job that is wrong refuses all.
         """
         return await self._do(protocol.submit_all(requests, key))
 
     async def abort_all(self, wanted: Sequence[int] | AbortFilter) -> Aborted:
-        """End up to 1,000 jobs now, given by their ids or by a filter."""
+        """End up to 1,000 jobs now.
+
+        Args:
+            wanted: Ids of jobs, or a filter for unfinished ones, the oldest first.
+
+        Raises:
+            Refused: One of the jobs is another submitter's (`not_your_job`), or there is none.
+        """
         return await self._do(protocol.abort_all(wanted))
 
     async def job(self, job_id: int) -> JobView:
-        """Return the job as it stands."""
+        """Return the job as it is now, with its steps, their specs and results.
+
+        Raises:
+            Refused: There is no such job (`job_not_found`).
+        """
         return await self._do(protocol.job(job_id))
 
     async def page(self, wanted: JobFilter) -> JobPage:
-        """Return one page of a list of jobs."""
+        """Return one page of jobs, newest first, without specs; at most 200 (`wanted.limit`)."""
         return await self._do(protocol.page(wanted))
 
     async def jobs(self, wanted: JobFilter | None = None) -> AsyncIterator[JobView]:
-        """Yield all jobs that are wanted, newest first, without their specs."""
+        """Yield all jobs that the filter lets through, newest first, without specs."""
         wanted = wanted or JobFilter()
         while True:
             page = await self.page(wanted)
@@ -282,7 +378,11 @@ class AsyncClient:
             wanted = wanted.model_copy(update={"cursor": page.next})
 
     async def abort(self, job_id: int) -> JobView:
-        """End the job now."""
+        """End all unfinished steps of the job now.
+
+        Raises:
+            Refused: The job has ended already (`job_finished`), or is another submitter's.
+        """
         return await self._do(protocol.abort(job_id))
 
     async def groups(self, wanted: GroupFilter | None = None) -> AsyncIterator[GroupView]:
@@ -318,27 +418,53 @@ class AsyncClient:
         return await self._do(protocol.abort_group(name, submitter))
 
     async def restart(self, job_id: int, from_step: int | None = None) -> JobView:
-        """Run a finished job again, by default from the first step that did not succeed."""
+        """Run a finished job again.
+
+        Args:
+            job_id: The job.
+            from_step: Number of the first step to run again, from 0; by default the first one
+                that did not succeed.
+
+        Raises:
+            Refused: The job has not ended (`job_unfinished`), or an earlier step has not succeeded
+                (`step_before_failed`).
+        """
         return await self._do(protocol.restart(job_id, from_step))
 
     async def tag(self, job_id: int, tags: Sequence[str]) -> JobView:
-        """Replace the job's tags."""
+        """Replace the job's tags: at most 50, each of at most 100 characters."""
         return await self._do(protocol.tag(job_id, tags))
 
     async def wait(self, job_id: int) -> JobView:
-        """Return the job once it has finished."""
+        """Wait until the job has ended, then return it. There is no limit of time."""
         async for _ in self.events(job_id, (await self.job(job_id)).last_event or 0):
             pass
         return await self.job(job_id)
 
     async def log(self, job_id: int, step: int | None = None, attempt: int | None = None) -> str:
-        """Return what the job's steps have logged so far."""
+        """Return the log so far, of all steps and attempts unless you name some.
+
+        Args:
+            job_id: The job.
+            step: Number of a step, from 0.
+            attempt: Number of an attempt, from 1.
+        """
         return await self._do(protocol.log(job_id, step, attempt))
 
     async def events(self, job_id: int, last: int = 0) -> AsyncIterator[JobEvent]:
-        """Yield the job's events after number `last`, as they happen, until it has finished.
+        """Yield the job's events as they happen, until the job has ended.
 
-        A lost connection is taken up again where it was lost.
+        A lost connection is opened again, and no event is lost or comes twice.
+
+        Args:
+            job_id: The job.
+            last: Number of the last event that you know; 0 for all, `JobView.last_event` for
+                only what is new.
+
+        Raises:
+            Refused: There is no such job, or you follow too many (`too_many_streams`).
+            InfrastructureError: The scheduler could not be reached for about 13 seconds
+                (`scheduler_unreachable`).
         """
         feed = Feed(job_id, last)
         while not feed.done:
@@ -361,13 +487,18 @@ class AsyncClient:
                 await asyncio.sleep(feed.retries.pause(self._http.base_url, lost))
 
     async def artifacts(self, job_id: int, step: int) -> list[Artifact]:
-        """Return the artifacts of a step."""
+        """Return the files that the step's last attempt left: names, sizes in bytes, SHA-256."""
         return await self._do(protocol.artifacts(job_id, step))
 
     async def download(self, job_id: int, step: int, name: str, path: Path) -> Artifact:
-        """Write an artifact to `path`: whole and verified, or not at all.
+        """Write an artifact to `path`: whole, with the right SHA-256, or not at all.
 
-        What an interrupted download has left is used by the next one.
+        The next call goes on where an interrupted download ended.
+
+        Raises:
+            UserError: The step left no such file (`artifact_not_found`).
+            Refused: The file was removed since (`artifact_gone`).
+            InfrastructureError: Other bytes came than were stored (`artifact_corrupt`).
         """
         artifacts = await self.artifacts(job_id, step)
         download = await asyncio.to_thread(Download.of, artifacts, job_id, step, name, path)
@@ -389,15 +520,15 @@ class AsyncClient:
         return download.artifact
 
     async def workers(self) -> list[WorkerView]:
-        """Return the workers that the scheduler knows."""
+        """Return the workers: those alive, and those lost within a day."""
         return await self._do(protocol.workers())
 
     async def drain(self, worker: str) -> WorkerView:
-        """Let a worker finish what it runs and take no more."""
+        """Let a worker finish what it runs, take nothing more, and end; `admin` only."""
         return await self._do(protocol.drain(worker))
 
     async def queues(self) -> list[QueueView]:
-        """Return, by step kind, how many steps wait and run."""
+        """Return for each kind of step how many wait and run, and how long the oldest has waited."""
         return await self._do(protocol.queues())
 
     async def _do(self, call: Request[T]) -> T:
