@@ -26,13 +26,15 @@ class Submitted(Strict):
 
 
 class AbortFilter(Strict):
-    """Which unfinished jobs: those that meet every condition given."""
+    """Unfinished jobs that meet every condition given."""
 
     kind: StepKind | None = Field(None, description="jobs with a step of this kind")
     tag: Tag | None = None
     mine: bool = Field(True, description="false: those of others too, which takes the scope admin")
-    created_after: Instant | None = Field(None, description="then or later, with its zone")
-    created_before: Instant | None = Field(None, description="earlier than this")
+    created_after: Instant | None = Field(
+        None, description="submitted then or later; with a time zone"
+    )
+    created_before: Instant | None = Field(None, description="submitted before; with a time zone")
 
 
 class AbortRequest(Strict):
@@ -53,5 +55,5 @@ class Aborted(Strict):
 
     aborted: list[int] = Field(description="jobs that this call has ended")
     finished: list[int] = Field([], description="jobs that had ended before")
-    missing: list[int] = Field([], description="there are no such jobs")
-    more: bool = Field(False, description="whether the filter lets through more: call again")
+    missing: list[int] = Field([], description="ids that no job has")
+    more: bool = Field(False, description="whether more jobs meet the filter: call again")

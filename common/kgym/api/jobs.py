@@ -72,7 +72,7 @@ class JobRequest(Strict):
 
 
 class Progress(Strict):
-    """How far a running step is. `total` is null where it is not known."""
+    """How far a running step is. `total` is null if it is not known."""
 
     stage: Name
     done: float = 0
@@ -145,8 +145,8 @@ class JobView(Strict):
     updated_at: datetime
     last_event: int | None = Field(
         None,
-        description="the number of what it said last: `Last-Event-ID` to hear only what follows; "
-        "left out in lists, and where the job was just submitted and all is still to be heard",
+        description="the number of its latest event: as `Last-Event-ID`, only later events follow; "
+        "null in lists, and for a job that was just submitted",
     )
     steps: list[StepView]
 
@@ -163,17 +163,17 @@ class JobPage(Strict):
 
 
 class Happened(Strict):
-    """What every event of a step says."""
+    """What `data` of every event has."""
 
     attempt: int = Field(description="the attempt's number, from 1; 0 before the first")
 
 
 class StateEvent(Happened):
-    """`data` of a `state` event: a step has come to another state."""
+    """`data` of a `state` event: a step has changed its state."""
 
     state: State = Field(description="of the step")
-    job_state: State = Field(description="of the job, after all that happened at that moment")
-    worker: str | None = Field(None, description="who runs it; only with `running`")
+    job_state: State = Field(description="of the job, after this event")
+    worker: str | None = Field(None, description="the worker that runs it; only with `running`")
     failure: Failure | None = Field(None, description="why an attempt failed, if one did")
 
 
@@ -198,7 +198,7 @@ EVENTS: dict[str, type[Happened]] = {
 class JobEvent(Strict):
     """Something that happened to a step of a job."""
 
-    id: int = Field(description="ascends within the job")
+    id: int = Field(description="the event's number; it ascends within the job")
     job: int
     step: int | None = Field(description="the step's number, from 0")
     kind: Literal["state", "progress", "log"]
@@ -237,8 +237,10 @@ class JobFilter(Strict):
         None, description="jobs of a group of this name; of the caller's own, with `mine`"
     )
     mine: bool = Field(False, description="only jobs that the caller has submitted")
-    created_after: Instant | None = Field(None, description="then or later, with its zone")
-    created_before: Instant | None = Field(None, description="earlier than this")
+    created_after: Instant | None = Field(
+        None, description="submitted then or later; with a time zone"
+    )
+    created_before: Instant | None = Field(None, description="submitted before; with a time zone")
     cursor: str | None = Field(
         None,
         max_length=40,
@@ -262,12 +264,14 @@ WorkerState = Literal["live", "draining", "lost"]
 
 
 class WorkerView(Strict):
-    """A worker that lives, or was lost within a day."""
+    """A worker that is alive, or was lost within a day."""
 
     id: str
     kinds: list[StepKind]
     slots: int
-    capabilities: Capabilities | None = Field(description="null: it tries every step of its kinds")
+    capabilities: Capabilities | None = Field(
+        description="null: not declared; it gets every step of its kinds"
+    )
     state: WorkerState
     seen_at: datetime
     running: list[RunningStep]

@@ -23,7 +23,7 @@ class State(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether nothing more happens without a restart."""
+        """Whether nothing more happens unless the job is restarted."""
         return self not in (State.PENDING, State.QUEUED, State.RUNNING)
 
 

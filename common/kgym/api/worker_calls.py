@@ -1,7 +1,7 @@
 """What scheduler and workers say to each other: claims, assignments, endings.
 
-`WorkerCalls` is the scheduler as a worker sees it. Every word about an attempt
-carries its lease, and a refused one ends the attempt (design, invariants 1 to 3).
+`WorkerCalls` is the scheduler as a worker sees it. Every call about an attempt
+carries its lease; if the call is refused, the attempt ends (ARCHITECTURE.md, "What must hold").
 """
 
 import uuid
@@ -19,9 +19,9 @@ LEASE_SECONDS = 60.0
 LOG = 1 << 20
 """Characters of log in one report."""
 ARTIFACTS = 10_000
-"""That a step may leave: an instance leaves some."""
+"""Artifacts that a step may leave, at most."""
 BEAT_SECONDS = 5.0
-"""How often a worker that takes nothing says that it lives."""
+"""How often a worker that asks for no step says that it is alive."""
 LOST_SECONDS = 5.0
 """How long the leases of a worker last once its connection has ended, unless it is heard of."""
 
@@ -64,7 +64,7 @@ class AttemptEnding(Strict):
 
 
 class WorkerInfo(Strict):
-    """What a worker says of itself."""
+    """What a worker says about itself."""
 
     id: WorkerId
     kinds: list[StepKind] = Field(min_length=1, max_length=len(StepKind))
@@ -73,7 +73,7 @@ class WorkerInfo(Strict):
 
 
 class Claim(Strict):
-    """A worker's wish for steps; `want` 0 only says that it lives."""
+    """A worker asks for steps; with `want` 0 it only says that it is alive."""
 
     id: uuid.UUID = Field(description="the same when the claim is repeated, as its answer was lost")
     worker: WorkerInfo

@@ -17,7 +17,7 @@ PATH = "/worker/calls"
 
 
 STAY_SECONDS = 10.0
-"""How often either end of the connection that a worker stays on hears of the other."""
+"""How often each end of the connection that a worker keeps open hears from the other."""
 
 
 class ClaimCall(Strict):

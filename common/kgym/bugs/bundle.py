@@ -2,7 +2,7 @@
 
 `bug.toml` names the kernel, the reproducer, the change that brings the bug
 back, and the fix. The shipped bundles are `configs/bugs/NAME`; a user's own is
-a folder of the same form. README.md describes the format.
+a folder of the same form. docs/own-bug.md describes the format.
 """
 
 import os
@@ -46,11 +46,11 @@ from kgym.errors import UserError
 from kgym.source import diff_text, patching
 
 _MOST_BYTES = 16 << 20
-"""Of one file of a bundle."""
+"""Bytes of one file of a bundle, at most."""
 BUILD_BEFORE, BEFORE = "build_before", "reproduce_before"
 """The names of a trial's steps on the kernel with the bug."""
 BUILD_AFTER, AFTER = "build_after", "reproduce_after"
-"""On the one that is fixed."""
+"""The names of its steps on the kernel with the fix."""
 
 
 class KernelFile(Strict):

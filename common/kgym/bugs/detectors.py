@@ -52,7 +52,7 @@ SYMBOLS = frozenset(
         "TRACEPOINTS",
     }
 )
-"""What of a config the answer hangs on."""
+"""The symbols of a config that decide the answer."""
 _UNAVAILABLE = "controls not available on this kernel"
 _LINE = re.compile(r"CONFIG_(\w+)=(.*)|# CONFIG_(\w+) is not set")
 
@@ -62,9 +62,9 @@ class Detectors:
     """What a kernel detects."""
 
     lacking: Mapping[ControlName, str]
-    """The faults that it does not, and why."""
+    """The faults that it does not detect, and why."""
     ubsan: tuple[str, ...]
-    """The kinds of undefined behaviour that it does: `shift`, `bounds`."""
+    """The kinds of undefined behaviour that it detects: `shift`, `bounds`."""
     panics: bool
     """Whether it panics at a report of KASAN's."""
     unavailable: Mapping[ControlName, str] = field(default_factory=dict)

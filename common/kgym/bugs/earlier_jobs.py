@@ -1,4 +1,4 @@
-"""What earlier jobs are good for: the same job is taken up again, calibrations are pooled.
+"""What earlier jobs are used for: the same job is continued, calibrations are pooled.
 
 Each function has a twin for coroutines, which takes an `AsyncClient`.
 """

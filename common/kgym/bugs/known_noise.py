@@ -1,4 +1,4 @@
-"""Crashes that a run can end in without a bug of the kernel: known, listed, and told.
+"""Crashes that a run can end in without a bug of the kernel: a list, with the reasons.
 
 Noise is no crash of ours unless it is what was looked for; the run has not survived either.
 """

@@ -24,7 +24,7 @@ EVERYTHING = "all"
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """What stands between two right verdicts and `resolved`; `reason` may be accepted."""
+    """Why a bug is not resolved although both verdicts are right; `reason` may be accepted."""
 
     reason: str
     message: str
@@ -32,7 +32,7 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Whether a fix resolves its bug, and else what stands in the way."""
+    """Whether a fix resolves its bug; if not, why."""
 
     verdicts: bool
     """Whether the bug showed before, and no crash after."""
@@ -40,7 +40,7 @@ class Resolution:
 
     @property
     def resolved(self) -> bool:
-        """Whether nothing stands in the way."""
+        """Whether both verdicts are right and there is no obstacle."""
         return self.verdicts and not self.obstacles
 
 

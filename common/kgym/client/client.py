@@ -282,7 +282,7 @@ class Client:
         return self._do(protocol.drain(worker))
 
     def queues(self) -> list[QueueView]:
-        """Return for each kind of step how many wait and run, and how long the oldest has waited."""
+        """Return, for each kind of step, how many wait and run, and how long the oldest waits."""
         return self._do(protocol.queues())
 
     def _do(self, call: Request[T]) -> T:
@@ -528,7 +528,7 @@ class AsyncClient:
         return await self._do(protocol.drain(worker))
 
     async def queues(self) -> list[QueueView]:
-        """Return for each kind of step how many wait and run, and how long the oldest has waited."""
+        """Return, for each kind of step, how many wait and run, and how long the oldest waits."""
         return await self._do(protocol.queues())
 
     async def _do(self, call: Request[T]) -> T:

@@ -1,1 +1,1 @@
-"""This machine: its programs, the sandboxes they run in, its folders, what it has."""
+"""This machine: running programs, sandboxes, cached folders, cores and memory."""

@@ -10,7 +10,7 @@ from enum import StrEnum
 from kgym.host.resources import Host
 
 JOB_MIB = 512
-"""What a job of make takes: a compiler, or its part of a linker."""
+"""MiB that one job of make takes: a compiler, or its share of a linker."""
 _MIB = 1 << 20
 
 
@@ -70,7 +70,7 @@ class Budget:
             self._admit()
 
     def _admit(self) -> None:
-        """Let in whom there is room for; who waits for memory is passed by nobody."""
+        """Admit those there is room for, in order: nobody overtakes one that waits for memory."""
         behind: set[Use] = set()
         for one in list(self._waiting):
             if one.use in behind:

@@ -24,7 +24,7 @@ from kgym.host import sandbox
 
 Make = Callable[[Path], Awaitable[None]]
 Check = Callable[[Path, bool], bool]
-"""Whether the content of an entry is right: at a glance, or with True, whatever that costs."""
+"""Tells whether an entry's content is right: quickly, or with True thoroughly, at any cost."""
 _POLL_SECONDS = 0.05
 _TRUST_SECONDS = 600.0
 """How long a fingerprint counts: that of a kernel source takes a second, a patched build ten."""
@@ -118,7 +118,9 @@ class FolderCache:
 @contextlib.contextmanager
 def _used(path: Path) -> Iterator[None]:
     with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)  # waits for nobody: who removes has the entry's lock
+        fcntl.flock(
+            file, fcntl.LOCK_SH
+        )  # this does not wait: whoever removes an entry has its lock
         os.utime(file.fileno())
         yield
 

@@ -1,4 +1,4 @@
-"""A PID namespace that ends with this process, whatever kills it: where all that is confined lives.
+"""A PID namespace for all sandboxes of this process; it ends with the process, whatever kills it.
 
 When the first process of a PID namespace ends, the kernel kills every other one
 in it and below, wherever it is: half started, stopped, or waiting for a word of
@@ -117,14 +117,14 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _forget() -> None:
-    """Let a forked process be without: it would keep the namespace of a dead parent alive."""
+    """Close it in a forked process, which would keep the namespace of a dead parent alive."""
     global _running, _lock  # noqa: PLW0603
     _lock = threading.Lock()
     if _running is not None:
         process = _running[0]
         if process.stdin is not None:
             process.stdin.close()
-        process.returncode = 0  # it is nobody's child here
+        process.returncode = 0  # the forked process is not its parent
         _running = None
 
 

@@ -212,7 +212,7 @@ async def kill(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
-    # Its pipes stay open as long as a child that inherited them; nobody reads them any more.
+    # Its pipes stay open while a child that inherited them lives; they are read no more.
     transport: asyncio.SubprocessTransport = process._transport  # type: ignore[attr-defined]
     transport.close()
     if process.stdin is not None:

@@ -1,4 +1,4 @@
-"""Running what nobody vouches for: builds of patched trees, compilers on submitted source.
+"""Running hostile programs: builds of patched trees, compilers on submitted source.
 
 A sandboxed program has no network, no privileges and no sight of the host but
 its read-only /usr. It runs as nobody in mount, PID, IPC, UTS and user
@@ -73,7 +73,7 @@ _MOST_FILE = 16 << 30
 """Bytes of the largest file; a vmlinux with all its debug information has 1 to 2 GB."""
 _MOST_OPEN = 4096
 _MORE_PROCESSES = 64
-"""By so many the hard limit of processes lies above that of the watch."""
+"""The hard limit of processes is this much above the one that is watched."""
 
 _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -202,7 +202,9 @@ class Sandbox:
                 raise sandbox_limits.exceeded("time", f"{limit:g} s", "not at its end") from None
             if not status.ended():
                 raise _not_made(done)
-        done = replace(done, argv=tuple(argv))  # the way in is of no use in an error message
+        done = replace(
+            done, argv=tuple(argv)
+        )  # how the sandbox was entered is of no use in an error message
         if check:
             done.check()
         return done
@@ -292,7 +294,7 @@ class Sandbox:
 
 
 def _not_made(done: proc.Completed) -> InfrastructureError:
-    """Return the error of a program that had no status of its own: that of the way in."""
+    """Return the error of a sandbox that could not be made, so that the program never ran."""
     if done.returncode < 0:
         return InfrastructureError("no_sandbox", f"the sandbox was killed ({-done.returncode})")
     return InfrastructureError(

@@ -1,4 +1,4 @@
-"""What a sandbox may use, and the error of one that wanted more."""
+"""What a sandbox may use, and the error if it uses more."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from kgym.errors import UserError
 from kgym.host.resources import Host
 
 SLACK = 1 << 30
-"""Bytes by which hard limits of memory lie above those of the watch, so that the watch speaks."""
+"""Hard limits of memory are this many bytes above the watched ones, so that these act first."""
 
 
 MIB = 1 << 20
@@ -31,7 +31,7 @@ class SandboxLimits:
 
     @classmethod
     def of_host(cls) -> "SandboxLimits":
-        """Return what leaves honest builds alone and the host alive.
+        """Return limits that let honest builds pass and keep the host alive.
 
         Memory: a job of make takes 0.2 to 0.5 GB, linking 1 to 3 GB, and hosts
         have 2 GB and more per core; a quarter stays for the worker. Processes:

@@ -83,7 +83,7 @@ class SandboxStatus:
         return b'"exit-code"' in os.pread(self.fd, 4096, 0)
 
     async def gone(self) -> None:
-        """End what is left of a sandbox whose program is dead; wait for it, but not for ever."""
+        """Kill what is left of a sandbox whose program has ended; wait a limited time for it."""
         end = time.monotonic() + _GONE_SECONDS
         while (process := self.process()) is not None:
             with suppress(OSError):
@@ -94,7 +94,7 @@ class SandboxStatus:
 
 
 def _kill(process: Path) -> None:
-    """Kill the process of this /proc/PID, by whatever number it has here."""
+    """Kill the process that this /proc/PID shows; its number differs between namespaces."""
     fd = os.open(process, os.O_RDONLY | os.O_DIRECTORY)
     try:
         signal.pidfd_send_signal(fd, signal.SIGKILL)

@@ -34,7 +34,7 @@ KEPT = 4
 """Images that stay mounted while nobody uses them; each holds some MB and the pages last read."""
 START_SECONDS = 20.0
 REFUSED_SECONDS = 600.0
-"""How long a way that failed is passed over: it may have been the image, or the moment."""
+"""Seconds for which a way of mounting that failed is not tried; the cause may pass."""
 
 Way = Literal["mount", "squashfuse"]
 WAYS: tuple[Way, ...] = ("mount", "squashfuse")
@@ -214,7 +214,7 @@ def _start(way: Way, image: Path) -> _Keeper | str:
 
 
 def _first_words(process: "subprocess.Popen[bytes]") -> list[str]:
-    """Return the lines that a keeper says until it is ready, or has ended."""
+    """Return the lines that a keeper prints until it is ready, or has ended."""
     assert process.stdout is not None
     said = b""
     end = time.monotonic() + START_SECONDS

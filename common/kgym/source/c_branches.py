@@ -1,6 +1,6 @@
 """A C file as the compiler may read it: without comments and directives, branches chosen. Pure.
 
-A grammar of C loses its way where `#ifdef` opens the same brace twice, or stands within a
+A parser of C fails where `#ifdef` opens the same brace twice, or stands within a
 signature. Each reading follows one branch of every conditional; all readings together follow
 every branch. What is left out becomes blanks, so that offsets and lines stay those of the file.
 """

@@ -1,4 +1,4 @@
-"""The text of a diff, as people come by it: mailed, saved on Windows, made by other tools. Pure.
+"""The text of a diff as people have it: mailed, saved on Windows, made by other tools. Pure.
 
 What can be read in one way only is read so. Where it cannot, the words here say what it is.
 """

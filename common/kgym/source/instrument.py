@@ -34,7 +34,7 @@ SYMBOLS = ("FTRACE", "ENABLE_DEFAULT_TRACERS")
 selects it (kernel/trace/Kconfig)."""
 
 LOCALS = "kgym_"
-"""What the names begin with of the variables that a record adds to its function."""
+"""Prefix of the variables that a record adds to its function."""
 
 _PRELUDE = (
     "int __trace_bprintk(unsigned long, const char *, ...);"

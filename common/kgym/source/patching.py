@@ -136,7 +136,7 @@ _MOST_MOVED = 1000
 _MOST_SEARCHED = 1 << 30
 """Characters that are searched for the places of edits and moved hunks: a second or two."""
 _MOST_LINES = 200_000
-"""Of a diff; that of a whole release to the next stable one has fewer."""
+"""Lines of a diff; the diff between two stable releases has fewer."""
 _MOST_FILES = 5000
 _SHOWN = 200
 """Lines of a hunk that does not apply that are shown beside the nearest ones."""

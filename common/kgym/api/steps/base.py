@@ -37,7 +37,7 @@ Seconds = Annotated[
     dict[Annotated[str, Field(max_length=100)], float],
     Field(max_length=100),
 ]
-"""By stage."""
+"""Seconds, by stage of the work."""
 Details = Annotated[
     dict[Annotated[str, Field(max_length=1000)], JsonValue],
     Field(max_length=1000, json_schema_extra={"x-bytes": DETAILS}),

@@ -96,13 +96,15 @@ class SkippedFunction(Strict):
 
 
 class InstrumentedFile(Strict):
-    """What came of a file that was to be instrumented: all but the skipped have records."""
+    """A file that was to be instrumented: all its functions but the `skipped` have records."""
 
     path: TreePath
     reason: Line | None = Field(None, description="why none of its functions has a record")
-    functions: Count = Field(0, description="that have a record")
+    functions: Count = Field(0, description="functions that have a record")
     skipped: list[SkippedFunction] = Field([], max_length=100_000)
-    objects: Count = Field(description="that it is compiled into; 0: not with this config")
+    objects: Count = Field(
+        description="objects that it is compiled into; 0: the config leaves it out"
+    )
 
 
 class BuildResult(Strict):

@@ -26,13 +26,13 @@ class CheckSpec(Kernel):
 
 
 class FileOutcome(StrEnum):
-    """What became of one file that a patch changes."""
+    """What a check found out about one file that a patch changes."""
 
     COMPILES = "compiles"
     NOT_BUILT = "not_built"
     """The config compiles neither it nor anything that includes it."""
     REMOVED = "removed"
-    """By the patch, or under another name; nothing else asks for what the config made of it."""
+    """The patch removed or renamed it, and nothing else needs the object that was made of it."""
     DOES_NOT_COMPILE = "does_not_compile"
     OVER_LIMIT = "over_limit"
     """A limit of time, memory or disk, or an unreadable tree, ended it: neither yes nor no."""
@@ -53,7 +53,7 @@ class FileCheck(Strict):
 
     path: Name
     outcome: FileOutcome
-    objects: Count = Field(description="compiled because of it")
+    objects: Count = Field(description="objects that were compiled because of this file")
     dependents: Count = Field(description="objects of this config that depend on it")
 
 
@@ -72,7 +72,7 @@ class PatchCheck(Strict):
     name: Name
     outcome: PatchOutcome
     reason: Words = Field("", description="the first error, or which hunk does not apply and why")
-    details: Details = Field({}, description="of a patch that does not apply")
+    details: Details = Field({}, description="more about a patch that does not apply")
     files: list[FileCheck] = Field([], max_length=100_000)
     functions: list[FunctionCheck] = Field([], max_length=10_000)
     diagnostics: list[Diagnostic] = Field(

@@ -1,4 +1,4 @@
-"""What a `no_crash` rests on: that the kernel could have told, and that the work was done."""
+"""What a `no_crash` rests on: the kernel could have reported a crash, and the work was done."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from kgym.api.steps.base import Line, Name, Strict
 
 
 class ControlName(StrEnum):
-    """A fault that is raised on purpose, to see whether the kernel still tells of it."""
+    """A fault that is raised on purpose, to see whether the kernel still reports it."""
 
     WARNING = "warning"
     PANIC = "panic"
@@ -25,15 +25,15 @@ class ControlOutcome(StrEnum):
     """What became of a fault that was raised on purpose."""
 
     REPORTED = "reported"
-    """With its title: the detector works."""
+    """The kernel reported it by its title: the detector works."""
     SILENT = "silent"
-    """Nothing was said: a crash would not have been seen, either."""
+    """The kernel said nothing: it would not have reported the bug either."""
     NOT_CONFIGURED = "not_configured"
     """The kernel was built without this detector."""
     NOT_AVAILABLE = "not_available"
     """The unpatched kernel, or its compiler, does not take what raises it."""
     NOT_TRIED = "not_tried"
-    """The instance was lost before."""
+    """The instance was lost before the fault was raised."""
 
 
 class Control(Strict):
@@ -41,7 +41,7 @@ class Control(Strict):
 
     name: ControlName
     outcome: ControlOutcome
-    title: Line | None = Field(None, description="of the report that came")
+    title: Line | None = Field(None, description="title of the report that came")
     detail: Line = ""
 
 
@@ -78,7 +78,7 @@ class Work(Strict):
     unfinished: Name | None = Field(None, description="the call in which the kernel crashed")
     ends: list[RunEnd] = Field([], max_length=10_000, description="how runs ended")
     reached: list[Reached] = Field(
-        [], max_length=1000, description="functions of the crash's stack, inmost first"
+        [], max_length=1000, description="functions of the crash's stack, innermost first"
     )
 
 
@@ -87,5 +87,7 @@ class Evidence(Strict):
 
     controls: list[Control] = Field([], max_length=100)
     work: Work | None = None
-    missing: list[Line] = Field([], max_length=1000, description="what could not be had, and why")
-    seconds: float = Field(0, description="that it took")
+    missing: list[Line] = Field(
+        [], max_length=1000, description="what could not be found out, and why"
+    )
+    seconds: float = Field(0, description="how long it took")

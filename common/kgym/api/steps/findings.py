@@ -12,7 +12,7 @@ class Severity(StrEnum):
     """What a finding means for a trial of a fix."""
 
     NOTE = "note"
-    """A hint for people: it stands in nobody's way."""
+    """A hint for people: it does not keep the bug from being resolved."""
     BLOCKING = "blocking"
     """While it stands, the trial does not count as resolved, unless whoever asked accepts it."""
 

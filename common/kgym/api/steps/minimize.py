@@ -32,11 +32,13 @@ class MinimizeSpec(Step):
         description="null: the first that left both a crash report and a dump",
     )
     files: list[TreePath] = Field(
-        [], max_length=1000, description="localisation candidates; none: all that was traced"
+        [],
+        max_length=1000,
+        description="files to search (localisation candidates); empty: all that was traced",
     )
     limit: int = Field(200, ge=1, le=10_000, description="records of the minimal trace")
     past_repeats: bool = Field(
-        False, description="go on behind a pattern that repeats, instead of stopping there"
+        False, description="go on after a pattern that repeats, instead of stopping there"
     )
 
     def inputs(self) -> list[StepInput]:
@@ -122,8 +124,8 @@ class TraceStatistics(Strict):
     records: Count
     lost: Count = Field(description="records that the kernel is known to have overwritten")
     threads: Count
-    candidate_records: Count = Field(description="in candidate files")
-    thread_records: Count = Field(description="of those, the crashing thread's")
+    candidate_records: Count = Field(description="records in candidate files")
+    thread_records: Count = Field(description="records of the crashing thread in candidate files")
     anchors: Count = Field(description="places where the stack was reached")
     minimal_records: Count = Field(description="records of a repeated pattern count once")
     represented_records: Count = Field(description="repetitions included")

@@ -104,11 +104,13 @@ class ReproduceSpec(Step):
         description="further programs for the same bug; instances take all of them in turn",
     )
     titles: list[Annotated[str, Field(max_length=1000)]] = Field(
-        [], max_length=100, description="of the crash looked for; empty: any is the same"
+        [], max_length=100, description="of the crash that is looked for; empty: any crash will do"
     )
     vm: VmShape = VmShape()
     instances: int = Field(2, ge=1, le=1000)
-    time: float = Field(120, gt=0, le=86400, description="seconds of running, each instance")
+    time: float = Field(
+        120, gt=0, le=86400, description="seconds that the reproducer runs on each instance"
+    )
     completed: list[CompletedEnd] = Field(
         [],
         max_length=32,
@@ -116,7 +118,7 @@ class ReproduceSpec(Step):
         " the unpatched kernel, or else by exit status 0, or not at all",
     )
     stop_at_first_crash: bool = Field(
-        True, description="stop when the crash looked for was seen: nothing changes that verdict"
+        True, description="stop all instances once the crash that is looked for was seen"
     )
     baseline: StepRef | None = Field(
         None, description="reproduce step on the unpatched kernel, for the bug's crash rate"
@@ -191,11 +193,11 @@ class DumpFailure(StrEnum):
     """Why there is no dump of an instance."""
 
     NO_RESERVATION = "no_reservation"
-    """The kernel set no memory aside for the capture kernel."""
+    """The kernel reserved no memory for the capture kernel."""
     KEXEC_REFUSED = "kexec_refused"
-    """It did not take the capture kernel."""
+    """The kernel refused to load the capture kernel."""
     NO_PANIC = "no_panic"
-    """It went on, or hung: nothing started the capture kernel."""
+    """The kernel went on, or hung, so nothing started the capture kernel."""
     CAPTURE_SILENT = "capture_silent"
     """The capture kernel did not come up in time."""
     SSH = "ssh"
@@ -228,8 +230,8 @@ class InstanceResult(Strict):
     reproducer: Count = Field(0, description="which: 0 is `reproducer`, then come `others`")
     runs: Count = Field(0, description="how often the reproducer was started")
     ends: list[RunEnd] = Field([], max_length=1000, description="how its runs ended")
-    title: Line | None = Field(None, description="of its crash")
-    alt_titles: list[Line] = Field([], max_length=1000, description="other names of its crash")
+    title: Line | None = Field(None, description="title of its crash")
+    alt_titles: list[Line] = Field([], max_length=1000, description="other titles of its crash")
     verdict_lag: float | None = Field(
         None, description="seconds from the crash's last console line to the verdict"
     )

@@ -1,4 +1,4 @@
-"""Finding the function to blame in a report's stack traces.
+"""Finding the function to blame in a report's stack traces (the one that titles name).
 
 A `BlameRule` is a recipe: patterns to find one after the other (a pattern's group is a candidate
 function) and `TRACE`, where every frame of the stack trace is a candidate. Candidates that every
