@@ -183,7 +183,16 @@ class Followers:
         task.add_done_callback(self._tasks.discard)
 
     async def _poll(self) -> None:
-        """Look for what other processes have said, as long as anybody follows."""
+        """Hear, or look for, what other processes have said, as long as anybody follows."""
+        listening = asyncio.create_task(self._store.database.listen(self.wake))
+        try:
+            await self._look_for_others()
+        finally:
+            self._polling = False
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+    async def _look_for_others(self) -> None:
         tells = self._store.database.tells
         seen: int | None = None
         while self._tails and not self._stopping.is_set():
@@ -193,7 +202,6 @@ class Followers:
             with contextlib.suppress(TimeoutError):
                 pause = DOUBT_SECONDS if tells else POLL_SECONDS
                 await asyncio.wait_for(self._stopping.wait(), pause)
-        self._polling = False
 
     async def _missed(self, job_id: int, last: int) -> list[Told]:
         _, events = await self._store.events(job_id, last)

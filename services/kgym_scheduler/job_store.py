@@ -64,6 +64,7 @@ from kgym_scheduler.queue import (
 from kgym_scheduler.queue.attempt_endings import AttemptEnd
 from kgym_scheduler.queue.attempt_reports import AttemptReport
 from kgym_scheduler.queue.attended_jobs import Attendance
+from kgym_scheduler.queue.claimed_jobs import ClaimedJobs
 from kgym_scheduler.queue.job_changes import Changed, Changes, lock
 from kgym_scheduler.queue.submission import Added, Submission
 
@@ -97,6 +98,7 @@ class JobStore:
         self._report = Batch(self._report_all)
         self._volume = attempt_reports.LogVolume()
         self._end = Batch(self._end_all)
+        self._claimed = ClaimedJobs()
         self._looked: datetime | None = None
         self._draining: set[str] = set()
         self._lanes: dict[capability_lanes.Place, int] = {}
@@ -506,7 +508,9 @@ class JobStore:
             new = [worker for worker in said.values() if self._is_news(worker, now)]
             if new:
                 await known_workers.seen(connection, now, new)
-            answers = await claims.serve(connection, now, self.lease, wanted, self._draining, asked)
+            answers = await claims.serve(
+                connection, now, self.lease, wanted, self._draining, asked, self._claimed
+            )
             self._heard |= {worker.id: (worker, now) for worker in new}
             return answers
 
@@ -527,7 +531,7 @@ class JobStore:
         async def end(
             connection: Connection, now: datetime
         ) -> Sequence[Changed | UserError | None]:
-            return await attempt_endings.end(connection, now, ends)
+            return await attempt_endings.end(connection, now, ends, self._claimed)
 
         return await self._at_once(end)
 

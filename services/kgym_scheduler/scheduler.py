@@ -96,7 +96,7 @@ class Scheduler:
         return self._store.database
 
     async def start(self) -> None:
-        """Begin to sweep, to notify, and to listen to other schedulers."""
+        """Begin to sweep, and to notify."""
         if self._alone:
             await self._store.orphan()
             while await self._store.expire():
@@ -104,8 +104,7 @@ class Scheduler:
         if self._attendance is not None:
             self._attendance.begin(await self._store.newest_job())
         self._sweeping = asyncio.create_task(self._sweep())
-        works = (self._notifier.run(), self.database.listen(self._followers.wake))
-        self._helpers = [self._sweeping, *(asyncio.create_task(work) for work in works)]
+        self._helpers = [self._sweeping, asyncio.create_task(self._notifier.run())]
 
     def hang_up(self) -> None:
         """End all event streams, and let no new one begin."""

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -102,6 +102,43 @@ class Crowd:
         return longest is not new
 
 
+class JoinedWrites:
+    """A transport that sends an answer's head and body with one call of the system.
+
+    uvicorn writes them one after the other, and uvloop sends each at once: so the client, too,
+    would wake twice.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+        self.is_closing = transport.is_closing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send it; the head of an answer a moment later, if nothing follows."""
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1.1 "):
+            self._head = data
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Close the connection when all is sent."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head:
+            data, self._head = self._head, b""
+            self._transport.write(data)
+
+
 class Guarded(HttpToolsProtocol):
     """A connection within the bounds."""
 
@@ -127,7 +164,8 @@ class Guarded(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Let the connection in, if there is room."""
-        super().connection_made(transport)
+        joined = cast(asyncio.Transport, JoinedWrites(transport, self.loop))
+        super().connection_made(joined)
         self.address = _network(self.client[0] if self.client else "")
         self._expect(self._bounds.head_seconds)
         if not self.crowd.enter(self):

@@ -37,6 +37,17 @@ RELISTEN_SECONDS = 1.0
 MIGRATION_LOCK = 0x6B67796E
 NEWS = "kgym"
 """The channel on which PostgreSQL tells of changed jobs."""
+LISTENING = 0x6B67796C
+"""PostgreSQL's lock that those share who listen: "kgyl"."""
+TELL = f"""
+CASE WHEN pg_try_advisory_xact_lock({LISTENING}) THEN NULL
+ELSE CAST(pg_notify('{NEWS}', :told) AS text) END
+"""
+"""Tells of changed jobs, if anybody listens.
+
+Transactions that tell are committed one after the other, each waiting for the disk. Who has the
+lock keeps it until it is committed: so who begins to listen meanwhile reads what was changed.
+"""
 
 
 class Database:
@@ -190,6 +201,7 @@ async def _listen(dsn: str, heard: Callable[[Sequence[int] | None], None]) -> No
     try:
         connection.add_termination_listener(lambda _: lost.set())
         await connection.add_listener(NEWS, take)
+        await connection.execute(f"SELECT pg_advisory_lock_shared({LISTENING})")
         heard(None)
         await lost.wait()
     finally:

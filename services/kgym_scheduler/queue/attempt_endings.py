@@ -14,6 +14,7 @@ from kgym.errors import UserError
 from kgym_scheduler.database.single_statements import Connection
 from kgym_scheduler.database.tables import attempts, steps
 from kgym_scheduler.queue import step_rules
+from kgym_scheduler.queue.claimed_jobs import ClaimedJobs
 from kgym_scheduler.queue.job_changes import Changed, Changes, Step
 
 _OUTCOME = (
@@ -33,13 +34,16 @@ class AttemptEnd:
 
 
 async def end(
-    connection: Connection, now: datetime, ends: Sequence[AttemptEnd]
+    connection: Connection, now: datetime, ends: Sequence[AttemptEnd], claimed: ClaimedJobs
 ) -> list[Changed | UserError | None]:
     """End the attempts; None for one that is stale, UserError for one that names others' files.
 
     One that has ended so already gives an empty change: the call came twice.
     """
-    changes = await Changes.load_held(connection, now, [one.lease for one in ends])
+    leases = [one.lease for one in ends]
+    changes = claimed.take(connection, now, leases)
+    if changes is None:
+        changes = await Changes.load_held(connection, now, leases)
     ended: dict[int, int] = {}
     wrong: dict[int, UserError] = {}
     for number, one in enumerate(ends):

@@ -13,7 +13,7 @@ from sqlalchemy import Table, and_, bindparam, delete, insert, or_, text, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym_scheduler.database.connection import NEWS, change_raced
+from kgym_scheduler.database.connection import TELL, change_raced
 from kgym_scheduler.database.single_statements import Connection, Singles
 from kgym_scheduler.database.tables import PROGRESS, events, jobs, steps
 from kgym_scheduler.queue import fair_queue
@@ -59,6 +59,9 @@ class BulkWrite:
         """Steps in the lanes that are to be counted, up to RING, before anything is written."""
         self.job_ids: Sequence[int] = ()
         """Of the new jobs, in order, once they are written."""
+        self.version: int | None = None
+        """What the rows that were written have as `xmin`, where PostgreSQL was to tell it."""
+        self._versioned = False
 
     def add_jobs(self, rows: Sequence[Row]) -> None:
         """Insert jobs. A row of another table is of the first of them if its `new_job` is 1."""
@@ -99,6 +102,10 @@ class BulkWrite:
         """Let those who `Database.listen` know of these jobs, once all is committed."""
         self._told = job_ids
 
+    def tell_version(self) -> None:
+        """Learn the version of what is written."""
+        self._versioned = True
+
     def count_waiting(self, lanes: Collection[int]) -> None:
         """Count the steps that wait in these lanes."""
         self.waiting = dict.fromkeys(sorted(lanes), 0)
@@ -115,6 +122,16 @@ class BulkWrite:
             await self._run_one_by_one(self._connection)
 
     async def _run_at_once(self, connection: Connection) -> None:
+        statement, values = self._whole().statement()
+        row = list((await connection.execute(_parsed(statement), values)).one())
+        if not row[0]:
+            raise change_raced()
+        self.job_ids = row[1] or ()
+        self.waiting = dict(zip(self.waiting, row[2:], strict=False))
+        if self._versioned:
+            self.version = row[-1]
+
+    def _whole(self) -> Wholesale:
         whole = Wholesale(self._guard)
         whole.give_turns(self._turns)
         if self._jobs:
@@ -134,13 +151,10 @@ class BulkWrite:
             whole.ask(_WAITING.format("lane"), {"lane": lane})
         if self._told:
             told = " ".join(map(str, self._told))
-            whole.ask("pg_notify(:channel, :told)", {"channel": NEWS, "told": told})
-        statement, values = whole.statement()
-        row = list((await connection.execute(_parsed(statement), values)).one())
-        if not row[0]:
-            raise change_raced()
-        self.job_ids = row[1] or ()
-        self.waiting = dict(zip(self.waiting, row[2:], strict=False))
+            whole.ask(TELL, {"told": told})
+        if self._versioned:
+            whole.ask("CAST(pg_current_xact_id() AS xid)", {})
+        return whole
 
     async def _run_one_by_one(self, connection: AsyncConnection) -> None:
         for lane in self.waiting:

@@ -28,8 +28,7 @@ _BUSY = select(lanes).where(
 
 CLAIMING = 0x6B67796D
 """PostgreSQL's lock of whoever claims: any number that is nobody else's, "kgym"."""
-# The lanes in which steps wait that may begin now, each with the first of them.
-_OFFERED = text("""
+OFFERED = """
 SELECT lanes.id AS lane, lanes.kind, lanes.needs, step.id, step.job_id, step.rank, step.turn,
     turns.turn AS last
 FROM lanes CROSS JOIN LATERAL (
@@ -39,7 +38,9 @@ FROM lanes CROSS JOIN LATERAL (
 LEFT JOIN turns
     ON turns.submitter = '' AND turns.kind = lanes.kind AND turns.rank = step.rank
 WHERE lanes.kind = ANY(:kinds)
-""")
+"""
+"""The lanes in which steps wait that may begin now, each with the first of them."""
+_OFFERED = text(OFFERED)
 # A lane that is found takes the lock; what is read next sees what others have done meanwhile.
 _BUSY_ALONE = _BUSY.add_columns(
     literal_column(f"(SELECT pg_advisory_xact_lock({CLAIMING}))").label("alone")
@@ -103,8 +104,13 @@ async def offered(
     Of each lane the first ones, each with the turn that was claimed last of its kind.
     """
     rows = await singles.execute(_OFFERED, {"now": now, "kinds": list(kinds), "limit": limit})
-    known = {(row.lane, row.kind, row.needs): None for row in rows}
-    return [_known(*lane) for lane in known], rows
+    return of(rows), rows
+
+
+def of(offers: Sequence[Found]) -> list[Lane]:
+    """Return the lanes that these rows of OFFERED are of."""
+    known = {(row.lane, row.kind, row.needs): None for row in offers}
+    return [_known(*lane) for lane in known]
 
 
 async def by_id(connection: AsyncConnection, ids: Collection[int]) -> list[Lane]:

@@ -24,7 +24,11 @@ from kgym_scheduler.database.tables import QUEUED, attempts, steps
 from kgym_scheduler.database.tables import turns as turns_table
 from kgym_scheduler.queue import capability_lanes, fair_queue, step_inputs, step_rules
 from kgym_scheduler.queue.attended_jobs import Wanted
+from kgym_scheduler.queue.claimed_jobs import ClaimedJobs
 from kgym_scheduler.queue.job_changes import Changed, Changes, Step
+
+FEW = 16
+"""Steps of a lane that are read with their jobs, before it is known which are dealt out."""
 
 _Offer = Row[*tuple[Any, ...]] | Found
 """A step that may begin."""
@@ -52,21 +56,22 @@ async def serve(
     claims: Sequence[Claim],
     draining: Collection[str],
     wanted: Wanted | None = None,
+    claimed: ClaimedJobs | None = None,
 ) -> list[tuple[Claimed, list[Changed]]]:
     """Answer the claims, each with what others have to be told; draining workers get nothing.
 
-    Without `wanted`, the steps of all jobs may begin.
+    Without `wanted`, the steps of all jobs may begin. Their jobs are remembered as `claimed`.
     """
     repeated = await _repeated(connection, [claim for claim in claims if claim.again])
     shares = [
         _Share(claim, 0 if claim.worker.id in draining or claim.id in repeated else claim.want)
         for claim in claims
     ]
-    candidates = await _offered(connection, now, shares, wanted)
+    candidates, seen = await _offered(connection, now, shares, wanted)
     changed: dict[int, Changed] = {}
     if candidates:
         deal(shares, _in_order(candidates, wanted.first if wanted else ()))
-        changed = await _lease(connection, now, now + lease, shares, candidates)
+        changed = await _lease(connection, now, now + lease, shares, candidates, seen, claimed)
     return [
         (
             Claimed(
@@ -82,15 +87,19 @@ async def serve(
 
 async def _offered(
     connection: Connection, now: datetime, shares: Sequence[_Share], wanted: Wanted | None
-) -> Sequence[_Offer]:
+) -> tuple[Sequence[_Offer], Changes | None]:
     """Return the steps of which the shares can be made, with the turn claimed last of their kind.
 
-    And note which lanes each can take steps of.
+    And note which lanes each can take steps of. Where they are few, their jobs come with them.
     """
     kinds = sorted({kind for share in shares for kind in share.claim.worker.kinds})
     limit = sum(share.want for share in shares) + 1
     found: Sequence[Found] | None = None
-    if isinstance(connection, Singles):
+    seen: Changes | None = None
+    if isinstance(connection, Singles) and limit <= FEW:
+        seen, found = await Changes.load_offered(connection, now, kinds, limit)
+        waiting = capability_lanes.of(found)
+    elif isinstance(connection, Singles):
         waiting, found = await capability_lanes.offered(connection, now, kinds, limit)
     else:
         waiting = await capability_lanes.busy(connection, kinds, alone=True)
@@ -99,10 +108,10 @@ async def _offered(
         share.lanes = {one.id for one in waiting if one.fits(worker.kinds, worker.capabilities)}
     served = {lane for share in shares if share.want for lane in share.lanes}
     if found is not None:
-        return [step for step in found if step.lane in served]
+        return [step for step in found if step.lane in served], seen
     if not served or isinstance(connection, Singles):
-        return []
-    return await _candidates(connection, now, served, limit, wanted)
+        return [], None
+    return await _candidates(connection, now, served, limit, wanted), None
 
 
 def deal(shares: Sequence[_Share], candidates: Iterable[_Offer]) -> None:
@@ -187,10 +196,13 @@ async def _lease(
     until: datetime,
     shares: Sequence[_Share],
     candidates: Sequence[_Offer],
+    seen: Changes | None,
+    claimed: ClaimedJobs | None,
 ) -> dict[int, Changed]:
     by_id = {step.id: step for step in candidates}
     chosen = [step_id for share in shares for step_id in share.chosen]
-    changes = await Changes.load(connection, now, {by_id[step_id].job_id for step_id in chosen})
+    jobs = {by_id[step_id].job_id for step_id in chosen}
+    changes = seen or await Changes.load(connection, now, jobs)
     found = {step_id: changes.step(by_id[step_id].job_id, step_id) for step_id in chosen}
     specs = {  # the others were claimed or aborted while we waited for the job
         step_id: views.spec_of(step.spec)
@@ -217,7 +229,10 @@ async def _lease(
                 step_rules.fail(job, step, "failed", given)
             else:
                 share.assignments.append(_assignment(job.id, step, key, spec, given))
-    return await changes.write(latest)
+    changed = await changes.write(latest)
+    if claimed is not None:
+        claimed.remember(changes.jobs[job_id] for job_id in changed)
+    return changed
 
 
 async def _inputs(

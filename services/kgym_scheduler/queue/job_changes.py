@@ -24,6 +24,7 @@ from sqlalchemy import (
     case,
     literal_column,
     select,
+    text,
 )
 from sqlalchemy import Row as Found
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -31,10 +32,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from kgym.api.states import Event, State, after, job_state
 from kgym.api.steps import StepKind
 from kgym_scheduler.database.single_statements import Connection, Singles
+from kgym_scheduler.database.single_statements import Found as Offer
 from kgym_scheduler.database.tables import attempts, events, facets, jobs, steps
 from kgym_scheduler.queue.bulk_statement import Guard, Row
 from kgym_scheduler.queue.bulk_write import NOTIFY_BELOW, BulkWrite
-from kgym_scheduler.queue.capability_lanes import CLAIMING
+from kgym_scheduler.queue.capability_lanes import CLAIMING, OFFERED
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class JobChange:
     was: State
     steps: list[Step]
     version: int | None
-    """Of its row, as PostgreSQL counts them, where the job is not locked."""
+    """Of its row, as PostgreSQL counts them, where the job is not locked, or is written."""
     told: list[tuple[int, int, State, dict[str, object]]] = field(default_factory=list)
     queued: list[Step] = field(default_factory=list)
     begun: list[dict[str, Any]] = field(default_factory=list)
@@ -257,6 +259,17 @@ _SEEN_HELD = _SEEN.where(
         .where(attempts.c.lease == any_(bindparam("leases", type_=ARRAY(Uuid))))
     )
 )
+_OFFERED = f"""
+SELECT offer.*, jobs.submitter, jobs.state, jobs.xmin,
+    {", ".join(f"of_job.{name}" for name in _COLUMNS)}, of_job.progress IS NOT NULL,
+    CASE WHEN of_job.state = 'queued' THEN of_job.spec END
+FROM ({OFFERED}) AS offer JOIN jobs ON jobs.id = offer.job_id
+    JOIN steps AS of_job ON of_job.job_id = offer.job_id
+ORDER BY offer.job_id, of_job.number
+"""  # noqa: S608
+_SEEN_OFFERED = text(_OFFERED)
+_OFFER = 8
+"""Columns of an offer."""
 _UNCHANGED = """
 SELECT count(*) = cardinality(CAST(:jobs AS bigint[])) {also} FROM (
     SELECT FROM jobs JOIN unnest(CAST(:jobs AS bigint[]), CAST(:versions AS xid[]))
@@ -321,11 +334,17 @@ class Changes:
     ) -> "Changes":
         """Read jobs, with the versions that `write` holds on to."""
         rows = await singles.execute(query, values)
-        found = []
-        for (job_id, submitter, state, version), group in groupby(rows, lambda row: tuple(row[:4])):
-            parts = [_step(*row[5:]) for row in group]
-            found.append(JobChange(now, job_id, submitter, State(state), parts, version))
-        return cls(singles, now, found)
+        return cls(singles, now, _seen(now, map(tuple, rows)))
+
+    @classmethod
+    async def load_offered(
+        cls, singles: Singles, now: datetime, kinds: Sequence[StepKind], limit: int
+    ) -> tuple["Changes", list[Offer]]:
+        """Read what `capability_lanes.offered` does, and the jobs of all the steps with it."""
+        given = {"now": now, "kinds": list(kinds), "limit": limit}
+        rows = await singles.execute(_SEEN_OFFERED, given)
+        changes = cls(singles, now, _seen(now, ((row[4], *row[_OFFER:]) for row in rows)))
+        return changes, [row for row in rows if row[3] == row[_OFFER + 4]]
 
     def held(self, lease: UUID) -> tuple[JobChange, Step] | tuple[None, None]:
         """Return a job with the step that runs under this lease."""
@@ -359,8 +378,12 @@ class Changes:
         plan.claim_turns(claimed or {})
         plan.forget_progress([(job.id, step.number) for job in changed for step in job.quiet])
         plan.tell([job.id for job in changed])
+        if claimed is not None:
+            plan.tell_version()
         plan.count_waiting({step.lane for job in changed for step in job.queued})
         await plan.run()
+        for job in changed:
+            job.version = plan.version
         due = [step for job in changed for step in job.queued if step.not_before == self._now]
         notified = {
             lane for lane in {step.lane for step in due} if plan.waiting[lane] < NOTIFY_BELOW
@@ -434,6 +457,14 @@ async def lock(
     and no two wait for each other.
     """
     return (await connection.execute(_JOBS, {"jobs": sorted(job_ids)})).all()
+
+
+def _seen(now: datetime, rows: Iterable[tuple[Any, ...]]) -> list[JobChange]:
+    """Return the jobs in these rows: id, submitter, state and version, then a step's columns."""
+    return [
+        JobChange(now, job_id, submitter, State(state), [_step(*row[5:]) for row in group], version)
+        for (job_id, submitter, state, version), group in groupby(rows, lambda row: row[:4])
+    ]
 
 
 def _step(*columns: Any) -> Step:
