@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,9 @@ NewRun = Callable[..., StepContext]
 
 
 @pytest.fixture
-def new_run(tmp_path: Path) -> NewRun:
-    """Make an attempt at a step, as a worker hands it to a handler."""
+def new_run(tmp_path: Path) -> Iterator[NewRun]:
+    """Make an attempt at a step, as a worker hands it to a handler; it ends with the test."""
+    held = ExitStack()
 
     def make(spec: StepSpec, inputs: dict[str, Input] | None = None) -> StepContext:
         lease = uuid.uuid4()
@@ -76,6 +78,9 @@ def new_run(tmp_path: Path) -> NewRun:
         assignment = Assignment(
             step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec, inputs=inputs or {}
         )
-        return StepContext(assignment, folder, LocalStorage(tmp_path / "storage"))
+        run = StepContext(assignment, folder, LocalStorage(tmp_path / "storage"))
+        held.callback(run.held.close)
+        return run
 
-    return make
+    with held:
+        yield make

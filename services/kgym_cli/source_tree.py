@@ -65,11 +65,11 @@ async def _commits(
     assignment = Assignment(
         step_id=0, job_id=0, number=0, attempt=1, lease=uuid.uuid4(), spec=bug.build, inputs={}
     )
-    run = StepContext(assignment, work, LocalStorage(data / "artifacts"))
+    run = StepContext(assignment, work, LocalStorage(data / "artifacts"), held=held)
     # Whoever calls is the user, whose files they are.
     origins = Origins.named(os.environ, (Path("/"),))
     suite = SuiteCache(data / "cache", CONFIGS / "backports", origins=origins)
-    published = await suite.published(bug.build, run, held)
+    published = await suite.published(bug.build, run)
     added = ", ".join(["the object that raises faults", *published.backports])
     commits = [
         _Commit(f"{published.source.identity}, as published", ()),

@@ -1,7 +1,7 @@
 """The handler of `minimize` steps: dump or trace of a crashed instance → the minimal trace."""
 
 import re
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from kgym.api.jobs import Artifact
@@ -27,22 +27,19 @@ class Minimizer:
         report, or the dump cannot be read, and InfrastructureError where the
         process that reads it fails.
         """
-        spec = run.assignment.spec
-        assert isinstance(spec, MinimizeSpec)
-        begin = time.monotonic()
-        instance, dump, report = _choose(run.assignment.inputs["reproduce"].artifacts, spec)
-        run.progress("fetch")
+        spec = run.spec(MinimizeSpec)
+        instance, dump, report = _choose(run.input_artifacts("reproduce"), spec)
         folder = run.folder / "in"
         folder.mkdir()
-        source = await _fetch(run, dump, folder)
-        await run.storage.get(report.key, folder / "report.txt")
-        text = (folder / "report.txt").read_text(errors="replace")
-        found = reports.parse(text.encode())
-        vmlinux = None
-        if dump.name.startswith("dump-"):
-            vmlinux = folder / "vmlinux"
-            await run.storage.get(run.assignment.inputs["build"].artifact("vmlinux").key, vmlinux)
-        fetched = time.monotonic()
+        with run.stage("fetch"):
+            source = await _fetch(run, dump, folder)
+            await run.fetch("reproduce", report, folder / "report.txt")
+            text = (folder / "report.txt").read_text(errors="replace")
+            found = reports.parse(text.encode())
+            vmlinux = None
+            if dump.startswith("dump-"):
+                vmlinux = folder / "vmlinux"
+                await run.fetch("build", "vmlinux", vmlinux)
         run.progress("minimize")
         out = run.folder / "out"
         how = Minimize(files=spec.files, limit=spec.limit, past_repeats=spec.past_repeats)
@@ -56,34 +53,33 @@ class Minimizer:
         failed = next((one for one in answer.parts if one.name == MINIMAL and one.error), None)
         if failed is not None:
             first = next(one.error for one in answer.parts if one.error)
-            raise UserError("no_trace", f"no minimal trace out of {dump.name}: {first}")
-        seconds = {**answer.seconds, "fetch": round(fetched - begin, 3)}
+            raise UserError("no_trace", f"no minimal trace out of {dump}: {first}")
         return MinimizeResult(
             instance=instance,
             title=found.title if found else "",
             trace=minimal_trace(out),
             parts=answer.parts,
-            seconds={**seconds, "total": round(time.monotonic() - begin, 3)},
+            seconds={**answer.seconds, **run.seconds, "total": run.elapsed},
         )
 
 
-def _choose(artifacts: list[Artifact], spec: MinimizeSpec) -> tuple[int, Artifact, Artifact]:
-    """Return the instance, its dump or trace, and its crash report."""
-    named = {one.name: one for one in artifacts}
-    for one in artifacts:
-        match = _DUMP.fullmatch(one.name)
+def _choose(artifacts: Sequence[Artifact], spec: MinimizeSpec) -> tuple[int, str, str]:
+    """Return the instance, and the names of its dump or trace and of its crash report."""
+    names = [one.name for one in artifacts]
+    for one in names:
+        match = _DUMP.fullmatch(one)
         if match is None or spec.instance not in {None, int(match["instance"])}:
             continue
-        report = named.get(f"report-{match['instance']}{match['retry'] or ''}.txt")
-        if report is not None:
+        report = f"report-{match['instance']}{match['retry'] or ''}.txt"
+        if report in names:
             return int(match["instance"]), one, report
     which = "any instance" if spec.instance is None else f"instance {spec.instance}"
     raise UserError("no_dump", f"the reproduce step left no dump with a crash report of {which}")
 
 
-async def _fetch(run: StepContext, artifact: Artifact, folder: Path) -> Path:
-    path = folder / artifact.name
-    await run.storage.get(artifact.key, path)
+async def _fetch(run: StepContext, artifact: str, folder: Path) -> Path:
+    path = folder / artifact
+    await run.fetch("reproduce", artifact, path)
     plain = await unpacked(path, folder)
     if plain != path:
         path.unlink()

@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -130,10 +129,10 @@ def taken(spec: BuildSpec, work: Path, rounds: int) -> tuple[float, Entry]:
         )
         run = StepContext(assignment, folder, LocalStorage(data_folder() / "artifacts"))
         suite = SuiteCache(data_folder() / "cache", CONFIGS / "backports")
-        with ExitStack() as held:
-            await suite.identify(spec, run, held)  # a worker asks the package manager once
+        with run.held:
+            await suite.identify(spec, run)  # a worker asks the package manager once
             start = monotonic()
-            entry = await suite.take(spec, run, held, Output(folder / "build.log"))
+            entry = await suite.take(spec, run, Output(folder / "build.log"))
             await entry.tree(folder / "tree").run(["true"])
             return monotonic() - start, entry
 

@@ -17,7 +17,6 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 
@@ -96,8 +95,8 @@ async def with_entry(work: Path, use: Callable[[Entry], Awaitable[float]]) -> fl
     )
     run = StepContext(assignment, work, LocalStorage(data_folder() / "artifacts"))
     suite = SuiteCache(data_folder() / "cache", CONFIGS / "backports")
-    with ExitStack() as held:
-        return await use(await suite.take(spec(1), run, held, Output(work / "build.log")))
+    with run.held:
+        return await use(await suite.take(spec(1), run, Output(work / "build.log")))
 
 
 async def in_tree(entry: Entry, folder: Path, argv: list[str]) -> float:

@@ -124,7 +124,8 @@ class Victim:
         run = _attempt(spec, self.folder / "work", storage)
         error = None
         try:
-            result = await Builder(suite)(run)
+            with run.held:
+                result = await Builder(suite)(run)
             assert not result.memoised
             assert result.tree_cached or not self.kernels
         except KgymError as caught:
@@ -165,7 +166,8 @@ class Victim:
         storage = LocalStorage(self.folder / "storage")
         run = _attempt(spec, self.folder / "work", storage)
         try:
-            return (await Checker(suite, self.folder / "cache")(run)).patches
+            with run.held:
+                return (await Checker(suite, self.folder / "cache")(run)).patches
         finally:
             sandbox.remove(run.folder)
             assert not run.folder.exists()

@@ -57,7 +57,8 @@ async def attempt(run: StepContext, handler: Handler, dispatch: WorkerCalls) -> 
 async def _work(run: StepContext, handler: Handler) -> AttemptEnding:
     result, failure = None, None
     try:
-        result = await handler(run)
+        with run.held:
+            result = await handler(run)
         failure = run.assignment.spec.unmet(result)
     except Exception as error:  # noqa: BLE001 - whatever it is, the step has to end with it
         failure = _failure(error)

@@ -1,26 +1,78 @@
 """One attempt at a step, as its handler sees it."""
 
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from kgym.api.jobs import Artifact, Progress
-from kgym.api.steps import StepResult
+from kgym.api.steps import StepResult, StepSpec, Strict
 from kgym.api.worker_calls import LOG, Assignment, WorkerCalls
+from kgym.errors import InfrastructureError
 from kgym.transport.artifact_storage import Storage
+
+M = TypeVar("M", bound=Strict)
 
 
 @dataclass(slots=True)
 class StepContext:
-    """One attempt as its handler sees it."""
+    """One attempt as its handler sees it: all that the functions of a step share.
+
+    What is entered into `held` (locks, mounts) stays until the attempt ends, however it ends,
+    and is left before `folder` is removed.
+    """
 
     assignment: Assignment
     folder: Path
+    """Empty, and the attempt's own; it goes with it."""
     storage: Storage
     dispatch: WorkerCalls | None = None
+    held: ExitStack = field(default_factory=ExitStack)
     artifacts: list[Artifact] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What each stage took."""
+    _begin: float = field(default_factory=time.monotonic)
     _unsent: list[str] = field(default_factory=list)
     _progress: Progress | None = None
+
+    def spec(self, kind: type[M]) -> M:
+        """Return what is asked of the step, which is of this kind."""
+        return _typed(self.assignment.spec, kind, "step")
+
+    def input(self, name: str, kind: type[M]) -> M:
+        """Return the result of the step that this input names."""
+        return _typed(self.assignment.inputs[name].result, kind, f"input `{name}`")
+
+    def optional_input(self, name: str, kind: type[M]) -> M | None:
+        """Return the result of the step that this input names; None if the spec names none."""
+        return self.input(name, kind) if name in self.assignment.inputs else None
+
+    def input_artifacts(self, name: str) -> Sequence[Artifact]:
+        """Return what the step that this input names has left; nothing if the spec names none."""
+        named = self.assignment.inputs.get(name)
+        return named.artifacts if named else []
+
+    async def fetch(self, name: str, artifact: str, path: Path) -> None:
+        """Write an artifact of the step that this input names to `path`."""
+        await self.storage.get(self.assignment.inputs[name].artifact(artifact).key, path)
+
+    @contextmanager
+    def stage(self, name: str, seconds: dict[str, float] | None = None) -> Iterator[None]:
+        """Tell of a stage as progress, and add what it takes to `seconds`, or to the step's."""
+        self.progress(name)
+        kept = self.seconds if seconds is None else seconds
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            kept[name] = round(kept.get(name, 0.0) + time.monotonic() - begin, 3)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the attempt began."""
+        return round(time.monotonic() - self._begin, 3)
 
     def log(self, text: str) -> None:
         """Add a line to the step's log."""
@@ -58,6 +110,14 @@ class StepContext:
         """Take back news that could not be delivered; newer progress stands."""
         self._unsent.insert(0, log)
         self._progress = self._progress or progress
+
+
+def _typed(value: StepSpec | StepResult, kind: type[M], what: str) -> M:
+    if not isinstance(value, kind):
+        raise InfrastructureError(
+            "wrong_kind", f"the {what} is a {type(value).__name__}, not a {kind.__name__}"
+        )
+    return value
 
 
 Handler = Callable[[StepContext], Awaitable[StepResult]]

@@ -1,10 +1,7 @@
 """The `build` step: patches on a kernel of SuiteCache; kernel and logs as artifacts."""
 
 import asyncio
-import time
 import tomllib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from kgym.api.steps import BuildResult, BuildSpec, InstrumentedFile
@@ -54,35 +51,23 @@ class Builder:
 
     async def __call__(self, run: StepContext) -> BuildResult:
         """Perform a build step."""
-        spec = run.assignment.spec
-        assert isinstance(spec, BuildSpec)
-        with ExitStack() as held:
-            build = _Build(self._suite, self._untraced, run, dumpable(spec), held)
-            try:
-                return await build.result()
-            except UserError:
-                if build.output.path.exists():
-                    await run.keep(build.output.path)
-                raise
+        build = _Build(self._suite, self._untraced, run)
+        try:
+            return await build.result()
+        except UserError:
+            if build.output.path.exists():
+                await run.keep(build.output.path)
+            raise
 
 
 class _Build:
     """One build step on its way."""
 
-    def __init__(
-        self,
-        suite: SuiteCache,
-        untraced: Untraced,
-        run: StepContext,
-        spec: BuildSpec,
-        held: ExitStack,
-    ) -> None:
+    def __init__(self, suite: SuiteCache, untraced: Untraced, run: StepContext) -> None:
         self.suite = suite
         self.untraced = untraced
-        self.held = held
         self.run = run
-        self.spec = spec
-        self.seconds: dict[str, float] = {}
+        self.spec = dumpable(run.spec(BuildSpec))
         self.output = Output(run.folder / "build.log")
         self.instrumented: list[InstrumentedFile] = []
         self.trace_symbols: list[str] = []
@@ -91,15 +76,15 @@ class _Build:
     async def result(self) -> BuildResult:
         """Build; or copy what was built before from the same, if that is not forbidden."""
         if self.spec.ahead:
-            with self._stage("programs"):
+            with self.run.stage("programs"):
                 await early_checks.compile_all(self.run, self.spec.ahead.programs)
-        with self._stage("identify"):
+        with self.run.stage("identify"):
             found = await self._identify()
         served = await early_checks.known(self.run, found.identity, self.spec)
         entry = None if served else await self._looked_ahead(found.identity)
         if self.spec.cache == "use" and (known := await self._recalled(found.identity)):
             return known
-        with self._stage("tree"):
+        with self.run.stage("tree"):
             entry = entry or await self._entry(found.identity)
         self.run.log(f"entry {entry.identity}: {'cached' if entry.cached else 'built'}")
         for one in entry.dropped_symbols:
@@ -115,12 +100,12 @@ class _Build:
 
     async def _identify(self) -> Identified:
         """Return what names the kernel, which traces if it is to be instrumented."""
-        found = await self.suite.identify(self.spec, self.run, self.held)
+        found = await self.suite.identify(self.spec, self.run)
         if self.spec.instrument and not _traces(found):
             self.trace_symbols = list(instrument.SYMBOLS)
             config = with_symbols(self.spec.config, self.trace_symbols)
             self.spec = self.spec.model_copy(update={"config": config})
-            found = await self.suite.identify(self.spec, self.run, self.held)
+            found = await self.suite.identify(self.spec, self.run)
             if not _traces(found):
                 asked = ", ".join(self.trace_symbols)
                 raise UserError("no_tracing", f"the config has no TRACING even with {asked}")
@@ -141,35 +126,35 @@ class _Build:
         return list(SYMBOLS[self.spec.for_dump]) if self.spec.for_dump else []
 
     async def _recalled(self, identity: str) -> BuildResult | None:
-        with self._stage("memo"):
+        with self.run.stage("memo"):
             known = await memo.recall(self.run, self._memo(identity), BuildResult)
         if known is None:
             return None
         self.run.log(f"entry {identity}: the same was built before")
         own = {"memoised": True, "tree_cached": True, "objects_compiled": 0}
-        asked = {"dump_symbols": self._dump_symbols, "seconds": self.seconds}
+        asked = {"dump_symbols": self._dump_symbols, "seconds": self.run.seconds}
         return known.model_copy(update={**own, **asked})
 
     async def _built(self, entry: Entry) -> BuildResult:
         tree = entry.tree(self.run.folder / "tree")
-        with self._stage("review"):
+        with self.run.stage("review"):
             trial = await on_trial(tree, self.spec.patches, self.spec.review)
             asked = self.spec.checkpatch
             findings = await review(tree, trial, self.spec.files, checkpatch=asked)
-        with self._stage("make"):
+        with self.run.stage("make"):
             async with self.suite.building():
                 short = await self._make(entry, tree)
         lost = list(control.dropped(entry.about.lacking, self.lacking))
         if trial:
             findings += lost
-            with self._stage("evidence"):
+            with self.run.stage("evidence"):
                 built = Built(list(dict.fromkeys(self.output.made)), not short)
                 files = self.spec.files
                 findings += await evidence(self.run, entry, tree, trial, built, files)
         for one in findings:
             where = f"{one.file}:{one.line}: " if one.line else ""
             self.run.log(f"{one.severity}: {one.check}: {where}{one.reason}: {one.message}")
-        with self._stage("artifacts"):
+        with self.run.stage("artifacts"):
             await self._keep(entry, tree)
         about = entry.about
         return BuildResult(
@@ -189,15 +174,15 @@ class _Build:
             findings=findings,
             detectors=detectors.symbols(about.config),
             controls_lacking=about.lacking,
-            seconds=self.seconds,
+            seconds=self.run.seconds,
         )
 
     async def _looked_ahead(self, identity: str) -> Entry:
         """Return the entry, on which what later steps rest on was tried."""
-        with self._stage("tree"):
+        with self.run.stage("tree"):
             entry = await self._entry(identity)
         if entry.cached:  # else it was tried on the source
-            with self._stage("ahead"):
+            with self.run.stage("ahead"):
                 folder = self.run.folder / "ahead"
                 tree = entry.tree(folder)
                 await early_checks.apply_all(self.run, entry.identity, self.spec, tree)
@@ -210,7 +195,7 @@ class _Build:
             await early_checks.apply_all(self.run, identity, self.spec, tree)
 
         return await self.suite.take(
-            self.spec, self.run, self.held, self.output, objects=self.spec.objects, trial=trial
+            self.spec, self.run, self.output, objects=self.spec.objects, trial=trial
         )
 
     async def _changes(self, tree: Tree) -> tuple[Change, ...]:
@@ -264,7 +249,6 @@ class _Build:
         return tuple({change.path: change for change in [*changed, *new]}.values())
 
     async def _keep(self, entry: Entry, tree: Tree) -> None:
-        self.run.progress("artifacts")
         found = await tree.export(ARTIFACTS, self.run.folder / "out")
         missing = {"bzImage", "vmlinux"} - {path.name for path in found}
         if missing:
@@ -276,12 +260,6 @@ class _Build:
         self.run.artifacts.sort(key=lambda one: order.index(one.name))
         log = self.output.path if self.output.path.exists() else entry.folder / compiled_trees.LOG
         await self.run.keep(log, "build.log")
-
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        start = time.monotonic()
-        yield
-        self.seconds[name] = round(time.monotonic() - start, 3)
 
 
 def _traces(found: Identified) -> bool:

@@ -9,7 +9,6 @@ import hashlib
 import json
 import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,10 +62,8 @@ class BaseLayers:
     def __init__(self, cache: Path) -> None:
         self._bases = FolderCache(cache / "bases")
 
-    async def get(
-        self, entry: Entry, base: Sequence[Patch], run: StepContext, held: ExitStack
-    ) -> BaseLayer:
-        """Return the ground; a base is compiled if it was not yet, and stays until `held` closes.
+    async def get(self, entry: Entry, base: Sequence[Patch], run: StepContext) -> BaseLayer:
+        """Return the ground; a base is compiled if it was not yet, and stays for the attempt.
 
         Raises UserError where the base does not apply, or does not compile.
         """
@@ -81,7 +78,7 @@ class BaseLayers:
         async def make(folder: Path) -> None:
             await _compile_base(bare, base, run, folder)
 
-        folder, _ = await self._bases.get(key, make, held=held)
+        folder, _ = await self._bases.get(key, make, held=run.held)
         await asyncio.to_thread(self._bases.trim, BUDGET)
         return BaseLayer(key, entry, Index(folder / "index.db"), folder / "upper")
 

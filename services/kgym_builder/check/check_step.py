@@ -6,8 +6,7 @@ results out. All files that the patches touch are read at once before.
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -60,10 +59,7 @@ class Checker:
 
     async def __call__(self, run: StepContext) -> CheckResult:
         """Perform a check step."""
-        spec = run.assignment.spec
-        assert isinstance(spec, CheckSpec)
-        with ExitStack() as held:
-            return await _Check(self, run, spec, held).result()
+        return await _Check(self, run).result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,36 +75,32 @@ class _Known:
 class _Check:
     """One check step on its way."""
 
-    def __init__(
-        self, checker: Checker, run: StepContext, spec: CheckSpec, held: ExitStack
-    ) -> None:
+    def __init__(self, checker: Checker, run: StepContext) -> None:
         self.checker = checker
         self.run = run
-        self.spec = spec
-        self.held = held
-        self.seconds: dict[str, float] = {}
+        self.spec = run.spec(CheckSpec)
         self.done = 0
-        count = len(spec.patches)
+        count = len(self.spec.patches)
         self.most_output = min(_OUTPUT, _RESULT // count)
         self.most_listed = max(1, min(_DIAGNOSTICS, 100 * _DIAGNOSTICS // count))
 
     async def result(self) -> CheckResult:
         spec, run = self.spec, self.run
-        with self._stage("identify"):
-            found = await self.checker.suite.identify(spec, run, self.held)
-        with self._stage("memo"):
+        with run.stage("identify"):
+            found = await self.checker.suite.identify(spec, run)
+        with run.stage("memo"):
             checks = await self._recalled(found.identity)
         answered = len(checks) == len(spec.patches)
         if answered and (about := await compiled_trees.find(run, found.identity)):
             return self._result(found.identity, about, checks, cached=True)
-        with self._stage("tree"):
+        with run.stage("tree"):
             output = Output(run.folder / "build.log")
-            entry = await self.checker.suite.take(spec, run, self.held, output)
-        with self._stage("base"):
-            ground = await self.checker.grounds.get(entry, spec.base, run, self.held)
-        with self._stage("read"):
+            entry = await self.checker.suite.take(spec, run, output)
+        with run.stage("base"):
+            ground = await self.checker.grounds.get(entry, spec.base, run)
+        with run.stage("read"):
             paths, files, links = await self._read(ground)
-        with self._stage("patches"):
+        with run.stage("patches"):
             numbers = [one for one in range(len(spec.patches)) if one not in checks]
             trials = [
                 asyncio.create_task(self._trial(ground, number, paths[number], files, links))
@@ -130,7 +122,7 @@ class _Check:
             tree=identity,
             tree_cached=cached,
             patches=[checks[number] for number in range(len(checks))],
-            seconds=self.seconds,
+            seconds=self.run.seconds,
         )
 
     def _memo(self, identity: str, number: int) -> str:
@@ -266,12 +258,6 @@ class _Check:
                 found |= dict.fromkeys(new)
                 words.append(output)
         return list(found), "".join(words)
-
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        start = time.monotonic()
-        yield
-        self.seconds[name] = round(time.monotonic() - start, 3)
 
 
 def _looked_at(

@@ -7,9 +7,7 @@ import asyncio
 import hashlib
 import os
 import shutil
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from kgym.bugs.detectors import WHOLE
@@ -66,7 +64,7 @@ class FullBuild:
 
     async def make(self, found: Identified, objects: int | None, folder: Path) -> None:
         """Build; leave the files of the entry in `folder`."""
-        with self._stage("make"):
+        with self._run.stage("make", self._seconds):
             await self._tree.write(
                 [Change(".config", found.config.encode(errors="surrogateescape"))]
             )
@@ -79,10 +77,9 @@ class FullBuild:
         for part, words in lacking.items():
             self._run.log(f"control left out: {part}: {words}")
         environment = await self._kbuild.environment()
-        with self._stage("pack"):
-            self._run.progress("pack")
+        with self._run.stage("pack", self._seconds):
             sha256 = await self._pack(folder)
-        with self._stage("index"):
+        with self._run.stage("index", self._seconds):
             await self._index(environment, folder)
         about = About(
             source_identity=found.source_identity,
@@ -97,8 +94,7 @@ class FullBuild:
             image_bytes=(folder / compiled_trees.IMAGE).stat().st_size,
             seconds=self._seconds,
         )
-        with self._stage("rehearsal"):
-            self._run.progress("rehearsal")
+        with self._run.stage("rehearsal", self._seconds):
             shortcut = Shortcut(self._tree, self._kbuild, about)
             order = await shortcut.rehearse(compiled_trees.linked_in(folder))
         self._run.log(f"shortcut: {order or 'none, make builds patched kernels'}")
@@ -125,12 +121,6 @@ class FullBuild:
         """Note what depends on each file, and which objects go into vmlinux."""
         await object_index.build(self._tree, folder / compiled_trees.INDEX)
         (folder / compiled_trees.LINKED).write_bytes(await linked(self._tree, environment))
-
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        start = time.monotonic()
-        yield
-        self._seconds[name] = round(time.monotonic() - start, 3)
 
 
 async def linked(tree: Tree, environment: Mapping[str, str]) -> bytes:

@@ -7,7 +7,7 @@ writable overlay by each step that uses it.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -76,7 +76,7 @@ class SuiteCache:
         self._most = most
         self.budget = budget or Budget.of_host()
 
-    async def identify(self, kernel: Kernel, run: StepContext, held: ExitStack) -> Identified:
+    async def identify(self, kernel: Kernel, run: StepContext) -> Identified:
         """Return what names the kernel's entry: for a new config in seconds, else at once."""
         tools = await toolchain(kernel.compiler)
         source_identity = await self._sources.identify(kernel.source, _bytes(run))
@@ -86,7 +86,7 @@ class SuiteCache:
         name = memo.key("config", *parts)
         found = await memo.recall(run, name, Identified)
         if found is None:
-            found = await self._configure(kernel, tools, run, held)
+            found = await self._configure(kernel, tools, run)
             await memo.remember(run, name, found)
         return found
 
@@ -98,17 +98,16 @@ class SuiteCache:
         self,
         kernel: Kernel,
         run: StepContext,
-        held: ExitStack,
         output: Output,
         *,
         objects: int | None = None,
         trial: TryPatches | None = None,
     ) -> Entry:
-        """Return the kernel's entry, made if there is none; it stays until `held` is closed.
+        """Return the kernel's entry, made if there is none; it stays for the attempt.
 
         `output` takes what a full build prints, `objects` is how many it is known to have.
         """
-        found = await self.identify(kernel, run, held)
+        found = await self.identify(kernel, run)
         run.log(f"source {found.source_identity}; entry {found.identity}")
         made = False
         fresh = kernel.cache == "refresh"
@@ -118,16 +117,16 @@ class SuiteCache:
             if await _fetched(run, found.identity, folder, fresh=fresh):
                 return
             run.log("building the unpatched kernel, once for all builds and checks of its config")
-            tree, tools = await self._prepared(kernel, run, held, trial)
+            tree, tools = await self._prepared(kernel, run, trial)
             async with self.building():
                 await FullBuild(tree, tools, run, output).make(found, objects, folder)
             await compiled_trees.store(run, found.identity, folder)
             made = True
 
-        folder, _ = await self._folders.get(found.identity, make, fresh=fresh, held=held)
+        folder, _ = await self._folders.get(found.identity, make, fresh=fresh, held=run.held)
         if gone := await asyncio.to_thread(self._folders.trim, self._most):
             run.log(f"removed from this host, to keep to its budget: {', '.join(gone)}")
-        layer = await self._layer(folder, run, held)
+        layer = await self._layer(folder, run)
         tools = await toolchain(kernel.compiler)
         return Entry(
             identity=found.identity,
@@ -141,18 +140,16 @@ class SuiteCache:
             doubt=partial(self._doubt, found.identity, layer),
         )
 
-    async def published(self, kernel: Kernel, run: StepContext, held: ExitStack) -> "Published":
-        """Return the kernel's source as builds see it; it stays until `held` is closed."""
-        source = await self._sources.get(kernel.source, _bytes(run), held)
+    async def published(self, kernel: Kernel, run: StepContext) -> "Published":
+        """Return the kernel's source as builds see it; it stays for the attempt."""
+        source = await self._sources.get(kernel.source, _bytes(run), run.held)
         tools = await toolchain(kernel.compiler)
         tree = Tree((source.tree,), run.folder / "published", self._limits)
         backported = await self._backport(tree, tools, run)
         return Published(source, tree, backported.names, backported.changes)
 
-    async def _configure(
-        self, kernel: Kernel, tools: Toolchain, run: StepContext, held: ExitStack
-    ) -> Identified:
-        source = await self._sources.get(kernel.source, _bytes(run), held)
+    async def _configure(self, kernel: Kernel, tools: Toolchain, run: StepContext) -> Identified:
+        source = await self._sources.get(kernel.source, _bytes(run), run.held)
         run.progress("config")
         tree = Tree((source.tree,), run.folder / "config", self._limits)
         backported = await self._backport(tree, tools, run)
@@ -173,10 +170,10 @@ class SuiteCache:
         )
 
     async def _prepared(
-        self, kernel: Kernel, run: StepContext, held: ExitStack, trial: TryPatches | None
+        self, kernel: Kernel, run: StepContext, trial: TryPatches | None
     ) -> tuple[Tree, Toolchain]:
         """Return the tree that is about to be compiled, on which the trial was made."""
-        source = await self._sources.get(kernel.source, _bytes(run), held)
+        source = await self._sources.get(kernel.source, _bytes(run), run.held)
         tools = await toolchain(kernel.compiler)
         tree = Tree((source.tree,), run.folder / "full", self._limits)
         await self._backport(tree, tools, run)
@@ -200,8 +197,8 @@ class SuiteCache:
         await tree.write(changes)
         return _Backported([patch.name for patch in fitting], changes)
 
-    async def _layer(self, folder: Path, run: StepContext, held: ExitStack) -> Layer:
-        mounted = self._images.mount(folder / compiled_trees.IMAGE, held)
+    async def _layer(self, folder: Path, run: StepContext) -> Layer:
+        mounted = self._images.mount(folder / compiled_trees.IMAGE, run.held)
         if mounted is not None:
             run.log(f"tree: mounted by {mounted.way} and {mounted.overlay}")
             return mounted
@@ -211,7 +208,7 @@ class SuiteCache:
             await _unpack(folder / compiled_trees.IMAGE, prepare(unpacked / "tree"))
 
         key = compiled_trees.read_about(folder).image_sha256[:32]
-        unpacked, _ = await self._unpacked.get(key, make, held=held)
+        unpacked, _ = await self._unpacked.get(key, make, held=run.held)
         await asyncio.to_thread(self._unpacked.trim, UNPACKED * self._most)
         return unpacked / "tree"
 

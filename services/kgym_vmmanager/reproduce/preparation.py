@@ -2,16 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from kgym.api.steps import BuildResult, ReproduceResult, ReproduceSpec, RunEnd, Work
-from kgym.api.worker_calls import Input
+from kgym.api.steps import BuildResult, Calibration, ReproduceResult, ReproduceSpec, RunEnd, Work
 from kgym.bugs import calibration
 from kgym.bugs.detectors import Detectors, detectors
 from kgym.bugs.run_ends import completed
-from kgym.errors import InfrastructureError, KgymError
+from kgym.errors import KgymError
 from kgym.source.instrument import buffer_size
 from kgym.worker.context import StepContext
 from kgym_vmmanager.dump import kdump
@@ -41,9 +39,7 @@ class Preparation:
 
 async def prepare(
     run: StepContext,
-    spec: ReproduceSpec,
     cache: Path,
-    held: ExitStack,
     limits: Mapping[Accelerator, InstanceLimits],
     syzkaller: Path | None,
 ) -> Preparation:
@@ -51,6 +47,7 @@ async def prepare(
 
     Raises UserError for a reproducer that cannot be made a program (see `programs.program`).
     """
+    spec, built = run.spec(ReproduceSpec), run.input("build", BuildResult)
     folder = run.folder / "reproduce"
     folder.mkdir()
     sources, made = [], []
@@ -63,7 +60,7 @@ async def prepare(
         made.append(await program(one, source, folder / f"program-{number}", syzkaller))
     probed = await best_accelerator(cache)
     run.log(f"accelerator: {probed.accelerator}" + (f" ({probed.reason})" * bool(probed.reason)))
-    image = await guest_image(cache, held)
+    image = await guest_image(cache, run.held)
     method = _method(spec, probed)
     more = await _capture(run, image, folder)
     initrds = [
@@ -74,8 +71,7 @@ async def prepare(
     if spec.smoke:
         smoke = await initrd(image, {PROGRAM: image.smoke}, folder / "initrd-smoke.cpio")
     kernel = folder / "bzImage"
-    await run.storage.get(run.assignment.inputs["build"].artifact("bzImage").key, kernel)
-    built = run.assignment.inputs["build"]
+    await run.fetch("build", "bzImage", kernel)
     words = _words(spec, built, method)
     plan = InstancePlan(
         folder=folder,
@@ -91,7 +87,7 @@ async def prepare(
         words=words,
         leaks=leaks.wanted(spec.titles, spec.vm),
         detectors=_detectors(spec, built, probed, words),
-        completed=completed(spec.completed, _ends_before(run, spec)),
+        completed=completed(spec.completed, _ends_before(run, spec.calibration)),
         profiled=spec.evidence and spec.baseline is not None,
         before=work_before(run),
         way=await _way(run, folder) if spec.evidence else {},
@@ -111,10 +107,10 @@ def _method(spec: ReproduceSpec, probed: Probed) -> Method | None:
             return None
 
 
-def _words(spec: ReproduceSpec, built: Input, method: Method | None) -> str:
+def _words(spec: ReproduceSpec, built: BuildResult, method: Method | None) -> str:
     """Return what dumps, traces and leaks add to the kernel's command line."""
     words = [method.words] if method else []
-    if isinstance(built.result, BuildResult) and built.result.instrumented:
+    if built.instrumented:
         words.append(f"trace_buf_size={buffer_size(spec.vm.memory, spec.vm.cpus)}")
     if leaks.wanted(spec.titles, spec.vm):
         words.append(leaks.WORDS)
@@ -123,81 +119,76 @@ def _words(spec: ReproduceSpec, built: Input, method: Method | None) -> str:
 
 async def _way(run: StepContext, folder: Path) -> dict[str, tuple[int, ...]]:
     """Return the functions on the way to the baseline's crash, where this kernel has them."""
-    build, baseline = run.assignment.inputs["build"], run.assignment.inputs.get("baseline")
     reports = [
-        artifact
-        for artifact in (baseline.artifacts if baseline else [])
+        artifact.name
+        for artifact in run.input_artifacts("baseline")
         if artifact.name.startswith("report-") and artifact.name.endswith(".json")
     ]
-    symbols = [artifact for artifact in build.artifacts if artifact.name == "System.map"]
-    if not reports or not symbols:
+    built = {artifact.name for artifact in run.input_artifacts("build")}
+    if not reports or "System.map" not in built:
         return {}
     report, system_map = folder / "baseline.json", folder / "System.map"
-    await run.storage.get(reports[0].key, report)
-    await run.storage.get(symbols[0].key, system_map)
+    await run.fetch("baseline", reports[0], report)
+    await run.fetch("build", "System.map", system_map)
     functions = crash_path.functions(json.loads(report.read_text()))
     return crash_path.addresses(system_map.read_text(), functions)
 
 
 def work_before(run: StepContext) -> Work | None:
     """Return what the program did on the unpatched kernel, if that is known."""
-    baseline = run.assignment.inputs.get("baseline")
-    if baseline is None or not isinstance(baseline.result, ReproduceResult):
-        return None
-    return baseline.result.evidence.work if baseline.result.evidence else None
+    baseline = run.optional_input("baseline", ReproduceResult)
+    return baseline.evidence.work if baseline and baseline.evidence else None
 
 
 def _boots_before(run: StepContext, accelerator: str) -> list[float]:
     """Return how long the kernel with the bug took to boot, where it did so in the same way."""
-    baseline = run.assignment.inputs.get("baseline")
-    if baseline is None or not isinstance(baseline.result, ReproduceResult):
+    baseline = run.optional_input("baseline", ReproduceResult)
+    if baseline is None or baseline.accelerator != accelerator:
         return []
-    if baseline.result.accelerator != accelerator:
-        return []
-    return [one.boot_seconds for one in baseline.result.instances if one.boot_seconds]
+    return [one.boot_seconds for one in baseline.instances if one.boot_seconds]
 
 
-def _detectors(spec: ReproduceSpec, built: Input, probed: Probed, words: str) -> Detectors | None:
+def _detectors(
+    spec: ReproduceSpec, built: BuildResult, probed: Probed, words: str
+) -> Detectors | None:
     """Return what a kernel without the patches detects, if that is to be tried, and is known."""
-    if not spec.evidence or not isinstance(built.result, BuildResult) or not built.result.detectors:
+    if not spec.evidence or not built.detectors:
         return None
     command_line = kernel_command_line(spec.vm, probed, words)
-    return detectors(built.result.detectors, command_line, built.result.controls_lacking)
+    return detectors(built.detectors, command_line, built.controls_lacking)
 
 
-def _ends_before(run: StepContext, spec: ReproduceSpec) -> list[RunEnd]:
+def _ends_before(run: StepContext, known: Calibration | None) -> list[RunEnd]:
     """Return how runs on the unpatched kernel ended, as far as is known."""
-    ends = list(spec.calibration.ends) if spec.calibration else []
-    baseline = run.assignment.inputs.get("baseline")
-    if baseline is not None and isinstance(baseline.result, ReproduceResult):
-        ends += calibration.ends_of(baseline.result.instances)
+    ends = list(known.ends) if known else []
+    if baseline := run.optional_input("baseline", ReproduceResult):
+        ends += calibration.ends_of(baseline.instances)
     return ends
 
 
 async def _capture(run: StepContext, image: GuestImage, folder: Path) -> dict[str, Path]:
     """Return what guests need to load the capture kernel, if the step has one."""
-    built = run.assignment.inputs.get("capture")
-    if built is None:
+    if run.optional_input("capture", BuildResult) is None:
         return {}
     kernel = folder / "capture-kernel"
-    await run.storage.get(built.artifact("bzImage").key, kernel)
+    await run.fetch("capture", "bzImage", kernel)
     return {kdump.KEXEC: image.kexec, kdump.KERNEL: kernel, kdump.INITRD: image.capture}
 
 
-async def keep_bundle(run: StepContext, spec: ReproduceSpec, prepared: Preparation) -> None:
+async def keep_bundle(run: StepContext, prepared: Preparation) -> None:
     """Pack and keep the bundle that the spec wants; a failure is only told: no verdict needs it."""
+    spec = run.spec(ReproduceSpec)
     if spec.bundle == "none":
         return
     folder = prepared.plan.folder / "to-bundle"
     folder.mkdir()
-    built = run.assignment.inputs["build"]
     files = dict(prepared.files)
     try:
-        for artifact in built.artifacts if spec.bundle == "whole" else []:
+        for artifact in run.input_artifacts("build") if spec.bundle == "whole" else []:
             if artifact.name in _BUILT:
-                await run.storage.get(artifact.key, folder / artifact.name)
+                await run.fetch("build", artifact.name, folder / artifact.name)
                 files[artifact.name] = folder / artifact.name
-        for name, text in _texts(spec, built, prepared).items():
+        for name, text in _texts(spec, run.input("build", BuildResult), prepared).items():
             (folder / name).write_text(text)
             files[name] = folder / name
         await run.keep(await bundle_archive.pack(folder, files))
@@ -205,11 +196,9 @@ async def keep_bundle(run: StepContext, spec: ReproduceSpec, prepared: Preparati
         run.log(f"no bundle: {error}")
 
 
-def _texts(spec: ReproduceSpec, built: Input, prepared: Preparation) -> dict[str, str]:
-    if not isinstance(built.result, BuildResult):
-        raise InfrastructureError("wrong_kind", f"not a build: {built.result.kind}")
+def _texts(spec: ReproduceSpec, built: BuildResult, prepared: Preparation) -> dict[str, str]:
     programs = len(prepared.plan.initrds)
     return {
         "reproduce.sh": bundle_archive.script(spec.vm, prepared.probed, programs),
-        "about.json": bundle_archive.about(spec, built.result, prepared.probed, spec.titles),
+        "about.json": bundle_archive.about(spec, built, prepared.probed, spec.titles),
     }

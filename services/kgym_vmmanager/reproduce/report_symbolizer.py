@@ -22,8 +22,7 @@ class ReportSymbolizer:
         try:
             async with self._fetching:
                 if not self._vmlinux.exists():
-                    key = self._run.assignment.inputs["build"].artifact("vmlinux").key
-                    await self._run.storage.get(key, self._vmlinux)
+                    await self._run.fetch("build", "vmlinux", self._vmlinux)
             return (await symbolize([report], self._vmlinux))[0]
         except (KgymError, OSError) as error:
             self._run.log(f"no source lines in the report: {error}")

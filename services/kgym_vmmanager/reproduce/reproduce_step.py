@@ -5,7 +5,6 @@ import functools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from kgym.api.steps import (
 )
 from kgym.bugs import calibration
 from kgym.bugs.verdict import Judgement, judge, unseen_chance
-from kgym.errors import InfrastructureError, KgymError
+from kgym.errors import KgymError
 from kgym.host.budget import Budget, Use
 from kgym.worker.context import StepContext
 from kgym_vmmanager.evidence import compared_work, control_set, smoke
@@ -66,20 +65,12 @@ class Reproduce:
         Raises UserError for a reproducer that does not compile, and
         InfrastructureError if QEMU, the disk or a tool fails.
         """
-        with ExitStack() as held:
-            return await self._perform(run, held)
-
-    async def _perform(self, run: StepContext, held: ExitStack) -> ReproduceResult:
-        spec = run.assignment.spec
-        if not isinstance(spec, ReproduceSpec):
-            raise InfrastructureError("wrong_kind", f"not a reproduce step: {spec.kind}")
-        begin = time.monotonic()
-        run.progress("prepare")
-        self._cache.mkdir(parents=True, exist_ok=True)
-        prepared = await prepare(run, spec, self._cache, held, self._limits, self._syzkaller)
-        ready = time.monotonic()
+        spec = run.spec(ReproduceSpec)
+        with run.stage("prepare"):
+            self._cache.mkdir(parents=True, exist_ok=True)
+            prepared = await prepare(run, self._cache, self._limits, self._syzkaller)
         group = _Group(run, spec, prepared.plan, prepared.probed, self._budget)
-        packing = asyncio.create_task(keep_bundle(run, spec, prepared))
+        packing = asyncio.create_task(keep_bundle(run, prepared))
         try:
             results = await group.run_all()
             await packing
@@ -113,10 +104,10 @@ class Reproduce:
             ],
             evidence=group.evidence if spec.evidence else None,
             seconds={
-                "prepare": round(ready - begin, 2),
+                **run.seconds,
                 "boot": max((one.boot_seconds or 0 for one in results), default=0),
                 "run": max((one.run_seconds or 0 for one in results), default=0),
-                "total": round(time.monotonic() - begin, 2),
+                "total": run.elapsed,
             },
         )
 
@@ -356,9 +347,8 @@ def _summary(name: str, result: InstanceResult) -> str:
 def _calibration(run: StepContext, spec: ReproduceSpec, accelerator: str) -> Calibration | None:
     """Return what is known of the bug on this accelerator: times on others tell nothing."""
     known = spec.calibration
-    baseline = run.assignment.inputs.get("baseline")
-    if known is None and baseline and isinstance(baseline.result, ReproduceResult):
-        known = calibration.measured(baseline.result, spec.titles)
+    if known is None and (baseline := run.optional_input("baseline", ReproduceResult)):
+        known = calibration.measured(baseline, spec.titles)
     if known is not None and known.accelerator != accelerator:
         run.log(f"the bug was calibrated under {known.accelerator}: not used here")
         return None
@@ -390,7 +380,7 @@ def _work_findings(
     run: StepContext, spec: ReproduceSpec, evidence: Evidence, judgement: Judgement
 ) -> Iterator[Finding]:
     """Yield what the program's work lacks on a patched kernel that it did not crash."""
-    before, baseline = work_before(run), run.assignment.inputs.get("baseline")
+    before, baseline = work_before(run), run.optional_input("baseline", ReproduceResult)
     if baseline is None or judgement.verdict is not Verdict.NO_CRASH:
         return
     if evidence.work is not None:
@@ -409,7 +399,7 @@ def _verdict_before(run: StepContext) -> Verdict | None:
 
 
 def _unseen_chance(run: StepContext, completed: int) -> float | None:
-    baseline = run.assignment.inputs.get("baseline")
-    if baseline is None or not isinstance(baseline.result, ReproduceResult):
+    baseline = run.optional_input("baseline", ReproduceResult)
+    if baseline is None:
         return None
-    return unseen_chance(baseline.result.crashed, baseline.result.completed, completed)
+    return unseen_chance(baseline.crashed, baseline.completed, completed)

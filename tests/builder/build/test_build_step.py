@@ -350,4 +350,6 @@ async def test_what_later_steps_rest_on_is_tried_before_anything_is_built(
     again = await builder(new_run(spec(good, fine, "CONFIG_BASE=y\n")))
     assert (first.memoised, again.memoised) == (True, True)
     assert "ahead" in first.seconds
+    new = await builder(new_run(spec(good, fine, "CONFIG_EXTRA=y\n")))
+    assert new.seconds["tree"] > new.seconds["make"]  # for which everything was built
     assert "ahead" not in again.seconds

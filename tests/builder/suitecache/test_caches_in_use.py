@@ -32,7 +32,8 @@ async def test_source_and_tree_are_not_removed_while_a_build_uses_them(
     run = new_run(fake_build)
     run.storage = storage = Watching(tmp_path / "storage")
     storage.cache = tmp_path / "cache"
-    await Builder(SuiteCache(storage.cache, tmp_path / "backports", origins=ANYWHERE))(run)
+    with run.held:
+        await Builder(SuiteCache(storage.cache, tmp_path / "backports", origins=ANYWHERE))(run)
     assert run.artifacts
     assert storage.removed == 0
     assert [entry.remove() for entry in entries(storage.cache)] == [True, True]

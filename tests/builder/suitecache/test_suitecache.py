@@ -4,7 +4,6 @@ import asyncio
 import shutil
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -129,16 +128,15 @@ async def test_an_image_that_could_not_be_read_is_checked_when_next_taken(
     host: Host, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
 ) -> None:
     suite = SuiteCache(tmp_path / "one", ROOT / "configs" / "backports", origins=ANYWHERE)
-    with ExitStack() as held:
-        run = new_run(fake_build)
-        entry = await suite.take(fake_build, run, held, Output(run.folder / "build.log"))
+    run = new_run(fake_build)
+    with run.held:
+        entry = await suite.take(fake_build, run, Output(run.folder / "build.log"))
         entry.doubt()
     (tmp_path / "one" / "suitecache" / f".{entry.identity}.seal").write_text("[]")
     with image(tmp_path / "one").open("r+b") as file:
         file.write(b"\0" * 96)
-    with ExitStack() as held:
-        run = new_run(fake_build)
-        await suite.take(fake_build, run, held, Output(run.folder / "build.log"))
+    run = new_run(fake_build)
+    await suite.take(fake_build, run, Output(run.folder / "build.log"))
     assert "fetched the entry from storage" in log(run)
 
 
@@ -170,7 +168,9 @@ async def test_a_host_keeps_to_its_budget_by_removing_what_is_not_in_use(
     host: Host, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
 ) -> None:
     builder = host(most=1)
-    first = await builder(new_run(fake_build))
+    run = new_run(fake_build)
+    with run.held:
+        first = await builder(run)
     config = KernelConfig(full="CONFIG_BASE=y\nCONFIG_EXTRA=y\n")
     second = await builder(new_run(fake_build.model_copy(update={"config": config})))
     assert not (tmp_path / "one" / "suitecache" / first.tree).exists()
