@@ -1,1 +1,1 @@
-"""kGymSuite builder service."""
+"""The builder: a service that builds kernels and checks patches."""

@@ -21,7 +21,7 @@ from kgym.worker.context import StepContext
 R = TypeVar("R", bound=BaseModel)
 
 VERSION = 2
-"""Raised with a mended fault that made answers wrong: all are then found out anew."""
+"""Raised when a bug that made answers wrong was fixed: then nothing old is believed."""
 
 
 class _Memo(Strict):

@@ -1,1 +1,1 @@
-"""kGymSuite cli service."""
+"""The command line, and the platforms that it starts on this machine."""

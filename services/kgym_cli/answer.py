@@ -42,7 +42,7 @@ class _AllKeys(GenerateJsonSchema):
         field: core_schema.ModelField | core_schema.DataclassField | core_schema.TypedDictField,
         total: bool,
     ) -> bool:
-        """Return whether a field is always there."""
+        """Say that every field is always there."""
         return True
 
 

@@ -81,7 +81,7 @@ def fetch(
 
 
 def _is(path: Path, artifact: Artifact) -> bool:
-    """Return whether the file is there and holds just this."""
+    """Return whether the file is there and has the artifact's content."""
     if not path.is_file() or path.stat().st_size != artifact.size:
         return False
     with path.open("rb") as file:

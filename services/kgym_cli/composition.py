@@ -1,4 +1,4 @@
-"""What a process of the distributed platform is made of, by configuration."""
+"""What a process of the distributed platform is made of: its bus and its storage."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ def open_storage(url: str) -> Storage:
 
 
 def settle() -> None:
-    """Let the garbage collector pass over what was made so far, and stays until the process ends.
+    """Let the garbage collector skip all that was made so far, which stays until the process ends.
 
     A scheduler's modules and routes are over a hundred thousand objects; walking through them
     again and again took two thirds of its time under load.

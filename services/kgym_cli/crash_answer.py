@@ -1,4 +1,4 @@
-"""A crash as commands answer it."""
+"""A crash as commands print it with --json."""
 
 from typing import Self
 
@@ -51,5 +51,5 @@ class CrashAnswer(Answer):
 
     @classmethod
     def of(cls, found: CrashReport | None) -> Self:
-        """Return what was found."""
+        """Return the answer for a crash report, or for a log without one."""
         return cls() if found is None else cls.model_validate(found.as_dict())

@@ -32,7 +32,7 @@ STOP_SECONDS = 15.0
 BACKOFF_SECONDS = (0.5, 30.0)
 """The first pause before a part that died is started again, and the longest; each doubles."""
 STABLE_SECONDS = 60.0
-"""A part that ran so long is forgiven its earlier deaths."""
+"""If a part ran so long, its earlier deaths no longer count."""
 _POLL_SECONDS = 0.1
 
 _log = structlog.get_logger()
@@ -161,7 +161,7 @@ class Distributed:
         self.stop()
 
     def tend(self) -> None:
-        """Start again what has died, once its pause is over."""
+        """Start the parts that have died again, each when its pause is over."""
         for part in self._parts:
             part.tend()
 

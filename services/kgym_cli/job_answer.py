@@ -1,4 +1,4 @@
-"""Jobs, checks and trials as commands answer them: with verdicts, failures and crash reports."""
+"""Jobs, checks and trials as commands print them with --json: verdicts, failures, crash reports."""
 
 import json
 import tempfile
@@ -124,7 +124,7 @@ class CheckAnswer(Answer):
 
     @classmethod
     def of(cls, bug: str, job: JobView, result: CheckResult | None) -> Self:
-        """Return the answer."""
+        """Return the answer for a finished check."""
         found = {} if result is None else dict(result)
         found.pop("kind", None)
         return cls(bug=bug, job=job.id, failure=FailedStep.of(job), **found)

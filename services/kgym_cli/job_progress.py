@@ -150,10 +150,10 @@ class _Bars:
 
 
 class _Remaining(TimeRemainingColumn):
-    """How long it will take still, where the pace tells."""
+    """How long it will still take, if the pace so far tells."""
 
     def render(self, task: Task) -> Text:
-        """Return nothing where nothing tells."""
+        """Return the time that is left, or nothing if it cannot be known."""
         if task.finished or task.time_remaining is None:
             return Text("")
         return Text.assemble(super().render(task), " left", style="dim")
@@ -163,7 +163,7 @@ class _Amount(ProgressColumn):
     """How much of how much, in the unit of the stage."""
 
     def render(self, task: Task) -> Text:
-        """Return nothing while there is nothing to count."""
+        """Return the amount, or nothing as long as none is known."""
         unit = task.fields["unit"]
         if not unit:
             return Text("")

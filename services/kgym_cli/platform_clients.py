@@ -69,14 +69,14 @@ class Clients:
 
 
 def _see_it_end(data: Path, file: IO[str]) -> None:
-    """Wait until the platform has ended, if this was its last client."""
+    """Wait until the platform has ended if this was its last client."""
     limit = time.monotonic() + END_SECONDS
     while is_taken(data) and time.monotonic() < limit:
         found = running(data)
         if found is not None and found.stays:
             return  # it was not started for clients
         if _lock(file, fcntl.LOCK_EX):
-            fcntl.flock(file, fcntl.LOCK_UN)  # nobody is left, which the platform will notice
+            fcntl.flock(file, fcntl.LOCK_UN)  # no client is left; the platform will notice that
         elif _lock(file, fcntl.LOCK_SH):
             return  # others are there
         time.sleep(_POLL_SECONDS)

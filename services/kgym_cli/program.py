@@ -169,7 +169,7 @@ def _command(words: list[str]) -> str:
 
 
 def _say(text: str, style: str | None = None) -> None:
-    """Tell people, if they can be told: the status is what counts."""
+    """Print a message for people if that is possible; the exit status is what counts."""
     with contextlib.suppress(OSError, SystemExit):
         people.print(text, markup=False, style=style)
 
@@ -192,7 +192,7 @@ def _reconfigure(stream: TextIO | None, **how: str) -> None:
 
 
 def _discard_unwritten() -> None:
-    """Drop what could not be written: Python would try again at its end, and complain."""
+    """Drop what could not be written: Python would try again when it ends, and print an error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

@@ -1,4 +1,4 @@
-"""--server and --token, wherever they stand on the command line."""
+"""The options --server and --token, at any place on the command line."""
 
 import click
 

@@ -106,14 +106,16 @@ def main() -> None:
     except Exception:  # noqa: BLE001 - this is the end of the process
         traceback.print_exc()
     finally:
-        # Not by Python's end, which waits for threads that may do what nobody needs any more.
+        # Python's own end would wait for threads whose work is no longer needed.
         sys.stderr.flush()
         os._exit(0)
 
 
 def _answer(problem: dict[str, str]) -> None:
     """Tell whoever has started this that it listens, or why not; what comes later, tell the log."""
-    with contextlib.suppress(BrokenPipeError):  # that command has ended; others may have come
+    with contextlib.suppress(
+        BrokenPipeError
+    ):  # that command has ended; other commands may have come
         os.write(1, json.dumps(problem).encode() + b"\n")
     os.dup2(2, 1)
 

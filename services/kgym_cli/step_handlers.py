@@ -1,4 +1,4 @@
-"""What does the steps of each kind, in a worker process."""
+"""The handler for each kind of step, in a worker process."""
 
 import os
 from collections.abc import Callable, Collection

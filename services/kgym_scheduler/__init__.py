@@ -1,1 +1,1 @@
-"""kGymSuite scheduler service."""
+"""The scheduler: a service that takes jobs and hands their steps to workers."""

@@ -39,7 +39,7 @@ from kgym_tracer.tasks import crashed_stack, held_locks
 
 
 class _Work:
-    """One request on its way."""
+    """One request while it is answered."""
 
     def __init__(self, request: Request) -> None:
         self.request = request

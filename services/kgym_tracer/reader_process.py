@@ -1,4 +1,4 @@
-"""Looking into dumps and traces from outside: one confined process for each."""
+"""Reading dumps and traces in confined processes, one for each."""
 
 import asyncio
 import os
@@ -120,7 +120,7 @@ def _answer(out: Path, said: str) -> Answer:
 
 
 def _small(path: Path) -> bytes:
-    """Read a file that a process nobody vouches for wrote."""
+    """Read a file that a confined process wrote, which may be hostile."""
     if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_JSON:
         raise InfrastructureError("tracer_failed", f"{path.name} is no small file")
     return path.read_bytes()

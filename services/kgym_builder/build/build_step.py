@@ -28,7 +28,7 @@ from kgym_builder.suitecache.compiled_trees import Entry, Identified
 from kgym_builder.suitecache.suitecache import SuiteCache
 
 LAYOUT = 5
-"""Version of what a build leaves; part of its memo's key."""
+"""Version of a build's artifacts; part of the key under which a build is remembered."""
 ARTIFACTS = (
     "arch/x86/boot/bzImage",
     "vmlinux",
@@ -61,7 +61,7 @@ class Builder:
 
 
 class _Build:
-    """One build step on its way."""
+    """One build step while it runs."""
 
     def __init__(self, suite: SuiteCache, untraced: Untraced, run: StepContext) -> None:
         self.suite = suite

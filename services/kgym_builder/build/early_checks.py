@@ -1,4 +1,4 @@
-"""What later steps of a job rest on, tried before anything is compiled for the first one.
+"""What later steps of a job need, tried before anything is compiled for the first one.
 
 A patch that does not apply, or a program that does not compile, would otherwise cost a kernel
 and a crash before anybody heard of it.

@@ -1,4 +1,4 @@
-"""The files of a build that get records, and what comes of it."""
+"""The files of a build whose functions get records, and the result for each."""
 
 from collections.abc import Mapping, Sequence
 

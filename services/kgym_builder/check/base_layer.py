@@ -57,7 +57,7 @@ class BaseLayer:
 
 
 class BaseLayers:
-    """The grounds of this host, kept below `cache`."""
+    """The compiled bases of this host, kept below `cache`."""
 
     def __init__(self, cache: Path) -> None:
         self._bases = FolderCache(cache / "bases")
@@ -71,7 +71,7 @@ class BaseLayers:
         if not base:
             return bare
         patches = [patch.model_dump(mode="json") for patch in base]
-        # By its image: an entry that was made anew has other files, however alike.
+        # By its image: an entry that was made again has other files, even if they look alike.
         parts = json.dumps([LAYOUT, entry.identity, entry.about.image_sha256, patches])
         key = hashlib.sha256(parts.encode()).hexdigest()[:32]
 

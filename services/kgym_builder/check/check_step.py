@@ -73,7 +73,7 @@ class _Known:
 
 
 class _Check:
-    """One check step on its way."""
+    """One check step while it runs."""
 
     def __init__(self, checker: Checker, run: StepContext) -> None:
         self.checker = checker
@@ -165,7 +165,7 @@ class _Check:
         files: dict[str, bytes],
         links: set[str],
     ) -> PatchCheck:
-        """Check one patch; whatever it is, the others do not suffer."""
+        """Check one patch; whatever is wrong with it, the others are checked, too."""
         patch = self.spec.patches[number]
         folder = self.run.folder / f"patch-{number}"
         start = time.monotonic()

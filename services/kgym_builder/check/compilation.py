@@ -22,7 +22,7 @@ from kgym_builder.kbuild.saved_commands import depfile_paths
 from kgym_builder.kbuild.working_tree import PLACE, Tree
 
 OBJECT_SECONDS = 300.0
-"""For one object; the kernel's slowest takes some ten seconds."""
+"""Seconds for one object; the slowest one of the kernel takes some ten."""
 MAKE_SECONDS = 3600.0
 _BATCH = 100
 _OBJECT_OUTPUT = 32 << 10
@@ -106,7 +106,7 @@ Counts = Mapping[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class CompileResult:
-    """What came of a job. One that was not begun has no place among the results."""
+    """The result of a job. A job that was not begun has none."""
 
     status: int
     output: str

@@ -63,7 +63,7 @@ def objects(file: FilePlan) -> list[str]:
 
 @dataclass(frozen=True)
 class PatchJudgement:
-    """What became of a plan: its files, and who said what."""
+    """The outcome of a plan, by file, with the compiler's messages."""
 
     plan: CompilePlan
     outcome: CompileResults
@@ -76,7 +76,7 @@ class PatchJudgement:
 
     @cached_property
     def files(self) -> list[FileCheck]:
-        """What became of each file."""
+        """The outcome of each file."""
         judge = self._made if self.plan.way is Way.MAKE else self._commanded
         return [_removed(file, judge(file)) for file in self.plan.files]
 
@@ -99,7 +99,7 @@ class PatchJudgement:
 
     @cached_property
     def errors(self) -> list[Diagnostic]:
-        """What failed, as the compiler tells it."""
+        """The compiler's errors."""
         found = diagnostics.parse(
             line for one in self.done if one.status != 0 for line in one.output.splitlines()
         )

@@ -67,7 +67,7 @@ async def _review(
         if (diff := one.patch.diff) is None:
             diff = await separate_process.call(much, _diff, before, after)
         found += await _checkpatch(tree, diff)
-    # A patch that is made to give many must not push the grave ones out.
+    # A patch that is made to give many findings must not push out the blocking ones.
     found.sort(key=lambda one: one.severity is not Severity.BLOCKING)
     return found[:_MOST]
 

@@ -1,4 +1,4 @@
-"""What a patch cuts off: the cheap ways to make a crash go away without mending anything. Pure.
+"""What a patch cuts off: cheap ways to make a crash disappear without fixing the bug. Pure.
 
 Two versions of C files are compared function by function, on the syntax tree of
 tree-sitter-c. What counts is what is gone *and has nothing in its place*: a
@@ -154,7 +154,7 @@ def _called_less(old: _Function, new: _Function, moved: Counter[str]) -> Iterato
 
 
 def _otherwise(old: _Function, new: _Function) -> Iterator[Finding]:
-    """Find ways to keep out of the crash's way."""
+    """Find other ways in which the code of the crash is no longer reached."""
     if allocations := new.allocations - old.allocations:
         message = f"what is allocated changes: {_list(allocations)}"
         yield _finding(new, "allocation_changed", message)

@@ -73,7 +73,7 @@ async def evidence(
     for path, source in paths.items():
         old, new = before.get(path, Profile()), after.get(path, Profile())
         found += lost_detectors.objects(path, source, old, new, changed)
-    # A patch that is made to give many must not push the grave ones out.
+    # A patch that is made to give many findings must not push out the blocking ones.
     found.sort(key=lambda one: one.severity is not Severity.BLOCKING)
     return found[:MOST_FINDINGS]
 

@@ -1,4 +1,4 @@
-"""What a patch touches and says by which a crash goes unseen rather than away. Pure.
+"""What a patch touches or calls that could hide a crash instead of fixing the bug. Pure.
 
 Paths and words, from `configs/scrutiny.toml`. A C file is read as words, without its
 comments; what counts is how often a word stands in it after the patch and did not before,

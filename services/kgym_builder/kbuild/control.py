@@ -44,7 +44,7 @@ def changes(makefile: bytes | None) -> list[Change]:
 
 
 def refuse(name: str, before: Callable[[str], bytes | None], after: Iterable[Change]) -> None:
-    """Refuse a patch, called `name`, that touches the object or speaks of it."""
+    """Refuse a patch, called `name`, that touches the object or mentions its name."""
     for change in after:
         old, new = before(change.path) or b"", change.content or b""
         if NAME in change.path or old.count(_WORD) != new.count(_WORD):
@@ -75,7 +75,7 @@ async def spared(
             found = {} if error.reason != "does_not_compile" else failing(output.tail)
             if WHOLE in lost or not found:
                 raise
-            # What fails once more without having got smaller fails as a whole.
+            # If it fails again without having become smaller, the whole object is left out.
             more = {part: words for part, words in found.items() if part not in lost}
             lost = lost | more if more and WHOLE not in more else {WHOLE: "; ".join(found.values())}
             await tree.write([Change(PATH, without(lost))])

@@ -1,4 +1,4 @@
-"""Driving kbuild: the variables of a reproducible build, its output, its failures."""
+"""Running kbuild: the variables of a reproducible build, its output, its failures."""
 
 import re
 from collections.abc import Callable, Mapping

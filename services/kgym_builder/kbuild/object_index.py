@@ -119,7 +119,7 @@ async def build(tree: Tree, path: Path) -> None:
 
 
 class Recipes:
-    """An index on its way: objects numbered, dependencies turned round."""
+    """An index while it is made: objects have numbers, and each file knows who depends on it."""
 
     def __init__(self) -> None:
         self._objects: list[Object] = []

@@ -1,4 +1,4 @@
-"""The way out of a sandbox that fetches: to allowed addresses, and for so many bytes.
+"""The way out of a sandbox that fetches: only to allowed addresses, for a limited number of bytes.
 
 The sandbox has no network. In it, `git_relay.py` leads connections to a Unix socket, on which the
 worker speaks SOCKS 5 (RFC 1928): it resolves names itself, connects to the addresses that it has

@@ -1,4 +1,4 @@
-"""Kernel sources: found out which, fetched once, unpacked once.
+"""Kernel sources: each is identified, then fetched and unpacked once.
 
 A source resolves to an identity, which names its content, and a pristine tree
 in the cache. What comes from outside is unpacked in the sandbox.
@@ -129,7 +129,9 @@ class KernelSources:
     async def _git(self, source: GitSource, report: TellProgress) -> tuple[str, "_Fetch"]:
         self._origins.check(source.url)
         commit = source.commit
-        if not _COMMIT_ID.fullmatch(commit):  # else known without asking anybody
+        if not _COMMIT_ID.fullmatch(
+            commit
+        ):  # other sources are known without a question to anybody
             commit = await self._repositories.commit(source.url, commit, report)
         archive = partial(self._repositories.archive, source.url, commit, report)
         return f"git:{commit}", archive

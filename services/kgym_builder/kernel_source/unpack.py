@@ -1,4 +1,4 @@
-"""Archives of kernel sources, unpacked in the sandbox and looked over before anybody uses them."""
+"""Archives of kernel sources: unpacked in the sandbox, and checked before they are used."""
 
 import asyncio
 import os

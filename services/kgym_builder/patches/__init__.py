@@ -1,1 +1,1 @@
-"""Patches on a kernel tree: what they change, worked out where it can do no harm."""
+"""Patches on a kernel tree: what they change, computed where hostile ones do no harm."""

@@ -1,4 +1,4 @@
-"""Work on what strangers wrote, away from the event loop, and with an end.
+"""Work on hostile input, away from the event loop and with limits.
 
 Python's threads share one lock: what takes seconds in one of them holds up the loop, and cannot
 be ended. So large work is done by a process of its own, with limits of time and memory; small

@@ -1,1 +1,1 @@
-"""The REST interface, and what stands before it."""
+"""The REST interface, and the limits and checks before it."""

@@ -32,7 +32,7 @@ class CallerLimits:
 
     requests_per_second: float = 3000
     burst: int = 6000
-    """Requests at once, after a pause."""
+    """Requests that may come at once after a pause."""
     streams: int = 200
     """Event streams that are open at the same time."""
     unfinished_jobs: int = 100_000
@@ -40,7 +40,7 @@ class CallerLimits:
     bytes_per_second: float = 256 << 10
     """Of jobs that are submitted, in the long run: some 22 GB a day; admins have no such limit."""
     bytes_at_once: int = 1 << 30
-    """After a pause."""
+    """Bytes that may come at once after a pause."""
 
 
 class _Buckets:
@@ -163,7 +163,7 @@ class QueryLimit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Look how long it is."""
+        """Refuse the request if its query is too long; else pass it on."""
         query = scope.get("query_string", b"")
         if len(query) > QUERY_LIMIT or query.count(b"&") >= QUERY_NAMES:
             limit = f"{QUERY_LIMIT} bytes and {QUERY_NAMES} parameters"
@@ -180,7 +180,7 @@ class BodyLimit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count what the application reads."""
+        """Count the bytes that the application reads; refuse the body when they are too many."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

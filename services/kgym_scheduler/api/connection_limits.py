@@ -1,4 +1,4 @@
-"""What a connection may take before anybody knows whose it is: memory, time, descriptors.
+"""What a connection may take before its caller is known: memory, time, file descriptors.
 
 uvicorn bounds none of it where httptools parses. A connection that has no request under way
 waits; where there are too many, the one that waits longest gives way to the newest.
@@ -80,7 +80,7 @@ class Crowd:
         self._waiting.setdefault(one.address, {})[one] = None
 
     def work(self, one: "Guarded") -> None:
-        """Note that it has one."""
+        """Note that a connection has a request under way."""
         waiting = self._waiting.get(one.address, {})
         waiting.pop(one, None)
         if not waiting:
@@ -179,7 +179,7 @@ class Guarded(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
 
-    # --- what comes -----------------------------------------------------------------------
+    # --- from the client ------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         """Parse it, as long as something comes of it."""
@@ -236,7 +236,7 @@ class Guarded(HttpToolsProtocol):
         if not self.transport.is_closing() and self.cycle.response_complete:
             self.crowd.wait(self)
 
-    # --- what goes ------------------------------------------------------------------------
+    # --- to the client --------------------------------------------------------------------
 
     def pause_writing(self) -> None:
         """Give the client some time to read on."""
@@ -244,7 +244,7 @@ class Guarded(HttpToolsProtocol):
         self._stall = self.loop.call_later(self._bounds.stall_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """The client reads again: stop its deadline."""
         super().resume_writing()
         if self._stall is not None:
             self._stall.cancel()

@@ -1,4 +1,4 @@
-"""The requests that come most often, answered without the layers that they have no need of.
+"""The most frequent requests, answered without the layers of the framework.
 
 The application's routing, dependencies and exception handlers take longer than what a submission
 or a worker's call takes to be done. So what is plain goes past them. Whatever is unusual about a
@@ -29,13 +29,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Stop(Generic[Model]):
-    """A route that is worth it."""
+    """A route that is answered here."""
 
     path: str
     scope: Scope
-    """What it asks of callers; whoever lacks it is refused the usual way."""
+    """The scope that callers need; whoever lacks it is refused the usual way."""
     model: type[Model]
-    """What the body is."""
+    """The model of the body."""
     act: Callable[[Request, Model, int], Awaitable[Response | None]]
     """Answers a request with this body, of so many bytes; None sends it the usual way."""
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told.
+"""Metrics for Prometheus.
 
 Gauges are read from the database when they are asked for, at most every few
 seconds: each scheduler shows the same, whichever of them did the work. Counters
@@ -93,7 +93,7 @@ class Counted:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Note the status as it passes."""
+        """Count the answer when its status is sent."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -15,9 +15,9 @@ from kgym_scheduler.errors import Conflict, Forbidden, Gone, NotFound, TooMany, 
 
 MEDIA_TYPE = "application/problem+json"
 SHOWN = 20
-"""Faults of a request that its answer lists."""
+"""Faults that the answer to a wrong request lists, at most."""
 SHOWN_CHARACTERS = 300
-"""Of what is said about one: it may quote what was sent."""
+"""Characters for each fault: the message may quote the request."""
 
 
 class ProblemError(BaseModel):

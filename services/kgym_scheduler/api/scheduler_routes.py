@@ -63,7 +63,7 @@ async def queues(scheduler: Core) -> Response:
     responses=documented(),
 )
 async def healthz() -> dict[str, str]:
-    """Answer."""
+    """Say that the process is alive; neither the database nor the bus is asked."""
     return {"status": "ok"}
 
 

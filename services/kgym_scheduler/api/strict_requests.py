@@ -1,4 +1,4 @@
-"""Requests are refused where they hold what nobody asked for, or more than anybody needs."""
+"""Refuses requests with unknown parameters or fields, or with too many values."""
 
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -51,7 +51,7 @@ class StrictRoute(APIRoute):
     values: ClassVar[int] = VALUES
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler."""
+        """Return a handler that reads the body strictly."""
         handle = super().get_route_handler()
 
         async def handle_strictly(request: Request) -> Response:

@@ -65,7 +65,7 @@ async def stay(
 ) -> Response:
     """Answer a byte now and then, until the worker ends: its connection does with it.
 
-    No part of the interface that is described: only workers have a use for it, and it never ends.
+    It is not in the OpenAPI document: it is for workers only, and it never ends.
     """
     return _Stay(request.app.state.scheduler, worker)
 

@@ -1,4 +1,4 @@
-"""What time it is: by the database, for all schedulers that share it.
+"""The time, by the database's clock, for all schedulers that share it.
 
 A lease is given by one scheduler and looked at by others. Were each to go by its host's
 clock, one whose clock is a minute ahead would end the leases of all workers that live.

@@ -64,7 +64,7 @@ class Caller:
 
     @property
     def owner(self) -> str | None:
-        """Whose jobs the caller may change; None: everybody's."""
+        """The submitter whose jobs the caller may change; None: everybody's."""
         return None if self.may(Scope.ADMIN) else self.name
 
     def check(self, request: JobRequest) -> None:
@@ -86,7 +86,7 @@ class Caller:
 
 
 ANYBODY_HERE = Caller(LOCAL, frozenset(Scope))
-"""Who calls from this machine while there are no tokens."""
+"""The caller on this machine as long as there are no tokens."""
 
 
 class Token(Strict):

@@ -91,7 +91,7 @@ def _first_fault(error: ValidationError) -> str:
 
 
 def read(model: type[_Model], text: str | None) -> _Model | None:
-    """Return what is stored, or None where there is nothing that can be read."""
+    """Return the stored model; None if there is none, or it cannot be read."""
     try:
         return model.model_validate_json(text) if text else None
     except ValidationError:
@@ -128,7 +128,7 @@ def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
 
 
 def job_event(event: Row[Any]) -> JobEvent:
-    """Return the event."""
+    """Return a row of the table `events` as the event that followers get."""
     return JobEvent(
         id=event.id,
         job=event.job_id,

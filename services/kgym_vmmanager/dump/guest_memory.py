@@ -38,7 +38,7 @@ class DumpFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A guest as the end of its instance left it; `memory` in MiB, `boot` the limit in seconds."""
+    """A guest when its instance has ended; `memory` in MiB, `boot` the limit in seconds."""
 
     vm: Vm
     console: Console
@@ -130,7 +130,7 @@ class Dump:
             return DumpFailed(DumpFailure.DISK, f"cannot write the dump: {error}", again=not full)
 
     def _clear(self) -> None:
-        """Remove half a dump."""
+        """Remove what a failed attempt has left."""
         for path in self._stem.parent.glob(f"{self._stem.name}.*"):
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -31,7 +31,7 @@ class Received:
         self._file.close()
 
     def discard(self) -> None:
-        """Remove the file."""
+        """Remove the incomplete file."""
         self.path.unlink()
 
 
@@ -46,7 +46,7 @@ class Filtered(Received):
         self._parts = Flattened(most)
 
     def feed(self, data: bytes) -> None:
-        """Put what came where it belongs."""
+        """Write each piece at the place in the file that it names."""
         for place, piece in self._parts.feed(data):
             self._file.seek(place)
             self._file.write(piece)

@@ -1,4 +1,4 @@
-"""What controls of all instances of a step come to."""
+"""The controls of all instances of a step, and what they show together."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -60,7 +60,7 @@ class ControlSet:
 
     @property
     def missing(self) -> list[str]:
-        """What could not be had."""
+        """What could not be found out, and why."""
         found = dict.fromkeys(self.detectors.unavailable.values())
         if why := self.detectors.unwatched:
             found[f"whether detectors were off for tasks: {why}"] = None

@@ -16,7 +16,7 @@ from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
 from kgym_vmmanager.vm.instance_ending import InstanceEnded
 
 WORDS = "kmemleak.verbose=1"
-"""For the kernel's command line."""
+"""Words for the kernel's command line."""
 OFF = "leaks were not looked for: kmemleak is not at work in this kernel"
 
 _LEAKS = "/sys/kernel/debug/kmemleak"

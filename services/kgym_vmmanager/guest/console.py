@@ -7,7 +7,7 @@ from kgym.crash.report import Watch
 from kgym.errors import InfrastructureError
 
 FILE_BYTES = 32 << 20
-"""Of a stream that is longer, the file keeps the beginning."""
+"""Bytes that the file keeps: the beginning of a longer stream."""
 WATCH_BYTES = 32 << 20
 """After so much without a crash, the watch starts anew (it keeps what it is fed)."""
 _TAIL_BYTES = 2000

@@ -1,4 +1,4 @@
-"""Confining QEMU: a guest that breaks out of it finds nobody's process in an empty room.
+"""Confining QEMU: a guest that breaks out of it finds no file, no network and no other process.
 
 QEMU gets its folder and the read-only /usr; it is nobody, without capabilities
 and without the worker's environment, in user, mount, PID, IPC, UTS and network

@@ -11,7 +11,7 @@ TIME = sa.DateTime(timezone=True)
 
 
 def upgrade() -> None:
-    """Create them."""
+    """Create the first tables."""
     _jobs()
     _steps()
     _events()

@@ -8,7 +8,7 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    """Create the table."""
+    """Create the table of named locks."""
     op.create_table(
         "holds",
         sa.Column("name", sa.String(200), nullable=False),
