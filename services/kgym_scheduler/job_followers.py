@@ -1,4 +1,4 @@
-"""Those who follow jobs: one reader of the database for each job, whatever their number.
+"""Followers of jobs: one reader of the database for each job, for any number of followers.
 
 Who joins reads by itself what was said before; from there on, all are handed what the job's
 reader has read, each event written as text once. A quiet job costs nothing.
@@ -25,7 +25,7 @@ BREATH_SECONDS = 0.001
 POLL_SECONDS = 1.0
 """How often to look for what another process has written to SQLite, which cannot tell."""
 DOUBT_SECONDS = 10.0
-"""How often to do so where the database tells: a connection can be dead without a word."""
+"""How often to do so where the database notifies us: a connection can die silently."""
 RETRY_SECONDS = 0.5
 PATIENCE_SECONDS = 30.0
 """How long streams outlast a database that does not answer."""
@@ -43,14 +43,14 @@ class Told:
 
 
 class _Tail:
-    """The end of what a job has said."""
+    """A job's newest events."""
 
     def __init__(self, job_id: int) -> None:
         self.job_id = job_id
         self.followers: dict[asyncio.Event, None] = {}
-        """What wakes each."""
+        """The event that wakes each follower."""
         self.news = asyncio.Event()
-        """Set where there may be something to read."""
+        """Set when there may be new events."""
         self.begun = self.done = 0
         """Number of the last read that was begun, and of the last that has ended."""
         self.final = False
@@ -60,11 +60,11 @@ class _Tail:
         self._bytes = 0
 
     def begin(self, newest: int) -> None:
-        """Note where the end is."""
+        """Note the number of the newest event."""
         self._since = self.newest = newest
 
     def take(self, events: Sequence[JobEvent]) -> None:
-        """Keep the events, and let go of old ones."""
+        """Keep these events, and drop old ones."""
         for told in map(Told, events):
             self._kept.append(told)
             self._bytes += len(told.text)
@@ -126,7 +126,7 @@ class Followers:
                 if told:
                     yield told
                 elif tail.newest > last:
-                    continue  # said while those before were read
+                    continue  # written while the ones before were read
                 elif tail.final and tail.done >= own:
                     return
                 else:
@@ -183,7 +183,7 @@ class Followers:
         task.add_done_callback(self._tasks.discard)
 
     async def _poll(self) -> None:
-        """Hear, or look for, what other processes have said, as long as anybody follows."""
+        """Hear of, or look for, events that other processes have written, while anybody follows."""
         listening = asyncio.create_task(self._store.database.listen(self.wake))
         try:
             await self._look_for_others()
@@ -208,7 +208,7 @@ class Followers:
         return [Told(event) for event in events]
 
     async def _read(self, tail: _Tail) -> None:
-        """Read what the job says, as long as somebody listens."""
+        """Read the job's new events, as long as it has followers."""
         clock = asyncio.get_running_loop().time
         failing_from: float | None = None
         while tail.error is None:

@@ -91,7 +91,7 @@ class JobStore:
         self.lease = timedelta(seconds=lease_seconds)
         self.database = Database(url)
         self.attendance = attendance
-        """Of a platform that runs only what is asked for."""
+        """Who waits for which job, on a platform that runs only what somebody waits for."""
         self._clock = DatabaseClock(clock)
         self._submit: Batch[Submission, Added] = Batch(self._submit_all)
         self._claim = Batch(self._claim_all)
@@ -293,7 +293,7 @@ class JobStore:
             return State(state).final, [views.job_event(row) for row in rows.all()]
 
     async def end(self, job_id: int) -> tuple[bool, int]:
-        """Return whether the job is in a final state, and the number of its last event, or 0."""
+        """Return whether the job has ended, and the number of its last event, or 0."""
         async with self.database.read() as connection:
             found = (await connection.execute(queries.end(job_id))).first()
         if found is None:
@@ -424,7 +424,7 @@ class JobStore:
             return {lane.kind for lane in await capability_lanes.busy(connection, list(StepKind))}
 
     async def read_clock(self) -> None:
-        """Learn what time it is."""
+        """Read the database's clock."""
         async with self.database.glance() as connection:
             await self._clock.read(connection)
 

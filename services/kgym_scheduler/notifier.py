@@ -1,4 +1,4 @@
-"""What is said on the bus, beside the requests that lead to it.
+"""Messages on the bus, sent beside the requests that lead to them.
 
 Nobody waits for the bus: where it is away, idle workers ask by themselves
 within a second, and heartbeats learn which leases are gone.

@@ -11,7 +11,7 @@ FRESH_SECONDS = 1.0
 """How long an answer counts: anybody may ask, and asking costs a message on the bus."""
 
 _Answers = dict[str, str | None]
-"""What is the matter with each part."""
+"""The state of each part, and what is wrong with it."""
 
 
 class Readiness:

@@ -1,7 +1,7 @@
 """The scheduler: store, bus and storage made into one service.
 
-Workers are notified after the commit that makes it true, and the sweeper does it again
-for what got lost between the two (design, invariant 1).
+Workers are notified after the commit; the sweeper notifies them again, in case that got lost
+(ARCHITECTURE.md, "What must hold").
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class Scheduler:
     ) -> None:
         self.storage = storage
         self.observers: list[Callable[[EndedAttempt], None]] = []
-        """Hear of each attempt that this scheduler has ended."""
+        """Called with each attempt that this scheduler has ended."""
         self._store = store
         self._notifier = Notifier(bus)
         nobody = UUID(int=0)  # a signal that stops nothing goes to the broker and back
@@ -92,7 +92,7 @@ class Scheduler:
 
     @property
     def database(self) -> Database:
-        """What the scheduler keeps all in."""
+        """The database that holds all of the scheduler's state."""
         return self._store.database
 
     async def start(self) -> None:
@@ -168,7 +168,7 @@ class Scheduler:
     async def abort_all(
         self, wanted: AbortRequest, caller: str = LOCAL, owner: str | None = None
     ) -> Aborted:
-        """End many jobs now (see `mass.abort`)."""
+        """End many jobs now (see `bulk_jobs.abort`)."""
         done, changes = await self._store.abort_all(wanted, caller, owner)
         for changed in changes:
             self._announce(changed)

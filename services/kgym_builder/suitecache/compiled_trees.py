@@ -98,7 +98,7 @@ class Entry:
 
     @property
     def index(self) -> Path:
-        """What depends on each file of the tree (`objectindex.Index`)."""
+        """What depends on each file of the tree (`object_index.Index`)."""
         return self.folder / INDEX
 
     @property

@@ -1,4 +1,4 @@
-"""What is kept for how long: artifacts by age and within a budget, old logs only as artifacts.
+"""How long artifacts and logs are kept: artifacts by age and total size, logs by age.
 
 A plan is made first, and shown. What carries it out looks at each thing again,
 for jobs go on meanwhile; and the database is told before the files go.
@@ -69,7 +69,7 @@ class OldLog(Strict):
     attempt: int
     bytes: int
     last: int
-    """The event that stays, to say so."""
+    """The event that stays, and says that the log was removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ async def _stored(connection: AsyncConnection, sizes: Mapping[str, int]) -> list
 
 
 def _one(row: Row[*tuple[Any, ...]], prefix: str, size: int) -> _Stored:
-    # As text: what cannot be read any more is still somebody's.
+    # As text: a job needs its artifacts even if its spec can no longer be read.
     accepted = row.artifacts_gone_at is None and f'"key":"{prefix}/' in row.artifacts
     place = row.job_id, row.number
     return _Stored(place, prefix, size, row.ended_at, accepted, not row.unfinished)

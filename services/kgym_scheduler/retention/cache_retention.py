@@ -19,7 +19,7 @@ _FOLDERS = {"suitecache": 1, "memo": 2}
 
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
-    """What is kept."""
+    """How long entries and memos are kept."""
 
     age: timedelta = timedelta(days=90)
     budget: int = 100 << 30
@@ -27,7 +27,7 @@ class CachePolicy:
 
 
 class OldEntry(Strict):
-    """What shall go, and why."""
+    """An entry or memo to remove, and why."""
 
     prefix: str
     bytes: int
@@ -35,7 +35,7 @@ class OldEntry(Strict):
 
 
 async def old_entries(storage: Storage, policy: CachePolicy) -> list[OldEntry]:
-    """Return what shall go."""
+    """Return the entries and memos to remove."""
     sizes: dict[str, int] = {}
     ages: dict[str, float] = {}
     for prefix, depth in _FOLDERS.items():

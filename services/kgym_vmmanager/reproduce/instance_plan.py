@@ -1,4 +1,4 @@
-"""What the instances of a step have in common, and how one ends."""
+"""The plan that all instances of a step share, and their limits of time."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -66,7 +66,7 @@ class Boots:
         self._hung += 1
 
     def begin_anew(self) -> None:
-        """Forget what hung: from now on guests boot in another way."""
+        """Forget the guests that hung: from now on guests boot with another accelerator."""
         self._hung = 0
 
     @property

@@ -45,7 +45,7 @@ async def prepare(
 ) -> Preparation:
     """Make everything that the VMs boot.
 
-    Raises UserError for a reproducer that cannot be made a program (see `programs.program`).
+    Raises UserError for a reproducer that cannot be made a program (see `reproducer_images.py`).
     """
     spec, built = run.spec(ReproduceSpec), run.input("build", BuildResult)
     folder = run.folder / "reproduce"

@@ -18,7 +18,7 @@ class ReportSymbolizer:
         self._fetching = asyncio.Lock()
 
     async def add_to(self, report: CrashReport) -> CrashReport:
-        """Return the report with its source lines; a failure is only told."""
+        """Return the report with its source lines; a failure is only reported."""
         try:
             async with self._fetching:
                 if not self._vmlinux.exists():

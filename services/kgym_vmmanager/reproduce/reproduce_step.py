@@ -255,7 +255,7 @@ class _Group:
         missing: Sequence[str] = (),
         seconds: float = 0,
     ) -> None:
-        """Add to the evidence."""
+        """Add these facts to the step's evidence."""
         known = self.evidence
         more = {
             "controls": [*known.controls, *controls],
@@ -268,7 +268,7 @@ class _Group:
         return judge([result], self.spec.titles, 1).verdict is Verdict.SAME_CRASH
 
     async def _live(self, instance: Instance, *, counts: bool) -> InstanceEnding:
-        """Lead the instance's life until its end, or until another one crashes."""
+        """Run the instance until it ends, or until another one crashes."""
 
         def on_end(ending: InstanceEnding) -> None:
             looked_for = counts and self._is_looked_for(instance.result(ending))
@@ -296,14 +296,14 @@ class _Group:
         self.run.progress("reproduce", round(sum(self._times.values()), 1), whole, "s")
 
     def _distrust_accelerator(self, instance: Instance) -> None:
-        """Take the next guests to TCG if this one hung before its first word under KVM."""
+        """Use TCG for the next guests if this one hung under KVM before it printed anything."""
         if self.probed.accelerator is Accelerator.KVM and instance.console.size == 0:
             self.run.log("the guest printed nothing under KVM; going on with TCG")
             self.probed = self.probed.model_copy(update={"accelerator": Accelerator.TCG})
             self.plan.boots.begin_anew()
 
     async def _keep_dump(self, result: InstanceResult) -> InstanceResult:
-        """Keep the dump if there is one; a failure is only told: no verdict needs it."""
+        """Keep the dump if there is one; a failure is only reported: no verdict needs the dump."""
         dump = result.dump
         if dump is None:
             return result

@@ -144,7 +144,7 @@ class Session:
             raise InstanceEnded(InstanceOutcome.HUNG, detail)
 
     async def _listen(self, stream: Stream) -> bool:
-        """Take in what the runner says; return whether it said anything."""
+        """Read what the runner prints; return whether it printed anything."""
         lines = self._log.lines
         out, err, more = await stream.read(_READ_SECONDS)
         self._log.feed(out)
@@ -187,7 +187,7 @@ class Session:
     async def _wait_for_watchdog(
         self, stream: Stream, is_idle: Callable[[], Awaitable[bool]]
     ) -> None:
-        """Give the kernel time to find out that it hangs; return if there is life again."""
+        """Give the kernel time to report that it hangs; return if the guest answers again."""
         begin = time.monotonic()
         while time.monotonic() - begin < self._limits.watchdog:
             if await self._listen(stream):

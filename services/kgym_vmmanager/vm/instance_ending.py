@@ -15,7 +15,7 @@ class InstanceEnding:
 
 
 class InstanceEnded(Exception):
-    """Takes the ending of an instance up to where its life is led."""
+    """Raised to end an instance; caught where the instance is run."""
 
     def __init__(self, outcome: InstanceOutcome, detail: str, *, retry: bool = False) -> None:
         super().__init__(detail)

@@ -153,7 +153,7 @@ class Vm:
         return self._jail.connect(self._port, limit)
 
     async def died(self) -> InfrastructureError:
-        """Wait for the process to end, which it does not do by itself; return what it said."""
+        """Wait for the process to end, which only a failure makes it do; return what it printed."""
         status = await self._process.wait()
         said = " ".join(self._said.decode(errors="replace").split())
         return InfrastructureError(

@@ -147,7 +147,7 @@ REBOOT = Family(
     # read from the console and handed back to the kernel, as the option of a mount for one.
     accept=r"^Booting the kernel(?:\.| \(entry_offset: )",
 )
-"""A crash only where another kernel was running before it: see `scan.find`."""
+"""A crash only where another kernel was running before it: see `crash_lines.py`."""
 
 OTHERS = (
     NO_ACCESS,
