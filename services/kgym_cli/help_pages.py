@@ -57,6 +57,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "report corpus": ("kgym report corpus syzkaller/pkg/report/testdata",),
     "scheduler": ("kgym scheduler --host 0.0.0.0 --storage /shared/artifacts",),
+    "sweep": (
+        "kgym sweep watch-queue-filter epoll-loop --patches patches --csv table.csv",
+        "kgym sweep ./my-bug --patches night-1 --patches night-2 --name nights --json",
+    ),
     "token create": (
         "kgym token create alice --scope submit",
         "kgym token create farm --scope worker",

@@ -30,6 +30,7 @@ COMMANDS = {
     "job": Lazy("job", "Submit, list, show, wait for, abort and restart jobs.", remote=True),
     "report": Lazy("report", "Read crash reports out of console logs."),
     "scheduler": Lazy("scheduler", "Take jobs and hand their steps to workers."),
+    "sweep": Lazy("sweep", "Try many patches on many bugs.", remote=True),
     "token": Lazy("token", "Make, list and revoke the tokens of callers and workers."),
     "trace": Lazy("trace", "What a kernel executed before it crashed."),
     "up": Lazy("up", "Start scheduler and workers on this machine."),

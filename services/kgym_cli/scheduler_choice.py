@@ -1,6 +1,5 @@
 """Which scheduler a command talks to: a named one, the one that runs here, or its own."""
 
-import contextlib
 import errno
 import os
 import tempfile
@@ -90,21 +89,28 @@ def storage() -> "LocalStorage":
 
 
 @contextmanager
-def scheduler(*, work: bool) -> Iterator["Client"]:
-    """Connect to --server, else to the platform on the data folder; it is started if need be.
+def address(*, work: bool) -> Iterator[tuple[str, str | None]]:
+    """Yield the URL and the token of --server, else of the data folder's platform.
 
-    One that commands have started lasts until the last of them has ended, and runs steps if
-    one of them waits for jobs (`work`).
+    That is started if need be. One that commands have started lasts until the last of them has
+    ended, and runs steps if one of them waits for jobs (`work`).
     """
+    options = click.get_current_context().find_root().params
+    url, token = options.get("server"), options.get("token")
+    if url is not None:
+        yield url, token
+        return
+    with _own(work=work) as found:
+        yield found.url, token or found.owner
+
+
+@contextmanager
+def scheduler(*, work: bool) -> Iterator["Client"]:
+    """Connect to the scheduler at its `address`."""
     from kgym.client import Client  # noqa: PLC0415 - as above
 
-    options = click.get_current_context().find_root().params
-    with contextlib.ExitStack() as stack:
-        url, token = options.get("server"), options.get("token")
-        if url is None:
-            found = stack.enter_context(_own(work=work))
-            url, token = found.url, token or found.owner
-        yield stack.enter_context(Client(url, token))
+    with address(work=work) as (url, token), Client(url, token) as client:
+        yield client
 
 
 @contextmanager

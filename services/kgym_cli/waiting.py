@@ -25,11 +25,12 @@ def words(step: StepView) -> str:
     if step.ahead:
         told.append(f"{step.ahead} {'step' if step.ahead == 1 else 'steps'} before it")
     if step.begins_in and not step.waiting:
-        told.append(f"begins in about {_time(step.begins_in)}")
+        told.append(f"begins in about {duration(step.begins_in)}")
     return "; ".join(told)
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return about how long it is, in words."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,340 @@
+"""Sweeps: many patches tried on many bugs, each pair once, whoever is killed meanwhile.
+
+Of each bug, all patches are checked first (do they apply, do they compile?), and the crash is
+shown once; then each patch that compiles is tried in a job of its own, which rests on that.
+All jobs are of one group, and each has an idempotency key that is made of what it does: the
+same sweep again is given them, whatever has become of whoever began it, and goes on.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+
+from kgym.api.jobs import JobRequest, JobView
+from kgym.api.states import State
+from kgym.api.steps import CheckResult, Patch
+from kgym.bugs.bundle import DEFAULT_OPTIONS, Bug, TrialOptions
+from kgym.bugs.conclusion import conclusion
+from kgym.bugs.sweep_rows import Outcome, Pair, Row, checked, not_shown, tried
+from kgym.client import AsyncClient, Refused
+from kgym.errors import InfrastructureError, UserError
+
+PATCHES = 100
+"""In one check job: so many are known before the first of them is tried."""
+_BYTES = 8 << 20
+"""Of the patches of one check job, as JSON: a request has at most twice as much."""
+_CHECKS = 8
+"""Check jobs under way; the others are bounded by the options."""
+MOST_UNDER_WAY = 150
+"""Each has an event stream, of which a caller may have 200."""
+_ITS_OWN = {400, 404, 409, 413, 422}
+"""How a scheduler refuses one request; other refusals are everybody's."""
+_PAUSE_SECONDS = 2.0
+_UNTAGGED = re.compile(r"[^\w.:=/@+-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A patch to try, under a name that no other patch for the bug has; or why it is none."""
+
+    name: str
+    patch: Patch | UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A bug, and what is to be tried on it."""
+
+    bug: Bug
+    candidates: Sequence[Candidate]
+    trial: TrialOptions = DEFAULT_OPTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """How a sweep goes."""
+
+    name: str
+    """Of the group of its jobs: what is swept again under this name goes on."""
+    accepted: frozenset[str] = frozenset()
+    """Reasons of findings that shall not stand in the way."""
+    under_way: int = 32
+    """Trials at a time, up to MOST_UNDER_WAY."""
+    retry: bool = False
+    """Run again what has come to no answer."""
+    patience: float = 60
+    """Seconds for which the scheduler may be away."""
+
+
+class Stage(StrEnum):
+    """How far a patch is that has no row yet."""
+
+    CHECK = "check"
+    """Its check is queued, or runs."""
+    SHOW = "show"
+    """It waits until the bug was shown, or for its turn."""
+    BUILD = "build"
+    REPRODUCE = "reproduce"
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Patches of a bug that have come to a stage."""
+
+    bug: str
+    patches: Sequence[str]
+    stage: Stage
+    job: int | None = None
+    """The job that does it, if there is one already."""
+
+
+Tell = Callable[[Moved | Row], None]
+"""Hears of each pair: what it does, and in the end its row."""
+
+
+async def sweep(
+    client: AsyncClient, subjects: Iterable[Subject], options: SweepOptions, tell: Tell
+) -> None:
+    """Try all patches; `tell` hears the row of each as soon as it is known, each once.
+
+    What goes wrong with one bug or patch is its row. Raises KgymError where the scheduler
+    cannot be used; then, and when it is cancelled, what is under way is left to go on, and
+    the same sweep again takes it up.
+    """
+    one = _Sweep(client, options, tell)
+    await _all(one.bug(subject) for subject in subjects)
+
+
+_Began = Callable[[JobView, int], None]
+"""Hears that a step of the job, by its number, is queued or runs."""
+
+
+class _Sweep:
+    """One sweep on its way."""
+
+    def __init__(self, client: AsyncClient, options: SweepOptions, tell: Tell) -> None:
+        self.client = client
+        self.options = options
+        self.tell = tell
+        self.checks = asyncio.Semaphore(_CHECKS)
+        self.trials = asyncio.Semaphore(min(options.under_way, MOST_UNDER_WAY))
+
+    async def bug(self, subject: Subject) -> None:
+        """Try the patches on a bug, those of the same content once."""
+        copies: dict[str, list[Candidate]] = {}
+        for one in subject.candidates:
+            if isinstance(one.patch, UserError):
+                self.tell(Pair(subject.bug.name, one.name).row(Outcome.REFUSED, one.patch.message))
+            else:
+                content = one.patch.model_dump_json(exclude={"name"})
+                copies.setdefault(content, []).append(one)
+        run = _BugSweep(self, subject, {ones[0].name: ones for ones in copies.values()})
+        parts = list(_parts((ones[0], len(content)) for content, ones in copies.items()))
+        if parts:
+            await _all([run.show(), *map(run.part, parts)])
+
+    async def ended(
+        self,
+        request: JobRequest,
+        turn: asyncio.Semaphore,
+        *,
+        answers: Callable[[JobView], bool],
+        began: _Began = lambda job, step: None,
+    ) -> JobView:
+        """Return the job of this request once it has ended; it is submitted if there is none.
+
+        One that has ended before is run again if the options say so, and it `answers` nothing.
+        """
+        async with turn:
+            request = request.model_copy(update={"group": self.options.name})
+            # The database keeps a key once, also for two sweeps of this name at the same time,
+            # and where the last request of one that was killed is still on its way.
+            key = f"sweep-{sha256(request.model_dump_json().encode()).hexdigest()}"
+            restarts = self.options.retry
+            away_since: float | None = None
+            while True:
+                try:
+                    job = await self.client.submit(request, key)
+                    away_since = None
+                    if restarts and job.state.final and not answers(job):
+                        restarts = False
+                        job = await self.client.restart(job.id)
+                    return await self.followed(job, began)
+                except InfrastructureError:  # nobody answers, or cannot just now
+                    away_since = away_since or time.monotonic()
+                    if time.monotonic() - away_since >= self.options.patience:
+                        raise
+                    await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def followed(self, job: JobView, began: _Began = lambda job, step: None) -> JobView:
+        """Return the job once it has ended."""
+        if job.state.final:
+            return job
+        begun = [step.number for step in job.steps if step.state is not State.PENDING]
+        began(job, max(begun, default=0))
+        async for event in self.client.events(job.id, job.last_event or 0):
+            if event.kind == "state" and event.data["state"] in {State.QUEUED, State.RUNNING}:
+                began(job, event.step or 0)
+        return await self.client.job(job.id)
+
+
+class _BugSweep:
+    """The patches on one bug, each content once."""
+
+    def __init__(
+        self, whole: _Sweep, subject: Subject, copies: Mapping[str, Sequence[Candidate]]
+    ) -> None:
+        self.whole = whole
+        self.subject = subject
+        self.bug = subject.bug
+        self.copies = copies
+        """All of the same content, by the name of the first, which is the one that is tried."""
+        self.shown: asyncio.Future[JobView | str] = asyncio.get_running_loop().create_future()
+        """The job that was to show the bug, or why there is none."""
+        self.showing = asyncio.Lock()
+
+    async def show(self) -> None:
+        """Show the crash."""
+        try:
+            request, turn = self.bug.shown(), self.whole.trials
+            self.shown.set_result(await self.whole.ended(request, turn, answers=_shows))
+        except Refused as error:
+            self.shown.set_result(f"the bug cannot be shown: {_own(error).message}")
+
+    async def part(self, candidates: Sequence[Candidate]) -> None:
+        """Check some patches, then try those that compile."""
+        names = [one.name for one in candidates]
+        patches = [one.patch for one in candidates if isinstance(one.patch, Patch)]
+        pairs = [Pair(self.bug.name, name) for name in names]
+        self._moved(names, Stage.CHECK)
+        try:
+            job = await self.whole.ended(
+                self.bug.check(patches),
+                self.whole.checks,
+                answers=lambda job: isinstance(job.steps[0].result, CheckResult),
+                began=lambda job, _: self._moved(names, Stage.CHECK, job.id),
+            )
+        except Refused as error:
+            for pair in pairs:
+                self._end(pair.row(Outcome.REFUSED, _own(error).message))
+            return
+        pairs = [pair.knowing(checked_by=job.id) for pair in pairs]
+        result = job.steps[0].result
+        if not isinstance(result, CheckResult):
+            reason = f"not checked (job {job.id}): {conclusion(job).reason}"
+            for pair in pairs:
+                self._end(pair.row(Outcome.INCONCLUSIVE, reason))
+            return
+        known = map(checked, pairs, result.patches)
+        trials = []
+        for one, patch in zip(known, patches, strict=True):
+            if isinstance(one, Row):
+                self._end(one)
+            else:
+                trials.append(self.trial(one, patch))
+        await _all(trials)
+
+    async def trial(self, pair: Pair, patch: Patch) -> None:
+        """Try a patch that compiles, where the bug shows without it."""
+        self._moved([pair.patch], Stage.SHOW)
+        shown = await asyncio.shield(self.shown)
+        if isinstance(shown, str):
+            self._end(pair.row(Outcome.INCONCLUSIVE, shown))
+            return
+        if (problem := not_shown(shown)) is not None:
+            self._end(pair.knowing(shown_by=shown.id).row(Outcome.INCONCLUSIVE, problem))
+            return
+        try:
+            try:
+                row = await self._row(pair, patch, shown)
+            except Refused as error:
+                if error.reason != "bad_reference":
+                    raise
+                row = await self._row(pair, patch, await self._shown_again(shown))
+        except Refused as error:
+            row = pair.row(Outcome.INCONCLUSIVE, _own(error).message)
+        self._end(row)
+
+    async def _row(self, pair: Pair, patch: Patch, shown: JobView) -> Row:
+        """Try a patch; return what it came to."""
+        pair = pair.knowing(shown_by=shown.id)
+        request = self.bug.trial(patch, shown.id, self.subject.trial)
+        request = request.model_copy(update={"tags": [*request.tags, tag(pair.patch)]})
+
+        def row(job: JobView) -> Row:
+            return tried(pair, job, self.whole.options.accepted)
+
+        def began(job: JobView, step: int) -> None:
+            self._moved([pair.patch], Stage.REPRODUCE if step else Stage.BUILD, job.id)
+
+        def answers(job: JobView) -> bool:
+            return row(job).outcome is not Outcome.INCONCLUSIVE
+
+        return row(await self.whole.ended(request, self.whole.trials, answers=answers, began=began))
+
+    async def _shown_again(self, job: JobView) -> JobView:
+        """Show the bug again, in the same job: retention has removed what it had left.
+
+        Others may have done so meanwhile.
+        """
+        async with self.showing:
+            job = await self.whole.client.job(job.id)
+            if any(step.artifacts_gone_at for step in job.steps):
+                job = await self.whole.client.restart(job.id, 0)
+            return await self.whole.followed(job)
+
+    def _moved(self, patches: Sequence[str], stage: Stage, job: int | None = None) -> None:
+        named = [one.name for patch in patches for one in self.copies[patch]]
+        self.whole.tell(Moved(self.bug.name, named, stage, job))
+
+    def _end(self, row: Row) -> None:
+        """Tell the row of the patch that was tried, and those of its copies."""
+        first, *others = self.copies[row.patch]
+        self.whole.tell(row)
+        for one in others:
+            same = {"patch": one.name, "same_as": first.name, "seconds": 0.0}
+            self.whole.tell(row.model_copy(update=same))
+
+
+def tag(patch: str) -> str:
+    """Return the tag of jobs that try a patch of this name."""
+    return f"patch={_UNTAGGED.sub('_', patch)[-90:]}"
+
+
+def _shows(job: JobView) -> bool:
+    return not_shown(job) is None
+
+
+def _own(error: Refused) -> Refused:
+    """Return the error if it is that of one request; raise it if it is everybody's."""
+    if error.status not in _ITS_OWN:
+        raise error
+    return error
+
+
+def _parts(sized: Iterable[tuple[Candidate, int]]) -> Iterator[list[Candidate]]:
+    """Yield the candidates, given with their bytes, as check jobs can take them."""
+    part: list[Candidate] = []
+    size = 0
+    for one, more in sized:
+        if part and (len(part) == PATCHES or size + more > _BYTES):
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += more
+    if part:
+        yield part
+
+
+async def _all(work: Iterable[Coroutine[None, None, None]]) -> None:
+    """Do all of it at once; raise the first error, after which nothing of it goes on."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in work:
+                group.create_task(one)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None

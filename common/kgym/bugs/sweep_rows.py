@@ -1,0 +1,175 @@
+"""What a sweep says of each bug and patch: one row, with all that decided it. Pure."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pydantic import Field
+
+from kgym.api.jobs import JobView
+from kgym.api.steps import (
+    Diagnostic,
+    PatchCheck,
+    PatchOutcome,
+    Strict,
+    Verdict,
+)
+from kgym.bugs import bundle as bugs
+from kgym.bugs.conclusion import Answer, conclusion, resolution_of
+from kgym.bugs.resolution import Obstacle
+
+_LINE = 300
+"""Characters of a reason."""
+_NO_PATCH = {"binary_patch", "empty_patch", "malformed_patch", "patch_too_large", "unsafe_patch"}
+"""Why what was given is no patch; other texts of a patch do not apply to this kernel."""
+_NOT_BUILT = {"does_not_compile", "no_kernel"}
+"""How a build fails that the patch has broken, beyond what a check compiles."""
+
+
+class Outcome(StrEnum):
+    """What a patch does to a bug."""
+
+    RESOLVED = "resolved"
+    NOT_RESOLVED = "not_resolved"
+    """Its kernel crashes, or a blocking finding stands in the way."""
+    NOT_COMPILED = "not_compiled"
+    """The config compiles nothing of what it changes: the kernel is as it was."""
+    DOES_NOT_COMPILE = "does_not_compile"
+    DOES_NOT_APPLY = "does_not_apply"
+    REFUSED = "refused"
+    """It is no patch that could be tried."""
+    INCONCLUSIVE = "inconclusive"
+    """There is no answer."""
+
+
+class Row(Strict):
+    """A bug and a patch."""
+
+    bug: str
+    patch: str
+    outcome: Outcome
+    reason: str = Field(description="what decided, in one line")
+    verdict: Verdict | None = Field(None, description="of the patched kernel, where it ran")
+    title: str | None = Field(None, description="of the crash of the patched kernel")
+    obstacles: list[Obstacle] = Field(
+        [], description="what stands between two right verdicts and `resolved`"
+    )
+    check: PatchOutcome | None = Field(None, description="whether it applies and compiles")
+    diagnostic: Diagnostic | None = Field(None, description="the compiler's first error")
+    job: int | None = Field(None, description="that has tried it; null where none had to")
+    shown_by: int | None = Field(None, description="the job that showed the bug")
+    checked_by: int | None = Field(None, description="the job that checked it")
+    same_as: str | None = Field(None, description="the patch of the same content that was tried")
+    seconds: float = Field(0, description="that the patch took: its check, build and runs")
+
+
+def status(rows: Iterable[Row]) -> Answer:
+    """Return YES if all patches resolve their bugs; else what is worst.
+
+    INFRASTRUCTURE: some have no answer; USER: some were refused; NO: some do not resolve.
+    """
+    outcomes = {row.outcome for row in rows}
+    if Outcome.INCONCLUSIVE in outcomes:
+        return Answer.INFRASTRUCTURE
+    if Outcome.REFUSED in outcomes:
+        return Answer.USER
+    return Answer.YES if outcomes <= {Outcome.RESOLVED} else Answer.NO
+
+
+def counts(rows: Iterable[Row]) -> dict[str, dict[Outcome, int]]:
+    """Return, by bug, how many patches came to what."""
+    found: dict[str, Counter[Outcome]] = {}
+    for row in rows:
+        found.setdefault(row.bug, Counter())[row.outcome] += 1
+    return {bug: dict(sorted(one.items())) for bug, one in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A bug and a patch on their way to a row, with what is known of them so far."""
+
+    bug: str
+    patch: str
+    facts: dict[str, object] = field(default_factory=dict)
+
+    def knowing(self, **facts: object) -> "Pair":
+        """Return the pair with more that is known of it."""
+        return Pair(self.bug, self.patch, {**self.facts, **facts})
+
+    def row(self, outcome: Outcome, reason: str, **facts: object) -> Row:
+        """Return its row."""
+        known = {**self.facts, **facts, "reason": _line(reason)}
+        return Row.model_validate(
+            {"bug": self.bug, "patch": self.patch, "outcome": outcome, **known}
+        )
+
+
+def checked(pair: Pair, one: PatchCheck) -> Pair | Row:
+    """Return the pair where its patch is to be tried, else its row: a kernel would tell no more.
+
+    A check that a limit ended says neither yes nor no: the build will.
+    """
+    pair = pair.knowing(check=one.outcome, seconds=one.seconds)
+    errors = [found for found in one.diagnostics if found.severity == "error"]
+    match one.outcome:
+        case PatchOutcome.COMPILES | PatchOutcome.OVER_LIMIT:
+            return pair
+        case PatchOutcome.NOT_BUILT:
+            paths = ", ".join(file.path for file in one.files)
+            return pair.row(Outcome.NOT_COMPILED, f"the config does not compile {paths}")
+        case PatchOutcome.DOES_NOT_COMPILE:
+            first = errors[0] if errors else None
+            reason = _diagnosed(first) if first else one.reason
+            return pair.row(Outcome.DOES_NOT_COMPILE, reason, diagnostic=first)
+        case PatchOutcome.DOES_NOT_APPLY:
+            no_patch = one.details.get("reason") in _NO_PATCH
+            return pair.row(Outcome.REFUSED if no_patch else Outcome.DOES_NOT_APPLY, one.reason)
+
+
+def tried(pair: Pair, job: JobView, accepted: Collection[str]) -> Row:
+    """Return the row of a patch whose trial (`Bug.trial`) has ended."""
+    came_to, found = conclusion(job, accepted), resolution_of(job, accepted)
+    run = job.step(bugs.AFTER)
+    before = pair.facts.get("seconds", 0)
+    facts: dict[str, object] = {"job": job.id, "verdict": came_to.verdict, "title": came_to.title}
+    facts["seconds"] = round((before if isinstance(before, float) else 0) + _seconds(job), 1)
+    why = next((step.failure for step in job.steps if step.failure is not None), None)
+    reason = came_to.reason or f"job {job.id} is {job.state}"
+    if why is not None and why.cause == "user" and why.reason in _NOT_BUILT:
+        return pair.row(Outcome.DOES_NOT_COMPILE, why.message, **facts)
+    if came_to.answer not in {Answer.YES, Answer.NO} or run is None or found is None:
+        return pair.row(Outcome.INCONCLUSIVE, reason, **facts)
+    outcome = Outcome.RESOLVED if found.resolved else Outcome.NOT_RESOLVED
+    obstacles = found.obstacles if found.verdicts else ()
+    return pair.row(outcome, reason, obstacles=list(obstacles), **facts)
+
+
+def not_shown(job: JobView) -> str | None:
+    """Return why no patch can be tried on the bug that the job was to show; None if it did."""
+    came_to = conclusion(job)
+    if came_to.answer is not None and came_to.verdict is Verdict.SAME_CRASH:
+        return None
+    reason = came_to.reason or f"it is {job.state}"
+    if came_to.verdict in {Verdict.NO_CRASH, Verdict.OTHER_CRASH}:
+        reason = f"{came_to.verdict}: {reason}"
+    return f"the bug does not show without the patch (job {job.id}): {reason}"
+
+
+def _diagnosed(one: Diagnostic) -> str:
+    line = f":{one.line}" if one.line else ""
+    return f"{one.file}{line}: {one.message}"
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LINE else line[: _LINE - 1] + "…"
+
+
+def _seconds(job: JobView) -> float:
+    times = [
+        (step.finished_at - step.started_at).total_seconds()
+        for step in job.steps
+        if step.started_at and step.finished_at
+    ]
+    return sum(times)

@@ -1,0 +1,319 @@
+"""`kgym sweep`."""
+
+import asyncio
+import csv
+import io
+import signal
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import click
+from pydantic import Field, TypeAdapter, ValidationError
+from rich.markup import escape
+
+from kgym.api.jobs import GroupName
+from kgym.bugs import bundle as bugs
+from kgym.bugs import calibration, earlier_jobs
+from kgym.bugs.bundle import Bug, TrialOptions
+from kgym.bugs.calibration import CONFIDENCES
+from kgym.bugs.sweep import MOST_UNDER_WAY, Moved, Subject, SweepOptions
+from kgym.bugs.sweep import sweep as sweep_all
+from kgym.bugs.sweep_rows import Outcome, Row, counts, status
+from kgym.client import AsyncClient
+from kgym.errors import UserError
+from kgym_cli import known_bugs, sweep_files, sweep_view
+from kgym_cli.answer import Answer
+from kgym_cli.commands.bug_trial import accept_option
+from kgym_cli.exit_status import exit_status
+from kgym_cli.output import json_option, leave, people, print_json, print_table
+from kgym_cli.scheduler_choice import address
+from kgym_cli.sweep_files import Found
+from kgym_cli.sweep_view import STYLES, View
+
+_COLUMNS = (
+    *("bug", "patch", "outcome", "verdict", "check", "title", "reason"),
+    *("job", "same_as", "seconds", "file"),
+)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What spreadsheets take for the beginning of a formula."""
+
+
+class SweepRow(Row):
+    """A line of --json: a pair of bug and patch that has come to its end."""
+
+    kind: Literal["pair"] = "pair"
+    file: str = Field(description="that holds the patch")
+
+
+class SweepSummary(Answer):
+    """The last line of --json."""
+
+    kind: Literal["summary"] = "summary"
+    name: str = Field(description="the group of the jobs")
+    pairs: int
+    outcomes: dict[Outcome, int] = Field(description="how many pairs came to what")
+    bugs: dict[str, dict[Outcome, int]] = Field(description="the same by bug")
+    seconds: float = Field(description="that this command took")
+
+
+@click.command()
+@click.argument(
+    "names", metavar="BUG...", nargs=-1, required=True, shell_complete=known_bugs.complete
+)
+@click.option(
+    "--patches",
+    "places",
+    multiple=True,
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder of patches, or one patch file; may be repeated.",
+)
+@click.option("--name", help="Group of the jobs.  [default: made of bugs and folders]")
+@click.option(
+    "--under-way",
+    type=click.IntRange(1, MOST_UNDER_WAY),
+    default=SweepOptions("").under_way,
+    show_default=True,
+    help="Trials that wait or run at the same time.",
+)
+@click.option("--retry", is_flag=True, help="Run again what has come to no answer.")
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 0.9999),
+    default=CONFIDENCES[0],
+    show_default=True,
+    help="How sure to be of a fix, where the bug was calibrated.",
+)
+@click.option("--instances", type=click.IntRange(1, 1000), help="VMs that a fix has to survive.")
+@click.option("--time", type=click.FloatRange(0, 86400, min_open=True), help="Seconds on each.")
+@click.option(
+    "--validate", is_flag=True, help="Look at the fixes themselves, too; smoke-test them."
+)
+@accept_option
+@click.option(
+    "--csv",
+    "table",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the table to a file.",
+)
+@json_option(SweepRow | SweepSummary)
+def sweep(
+    names: tuple[str, ...],
+    places: tuple[Path, ...],
+    name: str | None,
+    under_way: int,
+    retry: bool,
+    confidence: float,
+    instances: int | None,
+    time: float | None,
+    validate: bool,
+    accept_findings: str,
+    table: Path | None,
+    as_json: bool,
+) -> None:
+    """Try many patches on many bugs: each is checked, then run where the bug was seen to crash.
+
+    BUG is a shipped bug or the folder of a bundle. `DIR/BUG/*.patch` is for that bug,
+    `DIR/*.patch` for all; .diff is as good, and compressed ones are. Those of the same content
+    are tried once. The crash is shown once for each bug.
+
+    Interrupted or killed, the same command goes on with the jobs that there are; nothing runs
+    twice. Another --name begins anew. `kgym group` shows the jobs, and ends them.
+
+    With --json, each pair is a line as soon as it is known, and the last line is a summary.
+    The exit status is 0 if all patches resolve their bugs, 1 if some do not, 2 for bad input
+    (also where some files hold no patch), 3 if some pairs have no answer.
+    """
+    loaded = _loaded(names)
+    found = sweep_files.find(loaded, places)
+    for folder in found.left_out:
+        people.print(f"left out: {folder}, as no bug of that name is swept", markup=False)
+    options = SweepOptions(
+        name=_group(name or sweep_files.default_name(names, places)),
+        accepted=frozenset(accept_findings.replace(",", " ").split()),
+        under_way=under_way,
+        retry=retry,
+    )
+    view = View({bug: len(files) for bug, files in found.files.items() if files})
+    wanted = TrialOptions(instances, time, validate=validate)
+    run = _Run(loaded, found, options, wanted, confidence, view, as_json=as_json)
+    run.go(table)
+    run.answer()
+    leave(exit_status(status(view.rows.values())))
+
+
+class _Run:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        loaded: Sequence[Bug],
+        found: Found,
+        options: SweepOptions,
+        wanted: TrialOptions,
+        confidence: float,
+        view: View,
+        *,
+        as_json: bool,
+    ) -> None:
+        self.loaded = loaded
+        self.found = found
+        self.options = options
+        self.wanted = wanted
+        self.confidence = confidence
+        self.view = view
+        self.as_json = as_json
+        self.begun = time.monotonic()
+
+    def go(self, table: Path | None) -> None:
+        """Sweep; whatever ends it, write the table as far as it is known."""
+        if table is not None:
+            _write(table, None)
+        people.print(
+            f"sweep {self.options.name}: {sum(self.view.pairs.values())} pairs", markup=False
+        )
+        try:
+            with address(work=True) as (url, token):
+                if click.get_current_context().find_root().params.get("server") is None:
+                    # Nobody starts a platform of this machine again.
+                    self.options = replace(self.options, patience=0)
+                asyncio.run(self._sweep(url, token))
+        except asyncio.CancelledError:
+            people.print(
+                f"interrupted; the same command goes on, `kgym group abort {self.options.name}`"
+                " ends what is under way",
+                markup=False,
+            )
+            raise KeyboardInterrupt from None
+        finally:
+            if table is not None:
+                _write(table, _csv(self._rows()))
+
+    def answer(self) -> None:
+        """Print what the sweep came to."""
+        rows = self._rows()
+        if self.as_json:
+            outcomes = [row.outcome for row in rows]
+            print_json(
+                SweepSummary(
+                    name=self.options.name,
+                    pairs=len(rows),
+                    outcomes={one: outcomes.count(one) for one in Outcome if one in outcomes},
+                    bugs=counts(rows),
+                    seconds=round(time.monotonic() - self.begun, 1),
+                )
+            )
+        else:
+            print_table(*_HEADS, rows=map(_cells, rows))
+        people.print(sweep_view.counts(self.view.pairs, rows, len(self.view.pairs)))
+        if any(row.outcome is Outcome.INCONCLUSIVE for row in rows) and not self.options.retry:
+            people.print("the same command with --retry runs again what has no answer")
+
+    async def _sweep(self, url: str, token: str | None) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, task.cancel)
+        async with AsyncClient(url, token) as client:
+            with self.view.shown() as show:
+                beside = [
+                    asyncio.create_task(self.view.look(client)),
+                    asyncio.create_task(self.view.refresh(show)),
+                ]
+                try:
+                    subjects = [await self._subject(client, one) for one in self.loaded]
+                    await sweep_all(client, subjects, self.options, self._hear)
+                finally:
+                    for one in beside:
+                        one.cancel()
+                    await asyncio.gather(*beside, return_exceptions=True)
+
+    async def _subject(self, client: AsyncClient, bug: Bug) -> Subject:
+        """Return what is to be tried on a bug: as surely as was asked, where it was calibrated."""
+        trial = self.wanted
+        known = await earlier_jobs.known_async(client, bug)
+        if known is not None:
+            trial = replace(trial, known=known)
+            effort = calibration.effort(known, self.confidence)
+            if effort is not None:
+                instances, seconds = trial.instances or effort.instances, trial.time or effort.time
+                trial = replace(trial, instances=instances, time=seconds)
+        files = self.found.files[bug.name]
+        return Subject(bug, await asyncio.to_thread(sweep_files.candidates, files), trial)
+
+    def _hear(self, said: Moved | Row) -> None:
+        self.view.hear(said)
+        if self.as_json and isinstance(said, Row):
+            print_json(self._answered(said))
+
+    def _answered(self, row: Row) -> SweepRow:
+        return SweepRow(**dict(row), file=str(self.found.files[row.bug][row.patch]))
+
+    def _rows(self) -> list[SweepRow]:
+        """Return the rows that are known, in the order of bugs and files."""
+        keys = ((bug, name) for bug, files in self.found.files.items() for name in files)
+        return [self._answered(self.view.rows[key]) for key in keys if key in self.view.rows]
+
+
+_HEADS = ("bug", "patch", "outcome", "verdict", "job", "s", "reason")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        escape(row.bug),
+        escape(row.patch),
+        f"[{STYLES.get(row.outcome, 'yellow')}]{row.outcome}[/]",
+        row.verdict or "",
+        str(row.job or ""),
+        f"{row.seconds:.1f}",
+        escape(f"as {row.same_as}: {row.reason}" if row.same_as else row.reason),
+    )
+
+
+def _loaded(names: Sequence[str]) -> list[Bug]:
+    """Load the bugs; raise UserError `bad_option` for two of one name, as of two folders."""
+    loaded = [bugs.load(name) for name in dict.fromkeys(names)]
+    named = [bug.name for bug in loaded]
+    if twice := {name for name in named if named.count(name) > 1}:
+        raise UserError("bad_option", f"several bugs are named {', '.join(sorted(twice))}")
+    return loaded
+
+
+def _group(name: str) -> str:
+    try:
+        return TypeAdapter(GroupName).validate_python(name)
+    except ValidationError as error:
+        raise UserError("bad_option", f"--name {name!r}: {error.errors()[0]['msg']}") from error
+
+
+def _csv(rows: Collection[SweepRow]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(_COLUMNS)
+    for row in rows:
+        values = row.model_dump(mode="json")
+        writer.writerow(map(_defused, (values[column] for column in _COLUMNS)))
+    return file.getvalue()
+
+
+def _defused(value: object) -> object:
+    """Return a cell that no spreadsheet takes for a formula: patches name themselves."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _write(path: Path, text: str | None) -> None:
+    """Write a file whole; None only tries whether it could be written."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text or "", newline="")
+        if text is None:
+            part.unlink()
+        else:
+            part.replace(path)
+    except OSError as error:
+        raise UserError("cannot_write", f"{path}: {error.strerror or error}") from error
