@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kgym.errors import InfrastructureError, UserError
-from kgym.host import proc
+from kgym.host import pid_namespace, proc
 from kgym.host.sandbox import Overlay, Sandbox, prepare, remove
 from kgym.host.sandbox_limits import SandboxLimits
 from tests.conftest import ROOT
@@ -262,6 +262,18 @@ async def test_a_daemon_does_not_outlive_the_program() -> None:
     await sh(Sandbox(), "setsid sleep 7361.1 >/dev/null 2>&1 &")
     found = await proc.run(["pgrep", "-f", "^sleep 7361.1"], timeout=10, check=False)
     assert found.returncode == 1
+
+
+async def test_orphans_leave_no_zombies() -> None:
+    await sh(Sandbox(), "setsid sleep 7361.2 >/dev/null 2>&1 &")
+    first = pid_namespace.current().first
+    for _ in range(100):
+        listed = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        states = [Path(f"/proc/{pid}/stat").read_text().split()[2] for pid in listed]
+        if "Z" not in states:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(states)
 
 
 async def test_an_error_names_the_program_not_the_way_into_the_sandbox() -> None:

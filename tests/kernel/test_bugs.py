@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SYZBOT = ROOT.parent / "shared" / "data" / "syzbot_bugs"
 DEMO = "watch-queue-filter"
-
-
-def in_turn(today: int, wanted: str) -> set[str]:
-    """Return the bugs to try: `all`, those named with commas, or the one of the day, in turn."""
-    others = [name for name in bug.names() if name != DEMO]
-    if wanted:
-        return set(others if wanted == "all" else wanted.split(","))
-    return {others[today % len(others)]}
-
-
-TODAY = in_turn(datetime.now(UTC).toordinal(), os.environ.get("KGYM_TEST_BUGS", ""))
 
 
 def assert_resolved(status: int, outcome: dict[str, Any], titles: list[str]) -> None:
@@ -106,10 +94,9 @@ def test_a_fix_that_cuts_off_is_told_with_its_verdict(tmp_path: Path) -> None:
     assert "smoke" not in {check for check, _ in found}
 
 
+@pytest.mark.in_turn(7)
 @pytest.mark.parametrize("name", [name for name in bug.names() if name != DEMO])
 def test_a_shipped_bug_crashes_and_its_fix_holds(name: str) -> None:
-    if name not in TODAY:
-        pytest.skip(f"today: {', '.join(sorted(TODAY))}; KGYM_TEST_BUGS=all for all, or names")
     one = bug.load(name)
     status, outcome = kgym("bug", "reproduce", name)
     assert_resolved(status, outcome, [one.file.title, *one.file.alt_titles])

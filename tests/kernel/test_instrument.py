@@ -1,14 +1,9 @@
-"""A real kernel in which everything leaves records: it compiles, boots, and tells of itself.
-
-It takes minutes, and so every fourth day, or when KGYM_TEST_INSTRUMENT is set.
-"""
+"""A real kernel in which everything leaves records: it compiles, boots, and tells of itself."""
 
 import json
-import os
 import shutil
 import sqlite3
 from contextlib import closing
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +45,7 @@ def compiled_files() -> list[str]:
     return sorted(path for path in paths if path.startswith(FOLDERS) and path.endswith(".c"))
 
 
-@pytest.mark.skipif(
-    "KGYM_TEST_INSTRUMENT" not in os.environ and date.today().toordinal() % 4 != 0,
-    reason="compiles hundreds of files: every fourth day, or with KGYM_TEST_INSTRUMENT",
-)
+@pytest.mark.in_turn(4)
 def test_everything_in_four_folders_leaves_records_in_one_kernel_that_boots(
     tmp_path: Path,
 ) -> None:

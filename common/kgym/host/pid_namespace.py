@@ -8,9 +8,10 @@ killed between fork(2) and prctl(2) leaves a child that never hears of it
 (bubblewrap's waits for its parent before it asks for the signal).
 
 The first process reads a pipe of which this process alone has the other end. It
-ignores SIGCHLD, so that orphans in the namespace leave no zombies, and shows
-the namespace's /proc in a mount namespace of its own. Unprivileged, there is a
-user namespace too, which all share.
+ignores SIGCHLD, so that orphans in the namespace leave no zombies (by env(1):
+the shell of Debian cannot), and shows the namespace's /proc in a mount
+namespace of its own. Unprivileged, there is a user namespace too, which all
+share.
 """
 
 import atexit
@@ -29,9 +30,8 @@ START_SECONDS = 20.0
 
 _FIRST = """
 read -r pid rest </proc/self/stat && mount -t proc proc /proc || exit 3
-trap '' CHLD
 echo "pid $pid"
-exec cat >/dev/null 2>&1
+exec env --ignore-signal=CHLD cat >/dev/null 2>&1
 """
 
 

@@ -1,0 +1,33 @@
+"""Slow tests that take turns, so that a whole run stays under an hour.
+
+Each case of a test that is marked `@pytest.mark.in_turn(days)` runs on one of so many days.
+`KGYM_TEST_ALL=1` lets all of them run, and so does naming the test or its file.
+"""
+
+import os
+from collections import Counter
+from datetime import UTC, datetime
+from zlib import crc32
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "in_turn(days): each case runs on one day of so many")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what has its turn on another day; the cases that take turns with each other in order."""
+    if os.environ.get("KGYM_TEST_ALL") or any(".py" in one for one in config.args):
+        return
+    today = datetime.now(UTC).toordinal()
+    cases = Counter[str]()
+    for item in items:
+        mark = item.get_closest_marker("in_turn")
+        if mark is None:
+            continue
+        (days,) = mark.args
+        test, _, _ = item.nodeid.partition("[")
+        if (today + crc32(test.encode()) + cases[test]) % days:
+            item.add_marker(pytest.mark.skip(f"one day of {days}; KGYM_TEST_ALL=1 runs it today"))
+        cases[test] += 1
