@@ -49,11 +49,12 @@ async def recall(run: StepContext, name: str, model: type[R]) -> R | None:
     memo = await _read(run, name)
     if memo is None:
         return None
-    kept = [one.model_copy(update={"key": run.key(one.name)}) for one in memo.artifacts]
+    kept = []
     try:
         answer = model.model_validate(memo.answer)
-        for old, new in zip(memo.artifacts, kept, strict=True):
-            await run.storage.copy(old.key, new.key)
+        for one in memo.artifacts:
+            key = await run.storage.copy(one.key, run.key(one.name))
+            kept.append(one.model_copy(update={"key": key}))
     except ValidationError:  # of another version
         return None
     except InfrastructureError as error:

@@ -1,15 +1,23 @@
-"""Artifact storage: files under keys, which appear whole or not at all."""
+"""Artifact storage: files under keys, which appear whole or not at all.
+
+What is like a base, such as a patched kernel like the one without the patch, is kept as its
+difference from that (`kgym.transport.file_delta`). The key that it then has names the base:
+KEY~SHA256; whoever holds the key needs to know no more. A base is a file under its own SHA-256,
+written once, and stays while any key names it. Keys alone tell, so that it can be the same on
+an object store: there, a removal has the condition that nobody has touched the base meanwhile.
+"""
 
 import asyncio
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -17,21 +25,49 @@ from kgym.api.jobs import Artifact
 from kgym.errors import InfrastructureError
 
 CHUNK = 1 << 20
-_KEY = re.compile(r"^[\w][\w.+-]*(/[\w][\w.+-]*)*$")
+_KEY = re.compile(r"^[\w][\w.+-]*(/[\w][\w.+-]*)*(~[0-9a-f]{64})?$")
+_BASES = "bases"
+_LONGEST_NAME = 128
+"""Of a delta: its base, and for a while a temporary name, come behind it."""
+_LEAST = 1 << 14
+"""Bytes of a file that is worth a delta."""
+_LOCK_SECONDS = 20.0
 
 
 class Storage(Protocol):
     """Where artifacts are kept. Keys are relative paths of plain names."""
 
-    async def put(self, key: str, path: Path, *, move: bool = False) -> Artifact:
+    async def put(
+        self, key: str, path: Path, *, move: bool = False, base: str | None = None
+    ) -> Artifact:
         """Store the file at `path` under `key`, replacing what was there; return its record.
 
-        With `move`, the caller has no use for the file any more: it need not be copied.
+        With `move`, the caller has no use for the file any more: it need not be copied. It may
+        be kept as what it differs in from the `base`, then under the key that the record has.
         """
         ...
 
-    async def copy(self, source: str, key: str) -> None:
-        """Store what is stored under `source` under `key` as well."""
+    async def copy(self, source: str, key: str) -> str:
+        """Store what is stored under `source` under `key` as well; return the key it then has."""
+        ...
+
+    async def put_base(self, path: Path) -> str:
+        """Store the file as a base; return its name."""
+        ...
+
+    async def has_base(self, base: str) -> bool:
+        """Return whether this base is stored, whole; it will stay for a day."""
+        ...
+
+    async def unused_bases(self, age: float) -> dict[str, int]:
+        """Return the bases that no key names, by name, with their bytes; none asked for lately.
+
+        Lately: within `age` seconds.
+        """
+        ...
+
+    async def remove_bases(self, age: float) -> dict[str, int]:
+        """Remove and return them."""
         ...
 
     async def get(self, key: str, path: Path) -> None:
@@ -63,31 +99,53 @@ class LocalStorage:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._seen: dict[str, tuple[int, int, int]] = {}
         root.mkdir(parents=True, exist_ok=True)
 
-    async def put(self, key: str, path: Path, *, move: bool = False) -> Artifact:
+    async def put(
+        self, key: str, path: Path, *, move: bool = False, base: str | None = None
+    ) -> Artifact:
         """Copy or move to a temporary name, flush to the disk, then rename into place."""
-        return await asyncio.to_thread(self._put, key, path, move)
+        return await asyncio.to_thread(self._put_like, key, path, move, base)
 
-    async def copy(self, source: str, key: str) -> None:
+    async def copy(self, source: str, key: str) -> str:
         """Link: what is stored never changes."""
+        key += "".join(source.partition("~")[1:])
         await asyncio.to_thread(self._copy, self._stored(source), self._path(key))
+        return key
+
+    async def put_base(self, path: Path) -> str:
+        """Copy it, unless it is there."""
+        return await asyncio.to_thread(self._put_base, path)
+
+    async def has_base(self, base: str) -> bool:
+        """Look at it, and leave its folder's time as a sign of that."""
+        return await asyncio.to_thread(self._touch, base)
+
+    async def unused_bases(self, age: float) -> dict[str, int]:
+        """Compare the bases with the names of all files."""
+        return await asyncio.to_thread(self._unused, age)
+
+    async def remove_bases(self, age: float) -> dict[str, int]:
+        """Remove them while nobody stores a delta; none, if all the time somebody does."""
+        return await asyncio.to_thread(self._remove_bases, age)
 
     async def get(self, key: str, path: Path) -> None:
         """Copy the stored file to `path`."""
-        source = self._stored(key)
-        await asyncio.to_thread(shutil.copyfile, source, path)
+        await asyncio.to_thread(self._get, key, path)
 
     async def read(self, key: str, start: int, stop: int) -> AsyncIterator[bytes]:
         """Read in chunks, off the event loop."""
-        with await asyncio.to_thread(self._stored(key).open, "rb") as file:
-            file.seek(start)
+        pieces = await asyncio.to_thread(self._pieces, key, start)
+        try:
             while start < stop:
-                chunk = await asyncio.to_thread(file.read, min(CHUNK, stop - start))
+                chunk = await asyncio.to_thread(next, pieces, b"")
                 if not chunk:
                     raise InfrastructureError("artifact_truncated", f"{key} is shorter than stored")
+                yield chunk[: stop - start]
                 start += len(chunk)
-                yield chunk
+        finally:
+            await asyncio.to_thread(pieces.close)
 
     async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
         """Walk the folder."""
@@ -129,6 +187,128 @@ class LocalStorage:
                     break
                 parent.rmdir()
 
+    def _put_like(self, key: str, path: Path, move: bool, base: str | None) -> Artifact:
+        name = key.rpartition("/")[2]
+        if base is None or len(name) > _LONGEST_NAME or not self._worth(key, path):
+            return self._put(key, path, move)
+        with self._bases_held():
+            kept = self._put_delta(key, path, base) if self._touch(base) else None
+        if kept is None:
+            return self._put(key, path, move)
+        if move:
+            path.unlink(missing_ok=True)
+        return kept
+
+    def _worth(self, key: str, path: Path) -> bool:
+        try:
+            return path.stat().st_size >= _LEAST
+        except OSError as error:
+            raise _failed(key, error) from error
+
+    def _put_delta(self, key: str, path: Path, base: str) -> Artifact | None:
+        from kgym.transport import file_delta  # noqa: PLC0415 - numpy's import takes 0.1 s
+
+        sha256, size = _sha256(path), path.stat().st_size
+        named = f"{key}~{base}"
+        with self._replacing(named) as (part, target):
+            if sha256 == base:
+                part.touch()  # the base itself
+            elif not file_delta.write(path, sha256, self._base(base), part):
+                return None
+            part.replace(target)
+        name = key.rpartition("/")[2]
+        return Artifact(name=name, size=size, sha256=sha256, key=named)
+
+    def _put_base(self, path: Path) -> str:
+        base = _sha256(path)
+        with self._bases_held():
+            if not self._touch(base):
+                self._put(f"{_BASES}/{base}/file", path, move=False)
+        return base
+
+    def _base(self, base: str) -> Path:
+        return self.root / _BASES / base / "file"
+
+    def _touch(self, base: str) -> bool:
+        """Return whether a base is whole, and say that it was asked for."""
+        try:
+            os.utime(self._base(base).parent)
+            return self._whole(base)
+        except OSError:
+            return False
+
+    def _whole(self, base: str) -> bool:
+        """Return whether the base is what its name says; read it once, and if it has changed."""
+        path = self._base(base)
+        status = path.stat()
+        looks = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if self._seen.get(base) != looks:
+            if _sha256(path) != base:
+                return False
+            self._seen[base] = looks
+        return True
+
+    @contextlib.contextmanager
+    def _bases_held(self, *, alone: bool = False) -> Iterator[None]:
+        """Keep the bases from being removed meanwhile; `alone`, from coming into use."""
+        with (self.root / ".bases.lock").open("a") as file:
+            until = time.monotonic() + _LOCK_SECONDS
+            while True:
+                try:
+                    fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if alone and time.monotonic() > until:
+                        raise
+                    time.sleep(0.05)
+            yield
+
+    def _unused(self, age: float) -> dict[str, int]:
+        old = {}
+        for folder in (self.root / _BASES).glob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                if folder.stat().st_mtime < time.time() - age:
+                    old[folder.name] = sum(path.stat().st_size for path in folder.iterdir())
+        if old:
+            for _, _, names in os.walk(self.root):
+                for name in names:
+                    old.pop(name.rpartition("~")[2], None)
+        return old
+
+    def _remove_bases(self, age: float) -> dict[str, int]:
+        try:
+            with self._bases_held(alone=True):
+                unused = self._unused(age)
+                for base in unused:
+                    shutil.rmtree(self._base(base).parent, ignore_errors=True)
+        except BlockingIOError:
+            return {}
+        return unused
+
+    def _get(self, key: str, path: Path) -> None:
+        stored = self._stored(key)
+        if "~" not in key:
+            shutil.copyfile(stored, path)
+            return
+        with path.open("wb") as sink:
+            for piece in self._pieces(key, 0):
+                sink.write(piece)
+
+    def _pieces(self, key: str, start: int) -> Generator[bytes]:
+        """Return what yields the file from a byte on."""
+        stored, base = self._stored(key), key.rpartition("~")[2]
+        if "~" not in key:
+            return _from(stored, start)
+        try:
+            whole = self._whole(base)
+        except OSError as error:
+            raise _missing(f"{_BASES}/{base}") from error
+        if not whole:
+            raise InfrastructureError("artifact_damaged", f"the base of {key} is damaged")
+        if not stored.stat().st_size:
+            return _from(self._base(base), start)
+        return _undone(stored, self._base(base), start)
+
     def _put(self, key: str, path: Path, move: bool) -> Artifact:
         with self._replacing(key) as (part, target):
             if move:
@@ -139,29 +319,30 @@ class LocalStorage:
             else:
                 sha256 = _copied(path, part)
             size = part.stat().st_size
+            part.replace(target)
         return Artifact(name=target.name, size=size, sha256=sha256, key=key)
 
     def _copy(self, source: Path, target: Path) -> None:
         key = target.relative_to(self.root).as_posix()
-        with self._replacing(key) as (part, _):
+        with self._bases_held(), self._replacing(key) as (part, _):
             try:
                 os.link(source, part)
             except FileNotFoundError as error:
                 raise _missing(key) from error
             except OSError:  # a file system without links, or this file has too many
                 _copied(source, part)
+            part.replace(target)
 
     @contextlib.contextmanager
     def _replacing(self, key: str) -> Iterator[tuple[Path, Path]]:
-        """Give a temporary name and the final one; rename the first to the second at the end."""
+        """Give a temporary name and the final one, to which it is renamed when it is whole."""
         target = self._path(key)
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         try:
             yield part, target
-            part.replace(target)
         except OSError as error:
-            raise InfrastructureError("storage_failed", f"cannot store {key}: {error}") from error
+            raise _failed(key, error) from error
         finally:
             part.unlink(missing_ok=True)
 
@@ -179,6 +360,32 @@ class LocalStorage:
 
 def _missing(key: str) -> InfrastructureError:
     return InfrastructureError("artifact_missing", f"storage holds no {key}", key=key)
+
+
+def _failed(key: str, error: OSError) -> InfrastructureError:
+    return InfrastructureError("storage_failed", f"cannot store {key}: {error}")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _from(path: Path, start: int) -> Generator[bytes]:
+    with path.open("rb") as file:
+        file.seek(start)
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
+def _undone(delta: Path, base: Path, start: int) -> Generator[bytes]:
+    from kgym.transport import file_delta  # noqa: PLC0415 - as in `_put_delta`
+
+    at = 0
+    for piece in file_delta.read(delta, base):
+        if at + len(piece) > start:
+            yield piece[max(start - at, 0) :]
+        at += len(piece)
 
 
 def _copied(source: Path, target: Path) -> str:

@@ -86,10 +86,15 @@ class StepContext:
         """Say how far the step is; the latest word counts."""
         self._progress = Progress(stage=stage, done=done, total=total, unit=unit)
 
-    async def keep(self, path: Path, name: str | None = None, *, move: bool = False) -> None:
-        """Store the file as an artifact of the step; with `move`, it may be gone afterwards."""
+    async def keep(
+        self, path: Path, name: str | None = None, *, move: bool = False, base: str | None = None
+    ) -> None:
+        """Store the file as an artifact of the step; with `move`, it may be gone afterwards.
+
+        `base` is one of the storage's that the file is like.
+        """
         key = self.key(name or path.name)
-        self.artifacts.append(await self.storage.put(key, path, move=move))
+        self.artifacts.append(await self.storage.put(key, path, move=move, base=base))
 
     def key(self, name: str) -> str:
         """Return where an artifact of the step is stored."""

@@ -4,7 +4,7 @@ import asyncio
 import tomllib
 from pathlib import Path
 
-from kgym.api.steps import BuildResult, BuildSpec, InstrumentedFile
+from kgym.api.steps import BuildResult, BuildSpec, InstrumentedFile, Strict
 from kgym.bugs import detectors
 from kgym.configs import CONFIGS
 from kgym.errors import InfrastructureError, UserError
@@ -37,6 +37,12 @@ ARTIFACTS = (
     "compile_commands.json",
 )
 _NAMES = {".config": "config"}
+
+
+class _Bases(Strict):
+    """The artifacts of an entry without a patch, as the storage has them as bases, by name."""
+
+    bases: dict[str, str]
 
 
 class Builder:
@@ -254,12 +260,34 @@ class _Build:
         if missing:
             raise UserError("no_kernel", f"make left no {' and no '.join(sorted(missing))}")
         names = {path: _NAMES.get(path.name, path.name) for path in found}
-        keeping = (self.run.keep(path, name, move=True) for path, name in names.items())
+        bases = await self._bases(entry)
+        keeping = (
+            self.run.keep(path, name, move=True, base=bases.get(name))
+            for path, name in names.items()
+        )
         await asyncio.gather(*keeping)
         order = list(names.values())
         self.run.artifacts.sort(key=lambda one: order.index(one.name))
         log = self.output.path if self.output.path.exists() else entry.folder / compiled_trees.LOG
         await self.run.keep(log, "build.log")
+
+    async def _bases(self, entry: Entry) -> dict[str, str]:
+        """Return what the storage has of the unpatched kernel, for the artifacts are like it."""
+        named = memo.key("bases", entry.identity, ARTIFACTS)
+        known = await memo.recall(self.run, named, _Bases)
+        if known:
+            there = [await self.run.storage.has_base(base) for base in known.bases.values()]
+            if all(there):
+                return known.bases
+        folder = self.run.folder / "unpatched"
+        found = await entry.tree(folder / "tree").export(ARTIFACTS, folder / "out")
+        bases = {
+            _NAMES.get(path.name, path.name): await self.run.storage.put_base(path)
+            for path in found
+        }
+        await memo.remember(self.run, named, _Bases(bases=bases))
+        await asyncio.to_thread(sandbox.remove, folder)
+        return bases
 
 
 def _traces(found: Identified) -> bool:

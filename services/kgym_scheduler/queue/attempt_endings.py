@@ -1,5 +1,6 @@
 """How attempts end: finished or released by their worker, or expired."""
 
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ _OUTCOME = (
     .join(steps, steps.c.id == attempts.c.step_id)
     .where(attempts.c.lease.in_(bindparam("leases", expanding=True)))
 )
+_BASE = re.compile(r"~[0-9a-f]{64}$")
+"""Behind the key of what is kept as its difference from a base."""
 _OUTCOMES = {True: {"succeeded", "failed"}, False: {"released"}}
 
 
@@ -73,7 +76,7 @@ def _foreign(step: Step, lease: uuid.UUID, left: Sequence[Artifact]) -> UserErro
     Where they are is a worker's word: it must not lead to another job's files.
     """
     for one in left:
-        if one.key != f"steps/{step.id}/{lease.hex}/{one.name}":
+        if _BASE.sub("", one.key) != f"steps/{step.id}/{lease.hex}/{one.name}":
             message = f"{one.name!r} at {one.key!r} is no file of this attempt"
             return UserError("foreign_artifact", message)
     return None
