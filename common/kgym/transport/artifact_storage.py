@@ -29,7 +29,7 @@ _KEY = re.compile(r"^[\w][\w.+-]*(/[\w][\w.+-]*)*(~[0-9a-f]{64})?$")
 _BASES = "bases"
 _LONGEST_NAME = 128
 """Of a delta: its base, and for a while a temporary name, come behind it."""
-_LEAST = 1 << 14
+_LEAST = 1 << 12
 """Bytes of a file that is worth a delta."""
 _LOCK_SECONDS = 20.0
 
@@ -325,6 +325,8 @@ class LocalStorage:
     def _copy(self, source: Path, target: Path) -> None:
         key = target.relative_to(self.root).as_posix()
         with self._bases_held(), self._replacing(key) as (part, _):
+            if "~" in key and not self._touch(key.rpartition("~")[2]):
+                raise _missing(key)  # what it rests on is damaged
             try:
                 os.link(source, part)
             except FileNotFoundError as error:

@@ -1,6 +1,7 @@
 """SuiteCache: entries are made once for all, whole or absent, and the same however they come."""
 
 import asyncio
+import hashlib
 import shutil
 import time
 from collections.abc import Callable
@@ -252,3 +253,19 @@ async def test_a_build_that_is_wanted_fresh_is_done(
     assert not result.memoised
     assert result.tree_cached == (cache == "fresh")
     assert (await host()(new_run(patched(fake_build)))).memoised
+
+
+async def test_patched_kernels_are_kept_as_what_they_differ_in_from_the_unpatched(
+    host: Host, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    runs = [new_run(fake_build), new_run(patched(fake_build)), new_run(patched(fake_build))]
+    for run in runs:
+        await host()(run)
+    named = [{one.name: one.key.partition("~")[2] for one in run.artifacts} for run in runs]
+    assert named[0]["vmlinux"]
+    assert await runs[0].storage.has_base(named[0]["vmlinux"])
+    assert named[1]["vmlinux"] == named[2]["vmlinux"] == named[0]["vmlinux"]
+    for run in runs:
+        for one in run.artifacts:
+            data = b"".join([part async for part in run.storage.read(one.key, 0, one.size)])
+            assert hashlib.sha256(data).hexdigest() == one.sha256

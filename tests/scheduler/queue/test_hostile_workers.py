@@ -15,6 +15,9 @@ from tests.scheduler.parts import BUILT, WELL, claim_of, job
 pytestmark = [pytest.mark.anyio, pytest.mark.attack]
 
 
+BASE = "0" * 64
+
+
 def left(key: str, name: str = "vmlinux") -> AttemptEnding:
     artifact = Artifact(name=name, size=1, sha256="0" * 64, key=key)
     return AttemptEnding(result=BUILT, artifacts=[artifact])
@@ -28,6 +31,9 @@ async def test_an_artifact_is_a_file_of_the_attempt_and_no_other(store: JobStore
     hers = f"steps/{other.step_id}/{other.lease.hex}"
     for key in (
         f"{hers}/vmlinux",
+        f"{hers}/vmlinux~{BASE}",
+        f"{own}/vmlinux~{BASE}/x",
+        f"{own}/vmlinux~..",
         f"{own}/../{other.lease.hex}/vmlinux",
         f"{own}/config",
         "suitecache/x/image",
@@ -37,9 +43,9 @@ async def test_an_artifact_is_a_file_of_the_attempt_and_no_other(store: JobStore
         with pytest.raises(UserError, match="no file of this attempt"):
             await store.finish(mine.lease, left(key))
     assert (await store.get(mine.job_id)).steps[0].artifacts == []
-    assert await store.finish(mine.lease, left(f"{own}/vmlinux"))
+    assert await store.finish(mine.lease, left(f"{own}/vmlinux~{BASE}"))
     assert await store.finish(other.lease, WELL)
-    assert [one.key for one in await store.artifacts(mine.job_id, 0)] == [f"{own}/vmlinux"]
+    assert [one.key for one in await store.artifacts(mine.job_id, 0)] == [f"{own}/vmlinux~{BASE}"]
 
 
 @pytest.mark.parametrize(
