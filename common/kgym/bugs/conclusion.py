@@ -21,11 +21,11 @@ from kgym.bugs import bundle as bugs
 from kgym.bugs.resolution import Resolution, is_accepted, resolution
 
 _LONGEST_REASON = 300
-"""Characters: a reason stands in one row of a table."""
+"""Characters of a reason, which has to fit into a row of a table."""
 
 
 class Answer(StrEnum):
-    """What a finished job says to whoever submitted it."""
+    """What a finished job answers to whoever submitted it."""
 
     YES = "yes"
     """The bug shows, the fix resolves it, the patches compile: whatever was asked."""
@@ -39,24 +39,24 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What a job came to; None where it has come to none, or never will."""
+    """What a job came to. A field is None if there is no such answer yet, or never will be."""
 
     verdict: Verdict | None
-    """Of its last reproduce step."""
+    """The verdict of its last reproduce step."""
     title: str | None
-    """Of the crash that this verdict tells of."""
+    """The title of that verdict's crash."""
     resolved: bool | None
-    """Whether the fix resolves the bug, where one was tried on it."""
+    """Whether the fix resolves the bug, if a fix was tried."""
     compiling: tuple[int, int] | None
-    """How many of how many patches compile, where they were checked."""
+    """How many patches compile, and how many were checked."""
     answer: Answer | None
-    """None until the job has ended."""
+    """The answer in one word; None until the job has ended."""
     reason: str | None
     """Why, in one line of at most 300 characters; None until there is something to tell."""
 
     @property
     def words(self) -> str:
-        """It in few words, such as `no_crash, resolved`; empty where there is nothing to say."""
+        """The conclusion in few words, such as `no_crash, resolved`; empty if there is none."""
         words = [] if self.verdict is None else [str(self.verdict)]
         if self.resolved is not None:
             words.append("resolved" if self.resolved else "not resolved")
@@ -68,7 +68,7 @@ class Conclusion:
 def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
     """Return what the job came to so far; `accepted` are reasons of findings, as in a trial.
 
-    A trial is as wanted if its fix resolves the bug. Any other reproduce step was to show a
+    A trial answers yes if its fix resolves the bug. Any other reproduce step was to show a
     bug, or, where it names a baseline, that a fix holds.
     """
     steps = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
