@@ -46,11 +46,16 @@ def chosen(job: JobView, names: Sequence[str], step: int | None) -> list[tuple[S
         if not names or any(fnmatchcase(artifact.name, name) for name in names)
     ]
     for one, artifact in found:
-        if one.artifacts_gone_at is not None:
-            when = one.artifacts_gone_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-            message = f"retention removed {artifact.name} of step {one.number} on {when}"
-            raise UserError("artifact_gone", f"{message}; restart the job to make it again")
+        checked(one, artifact)
     return found
+
+
+def checked(step: StepView, artifact: Artifact) -> None:
+    """Raise UserError `artifact_gone` where retention has removed it."""
+    if step.artifacts_gone_at is not None:
+        when = step.artifacts_gone_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        message = f"retention removed {artifact.name} of step {step.number} on {when}"
+        raise UserError("artifact_gone", f"{message}; restart the job to make it again")
 
 
 def fetch(

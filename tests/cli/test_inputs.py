@@ -2,9 +2,11 @@
 
 import bz2
 import gzip
+import hashlib
 import json
 import lzma
 import subprocess
+import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,14 @@ from pathlib import Path
 import pytest
 
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import BuildSpec, StepKind, StepResult
+from kgym.api.steps import (
+    BuildSpec,
+    Reproducer,
+    ReproduceSpec,
+    StepKind,
+    StepRef,
+    StepResult,
+)
 from kgym.errors import UserError
 from kgym.worker.context import StepContext
 from kgym_cli import compressed_files
@@ -21,7 +30,7 @@ from tests.cli.conftest import Kgym
 from tests.cli.test_check import bundle, good  # noqa: F401 - fixtures
 from tests.cli.test_commands import LOG
 from tests.cli.worked import working
-from tests.results import built
+from tests.results import built, ran
 
 TITLE = "KASAN: use-after-free Read in demo_release"
 
@@ -254,3 +263,50 @@ def test_a_jobs_artifacts_are_fetched_by_name_or_all(
     nothing = kgym("job", "fetch", 1, "dump*", "-o", to)
     assert (nothing.status, "console-0.log" in nothing.err) == (2, True)
     assert kgym("job", "fetch", 1, "--step", 2, "-o", to).status == 2
+
+
+def parts(run: StepContext) -> StepResult:
+    for name in ("initrd-0.cpio", "reproducer.c", "reproducer", "about.json", "reproduce.sh"):
+        (run.folder / name).write_text(name)
+    return ran()
+
+
+def kernel(run: StepContext) -> StepResult:
+    for name in ("bzImage", "vmlinux", "config", "System.map"):
+        (run.folder / name).write_text(name)
+    return built()
+
+
+def test_a_bundle_is_packed_when_it_is_fetched(
+    kgym: Kgym, idle: Platform, fake_build: BuildSpec, data: Path, tmp_path: Path
+) -> None:
+    reproduce = ReproduceSpec(build=StepRef(step=0), reproducer=Reproducer(text="x"))
+    elsewhere = reproduce.model_copy(update={"build": StepRef(job=1, step=0)})
+    with working(idle, data, {StepKind.BUILD: kernel, StepKind.REPRODUCE: parts}):
+        for steps in ([fake_build, reproduce], [elsewhere]):
+            kgym("job", "submit", "-", stdin=JobRequest(steps=steps).model_dump_json())
+        assert kgym("--server", idle.url, "job", "wait", 1, 2).status in (0, 1)
+    sums = set()
+    for job, step in ((1, 1), (2, 0), (1, 1)):
+        got = kgym("job", "fetch", job, "bundle.tar.gz", "-o", tmp_path / str(job), "--json").json
+        (one,) = got
+        assert (one["step"], one["name"]) == (step, "bundle.tar.gz")
+        assert hashlib.sha256(Path(one["path"]).read_bytes()).hexdigest() == one["sha256"]
+        assert [path.name for path in (tmp_path / str(job)).iterdir()] == [f"{step}-reproduce"]
+        sums.add(one["sha256"])
+        with tarfile.open(one["path"]) as archive:
+            assert {member.name: member.mode for member in archive} == {
+                **{f"bundle/{name}": 0o644 for name in ("kernel", "vmlinux", "config")},
+                **{f"bundle/{name}": 0o644 for name in ("initrd-0.cpio", "reproducer.c")},
+                "bundle/about.json": 0o644,
+                **{f"bundle/{name}": 0o755 for name in ("reproducer", "reproduce.sh")},
+            }
+            content = archive.extractfile("bundle/kernel")
+            assert content is not None
+            assert content.read() == b"bzImage"
+    assert len(sums) == 1
+    some = kgym("job", "fetch", 1, "bundle.tar.gz", "config", "-o", tmp_path / "some")
+    assert some.out.split() == [
+        str(tmp_path / "some" / name) for name in ("0-build/config", "1-reproduce/bundle.tar.gz")
+    ]
+    assert kgym("job", "fetch", 1, "bundle.tar.gz", "--step", 0, "-o", tmp_path).status == 2

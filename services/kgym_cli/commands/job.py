@@ -21,7 +21,7 @@ from kgym.api.steps import StepKind
 from kgym.bugs.conclusion import Answer, conclusion
 from kgym.client import Client
 from kgym.errors import KgymError, UserError
-from kgym_cli import artifact_download, compressed_files, waiting
+from kgym_cli import artifact_download, bundle_download, compressed_files, waiting
 from kgym_cli.artifact_download import Fetched
 from kgym_cli.exit_status import exit_status
 from kgym_cli.job_answer import JobAnswer, JobSummary
@@ -268,13 +268,20 @@ def fetch(
 
     A name may hold * and ?. Each file comes to FOLDER/STEP-KIND/NAME, whole and verified; one
     that is there already is not downloaded again, and one that was interrupted goes on.
+
+    `bundle.tar.gz` is packed out of what a reproduce step and its build left: kernel, vmlinux,
+    root file system, reproducer, and reproduce.sh, which crashes the kernel again with QEMU.
     """
     folder = output or Path(f"job-{job_id}")
     with scheduler(work=False) as client:
-        wanted = artifact_download.chosen(client.job(job_id), names, step)
+        found = client.job(job_id)
+        unpacked = bundle_download.packable(found, names, step)
+        rest = [name for name in names if not unpacked or name != bundle_download.NAME]
+        wanted = artifact_download.chosen(found, rest, step) if rest or not names else []
         got = [
             artifact_download.fetch(client, job_id, one, folder, quiet=as_json) for one in wanted
         ]
+        got += [bundle_download.pack(client, found, one, folder, quiet=as_json) for one in unpacked]
     if as_json:
         print_json(got)
     else:

@@ -26,6 +26,7 @@ from kgym_vmmanager.vm.accelerator import Accelerator, Probed, best_accelerator
 from kgym_vmmanager.vm.qemu import capture_command_line, kernel_command_line
 
 _BUILT = ("vmlinux", "config")
+_LARGE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,11 @@ async def prepare(
         way=await _way(run, folder) if spec.evidence else {},
     )
     programs = {path.stem: files[PROGRAM] for path, files in zip(sources, made, strict=True)}
-    files = {"kernel": kernel, **{path.name: path for path in [*initrds, *sources]}, **programs}
+    files = {
+        bundle_archive.KERNEL: kernel,
+        **{path.name: path for path in [*initrds, *sources]},
+        **programs,
+    }
     return Preparation(plan, probed, files)
 
 
@@ -176,7 +181,10 @@ async def _capture(run: StepContext, image: GuestImage, folder: Path) -> dict[st
 
 
 async def keep_bundle(run: StepContext, prepared: Preparation) -> None:
-    """Pack and keep the bundle that the spec wants; a failure is only told: no verdict needs it."""
+    """Keep the bundle that the spec wants, or what only this step knows of it.
+
+    A failure is only told: no verdict needs it.
+    """
     spec = run.spec(ReproduceSpec)
     if spec.bundle == "none":
         return
@@ -184,16 +192,30 @@ async def keep_bundle(run: StepContext, prepared: Preparation) -> None:
     folder.mkdir()
     files = dict(prepared.files)
     try:
-        for artifact in run.input_artifacts("build") if spec.bundle == "whole" else []:
+        whole = spec.bundle == "whole"
+        for artifact in run.input_artifacts("build") if whole else []:
             if artifact.name in _BUILT:
                 await run.fetch("build", artifact.name, folder / artifact.name)
                 files[artifact.name] = folder / artifact.name
         for name, text in _texts(spec, run.input("build", BuildResult), prepared).items():
             (folder / name).write_text(text)
             files[name] = folder / name
-        await run.keep(await bundle_archive.pack(folder, files))
+        if spec.bundle == "on_demand":
+            await _keep_parts(run, files)
+        else:
+            await run.keep(await bundle_archive.pack(folder, files))
     except (KgymError, OSError) as error:
         run.log(f"no bundle: {error}")
+
+
+async def _keep_parts(run: StepContext, files: Mapping[str, Path]) -> None:
+    kept = {one.name for one in run.artifacts}
+    for name, path in files.items():
+        if name in {bundle_archive.KERNEL, *kept}:  # the build has left the kernel
+            continue
+        # What is large is the same for all patches on a bug: it is stored once.
+        large = path.stat().st_size > _LARGE
+        await run.keep(path, name, base=await run.storage.put_base(path) if large else None)
 
 
 def _texts(spec: ReproduceSpec, built: BuildResult, prepared: Preparation) -> dict[str, str]:

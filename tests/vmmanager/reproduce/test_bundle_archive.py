@@ -108,7 +108,7 @@ async def test_it_is_packed_while_vms_that_boot_the_same_kernel_come_and_go(tmp_
 async def test_a_bundle_unpacked_elsewhere_runs_to_the_crash(
     new_step: NewStep, cache: Path, tmp_path: Path, kernel: Path
 ) -> None:
-    run = await new_step(Reproducer(text=CRASH), time=30, titles=["any"])
+    run = await new_step(Reproducer(text=CRASH), time=30, titles=["any"], bundle="whole")
     built = run.assignment.inputs["build"]
     vmlinux = await run.storage.put("steps/0/vmlinux", kernel.with_name("vmlinux"))
     run.assignment.inputs["build"] = built.model_copy(

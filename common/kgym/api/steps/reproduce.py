@@ -137,8 +137,10 @@ class ReproduceSpec(Step):
         " kernel without a crash could have told of one and still does that work",
     )
     smoke: bool = Field(False, description="also try on one more instance whether the kernel works")
-    bundle: Literal["whole", "small", "none"] = Field(
-        "whole", description="archive to run the same by hand; `small` leaves out vmlinux"
+    bundle: Literal["on_demand", "whole", "small", "none"] = Field(
+        "on_demand",
+        description="archive to run the same by hand: packed when somebody fetches it, out of what"
+        " this step and its build left; or packed and kept by the step; `small` leaves out vmlinux",
     )
     dump: DumpMethod | Literal["none"] = Field(
         "none", description="how to save the memory of instances that crash or hang"
