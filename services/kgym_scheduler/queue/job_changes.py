@@ -30,13 +30,14 @@ from sqlalchemy import Row as Found
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.states import Event, State, after, job_state
-from kgym.api.steps import StepKind
+from kgym.api.steps import StepKind, StepResult
 from kgym_scheduler.database.single_statements import Connection, Singles
 from kgym_scheduler.database.single_statements import Found as Offer
 from kgym_scheduler.database.tables import attempts, events, facets, jobs, steps
 from kgym_scheduler.queue.bulk_statement import Guard, Row
 from kgym_scheduler.queue.bulk_write import NOTIFY_BELOW, BulkWrite
 from kgym_scheduler.queue.capability_lanes import CLAIMING, OFFERED
+from kgym_scheduler.queue.job_conclusions import NOTHING, EndedJob, EndedStep, conclude
 
 
 @dataclass(slots=True)
@@ -60,6 +61,8 @@ class Step:
     """Only of a queued step."""
     was: tuple[State, UUID | None]
     values: dict[str, object] = field(default_factory=dict)
+    answer: StepResult | None = None
+    """Of the attempt that ends now: its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +377,7 @@ class Changes:
         for rows in _alike(step for job in changed for step in job.steps if step.values):
             plan.change(steps, rows)
         self._plan_attempts(plan, changed)
-        self._plan_jobs(plan, changed)
+        await self._plan_jobs(plan, changed)
         plan.claim_turns(claimed or {})
         plan.forget_progress([(job.id, step.number) for job in changed for step in job.quiet])
         plan.tell([job.id for job in changed])
@@ -412,14 +415,29 @@ class Changes:
             ],
         )
 
-    def _plan_jobs(self, plan: BulkWrite, changed: Sequence[JobChange]) -> None:
-        plan.change(
-            jobs,
-            [({"id": job.id}, {"state": job.state, "updated_at": self._now}) for job in changed],
-        )
+    async def _plan_jobs(self, plan: BulkWrite, changed: Sequence[JobChange]) -> None:
+        told = await self._conclusions(changed)
+        states = [(job.id, {"state": job.state, "updated_at": self._now}) for job in changed]
+        plan.change(jobs, [({"id": one}, new) for one, new in states if one not in told])
+        plan.change(jobs, [({"id": one}, new | told[one]) for one, new in states if one in told])
         moved = [job for job in changed if job.state != job.was]
         plan.change(facets, [({"job_id": job.id}, {"state": job.state}) for job in moved])
         plan.add(events, [row for job in changed for row in job.events()])
+
+    async def _conclusions(self, changed: Sequence[JobChange]) -> dict[int, dict[str, object]]:
+        """Return what is to be stored of what jobs came to: of those that end, or begin again."""
+        told = {job.id: NOTHING for job in changed if job.was.final}
+        ended = [_ended(job) for job in changed if job.state.final and not job.was.final]
+        return told | (await conclude(self._connection, ended) if ended else {})
+
+
+def _ended(job: JobChange) -> EndedJob:
+    found = []
+    for step in job.steps:
+        failure = step.values.get("failure")
+        told = failure if isinstance(failure, str) else None
+        found.append(EndedStep(step.number, step.kind, step.state, step.answer, told))
+    return EndedJob(job.id, job.state, found)
 
 
 def _unchanged(changed: Sequence[JobChange], *, claims: bool) -> Guard | None:

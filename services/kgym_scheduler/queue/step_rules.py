@@ -22,6 +22,7 @@ def finish(change: JobChange, step: Step, ending: AttemptEnding) -> None:
     """End the attempt as the worker says."""
     artifacts = views.ARTIFACTS.dump_json(ending.artifacts).decode()
     answered = ending.result is not None and ending.result.kind is step.kind
+    step.answer = ending.result if answered else None
     result = ending.result.model_dump_json() if ending.result is not None and answered else None
     if ending.failure is not None and answered:  # it was done: again, it would be the same
         fail(change, step, "failed", ending.failure, result=result, artifacts=artifacts)

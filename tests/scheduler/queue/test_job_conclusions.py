@@ -1,0 +1,169 @@
+"""What a job came to is stored with its end, on either database, whatever its results are."""
+
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy import text
+
+from kgym.api.groups import GroupResult
+from kgym.api.jobs import JobRequest, JobView
+from kgym.api.states import State
+from kgym.api.steps import (
+    CheckResult,
+    CheckSpec,
+    Control,
+    ControlName,
+    ControlOutcome,
+    Edit,
+    Evidence,
+    Finding,
+    Patch,
+    PatchCheck,
+    PatchOutcome,
+    Severity,
+    StepKind,
+    StepResult,
+    Verdict,
+)
+from kgym.api.worker_calls import AttemptEnding
+from kgym.bugs import bundle
+from kgym_scheduler.job_store import JobStore
+from tests.results import built, ran
+from tests.scheduler.parts import BUILD, badly, claim_of, job, reproduce
+
+pytestmark = pytest.mark.anyio
+BUG = bundle.load("watch-queue-filter")
+TRIAL = BUG.job(BUG.fix).model_copy(update={"group": "g"})
+SHOWN = ran(Verdict.SAME_CRASH, "KASAN: out-of-bounds", evidence=Evidence())
+CONTROL = Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)
+GONE = ran(Verdict.NO_CRASH, evidence=Evidence(controls=[CONTROL]))
+WEAKER = Finding(
+    check="detector", severity=Severity.BLOCKING, reason="flags_weaker", message="no KASAN"
+)
+
+
+async def end(store: JobStore, *answers: StepResult | AttemptEnding) -> None:
+    """Let a worker do the steps that are next."""
+    for answer in answers:
+        claimed, _ = await store.claim(claim_of(kinds=list(StepKind)))
+        ending = answer if isinstance(answer, AttemptEnding) else AttemptEnding(result=answer)
+        assert await store.finish(claimed.assignments[0].lease, ending) is not None
+
+
+async def came_to(
+    store: JobStore, request: JobRequest, answers: Sequence[StepResult | AttemptEnding]
+) -> tuple[JobView, GroupResult]:
+    """Run a job; return it, and its row among the group's results."""
+    submitted, _ = await store.submit(request.model_copy(update={"group": "g"}), None, "me")
+    await end(store, *answers)
+    return await store.get(submitted.id), await row_of(store, submitted.id)
+
+
+async def row_of(store: JobStore, job_id: int) -> GroupResult:
+    [row] = (await store.group_results("me", "g", job_id - 1, 1)).results
+    return row
+
+
+async def test_a_trial_has_a_verdict_and_is_resolved_until_it_begins_again(store: JobStore) -> None:
+    view, row = await came_to(store, TRIAL, [built(), SHOWN, built(), GONE])
+    assert (view.verdict, view.resolved) == (Verdict.NO_CRASH, True)
+    assert (row.verdict, row.resolved, row.title) == (Verdict.NO_CRASH, True, None)
+    assert row.reason == "it was no_crash"
+    group = await store.group("me", "g")
+    assert (group.verdicts, group.resolved) == ({Verdict.NO_CRASH: 1}, 1)
+    await store.restart(view.id, 3, "me")
+    again = await store.get(view.id)
+    assert (again.state, again.verdict, again.resolved) == (State.QUEUED, None, None)
+    group = await store.group("me", "g")
+    assert (group.states, group.verdicts, group.resolved) == ({State.QUEUED: 1}, {}, 0)
+    await end(store, SHOWN)
+    row = await row_of(store, view.id)
+    assert (row.verdict, row.resolved, row.title) == (
+        Verdict.SAME_CRASH,
+        False,
+        "KASAN: out-of-bounds",
+    )
+
+
+async def test_a_finding_of_an_earlier_step_stands_in_the_way(store: JobStore) -> None:
+    answers = [built(), SHOWN, built(findings=[WEAKER]), GONE]
+    view, row = await came_to(store, TRIAL, answers)
+    assert (view.verdict, view.resolved) == (Verdict.NO_CRASH, False)
+    assert row.reason == "flags_weaker: detector: no KASAN"
+
+
+async def test_a_job_that_ends_early_says_why(store: JobStore) -> None:
+    view, row = await came_to(store, TRIAL, [built(), SHOWN, badly("user")])
+    assert (view.state, view.verdict, view.resolved) == (State.FAILED, Verdict.SAME_CRASH, None)
+    assert row.reason == "step 2 (build) failed: it broke"
+    view, row = await came_to(store, job(), [badly("user")])
+    assert (row.verdict, row.reason) == (None, "step 0 (build) failed: it broke")
+    submitted, _ = await store.submit(TRIAL, None, "me")
+    await end(store, built(), SHOWN)
+    assert (await store.get(submitted.id)).verdict is None  # not before its end
+    await store.abort(submitted.id)
+    row = await row_of(store, submitted.id)
+    assert (row.verdict, row.resolved, row.reason) == (None, None, "the job is aborted")
+    view, row = await came_to(store, job(), [built()])
+    assert (row.state, row.verdict, row.reason) == (State.SUCCEEDED, None, None)
+
+
+async def test_a_check_counts_what_compiles(store: JobStore) -> None:
+    patch = Patch(edits=[Edit(file="a.c", original="a", replacement="b")])
+    check = CheckSpec(source=BUILD.source, config=BUILD.config, patches=[patch])
+    checked = PatchCheck(name="p", outcome=PatchOutcome.COMPILES, seconds=1.0)
+    result = CheckResult(
+        source_identity="",
+        kernel_release="",
+        compiler_version="",
+        tree="",
+        tree_cached=True,
+        patches=[checked],
+        seconds={},
+    )
+    view, row = await came_to(store, job(check), [result])
+    assert (view.verdict, view.resolved, row.reason) == (None, None, "1 of 1 patches compile")
+
+
+async def test_no_result_stops_the_end_of_its_job(store: JobStore) -> None:
+    evil = ran(Verdict.SAME_CRASH, "=\x00\ud7ff\x1b[2J\n" + "a" * 9000, reason="\x00" * 200_000)
+    view, row = await came_to(store, job(BUILD, reproduce()), [built(), evil])
+    assert (view.state, view.verdict) == (State.SUCCEEDED, Verdict.SAME_CRASH)
+    assert row.title is not None
+    assert (len(row.title), row.title.isprintable()) == (1000, True)
+    assert row.reason is not None
+    assert row.reason.isprintable()
+    assert row.seconds >= 0
+
+
+BROKEN = 'UPDATE steps SET result = \'{"kind": "build"}\' WHERE number = 2'
+
+
+@pytest.mark.parametrize("what", ["unreadable", "long"])
+async def test_nothing_is_resolved_by_results_that_cannot_be_read(
+    store: JobStore, what: str
+) -> None:
+    long = [WEAKER.model_copy(update={"message": "a" * 1000})] * 5000
+    submitted, _ = await store.submit(TRIAL, None, "me")
+    await end(store, built(), SHOWN, built(findings=long if what == "long" else []))
+    claimed, _ = await store.claim(claim_of())
+    if what == "unreadable":
+        async with store.database.write() as connection:
+            await connection.execute(text(BROKEN))
+    await store.finish(claimed.assignments[0].lease, AttemptEnding(result=GONE))
+    row = await row_of(store, submitted.id)
+    assert (row.state, row.verdict, row.resolved) == (State.SUCCEEDED, None, None)
+    assert row.reason is not None
+    assert row.reason.startswith("what it came to cannot be told: ")
+
+
+async def test_a_job_fails_for_its_own_reason_whatever_its_results_are(store: JobStore) -> None:
+    submitted, _ = await store.submit(TRIAL, None, "me")
+    await end(store, built(), SHOWN, built())
+    async with store.database.write() as connection:
+        await connection.execute(text(BROKEN))
+    await store.claim(claim_of())  # which fails: its input cannot be read
+    row = await row_of(store, submitted.id)
+    assert (row.state, row.verdict) == (State.FAILED, None)
+    assert row.reason is not None
+    assert row.reason.startswith("step 3 (reproduce) failed: ")
