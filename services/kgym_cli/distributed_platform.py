@@ -185,7 +185,7 @@ class Distributed:
                     program.terminate()
                 for program in group:
                     program.stop(STOP_SECONDS)
-        finally:  # where somebody is in a greater hurry
+        finally:  # if another call asks for a shorter wait
             for group in groups:
                 for program in group:
                     program.kill()

@@ -52,7 +52,7 @@ def follow(client: "Client", job: JobView, last: int = 0, *, label: str = "") ->
 
 
 def _left_behind(client: "Client", job: JobView) -> list[int]:
-    """Return the newest of the other jobs that wait until somebody asks for them."""
+    """Return the newest of the other jobs that were left, and wait until somebody follows them."""
     waiting = client.page(JobFilter(state=State.QUEUED, mine=True)).jobs
     return [
         one.id

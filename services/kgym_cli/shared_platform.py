@@ -58,7 +58,7 @@ def _start(data: Path) -> None:
             stderr=said,
             start_new_session=True,
         )
-    process.returncode = 0  # nobody waits for it: it outlives this process, if others need it
+    process.returncode = 0  # not waited for: it outlives this process if other commands need it
     assert process.stdout is not None
     with process.stdout as answers:
         ready, _, _ = select.select([answers], [], [], START_SECONDS)

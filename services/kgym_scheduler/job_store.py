@@ -479,7 +479,7 @@ class JobStore:
     async def _at_once(
         self, work: Callable[[Connection, datetime], Awaitable[_Done]], *, locking: bool = False
     ) -> _Done:
-        """Do what reads, then writes once: in single statements, unless somebody comes between.
+        """Run what reads, then writes once: in single statements, unless another change interferes.
 
         Then, with `locking`, and on SQLite, in a transaction that locks what it reads.
         """

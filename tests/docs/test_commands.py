@@ -73,10 +73,11 @@ def answer(run: StepContext) -> StepResult:
         return built()
     if spec.kind is StepKind.CHECK:
         return checked(spec)
-    if run.assignment.number > 1:
+    if spec.baseline is not None:
         told = Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)
-        return ran(Verdict.NO_CRASH, evidence=Evidence(controls=[told]))
-    title = BUG.file.title if "use-after-free" not in str(spec.titles) else spec.titles[0]
+        evidence = Evidence(controls=[told])
+        return ran(Verdict.NO_CRASH, evidence=evidence, baseline=Verdict.SAME_CRASH)
+    title = spec.titles[0]
     crash = InstanceResult(number=0, outcome=InstanceOutcome.CRASH, run_seconds=2, title=title)
     return ran(Verdict.SAME_CRASH, title, completed=10, instances=[crash] * 10)
 
@@ -106,6 +107,8 @@ def folder(tmp_path: Path, fake_build: BuildSpec) -> Path:
     (folder / "run").write_text(RUN)
     (folder / "run").chmod(0o755)
     (folder / "my.patch").write_text(PATCH)
+    (folder / "patches").mkdir()
+    (folder / "patches" / "1.patch").write_text(PATCH)
     (folder / "console.log").write_text(LOG)
     (folder / "repro.c").write_text("int main(void) { return 0; }\n")
     (folder / "job.json").write_text(JobRequest(steps=[fake_build]).model_dump_json())

@@ -276,7 +276,7 @@ def load(name: str, configs: Path = CONFIGS) -> Bug:
     folder = _folder(name, configs)
     try:
         bug = _load(folder, configs)
-        bug.job(bug.fix)  # what no job can hold is known before anybody waits for it
+        bug.job(bug.fix)  # what a job cannot hold is refused here, before a job waits in the queue
     except ValidationError as error:
         raise UserError("bad_bundle", f"{folder}: {_faults(error)}") from error
     return bug
@@ -449,7 +449,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _within(folder: Path, name: str) -> Path:
-    """Return the path of a bundle's file: somebody else's bundle must not name files of ours."""
+    """Return the path of a bundle's file; another's bundle must not name files outside of it."""
     try:
         path = (folder / name).resolve()
         inside = path.is_relative_to(folder.resolve())

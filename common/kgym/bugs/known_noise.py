@@ -1,6 +1,6 @@
 """Crashes that a run can end in without a bug of the kernel: a list, with the reasons.
 
-Noise is no crash of ours unless it is what was looked for; the run has not survived either.
+Noise does not count as a crash unless it is what was looked for; the run has not survived either.
 """
 
 _SLOW = "a guest that an emulator or a busy host slows down stalls without a bug"

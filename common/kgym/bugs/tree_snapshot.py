@@ -110,7 +110,7 @@ def git(folder: Path, *words: str, more: dict[str, str] | None = None, stdin: st
 
 
 def _check(tree: Path) -> None:
-    """Refuse what is no kernel: a bundle of somebody else's must not carry off our files."""
+    """Refuse what is no kernel: another's bundle must not take any folder of ours along."""
     try:
         makefile = (tree / "Makefile").read_bytes()[:4096]
         if b"PATCHLEVEL" in makefile and (tree / "Kconfig").is_file():

@@ -53,7 +53,7 @@ class Budget:
     async def share(self, use: Use, cores: int, memory: int) -> AsyncIterator[int]:
         """Wait until there is room for one more, and hold it; yield the cores: at most all.
 
-        What asks for more than there is gets all of it, when nobody else has any.
+        Who asks for more than there is waits until nothing is in use, and then gets all of it.
         """
         one = _Waiting(use, min(cores, self.cores), min(memory, self.memory))
         self._waiting.append(one)

@@ -143,7 +143,7 @@ class Images:
         return keeper.mounted
 
     def forget(self, mounted: Mounted) -> None:
-        """Mount the image anew for the next who wants it: it could not be read, somebody says.
+        """Mount the image again for the next user, because reading it failed for one.
 
         Who has it keeps it: what a patch makes a build say must not end the builds beside it.
         """

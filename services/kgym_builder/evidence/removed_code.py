@@ -55,7 +55,7 @@ _CONSTANTS = {"0": False, "false": False, "1": True, "true": True}
 _BLOCKING = {"early_return", "function_emptied", "condition_constant"}
 _DISABLED = {"0", "false"}
 _OPPOSITE = {"!=": "==", ">=": "<", "<=": ">"}
-# Nobody writes more; patches that do are made to take long.
+# Real code has fewer; patches with more are made to take long.
 _LAYERS = 8
 _TEXT_BYTES = 4000
 

@@ -86,7 +86,7 @@ def _matches(patterns: Iterable[str], text: str) -> bool:
 def touched(paths: Iterable[str], files: Collection[str]) -> list[Finding]:
     """Return what is to be said about the paths that a patch changes.
 
-    `files` are where the fix may have to go; empty: nobody knows. What is among them
+    `files` are where the fix may have to go; empty: not known. What is among them
     stands in nobody's way, whatever it is.
     """
     return [finding for path in dict.fromkeys(paths) for finding in _touched(path, files)]

@@ -113,7 +113,7 @@ class KernelSources:
         return self._known[names, stamps]
 
     def _tarball(self, source: TarballSource, report: TellProgress) -> tuple[str, "_Fetch"]:
-        # Also where the tree is there already: nobody gets it by a place that is not open.
+        # Also if the tree is there already: nobody gets it from a place that is not allowed.
         path = self._origins.check(source.url)
 
         async def fetch(folder: Path) -> Path:

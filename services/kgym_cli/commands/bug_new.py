@@ -126,7 +126,7 @@ def _asked(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ran(one: bugs.Bug, *, any_crash: bool) -> JobView:
-    """Run the bug once; `any_crash` is the one looked for where nobody knows its title."""
+    """Run the bug once; `any_crash` is what is looked for if the title is not known."""
     request = one.job(None)
     steps = [
         step.model_copy(update={"titles": []})

@@ -234,7 +234,9 @@ def wait(job_ids: tuple[int, ...], as_json: bool) -> None:
 def _wait(client: Client, jobs: Sequence[tuple[JobView, int]], *, as_json: bool) -> NoReturn:
     """Follow each job from an event on, print what it came to, and leave with the worst status."""
     worst = Exit.OK
-    for one, _ in jobs[1:_FOLLOWED]:  # a platform of commands runs what somebody follows
+    for one, _ in jobs[
+        1:_FOLLOWED
+    ]:  # the platform that commands share runs the jobs that somebody follows
         threading.Thread(target=_stay, args=(client, one.id), daemon=True).start()
     for one, last in jobs:
         label = f"job {one.id} " if len(jobs) > 1 else ""

@@ -181,7 +181,7 @@ class Tokens:
     async def needed(self) -> bool:
         """Return whether there has ever been a token: from the first on, everybody needs one.
 
-        A revoked one counts: to revoke the last must open the door to nobody.
+        A revoked one counts: when the last one is revoked, nobody may come in without.
         """
         now = time.monotonic()
         if now >= self._looked + CACHE_SECONDS:

@@ -91,7 +91,7 @@ class _Stored:
 async def old_files(
     database: Database, storage: Storage, policy: ArtifactPolicy, now: datetime | None = None
 ) -> list[OldFiles]:
-    """Return what shall go: not what an unfinished job left or names, nor what nobody knows."""
+    """Return the files to remove; none that unfinished jobs left or name, and no unknown ones."""
     now = now or datetime.now(UTC)
     sizes = await storage.sizes("steps", 2)
     async with database.read() as connection:
@@ -122,7 +122,7 @@ def _why(
 async def remove_files(
     database: Database, storage: Storage, found: Sequence[OldFiles], now: datetime | None = None
 ) -> list[OldFiles]:
-    """Remove them, those that still may go; return these."""
+    """Remove those of the files that may still be removed; return these."""
     now = now or datetime.now(UTC)
     removed = []
     for batch in _batches(found):

@@ -1,4 +1,4 @@
-"""The dump that a crashed guest takes of itself: the only way where nobody can from outside.
+"""The dump that a crashed guest takes of itself: the only way if it cannot be done from outside.
 
 The kernel sets memory aside (`crashkernel=`) into which guest/inside/kexec.c loads a
 small capture kernel; a panic starts it. It keeps silent on the console but for

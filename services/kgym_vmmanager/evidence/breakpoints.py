@@ -99,7 +99,7 @@ class Breakpoints:
         await self._arm()
 
     async def _leave(self) -> None:
-        """Stop the VM, take the rest away, and let go of it, which goes on."""
+        """Stop the VM, remove the other breakpoints, and disconnect; the VM goes on."""
         await self._stub.interrupt()
         for places in self._armed.values():
             for place in places:
@@ -117,7 +117,7 @@ class _Stub:
         self._runs = False
 
     async def start(self) -> None:
-        """Begin to talk to a VM that has stopped, as one does to which somebody connects."""
+        """Begin to talk to the VM, which stops when somebody connects."""
         self._thread = _thread(await self.ask("?", "T"))
 
     async def send(self, packet: str) -> None:

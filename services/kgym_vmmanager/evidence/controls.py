@@ -51,7 +51,7 @@ _OFF = b"turning off the locking correctness validator"
 _PANIC = b"Kernel panic - not syncing"
 
 _MOST_READ = 1 << 20
-"""Bytes of a console that are searched for one report; the rest is somebody's flood."""
+"""Bytes of a console that are searched for one report; a guest may print any amount."""
 _MOST_LEAKS = 1 << 20
 _CONNECT_SECONDS = 30.0
 _CALL_SECONDS = 30.0

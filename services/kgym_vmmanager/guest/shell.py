@@ -17,7 +17,7 @@ class CommandRefused(Exception):
 
 
 class Shell:
-    """Runs commands of ours; use `Shell.started`."""
+    """Runs our commands in the guest; use `Shell.started`."""
 
     def __init__(self, stream: Stream, limit: float) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""One VM's life: boot, SSH, run, watch, outcome."""
+"""One VM, from its boot to its outcome: SSH, the reproducer, the console."""
 
 import asyncio
 import contextlib
@@ -131,7 +131,7 @@ class Instance:
         return traced + (self.controls.seconds if self.controls else 0.0)
 
     async def live(self, on_end: Callable[[InstanceEnding], None]) -> InstanceEnding:
-        """Go through the VM's life; raises InfrastructureError if QEMU or the disk fails.
+        """Run the VM from boot to end; raises InfrastructureError if QEMU or the disk fails.
 
         `on_end` hears how it ends, before the dump is taken, or faults are raised.
         """
@@ -268,7 +268,7 @@ class Instance:
             return InstanceEnding(InstanceOutcome.BOOT_FAILED, detail, retry=True)
         return InstanceEnding(InstanceOutcome.REBOOTED, detail)
 
-    # --- the way of a guest without trouble -----------------------------------------------
+    # --- a guest without trouble ----------------------------------------------------------
 
     async def _work(self, vm: Vm) -> InstanceEnding:
         """Go the way to its end, and on until the console has been read to its end, too.
@@ -296,7 +296,7 @@ class Instance:
                 if self._dump is not None:
                     await self._dump.arm(ssh)
                 scans = self._plan.leaks and await leaks.clear(ssh)
-                self.console.watch_anew()  # what crashes from here on is the reproducer's doing
+                self.console.watch_anew()  # a crash from here on is caused by the reproducer
                 self._running = True
                 async with self._watched(ssh):
                     ending = await self._session.run(
@@ -344,7 +344,7 @@ class Instance:
         try:
             await self._profiling.run(await connect(self._limits.reconnect))
         except (InstanceEnded, ConnectionLost):
-            return  # it has survived all the same; that the work is not known is told
+            return  # it has survived all the same; the evidence says that the work is not known
         work = self._profiling.log.work(crashed=False)
         if why := lacks(self._plan.before, work):
             raise InstanceEnded(InstanceOutcome.NOT_DONE, why)

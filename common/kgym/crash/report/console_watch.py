@@ -13,7 +13,7 @@ _LAST_WORDS = re.compile(
 
 
 class Watch:
-    """A console log that grows; tells when a crash shows up and when its report is whole.
+    """A console log that grows: says when a crash appears and when its report is complete.
 
     Only whole lines count: what `feed` has been given is the same to a watch however it was cut
     into pieces. All calls together take time linear in the size of the log.
@@ -65,7 +65,7 @@ class Watch:
 
     @property
     def complete(self) -> bool:
-        """Whether the panicking kernel has said its last words: the report is whole.
+        """Whether the panicking kernel has printed its last line: the report is complete.
 
         A crash that does not panic never is complete; wait for it a while after `crash_seen`.
         """
@@ -73,5 +73,5 @@ class Watch:
 
     @property
     def log(self) -> bytes:
-        """All that was fed."""
+        """The whole log so far."""
         return bytes(self._log)

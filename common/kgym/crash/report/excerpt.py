@@ -97,7 +97,7 @@ def excerpt(log: bytes, start: int, length: int) -> Excerpt:
 
 
 def _another(line: Line, announcements: set[int]) -> bool:
-    """Whether the lines from here on may belong to something else than the report."""
+    """Whether the lines from here on may belong to another message."""
     if line.start not in announcements:
         return _OTHER_TRACES.search(line.text) is not None
     return not crash_lines.continues(line.text)
