@@ -65,6 +65,14 @@ def test_every_file_that_architecture_names_is_there() -> None:
     assert not missing, f"ARCHITECTURE.md names files that are not there: {missing}"
 
 
+def test_every_room_is_on_the_map() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text().partition("## The way")[0]
+    roots = [ROOT / "common" / "kgym", *sorted((ROOT / "services").glob("kgym_*"))]
+    rooms = {path.parent for root in roots for path in root.glob("*/__init__.py")}
+    assert len(rooms) > 20
+    assert [room for room in rooms if f"`{room.name}/`" not in text] == []
+
+
 def test_every_invariant_names_the_file_that_holds_it() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     table = text.partition("\n| invariant |")[2].partition("\n\n")[0]
