@@ -1,6 +1,6 @@
-"""The parts of the pages that come from the code: commands, the REST interface, their JSON.
+"""The parts of the pages that come from the code: commands, settings, REST interface, JSON.
 
-`write` puts them into a folder, as Markdown; `command-line.md` and `rest.md` include them.
+`write` puts them into a folder, as Markdown; pages include them.
 """
 
 import re
@@ -16,6 +16,7 @@ from kgym.api.jobs import EVENTS
 from kgym_cli.answer import schema
 from kgym_cli.embedded_platform import Platform
 from kgym_cli.program import cli
+from kgym_cli.settings import ALL
 
 Schema = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,6 +48,7 @@ def write(folder: Path) -> None:
     answers: dict[str, Schema] = {}
     parts = {
         "commands.md": "\n".join(_commands(answers)),
+        "settings.md": "\n".join(_settings()),
         "events.md": "\n".join(_events(rest["components"]["schemas"])),
         "operations.md": "\n".join(_operations(rest)),
         "bodies.md": "\n".join(_models(rest["components"]["schemas"], "rest")),
@@ -97,6 +99,19 @@ def _commands(answers: dict[str, Schema]) -> Iterator[str]:
             answers |= answer.pop("$defs", {})
             shown = [one for one in _choices(answer) if one != "Problem"]
             yield f"With `--json` it prints {_links(shown, 'json')}.\n"
+
+
+def _settings() -> Iterator[str]:
+    """Yield the table of all settings."""
+    yield "| variable | option | default | meaning |\n|---|---|---|---|"
+    for one in ALL:
+        options = ", ".join(f"`{command} {one.option}`" for command in _named(one.commands))
+        words = f"{_plain(one.default_shown)} | {_plain(one.words)}"
+        yield f"| `{one.variable}` | {options} | {words} |"
+
+
+def _named(commands: tuple[str, ...]) -> list[str]:
+    return [name if name == "kgym" else f"kgym {name}" for name in commands]
 
 
 def _answer(command: click.Command) -> Schema | None:

@@ -1,7 +1,19 @@
-"""Where the data of the platform is: kernels, bugs, backports, lists."""
+"""Where data lies: what is shipped (kernels, bugs, backports, lists), and what a user has."""
 
+import os
 from pathlib import Path
 
 _PACKAGED = Path(__file__).with_name("data")
 """Where a built package holds what is `configs/` in the checkout (pyproject.toml)."""
-CONFIGS = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).resolve().parents[2] / "configs"
+_CHECKOUT = Path(__file__).resolve().parents[2]
+CONFIGS = _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT / "configs"
+
+
+def data_folder() -> Path:
+    """Return where this machine's platform keeps its database, artifacts and caches: KGYM_DATA."""
+    if named := os.environ.get("KGYM_DATA"):
+        return Path(named)
+    if all((_CHECKOUT / name).is_file() for name in ("run", "pyproject.toml")):
+        return _CHECKOUT / ".kgym"  # as `./run` says
+    share = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(share) / "kgym"

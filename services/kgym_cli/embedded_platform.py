@@ -6,7 +6,6 @@ stand where the distributed platform has PostgreSQL, GCS and RabbitMQ.
 """
 
 import asyncio
-import os
 import secrets
 import threading
 from collections.abc import Coroutine
@@ -28,6 +27,7 @@ from kgym_builder.check.check_step import Checker
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.suitecache.suitecache import SuiteCache
 from kgym_cli import running_platform
+from kgym_cli.settings import settings
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.server import serve
 from kgym_scheduler.database.connection import Database, upgrade
@@ -178,7 +178,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 async def _origins(database: str) -> Origins:
-    """Return where kernel sources may come from, if the environment does not say.
+    """Return where kernel sources may come from, if the settings do not say.
 
     Whoever submits here is the user, whose files they are, until there are tokens for others.
     """
@@ -187,4 +187,5 @@ async def _origins(database: str) -> Origins:
         shared = await Tokens(opened).needed()
     finally:
         await opened.close()
-    return Origins.named(os.environ, () if shared else (Path("/"),))
+    own = () if shared else (Path("/"),)
+    return Origins.named(settings().sources, settings().source_networks, own)

@@ -2,19 +2,14 @@
 
 import click
 
+from kgym_cli.settings import ALL
+
 ENVIRONMENT = {
-    "KGYM_DATA": "This machine's database, artifacts, caches: .kgym of kgym's checkout, or else"
-    " ~/.local/share/kgym.",
-    "KGYM_SERVER": "URL of a scheduler, as --server.",
-    "KGYM_TOKEN": "What a scheduler asks for, as --token.",
-    "KGYM_SYZKALLER": "Folder of syzkaller's binaries, for `syz` programs.",
-    "KGYM_SOURCES": "DIR:DIR that kernel sources may come from, for others' jobs.",
-    "KGYM_SOURCE_NETWORKS": "Private networks that they may come from: 10.1.0.0/16,…",
-    "KGYM_DATABASE": "URL of a database of one's own: postgresql+asyncpg://…",
-    "KGYM_BUS": "URL of a message broker: amqp://…",
-    "KGYM_STORAGE": "Folder of the artifacts, which scheduler and workers share.",
-    "KGYM_CACHE": "Folder of a worker host's caches, for gc.",
+    one.variable: one.words
+    for one in ALL
+    if len(one.commands) != 1 or one.commands[0] not in {"scheduler", "worker"}
 }
+"""The variables, but for those of one command, which its own --help shows."""
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "bug list": ("kgym bug list",),
     "bug show": ("kgym bug show watch-queue-filter", "kgym bug show ./my-bug --json"),
@@ -96,9 +91,6 @@ def of_all() -> str:
 
 def complete(command: click.Command, path: str) -> None:
     """Add to the help of a command, and of those below it: examples, variables of options."""
-    for parameter in command.params:
-        if isinstance(parameter, click.Option):
-            parameter.show_envvar = True
     if path in EXAMPLES:
         command.epilog = _examples(EXAMPLES[path])
     if isinstance(command, click.Group):

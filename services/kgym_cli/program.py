@@ -17,6 +17,7 @@ from kgym.errors import KgymError, UserError
 from kgym_cli import extras, help_pages
 from kgym_cli.lazy import Lazy, LazyGroup
 from kgym_cli.output import Exit, people, status_of
+from kgym_cli.settings import Settings, in_use, options_of
 
 COMMANDS = {
     "bug": Lazy("bug", "List, show and reproduce bugs.", remote=True),
@@ -47,14 +48,9 @@ COMMANDS = {
     epilog=help_pages.of_all(),
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option(
-    "--server",
-    envvar="KGYM_SERVER",
-    help="URL of a scheduler; otherwise the platform of this machine is used, or started.",
-)
-@click.option("--token", envvar="KGYM_TOKEN", help="What `kgym token create` printed.")
+@options_of("kgym")
 @click.version_option(package_name="kgymsuite")
-def cli(server: str | None, token: str | None) -> None:
+def cli() -> None:
     """Try patches on real Linux kernels: build, boot, reproduce the crash, tell whether it is gone.
 
     Exit status: 0 success; 1 a verdict says no; 2 bad input; 3 the platform
@@ -89,7 +85,8 @@ def run() -> int:
 
 def _status() -> int:
     try:
-        status: Any = cli.main(prog_name="kgym", standalone_mode=False)
+        with in_use(Settings(os.environ)):
+            status: Any = cli.main(prog_name="kgym", standalone_mode=False)
     except KgymError as error:
         return _refused(error)
     except click.ClickException as error:

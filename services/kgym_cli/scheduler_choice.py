@@ -1,19 +1,17 @@
 """Which scheduler a command talks to: a named one, the one that runs here, or its own."""
 
 import errno
-import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from kgym.errors import InfrastructureError, UserError
 from kgym_cli.output import people
 from kgym_cli.platform_clients import joined
 from kgym_cli.running_platform import Running, running
+from kgym_cli.settings import settings
 from kgym_cli.shared_platform import platform_of
 
 if TYPE_CHECKING:
@@ -21,22 +19,10 @@ if TYPE_CHECKING:
     from kgym.transport.artifact_storage import LocalStorage
     from kgym_scheduler.database.connection import Database
 
-_CHECKOUT = Path(__file__).resolve().parents[2]
-
-
-def data_folder() -> Path:
-    """Return where the embedded platform keeps its database, artifacts and caches."""
-    if named := os.environ.get("KGYM_DATA"):
-        return Path(named)
-    if all((_CHECKOUT / name).is_file() for name in ("run", "pyproject.toml")):
-        return _CHECKOUT / ".kgym"  # as `./run` says
-    share = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(share) / "kgym"
-
 
 def usable_data_folder() -> Path:
     """Return the data folder; it is made if need be. Raise KgymError if it cannot be used."""
-    folder = data_folder()
+    folder = settings().data
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -49,15 +35,9 @@ def usable_data_folder() -> Path:
     return folder
 
 
-def syzkaller_folder() -> Path | None:
-    """Return where syzkaller's binaries are, for workers of this machine; None without any."""
-    named = os.environ.get("KGYM_SYZKALLER")
-    return Path(named) if named else None
-
-
 def database_url() -> str:
-    """Return the database that commands work on which need no scheduler."""
-    if named := os.environ.get("KGYM_DATABASE"):
+    """Return the database that is set; without, that of this machine's platform."""
+    if named := settings().database:
         return named
     folder = usable_data_folder()
     found = running(folder)
@@ -82,10 +62,10 @@ async def open_database() -> AsyncIterator["Database"]:
 
 
 def storage() -> "LocalStorage":
-    """Return where artifacts are: in KGYM_STORAGE, or with this machine's platform."""
+    """Return where artifacts are."""
     from kgym.transport.artifact_storage import LocalStorage  # noqa: PLC0415 - as above
 
-    return LocalStorage(Path(os.environ.get("KGYM_STORAGE") or data_folder() / "artifacts"))
+    return LocalStorage(Path(settings().storage))
 
 
 @contextmanager
@@ -95,8 +75,7 @@ def address(*, work: bool) -> Iterator[tuple[str, str | None]]:
     That is started if need be. One that commands have started lasts until the last of them has
     ended, and runs steps if one of them waits for jobs (`work`).
     """
-    options = click.get_current_context().find_root().params
-    url, token = options.get("server"), options.get("token")
+    url, token = settings().server, settings().token
     if url is not None:
         yield url, token
         return

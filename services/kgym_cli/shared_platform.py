@@ -89,12 +89,12 @@ def main() -> None:
     # What follows takes a second to import, which those who start it need not do.
     from kgym.host import process_logs  # noqa: PLC0415
     from kgym_cli.embedded_platform import Platform  # noqa: PLC0415
-    from kgym_cli.scheduler_choice import syzkaller_folder  # noqa: PLC0415
+    from kgym_cli.settings import settings  # noqa: PLC0415
 
     data = Path(sys.argv[1])
     process_logs.configure(level=logging.WARNING)
     try:
-        with Platform(data, work=False, stays=False, syzkaller=syzkaller_folder()) as platform:
+        with Platform(data, work=False, stays=False, syzkaller=settings().syzkaller) as platform:
             _answer({})
             clients = Clients(data)
             while platform.lives and not clients.gone():

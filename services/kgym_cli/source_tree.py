@@ -1,7 +1,6 @@
 """A bug's kernel source as builds see it, as a Git repository that people can work in."""
 
 import asyncio
-import os
 import shutil
 import tempfile
 import uuid
@@ -23,6 +22,7 @@ from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.kernel_sources import Source
 from kgym_builder.patches import patched_files
 from kgym_builder.suitecache.suitecache import SuiteCache
+from kgym_cli.settings import settings
 
 _COPY_SECONDS = 1800.0
 
@@ -67,7 +67,7 @@ async def _commits(
     )
     run = StepContext(assignment, work, LocalStorage(data / "artifacts"), held=held)
     # Whoever calls is the user, whose files they are.
-    origins = Origins.named(os.environ, (Path("/"),))
+    origins = Origins.named(settings().sources, settings().source_networks, (Path("/"),))
     suite = SuiteCache(data / "cache", CONFIGS / "backports", origins=origins)
     published = await suite.published(bug.build, run)
     added = ", ".join(["the object that raises faults", *published.backports])

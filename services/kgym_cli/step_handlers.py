@@ -1,6 +1,5 @@
 """The handler for each kind of step, in a worker process."""
 
-import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from kgym_builder.build.build_step import Builder
 from kgym_builder.check.check_step import Checker
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.suitecache.suitecache import SuiteCache
+from kgym_cli.settings import settings
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
 
 
@@ -21,10 +21,10 @@ def handlers(
 ) -> dict[StepKind, Handler]:
     """Return what does the steps of these kinds, with what they keep below `cache`.
 
-    Kernel sources come from where the environment allows (`allowed_origins`).
+    Kernel sources come from where the settings allow (`allowed_origins`).
     """
     budget = Budget.of_host()
-    origins = Origins.named(os.environ)
+    origins = Origins.named(settings().sources, settings().source_networks)
     suite = SuiteCache(cache, CONFIGS / "backports", origins=origins, budget=budget)
     makers: dict[StepKind, Callable[[], Handler]] = {
         StepKind.BUILD: lambda: Builder(suite),

@@ -32,7 +32,7 @@ from kgym.api.steps import BuildResult, BuildSpec
 from kgym.api.worker_calls import Assignment
 from kgym.bugs import bundle
 from kgym.client import Client
-from kgym.configs import CONFIGS
+from kgym.configs import CONFIGS, data_folder
 from kgym.host import process_logs
 from kgym.host.sandbox import remove
 from kgym.source.patching import Change
@@ -44,7 +44,6 @@ from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.kernel_source.kernel_sources import KernelSources
 from kgym_builder.suitecache.compiled_trees import IMAGE, Entry
 from kgym_builder.suitecache.suitecache import SuiteCache
-from kgym_cli.scheduler_choice import data_folder
 
 BUG = "watch-queue-filter"
 BIG = Path(__file__).with_name("big.config")

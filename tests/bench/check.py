@@ -27,7 +27,7 @@ from kgym.api.steps import CheckResult, CheckSpec, Patch
 from kgym.api.worker_calls import Assignment
 from kgym.bugs import bundle
 from kgym.client import Client
-from kgym.configs import CONFIGS
+from kgym.configs import CONFIGS, data_folder
 from kgym.host import process_logs
 from kgym.host.sandbox import remove
 from kgym.transport.artifact_storage import LocalStorage
@@ -36,7 +36,6 @@ from kgym_builder.kbuild.kbuild import Output
 from kgym_builder.kbuild.object_index import Index
 from kgym_builder.kbuild.saved_commands import compile_words
 from kgym_builder.suitecache.suitecache import Entry, SuiteCache
-from kgym_cli.scheduler_choice import data_folder
 
 BUG = "watch-queue-filter"
 MOST_OVER = 1.0

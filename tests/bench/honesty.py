@@ -35,8 +35,8 @@ from kgym.bugs import bundle
 from kgym.bugs.bundle import Bug
 from kgym.bugs.resolution import resolution
 from kgym.client import Client
+from kgym.configs import data_folder
 from kgym.host import process_logs
-from kgym_cli.scheduler_choice import data_folder
 
 MOST_SECONDS = 15.0
 KNOWN = "known-fix"

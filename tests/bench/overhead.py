@@ -21,7 +21,7 @@ from kgym.api.jobs import JobRequest
 from kgym.api.steps import Reproducer, ReproduceSpec, StepRef
 from kgym.bugs import bundle
 from kgym.client import Client
-from kgym_cli.scheduler_choice import data_folder
+from kgym.configs import data_folder
 from kgym_vmmanager.guest import cpio
 from kgym_vmmanager.guest.guest_image import guest_image
 from kgym_vmmanager.guest.paths import RUNNER

@@ -29,11 +29,11 @@ from kgym.api.steps import TraceStack
 from kgym.bugs import bundle, tracing_job
 from kgym.bugs.tracing_job import TraceResult
 from kgym.client import Client
+from kgym.configs import data_folder
 from kgym.crash.report import Frame
 from kgym.errors import KgymError
 from kgym.trace import trace_files
 from kgym.trace.minimal_trace import Crash, minimize
-from kgym_cli.scheduler_choice import data_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 CPUS = 2

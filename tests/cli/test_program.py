@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
+from kgym.configs import data_folder
 from kgym_cli.lazy import LazyGroup
 from kgym_cli.program import COMMANDS, cli
-from kgym_cli.scheduler_choice import data_folder
 from tests.cli.conftest import Kgym
 from tests.conftest import ROOT
 

@@ -5,7 +5,6 @@ back, and the fix. The shipped bundles are `configs/bugs/NAME`; a user's own is
 a folder of the same form. docs/own-bug.md describes the format.
 """
 
-import os
 import re
 import tomllib
 from collections.abc import Sequence
@@ -41,7 +40,7 @@ from kgym.api.steps import (
     VmShape,
 )
 from kgym.bugs.tree_snapshot import snapshot
-from kgym.configs import CONFIGS
+from kgym.configs import CONFIGS, data_folder
 from kgym.errors import UserError
 from kgym.source import diff_text, patching
 
@@ -385,18 +384,10 @@ def _source(kernel: KernelFile, folder: Path) -> KernelSource:
     if kernel.git is not None and kernel.commit is not None:
         return GitSource(url=_place(kernel.git, folder), commit=kernel.commit)
     if kernel.tree is not None:
-        return snapshot(Path(_place(kernel.tree, folder)), _snapshots())
+        return snapshot(Path(_place(kernel.tree, folder)), data_folder().absolute() / "snapshots")
     assert kernel.tarball is not None
     assert kernel.sha256 is not None
     return TarballSource(url=_place(kernel.tarball, folder), sha256=kernel.sha256)
-
-
-def _snapshots() -> Path:
-    """Return where snapshots of trees are kept: with the platform's data, else with caches."""
-    if named := os.environ.get("KGYM_DATA"):
-        return Path(named).absolute() / "snapshots"
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "kgym" / "snapshots"
 
 
 def _place(named: str, folder: Path) -> str:

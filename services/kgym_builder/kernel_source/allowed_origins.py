@@ -10,7 +10,6 @@ import ipaddress
 import os
 import socket
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
@@ -21,7 +20,7 @@ from kgym.errors import InfrastructureError, UserError
 
 FOLDERS = "KGYM_SOURCES"
 NETWORKS = "KGYM_SOURCE_NETWORKS"
-"""The variables of the environment from which workers take what their operator allows."""
+"""By which settings an operator allows more: so they are called in the environment."""
 
 _LONGEST_URL = 2000
 _RESOLVE_SECONDS = 30.0
@@ -40,19 +39,21 @@ class Origins:
     """Private networks (the worker's own host: 127.0.0.0/8 and ::1) that any job may reach."""
 
     @classmethod
-    def named(cls, environment: Mapping[str, str], folders: tuple[Path, ...] = ()) -> Self:
-        """Return what the environment names; `folders` where it names none.
+    def named(
+        cls, sources: str | None, networks: str | None, folders: tuple[Path, ...] = ()
+    ) -> Self:
+        """Return what an operator has named, folders as DIR:DIR; `folders` where none are named.
 
         Raises UserError `bad_option` for what is neither an absolute path nor a network.
         """
-        if named := environment.get(FOLDERS):
-            folders = tuple(map(Path, filter(None, named.split(os.pathsep))))
+        if sources:
+            folders = tuple(map(Path, filter(None, sources.split(os.pathsep))))
         for folder in folders:
             if not folder.is_absolute():
                 raise UserError("bad_option", f"{FOLDERS}: {folder} is no absolute path")
-        networks = filter(None, environment.get(NETWORKS, "").replace(",", " ").split())
+        named = (networks or "").replace(",", " ").split()
         try:
-            return cls(folders, tuple(map(ipaddress.ip_network, networks)))
+            return cls(folders, tuple(map(ipaddress.ip_network, named)))
         except ValueError as error:
             raise UserError("bad_option", f"{NETWORKS}: {error}, as in 10.1.0.0/16") from error
 

@@ -8,7 +8,7 @@ from kgym.bugs import bundle as bugs
 from kgym_cli import known_bugs
 from kgym_cli.answer import Answer
 from kgym_cli.output import json_option, people, print_json, results
-from kgym_cli.scheduler_choice import data_folder
+from kgym_cli.settings import settings
 
 
 class SourceAnswer(Answer):
@@ -34,7 +34,7 @@ def source(name: str, folder: Path, as_json: bool) -> None:
     people.print("fetching and copying the source; a kernel's takes a minute", style="dim")
     from kgym_cli.source_tree import write  # noqa: PLC0415 - its imports take 0.3 s
 
-    done = write(one, folder, data_folder())
+    done = write(one, folder, settings().data)
     if as_json:
         print_json(
             SourceAnswer(

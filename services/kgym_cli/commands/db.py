@@ -6,6 +6,7 @@ import click
 
 from kgym_cli.output import results
 from kgym_cli.scheduler_choice import database_url
+from kgym_cli.settings import options_of
 
 
 @click.group()
@@ -14,11 +15,11 @@ def db() -> None:
 
 
 @db.command()
-@click.option("--database", envvar="KGYM_DATABASE", help="Its URL; default: of this machine.")
-def upgrade(database: str | None) -> None:
+@options_of("db upgrade")
+def upgrade() -> None:
     """Make the tables, or bring them to the newest form; several at once do no harm."""
     # Its imports take longer than a command that needs no database.
     from kgym_scheduler.database.connection import upgrade as run  # noqa: PLC0415
 
-    asyncio.run(run(database or database_url()))
+    asyncio.run(run(database_url()))
     results.print("the database is up to date")

@@ -14,7 +14,8 @@ from rich.markup import escape
 from kgym.host import folder_cache
 from kgym_cli.answer import Answer
 from kgym_cli.output import json_option, print_json, print_table, results
-from kgym_cli.scheduler_choice import data_folder, open_database, storage
+from kgym_cli.scheduler_choice import open_database, storage
+from kgym_cli.settings import options_of, settings
 
 
 class OldFilesAnswer(Answer):
@@ -94,13 +95,7 @@ _days = click.FloatRange(0)
 @click.option("--log-age", type=_days, default=30, show_default=True, metavar="DAYS")
 @click.option("--cache-age", type=_days, default=30, show_default=True, metavar="DAYS")
 @click.option("--cache-budget", type=Size(), default="60GiB", show_default=True)
-@click.option(
-    "--cache",
-    "folder",
-    type=click.Path(path_type=Path),
-    envvar="KGYM_CACHE",
-    help="Where the workers of this host keep theirs.",
-)
+@options_of("gc")
 @json_option(GcAnswer)
 def gc(
     apply: bool,
@@ -112,7 +107,6 @@ def gc(
     log_age: float,
     cache_age: float,
     cache_budget: int,
-    folder: Path | None,
     as_json: bool,
 ) -> None:
     """Show what retention would remove, or remove it.
@@ -139,7 +133,7 @@ def gc(
         age = timedelta(days=entry_age)
         found["entries"] = asyncio.run(_stored_entries(age, entry_budget, apply=apply))
     if "caches" in wanted:
-        old = _old_entries(folder or data_folder() / "cache", cache_age * 86400, cache_budget)
+        old = _old_entries(settings().cache, cache_age * 86400, cache_budget)
         gone = [entry for entry in old if not apply or entry.remove()]
         found["caches"] = [
             {"entry": str(e.root / e.key), "bytes": e.size, "used_at": e.used_at} for e in gone

@@ -30,6 +30,7 @@ from kgym_cli.commands.bug_trial import accept_option
 from kgym_cli.exit_status import exit_status
 from kgym_cli.output import json_option, leave, people, print_json, print_table
 from kgym_cli.scheduler_choice import address
+from kgym_cli.settings import settings
 from kgym_cli.sweep_files import Found
 from kgym_cli.sweep_view import STYLES, View
 
@@ -178,7 +179,7 @@ class _Run:
         )
         try:
             with address(work=True) as (url, token):
-                if click.get_current_context().find_root().params.get("server") is None:
+                if settings().server is None:
                     # Nobody starts a platform of this machine again.
                     self.options = replace(self.options, patience=0)
                 asyncio.run(self._sweep(url, token))

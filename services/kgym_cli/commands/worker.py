@@ -1,7 +1,5 @@
 """`kgym worker`."""
 
-from pathlib import Path
-
 import click
 from rich.markup import escape
 
@@ -10,63 +8,40 @@ from kgym.api.steps import StepKind
 from kgym.errors import UserError
 from kgym_cli import extras
 from kgym_cli.output import json_option, people, print_json, print_table, results
-from kgym_cli.scheduler_choice import data_folder, scheduler
+from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.settings import Settings, options_of, settings
 
 
-def _kinds(_: click.Context, __: click.Parameter, value: str) -> list[StepKind]:
+def _kinds(named: str | None) -> list[StepKind]:
     try:
-        return [StepKind(name.strip()) for name in value.split(",")]
+        return [StepKind(name.strip()) for name in named.split(",")] if named else list(StepKind)
     except ValueError as error:
-        raise click.BadParameter(f"{error}; there are: {', '.join(StepKind)}") from error
+        message = f"--kinds: {error}; there are: {', '.join(StepKind)}"
+        raise UserError("bad_setting", message, setting="kinds") from error
 
 
 @click.group(invoke_without_command=True)
-@click.option("--server", envvar="KGYM_SERVER", help="URL of a scheduler.")
-@click.option("--bus", envvar="KGYM_BUS", help="URL: amqp://…; without, it asks every second.")
-@click.option("--storage", envvar="KGYM_STORAGE", help="Folder that it shares with the scheduler.")
-@click.option("--kinds", default=",".join(StepKind), show_default=True, callback=_kinds)
-@click.option("--slots", type=click.IntRange(1, 1000), default=1, show_default=True)
-@click.option("--folder", type=click.Path(path_type=Path), help="For work files.")
-@click.option(
-    "--syzkaller",
-    envvar="KGYM_SYZKALLER",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder with syz-execprog and syz-executor, or with such folders named by commit.",
-)
+@options_of("worker")
 @click.pass_context
-def worker(
-    context: click.Context,
-    server: str | None,
-    bus: str | None,
-    storage: str | None,
-    kinds: list[StepKind],
-    slots: int,
-    folder: Path | None,
-    syzkaller: Path | None,
-) -> None:
+def worker(context: click.Context) -> None:
     """Do steps of these kinds, `slots` at a time, until stopped or drained.
 
     SIGTERM and Ctrl-C give back at once what runs. The subcommands show and
     drain the workers that a scheduler knows.
 
-    Kernel sources come from public addresses; the environment allows more: KGYM_SOURCES
-    names folders (DIR:DIR) with tarballs and Git repositories, KGYM_SOURCE_NETWORKS
-    private networks (10.1.0.0/16,...).
+    Kernel sources come from public addresses; --sources and --source-networks allow more.
     """
-    root = context.find_root().params
-    server = server or root.get("server")
-    root["server"] = server
     if context.invoked_subcommand is not None:
         return
-    if server is None:
+    chosen = settings()
+    kinds = _kinds(chosen.kinds)
+    if chosen.server is None:
         raise UserError("no_server", "give the scheduler's URL with --server or KGYM_SERVER")
     extras.require("worker", *(["tracer"] if StepKind.MINIMIZE in kinds else []))
     # Its imports take longer than a command that needs none of this.
     from kgym_cli.composition import run  # noqa: PLC0415
 
-    where = storage or str(data_folder() / "artifacts")
-    folder = folder or data_folder() / "work" / "workers"
-    run(_serve(server, root.get("token"), bus, where, kinds, slots, folder, syzkaller))
+    run(_serve(chosen, chosen.server, kinds))
 
 
 @worker.command("list")
@@ -101,16 +76,7 @@ def drain(worker_id: str, as_json: bool) -> None:
         results.print(f"{one.id}: {one.state}, {len(one.running)} steps to finish", markup=False)
 
 
-async def _serve(
-    server: str,
-    token: str | None,
-    bus: str | None,
-    storage: str,
-    kinds: list[StepKind],
-    slots: int,
-    folder: Path,
-    syzkaller: Path | None,
-) -> None:
+async def _serve(chosen: Settings, server: str, kinds: list[StepKind]) -> None:
     from kgym.host.detection import detect  # noqa: PLC0415
     from kgym.worker.http_calls import HttpWorkerCalls  # noqa: PLC0415
     from kgym.worker.loop import Worker  # noqa: PLC0415
@@ -118,14 +84,15 @@ async def _serve(
     from kgym_cli.step_handlers import handlers  # noqa: PLC0415
     from kgym_vmmanager.vm.accelerator import best_accelerator  # noqa: PLC0415
 
-    cache = data_folder() / "cache"
+    cache, syzkaller = chosen.cache, chosen.syzkaller
     accelerator = None
     if StepKind.REPRODUCE in kinds:
         accelerator = (await best_accelerator(cache)).accelerator
     capabilities = detect(accelerator, syzkaller)
     does = handlers(kinds, cache, syzkaller)
-    async with open_bus(bus) as opened, HttpWorkerCalls(server, token) as dispatch:
-        one = Worker(dispatch, opened, open_storage(storage), does, folder, slots, capabilities)
+    storage = open_storage(chosen.storage)
+    async with open_bus(chosen.bus) as bus, HttpWorkerCalls(server, chosen.token) as calls:
+        one = Worker(calls, bus, storage, does, chosen.folder, chosen.slots, capabilities)
         people.print(f"worker {one.info.id}: {', '.join(kinds)}", markup=False)
         settle()
         await one.serve()

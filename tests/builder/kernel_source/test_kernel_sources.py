@@ -22,7 +22,7 @@ import pytest
 
 from kgym.api.steps import GitSource, KernelSource, TarballSource
 from kgym.errors import InfrastructureError, KgymError, UserError
-from kgym_builder.kernel_source.allowed_origins import FOLDERS, NETWORKS, Origins
+from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.kernel_sources import KernelSources
 from kgym_builder.kernel_source.source_limits import SourceLimits
 from tests.builder.kernel_source.web import files, ok, redirect, serving
@@ -221,14 +221,14 @@ async def test_nothing_of_the_worker_is_allowed_unless_somebody_says_so(tmp_path
 
 
 def test_the_operator_names_folders_and_networks() -> None:
-    named = Origins.named({FOLDERS: "/srv/a:/srv/b", NETWORKS: "10.1.0.0/16,::1/128"})
+    named = Origins.named("/srv/a:/srv/b", "10.1.0.0/16,::1/128")
     assert named.folders == (Path("/srv/a"), Path("/srv/b"))
     assert len(named.networks) == 2
-    assert Origins.named({}) == Origins()
-    assert Origins.named({}, (Path("/"),)) == ANYWHERE
-    for wrong in ({FOLDERS: "linux"}, {NETWORKS: "10.1.0.1/16"}, {NETWORKS: "example.org"}):
+    assert Origins.named(None, "") == Origins()
+    assert Origins.named("", None, (Path("/"),)) == ANYWHERE
+    for wrong in (("linux", None), (None, "10.1.0.1/16"), (None, "example.org")):
         with pytest.raises(UserError, match="KGYM_SOURCE"):
-            Origins.named(wrong)
+            Origins.named(*wrong)
 
 
 # --- the network ----------------------------------------------------------------------------

@@ -1,0 +1,264 @@
+"""All settings: their names, units and defaults, and the one place that reads them.
+
+A setting is what the command line says (`--port`), else what the environment says (`KGYM_PORT`),
+else its default. It is read when it is asked for, so that a bad value ends only the commands that
+use it. Where the data folder is, libraries ask as well: `kgym.configs.data_folder`.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar, overload
+
+import click
+from click.core import ParameterSource
+
+from kgym.configs import data_folder
+from kgym.errors import UserError
+
+T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_FOLDER = click.Path(path_type=Path)
+_EXISTING_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+
+
+class Setting(Generic[T]):
+    """A setting: an attribute of `Settings`, an option of `commands`, a variable KGYM_…."""
+
+    def __init__(
+        self,
+        words: str,
+        default: T | Callable[["Settings"], T],
+        kind: click.ParamType[Any] = click.STRING,
+        *,
+        commands: tuple[str, ...] = (),
+        shown: str = "",
+    ) -> None:
+        self.name = ""
+        self.words = words
+        """What it is, with its unit."""
+        self.default = default
+        self.kind = kind
+        self.commands = commands
+        """Which commands take it as an option; the others that use it know the variable alone."""
+        self._shown = shown
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @property
+    def option(self) -> str:
+        """How it is called on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        """How it is called in the environment."""
+        return f"KGYM_{self.name.upper()}"
+
+    @property
+    def default_shown(self) -> str:
+        """The default, in words where it depends on others; empty if there is none."""
+        return self._shown or ("" if self.default is None else str(self.default))
+
+    @overload
+    def __get__(self, settings: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, settings: "Settings", owner: type) -> T: ...
+    def __get__(self, settings: "Settings | None", owner: type) -> Self | T:
+        """Return what it is set to. Raises UserError `bad_setting`."""
+        if settings is None:
+            return self
+        if (given := settings.given.get(self.name)) is not None:
+            return self._read(given, self.option)
+        if text := settings.environment.get(self.variable):
+            return self._read(text, self.variable)
+        return self.default(settings) if callable(self.default) else self.default
+
+    def _read(self, value: object, name: str) -> T:
+        try:
+            read: T = self.kind.convert(value, None, None)
+        except click.BadParameter as error:
+            raise UserError("bad_setting", f"{name}: {error.message}", setting=self.name) from error
+        return read
+
+
+class Settings:
+    """What a command goes by."""
+
+    server = Setting[str | None](
+        "URL of a scheduler; otherwise the platform of this machine is used, or started.",
+        None,
+        commands=("kgym", "worker"),
+    )
+    token = Setting[str | None](
+        "What a scheduler asks for; `kgym token create` printed it.", None, commands=("kgym",)
+    )
+    data = Setting[Path](
+        "Folder of this machine's database, artifacts and caches.",
+        lambda _: data_folder(),
+        _FOLDER,
+        shown=".kgym of kgym's checkout, or else ~/.local/share/kgym",
+    )
+    database = Setting[str | None](
+        "URL of the database: postgresql+asyncpg://… or sqlite+aiosqlite:///….",
+        None,
+        commands=("db upgrade", "scheduler"),
+        shown="this machine's, in the data folder",
+    )
+    bus = Setting[str | None](
+        "URL of the message broker: amqp://…; without, workers ask every second.",
+        None,
+        commands=("scheduler", "worker"),
+    )
+    storage = Setting[str](
+        "Folder of the artifacts, which scheduler and workers share.",
+        lambda settings: str(settings.data / "artifacts"),
+        commands=("scheduler", "worker"),
+        shown="artifacts in the data folder",
+    )
+    host = Setting[str]("Address to listen on.", "127.0.0.1", commands=("scheduler",))
+    port = Setting[int](
+        "Port to listen on; 0 takes any that is free.",
+        8420,
+        click.IntRange(0, 65535),
+        commands=("scheduler", "up"),
+    )
+    lease = Setting[float](
+        "Seconds after which a worker that is not heard of has lost its steps.",
+        60.0,
+        click.FloatRange(min=3.0),
+        commands=("scheduler",),
+    )
+    requests_per_second = Setting[float](
+        "Of one caller: a token, or an address; twice as many at once after a pause.",
+        3000.0,
+        click.FloatRange(min=0.1),
+        commands=("scheduler",),
+    )
+    streams = Setting[int](
+        "Event streams that one caller can have open.",
+        200,
+        click.IntRange(1),
+        commands=("scheduler",),
+    )
+    unfinished_jobs = Setting[int](
+        "Jobs of one submitter that have not finished.",
+        100_000,
+        click.IntRange(1),
+        commands=("scheduler",),
+    )
+    bytes_per_second = Setting[float](
+        "Of one submitter's jobs, in the long run; 4096 times as many at once after a pause.",
+        float(256 << 10),
+        click.FloatRange(min=1),
+        commands=("scheduler",),
+    )
+    owner_token = Setting[str | None](
+        "A token that allows everything; `kgym up --distributed` makes one for its scheduler.", None
+    )
+    kinds = Setting[str | None](
+        "Kinds of steps to do, with commas between them.", None, commands=("worker",), shown="all"
+    )
+    slots = Setting[int](
+        "Steps to do at the same time.", 1, click.IntRange(1, 1000), commands=("worker",)
+    )
+    folder = Setting[Path](
+        "Folder for a worker's files of the steps that it does.",
+        lambda settings: settings.data / "work" / "workers",
+        _FOLDER,
+        commands=("worker",),
+        shown="work/workers in the data folder",
+    )
+    cache = Setting[Path](
+        "Folder of the caches of this host's workers.",
+        lambda settings: settings.data / "cache",
+        _FOLDER,
+        commands=("gc", "worker"),
+        shown="cache in the data folder",
+    )
+    syzkaller = Setting[Path | None](
+        "Folder with syz-execprog and syz-executor, or with such folders named by commit.",
+        None,
+        _EXISTING_FOLDER,
+        commands=("up", "worker"),
+    )
+    sources = Setting[str | None](
+        "Folders (DIR:DIR) with tarballs and Git repositories that any job may use.",
+        None,
+        commands=("up", "worker"),
+    )
+    source_networks = Setting[str | None](
+        "Private networks (10.1.0.0/16,…) from which any job may take kernel sources.",
+        None,
+        commands=("up", "worker"),
+    )
+
+    def __init__(
+        self, environment: Mapping[str, str], given: Mapping[str, object] | None = None
+    ) -> None:
+        self.environment = environment
+        self.given = dict(given or {})
+        """What the command line says, by the names of settings."""
+
+
+ALL: tuple[Setting[Any], ...] = tuple(
+    one for one in vars(Settings).values() if isinstance(one, Setting)
+)
+_in_use: Settings | None = None
+
+
+def settings() -> Settings:
+    """Return the settings of the command that runs, or, of none, those of the environment."""
+    return _in_use or Settings(os.environ)
+
+
+@contextmanager
+def in_use(chosen: Settings) -> Iterator[None]:
+    """Let these be the settings while the context lasts."""
+    global _in_use  # noqa: PLW0603 - threads that a command starts go by the same settings
+    before, _in_use = _in_use, chosen
+    try:
+        yield
+    finally:
+        _in_use = before
+
+
+class SettingOption(click.Option):
+    """The option of a setting: shown with its variable and default, kept by the settings."""
+
+    def __init__(self, setting: Setting[Any]) -> None:
+        default = setting.default_shown
+        super().__init__(
+            [setting.option],
+            type=setting.kind,
+            help=setting.words,
+            envvar=setting.variable,
+            show_envvar=True,
+            show_default=default or False,
+            expose_value=False,
+            callback=_keep,
+        )
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Leave the environment to the settings."""
+        return None
+
+
+def options_of(command: str) -> Callable[[Command], Command]:
+    """Return the decorator that lets a command take its settings as options."""
+
+    def decorate(function: Command) -> Command:
+        own = [SettingOption(one) for one in ALL if command in one.commands]
+        function.__dict__.setdefault("__click_params__", []).extend(reversed(own))
+        return function
+
+    return decorate
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    source = context.get_parameter_source(str(parameter.name))
+    if source is ParameterSource.COMMANDLINE and _in_use is not None:
+        _in_use.given[str(parameter.name)] = value

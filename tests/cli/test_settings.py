@@ -1,0 +1,137 @@
+"""Settings: the command line before the environment before the default, read in one place."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from kgym.api.worker_calls import LEASE_SECONDS
+from kgym.errors import UserError
+from kgym_cli.settings import ALL, Settings, in_use, settings
+from kgym_scheduler.api.caller_limits import CallerLimits
+from tests.cli.conftest import Kgym
+from tests.conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "docs"))
+
+import reference
+
+OTHERS = {
+    "kgym/bugs/tree_snapshot.py": "Git's own variables are taken away from Git",
+    "kgym/configs.py": "where the data folder is, libraries ask as well",
+    "kgym/host/proc.py": "a list of harmless ones is handed on to programs",
+    "kgym_builder/kernel_source/git_relay.py": "a program of its own, which hands all on to Git",
+    "kgym_builder/kernel_source/git_tunnel.py": "which certificates the operator's Git trusts",
+    "kgym_builder/patches/separate_process.py": "PATH is handed on",
+    "kgym_cli/commands/completion.py": "the user's shell and where its files are",
+    "kgym_cli/main.py": "begins again in UTF-8",
+    "kgym_cli/program.py": "makes the settings",
+    "kgym_cli/servers.py": "all are handed on to servers that it starts",
+    "kgym_cli/settings.py": "makes the settings",
+}
+"""The files that look at the environment besides, and why."""
+
+
+def test_the_option_goes_before_the_variable_and_that_before_the_default() -> None:
+    assert Settings({}).port == 8420
+    assert Settings({"KGYM_PORT": "1"}).port == 1
+    assert Settings({"KGYM_PORT": "1"}, {"port": 2}).port == 2
+    assert Settings({"KGYM_PORT": ""}).port == 8420  # as Compose writes what is not set
+
+
+def test_defaults_follow_from_others(tmp_path: Path) -> None:
+    chosen = Settings({"KGYM_STORAGE": "/elsewhere"}, {"data": tmp_path})
+    assert chosen.cache == tmp_path / "cache"
+    assert chosen.folder == tmp_path / "work" / "workers"
+    assert chosen.storage == "/elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("KGYM_PORT", "70000", "70000 is not in the range"),
+        ("KGYM_LEASE", "soon", "'soon' is not a valid float"),
+        ("KGYM_SYZKALLER", "/nowhere", "'/nowhere' does not exist"),
+    ],
+)
+def test_a_bad_value_is_named_by_whoever_needs_it(variable: str, value: str, said: str) -> None:
+    chosen = Settings({variable: value})
+    assert chosen.host == "127.0.0.1"
+    with pytest.raises(UserError, match=f"{variable}: .*{re.escape(said)}") as refused:
+        getattr(chosen, variable.removeprefix("KGYM_").lower())
+    assert refused.value.reason == "bad_setting"
+
+
+def test_a_bad_variable_ends_the_command_that_uses_it_with_one_line(
+    kgym: Kgym, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KGYM_PORT", "many")
+    assert kgym("bug", "list").status == 0
+    refused = kgym("scheduler")
+    assert (refused.status, refused.err.count("\n")) == (2, 1)
+    assert "KGYM_PORT: 'many' is not a valid integer" in refused.err
+
+
+def test_an_unknown_kind_of_step_is_named(kgym: Kgym) -> None:
+    refused = kgym("worker", "--server", "http://127.0.0.1:1", "--kinds", "build,bake")
+    assert refused.status == 2
+    assert "'bake'" in refused.err
+    assert "there are: build" in refused.err
+
+
+def test_settings_of_a_command_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KGYM_HOST", "192.0.2.1")
+    with in_use(Settings({})):
+        assert settings().host == "127.0.0.1"
+    assert settings().host == "192.0.2.1"
+
+
+def test_defaults_are_those_of_the_parts() -> None:
+    assert Settings({}).lease == LEASE_SECONDS
+    limits = CallerLimits()
+    chosen = Settings({})
+    assert chosen.requests_per_second == limits.requests_per_second == limits.burst / 2
+    assert chosen.streams == limits.streams
+    assert chosen.unfinished_jobs == limits.unfinished_jobs
+    assert chosen.bytes_per_second == limits.bytes_per_second
+    assert 4096 * chosen.bytes_per_second == limits.bytes_at_once
+
+
+@pytest.mark.parametrize("command", ["scheduler", "worker", "up", "gc"])
+def test_help_names_each_with_its_variable_and_default(kgym: Kgym, command: str) -> None:
+    told = " ".join(kgym(command, "--help").out.split())
+    own = [one for one in ALL if command in one.commands]
+    assert own
+    for one in own:
+        assert one.option in told
+        assert one.variable in told
+        assert one.default_shown in told
+
+
+def test_the_page_has_a_table_of_all() -> None:
+    table = "\n".join(reference._settings())
+    assert all(f"| `{one.variable}` |" in table for one in ALL)
+    assert "| `KGYM_PORT` | `kgym scheduler --port`, `kgym up --port` | 8420 |" in table
+
+
+def test_nothing_else_reads_the_environment() -> None:
+    found = set()
+    for root in (ROOT / "common", ROOT / "services"):
+        for path in root.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = {getattr(node, "attr", ""), getattr(node, "id", "")}
+                if names & {"environ", "environb", "getenv"} or (
+                    isinstance(node, ast.keyword)
+                    and (node.arg == "envvar" and path.name != "settings.py")
+                ):
+                    found.add(str(path.relative_to(root)))
+    assert found == set(OTHERS)
+
+
+def test_every_variable_that_is_read_is_a_setting() -> None:
+    known = {one.variable for one in ALL}
+    for root in (ROOT / "common", ROOT / "services"):
+        for path in root.rglob("*.py"):
+            assert set(re.findall(r"\bKGYM_[A-Z_]*[A-Z]", path.read_text())) <= known, path
