@@ -148,11 +148,11 @@ class LocalStorage:
             await asyncio.to_thread(pieces.close)
 
     async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
-        """Walk the folder."""
+        """Walk the folder tree."""
         return await asyncio.to_thread(self._sizes, prefix, depth)
 
     async def ages(self, prefix: str, depth: int) -> dict[str, float]:
-        """Walk the folder."""
+        """Walk the folder tree."""
         return await asyncio.to_thread(self._ages, prefix, depth)
 
     async def remove(self, prefix: str) -> None:

@@ -20,7 +20,7 @@ class Delivery(Protocol):
 
     @property
     def kind(self) -> StepKind:
-        """What there is work of."""
+        """The kind of step that waits."""
         ...
 
     async def ack(self) -> None:
@@ -136,7 +136,7 @@ class _Delivery:
     held: "list[_Delivery]"
 
     async def ack(self) -> None:
-        """Nothing is left to do, but not to put it back."""
+        """The notification was taken off when it was received; do not put it back."""
         if self in self.held:
             self.held.remove(self)
 

@@ -185,7 +185,7 @@ def _matches(new: _Bytes, old: _Bytes) -> tuple[_Numbers, _Numbers]:
     order = np.argsort(places)
     places = places[order]
     distances = places - like[order]
-    # What no neighbour agrees with is chance.
+    # A match whose neighbours differ is chance.
     sure = np.zeros(len(places), bool)
     for step in (1, 2):
         equal = distances[step:] == distances[:-step]

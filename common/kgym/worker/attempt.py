@@ -1,4 +1,4 @@
-"""One attempt at a step: its handler, its heartbeat, its last word."""
+"""One attempt at a step: its handler, its heartbeat, the delivery of its result."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from kgym.host import sandbox
 from kgym.worker.context import Handler, StepContext
 
 HEARTBEAT_SECONDS = 1.5
-"""How often a quiet attempt says that it lives, and asks whether it still may."""
+"""How often a quiet attempt reports, which extends its lease and tells whether it still holds."""
 REPORT_SECONDS = 0.25
 DELIVER_SECONDS = 5.0
 """The longest pause between two tries to deliver a result."""
@@ -36,9 +36,9 @@ async def attempt(run: StepContext, handler: Handler, dispatch: WorkerCalls) -> 
     try:
         await asyncio.wait({work, beat}, return_when=asyncio.FIRST_COMPLETED)
         if work.done() and not work.cancelled():
-            # First the room, then the word: it may have been this folder that filled the disk.
+            # The folder goes before the result is delivered: it may be what filled the disk.
             await _remove(run.folder)
-            await _last_word(run, work.result(), dispatch)
+            await _deliver(run, work.result(), dispatch)
     except asyncio.CancelledError:
         # Aborted, or this worker stops: the scheduler listens only if the lease still holds.
         await _stop(work, beat)
@@ -73,7 +73,7 @@ async def _work(run: StepContext, handler: Handler) -> AttemptEnding:
 
 
 async def _beat(run: StepContext, dispatch: WorkerCalls) -> None:
-    """Report until the lease is stale; a quiet step still says that it lives."""
+    """Report until the lease is stale, also when the step has nothing new."""
     quiet = 0.0
     while True:
         await asyncio.sleep(REPORT_SECONDS)
@@ -91,7 +91,7 @@ async def _beat(run: StepContext, dispatch: WorkerCalls) -> None:
                 _log.warning("report refused", error=str(error))
 
 
-async def _last_word(run: StepContext, ending: AttemptEnding, dispatch: WorkerCalls) -> None:
+async def _deliver(run: StepContext, ending: AttemptEnding, dispatch: WorkerCalls) -> None:
     """Deliver the result, however long the scheduler is away."""
     attempt = 0
     while True:

@@ -32,7 +32,7 @@ class StepContext:
     held: ExitStack = field(default_factory=ExitStack)
     artifacts: list[Artifact] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    """What each stage took."""
+    """How long each stage took."""
     _begin: float = field(default_factory=time.monotonic)
     _unsent: list[str] = field(default_factory=list)
     _progress: Progress | None = None
@@ -83,7 +83,7 @@ class StepContext:
     def progress(
         self, stage: str, done: float = 0, total: float | None = None, unit: str = ""
     ) -> None:
-        """Say how far the step is; the latest word counts."""
+        """Say how far the step is; only the latest call counts."""
         self._progress = Progress(stage=stage, done=done, total=total, unit=unit)
 
     async def keep(
@@ -112,7 +112,7 @@ class StepContext:
         return log[:LOG], progress
 
     def return_news(self, log: str, progress: Progress | None) -> None:
-        """Take back news that could not be delivered; newer progress stands."""
+        """Take back news that could not be delivered; newer progress replaces the old."""
         self._unsent.insert(0, log)
         self._progress = self._progress or progress
 

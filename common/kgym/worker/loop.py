@@ -75,7 +75,7 @@ class Worker:
                 async with asyncio.TaskGroup() as group:
                     helpers = [
                         group.create_task(self._obey_signals()),
-                        group.create_task(self._hear_bells()),
+                        group.create_task(self._receive_notifications()),
                         group.create_task(self._dispatch.stay(self.info.id)),
                     ]
                     await self._take_steps()
@@ -152,13 +152,13 @@ class Worker:
             self._news.set()
 
     async def _wait(self) -> None:
-        """Wait for news, but no longer than the scheduler may wait for a word of this worker."""
+        """Wait for news, but report to the scheduler before it counts this worker as lost."""
         with contextlib.suppress(TimeoutError):
             deaf = self._free and not self._bus.notifies
             async with asyncio.timeout(IDLE_SECONDS if deaf else BEAT_SECONDS):
                 await self._news.wait()
 
-    async def _hear_bells(self) -> None:
+    async def _receive_notifications(self) -> None:
         """Listen while there is a free slot."""
         self._count_slots()
         while True:
@@ -198,7 +198,7 @@ class Worker:
             await asyncio.sleep(IDLE_SECONDS)
 
     async def _stop(self) -> None:
-        """Give everything back."""
+        """Give back all steps that run."""
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
