@@ -1,7 +1,8 @@
-"""Messages on the bus, sent beside the requests that lead to them.
+"""Messages to workers, sent beside the requests that lead to them.
 
-Nobody waits for the bus: where it is away, idle workers ask by themselves
-within a second, and heartbeats learn which leases are gone.
+A notice goes to a worker that is connected here and has room, else on the bus. Nobody waits
+for the bus: where it is away, idle workers ask by themselves within a second, and heartbeats
+learn which leases are gone.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import structlog
 from kgym.api.steps import StepKind
 from kgym.errors import InfrastructureError
 from kgym.transport.bus import Bus
+from kgym_scheduler.idle_workers import IdleWorkers
 
 SIGNALS = 10_000
 """Leases that wait to be told; of more, the oldest are left to the heartbeats."""
@@ -26,12 +28,17 @@ class Notifier:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
+        self.idle_workers = IdleWorkers(self.publish)
         self._kinds: dict[StepKind, None] = {}
         self._leases = deque[UUID](maxlen=SIGNALS)
         self._news = asyncio.Event()
 
     def notify(self, kinds: Iterable[StepKind]) -> None:
         """Wake a worker of each of these kinds."""
+        self.publish([kind for kind in kinds if not self.idle_workers.ring(kind)])
+
+    def publish(self, kinds: Iterable[StepKind]) -> None:
+        """Wake a worker of each of these kinds, whichever scheduler it is connected to."""
         self._kinds |= dict.fromkeys(kinds)
         if self._kinds:
             self._news.set()

@@ -78,6 +78,8 @@ class Scheduler:
         """Called with each attempt that this scheduler has ended."""
         self._store = store
         self._notifier = Notifier(bus)
+        self.idle_workers = self._notifier.idle_workers
+        """Are told first."""
         nobody = UUID(int=0)  # a signal that stops nothing goes to the broker and back
         self._readiness = Readiness({"database": store.ping, "bus": partial(bus.signal, nobody)})
         self._attendance = store.attendance
@@ -280,7 +282,15 @@ class Scheduler:
 
     async def claim(self, claim: Claim) -> Claimed:
         """Lease queued steps to the worker: the fairest ones that it can do."""
-        claimed, changes = await self._store.claim(claim)
+        told = self.idle_workers.asks(claim)
+        try:
+            claimed, changes = await self._store.claim(claim)
+        except KgymError:
+            self._notifier.publish(told)
+            raise
+        self.idle_workers.answered(claim, claimed)
+        if not claimed.assignments:  # it may have been nothing that it can do
+            self._notifier.publish(told)
         for changed in changes:
             self._announce(changed)
         if claim.woken:  # there may be others that no notification has woken
@@ -293,11 +303,15 @@ class Scheduler:
 
     async def finish(self, lease: UUID, ending: AttemptEnding) -> bool:
         """End the attempt; False if the lease is stale."""
-        return self._announce(await self._store.finish(lease, ending))
+        changed = await self._store.finish(lease, ending)
+        self.idle_workers.ended(lease)
+        return self._announce(changed)
 
     async def release(self, lease: UUID) -> bool:
         """Give the step back unfinished; False if the lease is stale."""
-        return self._announce(await self._store.release(lease))
+        changed = await self._store.release(lease)
+        self.idle_workers.ended(lease)
+        return self._announce(changed)
 
     async def hold(self, lease: UUID, name: str) -> bool:
         """Let the attempt hold a name until it ends (see `JobStore.hold`)."""
@@ -307,8 +321,11 @@ class Scheduler:
         """Forget a worker that has ended."""
         await self._store.leave(worker)
 
-    async def stay(self, worker: str) -> None:
-        """Wait until cancelled: a worker in this process does not end without it."""
+    async def stay(self, worker: str, told: Callable[[], None]) -> None:
+        """Wait until cancelled: a worker in this process does not end without it.
+
+        Its bus is in this process, too, and tells it all.
+        """
         await asyncio.Event().wait()
 
     # --- within ---------------------------------------------------------------------------
@@ -388,7 +405,7 @@ class Scheduler:
                 self._notifier.notify(retried)
                 if clock() >= notify_from:
                     await self._store.read_clock()
-                    self._notifier.notify(await self._store.waiting())
+                    self._notifier.publish(await self._store.waiting())
                     await self._store.forget()
                     notify_from = clock() + NOTIFY_SECONDS
                 if expired and clock() >= expire_from:

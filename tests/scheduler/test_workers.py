@@ -293,7 +293,7 @@ async def test_a_worker_whose_connection_was_closed_but_that_reports_keeps_its_s
         names = ("reports", "silent")
         views = {name: (await scheduler.submit(job()))[0] for name in names}
         leases = {name: (await dispatch.claim(claim_of(name))).assignments[0] for name in names}
-        here = [asyncio.create_task(dispatch.stay(name)) for name in names]
+        here = [asyncio.create_task(dispatch.stay(name, lambda: None)) for name in names]
         async with asyncio.timeout(LIMIT):
             while not scheduler.dead_workers.connected >= set(names):
                 await asyncio.sleep(0.02)

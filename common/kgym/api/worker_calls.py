@@ -5,6 +5,7 @@ carries its lease; if the call is refused, the attempt ends (ARCHITECTURE.md, "W
 """
 
 import uuid
+from collections.abc import Callable
 from typing import Annotated, Protocol
 
 from pydantic import Field
@@ -123,9 +124,10 @@ class WorkerCalls(Protocol):
         """Say that the worker has ended."""
         ...
 
-    async def stay(self, worker: str) -> None:
+    async def stay(self, worker: str, told: Callable[[], None]) -> None:
         """Be connected until cancelled, so that the worker's sudden end is noticed at once.
 
+        Calls `told` when a step may wait that the worker has room for: it has to claim then.
         The kernel closes a killed process's connections, a paused one's stay open.
         """
         ...

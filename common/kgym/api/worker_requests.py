@@ -18,6 +18,8 @@ PATH = "/worker/calls"
 
 STAY_SECONDS = 10.0
 """How often each end of the connection that a worker keeps open hears from the other."""
+STEP_WAITS = b"!\n"
+"""What is said on it when a step waits that the worker has room for; else, that it is open."""
 
 
 class ClaimCall(Strict):

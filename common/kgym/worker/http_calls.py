@@ -7,9 +7,11 @@ one, so a busy worker needs a request for dozens of steps.
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self, TypeVar
+from urllib.parse import quote
 from uuid import UUID
 
 import httpx
@@ -20,6 +22,7 @@ from kgym.api.worker_requests import (
     CALLS,
     PATH,
     STAY_SECONDS,
+    STEP_WAITS,
     Answer,
     Answers,
     ClaimCall,
@@ -49,7 +52,6 @@ class HttpWorkerCalls:
 
     def __init__(self, base_url: str, token: str | None = None) -> None:
         options = protocol.options(base_url, token)
-        self._http = httpx.AsyncClient(**options)
         self._url: httpx.URL = options["base_url"]
         self._headers: dict[str, str] = options["headers"]
         self._wires: list[HttpConnection] = []
@@ -65,7 +67,6 @@ class HttpWorkerCalls:
         await asyncio.gather(*senders, return_exceptions=True)
         for wire in self._wires:
             wire.close()
-        await self._http.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -99,17 +100,18 @@ class HttpWorkerCalls:
         """Say that the worker has ended."""
         await self._call(LeaveCall(worker=worker))
 
-    async def stay(self, worker: str) -> None:
+    async def stay(self, worker: str, told: Callable[[], None]) -> None:
         """Be connected until cancelled; a connection that is lost is made again."""
-        timeout = httpx.Timeout(3 * STAY_SECONDS, connect=protocol.TIMEOUT.connect)
+
+        def hear(said: bytes) -> None:
+            if STEP_WAITS in said:
+                told()
+
+        wire = HttpConnection(self._url, self._headers, protocol.TIMEOUT.connect or 0)
+        path = f"{self._url.path}/worker/stay?worker={quote(worker, safe='')}"
         while True:
-            with contextlib.suppress(httpx.HTTPError):
-                request = self._http.stream(
-                    "GET", "/worker/stay", params={"worker": worker}, timeout=timeout
-                )
-                async with request as response:
-                    async for _ in response.aiter_raw():
-                        pass
+            with contextlib.suppress(OSError, TimeoutError):
+                await wire.listen(path, hear, 3 * STAY_SECONDS)
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _call(self, call: WorkerCall) -> Answer:

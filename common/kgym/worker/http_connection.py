@@ -8,6 +8,7 @@ workers reach their scheduler directly.
 import asyncio
 import contextlib
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import httptools
@@ -51,6 +52,35 @@ class HttpConnection:
             self.close()
             raise
 
+    async def listen(self, path: str, heard: Callable[[bytes], None], seconds: float) -> None:
+        """Hand on the answer as it comes, until it ends.
+
+        Raises OSError where the server cannot be reached, or goes, and TimeoutError once nothing
+        has come for `seconds`.
+        """
+        loop = asyncio.get_running_loop()
+        line = self._line = await self._connect()
+        last = loop.time()
+
+        def hear(said: bytes) -> None:
+            nonlocal last
+            last = loop.time()
+            heard(said)
+
+        line.hear = hear
+        head = f"GET {path} HTTP/1.1\r\n{self._head}\r\n"
+        answer = asyncio.create_task(line.ask(head.encode("ascii")))
+        try:
+            while not answer.done():
+                if (left := last + seconds - loop.time()) <= 0:
+                    raise TimeoutError
+                await asyncio.wait({answer}, timeout=left)
+            answer.result()
+        finally:
+            self.close()
+            answer.cancel()
+            await asyncio.gather(answer, return_exceptions=True)
+
     def close(self) -> None:
         """Close the connection; the next request makes another."""
         line, self._line = self._line, None
@@ -74,6 +104,8 @@ class _Line(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.lost = False
+        self.hear: Callable[[bytes], None] | None = None
+        """Gets the body, if it is not to be kept."""
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._reply = Reply()
@@ -112,7 +144,10 @@ class _Line(asyncio.Protocol):
         self._reply.headers.append((name, value))
 
     def on_body(self, body: bytes) -> None:
-        self._reply.content += body
+        if self.hear is None:
+            self._reply.content += body
+        else:
+            self.hear(body)
 
     def on_message_complete(self) -> None:
         self._reply.status = self._parser.get_status_code()

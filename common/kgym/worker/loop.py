@@ -65,6 +65,8 @@ class Worker:
         self._room, self._deaf = asyncio.Event(), asyncio.Event()
         """There is a free slot; there has been none for DEAF_SECONDS."""
         self._deafening: asyncio.TimerHandle | None = None
+        self._told = False
+        """Whether the scheduler has said, since the last claim, that a step waits."""
         self._more = False
         """Whether more waited at the last claim than it got."""
 
@@ -76,7 +78,7 @@ class Worker:
                     helpers = [
                         group.create_task(self._obey_signals()),
                         group.create_task(self._receive_notifications()),
-                        group.create_task(self._dispatch.stay(self.info.id)),
+                        group.create_task(self._dispatch.stay(self.info.id, self._step_waits)),
                     ]
                     await self._take_steps()
                     for helper in helpers:
@@ -112,9 +114,9 @@ class Worker:
         while not self._draining or self._running:
             self._news.clear()
             notifications, self._notifications = self._notifications, []
-            claim = claim or Claim(
-                id=uuid.uuid4(), worker=self.info, want=self._free, woken=bool(notifications)
-            )
+            woken = bool(notifications) or self._told
+            self._told &= not self._free
+            claim = claim or Claim(id=uuid.uuid4(), worker=self.info, want=self._free, woken=woken)
             try:
                 claimed = await self._dispatch.claim(claim)
             except InfrastructureError as error:
@@ -148,7 +150,8 @@ class Worker:
         if not task.cancelled() and (error := task.exception()):
             _log.error("attempt lost", lease=str(lease), error=repr(error))
         # For what has come since the last claim, a notification was sent, or will be.
-        if self._more or self._notifications or self._draining or not self._bus.notifies:
+        news = self._more or self._told or self._notifications
+        if news or self._draining or not self._bus.notifies:
             self._news.set()
 
     async def _wait(self) -> None:
@@ -185,6 +188,12 @@ class Worker:
             self._notifications.append(delivery)
             if self._free:
                 self._news.set()
+
+    def _step_waits(self) -> None:
+        """Claim: the scheduler says that a step waits."""
+        self._told = True
+        if self._free:
+            self._news.set()
 
     async def _obey_signals(self) -> None:
         while True:

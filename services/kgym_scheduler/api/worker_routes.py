@@ -1,7 +1,8 @@
 """What workers ask, /v1/worker: any number of calls in one request."""
 
 import asyncio
-from typing import Annotated, Any
+import contextlib
+from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Request, Response
 from starlette.types import Receive, Scope, Send
@@ -9,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from kgym.api.worker_calls import WORKER_ID
 from kgym.api.worker_requests import (
     STAY_SECONDS,
+    STEP_WAITS,
     Answer,
     Answers,
     Calls,
@@ -65,7 +67,8 @@ async def stay(
 ) -> Response:
     """Answer a byte now and then, until the worker ends: its connection does with it.
 
-    It is not in the OpenAPI document: it is for workers only, and it never ends.
+    And a word when a step waits that the worker has room for. It is not in the OpenAPI document:
+    it is for workers only, and it never ends.
     """
     return _Stay(request.app.state.scheduler, worker)
 
@@ -82,22 +85,33 @@ class _Stay(Response):
         self._worker = worker
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._scheduler.dead_workers.watch(self._worker) as stopping:
-            head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-            await send(head)
+        news = asyncio.Event()
+        scheduler, head = self._scheduler, {"status": 200, "headers": self.raw_headers}
+        with (
+            scheduler.dead_workers.watch(self._worker) as stopping,
+            scheduler.idle_workers.connected(self._worker, news.set),
+        ):
+            await send({"type": "http.response.start", **head})
             ends = [asyncio.create_task(_gone(receive)), asyncio.create_task(stopping.wait())]
-            ended: set[asyncio.Task[Any]] = set()
+            for task in ends:
+                task.add_done_callback(lambda _: news.set())
             try:
-                while not ended:
-                    await send({"type": "http.response.body", "body": b"\n", "more_body": True})
-                    ended, _ = await asyncio.wait(
-                        ends, timeout=STAY_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                    )
+                await _say(b"\n", send)
+                while not any(task.done() for task in ends):
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(STAY_SECONDS):
+                            await news.wait()
+                    await _say(STEP_WAITS if news.is_set() else b"\n", send)
+                    news.clear()
             finally:
                 for task in ends:
                     task.cancel()
                 await asyncio.gather(*ends, return_exceptions=True)
         await send({"type": "http.response.body", "body": b""})
+
+
+async def _say(word: bytes, send: Send) -> None:
+    await send({"type": "http.response.body", "body": word, "more_body": True})
 
 
 async def _gone(receive: Receive) -> None:
