@@ -2,12 +2,20 @@
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kgym.api.jobs import JobView
 from kgym.api.steps import (
     BuildSpec,
     CheckResult,
@@ -24,10 +32,13 @@ from kgym.api.steps import (
     StepResult,
     Verdict,
 )
+from kgym.bugs import bundle
+from kgym.client import Client
 from kgym.errors import UserError
 from kgym.worker.context import StepContext
 from kgym_cli.embedded_platform import Platform
 from tests.cli.conftest import Kgym
+from tests.cli.test_commands import wait_for
 from tests.cli.worked import working
 from tests.results import built, ran
 
@@ -35,6 +46,13 @@ BUG = "watch-queue-filter"
 SECOND = "epoll-loop"
 GOOD = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
 BROKEN = Diagnostic(file="drivers/a.c", line=7, severity="error", message="expected ';'")
+
+
+@dataclass(frozen=True)
+class At:
+    """A platform of another process."""
+
+    url: str
 
 
 def diff(word: str) -> str:
@@ -45,8 +63,9 @@ def diff(word: str) -> str:
 class Farm:
     """Workers that answer by what a patch says, and count what they are asked."""
 
-    def __init__(self, before: Verdict = Verdict.SAME_CRASH) -> None:
-        self.before = before
+    def __init__(self, *, hidden: str = "") -> None:
+        self.hidden = hidden
+        """The title of a bug that does not show."""
         self.done: list[str] = []
         self.hold = threading.Event()
         self.hold.set()
@@ -103,16 +122,17 @@ class Farm:
         title = spec.titles[0]
         if spec.baseline is None:
             self.done.append("show")
-            shown = title if self.before is Verdict.SAME_CRASH else None
-            return ran(self.before, shown, evidence=Evidence())
+            if title == self.hidden:
+                return ran(Verdict.NO_CRASH)
+            return ran(Verdict.SAME_CRASH, title, evidence=Evidence())
         if not self.hold.is_set():
             self.held.set()
             self.hold.wait(60)
         self.done.append("run")
         assert kernel is not None
         if "mends" in getattr(kernel, "tree", ""):
-            return ran(evidence=GOOD, baseline=self.before)
-        return ran(Verdict.SAME_CRASH, title, evidence=Evidence(), baseline=self.before)
+            return ran(evidence=GOOD, baseline=Verdict.SAME_CRASH)
+        return ran(Verdict.SAME_CRASH, title, evidence=Evidence(), baseline=Verdict.SAME_CRASH)
 
 
 @pytest.fixture
@@ -154,6 +174,46 @@ def outcomes(out: str) -> dict[str, tuple[str, str | None]]:
     return {name: (row["outcome"], row["verdict"]) for name, row in rows_of(out).items()}
 
 
+@contextmanager
+def platform_process(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a platform that does no steps as a process that can be killed; with its URL."""
+    code = (
+        "import pathlib, sys, time\n"
+        "from kgym_cli.embedded_platform import Platform\n"
+        "with Platform(pathlib.Path(sys.argv[1]), work=False) as one:\n"
+        "    print(one.url, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(data)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+@contextmanager
+def begun(data: Path, *words: object) -> Iterator[subprocess.Popen[bytes]]:
+    """Begin a command, which is killed in the end."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "kgym_cli", *map(str, words)],
+        env={**os.environ, "KGYM_DATA": str(data)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def jobs_of(platform: Platform) -> list[JobView]:
+    with Client(platform.url) as client:
+        return list(client.jobs())
+
+
 def test_every_patch_gets_a_row(kgym: Kgym, idle: Platform, data: Path, patches: Path) -> None:
     farm = Farm()
     table = patches.parent / "table.csv"
@@ -183,3 +243,89 @@ def test_every_patch_gets_a_row(kgym: Kgym, idle: Platform, data: Path, patches:
     shown = [line.split()[1:3] for line in again.out.splitlines()[1:]]
     assert shown == [[name, outcome] for name, (outcome, _) in WANTED.items()]
     assert again.status == 2
+
+
+def test_a_bug_that_does_not_show_leaves_the_others_alone(
+    kgym: Kgym, idle: Platform, data: Path, patches: Path
+) -> None:
+    farm = Farm(hidden=bundle.load(BUG).file.title)
+    with working(idle, data, farm.answers):
+        done = kgym("--server", idle.url, "sweep", BUG, SECOND, "--patches", patches, "--json")
+    assert done.status == 3
+    lines = [json.loads(line) for line in done.out.splitlines()[:-1]]
+    found = {(row["bug"], row["patch"]): row for row in lines}
+    assert len(found) == len(lines) == len(WANTED) + 1
+    assert found[SECOND, "every.patch"]["outcome"] == "not_resolved"
+    hidden = found[BUG, "mends.patch"]
+    assert hidden["outcome"] == "inconclusive"
+    assert "does not show without the patch" in hidden["reason"]
+    assert found[BUG, "broken.patch"]["outcome"] == "does_not_compile"
+    assert farm.done.count("run") == 1
+
+
+def test_an_interrupted_sweep_keeps_its_table_and_goes_on(
+    kgym: Kgym, idle: Platform, data: Path, patches: Path
+) -> None:
+    farm, table = Farm(), patches.parent / "table.csv"
+    words = ("--server", idle.url, "sweep", BUG, "--patches", patches, "--csv", table)
+    farm.hold.clear()
+    with working(idle, data, farm.answers):
+        with begun(data, *words) as first:
+            assert farm.held.wait(60)
+            first.send_signal(signal.SIGINT)
+            _, said = first.communicate(timeout=60)
+        assert first.returncode == 130
+        assert b"interrupted; the same command goes on" in said
+        with table.open() as file:
+            early = {row["patch"]: row["outcome"] for row in csv.DictReader(file)}
+        assert early["broken.patch"] == "does_not_compile"
+        assert "useless.patch" not in early
+        farm.hold.set()
+        done = kgym(*words, "--json")
+        assert outcomes(done.out) == WANTED
+    assert farm.done.count("show") == 1
+    assert len(jobs_of(idle)) == 6  # the check, the crash, and four trials
+
+
+@pytest.mark.thorough
+def test_a_sweep_goes_on_after_command_and_platform_were_killed(
+    kgym: Kgym, data: Path, patches: Path
+) -> None:
+    farm = Farm()
+    farm.hold.clear()
+    with platform_process(data) as (process, url):
+        words = ("--server", url, "sweep", BUG, "--patches", patches, "--name", "mine")
+        with working(At(url), data, farm.answers), begun(data, *words):
+            assert farm.held.wait(60)
+            process.kill()
+            process.wait()
+    with Platform(data, work=False) as second:
+        farm.hold.set()
+        with working(second, data, farm.answers):
+            words = ("--server", second.url, *words[2:])
+            done = kgym(*words, "--json")
+            assert outcomes(done.out) == WANTED
+            assert outcomes(kgym(*words, "--json").out) == WANTED
+        jobs = jobs_of(second)
+    assert len(jobs) == 6
+    assert {job.group for job in jobs} == {"mine"}
+
+
+def test_what_has_no_answer_is_run_again_if_asked(
+    kgym: Kgym, idle: Platform, data: Path, patches: Path
+) -> None:
+    farm = Farm()
+    words = ("--server", idle.url, "sweep", SECOND, "--patches", patches)
+    checks = {StepKind.CHECK: farm.check}
+    with working(idle, data, checks), begun(data, *words) as first:
+        wait_for(lambda: len(jobs_of(idle)) == 2)
+        with Client(idle.url) as client:
+            client.abort(next(job.id for job in jobs_of(idle) if len(job.steps) == 2))
+        out, said = first.communicate(timeout=60)
+    assert first.returncode == 3
+    assert b"inconclusive" in out
+    assert b"--retry" in said
+    with working(idle, data, farm.answers):
+        assert kgym(*words).status == 3
+        assert not farm.done.count("show")
+        assert kgym(*words, "--retry").status == 1

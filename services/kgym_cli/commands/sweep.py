@@ -298,11 +298,11 @@ def _csv(rows: Collection[SweepRow]) -> str:
     writer.writerow(_COLUMNS)
     for row in rows:
         values = row.model_dump(mode="json")
-        writer.writerow(map(_defused, (values[column] for column in _COLUMNS)))
+        writer.writerow(map(cell, (values[column] for column in _COLUMNS)))
     return file.getvalue()
 
 
-def _defused(value: object) -> object:
+def cell(value: object) -> object:
     """Return a cell that no spreadsheet takes for a formula: patches name themselves."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 

@@ -1,0 +1,108 @@
+"""Which patches a sweep finds, how its table looks, and what spreadsheets make of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from kgym.api.steps import Patch
+from kgym.bugs import bundle
+from kgym.bugs.sweep import Moved, Stage
+from kgym.bugs.sweep_rows import Outcome, Pair, Row, status
+from kgym.errors import UserError
+from kgym_cli import sweep_files
+from kgym_cli.commands.sweep import cell
+from kgym_cli.exit_status import exit_status
+from kgym_cli.sweep_view import View
+
+BUGS = [bundle.load("watch-queue-filter"), bundle.load("epoll-loop")]
+DIFF = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
+
+
+def row(outcome: Outcome, bug: str = "a", patch: str = "p") -> Row:
+    return Pair(bug, patch).row(outcome, "so it was")
+
+
+def test_a_folder_named_as_a_bug_is_for_that_bug_only(tmp_path: Path) -> None:
+    for name in ("both.patch", "epoll-loop/one.diff", "epoll-loop/both.patch", "other/two.patch"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(DIFF)
+    (tmp_path / ".both.patch.swp").write_text("")
+    (tmp_path / "README").write_text("")
+    found = sweep_files.find(BUGS, [tmp_path, tmp_path])
+    assert list(found.files["watch-queue-filter"]) == ["both.patch"]
+    own = str(tmp_path / "epoll-loop" / "both.patch")
+    assert list(found.files["epoll-loop"]) == [str(tmp_path / "both.patch"), own, "one.diff"]
+    assert found.left_out == [tmp_path / "other"]
+    with pytest.raises(UserError, match=r"no \*.patch"):
+        sweep_files.find(BUGS, [_empty(tmp_path)])
+    with pytest.raises(UserError, match="No such file"):
+        sweep_files.find(BUGS, [tmp_path / "none"])
+
+
+def _empty(folder: Path) -> Path:
+    (folder / "empty").mkdir()
+    return folder / "empty"
+
+
+def test_what_holds_no_patch_is_told_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.patch")
+    (tmp_path / "folder.patch").mkdir()
+    (tmp_path / "gone.patch").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "bomb.patch.gz").write_bytes(b"\x1f\x8b damaged")
+    (tmp_path / "good.patch").write_text(DIFF)
+    (tmp_path / "huge.patch").write_text(DIFF + "+" * (5 << 20))
+    found = sweep_files.find(BUGS[:1], [tmp_path])
+    read = {one.name: one.patch for one in sweep_files.candidates(found.files[BUGS[0].name])}
+    assert isinstance(read.pop("good.patch"), Patch)
+    read.pop("bomb.patch")  # nothing tells it from text: the check will say that it is no diff
+    assert {name: isinstance(one, UserError) for name, one in read.items()} == {
+        "pipe.patch": True,
+        "folder.patch": True,
+        "gone.patch": True,
+        "huge.patch": True,
+    }
+
+
+def test_the_same_command_has_the_same_name(tmp_path: Path) -> None:
+    name = sweep_files.default_name(["epoll-loop", "x"], [tmp_path / "a b"])
+    assert name == sweep_files.default_name(["x", "epoll-loop"], [tmp_path / "c" / ".." / "a b"])
+    assert name.startswith("sweep-a_b-")
+    assert name != sweep_files.default_name(["epoll-loop"], [tmp_path / "a b"])
+    assert len(sweep_files.default_name(["x"], [tmp_path / ("é" * 80)])) <= 100
+
+
+@given(st.lists(st.sampled_from(list(Outcome)), min_size=1))
+def test_the_status_tells_the_worst(outcomes: list[Outcome]) -> None:
+    found = exit_status(status([row(one) for one in outcomes]))
+    if Outcome.INCONCLUSIVE in outcomes:
+        assert found == 3
+    elif Outcome.REFUSED in outcomes:
+        assert found == 2
+    else:
+        assert found == (set(outcomes) != {Outcome.RESOLVED})
+
+
+@pytest.mark.parametrize("height", [10, 24, 60])
+def test_the_live_table_fits_whatever_the_number_of_patches(height: int) -> None:
+    pairs = {f"bug-{number}": 500 for number in range(40)}
+    view = View(pairs)
+    for bug in pairs:
+        view.hear(Moved(bug, [f"{n}.patch" for n in range(500)], Stage.BUILD, 7))
+        for number in range(100):
+            view.hear(row(Outcome.NOT_RESOLVED, bug, f"{number}.patch"))
+    console = Console(width=120, height=height)
+    lines = console.render_lines(view.table(height))
+    assert len(lines) <= height
+    text = "\n".join("".join(segment.text for segment in line) for line in lines)
+    assert "4000 of 20000" in text
+    assert "more bugs" in text
+
+
+@given(st.text())
+def test_no_cell_is_a_formula(text: str) -> None:
+    assert not str(cell(text)).startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    assert str(cell(text)).endswith(text)
