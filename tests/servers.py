@@ -1,4 +1,4 @@
-"""Private PostgreSQL and RabbitMQ servers for tests (see kgym_cli/servers.py).
+"""Private PostgreSQL and RabbitMQ servers for tests (see kgym_dev/servers.py).
 
 One server of each kind lasts for the session, started when the first test asks:
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from kgym.errors import InfrastructureError
-from kgym_cli.servers import PostgreSQL, RabbitMQ, Server
+from kgym_dev.servers import PostgreSQL, RabbitMQ, Server
 
 _numbers = itertools.count()
 

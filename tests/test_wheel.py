@@ -173,6 +173,9 @@ def test_the_installed_package_builds_a_kernel(
     assert not [path for path in installed_files(installed.site) if path.is_symlink()]
     where = installed.run("python", "-c", "import kgym, kgym_cli; print(kgym.__file__)")
     assert Path(where.stdout).is_relative_to(installed.site)
+    started = installed.run("kgym", "up", "--distributed")
+    assert (started.returncode, started.stderr.count("\n")) == (2, 1)
+    assert "part of the checkout alone" in started.stderr
     (tmp_path / "job.json").write_text(JobRequest(steps=[fake_build]).model_dump_json())
     done = installed.run("kgym", "job", "submit", tmp_path / "job.json", "--wait", "--json")
     assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ from kgym.api.steps import StepKind
 from kgym.errors import InfrastructureError
 from kgym.host.resources import Host
 from kgym_cli.running_platform import Running, announce, take
-from kgym_cli.servers import LOOPBACK, PostgreSQL, Program, RabbitMQ, free_port
+from kgym_dev.servers import LOOPBACK, PostgreSQL, Program, RabbitMQ, free_port
 from kgym_scheduler.api.server import listen
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.tokens import Scope, Tokens

@@ -41,7 +41,7 @@ from kgym.worker.context import StepContext
 from kgym.worker.http_calls import HttpWorkerCalls
 from kgym.worker.loop import Worker
 from kgym_cli.composition import run, settle
-from kgym_cli.servers import PostgreSQL, RabbitMQ, free_port
+from kgym_dev.servers import PostgreSQL, RabbitMQ, free_port
 
 NOTHING = BuildSpec(
     source=GitSource(url="https://example.org/linux.git", commit="v6.1"),

@@ -19,7 +19,7 @@ from kgym.api.steps import BuildSpec, StepKind
 from kgym.client import Client
 from kgym.errors import InfrastructureError
 from kgym_cli.distributed_platform import Distributed, WorkerShape
-from kgym_cli.servers import PostgreSQL, RabbitMQ
+from kgym_dev.servers import PostgreSQL, RabbitMQ
 from tests.chaos import load, traces
 from tests.servers import require
 

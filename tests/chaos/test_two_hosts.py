@@ -16,7 +16,7 @@ from kgym.api.states import State
 from kgym.api.steps import BuildSpec
 from kgym.client import Client
 from kgym_cli.distributed_platform import Distributed
-from kgym_cli.servers import PostgreSQL, Program, RabbitMQ
+from kgym_dev.servers import PostgreSQL, Program, RabbitMQ
 from tests.chaos import traces
 from tests.chaos.parts import Nap, until
 from tests.servers import require

@@ -7,7 +7,7 @@ import pytest
 
 from kgym.client import Client
 from kgym_cli.distributed_platform import Distributed
-from kgym_cli.servers import PostgreSQL, RabbitMQ
+from kgym_dev.servers import PostgreSQL, RabbitMQ
 from tests.cli.conftest import Kgym
 from tests.servers import require
 

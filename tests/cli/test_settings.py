@@ -28,7 +28,7 @@ OTHERS = {
     "kgym_cli/commands/completion.py": "the user's shell and where its files are",
     "kgym_cli/main.py": "begins again in UTF-8",
     "kgym_cli/program.py": "makes the settings",
-    "kgym_cli/servers.py": "all are handed on to servers that it starts",
+    "kgym_dev/servers.py": "all are handed on to servers that it starts",
     "kgym_cli/settings.py": "makes the settings",
 }
 """The files that look at the environment besides, and why."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym_cli.servers import PostgreSQL
+from kgym_dev.servers import PostgreSQL
 from kgym_scheduler.database.connection import upgrade
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler

@@ -13,7 +13,7 @@ from kgym.api.jobs import JobEvent, JobFilter
 from kgym.api.states import State
 from kgym.client import AsyncClient, Client, ServerFailed
 from kgym.errors import InfrastructureError
-from kgym_cli.servers import PostgreSQL
+from kgym_dev.servers import PostgreSQL
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.server import serve
 from kgym_scheduler.database.connection import Database, upgrade

@@ -14,7 +14,7 @@ from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
 from kgym.api.steps import GitSource
 from kgym.worker.http_calls import HttpWorkerCalls
-from kgym_cli.servers import free_port
+from kgym_dev.servers import free_port
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.server import serve
 from kgym_scheduler.scheduler import Scheduler

@@ -32,7 +32,7 @@ from kgym.api.steps import (
     StepRef,
 )
 from kgym.client import AsyncClient
-from kgym_cli.servers import PostgreSQL
+from kgym_dev.servers import PostgreSQL
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.caller_limits import CallerLimits
 from kgym_scheduler.api.server import serve

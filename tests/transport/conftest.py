@@ -5,7 +5,7 @@ import pytest
 
 from kgym.transport.bus import Bus, InProcessBus
 from kgym.transport.rabbitmq import RabbitBus
-from kgym_cli.servers import RabbitMQ
+from kgym_dev.servers import RabbitMQ
 from tests.servers import require
 
 _numbers = itertools.count()

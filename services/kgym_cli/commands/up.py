@@ -1,9 +1,11 @@
 """`kgym up`."""
 
 import logging
+from importlib.util import find_spec
 
 import click
 
+from kgym.errors import UserError
 from kgym_cli import extras
 from kgym_cli.output import people
 from kgym_cli.scheduler_choice import usable_data_folder
@@ -37,6 +39,12 @@ def up(distributed: bool) -> None:
 
 
 def _distributed() -> None:
+    if find_spec("kgym_dev") is None:
+        raise UserError(
+            "extra_missing",
+            "--distributed starts servers for development, and is part of the checkout alone"
+            " (`./run up --distributed`); here, use `kgym scheduler` and `kgym worker`",
+        )
     from kgym.host import process_logs  # noqa: PLC0415
     from kgym_cli.distributed_platform import Distributed  # noqa: PLC0415
 

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kgym.api.worker_calls import AttemptEnding
 from kgym.transport.rabbitmq import RabbitBus
-from kgym_cli.servers import free_port
+from kgym_dev.servers import free_port
 from kgym_scheduler.api import metrics
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.server import serve
