@@ -1,4 +1,4 @@
-"""Sweeps: many patches tried on many bugs, each pair once, whoever is killed meanwhile.
+"""Sweeps: many patches are tried on many bugs, each pair once, even if something is killed.
 
 Of each bug, all patches are checked first (do they apply, do they compile?), and the crash is
 shown once; then each patch that compiles is tried in a job of its own, which rests on that.
@@ -24,15 +24,15 @@ from kgym.client import AsyncClient, Refused
 from kgym.errors import InfrastructureError, UserError
 
 PATCHES = 100
-"""In one check job: so many are known before the first of them is tried."""
+"""Patches in one check job: it ends before the first of them is tried."""
 _BYTES = 8 << 20
-"""Of the patches of one check job, as JSON: a request has at most twice as much."""
+"""Bytes of the patches of one check job, as JSON: a request may have at most twice as much."""
 _CHECKS = 8
 """Check jobs under way; the others are bounded by the options."""
 MOST_UNDER_WAY = 150
-"""Each has an event stream, of which a caller may have 200."""
+"""Trials at a time, at most: each has an event stream, and a caller may have 200."""
 _ITS_OWN = {400, 404, 409, 413, 422}
-"""How a scheduler refuses one request; other refusals are everybody's."""
+"""Statuses by which a scheduler refuses one request only; others concern the whole sweep."""
 _PAUSE_SECONDS = 2.0
 _UNTAGGED = re.compile(r"[^\w.:=/@+-]")
 
@@ -56,12 +56,12 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """How a sweep goes."""
+    """The options of a sweep."""
 
     name: str
-    """Of the group of its jobs: what is swept again under this name goes on."""
+    """The name of its group of jobs: a sweep with the same name goes on with them."""
     accepted: frozenset[str] = frozenset()
-    """Reasons of findings that shall not stand in the way."""
+    """Reasons of findings that are accepted."""
     under_way: int = 32
     """Trials at a time, up to MOST_UNDER_WAY."""
     retry: bool = False
@@ -93,15 +93,15 @@ class Moved:
 
 
 Tell = Callable[[Moved | Row], None]
-"""Hears of each pair: what it does, and in the end its row."""
+"""Called when patches come to a stage, and with the row of each pair when it is known."""
 
 
 async def sweep(
     client: AsyncClient, subjects: Iterable[Subject], options: SweepOptions, tell: Tell
 ) -> None:
-    """Try all patches; `tell` hears the row of each as soon as it is known, each once.
+    """Try all patches; `tell` is called with the row of each pair, once, as soon as it is known.
 
-    What goes wrong with one bug or patch is its row. Raises KgymError where the scheduler
+    An error with one bug or patch is told in its row. Raises KgymError where the scheduler
     cannot be used; then, and when it is cancelled, what is under way is left to go on, and
     the same sweep again takes it up.
     """

@@ -28,13 +28,13 @@ _NOT_BUILT = {"does_not_compile", "no_kernel"}
 
 
 class Outcome(StrEnum):
-    """What a patch does to a bug."""
+    """The outcome of a patch on a bug."""
 
     RESOLVED = "resolved"
     NOT_RESOLVED = "not_resolved"
-    """Its kernel crashes, or a blocking finding stands in the way."""
+    """Its kernel crashes, or there is a blocking finding."""
     NOT_COMPILED = "not_compiled"
-    """The config compiles nothing of what it changes: the kernel is as it was."""
+    """The config compiles nothing of what the patch changes: the kernel stays the same."""
     DOES_NOT_COMPILE = "does_not_compile"
     DOES_NOT_APPLY = "does_not_apply"
     REFUSED = "refused"
@@ -44,7 +44,7 @@ class Outcome(StrEnum):
 
 
 class Row(Strict):
-    """A bug and a patch."""
+    """The result of one patch on one bug."""
 
     bug: str
     patch: str
@@ -57,11 +57,11 @@ class Row(Strict):
     )
     check: PatchOutcome | None = Field(None, description="whether it applies and compiles")
     diagnostic: Diagnostic | None = Field(None, description="the compiler's first error")
-    job: int | None = Field(None, description="that has tried it; null where none had to")
+    job: int | None = Field(None, description="that has tried it; null if none had to")
     shown_by: int | None = Field(None, description="the job that showed the bug")
     checked_by: int | None = Field(None, description="the job that checked it")
     same_as: str | None = Field(None, description="the patch of the same content that was tried")
-    seconds: float = Field(0, description="that the patch took: its check, build and runs")
+    seconds: float = Field(0, description="that its check, build and runs took")
 
 
 def status(rows: Iterable[Row]) -> Answer:

@@ -143,7 +143,7 @@ class Client:
         return self._do(protocol.abort(job_id))
 
     def groups(self, wanted: GroupFilter | None = None) -> Iterator[GroupView]:
-        """Yield all groups that are wanted, newest first."""
+        """Yield the groups that the filter lets through, newest first; all without a filter."""
         wanted = wanted or GroupFilter()
         while True:
             page = self._do(protocol.groups(wanted))
@@ -153,13 +153,27 @@ class Client:
             wanted = wanted.model_copy(update={"cursor": page.next})
 
     def group(self, name: str, submitter: str | None = None) -> GroupView:
-        """Return one's own group of this name, or another submitter's, as it stands."""
+        """Return a group as it is now: its jobs counted by state and by verdict.
+
+        Args:
+            name: The group's name.
+            submitter: Whose group it is; yours by default.
+
+        Raises:
+            Refused: There is no such group (`group_missing`).
+        """
         return self._do(protocol.group(name, submitter))
 
     def group_results(
         self, name: str, submitter: str | None = None, after: int = 0
     ) -> Iterator[GroupResult]:
-        """Yield what the group's jobs came to, those after job number `after`, in order."""
+        """Yield one row for each job of the group, in the order of submission.
+
+        Args:
+            name: The group's name.
+            submitter: Whose group it is; yours by default.
+            after: Only jobs with a number above this one; 0 for all.
+        """
         wanted = GroupResultFilter(submitter=submitter, cursor=str(after), limit=1000)
         while True:
             page = self._do(protocol.group_results(name, wanted))
@@ -169,7 +183,7 @@ class Client:
             wanted = wanted.model_copy(update={"cursor": page.next})
 
     def abort_group(self, name: str, submitter: str | None = None) -> Aborted:
-        """End the group's unfinished jobs now, up to 1,000; `more` says if others are left."""
+        """End the group's unfinished jobs now, up to 1,000; `more` says whether some are left."""
         return self._do(protocol.abort_group(name, submitter))
 
     def restart(self, job_id: int, from_step: int | None = None) -> JobView:
@@ -386,7 +400,7 @@ class AsyncClient:
         return await self._do(protocol.abort(job_id))
 
     async def groups(self, wanted: GroupFilter | None = None) -> AsyncIterator[GroupView]:
-        """Yield all groups that are wanted, newest first."""
+        """Yield the groups that the filter lets through, newest first; all without a filter."""
         wanted = wanted or GroupFilter()
         while True:
             page = await self._do(protocol.groups(wanted))
@@ -397,13 +411,27 @@ class AsyncClient:
             wanted = wanted.model_copy(update={"cursor": page.next})
 
     async def group(self, name: str, submitter: str | None = None) -> GroupView:
-        """Return one's own group of this name, or another submitter's, as it stands."""
+        """Return a group as it is now: its jobs counted by state and by verdict.
+
+        Args:
+            name: The group's name.
+            submitter: Whose group it is; yours by default.
+
+        Raises:
+            Refused: There is no such group (`group_missing`).
+        """
         return await self._do(protocol.group(name, submitter))
 
     async def group_results(
         self, name: str, submitter: str | None = None, after: int = 0
     ) -> AsyncIterator[GroupResult]:
-        """Yield what the group's jobs came to, those after job number `after`, in order."""
+        """Yield one row for each job of the group, in the order of submission.
+
+        Args:
+            name: The group's name.
+            submitter: Whose group it is; yours by default.
+            after: Only jobs with a number above this one; 0 for all.
+        """
         wanted = GroupResultFilter(submitter=submitter, cursor=str(after), limit=1000)
         while True:
             page = await self._do(protocol.group_results(name, wanted))
@@ -414,7 +442,7 @@ class AsyncClient:
             wanted = wanted.model_copy(update={"cursor": page.next})
 
     async def abort_group(self, name: str, submitter: str | None = None) -> Aborted:
-        """End the group's unfinished jobs now, up to 1,000; `more` says if others are left."""
+        """End the group's unfinished jobs now, up to 1,000; `more` says whether some are left."""
         return await self._do(protocol.abort_group(name, submitter))
 
     async def restart(self, job_id: int, from_step: int | None = None) -> JobView:
