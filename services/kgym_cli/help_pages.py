@@ -32,6 +32,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "db upgrade": ("kgym db upgrade",),
     "demo": ("kgym demo", "kgym demo --fix my.patch --server http://127.0.0.1:8420"),
     "gc": ("kgym gc", "kgym gc --apply --artifact-age 30 --cache-budget 40GB"),
+    "group list": ("kgym group list --mine",),
+    "group show": ("kgym group show night", "kgym group show night --submitter alice --json"),
+    "group results": (
+        "kgym group results night",
+        "kgym group results night --csv > night.csv",
+    ),
+    "group abort": ("kgym group abort night",),
     "job submit": (
         "kgym job submit job.json --wait --json",
         "kgym job submit night/1.json night/2.json --key night",

@@ -28,6 +28,7 @@ COMMANDS = {
         "bug_trial", "Show a real bug: crash a kernel, fix it, prove the fix.", remote=True
     ),
     "gc": Lazy("gc", "Show what retention would remove, or remove it."),
+    "group": Lazy("group", "List, show, export and abort groups of jobs.", remote=True),
     "job": Lazy("job", "Submit, list, show, wait for, abort and restart jobs.", remote=True),
     "report": Lazy("report", "Read crash reports out of console logs."),
     "scheduler": Lazy("scheduler", "Take jobs and hand their steps to workers."),

@@ -87,6 +87,7 @@ def _read(file: Path) -> JobRequest:
 )
 @click.option("--kind", type=kind_choice, help="Only jobs with a step of this kind.")
 @click.option("--tag", help="Only jobs with this tag.")
+@click.option("--group", help="Only jobs of a group of this name.")
 @click.option("--since", type=Moment(), help="Only jobs created then or later: 2026-01-31 12:00.")
 @click.option("--until", type=Moment(), help="Only jobs created before.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True)
@@ -95,13 +96,14 @@ def list_(
     states: tuple[str, ...],
     kind: str | None,
     tag: str | None,
+    group: str | None,
     since: datetime | None,
     until: datetime | None,
     limit: int,
     as_json: bool,
 ) -> None:
     """List jobs, the newest first."""
-    wanted = _filter(kind=kind, tag=tag, created_after=since, created_before=until)
+    wanted = _filter(kind=kind, tag=tag, group=group, created_after=since, created_before=until)
     with scheduler(work=False) as client:
         found = list(islice(_jobs(client, wanted, states), limit))
     if as_json:

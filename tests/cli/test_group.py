@@ -1,0 +1,103 @@
+"""`kgym group`: what the jobs of a group came to, for people, spreadsheets and programs."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from click.testing import CliRunner, Result
+
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import StepKind, Verdict
+from kgym.bugs import bundle
+from kgym.client import Client
+from kgym_cli.embedded_platform import Platform
+from kgym_cli.program import cli
+from tests.cli.conftest import Kgym
+from tests.cli.worked import working
+from tests.results import built, ran
+
+TITLE = "=KASAN: use-after-free Read in [demo]"
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def group(idle: Platform) -> Run:
+    """Run `kgym group`, in this process."""
+
+    def run(*words: str) -> Result:
+        arguments = ["--server", idle.url, "group", *words]
+        return CliRunner().invoke(cli, arguments, catch_exceptions=False)
+
+    return run
+
+
+def of_schema(group: Run, *words: str) -> Any:
+    """Run a command with --json; return its lines, each as its schema says."""
+    schema = json.loads(group(words[0], "--json-schema").stdout)
+    lines = [json.loads(line) for line in group(*words, "--json").stdout.splitlines()]
+    for line in lines:
+        jsonschema_rs.validate(schema, line)
+    return lines
+
+
+@pytest.fixture
+def night(idle: Platform, data: Path) -> tuple[int, int]:
+    """A group of two jobs: one has seen a crash, one waits."""
+    shown = bundle.load("watch-queue-filter").job(None).model_copy(update={"group": "night"})
+    answers = {
+        StepKind.BUILD: lambda _: built(),
+        StepKind.REPRODUCE: lambda _: ran(Verdict.SAME_CRASH, TITLE),
+    }
+    with Client(idle.url) as client:
+        with working(idle, data, answers):
+            done = client.wait(client.submit(shown).id)
+        waits = client.submit(JobRequest(steps=shown.steps[:1], tags=["-x"], group="night"))
+    assert (done.group, done.verdict, done.resolved) == ("night", Verdict.SAME_CRASH, None)
+    return done.id, waits.id
+
+
+def test_a_group_is_listed_shown_and_aborted(group: Run, night: tuple[int, int]) -> None:
+    [[listed]] = of_schema(group, "list", "--mine")
+    [seen] = of_schema(group, "show", "night")
+    assert seen == listed
+    assert (seen["jobs"], seen["verdicts"], seen["resolved"]) == (2, {"same_crash": 1}, 0)
+    assert "1 queued, 1 succeeded" in group("list").stdout
+    assert "night of local: 2 jobs" in group("show", "night").stdout
+    [done] = of_schema(group, "abort", "night")
+    assert done["aborted"] == [night[1]]
+    assert group("abort", "night").stdout == "aborted: none\n"
+
+
+def test_results_are_rows_for_people_spreadsheets_and_programs(
+    group: Run, night: tuple[int, int], kgym: Kgym, idle: Platform
+) -> None:
+    first, last = of_schema(group, "results", "night")
+    assert (first["job"], first["verdict"], first["title"]) == (night[0], "same_crash", TITLE)
+    assert (last["job"], last["state"], last["verdict"]) == (night[1], "queued", None)
+    assert TITLE in group("results", "night").stdout
+    rows = list(csv.DictReader(io.StringIO(group("results", "night", "--csv").stdout)))
+    assert [row["job"] for row in rows] == [str(one) for one in night]
+    assert (rows[0]["title"], rows[1]["tags"]) == (f"'{TITLE}", "'-x")
+    found = kgym("--server", idle.url, "job", "list", "--group", "night")
+    assert [line.split()[0] for line in found.out.splitlines()[1:]] == [
+        str(night[1]),
+        str(night[0]),
+    ]
+
+
+def test_a_group_that_is_not_there_is_an_error_of_ones_own(
+    group: Run, kgym: Kgym, idle: Platform
+) -> None:
+    done = kgym("--server", idle.url, "group", "results", "none", "--json")
+    assert (done.status, done.json["reason"]) == (2, "group_missing")
+    done = kgym("--server", idle.url, "group", "results", "none", "--csv")
+    assert (done.status, done.out, "no group 'none'" in done.err) == (2, "", True)
+    for words in (["show", ".."], ["show", "a/b"], ["results", "x", "--submitter", "a b"]):
+        assert group(*words).exit_code == 2
