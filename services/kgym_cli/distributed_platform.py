@@ -18,10 +18,9 @@ from typing import IO, Self
 import httpx
 import structlog
 
-from kgym.api.steps import StepKind
 from kgym.errors import InfrastructureError
-from kgym.host.resources import Host
 from kgym_cli.running_platform import Running, announce, take
+from kgym_cli.step_registry import WorkerShape, workers_of_one_host
 from kgym_dev.servers import LOOPBACK, PostgreSQL, Program, RabbitMQ, free_port
 from kgym_scheduler.api.server import listen
 from kgym_scheduler.database.connection import Database, upgrade
@@ -36,25 +35,6 @@ STABLE_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerShape:
-    """One worker process: which steps it does, and how many at a time."""
-
-    kinds: tuple[StepKind, ...]
-    slots: int = 1
-
-
-def usual_workers() -> list[WorkerShape]:
-    """Return workers for builds, each of which takes all cores, for checks, VMs and traces."""
-    cores = Host.here().cores
-    return [
-        WorkerShape((StepKind.BUILD,)),
-        WorkerShape((StepKind.CHECK,), cores),
-        WorkerShape((StepKind.REPRODUCE,), cores),
-        WorkerShape((StepKind.MINIMIZE,)),
-    ]
 
 
 @dataclass(slots=True)
@@ -135,7 +115,7 @@ class Distributed:
             )
             for number, port in enumerate(ports)
         ]
-        shapes = usual_workers() if workers is None else workers
+        shapes = workers_of_one_host() if workers is None else workers
         self.workers = [self._worker(number, shape) for number, shape in enumerate(shapes)]
         self._parts: list[_Part] = []
         self._lock: IO[str] | None = None

@@ -13,21 +13,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kgym.api.steps import StepKind
-from kgym.configs import CONFIGS
 from kgym.errors import InfrastructureError
-from kgym.host.budget import Budget
 from kgym.host.detection import detect
-from kgym.host.resources import Host
 from kgym.transport.artifact_storage import LocalStorage
 from kgym.transport.bus import InProcessBus
 from kgym.worker.loop import Worker
-from kgym_builder.build.build_step import Builder
-from kgym_builder.check.check_step import Checker
 from kgym_builder.kernel_source.allowed_origins import Origins
-from kgym_builder.suitecache.suitecache import SuiteCache
 from kgym_cli import running_platform
 from kgym_cli.settings import settings
+from kgym_cli.step_registry import Equipment, handlers, workers_of_one_host
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.server import serve
 from kgym_scheduler.database.connection import Database, upgrade
@@ -35,8 +29,6 @@ from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.queue.attended_jobs import Attendance
 from kgym_scheduler.scheduler import Scheduler
-from kgym_tracer.minimize_step import Minimizer
-from kgym_vmmanager.reproduce.reproduce_step import Reproduce
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -155,18 +147,11 @@ class Platform:
     def _workers(
         self, scheduler: Scheduler, bus: InProcessBus, storage: LocalStorage, origins: Origins
     ) -> list[Coroutine[Any, Any, None]]:
-        cache, folder = self._data / "cache", self._data / "work"
-        budget = Budget.of_host()
-        suite = SuiteCache(cache, CONFIGS / "backports", origins=origins, budget=budget)
-        build, check = Builder(suite), Checker(suite, cache)
-        reproduce = Reproduce(cache, budget, syzkaller=self._syzkaller)
-        # One build takes all cores; other steps share the host's cores among themselves.
-        slots = Host.here().cores
+        has = Equipment(self._data / "cache", origins, self._syzkaller)
+        folder = self._data / "work" / "workers"  # each worker has its own in it
         workers = [
-            Worker(scheduler, bus, storage, {StepKind.BUILD: build}, folder / "build"),
-            Worker(scheduler, bus, storage, {StepKind.CHECK: check}, folder / "check", slots),
-            Worker(scheduler, bus, storage, {StepKind.REPRODUCE: reproduce}, folder / "vm", slots),
-            Worker(scheduler, bus, storage, {StepKind.MINIMIZE: Minimizer()}, folder / "trace"),
+            Worker(scheduler, bus, storage, handlers(one.kinds, has), folder, one.slots)
+            for one in workers_of_one_host()
         ]
         return [worker.serve() for worker in workers]
 

@@ -160,7 +160,10 @@ class Settings:
         "A token that allows everything; `kgym up --distributed` makes one for its scheduler.", None
     )
     kinds = Setting[str | None](
-        "Kinds of steps to do, with commas between them.", None, commands=("worker",), shown="all"
+        "Kinds of steps to do, or services (builder, vmmanager, tracer) for those of each.",
+        None,
+        commands=("worker",),
+        shown="all",
     )
     slots = Setting[int](
         "Steps to do at the same time.", 1, click.IntRange(1, 1000), commands=("worker",)

@@ -10,13 +10,21 @@ from kgym_cli import extras
 from kgym_cli.output import json_option, people, print_json, print_table, results
 from kgym_cli.scheduler_choice import scheduler
 from kgym_cli.settings import Settings, options_of, settings
+from kgym_cli.step_registry import (
+    Equipment,
+    Service,
+    capabilities,
+    extras_of,
+    handlers,
+    kinds_named,
+)
 
 
 def _kinds(named: str | None) -> list[StepKind]:
     try:
-        return [StepKind(name.strip()) for name in named.split(",")] if named else list(StepKind)
+        return kinds_named(named) if named else list(StepKind)
     except ValueError as error:
-        message = f"--kinds: {error}; there are: {', '.join(StepKind)}"
+        message = f"--kinds: {error}; there are: {', '.join([*StepKind, *Service])}"
         raise UserError("bad_setting", message, setting="kinds") from error
 
 
@@ -37,7 +45,7 @@ def worker(context: click.Context) -> None:
     kinds = _kinds(chosen.kinds)
     if chosen.server is None:
         raise UserError("no_server", "give the scheduler's URL with --server or KGYM_SERVER")
-    extras.require("worker", *(["tracer"] if StepKind.MINIMIZE in kinds else []))
+    extras.require(*extras_of(kinds))
     # Its imports take longer than a command that needs none of this.
     from kgym_cli.composition import run  # noqa: PLC0415
 
@@ -77,22 +85,17 @@ def drain(worker_id: str, as_json: bool) -> None:
 
 
 async def _serve(chosen: Settings, server: str, kinds: list[StepKind]) -> None:
-    from kgym.host.detection import detect  # noqa: PLC0415
     from kgym.worker.http_calls import HttpWorkerCalls  # noqa: PLC0415
     from kgym.worker.loop import Worker  # noqa: PLC0415
+    from kgym_builder.kernel_source.allowed_origins import Origins  # noqa: PLC0415
     from kgym_cli.composition import open_bus, open_storage, settle  # noqa: PLC0415
-    from kgym_cli.step_handlers import handlers  # noqa: PLC0415
-    from kgym_vmmanager.vm.accelerator import best_accelerator  # noqa: PLC0415
 
-    cache, syzkaller = chosen.cache, chosen.syzkaller
-    accelerator = None
-    if StepKind.REPRODUCE in kinds:
-        accelerator = (await best_accelerator(cache)).accelerator
-    capabilities = detect(accelerator, syzkaller)
-    does = handlers(kinds, cache, syzkaller)
+    origins = Origins.named(chosen.sources, chosen.source_networks)
+    has = Equipment(chosen.cache, origins, chosen.syzkaller)
+    declared, does = await capabilities(kinds, has), handlers(kinds, has)
     storage = open_storage(chosen.storage)
     async with open_bus(chosen.bus) as bus, HttpWorkerCalls(server, chosen.token) as calls:
-        one = Worker(calls, bus, storage, does, chosen.folder, chosen.slots, capabilities)
+        one = Worker(calls, bus, storage, does, chosen.folder, chosen.slots, declared)
         people.print(f"worker {one.info.id}: {', '.join(kinds)}", markup=False)
         settle()
         await one.serve()

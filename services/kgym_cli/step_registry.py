@@ -1,0 +1,151 @@
+"""The steps that this software does: by kind, what does them, and what their workers are like.
+
+A new kind of step is its models in `kgym.api.steps`, its handler, and a line in `REGISTRY`.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kgym.api.capabilities import Capabilities
+from kgym.api.steps import StepKind
+from kgym.configs import CONFIGS
+from kgym.worker.context import Handler
+
+# Commands that only name kinds import this module, too: what handlers need is imported for them.
+if TYPE_CHECKING:
+    from kgym_builder.kernel_source.allowed_origins import Origins
+    from kgym_builder.suitecache.suitecache import SuiteCache
+
+
+class Service(StrEnum):
+    """What a worker that does a kind of steps is installed as: a folder of `services/`."""
+
+    BUILDER = "builder"
+    VMMANAGER = "vmmanager"
+    TRACER = "tracer"
+
+
+class Equipment:
+    """What the handlers of one process share: the host's cores and memory, caches, binaries.
+
+    Kernel sources come from where `origins` allow. `syzkaller` is where the binaries for `syz`
+    programs are.
+    """
+
+    def __init__(self, cache: Path, origins: "Origins", syzkaller: Path | None = None) -> None:
+        from kgym.host.budget import Budget  # noqa: PLC0415
+
+        self.cache = cache
+        self.syzkaller = syzkaller
+        self.budget = Budget.of_host()
+        self._origins = origins
+
+    @cached_property
+    def suite(self) -> "SuiteCache":
+        """The compiled kernel trees."""
+        from kgym_builder.suitecache.suitecache import SuiteCache  # noqa: PLC0415
+
+        backports = CONFIGS / "backports"
+        return SuiteCache(self.cache, backports, origins=self._origins, budget=self.budget)
+
+
+def _builder(has: Equipment) -> Handler:
+    from kgym_builder.build.build_step import Builder  # noqa: PLC0415
+
+    return Builder(has.suite)
+
+
+def _checker(has: Equipment) -> Handler:
+    from kgym_builder.check.check_step import Checker  # noqa: PLC0415
+
+    return Checker(has.suite, has.cache)
+
+
+def _reproduce(has: Equipment) -> Handler:
+    from kgym_vmmanager.reproduce.reproduce_step import Reproduce  # noqa: PLC0415
+
+    return Reproduce(has.cache, has.budget, syzkaller=has.syzkaller)
+
+
+def _minimizer(_: Equipment) -> Handler:
+    from kgym_tracer.minimize_step import Minimizer  # noqa: PLC0415
+
+    return Minimizer()
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What does the steps of one kind, and what a worker needs and has for it."""
+
+    handler: Callable[[Equipment], Handler]
+    service: Service
+    side_by_side: bool = False
+    """Whether steps share the host's cores; else one runs at a time, and may take all."""
+    runs_vms: bool = False
+    """Whether its worker finds out how the host can accelerate VMs."""
+    extras: tuple[str, ...] = ()
+    """Of the installed package, besides `worker`."""
+
+
+REGISTRY: Mapping[StepKind, Registered] = {
+    StepKind.BUILD: Registered(_builder, Service.BUILDER),
+    StepKind.CHECK: Registered(_checker, Service.BUILDER, side_by_side=True),
+    StepKind.REPRODUCE: Registered(_reproduce, Service.VMMANAGER, side_by_side=True, runs_vms=True),
+    StepKind.MINIMIZE: Registered(_minimizer, Service.TRACER, extras=("tracer",)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerShape:
+    """One worker: which steps it does, and how many at a time."""
+
+    kinds: tuple[StepKind, ...]
+    slots: int = 1
+
+
+def workers_of_one_host() -> list[WorkerShape]:
+    """Return the workers of a host that does everything: one for each kind."""
+    from kgym.host.resources import Host  # noqa: PLC0415
+
+    cores = Host.here().cores
+    return [
+        WorkerShape((kind,), cores if one.side_by_side else 1) for kind, one in REGISTRY.items()
+    ]
+
+
+def kinds_named(text: str) -> list[StepKind]:
+    """Return the kinds in a list such as `build,check`; a service (`builder`) stands for its own.
+
+    Raises ValueError for another word.
+    """
+    found: dict[StepKind, None] = {}
+    for word in (part.strip() for part in text.split(",")):
+        of_service = [kind for kind, one in REGISTRY.items() if one.service == word]
+        found |= dict.fromkeys(of_service or [StepKind(word)])
+    return list(found)
+
+
+def handlers(kinds: Collection[StepKind], has: Equipment) -> dict[StepKind, Handler]:
+    """Return what does the steps of these kinds."""
+    return {kind: REGISTRY[kind].handler(has) for kind in kinds}
+
+
+def extras_of(kinds: Collection[StepKind]) -> list[str]:
+    """Return the extras of the installed package that these kinds need."""
+    return list(dict.fromkeys(["worker", *(extra for k in kinds for extra in REGISTRY[k].extras)]))
+
+
+async def capabilities(kinds: Collection[StepKind], has: Equipment) -> Capabilities:
+    """Return what a worker of these kinds declares of its host."""
+    from kgym.host.detection import detect  # noqa: PLC0415
+
+    accelerator = None
+    if any(REGISTRY[kind].runs_vms for kind in kinds):
+        from kgym_vmmanager.vm.accelerator import best_accelerator  # noqa: PLC0415
+
+        accelerator = (await best_accelerator(has.cache)).accelerator
+    return detect(accelerator, has.syzkaller)
