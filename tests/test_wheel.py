@@ -153,11 +153,8 @@ def test_what_an_extra_lacks_is_one_line(
     (base.folder / "home" / "trace.npz").write_bytes(b"")
     done = base.run("kgym", *words)
     assert done.returncode == 2
-    assert re.fullmatch(
-        rf"kgym: this needs [\w-]+, which is not installed: pip install 'kgymsuite\[{extra}\]'"
-        r" brings it\n",
-        done.stderr,
-    ), done.stderr
+    assert re.fullmatch(r"kgym: this needs [\w-]+, which is not installed: .*\n", done.stderr)
+    assert f"'kgymsuite[{extra}]'" in done.stderr
 
 
 def installed_files(site: Path) -> Iterator[Path]:

@@ -15,23 +15,25 @@ def require(*extras: str) -> None:
     """Raise UserError `extra_missing` unless all that these extras bring is installed."""
     wanted = [name for extra, name in _brought() if extra in extras]
     if absent := [name for name in wanted if not _is_installed(name)]:
-        raise _missing(absent[0], extras)
+        raise _missing(absent[0], [",".join(extras)])
 
 
 def missing(error: ModuleNotFoundError) -> UserError | None:
     """Return what to do about a module of an extra that could not be imported; None of others."""
     module = (error.name or "").partition(".")[0].replace("_", "-")
-    for extra, name in _brought():
-        if extra in ONE_MACHINE and (name == module or name.startswith(f"{module}-")):
-            return _missing(module, [extra])
-    return None
+    extras = [
+        extra
+        for extra, name in _brought()
+        if extra in ONE_MACHINE and (name == module or name.startswith(f"{module}-"))
+    ]
+    return _missing(module, extras) if extras else None
 
 
-def _missing(name: str, extras: tuple[str, ...] | list[str]) -> UserError:
+def _missing(name: str, choices: list[str]) -> UserError:
+    packages = " or ".join(f"'{PACKAGE}[{one}]'" for one in choices)
     return UserError(
         "extra_missing",
-        f"this needs {name}, which is not installed:"
-        f" pip install '{PACKAGE}[{','.join(extras)}]' brings it",
+        f"this needs {name}, which is not installed: pip install {packages} brings it",
         package=name,
     )
 

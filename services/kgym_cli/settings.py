@@ -43,7 +43,8 @@ class Setting(Generic[T]):
         self.kind = kind
         self.commands = commands
         """Which commands take it as an option; the others that use it know the variable alone."""
-        self._shown = shown
+        self.default_words = shown
+        """The default, where it depends on others."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -61,7 +62,7 @@ class Setting(Generic[T]):
     @property
     def default_shown(self) -> str:
         """The default, in words where it depends on others; empty if there is none."""
-        return self._shown or ("" if self.default is None else str(self.default))
+        return self.default_words or ("" if self.default is None else str(self.default))
 
     @overload
     def __get__(self, settings: None, owner: type) -> Self: ...
@@ -233,14 +234,15 @@ class SettingOption(click.Option):
     """The option of a setting: shown with its variable and default, kept by the settings."""
 
     def __init__(self, setting: Setting[Any]) -> None:
-        default = setting.default_shown
+        fixed = None if callable(setting.default) or setting.default_words else setting.default
         super().__init__(
             [setting.option],
             type=setting.kind,
             help=setting.words,
             envvar=setting.variable,
             show_envvar=True,
-            show_default=default or False,
+            default=fixed,
+            show_default=setting.default_words or fixed is not None,
             expose_value=False,
             callback=_keep,
         )
