@@ -5,8 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from kgym.api.steps import BuildSpec, Calibration, ReproduceSpec
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import BuildSpec, Calibration, Measure, ReproduceSpec
 from kgym.bugs import bundle as bug
 from kgym.errors import UserError
 
@@ -75,13 +77,68 @@ def test_a_trial_says_how_the_fix_is_tried_and_leaves_the_rest(bundle: Path) -> 
     known = Calibration(runs=5, crashed=5, time=2, accelerator="tcg")
     wanted = bug.TrialOptions(instances=9, time=3, known=known, validate=True)
     plain, steps = one.job(one.fix).steps, one.job(one.fix, wanted).steps
-    assert steps[:2] == plain[:2]
+    assert [one.model_copy(update={"measure": None}) for one in plain[1:2]] == steps[1:2]
+    assert steps[0] == plain[0]
     build, survive = steps[2:]
     assert isinstance(build, BuildSpec)
     assert isinstance(survive, ReproduceSpec)
     assert build.review == [one.fix and one.fix.name]
     assert (survive.instances, survive.time, survive.smoke) == (9, 3, True)
     assert survive.calibration == known
+    assert survive.confidence is None
+
+
+def sides(request: JobRequest) -> tuple[ReproduceSpec, ReproduceSpec]:
+    """Return the reproduce steps of a trial, as a scheduler takes them in."""
+    request = JobRequest.model_validate(request.model_dump())
+    before, after = (one for one in request.steps if isinstance(one, ReproduceSpec))
+    return before, after
+
+
+def test_a_bug_that_is_not_known_is_measured_on_the_way(bundle: Path) -> None:
+    one = bug.load(str(bundle))
+    request = one.job(one.fix)
+    before, after = sides(request)
+    assert before.measure == Measure()
+    assert (after.measure, after.confidence, after.calibration) == (None, 0.95, None)
+    assert one.calibration_tag in request.tags
+    assert one.calibration_tag in one.shown().tags
+    assert one.calibration_tag not in one.job(None).tags
+    assert one.fix is not None
+    apart = one.trial(one.fix, 7).steps[-1]
+    assert isinstance(apart, ReproduceSpec)
+    assert (apart.measure, apart.confidence) == (None, 0.95)
+
+
+def test_a_bug_that_is_known_tells_what_a_fix_has_to_survive(bundle: Path) -> None:
+    one = bug.load(str(bundle))
+    known = Calibration(runs=5, crashed=5, time=8, accelerator="tcg")
+    request = one.job(one.fix, bug.TrialOptions(known=known, confidence=0.99))
+    before, after = sides(request)
+    assert (before.measure, after.confidence, after.calibration) == (None, None, known)
+    assert (after.instances, after.time) == (4, 12)
+    assert one.calibration_tag not in request.tags
+
+
+@pytest.mark.parametrize("runs", [1, 9, 10])
+def test_what_is_known_of_too_few_runs_is_measured_anew(bundle: Path, runs: int) -> None:
+    """Of ten, one of which crashed, a fix would have to survive 190, for an hour and more."""
+    one = bug.load(str(bundle))
+    known = Calibration(runs=runs, crashed=1, time=20, accelerator="tcg")
+    before, after = sides(one.job(one.fix, bug.TrialOptions(known=known)))
+    assert (before.measure is not None, after.confidence is not None) == (runs < 10,) * 2
+    assert (after.instances, after.time, after.calibration) == (2, 7, known)
+
+
+def test_a_mark_of_a_calibration_is_true_only_of_a_job_that_measures(bundle: Path) -> None:
+    one = bug.load(str(bundle))
+    request = one.job(one.fix)
+    steps = [
+        step.model_copy(update={"measure": None}) if isinstance(step, ReproduceSpec) else step
+        for step in request.steps
+    ]
+    with pytest.raises(ValidationError, match="calibration="):
+        JobRequest(steps=steps, tags=request.tags)
 
 
 def test_a_calibration_runs_to_the_end_without_the_fix(bundle: Path) -> None:

@@ -6,12 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgym.api.steps import Calibration, InstanceOutcome, InstanceResult, ReproduceResult, Verdict
+from kgym.api.steps import (
+    Calibration,
+    InstanceOutcome,
+    InstanceResult,
+    Measure,
+    ReproduceResult,
+    Verdict,
+)
 from kgym.bugs.calibration import (
     CONFIDENCES,
     SHORTEST,
     effort,
     measured,
+    planned,
     pooled,
     quantile,
     rate_at_least,
@@ -69,6 +77,22 @@ def test_calibrating_and_then_missing_the_bug_is_as_rare_as_promised(
     assert missed <= 1 - confidence + 1e-3
 
 
+@given(st.integers(1, 4), st.integers(1, 6), RATES, st.sampled_from(CONFIDENCES))
+def test_measuring_in_passing_flatters_nobody(
+    first: int, more: int, rate: float, confidence: float
+) -> None:
+    """Only if one of the first instances crashes soon, the others are run as well."""
+    missed = 0.0
+    for crashed_first in range(1, first + 1):
+        for crashed_more in range(more + 1):
+            weight = chance(first, crashed_first, rate) * chance(more, crashed_more, rate)
+            runs, crashed = first + more, crashed_first + crashed_more
+            wanted = effort(known(runs, crashed), confidence)
+            if wanted is not None:
+                missed += weight * truly_unseen(runs, crashed, rate, wanted.instances)
+    assert missed <= 1 - confidence + 1e-3
+
+
 @given(RUNS, st.data())
 def test_more_runs_prove_more(runs: int, data: st.DataObject) -> None:
     crashed = data.draw(st.integers(1, runs))
@@ -111,6 +135,29 @@ def test_a_run_lasts_longer_than_the_longest_time_to_a_crash() -> None:
 def test_where_some_survived_a_run_lasts_as_long_as_they_did() -> None:
     assert (one := effort(known(5, 4, 60), 0.95)) is not None
     assert one.time == 60
+
+
+def test_three_further_crashes_make_two_instances_enough() -> None:
+    found = planned(known(2 + Measure().more, 5, 2), 0.95, 2, 120)
+    assert found is not None
+    assert (found.instances, found.time) == (2, SHORTEST)
+
+
+@pytest.mark.parametrize(
+    ("measured", "is_planned"),
+    [
+        (None, False),
+        (known(2, 2), False),  # for five runs, each as long as the slower of two crashes
+        (known(3, 3), True),
+        (known(5, 2, 30), True),  # 16 runs of 30 s
+        (known(5, 1, 30), False),  # 95 of them
+        (known(10, 3, 120), True),  # 16 of 120 s, where the bundle asks for 2 of them
+    ],
+)
+def test_a_fix_is_tried_by_what_is_known_unless_it_takes_too_long(
+    measured: Calibration | None, is_planned: bool
+) -> None:
+    assert (planned(measured, 0.95, 2, 120) is not None) is is_planned
 
 
 @given(st.integers(1, 40), st.data())
@@ -223,3 +270,18 @@ def test_runs_that_were_over_before_the_slowest_crash_are_left_out_with_their_cr
 def test_only_runs_of_one_accelerator_are_pooled() -> None:
     other = result(crash(2), crash(3), accelerator="kvm")
     assert pooled([result(crash(1)), other], [TITLE]) == known(1, 1, 1)
+
+
+def test_of_a_trial_only_what_no_crash_decided_is_pooled() -> None:
+    """The first instances had to show the bug, or nothing more would have been run."""
+    survived = one(InstanceOutcome.SURVIVED, 30)
+    instances = [
+        instance.model_copy(update={"number": number})
+        for number, instance in enumerate([crash(1), crash(9), crash(2), survived, crash(3)])
+    ]
+    passing = result(*instances, time=30).model_copy(update={"sample": [2, 3, 4]})
+    assert measured(passing, [TITLE]) == known(5, 4, 30)
+    assert pooled([passing], [TITLE]) == known(3, 2, 30)
+    stopped = result(crash(70), time=120).model_copy(update={"sample": []})
+    assert pooled([stopped, passing, result(crash(4))], [TITLE]) == known(4, 3, 30)
+    assert pooled([stopped], [TITLE]) is None

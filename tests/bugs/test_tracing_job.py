@@ -24,6 +24,12 @@ def test_the_files_are_those_that_the_fix_changes() -> None:
     assert tracing_job.tracing(BUG, ["fs/pipe.c"], "hypervisor").files == ("fs/pipe.c",)
 
 
+def test_a_traced_bug_is_not_measured_nor_said_to_be() -> None:
+    request = job("hypervisor")
+    assert not any(isinstance(one, ReproduceSpec) and one.measure for one in request.steps)
+    assert request.tags == [f"bug={BUG.name}"]
+
+
 def test_without_any_file_it_is_refused() -> None:
     file = BUG.file.model_copy(update={"files": ["include/linux/fs.h"]})
     with pytest.raises(UserError, match="--files"):

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from kgym.api.steps import InstanceOutcome, StepKind, Verdict
+from kgym.api.steps import InstanceOutcome, ReproduceResult, ReproduceSpec, StepKind, Verdict
+from kgym.worker.context import StepContext
 from kgym_cli.embedded_platform import Platform
 from tests.bugs.test_trial_result import BUG, crash, instance, measured
 from tests.cli.conftest import Kgym
@@ -31,3 +32,29 @@ def test_a_short_calibration_does_not_take_the_place_of_a_better_one(
     assert "with what was measured before: 11 of 12 runs showed the bug" in shown.out
     assert "for 99% confidence in a fix: 3 instances x 20 s" in shown.out
     assert "calibrated: 11 of 12 runs showed the bug; 2 x 20 s" in done.err
+
+
+def test_a_trial_measures_the_bug_and_the_next_one_knows_it(kgym: Kgym, data: Path) -> None:
+    instances = [
+        crash(seconds).model_copy(update={"number": number})
+        for number, seconds in enumerate((1, 2, 3, 2, 1))
+    ]
+    first = measured(*instances).model_copy(update={"sample": [2, 3, 4]})
+    wrong = ran(Verdict.SAME_CRASH, BUG.file.title)
+    seen: list[ReproduceSpec] = []
+
+    def answer(run: StepContext) -> ReproduceResult:
+        assert isinstance(run.assignment.spec, ReproduceSpec)
+        seen.append(run.assignment.spec)
+        return first if run.assignment.spec.measure else wrong
+
+    given = {StepKind.BUILD: lambda _: built(), StepKind.REPRODUCE: answer}
+    with Platform(data, work=False) as idle, working(idle, data, given):
+        told = [kgym("--server", idle.url, "bug", "reproduce", BUG.name) for _ in range(2)]
+        sure = kgym("--server", idle.url, "bug", "reproduce", BUG.name, "--confidence", 0.99)
+    assert [one.status for one in (*told, sure)] == [1, 1, 1]
+    assert "not calibrated: where the bug shows soon, it is measured first" in told[0].err
+    assert "calibrated: 3 of 3 runs showed the bug; 3 x 5 s for 95%" in told[1].err
+    assert "calibrated: 3 of 3 runs showed the bug; 7 x 5 s for 99%" in sure.err
+    assert [one.measure is not None for one in seen] == [True, *[False] * 5]
+    assert [one.confidence for one in seen[:2]] == [None, 0.95]

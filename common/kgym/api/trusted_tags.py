@@ -37,10 +37,11 @@ def calibration(build: BuildSpec, programs: Collection[Reproducer], vm: VmShape)
 
 
 def _calibration(steps: Sequence[StepSpec]) -> str | None:
-    """Return the mark of a calibration: a build, and one run of it whose instances all end."""
+    """Return the mark of a job that begins with a build, and runs it so as to measure the bug."""
     match steps:
-        case [BuildSpec() as build, ReproduceSpec(stop_at_first_crash=False) as runs]:
-            if runs.build.job is None:  # and so the one step before it
+        case [BuildSpec() as build, ReproduceSpec() as runs, *_]:
+            measures = not runs.stop_at_first_crash or runs.measure is not None
+            if measures and runs.build.job is None:  # and so the one step before it
                 return calibration(build, (runs.reproducer, *runs.others), runs.vm)
     return None
 

@@ -27,6 +27,7 @@ from kgym.api.steps import (
     GitSource,
     KernelConfig,
     KernelSource,
+    Measure,
     PackageSource,
     Patch,
     Reproducer,
@@ -39,6 +40,8 @@ from kgym.api.steps import (
     TreePath,
     VmShape,
 )
+from kgym.bugs import calibration
+from kgym.bugs.calibration import Effort
 from kgym.bugs.tree_snapshot import snapshot
 from kgym.configs import CONFIGS, data_folder
 from kgym.errors import UserError
@@ -140,14 +143,15 @@ class BugFile(Strict):
 class TrialOptions:
     """How a fix is tried; None leaves it to the bundle.
 
-    `known` is what was measured of the bug before; `validate` looks at the fix
-    and its kernel beyond the crash.
+    `known` is what was measured of the bug before, by which the fix has to survive as much as
+    `confidence` needs; `validate` looks at the fix and its kernel beyond the crash.
     """
 
     instances: int | None = None
     time: float | None = None
     known: Calibration | None = None
     validate: bool = False
+    confidence: float = calibration.CONFIDENCES[0]
 
 
 DEFAULT_OPTIONS = TrialOptions()
@@ -168,16 +172,22 @@ class Bug:
 
         Steps: build and reproduce with the bug; then, given a fix, build and
         reproduce with it, with evidence of what its verdict rests on. The fix is not
-        tried where it does not show what the kernel does without it.
+        tried where it does not show what the kernel does without it. A bug of which too little
+        is known is measured on the way, and the last step chooses by that what the fix has to
+        survive.
         """
-        steps: list[StepSpec] = [self._build(fix), self._before(tried=fix is not None)]
+        measured = fix is not None and self.is_measured(trial)
+        before = self._before(tried=fix is not None, measured=measured)
+        steps: list[StepSpec] = [self._build(fix), before]
         if fix is not None:
             steps += self._after(fix, StepRef(step=BEFORE), trial)
-        return self._job(steps)
+        return self._job(steps, measured=measured)
 
-    def shown(self) -> JobRequest:
+    def shown(self, trial: TrialOptions = DEFAULT_OPTIONS) -> JobRequest:
         """Return the job that shows the bug once, for any number of `trial` jobs to rest on."""
-        return self._job([self._build(), self._before(tried=True)])
+        measured = self.is_measured(trial)
+        before = self._before(tried=True, measured=measured)
+        return self._job([self._build(), before], measured=measured)
 
     def trial(self, fix: Patch, shown: int, trial: TrialOptions = DEFAULT_OPTIONS) -> JobRequest:
         """Return the job that tries a fix where job `shown`, which has succeeded, showed the bug.
@@ -210,7 +220,21 @@ class Bug:
         measure = {"instances": runs, "stop_at_first_crash": False, "bundle": "none"}
         measure |= {"time": time} if time else {}
         steps: list[StepSpec] = [self._build(), self._reproduce().model_copy(update=measure)]
-        return JobRequest(steps=steps, tags=[f"bug={self.name}", self.calibration_tag])
+        return self._job(steps, measured=True)
+
+    def effort(self, trial: TrialOptions) -> Effort | None:
+        """Return what a fix shall survive by what is known of the bug; None if that is too little.
+
+        Nor is it known where it would take too long (`kgym.bugs.calibration.planned`).
+        """
+        own = self.file.reproducer
+        return calibration.planned(trial.known, trial.confidence, own.instances, own.time)
+
+    def is_measured(self, trial: TrialOptions) -> bool:
+        """Tell whether trials measure the bug: it is not known, and no numbers are given."""
+        if trial.instances or trial.time or self.effort(trial):
+            return False
+        return trial.known is None or trial.known.runs < calibration.ENOUGH_RUNS
 
     @property
     def calibration_tag(self) -> str:
@@ -222,12 +246,14 @@ class Bug:
         """The titles under which the crash is known."""
         return [self.file.title, *self.file.alt_titles]
 
-    def _job(self, steps: list[StepSpec]) -> JobRequest:
-        return JobRequest(steps=steps, tags=[f"bug={self.name}"])
+    def _job(self, steps: list[StepSpec], *, measured: bool = False) -> JobRequest:
+        tags = [f"bug={self.name}", *([self.calibration_tag] if measured else [])]
+        return JobRequest(steps=steps, tags=tags)
 
-    def _before(self, *, tried: bool) -> ReproduceSpec:
+    def _before(self, *, tried: bool, measured: bool = False) -> ReproduceSpec:
         """Return the step that shows the bug; `tried` says whether a fix is, after it."""
-        return self._reproduce().model_copy(update={"evidence": tried, "required": tried})
+        more = {"evidence": tried, "required": tried, "measure": Measure() if measured else None}
+        return self._reproduce().model_copy(update=more)
 
     def _after(self, fix: Patch, baseline: StepRef, trial: TrialOptions) -> list[StepSpec]:
         """Return the steps that try a fix."""
@@ -237,6 +263,9 @@ class Bug:
         after: dict[str, object] = {"name": AFTER, "build": StepRef(step=BUILD_AFTER)}
         after |= {"baseline": baseline, "required": False}
         after |= {"calibration": trial.known, "smoke": trial.validate}
+        after |= {"confidence": trial.confidence} if self.is_measured(trial) else {}
+        chosen = self.effort(trial)
+        after |= {"instances": chosen.instances, "time": chosen.time} if chosen else {}
         after |= {"instances": trial.instances} if trial.instances else {}
         after |= {"time": trial.time} if trial.time else {}
         before = self._before(tried=True)

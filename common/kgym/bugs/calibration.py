@@ -41,6 +41,13 @@ SLACK = 1.5
 SHORTEST = 5.0
 """Seconds: below that, a run is mostly the noise of its start."""
 MOST_INSTANCES = 1000
+LEAST_RUNS = 3
+"""Fewer say too little to choose by: one alone would ask for 19 runs of the patched kernel."""
+ENOUGH_RUNS = 10
+"""With so many, a bug is not measured anew, even if a fix of it would take too long to prove."""
+_MOST_SECONDS, _TIMES = 1200.0, 10
+"""Of running, all instances together: more is not spent unasked, unless it is only so many times
+what the bundle itself asks for."""
 _RESOLUTION = 0.01
 """Seconds: times are kept rounded to that."""
 _LASTED = {InstanceOutcome.SURVIVED, InstanceOutcome.NOT_DONE}
@@ -102,11 +109,12 @@ def measured(result: ReproduceResult, titles: Sequence[str]) -> Calibration | No
 def pooled(results: Sequence[ReproduceResult], titles: Sequence[str]) -> Calibration | None:
     """Return what several calibrations of one bug tell together, newest first; None if nothing.
 
-    They are of the newest one's accelerator. One whose runs were over before the slowest crash of
-    the others came is left out as a whole: to leave out only its runs without a crash would make
-    the bug look more frequent than it is.
+    Only their samples count, and those of the newest one's accelerator. One whose runs were over
+    before the slowest crash of the others came is left out as a whole: to leave out only its runs
+    without a crash would make the bug look more frequent than it is.
     """
-    alike = [one for one in results if one.accelerator == results[0].accelerator]
+    sampled = [one for one in map(_sample, results) if one.instances]
+    alike = [one for one in sampled if one.accelerator == sampled[0].accelerator]
     times = [time for one in alike for time in crash_times(one.instances, titles)]
     counted = [one for one in alike if one.time is None or one.time >= max(times, default=0)]
     if not counted:
@@ -116,6 +124,14 @@ def pooled(results: Sequence[ReproduceResult], titles: Sequence[str]) -> Calibra
         "time": max((one.time for one in counted if one.time is not None), default=None),
     }
     return measured(counted[0].model_copy(update=merged), titles)
+
+
+def _sample(result: ReproduceResult) -> ReproduceResult:
+    if result.sample is None:
+        return result
+    wanted = set(result.sample)
+    kept = [one for one in result.instances if one.number in wanted]
+    return result.model_copy(update={"instances": kept})
 
 
 def ends_of(instances: Sequence[InstanceResult]) -> list[RunEnd]:
@@ -146,6 +162,21 @@ def effort(known: Calibration, confidence: float) -> Effort | None:
         low, high = (low, middle) if unseen(known, middle) <= 1 - confidence else (middle, high)
     time = known.time * SLACK if known.crashed == known.runs else known.time
     return Effort(confidence, high, round(max(SHORTEST, time), 1))
+
+
+def planned(
+    known: Calibration | None, confidence: float, instances: int, time: float
+) -> Effort | None:
+    """Return what a patched kernel shall survive, chosen by what is known of the bug.
+
+    None where too little is known, or where it would take much longer than `instances` runs of
+    `time` seconds do, which is what the bundle asks for.
+    """
+    if known is None or known.runs < LEAST_RUNS:
+        return None
+    wanted = effort(known, confidence)
+    most = max(_MOST_SECONDS, _TIMES * instances * time)
+    return wanted if wanted and wanted.instances * wanted.time <= most else None
 
 
 def rate_at_least(crashed: int, runs: int, confidence: float = 0.95) -> float:

@@ -9,7 +9,6 @@ from itertools import islice
 
 from kgym.api import trusted_tags
 from kgym.api.jobs import JobFilter, JobRequest, JobView
-from kgym.api.states import State
 from kgym.api.steps import Calibration
 from kgym.bugs import bundle as bugs
 from kgym.bugs import calibration
@@ -48,7 +47,7 @@ async def submit_async(client: AsyncClient, request: JobRequest) -> Submission:
 
 
 def known(client: Client, bug: Bug) -> Calibration | None:
-    """Return what the calibrations of this bug as it is have measured together, if any.
+    """Return what calibrations and trials of this bug as it is have measured together, if any.
 
     Whoever submitted them: their tag is true, so it was this kernel that ran these programs.
     """
@@ -56,7 +55,7 @@ def known(client: Client, bug: Bug) -> Calibration | None:
 
 
 async def known_async(client: AsyncClient, bug: Bug) -> Calibration | None:
-    """Return what the calibrations of this bug as it is have measured together, if any."""
+    """Return what calibrations and trials of this bug as it is have measured together."""
     jobs: list[JobView] = []
     async for job in client.jobs(_calibrations(bug)):
         jobs.append(job)
@@ -73,7 +72,8 @@ def _marked(request: JobRequest) -> tuple[JobRequest, JobFilter]:
 
 
 def _calibrations(bug: Bug) -> JobFilter:
-    return JobFilter(tag=bug.calibration_tag, state=State.SUCCEEDED, limit=_MOST_POOLED)
+    # However the jobs ended: a trial has measured the bug before it tries the fix.
+    return JobFilter(tag=bug.calibration_tag, limit=_MOST_POOLED)
 
 
 def _pooled(jobs: Sequence[JobView], bug: Bug) -> Calibration | None:

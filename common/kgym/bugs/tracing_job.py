@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import Field
 
+from kgym.api import trusted_tags
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.steps import (
     BuildSpec,
@@ -54,7 +55,8 @@ def traced(request: JobRequest, how: Tracing) -> JobRequest:
 
     The first build is instrumented, the first reproduce step leaves dumps; for
     `kdump`, the capture kernel is built between the two. A minimize step comes
-    last: the verdicts do not wait for it.
+    last: the verdicts do not wait for it. The bug is not measured: each crash would leave a dump,
+    and records make it another kernel.
     """
     steps: list[StepSpec] = []
     for spec in request.steps:
@@ -63,7 +65,7 @@ def traced(request: JobRequest, how: Tracing) -> JobRequest:
             more = {"for_dump": how.method}
             more |= {"instrument": list(how.files)} if spec.name == bugs.BUILD_BEFORE else {}
         elif spec.name == bugs.BEFORE:
-            more = {"dump": how.method}
+            more = {"dump": how.method, "measure": None}
             if how.method == "kdump":
                 kernel = bugs.kernel(CAPTURE).model_copy(update={"name": _BUILD_CAPTURE})
                 steps.append(kernel)
@@ -75,7 +77,9 @@ def traced(request: JobRequest, how: Tracing) -> JobRequest:
         reproduce=StepRef(step=bugs.BEFORE),
         files=list(how.files),
     )
-    return JobRequest(steps=[*steps, minimize], tags=request.tags, priority=request.priority)
+    untrue = trusted_tags.false(request.tags, [*steps, minimize])
+    tags = [tag for tag in request.tags if tag not in untrue]
+    return request.model_copy(update={"steps": [*steps, minimize], "tags": tags})
 
 
 class TraceResult(Strict):

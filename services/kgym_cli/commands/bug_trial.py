@@ -8,9 +8,9 @@ import click
 from rich.markup import escape
 
 from kgym.api.jobs import JobRequest, JobView
-from kgym.api.steps import Calibration, DumpMethod, Severity
+from kgym.api.steps import DumpMethod, Severity
 from kgym.bugs import bundle as bugs
-from kgym.bugs import calibration, earlier_jobs, tracing_job
+from kgym.bugs import earlier_jobs, tracing_job
 from kgym.bugs.calibration import CONFIDENCES
 from kgym.bugs.conclusion import conclusion
 from kgym.bugs.tracing_job import TraceResult, Tracing
@@ -49,7 +49,9 @@ accept_option = click.option(
 @click.option(
     "--confidence",
     type=click.FloatRange(0.5, 0.9999),
-    help="How sure to be of the fix, for a bug that was calibrated.  [default: 0.95]",
+    default=CONFIDENCES[0],
+    show_default=True,
+    help="How sure to be of the fix.",
 )
 @click.option("--instances", type=click.IntRange(1, 1000), help="VMs that the fix has to survive.")
 @click.option("--time", type=click.FloatRange(0, 86400, min_open=True), help="Seconds on each.")
@@ -69,7 +71,7 @@ def reproduce(
     name: str,
     fix: Path | None,
     no_fix: bool,
-    confidence: float | None,
+    confidence: float,
     instances: int | None,
     time: float | None,
     validate: bool,
@@ -85,14 +87,15 @@ def reproduce(
     bug shows and the fix resolves it, 1 if a verdict or a blocking finding says
     otherwise, 2 for bad input, 3 if there is no verdict.
 
-    What `kgym bug calibrate` has measured tells how many VMs the fix has to
-    survive, and how long; before that, the bundle does.
+    What `kgym bug calibrate` and earlier trials have measured tells how many
+    VMs the fix has to survive, and how long. A bug that shows soon is measured on
+    the way; for another one, the bundle tells.
     """
-    wanted = bugs.TrialOptions(instances, time, validate=validate)
+    wanted = bugs.TrialOptions(instances, time, validate=validate, confidence=confidence)
     one = bugs.load(name)
     how = tracing_job.tracing(one, files, dump) if trace else None
     accepted = _reasons(accept_findings)
-    _try(one, fix, wanted, confidence, accepted, no_fix=no_fix, as_json=as_json, how=how)
+    _try(one, fix, wanted, accepted, no_fix=no_fix, as_json=as_json, how=how)
 
 
 @click.command()
@@ -136,14 +139,13 @@ def demo(fix: Path | None, accept_findings: str, as_json: bool) -> None:
     people.print(f"[bold]{escape(one.file.title)}[/] ({escape(one.file.references[0])})")
     people.print(one.file.summary.strip() + "\n", style="dim", markup=False)
     accepted = _reasons(accept_findings)
-    _try(one, fix, bugs.DEFAULT_OPTIONS, None, accepted, no_fix=False, as_json=as_json)
+    _try(one, fix, bugs.DEFAULT_OPTIONS, accepted, no_fix=False, as_json=as_json)
 
 
 def _try(
     one: bugs.Bug,
     fix: Path | None,
     wanted: bugs.TrialOptions,
-    confidence: float | None,
     accepted: frozenset[str],
     *,
     no_fix: bool,
@@ -154,7 +156,9 @@ def _try(
         raise UserError("bad_option", "--fix gives a patch to try, --no-fix says to try none")
     patch = patch_file(fix) if fix is not None else one.fix
     with scheduler(work=True) as client:
-        wanted = _as_calibrated(wanted, earlier_jobs.known(client, one), confidence)
+        wanted = replace(wanted, known=earlier_jobs.known(client, one))
+        if patch is not None and not no_fix:
+            _tell_effort(one, wanted)
         request = one.job(None if no_fix else patch, wanted)
         job = _follow(client, tracing_job.traced(request, how) if how else request)
         found = crashes(client, job) if as_json else []
@@ -171,27 +175,19 @@ def _reasons(words: str) -> frozenset[str]:
     return frozenset(word for word in words.replace(",", " ").split())
 
 
-def _as_calibrated(
-    wanted: bugs.TrialOptions, known: Calibration | None, confidence: float | None
-) -> bugs.TrialOptions:
-    """Return how to try a fix with what was measured; explicit numbers win."""
-    if known is None:
-        if confidence is not None:
-            raise UserError("not_calibrated", "give --confidence after `kgym bug calibrate`")
-        return wanted
-    wanted = replace(wanted, known=known)
-    effort = calibration.effort(known, confidence or CONFIDENCES[0])
-    if effort is None:
-        message = f"{known.crashed} of {known.runs} runs showed the bug: too few to be so sure"
-        people.print(f"{message}; the bundle says how long the fix is tried", style="yellow")
-        return wanted
-    people.print(
-        f"calibrated: {known.crashed} of {known.runs} runs showed the bug;"
-        f" {effort.instances} x {effort.time:g} s for {effort.confidence:.0%}"
-    )
-    return replace(
-        wanted, instances=wanted.instances or effort.instances, time=wanted.time or effort.time
-    )
+def _tell_effort(one: bugs.Bug, wanted: bugs.TrialOptions) -> None:
+    """Say what the fix has to survive, and why."""
+    known, chosen, own = wanted.known, one.effort(wanted), one.file.reproducer
+    shown = f"{known.crashed} of {known.runs} runs showed the bug" if known else ""
+    if chosen is not None:
+        needed = f"{chosen.instances} x {chosen.time:g} s for {chosen.confidence:.0%}"
+        people.print(f"calibrated: {shown}; {needed}")
+    elif one.is_measured(wanted):
+        people.print(f"{shown or 'not calibrated'}: where the bug shows soon, it is measured first")
+    elif known is not None:
+        took = "too few to be so sure, or it would take too long"
+        message = f"{shown}: {took}; {own.instances} x {own.time:g} s, as the bundle says"
+        people.print(message, style="yellow")
 
 
 def _follow(client: "Client", request: JobRequest) -> JobView:

@@ -97,7 +97,7 @@ class Instance:
             if plan.method is not None:
                 self._dump = Dump(plan.method, plan.folder / f"dump-{name}")
             self._session = Session(
-                plan.seconds, self._limits, self.console, self.output, on_time, plan.completed
+                plan.time, self._limits, self.console, self.output, on_time, plan.completed
             )
         if share is not None and plan.detectors is not None:
             self.controls = Controls(self.console, plan.detectors, share)

@@ -75,9 +75,20 @@ class Boots:
         return self._hung >= _TRIES
 
 
+@dataclass(slots=True)
+class RunTime:
+    """For how many seconds each instance runs the program: less, once the bug is measured."""
+
+    seconds: float
+
+    def cut(self, seconds: float) -> None:
+        """Let no instance run for longer from now on, whatever it was to."""
+        self.seconds = min(self.seconds, seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class InstancePlan:
-    """Boot `kernel` with the guest image and run a program for `seconds`, files in `folder`.
+    """Boot `kernel` with the guest image and run a program for its `time`, files in `folder`.
 
     `initrds` hold the image, each with another of the programs at PROGRAM; the
     instances take them in turn. `smoke` holds the smoke test, if one is to run;
@@ -97,7 +108,7 @@ class InstancePlan:
     initrds: tuple[Path, ...]
     smoke: Path | None
     shape: VmShape
-    seconds: float
+    time: RunTime
     limits: Mapping[Accelerator, InstanceLimits]
     boots: Boots = field(default_factory=Boots)
     method: Method | None = None

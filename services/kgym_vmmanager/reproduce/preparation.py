@@ -21,7 +21,7 @@ from kgym_vmmanager.guest.guest_image import GuestImage, guest_image
 from kgym_vmmanager.guest.paths import PROGRAM
 from kgym_vmmanager.guest.reproducer_images import initrd, program, source_name
 from kgym_vmmanager.reproduce import bundle_archive
-from kgym_vmmanager.reproduce.instance_plan import Boots, InstanceLimits, InstancePlan
+from kgym_vmmanager.reproduce.instance_plan import Boots, InstanceLimits, InstancePlan, RunTime
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed, best_accelerator
 from kgym_vmmanager.vm.qemu import capture_command_line, kernel_command_line
 
@@ -81,7 +81,7 @@ async def prepare(
         initrds=tuple(initrds),
         smoke=smoke,
         shape=spec.vm,
-        seconds=spec.time,
+        time=RunTime(spec.time),
         limits=limits,
         boots=Boots(_boots_before(run, probed.accelerator)),
         method=method,

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kgym.api.steps import (
-    Calibration,
     Control,
     DumpFailure,
     Evidence,
@@ -20,7 +19,6 @@ from kgym.api.steps import (
     ReproduceSpec,
     Verdict,
 )
-from kgym.bugs import calibration
 from kgym.bugs.verdict import Judgement, judge, unseen_chance
 from kgym.errors import KgymError
 from kgym.host.budget import Budget, Use
@@ -28,6 +26,7 @@ from kgym.worker.context import StepContext
 from kgym_vmmanager.evidence import compared_work, control_set, smoke
 from kgym_vmmanager.evidence.control_set import ControlSet
 from kgym_vmmanager.evidence.controls import Share
+from kgym_vmmanager.reproduce.confidence import chosen, confidence, how_sure, known_here
 from kgym_vmmanager.reproduce.instance import Instance
 from kgym_vmmanager.reproduce.instance_plan import LIMITS, InstanceLimits, InstancePlan
 from kgym_vmmanager.reproduce.preparation import keep_bundle, prepare, work_before
@@ -65,10 +64,11 @@ class Reproduce:
         Raises UserError for a reproducer that does not compile, and
         InfrastructureError if QEMU, the disk or a tool fails.
         """
-        spec = run.spec(ReproduceSpec)
         with run.stage("prepare"):
             self._cache.mkdir(parents=True, exist_ok=True)
             prepared = await prepare(run, self._cache, self._limits, self._syzkaller)
+        spec = chosen(run, run.spec(ReproduceSpec), prepared.probed.accelerator)
+        prepared.plan.time.seconds = spec.time
         group = _Group(run, spec, prepared.plan, prepared.probed, self._budget)
         packing = asyncio.create_task(keep_bundle(run, prepared))
         try:
@@ -78,10 +78,10 @@ class Reproduce:
             packing.cancel()
             await asyncio.gather(packing, return_exceptions=True)
         controls = group.evidence.controls
-        judgement = judge(results, spec.titles, spec.instances, controls)
-        known = _calibration(run, spec, group.probed.accelerator)
-        confidence = _confidence(judgement, results, known)
-        reason = "; ".join([judgement.reason, *_how_sure(confidence, known)])
+        judgement = judge(results, spec.titles, group.requested, controls)
+        known = known_here(run, spec, group.probed.accelerator)
+        sure = confidence(judgement, results, known)
+        reason = "; ".join([judgement.reason, *how_sure(sure, known)])
         run.log(f"{judgement.verdict}: {reason}")
         return ReproduceResult(
             verdict=judgement.verdict,
@@ -89,14 +89,15 @@ class Reproduce:
             title=judgement.title,
             crashed=judgement.crashed,
             completed=judgement.completed,
-            requested=spec.instances,
+            requested=group.requested,
             baseline=_verdict_before(run),
             unseen_chance=_unseen_chance(run, judgement.completed),
-            time=spec.time,
+            time=prepared.plan.time.seconds,
             calibration=known,
-            confidence=confidence,
+            confidence=sure,
             accelerator=group.probed.accelerator,
             instances=results,
+            sample=group.sample,
             findings=[
                 *group.findings,
                 *_work_findings(run, spec, group.evidence, judgement),
@@ -125,6 +126,7 @@ class _Group:
     evidence: Evidence = field(default_factory=Evidence)
     controls: ControlSet | None = field(init=False)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
+    _further: list[asyncio.Task[InstanceResult]] = field(default_factory=list)
     _times: dict[int, float] = field(default_factory=dict)
     _command_kept: bool = False
     _sources: ReportSymbolizer = field(init=False)
@@ -138,7 +140,8 @@ class _Group:
         """Run the instances, and the smoke test if there is one.
 
         The first crash that was looked for stops the others, unless the spec
-        says otherwise; another one does not: the bug may still show.
+        says otherwise; another one does not: the bug may still show. Where the bug is to be
+        measured, a first crash that came soon adds instances instead.
         """
         self.run.progress("boot", 0, self.spec.instances, "instances")
         tasks = [asyncio.create_task(self._run_one(n)) for n in range(self.spec.instances)]
@@ -149,17 +152,29 @@ class _Group:
             aside.append(asyncio.create_task(self._profile()))
         try:
             results = (await asyncio.gather(*tasks))[: self.spec.instances]
+            results += await asyncio.gather(*self._further)
             await asyncio.gather(*aside)
             if all(one.outcome is InstanceOutcome.SURVIVED for one in results):
                 await self._keep_controls()
             return results
         finally:
-            for task in (*tasks, *aside):
+            for task in (*tasks, *self._further, *aside):
                 # gather returns with the first that ends; a second cancellation would break
                 # into the cleaning up of the others.
                 if not task.cancelling():
                     task.cancel()
-            await asyncio.gather(*tasks, *aside, return_exceptions=True)
+            await asyncio.gather(*tasks, *self._further, *aside, return_exceptions=True)
+
+    @property
+    def requested(self) -> int:
+        """How many instances there are to be."""
+        return self.spec.instances + len(self._further)
+
+    @property
+    def sample(self) -> list[int]:
+        """The instances that no crash of another one began or ended."""
+        first = self.spec.instances if self.spec.stop_at_first_crash else 0
+        return list(range(first, self.requested))
 
     async def _run_one(
         self, number: int, *, smoke_test: bool = False, clean: Share | None = None
@@ -271,9 +286,9 @@ class _Group:
         """Run the instance until it ends, or until another one crashes."""
 
         def on_end(ending: InstanceEnding) -> None:
-            looked_for = counts and self._is_looked_for(instance.result(ending))
-            if looked_for and self.spec.stop_at_first_crash:
-                self._stop.set()
+            result = instance.result(ending)
+            if counts and self._is_looked_for(result) and self.spec.stop_at_first_crash:
+                self._stop_or_measure(result)
 
         life = asyncio.create_task(instance.live(on_end))
         stop = asyncio.create_task(self._stop.wait())
@@ -290,9 +305,23 @@ class _Group:
             await asyncio.gather(life, stop, return_exceptions=True)
         return ending
 
+    def _stop_or_measure(self, crashed: InstanceResult) -> None:
+        """Stop the others; or, if the first crash came soon, let all run that measure the bug."""
+        measure = self.spec.measure
+        if self._further or self._stop.is_set():
+            return  # another one was first
+        if measure is None or (crashed.run_seconds or 0) > measure.time:
+            self._stop.set()
+            return
+        self.plan.time.cut(measure.time)
+        begin = self.spec.instances
+        self.run.log(f"it crashed soon: {measure.more} more instances tell how often it does")
+        for number in range(begin, begin + measure.more):
+            self._further.append(asyncio.create_task(self._run_one(number)))
+
     def _on_time(self, number: int, seconds: float) -> None:
         self._times[number] = seconds
-        whole = self.spec.time * self.spec.instances
+        whole = self.plan.time.seconds * self.requested
         self.run.progress("reproduce", round(sum(self._times.values()), 1), whole, "s")
 
     def _distrust_accelerator(self, instance: Instance) -> None:
@@ -342,38 +371,6 @@ def _summary(name: str, result: InstanceResult) -> str:
     ran = f", {result.runs} runs in {result.run_seconds:.0f} s" if result.run_seconds else ""
     detail = f": {result.detail}" if result.detail else ""
     return f"instance {name}: {result.outcome}{detail}{booted}{ran}"
-
-
-def _calibration(run: StepContext, spec: ReproduceSpec, accelerator: str) -> Calibration | None:
-    """Return what is known of the bug on this accelerator: times on others tell nothing."""
-    known = spec.calibration
-    if known is None and (baseline := run.optional_input("baseline", ReproduceResult)):
-        known = calibration.measured(baseline, spec.titles)
-    if known is not None and known.accelerator != accelerator:
-        run.log(f"the bug was calibrated under {known.accelerator}: not used here")
-        return None
-    return known
-
-
-def _confidence(
-    judgement: Judgement, results: Sequence[InstanceResult], known: Calibration | None
-) -> float | None:
-    if known is None or judgement.verdict is not Verdict.NO_CRASH:
-        return None
-    if min(one.run_seconds or 0 for one in results) < known.time:
-        return 0.0
-    return round(1 - calibration.unseen(known, judgement.completed), 4)
-
-
-def _how_sure(confidence: float | None, known: Calibration | None) -> list[str]:
-    if confidence is None or known is None:
-        return []
-    shown = f"{known.crashed} of {known.runs} runs without the fix showed the bug"
-    if confidence == 0:
-        return [f"it proves nothing: {shown}, which took up to {known.time:g} s"]
-    return [
-        f"were the bug still there, the chance of that is at most {1 - confidence:.2%}: {shown}"
-    ]
 
 
 def _work_findings(

@@ -13,7 +13,7 @@ from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.paths import PROGRAM, RUNNER
 from kgym_vmmanager.guest.runner_log import RunnerLog
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh, Stream
-from kgym_vmmanager.reproduce.instance_plan import InstanceLimits
+from kgym_vmmanager.reproduce.instance_plan import InstanceLimits, RunTime
 from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 
 _FOLDER = "/tmp"  # noqa: S108 - the guest's
@@ -27,7 +27,7 @@ _EARLY_SECONDS = 30.0
 
 
 class Session:
-    """Runs the reproducer for `seconds` by the host's clock.
+    """Runs the reproducer for its `time` by the host's clock.
 
     A program that kills our runner (`kill(-1)`) may go on: another runner is
     started, as long as the guest answers. `on_time` hears the seconds so far.
@@ -36,14 +36,14 @@ class Session:
 
     def __init__(
         self,
-        seconds: float,
+        time: RunTime,
         limits: InstanceLimits,
         console: Console,
         output: Console,
         on_time: Callable[[float], None],
         completed: CompletedRuns,
     ) -> None:
-        self._wanted = seconds
+        self._time = time
         self._limits = limits
         self._console = console
         self._output = output
@@ -88,7 +88,7 @@ class Session:
         limits = self._limits
         patience = limits.silence + limits.watchdog + limits.reconnect + limits.finish
         try:
-            async with asyncio.timeout(self._wanted + patience):
+            async with asyncio.timeout(self._time.seconds + patience):
                 return await self._run_lives(ssh, reconnect, is_idle)
         except TimeoutError:
             detail = (
@@ -159,12 +159,12 @@ class Session:
         if self._log.lines == lines:
             return False
         self._heard = time.monotonic()
-        self._on_time(min(self.seconds, self._wanted))
+        self._on_time(min(self.seconds, self._time.seconds))
         return True
 
     def _is_enough(self) -> bool:
         early = self._failed_at_once and self.seconds >= _EARLY_SECONDS
-        return (early and self._lacking is not None) or self.seconds >= self._wanted
+        return (early and self._lacking is not None) or self.seconds >= self._time.seconds
 
     @property
     def _failed_at_once(self) -> bool:

@@ -12,6 +12,8 @@ import pytest
 from kgym.api.steps import (
     Calibration,
     InstanceOutcome,
+    InstanceResult,
+    Measure,
     Reproducer,
     ReproduceResult,
     StepRef,
@@ -21,6 +23,7 @@ from kgym.api.worker_calls import Input
 from kgym.host.budget import Budget
 from kgym_vmmanager.reproduce.instance_plan import LIMITS
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
+from tests.results import ran
 from tests.vmmanager.conftest import NewStep, Perform
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -171,6 +174,40 @@ async def test_all_run_on_where_asked_to(perform: Perform) -> None:
     body = "sleep(1); crash(); for (;;) pause();"
     result = await perform(program(body), time=20, instances=2, stop_at_first_crash=False)
     assert (result.crashed, result.completed) == (2, 2)
+
+
+async def test_a_bug_that_shows_soon_is_measured(perform: Perform) -> None:
+    """The first of two crashes; three more run, and whatever survives is not run to the end."""
+    crashes, survives = program("sleep(1); crash(); return 0;"), program("for (;;) pause();")
+    others = [Reproducer(text=survives)]  # the instances take both in turn
+    measure = Measure(more=3, time=8)
+    result = await perform(crashes, others=others, time=100, instances=2, measure=measure)
+    assert result.verdict is Verdict.SAME_CRASH
+    assert (result.requested, result.crashed, result.completed, result.time) == (5, 3, 5, 8)
+    assert result.sample == [2, 3, 4]
+    survived = [one for one in result.instances if one.outcome is InstanceOutcome.SURVIVED]
+    assert [one.number for one in survived] == [1, 3]
+    assert all(8 <= (one.run_seconds or 0) < 50 for one in survived)
+
+
+async def test_a_crash_that_came_late_stops_the_others(perform: Perform) -> None:
+    measure = Measure(more=3, time=2)
+    result = await perform(program("sleep(4); crash();"), time=100, instances=1, measure=measure)
+    assert (result.requested, result.crashed, result.sample) == (1, 1, [])
+
+
+async def test_the_baseline_tells_what_a_fix_has_to_survive(new_step: NewStep, cache: Path) -> None:
+    run = await new_step(program("return 0;"), time=100, baseline=StepRef(job=1), confidence=0.95)
+    crashed = InstanceResult(
+        number=0, outcome=InstanceOutcome.CRASH, run_seconds=1, title="a", boot_seconds=9
+    )
+    before = ran(Verdict.SAME_CRASH, title="a", instances=[crashed] * 5)
+    run.assignment.inputs["baseline"] = Input(result=before, artifacts=[])
+    after = await Reproduce(cache)(run)
+    if after.accelerator != "tcg":
+        pytest.skip("measured under TCG, which is not what this host uses")
+    assert (after.verdict, after.requested, after.time) == (Verdict.NO_CRASH, 2, 5)
+    assert after.confidence == pytest.approx(1 - 1 / 21, abs=1e-3)
 
 
 async def test_another_title_is_another_crash(perform: Perform) -> None:

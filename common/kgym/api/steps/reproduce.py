@@ -24,6 +24,7 @@ from kgym.api.steps.evidence import Evidence, RunEnd
 from kgym.api.steps.findings import Finding
 from kgym.api.steps.program import Reproducer
 
+_MOST_INSTANCES = 1000
 DEFAULT_SYZKALLER = "default"
 """Stands for the syzkaller that a worker has for programs which ask for no commit."""
 
@@ -92,6 +93,19 @@ class Calibration(Strict):
         return self
 
 
+class Measure(Strict):
+    """Measure the bug in passing: where it shows soon, go on after the first crash.
+
+    `more` instances are added, and each of all runs until it crashes, or for `time` seconds.
+    Both are fixed before anything is seen, so that what is measured flatters nobody.
+    """
+
+    more: int = Field(3, ge=1, lt=1000, description="further instances")
+    time: float = Field(
+        30, gt=0, le=86400, description="seconds within which the first crash has to come"
+    )
+
+
 class ReproduceSpec(Step):
     """Run a reproducer on N instances of a built kernel."""
 
@@ -120,11 +134,24 @@ class ReproduceSpec(Step):
     stop_at_first_crash: bool = Field(
         True, description="stop all instances once the crash that is looked for was seen"
     )
+    measure: Measure | None = Field(
+        None, description="how to go on after a first crash that came soon, instead of stopping"
+    )
     baseline: StepRef | None = Field(
         None, description="reproduce step on the unpatched kernel, for the bug's crash rate"
     )
     calibration: Calibration | None = Field(
-        None, description="the bug's crash rate and time, measured before; else the baseline's"
+        None,
+        description="the bug's crash rate and time, measured before; what the baseline tells is"
+        " taken instead where it rests on more runs",
+    )
+    confidence: float | None = Field(
+        None,
+        ge=0.5,
+        lt=1,
+        description="have `instances` and `time` chosen when the step begins, by what was measured"
+        " of the bug, for a `no_crash` that is so sure; those given are taken where too little was"
+        " measured, or too much would be needed",
     )
     required: bool = Field(
         False,
@@ -153,6 +180,14 @@ class ReproduceSpec(Step):
     def _captures_for_kdump(self) -> "ReproduceSpec":
         if (self.dump == "kdump") != (self.capture is not None):
             raise ValueError("`kdump` takes a `capture` kernel, other ways of dumping none")
+        return self
+
+    @model_validator(mode="after")
+    def _measures_in_passing(self) -> "ReproduceSpec":
+        if self.measure is not None and not self.stop_at_first_crash:
+            raise ValueError("without `stop_at_first_crash` all are measured: leave `measure` out")
+        if self.measure is not None and self.instances + self.measure.more > _MOST_INSTANCES:
+            raise ValueError(f"`instances` and `measure.more` are more than {_MOST_INSTANCES}")
         return self
 
     def inputs(self) -> list[StepInput]:
@@ -265,6 +300,12 @@ class ReproduceResult(Strict):
     )
     accelerator: Name
     instances: list[InstanceResult] = Field(max_length=1000)
+    sample: list[Count] | None = Field(
+        None,
+        max_length=1000,
+        description="the instances whose runs no crash of another one began or ended: only they"
+        " may be pooled with other steps' to tell how often the bug shows; null: all",
+    )
     findings: list[Finding] = Field(
         [], max_length=10_000, description="of the smoke test and of the evidence"
     )
