@@ -5,6 +5,7 @@ Each function has a twin for coroutines, which takes an `AsyncClient`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 
 from kgym.api import trusted_tags
@@ -46,22 +47,26 @@ async def submit_async(client: AsyncClient, request: JobRequest) -> Submission:
     return Submission(await client.submit(marked), taken_up=False)
 
 
-def known(client: Client, bug: Bug) -> Calibration | None:
+def known(client: Client, bug: Bug, before: datetime | None = None) -> Calibration | None:
     """Return what calibrations and trials of this bug as it is have measured together, if any.
 
     Whoever submitted them: their tag is true, so it was this kernel that ran these programs.
+    With `before`, only jobs count that had ended by then: what is asked for in several
+    requests has to rest on the same measurements in each.
     """
-    return _pooled(list(islice(client.jobs(_calibrations(bug)), _MOST_POOLED)), bug)
+    return _pooled(list(islice(client.jobs(_calibrations(bug)), _MOST_POOLED)), bug, before)
 
 
-async def known_async(client: AsyncClient, bug: Bug) -> Calibration | None:
+async def known_async(
+    client: AsyncClient, bug: Bug, before: datetime | None = None
+) -> Calibration | None:
     """Return what calibrations and trials of this bug as it is have measured together."""
     jobs: list[JobView] = []
     async for job in client.jobs(_calibrations(bug)):
         jobs.append(job)
         if len(jobs) == _MOST_POOLED:
             break
-    return _pooled(jobs, bug)
+    return _pooled(jobs, bug, before)
 
 
 def _marked(request: JobRequest) -> tuple[JobRequest, JobFilter]:
@@ -76,7 +81,16 @@ def _calibrations(bug: Bug) -> JobFilter:
     return JobFilter(tag=bug.calibration_tag, limit=_MOST_POOLED)
 
 
-def _pooled(jobs: Sequence[JobView], bug: Bug) -> Calibration | None:
-    results = [reproduced(job.step(bugs.BEFORE)) for job in jobs]
+def _pooled(jobs: Sequence[JobView], bug: Bug, before: datetime | None) -> Calibration | None:
+    # Not those that go on: an interrupted trial is asked for again by what was known for it.
+    ended = [one for one in jobs if one.state.final]
+    earlier = [one for one in ended if before is None or _ended(one) < before]
+    results = [reproduced(job.step(bugs.BEFORE)) for job in earlier]
     measured = [one for one in results if one is not None]
     return calibration.pooled(measured, bug.titles) if measured else None
+
+
+def _ended(job: JobView) -> datetime:
+    """Return when a finished job did its last work."""
+    ends = [step.finished_at for step in job.steps if step.finished_at is not None]
+    return max(ends, default=job.updated_at)

@@ -200,7 +200,7 @@ class _BugSweep:
     async def show(self) -> None:
         """Show the crash."""
         try:
-            request, turn = self.bug.shown(), self.whole.trials
+            request, turn = self.bug.shown(self.subject.trial), self.whole.trials
             self.shown.set_result(await self.whole.ended(request, turn, answers=_shows))
         except Refused as error:
             self.shown.set_result(f"the bug cannot be shown: {_own(error).message}")

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -16,13 +17,13 @@ from rich.markup import escape
 
 from kgym.api.jobs import GroupName
 from kgym.bugs import bundle as bugs
-from kgym.bugs import calibration, earlier_jobs
+from kgym.bugs import earlier_jobs
 from kgym.bugs.bundle import Bug, TrialOptions
 from kgym.bugs.calibration import CONFIDENCES
 from kgym.bugs.sweep import MOST_UNDER_WAY, Moved, Subject, SweepOptions
 from kgym.bugs.sweep import sweep as sweep_all
 from kgym.bugs.sweep_rows import Outcome, Row, counts, status
-from kgym.client import AsyncClient
+from kgym.client import AsyncClient, Refused
 from kgym.errors import UserError
 from kgym_cli import known_bugs, sweep_files, sweep_view
 from kgym_cli.answer import Answer
@@ -87,7 +88,7 @@ class SweepSummary(Answer):
     type=click.FloatRange(0.5, 0.9999),
     default=CONFIDENCES[0],
     show_default=True,
-    help="How sure to be of a fix, where the bug was calibrated.",
+    help="How sure to be of a fix.",
 )
 @click.option("--instances", type=click.IntRange(1, 1000), help="VMs that a fix has to survive.")
 @click.option("--time", type=click.FloatRange(0, 86400, min_open=True), help="Seconds on each.")
@@ -140,8 +141,8 @@ def sweep(
         retry=retry,
     )
     view = View({bug: len(files) for bug, files in found.files.items() if files})
-    wanted = TrialOptions(instances, time, validate=validate)
-    run = _Run(loaded, found, options, wanted, confidence, view, as_json=as_json)
+    wanted = TrialOptions(instances, time, validate=validate, confidence=confidence)
+    run = _Run(loaded, found, options, wanted, view, as_json=as_json)
     run.go(table)
     run.answer()
     leave(exit_status(status(view.rows.values())))
@@ -156,7 +157,6 @@ class _Run:
         found: Found,
         options: SweepOptions,
         wanted: TrialOptions,
-        confidence: float,
         view: View,
         *,
         as_json: bool,
@@ -165,7 +165,6 @@ class _Run:
         self.found = found
         self.options = options
         self.wanted = wanted
-        self.confidence = confidence
         self.view = view
         self.as_json = as_json
         self.begun = time.monotonic()
@@ -227,23 +226,18 @@ class _Run:
                     asyncio.create_task(self.view.refresh(show)),
                 ]
                 try:
-                    subjects = [await self._subject(client, one) for one in self.loaded]
+                    begun = await _begun(client, self.options.name)
+                    subjects = [await self._subject(client, one, begun) for one in self.loaded]
                     await sweep_all(client, subjects, self.options, self._hear)
                 finally:
                     for one in beside:
                         one.cancel()
                     await asyncio.gather(*beside, return_exceptions=True)
 
-    async def _subject(self, client: AsyncClient, bug: Bug) -> Subject:
-        """Return what is to be tried on a bug: as surely as was asked, where it was calibrated."""
-        trial = self.wanted
-        known = await earlier_jobs.known_async(client, bug)
-        if known is not None:
-            trial = replace(trial, known=known)
-            effort = calibration.effort(known, self.confidence)
-            if effort is not None:
-                instances, seconds = trial.instances or effort.instances, trial.time or effort.time
-                trial = replace(trial, instances=instances, time=seconds)
+    async def _subject(self, client: AsyncClient, bug: Bug, begun: datetime | None) -> Subject:
+        """Return what is to be tried on a bug, by what was known of it when the sweep began."""
+        known = await earlier_jobs.known_async(client, bug, begun)
+        trial = replace(self.wanted, known=known)
         files = self.found.files[bug.name]
         return Subject(bug, await asyncio.to_thread(sweep_files.candidates, files), trial)
 
@@ -262,6 +256,16 @@ class _Run:
 
 
 _HEADS = ("bug", "patch", "outcome", "verdict", "job", "s", "reason")
+
+
+async def _begun(client: AsyncClient, name: str) -> datetime | None:
+    """Return when this sweep began; None if it has not yet."""
+    try:
+        return (await client.group(name)).created_at
+    except Refused as error:
+        if error.reason != "group_missing":
+            raise
+        return None
 
 
 def _cells(row: Row) -> tuple[str, ...]:

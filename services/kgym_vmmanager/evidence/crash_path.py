@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kgym.api.steps import Reached
+from kgym.api.steps import InstanceOutcome, Reached, ReproduceResult
 
 LONGEST = 12
 """Functions that are looked for, inmost first."""
@@ -13,6 +13,20 @@ _TWINS = 4
 _SYMBOL = re.compile(r"^([0-9a-f]{16}) [tTwW] (\S+)$", re.MULTILINE | re.ASCII)
 _VARIANT = re.compile(r"\.(isra|constprop|part|cold|llvm)\b.*")
 _FRAME = re.compile(r"[A-Za-z_][\w.]{0,200}", re.ASCII)
+
+
+def report_of(baseline: ReproduceResult, kept: Iterable[str]) -> str | None:
+    """Return which of the artifacts reports the baseline's crash.
+
+    Other instances may have crashed otherwise, or while they booted.
+    """
+    names = list(kept)
+    for one in baseline.instances:
+        if one.outcome is InstanceOutcome.CRASH and one.title == baseline.title:
+            wanted = re.compile(rf"report-{one.number}(-retry-\d+)?\.json")
+            if found := [name for name in names if wanted.fullmatch(name)]:
+                return found[-1]
+    return None
 
 
 def functions(report: Mapping[str, Any]) -> list[str]:

@@ -124,16 +124,14 @@ def _words(spec: ReproduceSpec, built: BuildResult, method: Method | None) -> st
 
 async def _way(run: StepContext, folder: Path) -> dict[str, tuple[int, ...]]:
     """Return the functions on the way to the baseline's crash, where this kernel has them."""
-    reports = [
-        artifact.name
-        for artifact in run.input_artifacts("baseline")
-        if artifact.name.startswith("report-") and artifact.name.endswith(".json")
-    ]
+    baseline = run.optional_input("baseline", ReproduceResult)
+    kept = [artifact.name for artifact in run.input_artifacts("baseline")]
+    told = crash_path.report_of(baseline, kept) if baseline else None
     built = {artifact.name for artifact in run.input_artifacts("build")}
-    if not reports or "System.map" not in built:
+    if told is None or "System.map" not in built:
         return {}
     report, system_map = folder / "baseline.json", folder / "System.map"
-    await run.fetch("baseline", reports[0], report)
+    await run.fetch("baseline", told, report)
     await run.fetch("build", "System.map", system_map)
     functions = crash_path.functions(json.loads(report.read_text()))
     return crash_path.addresses(system_map.read_text(), functions)

@@ -5,8 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgym.api.steps import Reached
-from kgym_vmmanager.evidence.crash_path import LONGEST, addresses, functions, reached
+from kgym.api.steps import InstanceOutcome, InstanceResult, Reached, Verdict
+from kgym_vmmanager.evidence.crash_path import LONGEST, addresses, functions, reached, report_of
+from tests.results import ran
 
 SYSTEM_MAP = """\
 ffffffff81000000 T pipe_ioctl
@@ -58,3 +59,18 @@ def test_what_everybody_goes_through_says_nothing() -> None:
 @given(st.text(max_size=300), st.lists(st.text(max_size=20), max_size=20))
 def test_no_map_makes_it_raise(text: str, names: list[str]) -> None:
     assert set(addresses(text, names)) <= set(names)
+
+
+def test_the_report_is_that_of_the_crash_not_of_a_boot_that_failed_before_it() -> None:
+    ends = [
+        (11, InstanceOutcome.CRASH, "KASAN: a"),
+        (1, InstanceOutcome.BOOT_FAILED, "kernel panic: timer"),
+        (0, InstanceOutcome.CRASH, "WARNING in b"),
+        (2, InstanceOutcome.CRASH, "KASAN: a"),
+    ]
+    instances = [InstanceResult(number=n, outcome=how, title=title) for n, how, title in ends]
+    baseline = ran(Verdict.SAME_CRASH, "KASAN: a", instances=instances[1:])
+    kept = ["report-1.json", "report-0.json", "report-2-retry-1.txt", "report-2-retry-1.json"]
+    assert report_of(baseline, kept) == "report-2-retry-1.json"
+    assert report_of(baseline, ["report-1.json", "report-11.json"]) is None
+    assert report_of(ran(Verdict.SAME_CRASH, "KASAN: a", instances=instances), kept) == kept[-1]
