@@ -334,7 +334,10 @@ class RabbitMQ(Server):
             # A scheduler thread that waits must not spin on the few cores there are.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
                 "+sbwt none +sbwtdcpu none +sbwtdio none "
-                "-kernel inet_dist_use_interface {127,0,0,1}"
+                "-kernel inet_dist_use_interface {127,0,0,1} "
+                # what a cluster's nodes look for, and statistics that nobody reads
+                "-aten poll_interval 10000 -rabbit quorum_tick_interval 60000 "
+                "-rabbit collect_statistics_interval 60000"
             ),
         }
 

@@ -48,6 +48,9 @@ from kgym_scheduler.queue.job_changes import Changed, EndedAttempt
 from kgym_scheduler.readiness import Readiness
 
 SWEEP_SECONDS = 1.0
+QUIET_SECONDS = 10.0
+"""How long nothing has to happen here for sweeps to become rare; no pause of a step is longer."""
+QUIET_SWEEP_SECONDS = 5.0
 NOTIFY_SECONDS = 10.0
 """How often workers are notified of steps that wait, whatever was sent before."""
 STOP_SECONDS = 5.0
@@ -91,6 +94,9 @@ class Scheduler:
         self._tasks: set[asyncio.Task[None]] = set()
         self._followers = Followers(store)
         self._stopping = asyncio.Event()
+        self._moved = asyncio.Event()
+        """Set when something happens to a job, or the scheduler stops."""
+        self._moved_at = 0.0
 
     @property
     def database(self) -> Database:
@@ -105,12 +111,14 @@ class Scheduler:
                 pass
         if self._attendance is not None:
             self._attendance.begin(await self._store.newest_job())
+        self._moved_at = asyncio.get_running_loop().time()
         self._sweeping = asyncio.create_task(self._sweep())
         self._helpers = [self._sweeping, asyncio.create_task(self._notifier.run())]
 
     def hang_up(self) -> None:
         """End all event streams, and let no new one begin."""
         self._stopping.set()
+        self._moved.set()
         self._followers.hang_up()
         self.dead_workers.hang_up()
 
@@ -385,6 +393,8 @@ class Scheduler:
         """Tell workers and watchers of what was committed; return whether there was anything."""
         if changed is None:
             return False
+        self._moved_at = asyncio.get_running_loop().time()
+        self._moved.set()
         self._followers.wake([changed.job_id])
         self._notifier.notify(changed.queued)
         gone = [ended for ended in changed.ended if ended.outcome in {"aborted", "expired"}]
@@ -414,5 +424,16 @@ class Scheduler:
             except (KgymError, OSError) as error:
                 _log.warning("sweep failed, trying again", error=str(error))
                 expire_from = clock() + self._store.lease.total_seconds()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), SWEEP_SECONDS)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait for the next sweep: longer where nothing has happened for a while."""
+        quiet = asyncio.get_running_loop().time() - self._moved_at
+        until = asyncio.timeout(SWEEP_SECONDS if quiet < QUIET_SECONDS else QUIET_SWEEP_SECONDS)
+        self._moved.clear()
+        with contextlib.suppress(TimeoutError):
+            async with until:
+                if quiet < QUIET_SECONDS:
+                    await self._stopping.wait()
+                else:
+                    await self._moved.wait()

@@ -21,7 +21,7 @@ LOG = 1 << 20
 """Characters of log in one report."""
 ARTIFACTS = 10_000
 """Artifacts that a step may leave, at most."""
-BEAT_SECONDS = 5.0
+BEAT_SECONDS = 10.0
 """How often a worker that asks for no step says that it is alive."""
 LOST_SECONDS = 5.0
 """How long the leases of a worker last once its connection has ended, unless it is heard of."""

@@ -18,7 +18,7 @@ from kgym_scheduler.database.single_statements import Connection
 from kgym_scheduler.database.tables import workers
 from kgym_scheduler.queue.capability_lanes import Lane
 
-LIVE = timedelta(seconds=4 * BEAT_SECONDS)
+LIVE = timedelta(seconds=2.5 * BEAT_SECONDS)
 """How long a worker that is not heard of counts as alive."""
 REMEMBERED = timedelta(days=1)
 """How long a lost worker is shown."""
