@@ -8,22 +8,17 @@ from typing import Annotated
 from fastapi import Body, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
-from sse_starlette import EventSourceResponse
-from starlette.types import Receive, Send
-from starlette.types import Scope as AsgiScope
 
 from kgym.api.jobs import DIGITS, JobFilter, JobPage, JobRequest, JobView, Tags
 from kgym.errors import InfrastructureError
 from kgym_scheduler.api import example_job
+from kgym_scheduler.api.event_stream import EventStream
 from kgym_scheduler.api.express_requests import Stop
 from kgym_scheduler.api.problems import documented
 from kgym_scheduler.api.routing import Core, JobId, StepQuery, as_json, router
 from kgym_scheduler.api.token_check import caller_of
 from kgym_scheduler.database.tokens import Scope
 from kgym_scheduler.scheduler import Scheduler
-
-PING_SECONDS = 10
-"""How often a quiet event stream says that it lives."""
 
 Attempt = Annotated[Annotated[int, Field(ge=1, lt=1 << 31), DIGITS] | None, Query()]
 
@@ -208,7 +203,7 @@ _EVENT = {
     "/jobs/{job_id}/events",
     summary="Follow a job",
     tags=["output"],
-    response_class=EventSourceResponse,
+    response_class=EventStream,
     responses=documented(
         404,
         answers={
@@ -231,27 +226,12 @@ async def events(
         ),
         DIGITS,
     ] = 0,
-) -> EventSourceResponse:
+) -> EventStream:
     """Send what has happened to the job, then what happens, until it has finished."""
     with contextlib.ExitStack() as slot:
         slot.enter_context(request.app.state.streams.opened(caller_of(request).name))
         await scheduler.state(job_id)
-        return _Stream(_event_stream(scheduler, job_id, last_event_id), slot.pop_all())
-
-
-class _Stream(EventSourceResponse):
-    """An event stream that counts from before it is answered until it has ended, however it does.
-
-    What counted within the iterator would count too late, and for ever if it is never begun.
-    """
-
-    def __init__(self, events: AsyncIterator[bytes], slot: contextlib.ExitStack) -> None:
-        super().__init__(events, ping=PING_SECONDS, sep="\n")
-        self._slot = slot
-
-    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        with self._slot:
-            await super().__call__(scope, receive, send)
+        return EventStream(_event_stream(scheduler, job_id, last_event_id), slot.pop_all())
 
 
 async def _event_stream(scheduler: Scheduler, job_id: int, last: int) -> AsyncIterator[bytes]:
