@@ -1,5 +1,7 @@
 """Which patches a sweep finds, how its table looks, and what spreadsheets make of it."""
 
+import csv
+import io
 import os
 from pathlib import Path
 
@@ -8,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from kgym.api import result_csv
 from kgym.api.steps import Patch
 from kgym.bugs import bundle
 from kgym.bugs.sweep import Moved, Stage
 from kgym.bugs.sweep_rows import Outcome, Pair, Row, status
 from kgym.errors import UserError
 from kgym_cli import sweep_files
-from kgym_cli.commands.sweep import cell
 from kgym_cli.exit_status import exit_status
 from kgym_cli.sweep_view import View
 
@@ -102,7 +104,8 @@ def test_the_live_table_fits_whatever_the_number_of_patches(height: int) -> None
     assert "more bugs" in text
 
 
-@given(st.text())
+@given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_no_cell_is_a_formula(text: str) -> None:
-    assert not str(cell(text)).startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
-    assert str(cell(text)).endswith(text)
+    [[cell]] = csv.reader(io.StringIO(result_csv.text([[text]]), newline=""))
+    assert not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    assert cell.removeprefix("'") == text.removeprefix("'")

@@ -1,4 +1,4 @@
-"""A group's results as CSV (RFC 4180), for spreadsheets."""
+"""Tables as CSV (RFC 4180), for spreadsheets; first of all a group's results."""
 
 import csv
 import io
@@ -13,17 +13,24 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 def header() -> str:
     """Return the first line."""
-    return _lines([COLUMNS])
+    return text([COLUMNS])
 
 
 def lines(results: Iterable[GroupResult]) -> str:
     """Return a line for each of the results: tags with blanks between, nothing for null."""
-    return _lines(map(_row, results))
+    return text(map(_row, results))
+
+
+def text(rows: Iterable[Iterable[object]]) -> str:
+    """Return the rows as lines; no cell is a formula."""
+    file = io.StringIO()
+    csv.writer(file).writerows(map(_cell, row) for row in rows)
+    return file.getvalue()
 
 
 def _row(result: GroupResult) -> list[object]:
     values = result.model_dump(mode="json") | {"tags": " ".join(result.tags)}
-    return [_cell(values[column]) for column in COLUMNS]
+    return [values[column] for column in COLUMNS]
 
 
 def _cell(value: object) -> object:
@@ -33,9 +40,3 @@ def _cell(value: object) -> object:
         case str() if value.startswith(_FORMULAS):
             return f"'{value}"
     return value
-
-
-def _lines(rows: Iterable[Iterable[object]]) -> str:
-    file = io.StringIO()
-    csv.writer(file).writerows(rows)
-    return file.getvalue()

@@ -1,11 +1,9 @@
 """`kgym sweep`."""
 
 import asyncio
-import csv
-import io
 import signal
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +13,7 @@ import click
 from pydantic import Field, TypeAdapter, ValidationError
 from rich.markup import escape
 
+from kgym.api import result_csv
 from kgym.api.jobs import GroupName
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs
@@ -39,8 +38,6 @@ _COLUMNS = (
     *("bug", "patch", "outcome", "verdict", "check", "title", "reason"),
     *("job", "same_as", "seconds", "file"),
 )
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""What spreadsheets take for the beginning of a formula."""
 
 
 class SweepRow(Row):
@@ -296,19 +293,9 @@ def _group(name: str) -> str:
         raise UserError("bad_option", f"--name {name!r}: {error.errors()[0]['msg']}") from error
 
 
-def _csv(rows: Collection[SweepRow]) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file)
-    writer.writerow(_COLUMNS)
-    for row in rows:
-        values = row.model_dump(mode="json")
-        writer.writerow(map(cell, (values[column] for column in _COLUMNS)))
-    return file.getvalue()
-
-
-def cell(value: object) -> object:
-    """Return a cell that no spreadsheet takes for a formula: patches name themselves."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+def _csv(rows: Iterable[SweepRow]) -> str:
+    values = (row.model_dump(mode="json") for row in rows)
+    return result_csv.text([_COLUMNS, *([one[name] for name in _COLUMNS] for one in values)])
 
 
 def _write(path: Path, text: str | None) -> None:
