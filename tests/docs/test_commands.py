@@ -131,7 +131,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", QUICK, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_commands_of_a_page_run_as_they_are_written(
     page: Path, folder: Path, worked: Platform, data: Path
@@ -161,5 +161,5 @@ def executed(
         capture_output=True,
         check=False,
         text=True,
-        timeout=100,
+        timeout=280,
     )

@@ -82,7 +82,7 @@ def test_every_invariant_names_the_file_that_holds_it() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_pages_are_built_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(
         [
@@ -92,7 +92,7 @@ def test_the_pages_are_built_without_a_warning(tmp_path: Path) -> None:
         capture_output=True,
         check=False,
         text=True,
-        timeout=280,
+        timeout=560,
     )
     assert done.returncode == 0, done.stderr
     commands = (tmp_path / "html" / "command-line.html").read_text()
