@@ -33,7 +33,6 @@ from dataclasses import dataclass
 
 from kgym.api.steps import Calibration, InstanceOutcome, InstanceResult, ReproduceResult, RunEnd
 from kgym.bugs.run_ends import End, listed
-from kgym.bugs.verdict import likeness
 
 CONFIDENCES = (0.95, 0.99)
 SLACK = 1.5
@@ -67,6 +66,8 @@ class Effort:
 
 def crash_times(instances: Sequence[InstanceResult], titles: Sequence[str]) -> list[float]:
     """Return the seconds to each crash with one of the titles (any without titles), sorted."""
+    from kgym.bugs.verdict import likeness  # noqa: PLC0415 - its imports take 0.1 s
+
     return sorted(
         one.run_seconds
         for one in instances
