@@ -28,6 +28,7 @@ from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.queue.attended_jobs import Attendance
+from kgym_scheduler.retention.upkeep import Upkeep
 from kgym_scheduler.scheduler import Scheduler
 
 START_SECONDS = 60.0
@@ -131,7 +132,10 @@ class Platform:
             store = JobStore(url, attendance=None if self._stays else Attendance())
             async with (
                 Scheduler(store, bus, storage, alone=True, host=host) as scheduler,
-                serve(create_app(scheduler, owner=self._owner), port=self._port) as listening,
+                _upkeep(scheduler, storage).kept_up() as upkeep,
+                serve(
+                    create_app(scheduler, owner=self._owner, upkeep=upkeep), port=self._port
+                ) as listening,
             ):
                 self.url = listening.url
                 running_platform.announce(
@@ -160,6 +164,12 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _upkeep(scheduler: Scheduler, storage: LocalStorage) -> Upkeep:
+    chosen = settings()
+    budget, days = chosen.disk_budget, chosen.artifact_days
+    return Upkeep(scheduler.database, storage, budget=budget, days=days)
 
 
 async def _origins(database: str) -> Origins:

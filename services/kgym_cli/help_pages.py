@@ -31,6 +31,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "completion": ("kgym completion", "kgym completion zsh --print"),
     "db upgrade": ("kgym db upgrade",),
     "demo": ("kgym demo", "kgym demo --fix my.patch --server http://127.0.0.1:8420"),
+    "du": ("kgym du", "kgym --server https://kgym.example.org du --json"),
     "gc": ("kgym gc", "kgym gc --apply --artifact-age 30 --cache-budget 40GB"),
     "group list": ("kgym group list --mine",),
     "group show": ("kgym group show night", "kgym group show night --submitter alice --json"),

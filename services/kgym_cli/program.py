@@ -27,6 +27,7 @@ COMMANDS = {
     "demo": Lazy(
         "bug_trial", "Show a real bug: crash a kernel, fix it, prove the fix.", remote=True
     ),
+    "du": Lazy("du", "Show what takes disk.", remote=True),
     "gc": Lazy("gc", "Show what retention would remove, or remove it."),
     "group": Lazy("group", "List, show, export and abort groups of jobs.", remote=True),
     "job": Lazy("job", "Submit, list, show, wait for, abort and restart jobs.", remote=True),

@@ -24,6 +24,21 @@ _FOLDER = click.Path(path_type=Path)
 _EXISTING_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 
 
+class Size(click.ParamType[int]):
+    """Bytes, as pydantic reads them: 200GB are 200 * 10^9, 200GiB are 200 * 2^30."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes."""
+        from pydantic import ByteSize, TypeAdapter, ValidationError  # noqa: PLC0415 - 0.1 s
+
+        try:
+            return TypeAdapter(ByteSize).validate_python(value)
+        except ValidationError:
+            self.fail(f"{value!r} is no size; write e.g. 500MB or 200GiB", param, ctx)
+
+
 class Setting(Generic[T]):
     """A setting: an attribute of `Settings`, an option of `commands`, a variable KGYM_…."""
 
@@ -119,6 +134,19 @@ class Settings:
         lambda settings: str(settings.data / "artifacts"),
         commands=("scheduler", "worker"),
         shown="artifacts in the data folder",
+    )
+    disk_budget = Setting[int](
+        "Most bytes of storage and database, e.g. 500GB; above, finished jobs' artifacts go.",
+        200 << 30,
+        Size(),
+        commands=("scheduler", "up"),
+        shown="200GiB",
+    )
+    artifact_days = Setting[float](
+        "How long the artifacts of finished jobs are kept, in days.",
+        30.0,
+        click.FloatRange(0),
+        commands=("scheduler", "up"),
     )
     host = Setting[str]("Address to listen on.", "127.0.0.1", commands=("scheduler",))
     port = Setting[int](

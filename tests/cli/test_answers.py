@@ -101,6 +101,9 @@ def test_the_answers_of_tokens_and_workers_are_as_their_schemas_say(
     schemas: Schemas, idle: Platform
 ) -> None:
     schemas.answer("worker", "list")
+    kept = schemas.answer("du")
+    assert {one["kind"] for one in kept["storage"]["kinds"]} >= {"artifacts", "database"}
+    assert {one["folder"] for one in kept["local"]} >= {"cache/sources", "work"}
     assert schemas.answer("token", "create", "alice", "--scope", "read")["token"]
     schemas.answer("token", "list")
     schemas.answer("token", "revoke", "alice")

@@ -7,8 +7,8 @@ import pytest
 
 from kgym.api.jobs import JobRequest
 from kgym.client import Client
-from kgym_cli.commands.gc import Size
 from kgym_cli.embedded_platform import Platform
+from kgym_cli.settings import Size
 from tests.cli.conftest import Kgym
 
 

@@ -35,6 +35,7 @@ from kgym.api.jobs import (
     QueueView,
     WorkerView,
 )
+from kgym.api.storage import StorageView
 from kgym.client import protocol
 from kgym.client.protocol import ApiError, Download, Feed, Refused, Request, ServerFailed
 
@@ -295,6 +296,10 @@ class Client:
         """Let a worker finish what it runs, take nothing more, and end; `admin` only."""
         return self._do(protocol.drain(worker))
 
+    def storage(self) -> StorageView:
+        """Return what artifacts, caches and database take, by kind, age and job."""
+        return self._do(protocol.storage())
+
     def queues(self) -> list[QueueView]:
         """Return, for each kind of step, how many wait and run, and how long the oldest waits."""
         return self._do(protocol.queues())
@@ -554,6 +559,10 @@ class AsyncClient:
     async def drain(self, worker: str) -> WorkerView:
         """Let a worker finish what it runs, take nothing more, and end; `admin` only."""
         return await self._do(protocol.drain(worker))
+
+    async def storage(self) -> StorageView:
+        """Return what artifacts, caches and database take, by kind, age and job."""
+        return await self._do(protocol.storage())
 
     async def queues(self) -> list[QueueView]:
         """Return, for each kind of step, how many wait and run, and how long the oldest waits."""

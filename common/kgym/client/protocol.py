@@ -38,6 +38,7 @@ from kgym.api.jobs import (
     QueueView,
     WorkerView,
 )
+from kgym.api.storage import StorageView
 from kgym.errors import InfrastructureError, KgymError, UserError
 
 TIMEOUT = httpx.Timeout(60, connect=5, pool=None)
@@ -195,6 +196,11 @@ def workers() -> Request[list[WorkerView]]:
 def drain(worker: str) -> Request[WorkerView]:
     """Let a worker take no more steps."""
     return Request("POST", f"/workers/{quote(worker, safe='')}/drain", _as(WorkerView))
+
+
+def storage() -> Request[StorageView]:
+    """Show what is stored."""
+    return Request("GET", "/storage", _as(StorageView))
 
 
 def queues() -> Request[list[QueueView]]:

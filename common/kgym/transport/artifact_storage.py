@@ -78,6 +78,10 @@ class Storage(Protocol):
         """Yield the bytes [start, stop) of the file stored under `key`."""
         ...
 
+    async def room(self) -> tuple[int, int] | None:
+        """Return the bytes that are free, and those there are, where that is bounded."""
+        ...
+
     async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
         """Return the bytes stored below each folder that is `depth` names below `prefix`.
 
@@ -146,6 +150,11 @@ class LocalStorage:
                 start += len(chunk)
         finally:
             await asyncio.to_thread(pieces.close)
+
+    async def room(self) -> tuple[int, int] | None:
+        """Ask the disk."""
+        usage = await asyncio.to_thread(shutil.disk_usage, self.root)
+        return usage.free, usage.total
 
     async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
         """Walk the folder tree."""

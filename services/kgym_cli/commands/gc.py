@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import ByteSize, Field, TypeAdapter, ValidationError
+from pydantic import Field
 from rich.markup import escape
 
 from kgym.host import folder_cache
 from kgym_cli.answer import Answer
 from kgym_cli.output import json_option, print_json, print_table, results
 from kgym_cli.scheduler_choice import open_database, storage
-from kgym_cli.settings import options_of, settings
+from kgym_cli.settings import Size, options_of, settings
 
 
 class OldFilesAnswer(Answer):
@@ -64,20 +64,6 @@ class GcAnswer(Answer):
 
 
 PARTS = ("artifacts", "entries", "logs", "caches")
-_BYTES = TypeAdapter(ByteSize)
-
-
-class Size(click.ParamType[int]):
-    """Bytes, as pydantic reads them: 200GB are 200 * 10^9, 200GiB are 200 * 2^30."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes."""
-        try:
-            return _BYTES.validate_python(value)
-        except ValidationError:
-            self.fail(f"{value!r} is no size; write e.g. 500MB or 200GiB", param, ctx)
 
 
 _days = click.FloatRange(0)

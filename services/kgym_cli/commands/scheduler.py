@@ -47,14 +47,21 @@ async def _serve(chosen: Settings, limits: "CallerLimits") -> None:
     from kgym_scheduler.api.server import serve  # noqa: PLC0415
     from kgym_scheduler.database.connection import upgrade  # noqa: PLC0415
     from kgym_scheduler.job_store import JobStore  # noqa: PLC0415
+    from kgym_scheduler.retention.upkeep import Upkeep  # noqa: PLC0415
     from kgym_scheduler.scheduler import Scheduler  # noqa: PLC0415
 
     database = database_url()
     await upgrade(database)
+    storage = open_storage(chosen.storage)
     async with (
         open_bus(chosen.bus) as opened,
-        Scheduler(JobStore(database, chosen.lease), opened, open_storage(chosen.storage)) as one,
-        serve(create_app(one, limits, chosen.owner_token), chosen.host, chosen.port) as address,
+        Scheduler(JobStore(database, chosen.lease), opened, storage) as one,
+        Upkeep(
+            one.database, storage, budget=chosen.disk_budget, days=chosen.artifact_days
+        ).kept_up() as upkeep,
+        serve(
+            create_app(one, limits, chosen.owner_token, upkeep), chosen.host, chosen.port
+        ) as address,
     ):
         settle()
         people.print(f"scheduler: {address.url}")

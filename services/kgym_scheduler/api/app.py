@@ -42,6 +42,7 @@ from kgym_scheduler.api.strict_requests import known_request
 from kgym_scheduler.api.token_check import Door
 from kgym_scheduler.database.counts import unfinished
 from kgym_scheduler.database.tokens import Scope, Tokens
+from kgym_scheduler.retention.upkeep import Upkeep
 from kgym_scheduler.scheduler import Scheduler
 
 _ROUTERS = (
@@ -59,7 +60,10 @@ _ROUTERS = (
 
 
 def create_app(
-    scheduler: Scheduler, limits: CallerLimits | None = None, owner: str | None = None
+    scheduler: Scheduler,
+    limits: CallerLimits | None = None,
+    owner: str | None = None,
+    upkeep: Upkeep | None = None,
 ) -> FastAPI:
     """Return the application that serves this scheduler, which others start and stop.
 
@@ -67,7 +71,7 @@ def create_app(
     Raises RuntimeError if a route does not say who may use it (`access`).
     """
     limits = limits or CallerLimits()
-    metrics = Metrics(scheduler)
+    metrics = Metrics(scheduler, upkeep)
     scheduler.observers.append(metrics.ended)
     tokens = Tokens(scheduler.database, owner=owner)
     app = _Api(
@@ -82,6 +86,7 @@ def create_app(
     )
     app.state.scheduler = scheduler
     app.state.metrics = metrics
+    app.state.upkeep = upkeep
     app.state.tokens = tokens
     app.state.streams = Streams(limits)
     app.state.volume = SubmittedBytes(limits)

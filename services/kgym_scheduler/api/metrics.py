@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kgym_scheduler.queue.job_changes import EndedAttempt
+from kgym_scheduler.retention.upkeep import Upkeep
 from kgym_scheduler.scheduler import Scheduler
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -24,8 +25,9 @@ _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 14400)
 class Metrics:
     """The metrics of one scheduler, in a registry of their own."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, upkeep: Upkeep | None = None) -> None:
         self._scheduler = scheduler
+        self._upkeep = upkeep
         self._read_at = -FRESH_SECONDS
         own = self._registry = CollectorRegistry()
         kind = ["kind"]
@@ -34,6 +36,14 @@ class Metrics:
             "kgym_queue_age_seconds", "How long the oldest of them has waited", kind, registry=own
         )
         self._running = Gauge("kgym_running_steps", "Steps that run", kind, registry=own)
+        self._stored = Gauge(
+            "kgym_stored_bytes", "What storage and database hold", kind, registry=own
+        )
+        self._warned = Gauge(
+            "kgym_storage_warning",
+            "1 where the budget is reached, or the disk nearly full",
+            registry=own,
+        )
         self._workers = Gauge("kgym_workers", "Workers that live", ["state"], registry=own)
         self._seconds = Histogram(
             "kgym_attempt_seconds",
@@ -80,6 +90,11 @@ class Metrics:
             self._queued.labels(queue.kind).set(queue.queued)
             self._age.labels(queue.kind).set(queue.oldest_seconds or 0)
             self._running.labels(queue.kind).set(queue.running)
+        if self._upkeep is not None:
+            use = await self._upkeep.use()
+            for kept in use.kinds:
+                self._stored.labels(kept.kind).set(kept.bytes)
+            self._warned.set(use.warning is not None)
         states = Counts(worker.state for worker in await self._scheduler.workers())
         for state in ("live", "draining"):
             self._workers.labels(state).set(states[state])

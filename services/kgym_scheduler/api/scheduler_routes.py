@@ -2,14 +2,17 @@
 
 from typing import Annotated
 
-from fastapi import Path, Response
+from fastapi import Path, Request, Response
 from pydantic import TypeAdapter
 
 from kgym.api.jobs import QueueView, WorkerView
+from kgym.api.storage import StorageView
 from kgym.api.worker_calls import WORKER_ID
 from kgym_scheduler.api.problems import documented
 from kgym_scheduler.api.routing import Core, as_json, as_json_list, router
 from kgym_scheduler.database.tokens import Scope
+from kgym_scheduler.errors import NotFound
+from kgym_scheduler.retention.upkeep import Upkeep
 
 WorkerId = Annotated[str, Path(max_length=200, pattern=WORKER_ID)]
 
@@ -54,6 +57,21 @@ async def drain(scheduler: Core, worker_id: WorkerId) -> Response:
 async def queues(scheduler: Core) -> Response:
     """Show, by step kind, how many steps wait and run, and how long the oldest has waited."""
     return as_json_list(_QUEUES, await scheduler.queues())
+
+
+@readers.get(
+    "/storage",
+    summary="Show what is stored",
+    tags=["scheduler"],
+    response_model=StorageView,
+    responses=documented(404),
+)
+async def storage(request: Request) -> Response:
+    """Show what artifacts, caches and database take, by kind, age and job; half a minute old."""
+    upkeep: Upkeep | None = request.app.state.upkeep
+    if upkeep is None:
+        raise NotFound("no_upkeep", "this scheduler does not look after its storage")
+    return as_json(await upkeep.use())
 
 
 @everybody.get(

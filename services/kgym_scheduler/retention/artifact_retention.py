@@ -97,11 +97,11 @@ async def old_files(
     async with database.read() as connection:
         stored = await _stored(connection, sizes)
         needed = await _needed(connection)
-    total = sum(one.bytes for one in stored if one.accepted)
+    total = sum(sizes.values())
     found = []
     for one in sorted(stored, key=lambda one: one.ended_at):
         if why := _why(one, policy, now, needed, total):
-            total -= one.bytes if one.accepted else 0
+            total -= one.bytes
             job, step = one.place
             found.append(OldFiles(job=job, step=step, prefix=one.prefix, bytes=one.bytes, why=why))
     return found

@@ -1,0 +1,86 @@
+"""`kgym du`: what is kept on disk."""
+
+import os
+from pathlib import Path
+
+import click
+from pydantic import Field
+from rich.markup import escape
+
+from kgym.api.storage import StorageView
+from kgym_cli.answer import Answer
+from kgym_cli.output import json_option, people, print_json, print_table, results
+from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.settings import settings
+
+_LOCAL = ("cache/suitecache", "cache/sources", "cache/guest", "work", "log")
+_SHOWN = 10
+
+
+class LocalUse(Answer):
+    """A folder of this machine's data folder."""
+
+    folder: str
+    bytes: int
+
+
+class DuAnswer(Answer):
+    """What the scheduler stores, and what this machine keeps besides."""
+
+    storage: StorageView
+    local: list[LocalUse] | None = Field(
+        description="caches (compiled trees, sources, guest images), work folders and logs of this"
+        " machine; null of a scheduler elsewhere (--server)"
+    )
+
+
+@click.command()
+@json_option(DuAnswer)
+def du(as_json: bool) -> None:
+    """Show what takes disk: artifacts by age and job, compiled trees, caches, the database."""
+    chosen = settings()
+    with scheduler(work=False) as client:
+        stored = client.storage()
+    local = None
+    if chosen.server is None:
+        local = [LocalUse(folder=name, bytes=_size(chosen.data / name)) for name in _LOCAL]
+    answer = DuAnswer(storage=stored, local=local)
+    if stored.warning:
+        people.print(stored.warning, markup=False)
+    if as_json:
+        print_json(answer)
+    else:
+        _print(answer)
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of the files below: what cannot be looked at, or goes meanwhile, is none."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                status = os.lstat(os.path.join(place, name))
+            except OSError:
+                continue
+            total += status.st_blocks * 512
+    return total
+
+
+def _print(answer: DuAnswer) -> None:
+    stored = answer.storage
+    rows = [(str(one.kind), _mb(one.bytes), str(one.number)) for one in stored.kinds]
+    rows += [(one.folder, _mb(one.bytes), "") for one in answer.local or []]
+    print_table("what", "MB", "number", rows=rows)
+    if stored.jobs:
+        jobs = [
+            (str(one.job), str(one.state), _mb(one.bytes), escape(" ".join(one.tags)))
+            for one in stored.jobs[:_SHOWN]
+        ]
+        print_table("job", "state", "MB", "tags", rows=jobs)
+    budget = f", budget {_mb(stored.budget)} MB" if stored.budget is not None else ""
+    free = f", {_mb(stored.free)} MB free" if stored.free is not None else ""
+    results.print(f"{_mb(stored.bytes)} MB stored{budget}{free}")
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.1f}"
