@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from kgym.api.jobs import Artifact
 from kgym.api.steps import Strict
-from kgym.errors import InfrastructureError
+from kgym.transport.artifact_storage import ArtifactMissing
 from kgym.worker.context import StepContext
 
 R = TypeVar("R", bound=BaseModel)
@@ -57,9 +57,7 @@ async def recall(run: StepContext, name: str, model: type[R]) -> R | None:
             kept.append(one.model_copy(update={"key": key}))
     except ValidationError:  # of another version
         return None
-    except InfrastructureError as error:
-        if error.reason != "artifact_missing":
-            raise
+    except ArtifactMissing:
         return None
     if kept:
         # Retention may remove those of the first job before these.
@@ -85,9 +83,7 @@ async def _read(run: StepContext, name: str) -> _Memo | None:
         return _Memo.model_validate_json(path.read_bytes())
     except ValidationError:
         return None
-    except InfrastructureError as error:
-        if error.reason != "artifact_missing":
-            raise
+    except ArtifactMissing:
         return None
     finally:
         path.unlink(missing_ok=True)

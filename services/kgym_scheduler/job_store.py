@@ -40,10 +40,10 @@ from kgym.api.worker_calls import (
     Claimed,
     WorkerInfo,
 )
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import UserError
 from kgym_scheduler.database import groups, queries, views
 from kgym_scheduler.database.clock import DatabaseClock
-from kgym_scheduler.database.connection import Database
+from kgym_scheduler.database.connection import ChangeRaced, Database
 from kgym_scheduler.database.group_commit import Batch
 from kgym_scheduler.database.single_statements import Connection
 from kgym_scheduler.database.tables import LOCAL, RUNNING, facets, jobs, steps
@@ -487,9 +487,8 @@ class JobStore:
             with self.database.single() as singles:
                 if singles is not None and not locking:
                     return await work(singles, await self._clock.now(singles))
-        except InfrastructureError as error:
-            if error.reason != "change_raced":
-                raise
+        except ChangeRaced:
+            pass
         async with self.database.write() as connection:
             return await work(connection, await self._clock.now(connection))
 

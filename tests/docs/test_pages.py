@@ -12,6 +12,11 @@ import pytest
 from tests.conftest import ROOT
 
 ERRORS = {
+    "ArtifactMissing",
+    "ChangeRaced",
+    "DoesNotCompile",
+    "LimitExceeded",
+    "TreeUnreadable",
     "Conflict",
     "Forbidden",
     "Gone",

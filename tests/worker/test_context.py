@@ -10,6 +10,7 @@ from kgym.api.states import State
 from kgym.api.steps import BuildResult, BuildSpec, ReproduceResult, ReproduceSpec, StepKind
 from kgym.api.worker_calls import Input
 from kgym.errors import InfrastructureError, UserError
+from kgym.transport.artifact_storage import ArtifactMissing
 from kgym.worker.context import StepContext
 from kgym_scheduler.database.connection import upgrade
 from kgym_scheduler.scheduler import Scheduler
@@ -76,8 +77,13 @@ async def test_an_input_is_fetched_by_its_name_and_of_the_wanted_kind(
     assert list(run.input_artifacts("baseline")) == []
     await run.fetch("build", "bzImage", run.folder / "kernel")
     assert (run.folder / "kernel").read_text() == "kernel"
-    with pytest.raises(InfrastructureError, match="left no `vmlinux`"):
+    with pytest.raises(InfrastructureError, match="left no `vmlinux`, but bzImage") as never:
         await run.fetch("build", "vmlinux", run.folder / "vmlinux")
+    await run.storage.remove("steps/1")
+    with pytest.raises(ArtifactMissing) as gone:
+        await run.fetch("build", "bzImage", run.folder / "kernel")
+    reasons = [one.value.reason for one in (never, gone)]
+    assert reasons == ["artifact_not_found", "artifact_missing"]  # never left; no more stored
     with pytest.raises(InfrastructureError, match="input `build` is a BuildResult, not a Repr"):
         run.input("build", ReproduceResult)
     with pytest.raises(InfrastructureError, match="the step is a ReproduceSpec, not a BuildSpec"):

@@ -41,7 +41,9 @@ class Input(Strict):
         for artifact in self.artifacts:
             if artifact.name == name:
                 return artifact
-        raise InfrastructureError("artifact_missing", f"the step before left no `{name}`")
+        left = ", ".join(artifact.name for artifact in self.artifacts) or "nothing"
+        message = f"the step before left no `{name}`, but {left}"
+        raise InfrastructureError("artifact_not_found", message)
 
 
 class Assignment(Strict):

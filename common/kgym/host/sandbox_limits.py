@@ -50,9 +50,13 @@ class SandboxLimits:
         )
 
 
-def exceeded(limit: str, allowed: str, used: str) -> UserError:
-    """Return the error of a sandbox that was killed: its input has to change."""
-    return UserError(
+class LimitExceeded(UserError):
+    """A sandbox was killed at one of its limits: its input has to change."""
+
+
+def exceeded(limit: str, allowed: str, used: str) -> LimitExceeded:
+    """Return the error of a sandbox that was killed."""
+    return LimitExceeded(
         "sandbox_limit",
         f"killed at the sandbox's limit of {limit}: {used}, {allowed} allowed",
         limit=limit,

@@ -34,6 +34,10 @@ _LEAST = 1 << 12
 _LOCK_SECONDS = 20.0
 
 
+class ArtifactMissing(InfrastructureError):
+    """Nothing is stored under this key."""
+
+
 class Storage(Protocol):
     """Where artifacts are kept. Keys are relative paths of plain names."""
 
@@ -369,8 +373,8 @@ class LocalStorage:
         return path
 
 
-def _missing(key: str) -> InfrastructureError:
-    return InfrastructureError("artifact_missing", f"storage holds no {key}", key=key)
+def _missing(key: str) -> ArtifactMissing:
+    return ArtifactMissing("artifact_missing", f"storage holds no {key}", key=key)
 
 
 def _failed(key: str, error: OSError) -> InfrastructureError:

@@ -7,7 +7,7 @@ from pathlib import Path
 from kgym.api.steps import BuildResult, BuildSpec, InstrumentedFile, Strict
 from kgym.bugs import detectors
 from kgym.configs import CONFIGS
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import UserError
 from kgym.host import sandbox
 from kgym.source import diagnostics, instrument
 from kgym.source.instrument import Untraced
@@ -19,7 +19,7 @@ from kgym_builder.evidence.patch_review import on_trial, review
 from kgym_builder.evidence.static_evidence import Built, evidence
 from kgym_builder.kbuild import control
 from kgym_builder.kbuild.dump_symbols import SYMBOLS, dumpable, with_symbols
-from kgym_builder.kbuild.kbuild import UNREADABLE, Kbuild, Output
+from kgym_builder.kbuild.kbuild import Kbuild, Output, TreeUnreadable
 from kgym_builder.kbuild.object_index import Index
 from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.patches.patched_files import changes
@@ -97,9 +97,8 @@ class _Build:
             self.run.log(f"config: CONFIG_{one.symbol} is {one.got}, not {one.wanted}")
         try:
             result = await self._built(entry)
-        except InfrastructureError as error:
-            if error.reason == UNREADABLE:
-                entry.doubt()
+        except TreeUnreadable:
+            entry.doubt()
             raise
         await memo.remember(self.run, self._memo(entry.identity), result, self.run.artifacts)
         return result

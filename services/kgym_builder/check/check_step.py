@@ -23,6 +23,7 @@ from kgym.api.steps import (
 from kgym.errors import UserError
 from kgym.host import sandbox
 from kgym.host.budget import JOB_MIB, Use
+from kgym.host.sandbox_limits import LimitExceeded
 from kgym.source import patching
 from kgym.worker.context import StepContext
 from kgym_builder import memo
@@ -198,7 +199,7 @@ class _Check:
         return check
 
     def _refused(self, patch: Patch, error: UserError) -> PatchCheck:
-        limit = error.reason == "sandbox_limit"
+        limit = isinstance(error, LimitExceeded)
         return PatchCheck(
             name=patch.name,
             outcome=PatchOutcome.OVER_LIMIT if limit else PatchOutcome.DOES_NOT_APPLY,

@@ -13,7 +13,7 @@ from kgym.api.steps import Finding, Severity
 from kgym.bugs.detectors import WHOLE
 from kgym.errors import UserError
 from kgym.source.patching import Change
-from kgym_builder.kbuild.kbuild import Output
+from kgym_builder.kbuild.kbuild import DoesNotCompile, Output
 from kgym_builder.kbuild.working_tree import Tree
 
 NAME = "kgym_control"
@@ -71,8 +71,8 @@ async def spared(
     while True:
         try:
             await make()
-        except UserError as error:
-            found = {} if error.reason != "does_not_compile" else failing(output.tail)
+        except DoesNotCompile:
+            found = failing(output.tail)
             if WHOLE in lost or not found:
                 raise
             # If it fails again without having become smaller, the whole object is left out.

@@ -22,8 +22,6 @@ _REPRODUCIBLE = (
     "KBUILD_BUILD_HOST=kgym",
     "KBUILD_BUILD_VERSION=1",
 )
-UNREADABLE = "tree_unreadable"
-"""Reason of an error: what lies below the tree may be damaged."""
 _OBJECT = re.compile(rb"^ +(?:CC|AS)(?: \[M\])? +(\S+\.o)$")
 _SHOWN = 2000
 _MOST_MADE = 100_000
@@ -43,11 +41,25 @@ _PACKERS = tuple(
 _OF_THE_PROCESS = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "MAKE_TERMOUT"} | {
     *("MAKE_TERMERR", "PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "_", "TZ", "LC_ALL")
 }
-# What make's last words say of the host, and the reason and message of the error.
+
+
+class TreeUnreadable(InfrastructureError):
+    """What lies below the tree may be damaged."""
+
+
+class DoesNotCompile(UserError):
+    """The compiler, the linker or kbuild found faults in the source."""
+
+
+# What make's last words say of the host, and the error.
 _HOST_ERRORS = (
     (
         ("No space left on device", "Disk quota exceeded"),
-        ("disk_full", "the disk is full; free some space, then restart the job"),
+        (
+            InfrastructureError,
+            "disk_full",
+            "the disk is full; free some space, then restart the job",
+        ),
     ),
     (
         (
@@ -55,15 +67,19 @@ _HOST_ERRORS = (
             "Cannot allocate memory",
             "virtual memory exhausted",
         ),
-        ("out_of_memory", "the compiler was killed"),
+        (InfrastructureError, "out_of_memory", "the compiler was killed"),
     ),
     (
         ("Cannot fork", "Resource temporarily unavailable"),
-        ("no_processes", "the host has no room for more processes"),
+        (InfrastructureError, "no_processes", "the host has no room for more processes"),
     ),
     (
         ("Input/output error", "Transport endpoint is not connected"),
-        (UNREADABLE, "the tree, or the disk that it lies on, cannot be read"),
+        (
+            TreeUnreadable,
+            "tree_unreadable",
+            "the tree, or the disk that it lies on, cannot be read",
+        ),
     ),
 )
 
@@ -205,13 +221,13 @@ class Kbuild:
             return
         lines = self._output.tail
         end = "\n".join(lines[-20:])
-        for marks, error in _HOST_ERRORS:
+        for marks, (kind, *words) in _HOST_ERRORS:
             if any(mark in line for line in lines for mark in marks):
-                raise InfrastructureError(*error, output=end)
+                raise kind(*words, output=end)
         errors = [one for one in diagnostics.parse(lines) if one.severity == "error"]
         first = errors[0] if errors else None
         where = f"{first.file}:{first.line}: {first.message}" if first else end
-        raise UserError(
+        raise DoesNotCompile(
             "does_not_compile",
             f"{what} failed: {where}",
             diagnostics=[one.model_dump() for one in errors[:100]],

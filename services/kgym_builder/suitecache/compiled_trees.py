@@ -18,9 +18,9 @@ from typing import Literal
 from pydantic import ValidationError
 
 from kgym.api.steps import DroppedSymbol, Sha256, Strict
-from kgym.errors import InfrastructureError
 from kgym.host.sandbox import Layer
 from kgym.host.sandbox_limits import SandboxLimits
+from kgym.transport.artifact_storage import ArtifactMissing
 from kgym.worker.context import StepContext
 from kgym_builder.kbuild.kbuild import Toolchain
 from kgym_builder.kbuild.working_tree import Tree
@@ -126,9 +126,7 @@ async def find(run: StepContext, identity: str) -> About | None:
         return About.model_validate_json(path.read_bytes())
     except ValidationError:  # damaged; or of a version with the same layout, which must not be
         return None
-    except InfrastructureError as error:
-        if error.reason != "artifact_missing":
-            raise
+    except ArtifactMissing:
         return None
     finally:
         path.unlink(missing_ok=True)
@@ -139,9 +137,7 @@ async def fetch(run: StepContext, identity: str, about: About, folder: Path) -> 
     try:
         for name in _FILES:
             await run.storage.get(f"{_prefix(identity, about)}/{name}", folder / name)
-    except InfrastructureError as error:
-        if error.reason != "artifact_missing":
-            raise
+    except ArtifactMissing:
         return False
     (folder / ABOUT).write_text(about.model_dump_json())
     seal = _seal(folder.parent, identity)

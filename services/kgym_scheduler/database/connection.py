@@ -307,9 +307,13 @@ class _database_errors:  # noqa: N801 - a context manager, used like a function
             raise InfrastructureError("database_failed", message) from error
 
 
-def change_raced() -> InfrastructureError:
+class ChangeRaced(InfrastructureError):
+    """What was read was changed by another before it was written."""
+
+
+def change_raced() -> ChangeRaced:
     """Return the error for what was changed between it was read and written."""
-    return InfrastructureError("change_raced", "a step was changed by another at the same moment")
+    return ChangeRaced("change_raced", "a step was changed by another at the same moment")
 
 
 def _fault(error: Exception) -> Literal["data", "conflict", "race"] | None:
