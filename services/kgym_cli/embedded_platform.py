@@ -8,10 +8,9 @@ stand where the distributed platform has PostgreSQL, GCS and RabbitMQ.
 import asyncio
 import secrets
 import threading
-from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from kgym.errors import InfrastructureError
 from kgym.host.detection import detect
@@ -128,7 +127,10 @@ class Platform:
             url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
             await upgrade(url)
             host = detect(syzkaller=self._syzkaller)
-            origins = await _origins(url)
+            has = Equipment(self._data / "cache", await _origins(url), self._syzkaller)
+            # Before it listens: what handlers import takes seconds, in which it would not answer.
+            shapes = [(one.slots, handlers(one.kinds, has)) for one in workers_of_one_host()]
+            folder = self._data / "work" / "workers"  # each worker has its own in it
             store = JobStore(url, attendance=None if self._stays else Attendance())
             async with (
                 Scheduler(store, bus, storage, alone=True, host=host) as scheduler,
@@ -144,20 +146,10 @@ class Platform:
                 self._started.set()
                 await self._working.wait()
                 async with asyncio.TaskGroup() as group:
-                    for worker in self._workers(scheduler, bus, storage, origins):
-                        group.create_task(worker)
+                    for slots, does in shapes:
+                        worker = Worker(scheduler, bus, storage, does, folder, slots)
+                        group.create_task(worker.serve())
                     group.create_task(asyncio.Event().wait())
-
-    def _workers(
-        self, scheduler: Scheduler, bus: InProcessBus, storage: LocalStorage, origins: Origins
-    ) -> list[Coroutine[Any, Any, None]]:
-        has = Equipment(self._data / "cache", origins, self._syzkaller)
-        folder = self._data / "work" / "workers"  # each worker has its own in it
-        workers = [
-            Worker(scheduler, bus, storage, handlers(one.kinds, has), folder, one.slots)
-            for one in workers_of_one_host()
-        ]
-        return [worker.serve() for worker in workers]
 
 
 def _first(error: BaseException) -> BaseException:
