@@ -31,13 +31,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "completion": ("kgym completion", "kgym completion zsh --print"),
     "db upgrade": ("kgym db upgrade",),
     "demo": ("kgym demo", "kgym demo --fix my.patch --server http://127.0.0.1:8420"),
-    "du": ("kgym du", "kgym --server https://kgym.example.org du --json"),
+    "du": ("kgym du", "kgym du --json --server https://kgym.example.org"),
     "gc": ("kgym gc", "kgym gc --apply --artifact-age 30 --cache-budget 40GB"),
     "group list": ("kgym group list --mine",),
     "group show": ("kgym group show night", "kgym group show night --submitter alice --json"),
     "group results": (
         "kgym group results night",
-        "kgym group results night --csv > night.csv",
+        "kgym group results night --csv",
     ),
     "group abort": ("kgym group abort night",),
     "job submit": (

@@ -9,39 +9,32 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from click.testing import CliRunner, Result
 
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import StepKind, Verdict
 from kgym.bugs import bundle
 from kgym.client import Client
 from kgym_cli.embedded_platform import Platform
-from kgym_cli.program import cli
-from tests.cli.conftest import Kgym
+from tests.cli.conftest import Answer, Kgym
 from tests.cli.worked import working
 from tests.results import built, ran
 
 TITLE = "=KASAN: use-after-free Read in [demo]"
 
 
-Run = Callable[..., Result]
+Run = Callable[..., Answer]
 
 
 @pytest.fixture
-def group(idle: Platform) -> Run:
-    """Run `kgym group`, in this process."""
-
-    def run(*words: str) -> Result:
-        arguments = ["--server", idle.url, "group", *words]
-        return CliRunner().invoke(cli, arguments, catch_exceptions=False)
-
-    return run
+def group(kgym: Kgym) -> Run:
+    """Run `kgym group`."""
+    return lambda *words: kgym("group", *words)
 
 
 def of_schema(group: Run, *words: str) -> Any:
     """Run a command with --json; return its lines, each as its schema says."""
-    schema = json.loads(group(words[0], "--json-schema").stdout)
-    lines = [json.loads(line) for line in group(*words, "--json").stdout.splitlines()]
+    schema = json.loads(group(words[0], "--json-schema").out)
+    lines = [json.loads(line) for line in group(*words, "--json").out.splitlines()]
     for line in lines:
         jsonschema_rs.validate(schema, line)
     return lines
@@ -68,11 +61,11 @@ def test_a_group_is_listed_shown_and_aborted(group: Run, night: tuple[int, int])
     [seen] = of_schema(group, "show", "night")
     assert seen == listed
     assert (seen["jobs"], seen["verdicts"], seen["resolved"]) == (2, {"same_crash": 1}, 0)
-    assert "1 queued, 1 succeeded" in group("list").stdout
-    assert "night of local: 2 jobs" in group("show", "night").stdout
+    assert "1 queued, 1 succeeded" in group("list").out
+    assert "night of local: 2 jobs" in group("show", "night").out
     [done] = of_schema(group, "abort", "night")
     assert done["aborted"] == [night[1]]
-    assert group("abort", "night").stdout == "aborted: none\n"
+    assert group("abort", "night").out == "aborted: none\n"
 
 
 def test_results_are_rows_for_people_spreadsheets_and_programs(
@@ -81,8 +74,8 @@ def test_results_are_rows_for_people_spreadsheets_and_programs(
     first, last = of_schema(group, "results", "night")
     assert (first["job"], first["verdict"], first["title"]) == (night[0], "same_crash", TITLE)
     assert (last["job"], last["state"], last["verdict"]) == (night[1], "queued", None)
-    assert TITLE in group("results", "night").stdout
-    rows = list(csv.DictReader(io.StringIO(group("results", "night", "--csv").stdout)))
+    assert TITLE in group("results", "night").out
+    rows = list(csv.DictReader(io.StringIO(group("results", "night", "--csv").out)))
     assert [row["job"] for row in rows] == [str(one) for one in night]
     assert (rows[0]["title"], rows[1]["tags"]) == (f"'{TITLE}", "'-x")
     found = kgym("--server", idle.url, "job", "list", "--group", "night")
@@ -100,4 +93,4 @@ def test_a_group_that_is_not_there_is_an_error_of_ones_own(
     done = kgym("--server", idle.url, "group", "results", "none", "--csv")
     assert (done.status, done.out, "no group 'none'" in done.err) == (2, "", True)
     for words in (["show", ".."], ["show", "a/b"], ["results", "x", "--submitter", "a b"]):
-        assert group(*words).exit_code == 2
+        assert group(*words).status == 2

@@ -21,9 +21,11 @@ class Watching(LocalStorage):
     cache: Path
     removed = 0
 
-    async def put(self, key: str, path: Path, *, move: bool = False) -> Artifact:
+    async def put(
+        self, key: str, path: Path, *, move: bool = False, base: str | None = None
+    ) -> Artifact:
         self.removed += sum(entry.remove() for entry in entries(self.cache))
-        return await super().put(key, path, move=move)
+        return await super().put(key, path, move=move, base=base)
 
 
 async def test_source_and_tree_are_not_removed_while_a_build_uses_them(

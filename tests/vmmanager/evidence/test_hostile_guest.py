@@ -24,7 +24,7 @@ from kgym_vmmanager.evidence.controls import Controls
 from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.runner_log import RunnerLog
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
-from kgym_vmmanager.reproduce.instance_plan import InstanceLimits
+from kgym_vmmanager.reproduce.instance_plan import InstanceLimits, RunTime
 from kgym_vmmanager.reproduce.reproducer_run import Session
 from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 
@@ -158,7 +158,7 @@ class Farm:
         """Run a session with the guest of this seed; return how and in what time it ended."""
         files = [self.folder / f"{seed}-{name}.log" for name in ("console", "output")]
         console, output = map(Console, files)
-        session = Session(WANTED, LIMITS, console, output, lambda _: None, CONVENTION)
+        session = Session(RunTime(WANTED), LIMITS, console, output, lambda _: None, CONVENTION)
 
         async def idle() -> bool:
             return True
