@@ -1,5 +1,6 @@
 """What several test folders share: real parts, small inputs."""
 
+import asyncio
 import hashlib
 import json
 import os
@@ -41,6 +42,14 @@ def kgym(*words: object, stdin: BaseModel | None = None) -> tuple[int, dict[str,
         timeout=3600,
     )
     return done.returncode, json.loads(done.stdout.splitlines()[-1])
+
+
+def fetched(job: dict[str, Any], step: int, name: str, folder: Path) -> Path:
+    """Return a copy, in this folder, of what a step of a job on that data folder left."""
+    (key,) = [one["key"] for one in job["steps"][step]["artifacts"] if one["name"] == name]
+    path = folder / name
+    asyncio.run(LocalStorage(DATA / "artifacts").get(key, path))
+    return path
 
 
 @pytest.fixture

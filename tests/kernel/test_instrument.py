@@ -14,7 +14,7 @@ from kgym.api.steps import ReproduceSpec, StepRef, StepSpec, VmShape
 from kgym.bugs import bundle
 from kgym.trace.trace_files import load
 from kgym_builder.suitecache.compiled_trees import INDEX
-from tests.conftest import DATA, kgym
+from tests.conftest import DATA, fetched, kgym
 from tests.kernel.machine import FILE, crash_and_dump
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
@@ -29,11 +29,6 @@ def submitted(*steps: StepSpec) -> dict[str, Any]:
     _, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=list(steps)))
     assert job["state"] == "succeeded", job
     return job
-
-
-def artifact(job: dict[str, Any], step: int, name: str) -> Path:
-    (found,) = (one for one in job["steps"][step]["artifacts"] if one["name"] == name)
-    return Path(DATA, "artifacts", str(found["key"]))
 
 
 def compiled_files() -> list[str]:
@@ -61,8 +56,8 @@ def test_everything_in_four_folders_leaves_records_in_one_kernel_that_boots(
     assert sum(one["functions"] for one in told) > 15_000
     assert [one for file in told for one in file["skipped"] if one["reason"] == UNCLEAR] == []
 
-    shutil.copy(artifact(job, 0, "bzImage"), tmp_path / "kernel")
-    shutil.copy(artifact(job, 0, "vmlinux"), tmp_path / "vmlinux")
+    fetched(job, 0, "bzImage", tmp_path).rename(tmp_path / "kernel")
+    fetched(job, 0, "vmlinux", tmp_path)
     shutil.copy("/bin/true", tmp_path / "program")
     shape = VmShape(append="trace_buf_size=32M")
     guest = crash_and_dump(tmp_path, DATA / "cache", script=SCRIPT, shape=shape)
@@ -77,7 +72,7 @@ def test_everything_in_four_folders_leaves_records_in_one_kernel_that_boots(
     assert len(trace.functions) > 500
 
 
-def test_the_lines_of_a_report_are_those_of_the_source() -> None:
+def test_the_lines_of_a_report_are_those_of_the_source(tmp_path: Path) -> None:
     build = bundle.load(BUG).build
     reproduce = ReproduceSpec(
         build=StepRef(step=0), reproducer=bundle.load(BUG).reproducers[0], instances=1, time=60
@@ -85,7 +80,7 @@ def test_the_lines_of_a_report_are_those_of_the_source() -> None:
     frames = []
     for files in ([], [FILE]):
         job = submitted(build.model_copy(update={"instrument": files}), reproduce)
-        report = json.loads(artifact(job, 1, "report-0.json").read_text())
+        report = json.loads(fetched(job, 1, "report-0.json", tmp_path).read_text())
         frames.append(
             [(one["function"], one["line"]) for one in report["frames"] if one["file"] == FILE]
         )

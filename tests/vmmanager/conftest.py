@@ -14,7 +14,7 @@ from kgym.bugs import bundle
 from kgym.worker.context import StepContext
 from kgym_vmmanager.guest import guest_image
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
-from tests.conftest import DATA, NewRun, kgym
+from tests.conftest import NewRun, fetched, kgym
 from tests.results import built
 
 BUILT = built()
@@ -36,13 +36,12 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def kernel() -> Path:
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bzImage of the kernel that the shipped bugs share, without any bug."""
     unpatched = bundle.load("watch-queue-filter").build.model_copy(update={"patches": []})
     status, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[unpatched]))
     assert status == 0, job
-    (key,) = [one["key"] for one in job["steps"][0]["artifacts"] if one["name"] == "bzImage"]
-    return DATA / "artifacts" / key
+    return fetched(job, 0, "bzImage", tmp_path_factory.mktemp("kernel"))
 
 
 @pytest.fixture(scope="session")

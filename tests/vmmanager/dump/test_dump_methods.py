@@ -21,7 +21,7 @@ from kgym.bugs import bundle
 from kgym.worker.context import StepContext
 from kgym_vmmanager.reproduce.instance_plan import LIMITS
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
-from tests.conftest import DATA, kgym
+from tests.conftest import fetched, kgym
 from tests.vmmanager.conftest import BUILT, NewStep
 from tests.vmmanager.reproduce.test_instances import IMPATIENT, program
 
@@ -33,14 +33,13 @@ ZSTD, GZIP, KDUMP = b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"KDUMP   "
 
 
 @pytest.fixture(scope="session")
-def capture() -> Path:
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bzImage of the capture kernel."""
     status, job = kgym(
         "job", "submit", "-", "--wait", stdin=JobRequest(steps=[bundle.kernel("capture")])
     )
     assert status == 0, job
-    (key,) = [one["key"] for one in job["steps"][0]["artifacts"] if one["name"] == "bzImage"]
-    return DATA / "artifacts" / str(key)
+    return fetched(job, 0, "bzImage", tmp_path_factory.mktemp("capture"))
 
 
 async def with_capture(run: StepContext, kernel: Path) -> StepContext:
