@@ -37,11 +37,13 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bzImage of the kernel that the shipped bugs share, without any bug."""
+    """The bzImage of the kernel that the shipped bugs share, without any bug; vmlinux beside it."""
     unpatched = bundle.load("watch-queue-filter").build.model_copy(update={"patches": []})
     status, job = kgym("job", "submit", "-", "--wait", stdin=JobRequest(steps=[unpatched]))
     assert status == 0, job
-    return fetched(job, 0, "bzImage", tmp_path_factory.mktemp("kernel"))
+    folder = tmp_path_factory.mktemp("kernel")
+    fetched(job, 0, "vmlinux", folder)
+    return fetched(job, 0, "bzImage", folder)
 
 
 @pytest.fixture(scope="session")
