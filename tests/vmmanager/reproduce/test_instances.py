@@ -197,7 +197,9 @@ async def test_a_crash_that_came_late_stops_the_others(perform: Perform) -> None
 
 
 async def test_the_baseline_tells_what_a_fix_has_to_survive(new_step: NewStep, cache: Path) -> None:
-    run = await new_step(program("return 0;"), time=100, baseline=StepRef(job=1), confidence=0.95)
+    run = await new_step(
+        program("return 0;"), time=100, baseline=StepRef(job=1, step=1), confidence=0.95
+    )
     crashed = InstanceResult(
         number=0, outcome=InstanceOutcome.CRASH, run_seconds=1, title="a", boot_seconds=9
     )
