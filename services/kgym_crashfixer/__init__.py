@@ -1,0 +1,1 @@
+"""CrashFixer: searches for the fix of a kernel crash, by the scheduler's REST interface alone."""

@@ -1,0 +1,1 @@
+"""The agent's REST interface, /v1/runs."""

@@ -1,0 +1,218 @@
+"""The application: /v1/runs, over an `Agent`."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated
+
+from fastapi import Body, Depends, Header, Path, Query, Request, Response
+from fastapi.responses import PlainTextResponse
+from pydantic import Field, TypeAdapter
+
+from kgym.api.agent.nodes import Node
+from kgym.api.agent.report import Report
+from kgym.api.agent.runs import CallView, Event, Resumption, RunPage, RunRequest, RunState, RunView
+from kgym.api.jobs import DIGITS
+from kgym.errors import UserError
+from kgym.web.callers import Tokens, caller_of
+from kgym.web.event_stream import EventStream, SendNow
+from kgym.web.problems import documented
+from kgym.web.request_limits import RequestLimits
+from kgym.web.routing import as_json, as_json_list, router
+from kgym.web.scopes import Scope
+from kgym.web.service import Service
+from kgym_crashfixer.api.metrics import Metrics
+from kgym_crashfixer.runs.agent import Agent
+
+_CALLS = TypeAdapter(list[CallView])
+
+
+async def _agent(request: Request) -> Agent:  # a plain function runs in a thread
+    agent: Agent = request.app.state.agent
+    return agent
+
+
+Core = Annotated[Agent, Depends(_agent)]
+RunId = Annotated[int, Path(ge=1, lt=1 << 62, description="of the run, from 1"), DIGITS]
+Number = Annotated[int, Path(ge=1, le=10_000, description="of the fix, by rank, from 1"), DIGITS]
+readers = router(Scope.READ)
+submitters = router(Scope.SUBMIT)
+
+
+def create_app(agent: Agent, tokens: Tokens, limits: RequestLimits | None = None) -> Service:
+    """Return the application over this agent, which others start and stop."""
+    app = Service(
+        "kGymSuite agent",
+        "Runs search for the fix of a bug, with a language model and the scheduler. "
+        "Every error is a problem document (RFC 9457), `application/problem+json`.",
+        tokens=tokens,
+        limits=limits or RequestLimits(),
+        metrics=Metrics(agent),
+        models=[Event],
+    )
+    app.state.agent = agent
+    for one in (readers, submitters):
+        app.include_router(one)
+    app.add_pages()
+    app.guard()
+    return app
+
+
+@submitters.post(
+    "/runs",
+    summary="Begin a run",
+    tags=["runs"],
+    status_code=201,
+    response_model=RunView,
+    responses=documented(413, 415),
+)
+async def start(http: Request, agent: Core, wanted: Annotated[RunRequest, Body()]) -> Response:
+    """Begin a search for a fix."""
+    if wanted.folder is not None:
+        message = "`folder` is for commands on the agent's own machine; send the files as `bundle`"
+        raise UserError("folder_not_allowed", message)
+    run = await agent.start(wanted, caller_of(http).name)
+    return as_json(await agent.show(run), 201, {"Location": f"/v1/runs/{run}"})
+
+
+@readers.get(
+    "/runs", summary="List runs", tags=["runs"], response_model=RunPage, responses=documented()
+)
+async def page(
+    agent: Core,
+    cursor: Annotated[Annotated[int, Field(ge=1, lt=1 << 62), DIGITS] | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1, le=100), DIGITS] = 50,
+    state: Annotated[RunState | None, Query()] = None,
+) -> Response:
+    """Show runs, newest first. Give `next` as `cursor` to see the page that follows."""
+    return as_json(await agent.page(cursor, limit, state))
+
+
+@readers.get(
+    "/runs/{run}",
+    summary="Show a run",
+    tags=["runs"],
+    response_model=RunView,
+    responses=documented(404),
+)
+async def show(agent: Core, run: RunId) -> Response:
+    """Show a run as it stands: its debug cycles, what it took, its fixes."""
+    return as_json(await agent.show(run))
+
+
+@submitters.post(
+    "/runs/{run}/stop",
+    summary="Stop a run",
+    tags=["runs"],
+    response_model=RunView,
+    responses=documented(404, 409),
+)
+async def stop(http: Request, agent: Core, run: RunId) -> Response:
+    """End a run as it is, within about a second. Only its submitter may, and `admin`."""
+    await agent.stop(run, caller_of(http).owner)
+    return as_json(await agent.show(run))
+
+
+@submitters.post(
+    "/runs/{run}/resume",
+    summary="Resume a run",
+    tags=["runs"],
+    response_model=RunView,
+    responses=documented(404, 409, 413, 415),
+)
+async def resume(
+    http: Request, agent: Core, run: RunId, wanted: Annotated[Resumption | None, Body()] = None
+) -> Response:
+    """Go on with a run that is not under way, perhaps with other limits."""
+    await agent.resume(run, wanted.limits if wanted else None, caller_of(http).owner)
+    return as_json(await agent.show(run))
+
+
+@readers.get(
+    "/runs/{run}/nodes/{name}",
+    summary="Show a debug cycle",
+    tags=["runs"],
+    response_model=Node,
+    responses=documented(404),
+)
+async def node(agent: Core, run: RunId, name: Annotated[str, Path(max_length=500)]) -> Response:
+    """Show a debug cycle whole: hypotheses, candidates, what became of them."""
+    return as_json(await agent.node(run, name))
+
+
+@readers.get(
+    "/runs/{run}/calls",
+    summary="Show questions and answers",
+    tags=["runs"],
+    response_model=list[CallView],
+    responses=documented(404),
+)
+async def calls(
+    agent: Core, run: RunId, node: Annotated[str | None, Query(max_length=500)] = None
+) -> Response:
+    """Show what the model was asked and answered, of a debug cycle or of the whole run."""
+    return as_json_list(_CALLS, await agent.calls(run, node))
+
+
+@readers.get(
+    "/runs/{run}/fixes/{number}/patch",
+    summary="Show a fix",
+    tags=["fixes"],
+    response_class=PlainTextResponse,
+    responses=documented(404),
+)
+async def patch(
+    agent: Core,
+    run: RunId,
+    number: Number,
+    author: Annotated[str | None, Query(max_length=200)] = None,
+) -> Response:
+    """Show a fix as a mail for `git am`."""
+    return PlainTextResponse(await agent.patch(run, number, author))
+
+
+@readers.get(
+    "/runs/{run}/fixes/{number}/report",
+    summary="Show the evidence for a fix",
+    tags=["fixes"],
+    response_model=Report,
+    responses=documented(404),
+)
+async def report(agent: Core, run: RunId, number: Number) -> Response:
+    """Show the evidence for a fix, also as Markdown."""
+    return as_json(await agent.report(run, number))
+
+
+@readers.get(
+    "/runs/{run}/events",
+    summary="Follow a run",
+    tags=["runs"],
+    response_class=EventStream,
+    responses=documented(404),
+)
+async def events(
+    http: Request,
+    agent: Core,
+    run: RunId,
+    last_event_id: Annotated[
+        int,
+        Header(
+            ge=0, lt=1 << 62, description="Go on after this event, as browsers do by themselves"
+        ),
+        DIGITS,
+    ] = 0,
+) -> EventStream:
+    """Send what has happened in the run, then what happens, until it has ended."""
+    with contextlib.ExitStack() as slot:
+        slot.enter_context(http.app.streams.opened(caller_of(http).name))
+        await agent.show(run)
+        return EventStream(partial(_event_stream, agent, run, last_event_id), slot.pop_all())
+
+
+async def _event_stream(
+    agent: Agent, run: int, last: int, _: SendNow | None
+) -> AsyncIterator[bytes]:
+    async for event in agent.follow(run, last):
+        data = event.model_dump_json()
+        yield f"id: {event.number}\nevent: {event.kind}\ndata: {data}\n\n".encode()
+    yield b"event: end\ndata: {}\n\n"

@@ -1,0 +1,249 @@
+"""Context: files cut by function to what fits a model's window, nearest to the crash first. Pure.
+
+Text is never changed, only left out: whole functions, and what stands between them. Where
+something is left out, a comment says what. Tokens are estimated, on the safe side.
+"""
+
+import functools
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kgym.crash import report as reports
+from kgym.source.edited_functions import places
+
+_BYTES_OF_A_TOKEN = 3
+"""Tokenizers make a token of 3.0 to 3.6 bytes of C."""
+_MARK_TOKENS = 60
+"""Of the comment in place of what is left out."""
+_MARK_NAMES = 90
+"""Characters of the names in it."""
+_LONGEST_PIECE = 120
+"""Lines; longer functions are cut between lines."""
+_LONGEST_FILE = 4 << 20
+"""Bytes; what is longer is not looked into."""
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_TRACED = re.compile(r"([A-Za-z_][\w.]*)\(\)", re.ASCII)
+_HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
+_ENTRY = re.compile(r"^__(?:x64|ia32|arm64|se|do)_(?=(?:compat_)?sys_)")
+"""What is before a system call's name in stacks."""
+_DEFINED = re.compile(
+    r"^(?:#\s*define\s+(\w+)|(?:static |const )*(?:struct|enum|union)\s+(\w+))", re.MULTILINE
+)
+_FAR = 1_000_000
+
+
+def tokens(text: str) -> int:
+    """Return about how many tokens a text has, rather too many than too few."""
+    return -(-len(text.encode()) // _BYTES_OF_A_TOKEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """What the crash is about: functions, the nearest first, and lines by file, from 0."""
+
+    functions: Sequence[str] = ()
+    lines: Mapping[str, Collection[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, report: str, trace: str | None = None, changed: str = "") -> "Near":
+        """Take it from a crash report, the calls before the crash, and the changes made so far."""
+        found = reports.parse(report.encode())
+        lines: dict[str, set[int]] = {path: set(one) for path, one in _changed(changed).items()}
+        names: list[str] = []
+        if found is not None:
+            for frame in (*found.frames, *found.alloc_stack, *found.free_stack):
+                names.append(frame.function)
+                if frame.file and frame.line:
+                    lines.setdefault(frame.file, set()).add(frame.line - 1)
+        names += reversed(_TRACED.findall(trace or ""))
+        plain = (_ENTRY.sub("", name.partition(".")[0]) for name in names)
+        return cls(tuple(dict.fromkeys(plain)), lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Files as a prompt shows them, and what was left out of each, in words."""
+
+    files: dict[str, str]
+    left_out: tuple[str, ...]
+
+
+def cut(files: Mapping[str, str], near: Near, most: int) -> Cut:
+    """Return the files cut to `most` tokens, all of them where they fit.
+
+    What the first part of a file says is worth less than a function of the stack, more than one
+    that nothing points at. A budget that holds not even the comments gets these alone.
+    """
+    if sum(map(tokens, files.values())) <= most:
+        return Cut(dict(files), ())
+    pieces = [piece for path, text in files.items() for piece in _pieces(path, text)]
+    left = most - _MARK_TOKENS * len(files)
+    kept: set[tuple[str, int]] = set()
+    # The lines before and behind which no comment is needed: the files' ends, and kept pieces.
+    ends = {(path, 0) for path in files} | {(one.path, one.end) for one in _last(pieces)}
+    for piece in _by_nearness(files, pieces, near):
+        begin, end = (piece.path, piece.begin), (piece.path, piece.end)
+        cost = piece.tokens + _MARK_TOKENS * (1 - (begin in ends) - (end in ends))
+        if cost <= left:
+            kept.add(begin)
+            ends |= {begin, end}
+            left -= cost
+    shown, said = {}, []
+    for path, text in files.items():
+        own = [one for one in pieces if one.path == path]
+        gone = [one for one in own if (path, one.begin) not in kept]
+        shown[path] = _joined(own, kept) if gone else text
+        if gone:
+            said.append(_summary(path, gone, own))
+    return Cut(shown, tuple(said))
+
+
+def _last(pieces: Sequence["_Piece"]) -> Iterable["_Piece"]:
+    """Return the last piece of each file."""
+    return {one.path: one for one in pieces}.values()
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Lines of a file that are kept or left out together."""
+
+    path: str
+    begin: int
+    end: int
+    text: str
+    function: str | None = None
+
+    @property
+    def tokens(self) -> int:
+        return tokens(self.text)
+
+
+@functools.lru_cache(maxsize=256)
+def _pieces(path: str, text: str) -> tuple[_Piece, ...]:
+    """Return the file in pieces, in order; together they are the whole file."""
+    lines = _LINE.findall(text)  # as the parser counts them; Python takes form feeds for line ends
+    made: list[_Piece] = []
+    at = 0
+    found = places(text) if len(text) <= _LONGEST_FILE else []
+    for one in found:
+        if one.begin < at:  # nested, or a branch of an #if that begins in another
+            continue
+        begin = _above(lines, at, one.begin)
+        made += _chunks(path, lines, at, begin, None)
+        made += _chunks(path, lines, begin, one.end, one.name)
+        at = one.end
+    made += _chunks(path, lines, at, len(lines), None)
+    return tuple(made)
+
+
+def _above(lines: Sequence[str], first: int, begin: int) -> int:
+    """Return where the comment and the attributes above a function begin."""
+    while begin > first and lines[begin - 1].strip():
+        begin -= 1
+    return begin
+
+
+def _chunks(
+    path: str, lines: Sequence[str], begin: int, end: int, function: str | None
+) -> Iterator[_Piece]:
+    while begin < end:
+        stop = end
+        if end - begin > _LONGEST_PIECE:
+            blank = [
+                at + 1
+                for at in range(begin + _LONGEST_PIECE // 2, begin + _LONGEST_PIECE)
+                if not lines[at].strip()
+            ]
+            stop = blank[-1] if blank else begin + _LONGEST_PIECE
+        yield _Piece(path, begin, stop, "".join(lines[begin:stop]), function)
+        begin = stop
+
+
+def _by_nearness(files: Mapping[str, str], pieces: Sequence[_Piece], near: Near) -> list[_Piece]:
+    """Return the pieces, those first without which the crash cannot be understood."""
+    rank = {name: number for number, name in enumerate(near.functions)}
+    centres = [one for one in pieces if one.function in rank or _holds(one, near)]
+    used = {word for one in centres for word in _WORD.findall(one.text)}
+    named = {one.function for one in centres if one.function}
+    order = {path: number for number, path in enumerate(files)}
+    at: dict[str, list[int]] = {}
+    for one in centres:
+        at.setdefault(one.path, []).append(one.begin)
+
+    def nearness(one: _Piece) -> tuple[int, int, int, int]:
+        distance = min((abs(one.begin - line) for line in at.get(one.path, [])), default=_FAR)
+        if _holds(one, near):
+            step, closer = 0, rank.get(one.function or "", _FAR)
+        elif one.function in rank:
+            step, closer = 1, rank[one.function]
+        elif one.function in used or (one.function is None and _defines(one, used)):
+            step, closer = 2, 0
+        elif one.function and named & set(_WORD.findall(one.text)):
+            step, closer = 3, 0
+        elif one.begin == 0:
+            step, closer = 4, 0
+        else:
+            step, closer = 5, 0
+        return step, closer, distance, order[one.path]
+
+    return sorted(pieces, key=nearness)
+
+
+def _holds(one: _Piece, near: Near) -> bool:
+    return any(one.begin <= line < one.end for line in near.lines.get(one.path, ()))
+
+
+_DEFINED = re.compile(
+    r"^(?:#\s*define\s+(\w+)|(?:static |const )*(?:struct|enum|union)\s+(\w+))", re.M
+)
+
+
+def _defines(one: _Piece, used: Collection[str]) -> bool:
+    """Tell whether a piece between functions defines something that is used nearby."""
+    return any((first or second) in used for first, second in _DEFINED.findall(one.text))
+
+
+def _joined(own: Sequence[_Piece], kept: Collection[tuple[str, int]]) -> str:
+    """Return the text of the kept pieces, with a comment in place of each gap."""
+    parts: list[str] = []
+    gap: list[_Piece] = []
+    for one in own:
+        if (one.path, one.begin) in kept:
+            parts += [_mark(gap), one.text] if gap else [one.text]
+            gap = []
+        else:
+            gap.append(one)
+    if gap:
+        if parts and not parts[-1].endswith("\n"):
+            parts.append("\n")
+        parts.append(_mark(gap))
+    return "".join(parts)
+
+
+def _mark(gap: Sequence[_Piece]) -> str:
+    first, last = gap[0].begin + 1, gap[-1].end
+    names = ", ".join(f"{one}()" for one in dict.fromkeys(p.function for p in gap) if one)
+    if len(names) > _MARK_NAMES:
+        names = f"{names[:_MARK_NAMES].rpartition(',')[0]} ..."
+    return f"/* [lines {first} to {last} are left out here{': ' if names else ''}{names}] */\n"
+
+
+def _summary(path: str, gone: Sequence[_Piece], own: Sequence[_Piece]) -> str:
+    names = {one.function for one in gone if one.function}
+    lines = sum(one.end - one.begin for one in gone)
+    return f"{path}: {lines} of {own[-1].end} lines left out, {len(names)} functions among them"
+
+
+def _changed(diff: str) -> dict[str, set[int]]:
+    """Return the lines, from 0, that a unified diff has changed, by file, as they are after it."""
+    found: dict[str, set[int]] = {}
+    path = ""
+    for line in diff.splitlines():
+        if line.startswith("+++ "):
+            path = line[4:].split("\t")[0].removeprefix("b/")
+        elif match := _HUNK.match(line):
+            begin, count = int(match[1]) - 1, int(match[2] or 1)
+            found.setdefault(path, set()).update(range(max(0, begin), min(begin + count, _FAR)))
+    return found

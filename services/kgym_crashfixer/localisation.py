@@ -1,0 +1,177 @@
+"""Localisation: which files a fix may have to change. Pure."""
+
+import functools
+import math
+import posixpath
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from kgym.api.steps import Strict
+from kgym.bugs.bundle import Bug
+from kgym.configs import CONFIGS
+from kgym.crash import report as reports
+from kgym.crash.report import Frame
+from kgym.errors import UserError
+from kgym.source import patching
+
+_FREQUENT = 0.03
+"""A function in so many of all reports says nothing of one of them."""
+_FREQUENT_FILE = 0.3
+"""The same of a file; there are fewer reports that name files."""
+_OTHER_STACK = 0.5
+"""How much a frame of the allocation or of the free counts, beside one of the crash."""
+_HEADER = 0.5
+_GENERIC = 0.3
+"""A file whose functions serve all others: the fault is rarely theirs."""
+_BLAMED = 1.25
+"""How much more the file counts that syzkaller's rules blame than the best of the others."""
+_DEEPER = 0.9
+"""How much each further frame counts, beside the one above it."""
+_WORD = re.compile(r"[A-Za-z_]\w{2,}", re.ASCII)
+_LONGEST_QUERY = 2_000
+"""Words of a query."""
+
+
+class Frequencies(Strict):
+    """How many crash reports of a corpus name a function or a file."""
+
+    reports: int = Field(ge=1, description="with a stack")
+    functions: dict[str, int]
+    symbolized: int = Field(ge=1, description="reports with source lines")
+    files: dict[str, int]
+
+    @classmethod
+    def load(cls, configs: Path = CONFIGS) -> "Frequencies":
+        """Read the shipped table."""
+        text = (configs / "localisation" / "report-frequencies.toml").read_text()
+        return cls.model_validate(tomllib.loads(text))
+
+    def function(self, name: str) -> float:
+        """Return the share of reports that name the function."""
+        return self.functions.get(name, 0) / self.reports
+
+    def file(self, path: str) -> float:
+        """Return the share of symbolized reports that name the file."""
+        return self.files.get(path, 0) / self.symbolized
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A candidate file, and how likely it is beside the others."""
+
+    path: str
+    likelihood: float
+
+
+def of_fix(bug: Bug) -> list[str]:
+    """Return the files that the developer's fix changes: an oracle, for studies.
+
+    Raises UserError `no_fix` where the bundle has none.
+    """
+    if bug.fix is None:
+        raise UserError("no_fix", f"{bug.name} has no fix that could say which files it is in")
+    return patching.files(bug.fix)
+
+
+def of_report(text: str, known: Frequencies | None = None) -> list[Located]:
+    """Return the files that a symbolized crash report names, the most likely ones first.
+
+    First comes the one that syzkaller's rules blame. Another is as likely as the best of its
+    frames: near the top of a stack, and rare in other reports. Those that occur in nearly all
+    reports are left out.
+    """
+    known = known or _frequencies()
+    found = reports.parse(text.encode())
+    if found is None:
+        return []
+    best: dict[str, float] = {}
+    for frame, weight in _frames(found):
+        path = posixpath.normpath(frame.file or "")
+        share = known.function(frame.function)
+        if share >= _FREQUENT or known.file(path) >= _FREQUENT_FILE:
+            continue
+        rarity = math.log((known.reports + 1) / (share * known.reports + 1))
+        value = weight * rarity * (_HEADER if path.endswith(".h") else 1.0)
+        value *= _GENERIC if reports.is_generic(path) else 1.0
+        best[path] = max(best.get(path, 0.0), value)
+    blamed = reports.guilty_file(text)
+    if blamed is not None and _is_in_tree(blamed):
+        best[blamed] = _BLAMED * max(best.values(), default=1.0)
+    whole = sum(best.values()) or 1.0
+    ordered = sorted(best.items(), key=lambda item: (-item[1], item[0]))
+    return [Located(path, round(value / whole, 4)) for path, value in ordered]
+
+
+def _frames(found: reports.CrashReport) -> Iterator[tuple[Frame, float]]:
+    """Yield the frames that stand in a file of the tree, and how much each counts."""
+    for stack, weight in (
+        (found.frames, 1.0),
+        (found.alloc_stack, _OTHER_STACK),
+        (found.free_stack, _OTHER_STACK),
+    ):
+        depth = 0
+        for frame in stack:
+            if frame.file is None or frame.uncertain or not _is_in_tree(frame.file):
+                continue
+            yield frame, weight * _DEEPER**depth
+            depth += 1
+
+
+def _is_in_tree(path: str) -> bool:
+    """Tell whether it is a C file or header within the tree: a report may say anything."""
+    inside = not path.startswith("/") and ".." not in path.split("/")
+    return inside and len(path) <= 1000 and path.endswith((".c", ".h"))
+
+
+def words(text: str) -> list[str]:
+    """Return the words of code or of a report: identifiers, and the parts of those."""
+    found = []
+    for match in _WORD.finditer(text):
+        whole = match[0].lower()
+        found.append(whole)
+        parts = [part for part in whole.split("_") if len(part) > 2]
+        if len(parts) > 1:
+            found += parts
+    return found
+
+
+def rare_functions(text: str, known: Frequencies | None = None) -> list[str]:
+    """Return the functions of a report's stacks that other reports seldom name, innermost first."""
+    known = known or _frequencies()
+    found = reports.parse(text.encode())
+    if found is None:
+        return []
+    frames = [*found.frames, *found.alloc_stack, *found.free_stack]
+    names = [frame.function for frame in frames if not frame.uncertain]
+    return [one for one in dict.fromkeys(names) if known.function(one) < _FREQUENT]
+
+
+def by_words(query: str, documents: Mapping[str, str]) -> list[Located]:
+    """Return the documents by BM25, the best ones first; those without a word are left out."""
+    import bm25s  # type: ignore[import-untyped]  # noqa: PLC0415 - with numpy, it takes 0.3 s
+
+    asked = words(query)[:_LONGEST_QUERY]
+    if not documents or not asked:
+        return []
+    paths = list(documents)
+    index = bm25s.BM25()
+    index.index([words(f"{path}\n{documents[path]}") for path in paths], show_progress=False)
+    scores = index.get_scores(asked)
+    whole = float(sum(scores)) or 1.0
+    ordered = sorted(zip(paths, map(float, scores), strict=True), key=lambda pair: -pair[1])
+    return [Located(path, round(score / whole, 4)) for path, score in ordered if score > 0]
+
+
+def paths(found: Sequence[Located]) -> list[str]:
+    """Return the files alone."""
+    return [one.path for one in found]
+
+
+@functools.cache
+def _frequencies() -> Frequencies:
+    return Frequencies.load()

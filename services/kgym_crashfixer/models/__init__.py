@@ -1,0 +1,1 @@
+"""Language models, and what stands in for them: tapes of earlier runs, and scripts."""

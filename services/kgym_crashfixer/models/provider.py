@@ -1,0 +1,298 @@
+"""Models of providers, by pydantic-ai: imported only when one is asked for."""
+
+import asyncio
+import contextlib
+import json
+import time
+import warnings
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from pydantic import JsonValue
+
+from kgym.api.agent.conversation import Reply, ToolCall
+from kgym.errors import UserError
+from kgym_crashfixer.models.model import Call, ModelError
+
+if TYPE_CHECKING:
+    import httpx2
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model as ProvidedModel
+    from pydantic_ai.settings import ModelSettings
+
+ANSWER_SECONDS = 900.0
+"""The longest that a model may take over one answer, tries included."""
+TRIES = 6
+WAIT_SECONDS = 120.0
+"""The longest pause that a provider's Retry-After is given."""
+MOST_TOKENS = 32_000
+"""Of an answer."""
+_WORDS = {
+    "temperature": ["temperature"],
+    "max_tokens": ["max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens"],
+}
+"""What providers call the settings, when they refuse them."""
+GO_ON = "Go on with the tools; when you are done, call the one that ends the conversation."
+"""Said after an answer that calls none."""
+
+
+class Provided:
+    """A model by `PROVIDER:MODEL`, as pydantic-ai names them.
+
+    `openai-chat:MODEL@URL` is any endpoint that speaks as OpenAI's chat completions do. Without a
+    `key`, the provider's own library takes it from the environment. `first_pause` is in seconds,
+    before a second try; each further one waits twice as long.
+    """
+
+    def __init__(self, name: str, key: str | None = None, first_pause: float = 1.0) -> None:
+        self._name = name
+        self._key = key
+        self._client = _client(first_pause)
+        self._model = _model(name, key, self._client)
+        self._refused: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """As it was given."""
+        return self._name
+
+    async def ask(self, call: Call) -> Reply:
+        """Ask; a setting that the model refuses is left out from then on, and told."""
+        from httpx2 import HTTPError  # noqa: PLC0415
+        from pydantic_ai.exceptions import AgentRunError, ModelHTTPError  # noqa: PLC0415
+
+        begun = time.monotonic()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while True:
+                    try:
+                        response = await self._request(call)
+                        break
+                    except ModelHTTPError as error:
+                        bad = error.status_code == HTTPStatus.BAD_REQUEST
+                        if not bad or not self._drops(str(error)):
+                            raise
+        except (AgentRunError, HTTPError, TimeoutError, OSError) as error:
+            raise _failed(error, self._told(error)) from error
+        return self._reply(response, time.monotonic() - begun)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._client.aclose()
+
+    def _drops(self, said: str) -> bool:
+        """Note a setting that a refusal names; tell whether one was left."""
+        named = {one for one, words in _WORDS.items() if any(word in said for word in words)}
+        named -= self._refused
+        self._refused |= named
+        return bool(named)
+
+    async def _request(self, call: Call) -> "ModelResponse":
+        from pydantic_ai.direct import model_request  # noqa: PLC0415
+        from pydantic_ai.models import ModelRequestParameters  # noqa: PLC0415
+        from pydantic_ai.tools import ToolDefinition  # noqa: PLC0415
+
+        settings: ModelSettings = {
+            "temperature": call.temperature,
+            "max_tokens": MOST_TOKENS,
+            "max_retries": 0,  # the client tries again by itself
+        }
+        marked = self._model.system == "anthropic"  # other providers cache without being asked
+        if marked and call.tools:
+            settings["anthropic_cache_messages"] = True  # type: ignore[typeddict-unknown-key]
+        for name in self._refused:
+            settings.pop(name, None)  # type: ignore[misc]
+        tools = [
+            ToolDefinition(
+                name=one.name,
+                description=one.description,
+                parameters_json_schema=dict(one.parameters),
+            )
+            for one in call.tools
+        ]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            response = await model_request(
+                self._model,
+                _messages(call, marked=marked),
+                model_settings=settings,
+                model_request_parameters=ModelRequestParameters(function_tools=tools),
+            )
+        for one in caught:
+            self._drops(str(one.message))
+        return response
+
+    def _reply(self, response: "ModelResponse", seconds: float) -> Reply:
+        from pydantic_ai.messages import TextPart, ToolCallPart  # noqa: PLC0415
+
+        usage = response.usage
+        price = None
+        with contextlib.suppress(Exception):  # whatever it is, the price is not known then
+            price = float(response.cost().total_price)
+        calls = [one for one in response.parts if isinstance(one, ToolCallPart)]
+        reply = Reply(
+            text=_text("".join(one.content for one in response.parts if isinstance(one, TextPart))),
+            calls=[
+                ToolCall(id=one.tool_call_id, name=one.tool_name, arguments=_arguments(one.args))
+                for one in calls
+            ],
+            model=response.model_name or self._name,
+            finish=str(response.finish_reason or ""),
+            input_tokens=usage.input_tokens,
+            cached_tokens=usage.cache_read_tokens,
+            output_tokens=usage.output_tokens,
+            price=price,
+            seconds=round(seconds, 3),
+            refused=sorted(self._refused),
+        )
+        said = reply.model_dump_json()
+        hidden = self._without_key(said)
+        return reply if hidden == said else Reply.model_validate_json(hidden)
+
+    def _told(self, error: Exception) -> str:
+        text = str(error) or f"no answer within {ANSWER_SECONDS:g} s"
+        return self._without_key(text)[:2000]
+
+    def _without_key(self, text: str) -> str:
+        """Return a provider's words without the key, should it be so careless: they are stored."""
+        return text.replace(self._key, "…") if self._key else text
+
+
+def _failed(error: Exception, said: str) -> ModelError:
+    """Return what an error of the provider, or of the way to it, means for the run."""
+    from pydantic_ai import exceptions  # noqa: PLC0415
+
+    for kind, reason, fatal in (
+        (exceptions.ModelAuthenticationError, "model_key_refused", True),
+        (exceptions.ModelQuotaExceededError, "model_quota_exceeded", True),
+        (exceptions.ModelNotFoundError, "no_such_model", True),
+        (exceptions.ModelContextWindowExceededError, "question_too_long", False),
+        (exceptions.ModelRequestRejectedError, "question_refused", False),
+        (exceptions.UnexpectedModelBehavior, "answer_unreadable", False),
+    ):
+        if isinstance(error, kind):
+            return ModelError(reason, said, fatal=fatal)
+    return ModelError("model_unavailable", said, fatal=False)
+
+
+def window(name: str) -> int | None:
+    """Return the tokens of a model's window, by its name; None where they are not known."""
+    from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415
+
+    kind, _, model = name.partition("@")[0].partition(":")
+    provider = kind.partition("-")[0]  # openai-chat is OpenAI's
+    try:
+        return get_snapshot().find_provider_model(model, None, provider, None)[1].context_window
+    except LookupError:
+        return None
+
+
+def _model(name: str, key: str | None, client: "httpx2.AsyncClient") -> "ProvidedModel":
+    from pydantic_ai.exceptions import UserError as Unusable  # noqa: PLC0415
+    from pydantic_ai.models import infer_model  # noqa: PLC0415
+    from pydantic_ai.providers import Provider, infer_provider_class  # noqa: PLC0415
+
+    known, _, url = name.partition("@")
+    if not known.partition(":")[2]:
+        raise UserError("bad_model", f"{name!r} names no model: write PROVIDER:MODEL")
+
+    def provider(kind: str) -> "Provider[Any]":
+        given: dict[str, Any] = {"http_client": client}
+        given |= {"api_key": key} if key else {}
+        given |= {"base_url": url} if url else {}
+        return infer_provider_class(kind)(**given)
+
+    try:
+        return infer_model(known, provider)
+    except (Unusable, ValueError, TypeError, ImportError) as error:
+        raise UserError("bad_model", f"{name}: {error}") from error
+
+
+def _messages(call: Call, *, marked: bool) -> "list[ModelMessage]":
+    """Return what is sent; `marked`: with a mark behind what other questions begin with as well."""
+    from pydantic_ai import messages  # noqa: PLC0415
+
+    prompt = call.prompt
+    content: str | list[str | messages.CachePoint] = prompt.text
+    if marked and 0 < prompt.begins < len(prompt.text):
+        begin, rest = prompt.text[: prompt.begins], prompt.text[prompt.begins :]
+        content = [begin, messages.CachePoint(), rest]
+    sent: list[ModelMessage] = [
+        messages.ModelRequest(
+            parts=[
+                messages.SystemPromptPart(content=prompt.system),
+                messages.UserPromptPart(content=content),
+            ]
+        )
+    ]
+    for turn in call.turns:
+        words = turn.text or ("" if turn.calls else "(nothing)")  # no provider takes an empty turn
+        said: list[messages.ModelResponsePart] = [messages.TextPart(words)] if words else []
+        said += [
+            messages.ToolCallPart(tool_name=one.name, args=_object(one), tool_call_id=one.id)
+            for one in turn.calls
+        ]
+        told: list[messages.ModelRequestPart] = [
+            messages.ToolReturnPart(
+                tool_name=one.name, content=turn.results.get(one.id, ""), tool_call_id=one.id
+            )
+            for one in turn.calls
+        ]
+        sent.append(messages.ModelResponse(parts=said))
+        sent.append(messages.ModelRequest(parts=told or [messages.UserPromptPart(content=GO_ON)]))
+    return sent
+
+
+def _arguments(given: object) -> dict[str, JsonValue] | str:
+    """Return the arguments of a call; as text where they are no JSON object."""
+    if isinstance(given, dict):
+        given = json.dumps(given)
+    words = _text(str(given or "{}"))
+    try:
+        # Once more, as escapes may stand for what is no text: halves of surrogate pairs.
+        read = json.loads(_text(json.dumps(json.loads(words), ensure_ascii=False)))
+    except (ValueError, RecursionError):
+        return words
+    return read if isinstance(read, dict) else words
+
+
+def _object(call: ToolCall) -> dict[str, Any]:
+    """Return arguments as all providers take them back."""
+    return call.arguments if isinstance(call.arguments, dict) else {"unreadable": call.arguments}
+
+
+def _text(words: str) -> str:
+    """Return words that can be written to files and databases: without halves of pairs."""
+    return words.encode("utf-8", "replace").decode()
+
+
+def _client(first_pause: float) -> "httpx2.AsyncClient":
+    """Return a client that tries again what may go better, as long as the provider asks for it."""
+    from httpx2 import HTTPStatusError, Response, TransportError  # noqa: PLC0415
+    from pydantic_ai.models import create_async_httpx2_client  # noqa: PLC0415
+    from pydantic_ai.retries import (  # noqa: PLC0415
+        AsyncHTTPX2TenacityTransport,
+        RetryConfig,
+        wait_retry_after,
+    )
+    from tenacity import (  # noqa: PLC0415
+        retry_if_exception_type,
+        stop_after_attempt,
+        wait_exponential,
+    )
+
+    def worth_it(response: Response) -> None:
+        if response.status_code in {408, 409, 425, 429} or response.status_code >= 500:
+            response.raise_for_status()
+
+    return create_async_httpx2_client(
+        transport=AsyncHTTPX2TenacityTransport(
+            RetryConfig(
+                retry=retry_if_exception_type((HTTPStatusError, TransportError)),
+                wait=wait_retry_after(wait_exponential(first_pause, WAIT_SECONDS), WAIT_SECONDS),
+                stop=stop_after_attempt(TRIES),
+                reraise=True,
+            ),
+            validate_response=worth_it,
+        )
+    )

@@ -1,0 +1,168 @@
+"""Tapes: what models answered, kept in a file, to be answered so again.
+
+The first line says what run was recorded. Each further one is an answer, as JSON, under a key that
+is computed from what was asked, by which debug cycle, and the name of the work: which of several
+equal questions it was. Where names differ, because work was done in another order, equal questions
+get the answers that are left. What a kernel or a compiler words anew each time (reports, traces,
+diagnostics, what tools returned) is no part of the key: so a run can be replayed on a real
+platform. Nothing of a tape is secret: it holds no key of an account.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from kgym.api.agent.conversation import Reply
+from kgym.api.agent.strategy import Strategy
+from kgym.api.steps import Strict
+from kgym.errors import UserError
+from kgym_crashfixer.models.model import Call, Model, ModelError
+
+_LONGEST = 1 << 28
+"""Bytes of a tape; a run of a thousand cycles has a tenth of that."""
+
+
+class Recorded(Strict):
+    """A line of a tape."""
+
+    key: str
+    occurrence: str = ""
+    purpose: str
+    reply: Reply
+
+
+def key(call: Call) -> str:
+    """Return what tells this question from all others."""
+    parts = {
+        "system": call.prompt.system,
+        "text": call.prompt.identity or call.prompt.text,
+        "turns": [one.model_dump(mode="json", exclude={"results"}) for one in call.turns],
+        "tools": [one.model_dump(mode="json") for one in call.tools],
+        "temperature": call.temperature,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+class Head(Strict):
+    """What run a tape was recorded of."""
+
+    bug: str
+    strategy: Strategy
+    files: list[str] = Field([], description="candidate files that the caller named")
+    trace: bool = True
+    window: int | None = Field(None, description="tokens that a question might have")
+
+
+class _First(Strict):
+    head: Head
+
+
+def begin(path: Path, head: Head) -> None:
+    """Begin a tape; one that is there is gone on with."""
+    if not path.exists() or not path.stat().st_size:
+        path.write_text(_First(head=head).model_dump_json() + "\n")
+
+
+def head(path: Path) -> Head | None:
+    """Return what run was recorded; None if the tape does not say. Raises UserError `bad_tape`."""
+    lines = _lines(path)
+    try:
+        return _First.model_validate_json(lines[0]).head if lines else None
+    except ValidationError:
+        return None
+
+
+class Recorder:
+    """A model whose answers are written to a tape as they come."""
+
+    def __init__(self, model: Model, path: Path) -> None:
+        self._model, self._path = model, path
+        if path.exists():  # half a line, if its writer was killed, goes: another is begun
+            written = path.read_bytes()
+            path.write_bytes(written[: written.rfind(b"\n") + 1])
+
+    @property
+    def name(self) -> str:
+        """The model's."""
+        return self._model.name
+
+    async def ask(self, call: Call) -> Reply:
+        """Ask the model, and note what it says."""
+        reply = await self._model.ask(call)
+        line = Recorded(
+            key=key(call),
+            occurrence=call.occurrence,
+            purpose=call.prompt.purpose,
+            reply=reply,
+        )
+        with self._path.open("a") as file:
+            file.write(line.model_dump_json() + "\n")
+        return reply
+
+    async def close(self) -> None:
+        """Close the model."""
+        await self._model.close()
+
+
+class Replay:
+    """A tape that answers as the model did. What it took then is told as it was."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._replies = _read(path)
+        self._given: dict[tuple[str, str], str] = {}
+        """The occurrences that were asked for, and those whose answers they got."""
+
+    @property
+    def name(self) -> str:
+        """`replay:` and the tape's path."""
+        return f"replay:{self._path}"
+
+    async def ask(self, call: Call) -> Reply:
+        """Return what was answered; raise ModelError `not_on_tape`."""
+        asked = key(call)
+        answers = self._replies.get(asked, {})
+        occurrence = self._given.get((asked, call.occurrence), call.occurrence)
+        if occurrence not in answers:
+            taken = {other for (one, _), other in self._given.items() if one == asked}
+            occurrence = next((one for one in answers if one not in taken), "")
+        if occurrence not in answers:
+            raise ModelError(
+                "not_on_tape",
+                f"{self._path} has no answer to this {call.prompt.purpose} question: it was"
+                " recorded with other prompts, another kernel or another strategy; record it again",
+                fatal=True,
+            )
+        self._given[asked, call.occurrence] = occurrence
+        return answers[occurrence]
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def _read(path: Path) -> dict[str, dict[str, Reply]]:
+    """Return the answers by question and occurrence."""
+    replies: dict[str, dict[str, Reply]] = {}
+    lines = _lines(path)
+    for number, line in enumerate(lines, 1):
+        if number == 1 and head(path) is not None:
+            continue
+        try:
+            recorded = Recorded.model_validate_json(line)
+        except ValidationError as error:
+            if number == len(lines):  # its writer was killed
+                break
+            raise UserError("bad_tape", f"{path}: line {number} is none of a tape") from error
+        replies.setdefault(recorded.key, {})[recorded.occurrence] = recorded.reply
+    return replies
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        if path.stat().st_size > _LONGEST:
+            raise UserError("bad_tape", f"{path} has over {_LONGEST} bytes")
+        return path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError("bad_tape", f"{path}: {error}") from error

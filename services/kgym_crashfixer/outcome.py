@@ -1,0 +1,111 @@
+"""What finished jobs mean to a search. Pure."""
+
+import re
+from collections.abc import Collection, Sequence
+
+from kgym.api.agent.nodes import Tried
+from kgym.api.jobs import Artifact, JobView, StepView
+from kgym.api.steps import (
+    CheckResult,
+    Failure,
+    InstanceOutcome,
+    InstanceResult,
+    MinimizeResult,
+    PatchCheck,
+    PatchOutcome,
+    ReproduceResult,
+    Verdict,
+)
+from kgym.bugs import bundle as bugs
+from kgym.bugs.conclusion import Answer, conclusion, findings, reproduced, resolution_of
+from kgym.bugs.known_noise import noise
+from kgym.bugs.sweep_rows import NOT_BUILT
+from kgym_crashfixer.search.work import Checked
+
+_REPORT = re.compile(r"report-(?P<instance>\d+)(?:-retry-(?P<retry>\d+))?\.txt")
+_ERRORS = 20
+"""Of the compiler's messages, those that the model is shown."""
+_DOES_NOT_APPLY = "patch_does_not_apply"
+
+
+def checked(job: JobView) -> Checked | None:
+    """Return what a check job came to; None if it has no answer."""
+    result = job.steps[0].result
+    if not isinstance(result, CheckResult):
+        return None
+    return Checked(patches=[_explained(one) for one in result.patches])
+
+
+def _explained(one: PatchCheck) -> PatchCheck:
+    """Return the check with a reason, also where the compiler had none to give."""
+    if one.outcome is PatchOutcome.NOT_BUILT and not one.reason:
+        paths = ", ".join(file.path for file in one.files)
+        reason = f"the kernel's config compiles nothing of what it changes ({paths})"
+        return one.model_copy(update={"reason": reason})
+    return one
+
+
+def tried(job: JobView, accepted: Collection[str] = ()) -> Tried:
+    """Return what the job of a patch (`Bug.trial`) came to, without the crash's report.
+
+    Whatever is no verdict on the patch is `inconclusive`: a failure of the platform, a run that
+    proves nothing, a patched kernel whose unpatched twin did not crash.
+    """
+    came_to, found = conclusion(job, accepted), resolution_of(job, accepted)
+    failure = next((step.failure for step in job.steps if step.failure is not None), None)
+    if failure is not None and _is_the_patchs(failure):
+        return Tried(verdict="does_not_build", reason=_words(failure), job=job.id)
+    reason = came_to.reason or f"job {job.id} is {job.state}"
+    run, result = job.step(bugs.AFTER), reproduced(job.step(bugs.AFTER))
+    if run is None or result is None or found is None:
+        return Tried(verdict=Verdict.INCONCLUSIVE, reason=reason, job=job.id)
+    told = result.title is not None and noise(result.title) is not None
+    verdict = result.verdict
+    if came_to.answer not in {Answer.YES, Answer.NO}:
+        verdict = Verdict.INCONCLUSIVE
+    elif verdict is Verdict.NO_CRASH and not found.verdicts:
+        verdict, reason = Verdict.INCONCLUSIVE, "nothing shows that it crashes without the patch"
+    return Tried(
+        verdict=verdict,
+        reason=reason,
+        noise=told and verdict is not Verdict.SAME_CRASH,
+        findings=findings(job, run),
+        obstacles=[f"{one.reason}: {one.message}" for one in found.obstacles],
+        confidence=result.confidence,
+        job=job.id,
+    )
+
+
+def _is_the_patchs(failure: Failure) -> bool:
+    return failure.cause == "user" and failure.reason in {*NOT_BUILT, _DOES_NOT_APPLY}
+
+
+def _words(failure: Failure) -> str:
+    """Return why it does not build, with the compiler's first messages."""
+    listed = failure.details.get("diagnostics")
+    lines = [failure.message]
+    for one in listed[:_ERRORS] if isinstance(listed, list) else []:
+        if isinstance(one, dict):
+            lines.append(f"{one.get('file')}:{one.get('line')}: {one.get('message')}")
+    return "\n".join(dict.fromkeys(lines))
+
+
+def crashed_instance(result: ReproduceResult) -> InstanceResult | None:
+    """Return the first instance that crashed as the verdict says."""
+    crashes = [one for one in result.instances if one.outcome is InstanceOutcome.CRASH]
+    return next((one for one in crashes if one.title == result.title), None)
+
+
+def report_artifact(artifacts: Sequence[Artifact], instance: int) -> Artifact | None:
+    """Return the crash report of an instance: that of its last try."""
+    found = []
+    for one in artifacts:
+        match = _REPORT.fullmatch(one.name)
+        if match is not None and int(match["instance"]) == instance:
+            found.append((int(match["retry"] or 0), one))
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def minimized(step: StepView | None) -> MinimizeResult | None:
+    """Return the result of a minimize step, if it has one."""
+    return step.result if step and isinstance(step.result, MinimizeResult) else None

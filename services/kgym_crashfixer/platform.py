@@ -1,0 +1,204 @@
+"""The platform as a run uses it, by the scheduler's REST interface alone."""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Sequence
+
+from kgym.api.agent.nodes import Crash
+from kgym.api.agent.strategy import Escalate, Strategy, Tool
+from kgym.bugs.bundle import Bug
+from kgym.client import AsyncClient
+from kgym.errors import UserError
+from kgym_crashfixer import context, localisation
+from kgym_crashfixer.context import Cut, Near
+from kgym_crashfixer.platform_protocol import BEGIN, Begun, Submitted
+from kgym_crashfixer.run_jobs import Options, RunJobs, Shown
+from kgym_crashfixer.search.work import Check, Question, Result, Source, Try
+from kgym_crashfixer.source import NotCandidate, SourceTree
+
+WINDOW = 200_000
+"""Tokens of a model's window that a run uses by itself: larger prompts are paid for, too."""
+_FILES = 5
+"""Candidates that are taken from a report, or found by words: the most likely ones."""
+
+
+class SchedulerPlatform:
+    """Does the work of one run (`platform_protocol.Platform`).
+
+    Args:
+        client: Of the scheduler; whoever opened it closes it.
+        bug: The bug.
+        strategy: How its fix is searched for: says where candidate files come from, how they
+            are cut, and whether crashes are traced.
+        key: Of the run: jobs' idempotency keys are made of it and of what they do.
+        group: The group of the run's jobs.
+        submitted: Is told each job.
+        files: Candidate files that the caller names.
+        window: Tokens that a question and its answer may have; files may take half of them.
+        options: How jobs are made, if not by default.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        bug: Bug,
+        strategy: Strategy,
+        *,
+        key: str,
+        group: str,
+        submitted: Submitted,
+        files: Sequence[str] = (),
+        window: int = WINDOW,
+        options: Options | None = None,
+    ) -> None:
+        options = options or Options(key=key, group=group)
+        self._bug, self._strategy = bug, strategy
+        self._submitted, self._showing = submitted, asyncio.Event()
+        self._jobs = RunJobs(client, bug, options, self._told)
+        self._tree = SourceTree(client, bug, self._jobs, options.patience)
+        self._files, self._room = tuple(files), window // 2
+        self._shown: Shown | None = None
+
+    async def begin(self) -> Begun:
+        """Show the crash, find the files that a fix may change, and trace the crash."""
+        async with self._reading_source():
+            shown = await self._jobs.show(BEGIN)
+        notes: list[str] = []
+        paths = await self._candidates(shown.crash, notes)
+        texts = await self._texts(paths, notes)
+        if wants_trace(self._strategy):
+            shown, why = await self._jobs.trace(shown, list(texts))
+            if why is not None:
+                notes.append(f"no trace of the crash could be had: {why}; the prompts have none")
+        crash = shown.crash
+        notes += (f"cut to the model's window: {one}" for one in self._cut(texts, crash).left_out)
+        begun = Begun(crash=crash, files=texts, notes=notes, job=shown.job)
+        await self.resume(begun)
+        return begun
+
+    async def resume(self, begun: Begun) -> None:
+        """Go on with what an earlier `begin` has returned."""
+        if begun.job is None:
+            raise UserError("no_job", "no job has shown the bug: start another run")
+        traced = [path for path in begun.files if path.endswith(".c")] if begun.crash.trace else []
+        self._shown = Shown(begun.job, begun.crash, tuple(traced))
+
+    async def do(self, name: str, work: Check | Try | Source) -> Result:
+        """Do a piece of a search's work."""
+        match work:
+            case Check():
+                return await self._jobs.check(name, work)
+            case Source():
+                return await self._tree.look(work)
+            case Try():
+                if self._shown is None:
+                    raise UserError("no_job", "no job has shown the bug: call begin, or resume")
+                return await self._jobs.run(name, work, self._shown)
+
+    def fitted(self, question: Question) -> Question:
+        """Return the question with its files cut to what fits the model's window."""
+        files, values = question.values.get("files"), question.values
+        if not isinstance(files, dict) or self._strategy.context == "files":
+            return question
+        found = _cut(
+            tuple(files.items()),
+            str(values.get("report", "")),
+            values.get("trace"),
+            str(values.get("changed", "")),
+            self._room,
+        )
+        return question.model_copy(update={"values": {**values, "files": found.files}})
+
+    async def close(self) -> None:
+        """Jobs stay; the client is its owner's."""
+
+    # --- the beginning ----------------------------------------------------------------------
+
+    async def _told(self, name: str, job: int) -> None:
+        await self._submitted(name, job)
+        if name == BEGIN:
+            self._showing.set()
+
+    @contextlib.asynccontextmanager
+    async def _reading_source(self) -> AsyncIterator[None]:
+        """Have the source made readable while the bug is shown: both may take minutes.
+
+        The bug's job is submitted first, so a worker that does both builds the kernel first.
+        """
+
+        async def made() -> None:
+            await self._showing.wait()
+            await self._tree.ready()
+
+        making = asyncio.create_task(made())
+        try:
+            yield
+            await making
+        finally:
+            making.cancel()
+            await asyncio.gather(making, return_exceptions=True)
+
+    async def _candidates(self, crash: Crash, notes: list[str]) -> list[str]:
+        """Return where a fix may have to go, the most likely files first."""
+        if self._files:
+            return list(dict.fromkeys(self._files))
+        match self._strategy.localisation:
+            case "given":
+                raise UserError("no_files", "this strategy takes the files that you name: --files")
+            case "fix":
+                return localisation.of_fix(self._bug)
+            case "report":
+                found = localisation.of_report(crash.report)
+                if found:
+                    return self._likely(found, notes)
+                notes.append("the crash report names no file of its own: found by words instead")
+        names = localisation.rare_functions(crash.report)
+        documents = await self._tree.with_words(names)
+        query = f"{crash.title}\n{crash.report}"
+        return self._likely(localisation.by_words(query, documents), notes)
+
+    @staticmethod
+    def _likely(found: Sequence[localisation.Located], notes: list[str]) -> list[str]:
+        if not found:
+            raise UserError(
+                "no_files", "nothing tells which files a fix may change: name some with --files"
+            )
+        if len(found) > _FILES:
+            others = ", ".join(localisation.paths(found[_FILES:]))
+            notes.append(f"less likely files, which are passed over: {others}")
+        return localisation.paths(found[:_FILES])
+
+    async def _texts(self, paths: Sequence[str], notes: list[str]) -> dict[str, str]:
+        texts: dict[str, str] = {}
+        for path in paths:
+            try:
+                texts[path] = await self._tree.whole(path)
+            except NotCandidate as error:
+                notes.append(f"{path} is passed over: {error}")
+        if not texts:
+            raise UserError("no_files", f"none of the files can be changed: {'; '.join(notes)}")
+        return texts
+
+    def _cut(self, files: dict[str, str], crash: Crash) -> Cut:
+        if self._strategy.context == "files":
+            return Cut(files, ())
+        return _cut(tuple(files.items()), crash.report, crash.trace, "", self._room)
+
+
+@functools.lru_cache(maxsize=128)
+def _cut(
+    files: tuple[tuple[str, str], ...], report: str, trace: str | None, changed: str, most: int
+) -> Cut:
+    return context.cut(dict(files), Near.of(report, trace, changed), most)
+
+
+def wants_trace(strategy: Strategy) -> bool:
+    """Tell whether a prompt of the strategy shows the calls before a crash."""
+    match strategy:
+        case Escalate(phases=phases):
+            return any(wants_trace(one.strategy) for one in phases)
+        case Tool(trace=trace):
+            return trace
+        case _:
+            return strategy.cycle.trace

@@ -1,0 +1,89 @@
+"""The bug of a run: shipped, in a folder of this machine, or sent along."""
+
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from kgym.api.agent.runs import RunRequest
+from kgym.bugs import bundle
+from kgym.bugs.bundle import Bug
+from kgym.errors import UserError
+
+MOST_BYTES = 8 << 20
+"""Bytes of a bundle that is sent along."""
+
+
+def load(request: RunRequest) -> Bug:
+    """Return the bug; raise UserError if there is none, or what was sent is no bundle."""
+    if request.folder is not None:
+        return bundle.load(request.folder)
+    if request.bundle is None:
+        if request.bug not in bundle.names():
+            known = ", ".join(bundle.names())
+            raise UserError("no_such_bug", f"there is no bug `{request.bug}`; shipped are: {known}")
+        return bundle.load(request.bug)
+    _check(request.bundle)
+    with tempfile.TemporaryDirectory(prefix="kgym-bundle-") as scratch:
+        folder = Path(scratch) / _named(request.bug)
+        _unpack(request.bundle, folder)
+        return bundle.load(str(folder))
+
+
+def _unpack(files: Mapping[str, str], folder: Path) -> None:
+    for name, text in files.items():
+        path = folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        except (OSError, ValueError) as error:  # too long a name, a NUL, a file that is a folder
+            why = error.strerror if isinstance(error, OSError) else error
+            raise UserError("bad_bundle", f"{name[:100]}: cannot be a file: {why}") from error
+
+
+def packed(folder: Path) -> dict[str, str]:
+    """Return the files of a bundle's folder, to be sent along; raise UserError `bad_bundle`."""
+    files: dict[str, str] = {}
+    left = MOST_BYTES
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.is_symlink():
+            continue
+        left -= path.stat().st_size
+        if left < 0 or len(files) == 100:
+            most = f"100 files or {MOST_BYTES >> 20} MiB"
+            raise UserError("bad_bundle", f"{folder}: more than {most}; too much to be sent")
+        try:
+            files[str(path.relative_to(folder))] = path.read_text()
+        except UnicodeDecodeError as error:
+            raise UserError("bad_bundle", f"{path}: {error}") from error
+    return files
+
+
+def _named(bug: str) -> str:
+    if PurePosixPath(bug).name != bug or bug in {".", ".."} or bug in bundle.names():
+        raise UserError(
+            "bad_bundle", f"`{bug}` cannot name a bundle that is sent along: shipped, or a path"
+        )
+    return bug
+
+
+def _check(files: Mapping[str, str]) -> None:
+    """Refuse what would read this machine's files: paths, and local trees as kernels."""
+    for name in files:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise UserError("bad_bundle", f"{name}: leads out of the bundle's folder")
+    if sum(map(len, files.values())) > MOST_BYTES:
+        raise UserError("bad_bundle", f"the bundle has more than {MOST_BYTES >> 20} MiB")
+    try:
+        kernel = tomllib.loads(files.get("bug.toml", "")).get("kernel", {})
+    except tomllib.TOMLDecodeError as error:
+        raise UserError("bad_bundle", f"bug.toml: {error}") from error
+    for name in ("tree", "git", "tarball"):
+        place = kernel.get(name) if isinstance(kernel, dict) else None
+        if place is not None and (name == "tree" or not str(place).startswith("https://")):
+            raise UserError(
+                "bad_bundle",
+                f"bug.toml: kernel.{name}: {place} is on the sender's machine; name a source that"
+                " starts with https://",
+            )

@@ -1,0 +1,96 @@
+"""What a run has taken, and what its limits leave."""
+
+from collections.abc import Sequence
+
+from kgym.api.agent.conversation import Reply
+from kgym.api.agent.nodes import Tried
+from kgym.api.agent.runs import Limits, Spent
+from kgym_crashfixer.search.work import Check, Checked, Question, Result, Try
+
+
+class Ledger:
+    """Counts along. Work under way counts as the dearest of its kind did so far."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.spent = Spent()
+        self._dearest = 0.0
+        self._longest = 0
+        self.reached = ""
+        """Which limit forbade the last piece of work, in words."""
+
+    @property
+    def seconds_left(self) -> float:
+        """How long the run may go on."""
+        return self._limits.seconds - self.spent.seconds
+
+    @property
+    def over_time(self) -> str:
+        """The words for a run whose time is over."""
+        return f"the limit of {self._limits.seconds:g} seconds is reached"
+
+    def passed(self, seconds: float) -> None:
+        """Count time."""
+        self._add(seconds=self.spent.seconds + seconds)
+
+    def paid(self, reply: Reply | None) -> None:
+        """Count what a question took."""
+        if reply is None:
+            self._add(failed_calls=self.spent.failed_calls + 1)
+            return
+        spent = self.spent
+        self._dearest = max(self._dearest, reply.price or 0.0)
+        self._longest = max(self._longest, reply.input_tokens + reply.output_tokens)
+        self._add(
+            known_dollars=spent.known_dollars + (reply.price or 0.0),
+            unpriced_calls=spent.unpriced_calls + (reply.price is None),
+            calls=spent.calls + 1,
+            input_tokens=spent.input_tokens + reply.input_tokens,
+            cached_tokens=spent.cached_tokens + reply.cached_tokens,
+            output_tokens=spent.output_tokens + reply.output_tokens,
+            seconds_of_model=spent.seconds_of_model + reply.seconds,
+        )
+
+    def told(self, result: Result) -> None:
+        """Count what the platform did."""
+        if isinstance(result, Checked):
+            self._add(checks=self.spent.checks + 1)
+        elif isinstance(result, Tried):
+            self._add(builds=self.spent.builds + 1)
+
+    def allows(self, work: object, running: Sequence[object]) -> bool:
+        """Tell whether a piece of work may begin beside those that run; if never, note why."""
+        if isinstance(work, Question):
+            return self._question(sum(isinstance(one, Question) for one in running))
+        if isinstance(work, Check | Try):
+            if sum(isinstance(one, Check | Try) for one in running) >= self._limits.jobs:
+                return False
+            builds = self.spent.builds + sum(isinstance(one, Try) for one in running)
+            if isinstance(work, Try) and builds >= self._limits.builds:
+                return self._over(f"the limit of {self._limits.builds} builds is reached")
+        return True
+
+    def _question(self, asking: int) -> bool:
+        limits, spent = self._limits, self.spent
+        if asking >= limits.concurrency:
+            return False
+        tokens = spent.input_tokens + spent.output_tokens + asking * self._longest
+        if tokens >= limits.tokens:
+            return self._over(f"the limit of {limits.tokens} tokens is reached")
+        if limits.dollars is None:
+            return True
+        if spent.unpriced_calls:
+            return self._over(
+                "price_unknown: the price of this model is not known, so a limit in dollars"
+                " cannot be kept; give one in tokens"
+            )
+        if spent.known_dollars + asking * self._dearest >= limits.dollars:
+            return self._over(f"the limit of {limits.dollars:g} dollars is reached")
+        return True
+
+    def _over(self, reason: str) -> bool:
+        self.reached = reason
+        return False
+
+    def _add(self, **new: float) -> None:
+        self.spent = self.spent.model_copy(update=new)

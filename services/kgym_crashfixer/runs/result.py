@@ -1,0 +1,260 @@
+"""What a run hands over: a patch for `git am`, and the evidence for it.
+
+The message of the patch holds words that a model wrote about text that anybody may have written.
+`git am` looks for the message's end, and for further headers, in what stands at the beginning of a
+line: no line of theirs begins so.
+"""
+
+import re
+import textwrap
+from dataclasses import dataclass
+from email.utils import format_datetime, formataddr, parseaddr
+
+from kgym.api.agent.nodes import Node, Tried
+from kgym.api.agent.report import Evidence, OtherFix, Report
+from kgym.api.agent.runs import FixView, RunView
+from kgym.bugs.bundle import BugFile
+from kgym.errors import UserError
+from kgym_crashfixer.platform_protocol import Begun
+
+WIDTH = 72
+SUBJECT = 75
+"""Characters of a subject, as checkpatch wants it."""
+AUTHOR = "CrashFixer <crashfixer@kgymsuite.invalid>"
+_LONGEST_PROBLEM = 500
+_ZERO = "0" * 40
+_SYZBOT = re.compile(r"\bextid=([0-9a-f]{10,40})\b|syzbot\+([0-9a-f]{10,40})@")
+_FIXES = re.compile(r"^Fixes: ([0-9a-f]{8,40} \(\".+\"\))$")
+_TAKEN = re.compile(r"^(?=diff -|---|\+\+\+|Index: |>?From |@@|[A-Za-z][A-Za-z-]*: )")
+"""What means something to `git am`, or would be taken for a trailer, at the start of a line."""
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A fix, and where it comes from."""
+
+    run: RunView
+    fix: FixView
+    node: Node
+    bug: BugFile
+    begun: Begun
+
+
+# --- the patch ----------------------------------------------------------------------------
+
+
+def patch(found: Found, author: str | None = None) -> str:
+    """Return the fix as a mail that `git am` applies; raise UserError `bad_author`."""
+    run, fix = found.run, found.fix
+    sure = f", {fix.confidence:.0%} sure" if fix.confidence is not None else ""
+    lines = [
+        f"From {_ZERO} Mon Sep 17 00:00:00 2001",
+        f"From: {_author(author)}",
+        f"Date: {format_datetime(run.ended_at or run.created_at)}",
+        f"Subject: [PATCH] {subject(found)}",
+        "MIME-Version: 1.0",
+        "Content-Type: text/plain; charset=UTF-8",
+        "Content-Transfer-Encoding: 8bit",
+        "",
+        *_message(found),
+        "---",
+        f"Written by a program (kGymSuite's CrashFixer, run {run.id}, {_line(run.model)}), and",
+        f"tested: the reproducer no longer crashes the kernel{sure}.",
+        "Review it, and add your Signed-off-by before you send it.",
+        "",
+        *_diff(fix.diff),
+        "-- ",
+        "kGymSuite",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def subject(found: Found) -> str:
+    """Return the subject: the subsystem, and what is fixed, in 75 characters."""
+    crash = _line(found.begun.crash.title)
+    kind = re.sub(r"^(?:KASAN|KCSAN|KMSAN|UBSAN|BUG|WARNING|INFO): (?=.)", "", crash)
+    named = _line(f"{_area(found.fix.diff)}: fix {kind}")
+    return named if len(named) <= SUBJECT else textwrap.shorten(named, SUBJECT, placeholder="...")
+
+
+def _message(found: Found) -> list[str]:
+    """Return the lines of the message: what goes wrong, why, and the tags."""
+    tags = _tags(found.bug)
+    who = "syzbot" if any(tag.startswith("Reported-by: syzbot") for tag in tags) else "kGymSuite"
+    lines = [f"{who} reports:", "", *_wrapped(found.begun.crash.title, "  "), ""]
+    why = found.node.hypothesis or "\n\n".join(_reasons(found))
+    if why:
+        lines += [*_prose(why), ""]
+    return [*lines, *tags, *([""] if tags else [])][: None if tags else -1]
+
+
+def _tags(bug: BugFile) -> list[str]:
+    """Return the tags that what is known of the bug allows."""
+    fixes = [one for text in bug.references if (one := _FIXES.match(text.strip()))]
+    tags = [f"Fixes: {one[1]}" for one in fixes[:1]]
+    known = [one for text in bug.references if (one := _SYZBOT.search(text))]
+    if known:
+        ident = known[0][1] or known[0][2]
+        tags += [
+            f"Reported-by: syzbot+{ident}@syzkaller.appspotmail.com",
+            f"Closes: https://syzkaller.appspot.com/bug?extid={ident}",
+        ]
+    return tags
+
+
+def _prose(text: str) -> list[str]:
+    """Return a model's words, wrapped; paragraphs and lists stay apart."""
+    lines: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
+        items = re.split(r"\n(?=\s*(?:[-*]|\d+[.)]) )", paragraph.strip("\n"))
+        wrapped = [line for item in items for line in _wrapped(item, "")]
+        if wrapped:
+            lines += [*([""] if lines else []), *wrapped]
+    return lines
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    words = " ".join(_CONTROLS.sub(" ", text).split())
+    hang = "  " if re.match(r"(?:[-*]|\d+[.)]) ", words) else ""
+    lines = textwrap.wrap(
+        words,
+        WIDTH - 1,
+        initial_indent=indent,
+        subsequent_indent=indent + hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [_TAKEN.sub(" ", line) for line in lines]
+
+
+def _diff(diff: str) -> list[str]:
+    """Return the diff with git's own headers."""
+    lines: list[str] = []
+    body = diff.removesuffix("\n").split("\n")
+    for number, line in enumerate(body):
+        following = body[number + 1] if number + 1 < len(body) else ""
+        if line.startswith("--- a/") and following.startswith("+++ b/"):
+            lines.append(f"diff --git a/{line[6:]} b/{following[6:]}")
+        lines.append(line)
+    return lines
+
+
+def _area(diff: str) -> str:
+    """Return what the subject begins with: the file, or the folder that all files share."""
+    paths = [path.split("/") for path in re.findall(r"^\+\+\+ b/(\S+)", diff, re.MULTILINE)]
+    if not paths:
+        return "kernel"
+    if len(paths) == 1:
+        *folders, name = paths[0]
+        stem = name.rpartition(".")[0] or name
+        top = folders[1:] if folders and folders[0] in {"drivers", "net", "fs", "sound"} else []
+        return "/".join([*top[:1], stem]) if top else stem
+    shared = [parts[0] for parts in zip(*paths, strict=False) if len(set(parts)) == 1]
+    return "/".join(shared) or paths[0][0]
+
+
+def _author(author: str | None) -> str:
+    name, address = parseaddr(_line(author or AUTHOR))
+    if "@" not in address:
+        raise UserError("bad_author", f"{author!r} is no author: write `Name <name@example.org>`")
+    return formataddr((name, address))
+
+
+def _line(text: str) -> str:
+    return " ".join(_CONTROLS.sub(" ", text).split())
+
+
+def _reasons(found: Found) -> list[str]:
+    node = found.node
+    return node.candidates[node.chosen].reasons if node.chosen is not None else []
+
+
+def _mended(node: Node) -> list[str]:
+    return node.candidates[node.chosen].mended if node.chosen is not None else []
+
+
+# --- the report ---------------------------------------------------------------------------
+
+
+def report(found: Found) -> Report:
+    """Return the evidence for a fix, for programs and for people."""
+    run, node = found.run, found.node
+    ended: dict[str, int] = {}
+    for one in run.nodes:
+        if one.name != node.name:
+            outcome = one.outcome or "not over"
+            ended[outcome] = ended.get(outcome, 0) + 1
+    made = Report(
+        run=run.id,
+        bug=run.bug,
+        crash=found.begun.crash.title,
+        job=found.begun.job,
+        fix=found.fix,
+        hypothesis=node.hypothesis,
+        reasons=_reasons(found),
+        mended=_mended(node),
+        evidence=[_evidence(one) for one in node.runs],
+        rejected=ended,
+        others=[
+            OtherFix(number=o.number, node=o.node, confidence=o.confidence, lines=o.lines)
+            for o in run.ranked
+            if o.number != found.fix.number
+        ],
+        strategy=run.strategy,
+        model=run.model,
+        spent=run.spent,
+        notes=run.notes,
+    )
+    return made.model_copy(update={"markdown": _markdown(made)})
+
+
+def _evidence(tried: Tried) -> Evidence:
+    return Evidence(
+        verdict=str(tried.verdict),
+        reason=tried.reason,
+        confidence=tried.confidence,
+        job=tried.job,
+        findings=tried.findings,
+    )
+
+
+def _markdown(made: Report) -> str:
+    spent = made.spent
+    sure = f"{made.fix.confidence:.0%}" if made.fix.confidence is not None else "not measured"
+    lines = [
+        f"# {_line(made.crash)}",
+        "",
+        f"Bug `{made.bug}`, run {made.run}: strategy {made.strategy}, model {_line(made.model)}.",
+        "",
+        f"- Confidence that the crash is gone: {sure}",
+        f"- The crash on the unpatched kernel: job {made.job or 'not known'}",
+        f"- Found by debug cycle {made.fix.node}; {made.fix.agreement} came to this change",
+        f"- Took {spent.cost}, {spent.calls} questions, {spent.input_tokens} tokens in and"
+        f" {spent.output_tokens} out, {spent.checks} checks, {spent.builds} kernels,"
+        f" {spent.seconds:.0f} s",
+        "",
+        "## Runs of the patched kernel",
+        "",
+    ]
+    for one in made.evidence:
+        lines.append(f"- {one.verdict} (job {one.job or 'not known'}): {_line(one.reason)}")
+        lines += [f"  - {f.severity}: {f.check}: {_line(f.message)}" for f in one.findings]
+    if made.hypothesis:
+        lines += ["", "## Hypothesis", "", *(f"> {line}" for line in _prose(made.hypothesis))]
+    if made.reasons:
+        lines += ["", "## Reasons of the edits", "", *(f"- {_line(one)}" for one in made.reasons)]
+    if made.mended:
+        lines += ["", "## What was wrong before the patch was mended", ""]
+        lines += [f"- {_line(one)[:_LONGEST_PROBLEM]}" for one in made.mended]
+    if made.rejected:
+        lines += ["", "## Other debug cycles", ""]
+        lines += [f"- {count}: {outcome}" for outcome, count in sorted(made.rejected.items())]
+    if made.others:
+        lines += ["", "## Other patches that resolve the bug", ""]
+        lines += [f"- {o.number}: {o.node}, {o.lines} lines" for o in made.others]
+    if made.notes:
+        lines += ["", "## Notes", "", *(f"- {_line(one)}" for one in made.notes)]
+    fence = "`" * (3 + max((len(run) for run in re.findall("`+", made.fix.diff)), default=0))
+    return "\n".join([*lines, "", "## Patch", "", f"{fence}diff", made.fix.diff, fence, ""])

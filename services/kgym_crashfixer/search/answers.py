@@ -1,0 +1,169 @@
+"""What models answer: read leniently, as models write; what cannot be read is counted.
+
+Nothing here believes an answer: edits are applied strictly afterwards.
+"""
+
+import re
+from dataclasses import dataclass
+
+LONGEST = 1 << 20
+"""Characters of an answer that are read; the largest window of a model holds fewer."""
+LONGEST_WORDS = 16_000
+"""Characters of an explanation that go on to other questions, each of which pays for them."""
+_MOST_EDITS = 200
+_MOST_HYPOTHESES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One edit as the model wants it."""
+
+    file: str
+    original: str
+    patched: str
+    reason: str = ""
+
+
+class UnreadableError(Exception):
+    """An answer in which what was asked for is not found."""
+
+
+def solution(text: str) -> str:
+    """Return the hypothesis: what stands in `<solution>`, else all, if there is any."""
+    found = _tagged(text[:LONGEST], "solution")
+    words = found[-1] if found else _prose(text[:LONGEST])
+    if not words.strip():
+        raise UnreadableError("there is no <solution>, nor any other text")
+    return words.strip()[:LONGEST_WORDS]
+
+
+def ranked(text: str) -> list[str]:
+    """Return the hypotheses, the most likely first: by `<ranking>`, else as they stand.
+
+    Those that the ranking leaves out come last; a hypothesis that stands there twice is one.
+    """
+    found = [one.strip()[:LONGEST_WORDS] for one in _tagged(text[:LONGEST], "solution")]
+    found = found[:_MOST_HYPOTHESES]
+    if not any(found):
+        raise UnreadableError("there is no <solution>")
+    ranking = (_tagged(text[:LONGEST], "ranking") or [""])[-1]
+    order = [int(number) - 1 for number in re.findall(r"(?<!\d)\d{1,4}(?!\d)", ranking)]
+    first = [found[at] for at in order if 0 <= at < len(found)]
+    return [one for one in dict.fromkeys([*first, *found]) if one]
+
+
+def attempts(text: str) -> list[str]:
+    """Return the patches of an answer, each as `changes` reads it: what stands in `<attempt>`.
+
+    Without such a tag the whole answer is one patch.
+    """
+    text = text[:LONGEST]
+    return _tagged(text, "attempt") or [text]
+
+
+def chosen(text: str, count: int) -> int:
+    """Return which of so many was chosen, from 0.
+
+    It is the first number of the last `<choice>`, or of the last line that says which is best;
+    else the last number of all.
+    """
+    text = text[:LONGEST]
+    places = _tagged(text, "choice") or _CHOICE.findall(text)
+    for place in reversed(places or [text]):
+        numbers = [int(one) for one in re.findall(r"(?<![\w.])\d{1,4}(?![\w.]*\w)", place)]
+        fitting = [one for one in numbers if 1 <= one <= count]
+        if fitting:
+            return fitting[0 if places else -1] - 1
+    raise UnreadableError(f"there is no <choice> between 1 and {count}")
+
+
+def changes(text: str) -> list[Change]:
+    """Return the edits: each <file> with <original> and <patched>, in whatever order they stand.
+
+    A `<file>` or `<reason>` counts for all edits up to the next one. Code fences around a
+    piece of code are taken away, and the one line end after and before a tag. Half an edit makes
+    the whole answer unreadable: a patch of which a part is missing is another patch.
+    """
+    text = text[:LONGEST]
+    found, file, reason, original = [], "", "", None
+    for match in _PIECE.finditer(text):
+        tag, body = match["tag"].lower(), match["body"]
+        match tag:
+            case "reason":
+                reason = body.strip()
+            case "file":
+                file = body.strip().strip("`\"'")
+            case "original" if original is None:
+                original = _code(body)
+            case "patched" if original is not None:
+                found.append(Change(file, original, _code(body), reason))
+                original = None
+            case _:
+                raise UnreadableError(f"<{tag}> stands alone, after {len(found)} modifications")
+        if len(found) > _MOST_EDITS:
+            raise UnreadableError(f"there are more than {_MOST_EDITS} modifications")
+    if not found:
+        raise UnreadableError("there is no <original> with a <patched> after it")
+    if len(_BEGUN.findall(text)) > len(found):
+        raise UnreadableError(f"a modification is not whole; {len(found)} are")
+    if any(not one.file for one in found):
+        raise UnreadableError("a modification names no <file>")
+    return found
+
+
+def diff(text: str) -> str:
+    """Return the unified diff: of a fence, of `<patch>`, or from the first header on."""
+    text = text[:LONGEST]
+    places = [*_tagged(text, "patch"), *_tagged(text, "diff"), *_fences(text)[0], text]
+    for place in places:
+        start = _HEADER.search(place)
+        if start is not None:
+            return str(place[start.start() :]).rstrip("`\n ") + "\n"
+    raise UnreadableError("there is no diff: a line that begins with `--- ` and one with `+++ `")
+
+
+_TAGS = "reason|file|original|patched"
+_PIECE = re.compile(
+    rf"<(?P<tag>{_TAGS})>(?P<body>(?:(?!<(?:{_TAGS})>).)*?)</(?P=tag)>", re.DOTALL | re.IGNORECASE
+)
+_BEGUN = re.compile(r"^[ \t]*<original>", re.MULTILINE | re.IGNORECASE)
+_CHOICE = re.compile(r"(?im)^[^\w\n]{0,20}(?:choice|selected|best)\b.*$")
+_HEADER = re.compile(
+    r"^(?:diff --git .*\n(?:(?!diff )[a-z].*\n){0,10})?--- .+\n\+\+\+ .+$", re.MULTILINE
+)
+
+
+def _tagged(text: str, tag: str) -> list[str]:
+    """Return what stands between the tags; the last one may lack its end."""
+    pieces = re.split(rf"(?i)<{tag}>", text)[1:]
+    return [re.split(rf"(?i)</{tag}>", piece)[0] for piece in pieces]
+
+
+def _prose(text: str) -> str:
+    return _fences(text)[1]
+
+
+def _fences(text: str) -> tuple[list[str], str]:
+    """Return what stands in fences of code, and all else; a fence without an end is no fence."""
+    fenced: list[str] = []
+    outside: list[str] = []
+    inside: list[str] | None = None
+    for line in text.splitlines(keepends=True):
+        if inside is None and line.startswith("```"):
+            inside = [line]
+        elif inside is None:
+            outside.append(line)
+        elif line.rstrip() == "```":
+            fenced.append("".join(inside[1:]))
+            inside = None
+        else:
+            inside.append(line)
+    return fenced, "".join([*outside, *(inside or [])])
+
+
+def _code(body: str) -> str:
+    """Return the code in a tag: without the fence and the line ends that stand at its borders."""
+    body = re.sub(r"\A[ \t]*\r?\n", "", body)
+    body = re.sub(r"\r?\n[ \t]*\Z", "", body)
+    fenced = re.fullmatch(r"```[^\n]*\n(.*?)\n?```", body.strip(), re.DOTALL)
+    return fenced[1] if fenced else body

@@ -1,0 +1,180 @@
+"""The code as a node of the search sees it: the candidate files, with the edits made so far."""
+
+import bisect
+import difflib
+import functools
+import hashlib
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+
+from kgym.api.steps import Edit, Patch
+from kgym.errors import UserError
+from kgym.source import patching
+
+
+class RefusedError(Exception):
+    """A change that cannot be made; the message tells the model why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """Candidate files of the tree that has the bug, and edits on them.
+
+    `files` are the candidates' texts as builds see them, by path; `edits` replace in their order.
+    """
+
+    files: Mapping[str, str]
+    edits: tuple[Edit, ...] = ()
+    _texts: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The files as they are with the edits."""
+        return MappingProxyType({**self.files, **self._texts})
+
+    def with_files(self, texts: Mapping[str, str]) -> "Code":
+        """Return the code with more candidate files; those that it has stay as they are."""
+        new = {path: text for path, text in texts.items() if path not in self.files}
+        return replace(self, files={**self.files, **new}) if new else self
+
+    def edited(self, edits: Sequence[Edit]) -> "Code":
+        """Return the code with more edits; raise RefusedError if one cannot be made."""
+        edits = [edit.model_copy(update={"file": posixpath.normpath(edit.file)}) for edit in edits]
+        for number, edit in enumerate(edits, 1):
+            if edit.file not in self.files:
+                known = ", ".join(self.files)
+                raise RefusedError(
+                    f"modification {number} changes {edit.file}; only these files can be: {known}"
+                )
+        return self._changed(Patch(name="the patch", edits=list(edits)), edits)
+
+    def patched(self, diff: str) -> "Code":
+        """Return the code with a unified diff applied; raise RefusedError if it does not apply."""
+        patch = Patch(name="the patch", diff=diff)
+        try:
+            outside = [path for path in patching.files(patch) if path not in self.files]
+        except UserError as error:
+            raise RefusedError(error.message) from error
+        if outside:
+            known = ", ".join(self.files)
+            raise RefusedError(f"it changes {outside[0]}; only these files can be: {known}")
+        return self._changed(patch, ())
+
+    def _changed(self, patch: Patch, edits: Sequence[Edit]) -> "Code":
+        now = self.texts
+        try:
+            applied = patching.apply(
+                patch, lambda path: now[path].encode() if path in now else None
+            )
+        except UserError as error:
+            raise RefusedError(error.message) from error
+        texts = dict(self._texts)
+        for change in applied.changes:
+            if change.content is None:
+                raise RefusedError(f"it removes {change.path}; a fix changes files")
+            texts[change.path] = change.content.decode()
+        made = tuple(edits) or tuple(_whole(self.texts, texts))
+        return Code(self.files, (*self.edits, *made), texts)
+
+    @cached_property
+    def diff(self) -> str:
+        """All edits as one unified diff against the tree that has the bug; empty without one."""
+        pieces: list[str] = []
+        for path, text in sorted(self._texts.items()):
+            pieces += _difference(path, self.files[path], text)
+        return "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in pieces
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for all code that differs in blanks and comments at most."""
+        changed = [
+            (path, kept)
+            for path, text in sorted(self._texts.items())
+            if (kept := _compiled(text)) != _compiled(self.files[path])
+        ]
+        return hashlib.sha256(repr(changed).encode()).hexdigest()
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether it compiles to the kernel with the bug: blanks and comments differ at most."""
+        return self.digest == _NOTHING
+
+    def patch(self, name: str) -> Patch:
+        """Return what the platform builds: the whole diff."""
+        return Patch(name=name, diff=self.diff)
+
+
+_NOTHING = hashlib.sha256(repr([]).encode()).hexdigest()
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_HUNK = re.compile(r"(?<=[-+])\d+(?=,|\s)")
+_CONTEXT = 3
+_TOKEN = re.compile(
+    r"""(?P<kept>"(?:[^"\\\n]|\\.)*+"?|'(?:[^'\\\n]|\\.)*+'?)|//[^\n]*|/\*(?:.*?\*/|.*)""",
+    re.DOTALL,
+)
+
+
+@functools.lru_cache(maxsize=64)
+def _lines(text: str) -> tuple[str, ...]:
+    """Return the lines with their ends: kernel sources hold form feeds, which end no line."""
+    return tuple(_LINE.findall(text))
+
+
+def _begin_alike(one: str, other: str) -> int:
+    """Return how many whole lines both begin with."""
+    least = min(len(one), len(other))
+    # Slices are compared at the speed of memory; lines one by one are not.
+    alike = bisect.bisect_left(range(least), True, key=lambda at: one[: at + 1] != other[: at + 1])
+    return one.count("\n", 0, alike)
+
+
+def _end_alike(one: str, other: str) -> int:
+    """Return how many whole lines both end with, but for one at the very beginning of a text."""
+    least = min(len(one), len(other))
+    alike = bisect.bisect_left(
+        range(least), True, key=lambda at: one[len(one) - at - 1 :] != other[len(other) - at - 1 :]
+    )
+    return len(_LINE.findall(one, one.find("\n", len(one) - alike) + 1 or len(one)))
+
+
+def _difference(path: str, was: str, now: str) -> Iterator[str]:
+    """Return the lines of a unified diff: only what differs is compared, as files are long."""
+    before, after = _lines(was), _lines(now)
+    same = _begin_alike(was, now)
+    first = max(0, same - _CONTEXT)
+    tail = min(_end_alike(was, now), len(before) - same, len(after) - same)
+    last = max(0, tail - _CONTEXT)
+    compared = difflib.unified_diff(
+        before[first : len(before) - last],
+        after[first : len(after) - last],
+        f"a/{path}",
+        f"b/{path}",
+        n=_CONTEXT,
+    )
+    for line in compared:
+        if first and line.startswith("@@"):
+            line = _HUNK.sub(lambda number: str(int(number[0]) + first), line)  # noqa: PLW2901
+        yield line
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(text: str) -> str:
+    """Return the lines that are not empty, without comments, each run of blanks as one."""
+    bare = _TOKEN.sub(lambda match: match["kept"] or " ", text)
+    return "\n".join(" ".join(line.split()) for line in bare.split("\n") if line.strip())
+
+
+def _whole(before: Mapping[str, str], after: Mapping[str, str]) -> list[Edit]:
+    """Return each changed file as one edit."""
+    return [
+        Edit(file=path, original=before[path], replacement=text)
+        for path, text in after.items()
+        if text != before[path]
+    ]

@@ -1,0 +1,184 @@
+"""Plans that wait for work: written as generators, run by whoever does the work.
+
+A plan yields a piece of work, or `together(...)` of several plans, and goes on with the result.
+The engine knows which pieces can be done now (`ask`) and hands results on (`tell`). The same
+plans told the same results in the same order ask for the same work under the same names: so a
+run that was stopped goes on by being told what it had been told before.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+Plan = Generator["Work | Together", Any, T]
+"""Returns what the plan comes to."""
+
+
+class Work(Protocol):
+    """A piece of work that somebody has to do."""
+
+    @property
+    def word(self) -> str:
+        """Its part of the name, such as `hypothesis`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Plans that go on side by side, by name."""
+
+    plans: Mapping[str, Plan[Any]]
+    enough: Callable[[Any], bool]
+
+
+def together(
+    plans: Mapping[str, Plan[T]], enough: Callable[[T], bool] = lambda _: False
+) -> Generator[Together, Any, dict[str, T]]:
+    """Run plans side by side; return what each came to, in their order.
+
+    As soon as one comes to something that is `enough`, the others are stopped and left out.
+    """
+    results: dict[str, T] = yield Together(plans, enough)
+    return results
+
+
+def one(work: Work) -> Plan[Any]:
+    """A plan of one piece of work."""
+    return (yield work)
+
+
+@dataclass(slots=True, eq=False)
+class _Fiber:
+    """A plan under way."""
+
+    path: str
+    plan: Plan[Any]
+    parent: "_Fiber | None"
+    name: str
+    """By which the parent knows it."""
+    asked: int = 0
+    """Pieces of work, and groups of plans, that it has waited for."""
+    group: Together | None = None
+    children: dict[str, "_Fiber"] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    waits: str | None = None
+    """The name of the work that it waits for."""
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A piece of work to do; `name` tells it from all others, also of another run of the plan."""
+
+    name: str
+    work: Any
+
+
+class Engine(Generic[T]):
+    """A plan that is being carried out."""
+
+    def __init__(self, plan: Plan[T]) -> None:
+        self.result: T | None = None
+        """What the plan came to, once it is done."""
+        self.done = False
+        self._waiting: dict[str, _Fiber] = {}
+        self._new: dict[str, Asked] = {}
+        self._dropped: list[str] = []
+        self._ready: deque[tuple[_Fiber, Any]] = deque()
+        self._root = _Fiber("", plan, None, "")
+        self._ready.append((self._root, None))
+        self._go()
+
+    def ask(self) -> list[Asked]:
+        """Return the work that can be begun and was not returned before."""
+        new = list(self._new.values())
+        self._new.clear()
+        return new
+
+    def tell(self, name: str, result: object) -> None:
+        """Say what a piece of work came to. What nobody waits for any more is forgotten."""
+        self._new.pop(name, None)
+        fiber = self._waiting.pop(name, None)
+        if fiber is not None:
+            fiber.waits = None
+            self._ready.append((fiber, result))
+            self._go()
+
+    def dropped(self) -> list[str]:
+        """Return the names of begun work that nobody waits for since the last call."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
+    def stop(self) -> None:
+        """Drop all that is under way; the plan comes to nothing."""
+        if not self.done:
+            self._close(self._root)
+            self.done = True
+
+    @property
+    def waiting(self) -> list[str]:
+        """The names of the work that is waited for."""
+        return list(self._waiting)
+
+    def _go(self) -> None:
+        """Let all plans go on that can, until each waits for work."""
+        while self._ready:
+            fiber, value = self._ready.popleft()
+            if fiber.closed:  # since it was put here
+                continue
+            try:
+                wanted = fiber.plan.send(value)
+            except StopIteration as stop:
+                self._end(fiber, stop.value)
+            else:
+                self._want(fiber, wanted)
+
+    def _want(self, fiber: _Fiber, wanted: "Work | Together") -> None:
+        fiber.asked += 1
+        if isinstance(wanted, Together):
+            fiber.group, fiber.results = wanted, {}
+            if not wanted.plans:
+                self._ready.append((fiber, {}))
+                return
+            # A number where a plan has several groups: names of work must not come twice.
+            prefix = f"{fiber.path}{fiber.asked}." if fiber.asked > 1 else fiber.path
+            for name, plan in wanted.plans.items():
+                child = _Fiber(f"{prefix}{name}/", plan, fiber, name)
+                fiber.children[name] = child
+                self._ready.append((child, None))
+            return
+        name = f"{fiber.path}{fiber.asked}-{wanted.word}"
+        self._waiting[name] = fiber
+        self._new[name] = Asked(name, wanted)
+        fiber.waits = name
+
+    def _end(self, fiber: _Fiber, result: Any) -> None:
+        parent = fiber.parent
+        if parent is None:
+            self.result, self.done = result, True
+            return
+        group = parent.group
+        assert group is not None
+        parent.results[fiber.name] = result
+        del parent.children[fiber.name]
+        if group.enough(result):
+            for child in list(parent.children.values()):
+                self._close(child)
+            parent.children.clear()
+        if not parent.children:
+            ordered = {name: parent.results[name] for name in group.plans if name in parent.results}
+            self._ready.append((parent, ordered))
+
+    def _close(self, fiber: _Fiber) -> None:
+        for child in list(fiber.children.values()):
+            self._close(child)
+        fiber.children.clear()
+        if fiber.waits is not None:
+            del self._waiting[fiber.waits]
+            if self._new.pop(fiber.waits, None) is None:
+                self._dropped.append(fiber.waits)
+            fiber.waits = None
+        fiber.closed = True
+        fiber.plan.close()

@@ -1,0 +1,148 @@
+"""A search by a strategy, from the first crash to the fixes that were found."""
+
+from dataclasses import dataclass, replace
+
+from kgym.api.agent.nodes import Node, NodeOutcome
+from kgym.api.agent.strategy import BestFirst, Escalate, Forest, Strategy, Tool
+from kgym_crashfixer.search.code import Code
+from kgym_crashfixer.search.cycle import Memory, State
+from kgym_crashfixer.search.engine import Asked, Engine, Plan
+from kgym_crashfixer.search.forest import best_first, forest, with_lessons
+from kgym_crashfixer.search.tool import tool
+from kgym_crashfixer.search.work import Question, Result
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A patch that resolves the bug, and how far it is to be trusted."""
+
+    node: str
+    diff: str
+    confidence: float | None
+    notes: int
+    """Findings that stand in nobody's way."""
+    lines: int
+    """That it adds or removes."""
+    agreement: int
+    """Trees that came to the same change."""
+
+
+class Search:
+    """Asks for work, is told results. Nothing in it depends on when or by whom work is done."""
+
+    def __init__(self, strategy: Strategy, state: State) -> None:
+        self._memory = Memory(validate_with=strategy.validate_with)
+        self._engine = Engine(_plan(strategy, self._memory, state))
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """All debug cycles so far, by name, in the order in which they began."""
+        return self._memory.nodes
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self._engine.done
+
+    def ask(self) -> list[Asked]:
+        """Return work that can be begun now and was not returned before."""
+        return [_named(one) for one in self._engine.ask()]
+
+    def tell(self, name: str, result: Result) -> None:
+        """Say what a piece of work came to; of dropped work it is ignored."""
+        self._engine.tell(name, result)
+
+    def dropped(self) -> list[str]:
+        """Return begun work that nobody waits for any more, since the last call."""
+        return self._engine.dropped()
+
+    def stop(self) -> None:
+        """End the search as it is: by a limit, or because somebody wants it."""
+        self._engine.stop()
+        for node in self.nodes.values():
+            node.outcome = node.outcome or NodeOutcome.STOPPED
+
+    def fixes(self) -> list[Fix]:
+        """Return all patches that resolve the bug, the most trustworthy first."""
+        found = []
+        for node in self.nodes.values():
+            if node.outcome is NodeOutcome.RESOLVED and node.chosen is not None and node.tried:
+                patch = node.candidates[node.chosen]
+                found.append(
+                    Fix(
+                        node=node.name,
+                        diff=patch.diff,
+                        confidence=node.tried.confidence,
+                        notes=len(node.tried.findings),
+                        lines=_lines(patch.diff),
+                        agreement=self._agreement(patch.digest),
+                    )
+                )
+        return sorted(
+            found, key=lambda fix: (-(fix.confidence or 0), fix.notes, fix.lines, -fix.agreement)
+        )
+
+    def _agreement(self, digest: str) -> int:
+        return len(
+            {
+                self._root(node)
+                for node in self.nodes.values()
+                if any(one.digest == digest for one in node.candidates)
+            }
+        )
+
+    def _root(self, node: Node) -> str:
+        """Return the name of the tree that a node is in."""
+        while node.parent is not None:
+            node = self.nodes[node.parent]
+        return node.name.partition("~")[0]
+
+
+def _named(asked: Asked) -> Asked:
+    """Return the work with its name in it, if it is a question: equal ones may be asked."""
+    if isinstance(asked.work, Question):
+        named = asked.work.model_copy(update={"occurrence": asked.name})
+        return Asked(asked.name, named)
+    return asked
+
+
+def _lines(diff: str) -> int:
+    return sum(
+        line[:1] in {"+", "-"} and line[:3] not in {"+++", "---"} for line in diff.splitlines()
+    )
+
+
+def _plan(strategy: Strategy, memory: Memory, state: State, name: str = "") -> Plan[bool]:
+    if strategy.files == "in_turn" and len(state.code.files) > 1:
+        return _in_turn(strategy, memory, state, name)
+    match strategy:
+        case Forest():
+            return forest(strategy, memory, state, name)
+        case BestFirst():
+            return best_first(strategy, memory, state, name)
+        case Tool():
+            return tool(strategy, memory, state, name or "tool")
+        case Escalate():
+            return _escalate(strategy, memory, state, name)
+
+
+def _in_turn(strategy: Strategy, memory: Memory, state: State, name: str) -> Plan[bool]:
+    """Search in one file after the other until there is a fix (CrashFixer, section 6.1)."""
+    alone = strategy.model_copy(update={"files": "together"})
+    for number, (path, text) in enumerate(state.code.files.items()):
+        taught = with_lessons(replace(state, code=Code({path: text})), memory)
+        if (yield from _plan(alone, memory, taught, f"{name}{'.' if name else ''}f{number}")):
+            return True
+    return False
+
+
+def _escalate(strategy: Escalate, memory: Memory, state: State, name: str) -> Plan[bool]:
+    """Go through the phases until one has a fix; each is told what failed before."""
+    for number, phase in enumerate(strategy.phases):
+        for time in range(phase.times):
+            taught = with_lessons(state, memory)
+            begun = f"phase{number}{f'-{time}' if phase.times > 1 else ''}"
+            begun = f"{name}{'.' if name else ''}{begun}"
+            if (yield from _plan(phase.strategy, memory, taught, begun)):
+                return True
+    return False

@@ -1,0 +1,232 @@
+"""The plain agent: one conversation, in which the model calls tools until it is done."""
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import JsonValue
+
+from kgym.api.agent.conversation import ToolCall, Turn
+from kgym.api.agent.nodes import Candidate, Node, NodeOutcome, Tried
+from kgym.api.agent.strategy import Tool
+from kgym.api.steps import Edit, PatchCheck, PatchOutcome, Verdict
+from kgym_crashfixer.search.code import Code, RefusedError
+from kgym_crashfixer.search.cycle import BUILT, Lesson, Memory, State, try_patch
+from kgym_crashfixer.search.engine import Plan
+from kgym_crashfixer.search.looks import BLIND, CALLS, SAID, SILENT, look, whole
+from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question
+
+_REPORT = 20_000
+"""Characters of a crash report that a tool returns."""
+_LESSON = 1000
+"""Characters of the model's own words about a patch that failed."""
+_UNCHANGED = "error: nothing is edited"
+
+
+@dataclass(slots=True)
+class _Talk:
+    """A conversation under way."""
+
+    strategy: Tool
+    memory: Memory
+    node: Node
+    code: Code
+    turns: list[Turn] = field(default_factory=list)
+    kernels: int = 0
+    done: bool = False
+    fixed: bool = False
+
+
+def tool(strategy: Tool, memory: Memory, state: State, name: str) -> Plan[bool]:
+    """Hold a conversation; return whether it came to a fix."""
+    node = memory.node(name, None, "hypothesis")
+    talk = _Talk(strategy, memory, node, Code({}))
+    try:
+        yield from _conversation(talk, _values(strategy, state))
+        yield from _last(talk)
+    finally:  # of one that is dropped as well
+        node.outcome = node.outcome or NodeOutcome.STOPPED
+    return talk.fixed
+
+
+def _conversation(talk: _Talk, values: dict[str, Any]) -> Plan[None]:
+    """Let the model call tools until it is done, or its turns are."""
+    silent = 0
+    for _ in range(talk.strategy.turns):
+        answer = yield Question(
+            node=talk.node.name,
+            purpose=Purpose.TOOL,
+            values=values,
+            turns=list(talk.turns),
+            temperature=talk.strategy.temperature,
+        )
+        if not isinstance(answer, Answer):
+            return
+        turn = Turn(text=answer.text[:SAID], calls=answer.calls[:CALLS])
+        talk.turns.append(turn)
+        silent = 0 if turn.calls else silent + 1
+        results = {}
+        for call in turn.calls:
+            said = yield from _called(talk, call)
+            results[call.id] = said[:SAID]
+        talk.turns[-1] = turn.model_copy(update={"results": results})
+        if talk.done or talk.fixed or silent == SILENT:
+            return
+
+
+def _values(strategy: Tool, state: State) -> dict[str, Any]:
+    return {
+        "title": state.crash.title,
+        "report": state.crash.report,
+        "trace": state.crash.trace if strategy.trace else None,
+        "files": list(state.code.files),
+        "lessons": [one.values for one in state.lessons],
+        "feedback": strategy.feedback,
+        "kernels": strategy.kernels,
+    }
+
+
+def _called(talk: _Talk, call: ToolCall) -> Plan[str]:
+    """Do what the model wants; return what it is told."""
+    arguments = call.arguments
+    if isinstance(arguments, str):
+        return "error: the arguments are no JSON object"
+    match call.name:
+        case "edit":
+            said = yield from _edit(talk, arguments)
+        case "check":
+            said = yield from _check(talk)
+        case "run_kernel" if talk.strategy.feedback:
+            said = yield from _run(talk)
+        case "reset":
+            talk.code, said = Code(talk.code.files), "all edits are undone"
+        case "done":
+            talk.done, said = True, "the conversation ends"
+        case "read_file" | "list_folder" | "search" | "symbol":
+            said = yield from look(talk.node.name, call, talk.code)
+        case _:
+            said = f"error: there is no tool {call.name!r}"
+    return said
+
+
+def _edit(talk: _Talk, arguments: Mapping[str, JsonValue]) -> Plan[str]:
+    match arguments:
+        case {"file": str(file), "original": str(original), "replacement": str(replacement)}:
+            file = posixpath.normpath(file)
+        case _:
+            return "error: give `file`, `original` and `replacement`, each a text"
+    if file not in talk.code.files:
+        seen = yield from whole(talk.node.name, file)
+        if seen is None or not seen.found:
+            return seen.text if seen is not None else BLIND
+        talk.code = replace(talk.code, files={**talk.code.files, file: seen.text})
+    try:
+        edit = Edit(file=file, original=original, replacement=replacement)
+        talk.code = talk.code.edited([edit])
+    except (RefusedError, ValueError) as error:
+        return f"error: {error}"
+    return "edited"
+
+
+def _check(talk: _Talk) -> Plan[str]:
+    if talk.code.unchanged:
+        return _UNCHANGED
+    found = yield from _checked(talk)
+    return _checked_words(found)
+
+
+def _checked(talk: _Talk) -> Plan[PatchCheck | None]:
+    told = yield Check(node=talk.node.name, patches=[talk.code.patch("the patch")])
+    return told.patches[0] if isinstance(told, Checked) else None
+
+
+def _checked_words(found: PatchCheck | None) -> str:
+    """Return what `check` answers: whose fault it is that edits were not found to compile."""
+    if found is None:
+        return "error: the platform gave no answer; try again later"
+    words = found.output or found.reason
+    match found.outcome:
+        case PatchOutcome.COMPILES:
+            return "it compiles"
+        case PatchOutcome.OVER_LIMIT:
+            return (
+                f"not known: the check came to a limit before it could tell ({words})."
+                " `run_kernel` will tell, as it builds the whole kernel"
+            )
+        case PatchOutcome.NOT_BUILT:
+            return f"of no effect: what the edits change is in no part of this kernel. {words}"
+        case PatchOutcome.DOES_NOT_APPLY:
+            return f"does not apply: {words}"
+    return f"does not compile: {words}"
+
+
+def _run(talk: _Talk) -> Plan[str]:
+    """Try the edits on a kernel; return one of the three answers, with what goes with it.
+
+    Only a kernel that came to a verdict counts.
+    """
+    code, node, memory = talk.code, talk.node, talk.memory
+    if code.unchanged:
+        return _UNCHANGED
+    if code.digest in memory.digests:
+        known = memory.lessons.get(code.digest)
+        return f"the same edits were tried before: {known.outcome if known else 'no fix'}"
+    if talk.kernels == talk.strategy.kernels:
+        return "error: no further kernel can be run; edit, check, and call `done`"
+    checked = yield from _checked(talk)
+    if checked is None or checked.outcome not in BUILT:
+        return _checked_words(checked)
+    candidate = Candidate(
+        text=talk.turns[-1].text if talk.turns else "",
+        edits=list(code.edits),
+        diff=code.diff,
+        digest=code.digest,
+        outcome=checked.outcome,
+    )
+    node.candidates.append(candidate)
+    node.chosen = len(node.candidates) - 1
+    found = yield from try_patch(memory, node, candidate)
+    if found is None:
+        return "error: the platform came to no verdict; try again later"
+    talk.kernels += 1
+    talk.fixed = found.resolved
+    if not talk.fixed:
+        candidate.problem = told(found, trace=talk.strategy.trace)
+        lesson = Lesson(code.diff, found.outcome, candidate.text[:_LESSON])
+        memory.lessons[code.digest] = lesson
+    return candidate.problem or told(found)
+
+
+def told(found: Tried, *, trace: bool = False) -> str:
+    """Return what `run_kernel` answers about a kernel that was tried."""
+    if found.verdict == "does_not_build":
+        return f"does not compile: {found.reason[:_REPORT]}"
+    if found.crash is not None:
+        said = f"crash reproduced: {found.crash.title}\n\n{found.crash.report[:_REPORT]}"
+        if trace and found.crash.trace:
+            said += (
+                f"\n\ncalls before the crash, from earliest to most recent:\n{found.crash.trace}"
+            )
+        return said
+    if found.resolved:
+        return "crash resolved"
+    findings = "".join(f"\n- {one.message}" for one in found.findings)
+    return f"the kernel does not crash, but this is no fix: {', '.join(found.obstacles)}{findings}"
+
+
+def _last(talk: _Talk) -> Plan[None]:
+    """Judge the edits as they are at the end, where they were not tried: without feedback."""
+    node = talk.node
+    if not talk.code.unchanged and talk.code.digest not in talk.memory.digests:
+        talk.kernels = min(talk.kernels, talk.strategy.kernels - 1)
+        yield from _run(talk)
+    tried = node.tried
+    if talk.fixed:
+        node.outcome = NodeOutcome.RESOLVED
+    elif tried is None or tried.verdict == "does_not_build":
+        node.outcome = NodeOutcome.NO_PATCH
+    elif tried.verdict is Verdict.INCONCLUSIVE or tried.noise:
+        node.outcome = NodeOutcome.INCONCLUSIVE
+    else:
+        node.outcome = NodeOutcome.CRASHED if tried.crash else NodeOutcome.REJECTED

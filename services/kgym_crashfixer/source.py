@@ -1,0 +1,202 @@
+"""Looks at the source, as builds see it: for the model's tools, and for the candidate files."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from pydantic import JsonValue, ValidationError
+
+from kgym.api.source import FileLook, FolderLook, SearchLook, SymbolLook
+from kgym.api.steps import Patch
+from kgym.bugs import ended_job
+from kgym.bugs.bundle import Bug
+from kgym.bugs.conclusion import Answer, conclusion, failed
+from kgym.client import AsyncClient, Refused
+from kgym.errors import InfrastructureError, UserError
+from kgym_crashfixer.run_jobs import RunJobs
+from kgym_crashfixer.search.work import Seen, Source
+
+_LONGEST_FILE = 4 << 20
+"""Characters of a file that can be a candidate."""
+_LINES = 400
+"""Of a file that is read without saying which."""
+_LISTED, _FOUND = 500, 100
+"""Entries of a folder, and lines of a search, that a model is shown."""
+_SEARCHED = 24
+"""Functions that are searched for, to find files with the words of a report."""
+_READ = 120
+"""Files that these lead to."""
+_AT_A_TIME = 8
+_WRONG = {"bad_pattern", "binary_file", "file_not_found", "not_a_file", "not_a_folder"}
+T = TypeVar("T")
+Look = TypeVar("Look")
+
+
+class NotCandidate(Exception):
+    """A file that cannot be one of those that a fix changes; the message says why."""
+
+
+class SourceTree:
+    """The tree that has the bug. It is made readable when it is first looked at, or by `ready`."""
+
+    def __init__(self, client: AsyncClient, bug: Bug, jobs: RunJobs, patience: float) -> None:
+        self._client, self._bug, self._jobs = client, bug, jobs
+        self._patience = patience
+        self._job: int | None = None
+        self._making = asyncio.Lock()
+
+    async def ready(self) -> None:
+        """Make it readable, if nobody has done so."""
+        await self._ready()
+
+    async def whole(self, path: str, patches: Sequence[Patch] = ()) -> str:
+        """Return a file's text; raise NotCandidate where it has none that could be edited."""
+        text, first = "", 1
+        while True:
+            look = FileLook(path=path, first=first, patches=list(patches))
+            try:
+                found = await self._asked(self._client.read_source, look)
+            except Refused as error:
+                if error.reason not in _WRONG:
+                    raise
+                raise NotCandidate(error.message) from error
+            if found.lossy:
+                raise NotCandidate(f"{path} is no UTF-8")
+            text += found.text
+            if len(text) > _LONGEST_FILE:
+                raise NotCandidate(f"{path} has more than {_LONGEST_FILE >> 20} MiB")
+            if not found.cut:
+                return text
+            first = found.last + 1
+
+    async def look(self, work: Source) -> Seen:
+        """Do what a model's tool asks for; what it gets wrong, it is told."""
+        patches = [Patch(name="the edits", edits=work.edits)] if work.edits else []
+        try:
+            return Seen(text=await _TOOLS[work.tool](self, work.arguments, patches))
+        except NotCandidate as error:
+            return Seen(text=f"error: {error}", found=False)
+        except ValidationError as error:
+            wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            return Seen(text=f"error: {wrong}", found=False)
+        except Refused as error:
+            if not ended_job.concerns_one_request(error):
+                raise
+            return Seen(text=f"error: {error.message}", found=False)
+
+    async def with_words(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the C files that hold most of these names of functions."""
+        holds: Counter[str] = Counter()
+        for name in names[:_SEARCHED]:
+            look = SearchLook(pattern=rf"\b{name}\b", glob="*.c", limit=1000)
+            try:
+                found = await self._asked(self._client.search_source, look)
+            except Refused as error:
+                if error.reason not in _WRONG:
+                    raise
+                continue
+            holds.update({one.path for one in found.matches})
+        paths = [path for path, _ in sorted(holds.items(), key=lambda one: (-one[1], one[0]))]
+        turn = asyncio.Semaphore(_AT_A_TIME)
+
+        async def read(path: str) -> str | None:
+            async with turn:
+                try:
+                    return await self.whole(path)
+                except NotCandidate:
+                    return None
+
+        kept = paths[:_READ]
+        texts = await asyncio.gather(*map(read, kept))
+        return {path: text for path, text in zip(kept, texts, strict=True) if text is not None}
+
+    async def _asked(self, call: Callable[[int, Look], Awaitable[T]], look: Look) -> T:
+        job = await self._ready()
+        try:
+            return await ended_job.patiently(lambda _: call(job, look), self._patience)
+        except Refused as error:
+            if error.reason not in {"source_not_made", "no_source"}:
+                raise
+        job = await self._ready(anew=job)
+        return await ended_job.patiently(lambda _: call(job, look), self._patience)
+
+    async def _ready(self, anew: int | None = None) -> int:
+        """Return the job by whose number the tree is read; make it again where it is gone."""
+        async with self._making:
+            if self._job is None or self._job == anew:
+                does = f"source after {anew}" if anew else "source"
+                job = await self._jobs.answered(does, self._bug.source())
+                why = conclusion(job).reason or f"job {job.id} is {job.state}"
+                match failed(job):
+                    case Answer.USER:
+                        raise UserError("no_source", f"the source cannot be read: {why}")
+                    case Answer.INFRASTRUCTURE:
+                        raise InfrastructureError("no_source", f"the source cannot be read: {why}")
+                self._job = job.id
+            return self._job
+
+    # --- the tools --------------------------------------------------------------------------
+
+    async def _read_file(self, arguments: Mapping[str, JsonValue], patches: Sequence[Patch]) -> str:
+        path, begin, end = arguments.get("path"), arguments.get("start"), arguments.get("end")
+        if arguments.get("whole") is True:
+            return await self.whole(FileLook.model_validate({"path": path}).path, patches)
+        first = begin if begin is not None else 1
+        last = end if end is not None else (first + _LINES - 1 if isinstance(first, int) else 1)
+        look = FileLook.model_validate(
+            {"path": path, "first": first, "last": last, "patches": list(patches)}
+        )
+        found = await self._asked(self._client.read_source, look)
+        head = f"[{found.path}, lines {found.first} to {found.last} of {found.lines}]"
+        return f"{head}\n{found.text}"
+
+    async def _list_folder(
+        self, arguments: Mapping[str, JsonValue], patches: Sequence[Patch]
+    ) -> str:
+        look = FolderLook.model_validate(
+            {"path": arguments.get("path", ""), "patches": list(patches)}
+        )
+        found = await self._asked(self._client.list_source, look)
+        lines = [f"{one.name}{'/' * (one.kind == 'folder')}" for one in found.entries[:_LISTED]]
+        if len(found.entries) > _LISTED or found.cut:
+            lines.append(f"[and more: these are the first {_LISTED}]")
+        return "\n".join(lines) or "[the folder is empty]"
+
+    async def _search(self, arguments: Mapping[str, JsonValue], patches: Sequence[Patch]) -> str:
+        pattern, glob = arguments.get("pattern"), arguments.get("glob")
+        look = SearchLook.model_validate(
+            {"pattern": pattern, "glob": glob, "limit": _FOUND, "patches": list(patches)}
+        )
+        found = await self._asked(self._client.search_source, look)
+        lines = [f"{one.path}:{one.line}: {one.text}" for one in found.matches]
+        if found.cut is not None:
+            what = f"the first {len(lines)} lines" if found.cut == "limit" else "time was over"
+            lines.append(f"[there may be more: {what}]")
+        return "\n".join(lines) or "[no line matches]"
+
+    async def _symbol(self, arguments: Mapping[str, JsonValue], patches: Sequence[Patch]) -> str:
+        look = SymbolLook.model_validate(
+            {"name": arguments.get("name"), "limit": _FOUND, "patches": list(patches)}
+        )
+        found = await self._asked(self._client.find_symbol, look)
+        lines = [
+            f"defined in {one.path}, lines {one.line} to {one.last} ({one.kind}): {one.text}"
+            for one in found.definitions
+        ]
+        for use in found.uses:
+            where = f" in {use.function}()" if use.function else ""
+            word = "called" if use.call else "named"
+            lines.append(f"{word}{where}, {use.path}:{use.line}: {use.text}")
+        if found.cut is not None:
+            lines.append("[there may be more]")
+        return "\n".join(lines) or f"[nothing is known of {found.name}]"
+
+
+_Tool = Callable[[SourceTree, Mapping[str, JsonValue], Sequence[Patch]], Awaitable[str]]
+_TOOLS: Mapping[str, _Tool] = {
+    "read_file": SourceTree._read_file,
+    "list_folder": SourceTree._list_folder,
+    "search": SourceTree._search,
+    "symbol": SourceTree._symbol,
+}

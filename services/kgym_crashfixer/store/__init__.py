@@ -1,0 +1,1 @@
+"""What runs leave in the database: their events, results, model calls, nodes and jobs."""

@@ -1,0 +1,45 @@
+"""Strategies as files: those that are shipped, and one's own."""
+
+import tomllib
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from kgym.api.agent.strategy import Strategy
+from kgym.configs import CONFIGS
+from kgym.errors import UserError
+
+_STRATEGY: TypeAdapter[Strategy] = TypeAdapter(Strategy)
+
+
+def names(configs: Path = CONFIGS) -> list[str]:
+    """Return the names of the shipped strategies."""
+    return sorted(path.stem for path in (configs / "agent").glob("*.toml"))
+
+
+def load(name: str, configs: Path = CONFIGS, *, deep: bool = False) -> Strategy:
+    """Read a strategy by its name, or the file of one's own; raise UserError `bad_strategy`.
+
+    `deep`: it is the phase of another, and has none itself.
+    """
+    path = Path(name) if name.endswith(".toml") else configs / "agent" / f"{name}.toml"
+    try:
+        table = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        known = ", ".join(names(configs))
+        raise UserError(
+            "bad_strategy", f"there is no strategy {name}; there are: {known}"
+        ) from error
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError("bad_strategy", f"{path}: {error}") from error
+    phases = table.get("phases")
+    for phase in phases if isinstance(phases, list) else []:
+        if isinstance(phase, dict) and isinstance(phase.get("strategy"), str):
+            if deep:
+                raise UserError("bad_strategy", f"{path}: a phase of a phase is one too many")
+            phase["strategy"] = load(phase["strategy"], configs, deep=True).model_dump()
+    try:
+        return _STRATEGY.validate_python({"name": path.stem, **table})
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg']}" for e in error.errors())
+        raise UserError("bad_strategy", f"{path}: {wrong}") from error

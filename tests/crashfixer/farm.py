@@ -1,0 +1,221 @@
+"""A platform whose workers answer by what a patch says, and remember what they were asked."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kgym.api.steps import (
+    BuildSpec,
+    CheckResult,
+    CheckSpec,
+    Control,
+    ControlName,
+    ControlOutcome,
+    Diagnostic,
+    Evidence,
+    Finding,
+    InstanceOutcome,
+    InstanceResult,
+    MinimalTrace,
+    MinimizeResult,
+    PatchCheck,
+    PatchOutcome,
+    ReproduceSpec,
+    Severity,
+    StepKind,
+    StepResult,
+    TraceAnchor,
+    TraceCall,
+    TracedFunction,
+    TracePart,
+    TraceStack,
+    TraceStatistics,
+    Verdict,
+)
+from kgym.bugs import bundle
+from kgym.client import AsyncClient
+from kgym.errors import InfrastructureError, UserError
+from kgym.worker.context import StepContext
+from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_cli.embedded_platform import Platform as Scheduler
+from kgym_cli.step_registry import Equipment, handlers
+from kgym_crashfixer.run_jobs import Options, RunJobs
+from tests.cli.worked import working
+from tests.results import built, ran
+
+BUG = bundle.load("watch-queue-filter")
+GOOD = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
+SILENT = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.SILENT)])
+NO_RECORDS = TraceStatistics(
+    records=9,
+    lost=0,
+    threads=1,
+    candidate_records=9,
+    thread_records=9,
+    anchors=1,
+    minimal_records=2,
+    represented_records=2,
+    match_records=1,
+)
+T = TypeVar("T")
+
+
+def diff(word: str) -> str:
+    """Return a patch whose trial ends as the word says."""
+    return f"--- a/drivers/a.c\n+++ b/drivers/a.c\n@@ -1 +1 @@\n-int a;\n+int {word};\n"
+
+
+def call(name: str, part: TracePart = TracePart.MATCH, **fields: Any) -> TraceCall:
+    pattern = [TracedFunction(file="drivers/a.c", name=name)]
+    return TraceCall(pattern=pattern, time=0, cpu=0, part=part, **fields)
+
+
+@dataclass
+class Farm:
+    """Workers whose results the words in patches choose."""
+
+    shows: bool = True
+    """Whether the unpatched kernel crashes."""
+    traces: bool = True
+    fails: int = 0
+    """Steps that the platform fails before it answers any."""
+    done: list[str] = field(default_factory=list)
+    report: str = ""
+    """Of the unpatched kernel's crash, if not a short one."""
+    hold_at: str = ""
+    """What waits until `hold` is set."""
+    hold: threading.Event = field(default_factory=threading.Event)
+    held: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def answers(self) -> dict[StepKind, Callable[[StepContext], StepResult]]:
+        return {
+            StepKind.CHECK: self.check,
+            StepKind.BUILD: self.build,
+            StepKind.REPRODUCE: self.reproduce,
+            StepKind.MINIMIZE: self.minimize,
+        }
+
+    def _begins(self, what: str) -> None:
+        self.done.append(what)
+        if self.fails:
+            self.fails -= 1
+            raise UserError("broken", "no") if what == "user" else InfrastructureError("lost", "?")
+        if what == self.hold_at and not self.hold.is_set():
+            self.held.set()
+            assert self.hold.wait(60)
+
+    def check(self, run: StepContext) -> StepResult:
+        spec = run.assignment.spec
+        assert isinstance(spec, CheckSpec)
+        self._begins(f"check {len(spec.patches)}")
+        return CheckResult(
+            source_identity="",
+            kernel_release="",
+            compiler_version="",
+            tree="",
+            tree_cached=True,
+            patches=[_checked(one.name, one.diff or "") for one in spec.patches],
+            seconds={},
+        )
+
+    def build(self, run: StepContext) -> StepResult:
+        spec = run.assignment.spec
+        assert isinstance(spec, BuildSpec)
+        text = (spec.patches[-1].diff or "") if spec.patches else ""
+        self._begins("traced build" if spec.instrument else f"build {word(text)}")
+        if "unlinked" in text:
+            found = Diagnostic(file="a.c", line=7, severity="error", message="no such label")
+            raise UserError("does_not_compile", "make failed", diagnostics=[found.model_dump()])
+        note = Severity.BLOCKING if "silences" in text else Severity.NOTE
+        about = Finding(check="amputation", severity=note, reason="check_removed", message="BUG_ON")
+        return built(tree=text, findings=[about] if spec.review and "silences" in text else [])
+
+    def reproduce(self, run: StepContext) -> StepResult:
+        spec, kernel = run.assignment.spec, run.assignment.inputs["build"].result
+        assert isinstance(spec, ReproduceSpec)
+        text, title = getattr(kernel, "tree", ""), spec.titles[0]
+        traced = spec.dump != "none"
+        patched = spec.baseline is not None or (traced and "drivers/a.c" in text)
+        self._begins(f"{'traced run' if traced else 'run'} {word(text) if patched else ''}".strip())
+        more: dict[str, Any] = {"evidence": Evidence()}
+        if spec.baseline is not None:
+            more["baseline"] = Verdict.SAME_CRASH
+        if not patched and not self.shows:
+            return ran(**more)
+        if patched and any(one in text for one in ("mends", "silences")):
+            return ran(**{**more, "evidence": GOOD, "confidence": 0.96})
+        if patched and "quiet" in text:
+            return ran(**{**more, "evidence": SILENT})
+        if patched and "undone" in text:
+            return ran(Verdict.INCONCLUSIVE, **more)
+        if patched and "noisy" in text:
+            return ran(Verdict.INCONCLUSIVE, "SYZFAIL: no", **more)
+        if patched and "moves" in text and not traced:
+            title = "general protection fault in other"
+        crash = InstanceResult(number=0, outcome=InstanceOutcome.CRASH, run_seconds=2, title=title)
+        (run.folder / "report-0.txt").write_text(self.report or f"BUG: {title}\n {word(text)}\n")
+        found = Verdict.SAME_CRASH if title == spec.titles[0] else Verdict.OTHER_CRASH
+        return ran(found, title, instances=[crash], **more)
+
+    def minimize(self, run: StepContext) -> StepResult:
+        self._begins("minimize")
+        if not self.traces:
+            raise UserError("no_dump", "the kernel went on")
+        calls = [
+            call("begins", TracePart.BACKWARD),
+            call("outer", anchor=True, frame=1),
+            call("helper"),
+            call("inner", anchor=True, frame=0),
+        ]
+        trace = MinimalTrace(
+            pid=7,
+            anchor=TraceAnchor(stack=TraceStack.CRASH),
+            calls=calls,
+            statistics=NO_RECORDS,
+        )
+        return MinimizeResult(instance=0, title="", trace=trace, parts=[], seconds={})
+
+
+def word(text: str) -> str:
+    """Return the word of a patch."""
+    found = [line for line in text.splitlines() if line.startswith("+int ")]
+    return found[-1][5:-1] if found else ""
+
+
+def _checked(name: str, text: str) -> PatchCheck:
+    if "broken" in text:
+        return PatchCheck(name=name, outcome=PatchOutcome.DOES_NOT_COMPILE, reason="no", seconds=0)
+    if "unused" in text:
+        return PatchCheck(name=name, outcome=PatchOutcome.NOT_BUILT, seconds=0)
+    return PatchCheck(name=name, outcome=PatchOutcome.COMPILES, seconds=0)
+
+
+@contextmanager
+def farming(data: Path, farm: Farm, port: int = 0) -> Iterator[Scheduler]:
+    """Run a scheduler with these workers; sources are read as they really are."""
+    has = Equipment(data / "cache", Origins.named((), (), (Path("/"),)))
+    real = handlers([StepKind.SOURCE], has)
+    with (
+        Scheduler(data, work=False, port=port) as scheduler,
+        working(scheduler, data, farm.answers, real),
+    ):
+        try:
+            yield scheduler
+        finally:
+            farm.hold.set()
+
+
+def using(url: str, use: Callable[[RunJobs, AsyncClient], Awaitable[T]], **options: Any) -> T:
+    """Use the platform as a run does; return what that comes to."""
+
+    async def run() -> T:
+        async with AsyncClient(url) as client:
+            chosen = Options(**{"key": "r1", "group": "fix-1", **options})
+            return await use(RunJobs(client, BUG, chosen), client)
+
+    return asyncio.run(run())

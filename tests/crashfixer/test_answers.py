@@ -1,0 +1,216 @@
+"""What models answer is read leniently."""
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym_crashfixer.search import answers
+from kgym_crashfixer.search.answers import Change, UnreadableError
+
+EDIT = """Here is what I would do.
+
+// Modification 1
+<reason>
+it leaks
+</reason>
+<file>
+drivers/a.c
+</file>
+<original>
+\tkfree(a);
+</original>
+<patched>
+\tkfree(a);
+\tkfree(b);
+</patched>
+"""
+
+
+def test_the_form_that_was_asked_for() -> None:
+    (found,) = answers.changes(EDIT)
+    assert found == Change("drivers/a.c", "\tkfree(a);", "\tkfree(a);\n\tkfree(b);", "it leaks")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        EDIT.replace("<original>\n", "<original>\n```c\n").replace(
+            "\n</original>", "\n```\n</original>"
+        ),
+        EDIT.replace("<file>\ndrivers/a.c\n</file>", "<FILE>`drivers/a.c`</FILE>"),
+        EDIT.replace("\n", "\r\n").replace("kfree(a);\r\n\tkfree", "kfree(a);\n\tkfree"),
+        "<solution>x</solution>" + EDIT + "That is all. <original>cut off",
+    ],
+)
+def test_other_ways_of_writing_it(text: str) -> None:
+    (found,) = answers.changes(text)
+    assert (found.file, found.original) == ("drivers/a.c", "\tkfree(a);")
+    assert found.patched == "\tkfree(a);\n\tkfree(b);"
+
+
+def test_one_file_and_reason_count_for_several_edits() -> None:
+    more = EDIT + "<original>\nx\n</original><patched>\n</patched>"
+    first, second = answers.changes(more)
+    assert (second.file, second.reason, second.patched) == (first.file, first.reason, "")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nothing", "<file>a</file>", "<original>a</original>", "<patched>a</patched>"]
+)
+def test_what_is_no_patch_is_unreadable(text: str) -> None:
+    with pytest.raises(UnreadableError):
+        answers.changes(text)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "<original>\ncut o",
+        "<original>\na\n</original>\n<patched>\ncut o",
+        "<original>\na\n</original>\n<original>\nb\n</original><patched>c</patched>",
+        "<patched>a</patched>",
+    ],
+)
+def test_a_patch_of_which_a_part_is_missing_is_none(rest: str) -> None:
+    with pytest.raises(UnreadableError, match=r"1 modifications|1 are"):
+        answers.changes(f"{EDIT}{rest}")
+
+
+def test_an_explanation_has_bounds() -> None:
+    assert len(answers.solution("<solution>" + "because " * 100_000)) <= answers.LONGEST_WORDS
+
+
+def test_a_diff_is_found_wherever_it_stands() -> None:
+    diff = "--- a/x.c\n+++ b/x.c\n@@ -1 +1 @@\n-a\n+b\n"
+    for text in (
+        diff,
+        f"Sure!\n```diff\n{diff}```\nDone.",
+        f"<patch>\n{diff}</patch>",
+        f"diff --git a/x.c b/x.c\nindex 1..2 100644\n{diff}",
+    ):
+        assert answers.diff(text).endswith(diff)
+    with pytest.raises(UnreadableError):
+        answers.diff("@@ -1 +1 @@\n-a\n+b\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "which"),
+    [
+        ("<choice>2</choice>", 1),
+        ("Of 3, I like 1 and 2.\n<choice>Hypothesis 3", 2),
+        ("Hypothesis 1 is weak.\n\n**Selected:** 2", 1),
+        ("1 is good, 3 is better", 2),
+        ("<choice>7</choice> <choice>1</choice>", 0),
+        ("<choice>2 (it beats 3)</choice>", 1),
+        ("**Best:** 1, before 2", 0),
+    ],
+)
+def test_a_choice(text: str, which: int) -> None:
+    assert answers.chosen(text, 3) == which
+
+
+@pytest.mark.parametrize("text", ["", "none", "<choice>4</choice>", "0x2", "v1.2"])
+def test_no_choice(text: str) -> None:
+    with pytest.raises(UnreadableError):
+        answers.chosen(text, 3)
+
+
+def test_a_solution_is_all_prose_where_it_has_no_tag() -> None:
+    assert answers.solution("<solution> a </solution>") == "a"
+    assert answers.solution("It frees b twice.\n```c\nkfree(b);\n```\n") == "It frees b twice."
+    assert answers.solution("<solution>cut off") == "cut off"
+    with pytest.raises(UnreadableError):
+        answers.solution(" \n")
+
+
+PIECES = st.sampled_from(
+    [
+        "<file>",
+        "</file>",
+        "<original>",
+        "</original>",
+        "<patched>",
+        "</patched>",
+        "a.c",
+        "\n",
+        "```",
+    ]
+)
+
+
+READERS = (
+    answers.changes,
+    answers.diff,
+    answers.solution,
+    lambda text: answers.chosen(text, 2),
+)
+
+
+@pytest.mark.parametrize("read", READERS)
+@given(st.lists(PIECES | st.text(max_size=5), max_size=60).map("".join))
+def test_no_answer_makes_it_raise_anything_else(read: Callable[[str], object], text: str) -> None:
+    with contextlib.suppress(UnreadableError):
+        read(text)
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "<original>",
+        "<file>a</file><original>x",
+        "```\n",
+        "```c\n",
+        "--- a\n",
+        "diff --git a b\n",
+        "diff --git a b\nindex old mode\nindex old mode\n",
+        "index\n",
+        "1 ",
+        "best ",
+        "<choice>",
+    ],
+)
+def test_ten_megabytes_are_read_in_time(read: Callable[[str], object], piece: str) -> None:
+    with contextlib.suppress(UnreadableError):
+        read("diff --git a b\n" + piece * (10_000_000 // len(piece)))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("<solution>a</solution><solution>b</solution><ranking>2, 1</ranking>", ["b", "a"]),
+        ("<solution>a</solution>good<solution>b</solution>bad", ["a", "b"]),
+        ("<solution>a</solution><solution>b</solution><ranking>7, 2", ["b", "a"]),
+        ("<solution>a</solution><solution>a</solution><ranking>2</ranking>", ["a"]),
+        ("<solution></solution><SOLUTION>\nb\n</SOLUTION><ranking>1, 2</ranking>", ["b"]),
+        ("<solution>a</solution><ranking>0, 99999, -1</ranking>", ["a"]),
+        ("<ranking>1</ranking>", None),
+        ("", None),
+    ],
+)
+def test_hypotheses_are_read_by_their_rank(text: str, found: list[str] | None) -> None:
+    if found is None:
+        with pytest.raises(UnreadableError):
+            answers.ranked(text)
+    else:
+        assert answers.ranked(text) == found
+
+
+def test_patches_of_one_answer_are_told_apart() -> None:
+    two = f"<attempt>\n{EDIT}</attempt>\n<attempt>{EDIT.replace('(b)', '(c)')}</attempt>"
+    first, second = (answers.changes(one) for one in answers.attempts(two))
+    assert (first[0].patched, second[0].patched) == (
+        "\tkfree(a);\n\tkfree(b);",
+        "\tkfree(a);\n\tkfree(c);",
+    )
+    assert answers.attempts(EDIT) == [EDIT]
+
+
+@given(st.text(alphabet="<>/solutinrakgemp123, \n", max_size=300))
+def test_whatever_is_ranked_is_a_hypothesis_of_the_answer(text: str) -> None:
+    with contextlib.suppress(UnreadableError):
+        assert all(one and one in text for one in answers.ranked(text))
+    assert answers.attempts(text)

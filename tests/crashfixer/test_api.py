@@ -1,0 +1,363 @@
+"""The agent over REST: its client, its callers, and requests that are wrong."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from kgym.api.agent.runs import Limits, RunState
+from kgym.client.agent_client import AgentClient
+from kgym.errors import InfrastructureError, UserError
+from kgym.web.callers import Tokens
+from kgym.web.request_limits import RequestLimits
+from kgym.web.scheduler_tokens import SchedulerTokens
+from kgym.web.scopes import Caller, Scope
+from kgym.web.server import serve
+from kgym_cli.embedded_platform import Platform
+from kgym_crashfixer.api.app import create_app
+from kgym_scheduler.database import tokens
+from kgym_scheduler.database.connection import Database
+from tests.crashfixer.agents import BUG, Guesser, Made, agent, new_limit, request
+
+pytestmark = pytest.mark.anyio
+
+
+class Known:
+    """Callers by their tokens; `local` has none."""
+
+    def __init__(self, **scopes: str) -> None:
+        self.scopes = scopes
+
+    async def anybody(self) -> Caller | None:
+        return await self.caller("local")
+
+    async def caller(self, token: str) -> Caller | None:
+        known = self.scopes.get(token)
+        return Caller(token, frozenset([Scope(known)])) if known else None
+
+
+LOCAL = Known(local="admin")
+
+
+@asynccontextmanager
+async def served(
+    folder: Path,
+    model: Guesser | None = None,
+    tokens: Tokens = LOCAL,
+    limits: RequestLimits | None = None,
+    **how: Any,
+) -> AsyncIterator[tuple[str, Made]]:
+    """An agent service on loopback; its URL."""
+    async with (
+        agent(folder, model or Guesser(), **how) as made,
+        serve(create_app(made.agent, tokens, limits)) as address,
+    ):
+        yield address.url, made
+
+
+async def test_a_run_is_started_followed_and_shown_over_rest(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, made), AgentClient(url) as client:
+        run = await client.start(request())
+        events = [event async for event in client.follow(run)]
+        rest = [event async for event in client.follow(run, after=events[-3].number)]
+        view = await client.show(run)
+        assert view == await made.agent.show(run)
+        assert events == [event async for event in made.agent.follow(run)]
+        assert rest == events[-2:]
+        assert (await client.page(None, 5, None)).runs[0].id == run
+        assert (await client.page(None, 5, RunState.FAILED)).runs == []
+        calls = await client.calls(run, "t0")
+        assert {call.node for call in calls} == {"t0"}
+        assert calls[0].reply is not None
+        assert (await client.node(run, "t0")).hypothesis == "The limit 99 is wrong."
+        assert (await client.patch(run, author="A B <a@b.c>")).count("From: A B <a@b.c>") == 1
+        assert new_limit((await client.report(run)).fix.diff) == "16"
+
+
+async def test_a_run_is_stopped_and_resumed_over_rest(tmp_path: Path) -> None:
+    async with served(tmp_path, Guesser(pause=60)) as (url, _), AgentClient(url) as client:
+        run = await client.start(request())
+        await client.stop(run)
+        async for _event in client.follow(run):
+            pass
+        assert (await client.show(run)).state is RunState.STOPPED
+    async with served(tmp_path) as (url, _), AgentClient(url) as client:
+        await client.resume(run, Limits(tokens=1000))
+        async for _event in client.follow(run):
+            pass
+        view = await client.show(run)
+        assert (view.state, view.limits.tokens) == (RunState.LIMITED, 1000)
+        assert [one.id for one in (await client.page(None, 1, None)).runs] == [run]
+
+
+async def test_pages_follow_each_other(tmp_path: Path) -> None:
+    async with served(tmp_path, crashes=False) as (url, made), AgentClient(url) as client:
+        for _ in range(3):
+            await made.agent.wait(await client.start(request()))
+        first = await client.page(None, 2, None)
+        assert [one.id for one in first.runs] == [3, 2]
+        assert [one.id for one in (await client.page(first.next, 2, None)).runs] == [1]
+
+
+BODY = {"bug": BUG, "model": "made:up", "strategy": "forest"}
+FILES = {
+    "bug.toml": """title = "BUG: x"
+[kernel]
+tarball = "https://example.org/linux.tar"
+sha256 = "{zeros}"
+base = "allnoconfig"
+fragments = ["own.config"]
+[reproducer]
+file = "repro.c"
+[fix]
+patch = "fix.patch"
+""".replace("{zeros}", "0" * 64),
+    "own.config": "CONFIG_A=y\n",
+    "repro.c": "int main(void) { return 0; }\n",
+    "fix.patch": "--- a/f.c\n+++ b/f.c\n@@ -1 +1 @@\n-a\n+b\n",
+}
+"""A bundle of one's own that is sent along."""
+
+
+def sent(was: str = "", now: str = "", **more: str) -> dict[str, Any]:
+    """A request with a bundle in which a word is another one."""
+    files = FILES | {"bug.toml": FILES["bug.toml"].replace(was, now)} | more
+    return BODY | {"bug": "mine", "bundle": files}
+
+
+ESCALATE = {"kind": "escalate", "phases": [{"strategy": "/etc/passwd.toml"}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (BODY | {"bug": "nobodys"}, "no_such_bug"),
+        (BODY | {"bug": "../../etc"}, "no_such_bug"),
+        (BODY | {"strategy": "magic"}, "bad_strategy"),
+        (BODY | {"strategy": "/etc/passwd.toml"}, "bad_strategy"),
+        (BODY | {"strategy": {"kind": "forest", "trees": 10**9}}, "invalid_request"),
+        (BODY | {"folder": "/etc"}, "folder_not_allowed"),
+        (BODY | {"tree": "x"}, "invalid_request"),
+        (BODY | {"limits": {"dollars": 0}}, "invalid_request"),
+        (BODY | {"limits": {"dollars": float("inf")}}, "invalid_request"),
+        (BODY | {"bundle": {"../x": "y"}}, "bad_bundle"),
+        (BODY | {"bug": "mine", "bundle": {"../x": "y"}}, "bad_bundle"),
+        (BODY | {"bug": "mine", "bundle": {"/etc/x": "y"}}, "bad_bundle"),
+        (BODY | {"bug": "mine", "bundle": {"bug.toml": "[kernel]\ntree = '/'"}}, "bad_bundle"),
+        (BODY | {"bug": "mine", "bundle": {"bug.toml": "[kernel]\ngit = '/r'"}}, "bad_bundle"),
+        (BODY | {"bug": "mine", "bundle": {"bug.toml": "= ="}}, "bad_bundle"),
+        (BODY | {"strategy": "../../../etc/agent"}, "bad_strategy"),
+        (BODY | {"strategy": ESCALATE}, "invalid_request"),
+        (BODY | {"bug": "a\0b", "bundle": FILES}, "bad_bundle"),
+        (BODY | {"bug": "\U0001f41b" * 100, "bundle": FILES}, "bad_bundle"),
+        (sent("https://example.org/linux.tar", "/etc/passwd"), "bad_bundle"),
+        (sent("https://example.org/linux.tar", "file:///etc/passwd"), "bad_bundle"),
+        (sent("own.config", "/etc/passwd"), "bad_bundle"),
+        (sent("own.config", "../../../../etc/passwd"), "bad_bundle"),
+        (sent("repro.c", "/etc/passwd"), "bad_bundle"),
+        (sent("fix.patch", "/etc/passwd"), "bad_bundle"),
+        (
+            sent('base = "allnoconfig"\nfragments = ["own.config"]', 'config = "/etc/passwd"'),
+            "bad_bundle",
+        ),
+        (
+            sent(FILES["bug.toml"], 'title = "x"\n[kernel]\nuse = "../../../etc/kernel"\n'),
+            "bad_bundle",
+        ),
+        (sent(**{"repro.c/x": "a file in a file"}), "bad_bundle"),
+        (sent(**{"x" * 300: "a long name"}), "bad_bundle"),
+        ("[" * 10_000, "invalid_request"),
+        ("{", "invalid_request"),
+        ("\ud800".encode("utf-8", "surrogatepass"), "invalid_request"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_a_wrong_request_is_answered_with_a_problem(
+    tmp_path: Path, body: Any, reason: str
+) -> None:
+    async with served(tmp_path) as (url, made), httpx.AsyncClient(base_url=url) as http:
+        how = {"json": body} if isinstance(body, dict) else {"content": body}
+        if body == BODY | {"limits": {"dollars": float("inf")}}:
+            how = {"content": str(body).replace("'", '"')}
+        told = await http.post("/v1/runs", headers={"Content-Type": "application/json"}, **how)
+        assert (told.status_code, told.json()["reason"]) == (422, reason), told.text
+        assert told.headers["content-type"] == "application/problem+json"
+        assert "root:" not in told.text
+        assert (await made.agent.page(None, 5, None)).runs == []
+
+
+async def test_a_bundle_can_be_sent_along(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, made), AgentClient(url) as client:
+        wanted = request().model_copy(update={"bug": "mine", "bundle": FILES})
+        run = await client.start(wanted)
+        assert await made.agent.wait(run) is RunState.RESOLVED
+        assert (await client.show(run)).bug == "mine"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/runs/7", 404),
+        ("GET", "/v1/runs/0", 422),
+        ("GET", f"/v1/runs/{1 << 70}", 422),
+        ("GET", "/v1/runs?limit=1000", 422),
+        ("GET", "/v1/runs?what=1", 422),
+        ("GET", "/v1/runs/7/events", 404),
+        ("GET", "/v1/runs/7/calls", 404),
+        ("POST", "/v1/runs/7/stop", 404),
+        ("POST", "/v1/runs/7/resume", 404),
+        ("POST", "/v1/runs", 415),
+        ("GET", "/v1/runs?limit=5&limit=6", 422),
+        ("GET", "/v1/runs?limit=%205", 422),
+        ("GET", "/v1/nothing", 404),
+        ("PUT", "/v1/runs", 405),
+    ],
+)
+async def test_what_is_not_there_is_a_problem_too(
+    tmp_path: Path, method: str, path: str, status: int
+) -> None:
+    async with served(tmp_path) as (url, _), httpx.AsyncClient(base_url=url) as http:
+        told = await http.request(method, path)
+        assert (told.status_code, told.json()["status"]) == (status, status)
+
+
+async def test_a_body_that_is_too_long_is_not_read(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, _), httpx.AsyncClient(base_url=url) as http:
+        headers = {"Content-Type": "application/json"}
+        told = await http.post("/v1/runs", content=b"x" * (17 << 20), headers=headers)
+        assert (told.status_code, told.json()["reason"]) == (413, "body_too_large")
+
+        async def chunks() -> AsyncIterator[bytes]:
+            for _ in range(17):
+                yield b"x" * (1 << 20)
+
+        told = await http.post("/v1/runs", content=chunks(), headers=headers)
+        assert told.status_code == 413
+
+
+@pytest.mark.attack
+async def test_who_may_do_what(tmp_path: Path) -> None:
+    callers = Known(alice="submit", bob="submit", reader="read", root="admin", farm="worker")
+    async with (
+        served(tmp_path, Guesser(pause=60), callers) as (url, _),
+        httpx.AsyncClient(base_url=url) as http,
+    ):
+
+        async def asked(who: str, method: str, path: str, **more: Any) -> int:
+            headers = {"Authorization": f"Bearer {who}"} if who else {}
+            return (await http.request(method, path, headers=headers, **more)).status_code
+
+        body = request().model_dump(mode="json")
+        assert await asked("", "GET", "/v1/runs") == 401
+        assert await asked("stranger", "GET", "/v1/runs") == 401
+        assert await asked("farm", "GET", "/v1/runs") == 403
+        assert await asked("reader", "POST", "/v1/runs", json=body) == 403
+        assert await asked("alice", "POST", "/v1/runs", json=body) == 201
+        assert await asked("reader", "GET", "/v1/runs/1") == 200
+        assert await asked("reader", "POST", "/v1/runs/1/stop") == 403
+        assert await asked("bob", "POST", "/v1/runs/1/stop") == 403
+        assert await asked("bob", "POST", "/v1/runs/1/resume") == 403
+        assert await asked("root", "POST", "/v1/runs/1/stop") == 200
+        assert await asked("", "GET", "/healthz") == 200
+
+
+@pytest.mark.attack
+async def test_one_caller_has_its_share_of_requests_and_no_more(tmp_path: Path) -> None:
+    tokens = Known(alice="read", bob="read")
+    limits = RequestLimits(requests_per_second=0.01, burst=3)
+    async with (
+        served(tmp_path, tokens=tokens, limits=limits) as (url, _),
+        httpx.AsyncClient(base_url=url) as http,
+    ):
+        alice, bob = ({"Authorization": f"Bearer {one}"} for one in ("alice", "bob"))
+        told = [await http.get("/v1/runs", headers=alice) for _ in range(4)]
+        assert [one.status_code for one in told] == [200, 200, 200, 429]
+        assert told[-1].json()["reason"] == "too_many_requests"
+        assert int(told[-1].headers["retry-after"]) > 0
+        assert (await http.get("/v1/runs", headers=bob)).status_code == 200
+        strangers = [await http.get("/v1/runs", headers={"Authorization": "no"}) for _ in range(4)]
+        assert [one.status_code for one in strangers] == [401, 401, 401, 429]
+
+
+@pytest.mark.attack
+async def test_one_caller_has_its_share_of_event_streams_and_no_more(tmp_path: Path) -> None:
+    async with (
+        served(tmp_path, Guesser(pause=60), limits=RequestLimits(streams=1)) as (url, _),
+        AgentClient(url) as client,
+        httpx.AsyncClient(base_url=url) as http,
+    ):
+        run = await client.start(request())
+        path = f"/v1/runs/{run}/events"
+        async with http.stream("GET", path) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            told = await http.get(path)
+            assert (told.status_code, told.json()["reason"]) == (429, "too_many_streams")
+
+
+@pytest.mark.attack
+async def test_a_head_without_an_end_is_not_read_for_ever(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, _):
+        parts = httpx.URL(url)
+        reader, writer = await asyncio.open_connection(parts.host, parts.port)
+        writer.write(b"GET /v1/runs HTTP/1.1\r\nX: " + b"x" * (64 << 10))
+        assert b" 431 " in (await reader.read(1 << 16)).splitlines()[0]
+        writer.close()
+
+
+@pytest.mark.attack
+async def test_a_page_of_another_site_is_refused(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, _), httpx.AsyncClient(base_url=url) as http:
+        for headers in (
+            {"Origin": "https://evil.example"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Host": "evil.example"},
+        ):
+            told = await http.get("/v1/runs", headers=headers)
+            assert (told.status_code, told.json()["reason"]) == (403, "foreign_page")
+
+
+async def test_the_scheduler_knows_the_tokens(tmp_path: Path) -> None:
+    with Platform(tmp_path, work=False) as platform:
+        async with SchedulerTokens(platform.url) as asked:
+            anybody = await asked.anybody()
+        assert anybody is not None
+        assert anybody.owner is None
+        database = Database(f"sqlite+aiosqlite:///{tmp_path / 'kgym.db'}")
+        token = await tokens.Tokens(database).create("alice", ["submit"])
+        worker = await tokens.Tokens(database).create("farm", ["worker"])
+        await database.close()
+    with Platform(tmp_path, work=False) as platform:
+        async with SchedulerTokens(platform.url) as asked:
+            known = await asked.caller(token)
+            assert known is not None
+            assert (known.name, known.scopes, known.owner) == ("alice", {"submit"}, "alice")
+            for one in (worker, f"{token}x", "", "ä"):
+                assert await asked.caller(one) is None
+            assert await asked.anybody() is None
+
+
+async def test_a_scheduler_that_is_away_closes_the_door_and_says_so(tmp_path: Path) -> None:
+    async with (
+        SchedulerTokens("http://127.0.0.1:1") as tokens,
+        served(tmp_path, tokens=tokens) as (url, _),
+        httpx.AsyncClient(base_url=url) as http,
+    ):
+        told = await http.get("/v1/runs", headers={"Authorization": "Bearer x"})
+        assert (told.status_code, told.json()["reason"]) == (503, "scheduler_away")
+        assert told.headers["retry-after"] == "1"
+
+
+async def test_an_agent_that_is_away_is_said_to_be(tmp_path: Path) -> None:
+    async with AgentClient("http://127.0.0.1:1") as client:
+        with pytest.raises(InfrastructureError, match="no answer from the agent"):
+            await client.show(1)
+    async with served(tmp_path) as (url, _), AgentClient(url) as client:
+        with pytest.raises(UserError, match="there is no run 7"):
+            await client.show(7)
+        with pytest.raises(UserError, match="there is no run 7"):
+            async for _event in client.follow(7):
+                pass

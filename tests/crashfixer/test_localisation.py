@@ -1,0 +1,96 @@
+"""Which files a fix may have to change: by the fix, by the report, by words."""
+
+from dataclasses import replace
+
+import pytest
+
+from kgym.bugs import bundle
+from kgym.errors import UserError
+from kgym_crashfixer import localisation
+from kgym_crashfixer.localisation import Frequencies, by_words, of_fix, of_report, paths
+from tests.conftest import ROOT
+
+BUG = bundle.load("watch-queue-filter")
+GUILTY = ROOT.parent / "shared" / "data" / "syzkaller_reports" / "guilty"
+REPORT = """\
+BUG: KASAN: slab-use-after-free in pipe_write+0x10/0x20 fs/pipe.c:58
+Read of size 4 at addr ffff888100000000 by task a/7
+
+CPU: 0 PID: 7 Comm: a Not tainted 6.1.0
+Call Trace:
+ <TASK>
+ dump_stack_lvl+0x1/0x2 lib/dump_stack.c:106
+ pipe_write+0x10/0x20 fs/pipe.c:58
+ ? ghost+0x1/0x2 fs/ghost.c:1
+ new_sync_write+0x1/0x2 include/linux/watch.h:9
+ helper+0x1/0x2 ../../etc/passwd.c:9
+ kernel_thing+0x1/0x2 kernel/watch_queue.c:77
+ do_syscall_64+0x1/0x2 arch/x86/entry/common.c:80
+ entry_SYSCALL_64_after_hwframe+0x63/0xcd arch/x86/entry/entry_64.S:120
+ </TASK>
+
+Allocated by task 7:
+ kasan_save_stack+0x1/0x2 mm/kasan/common.c:45
+ make_it+0x1/0x2 fs/maker.c:3
+
+Freed by task 7:
+ kasan_save_stack+0x1/0x2 mm/kasan/common.c:45
+ free_it+0x1/0x2 fs/pipe.c:90
+"""
+
+
+def test_the_files_of_a_report_come_by_likelihood() -> None:
+    found = of_report(REPORT)
+    assert paths(found) == [
+        "fs/pipe.c",
+        "kernel/watch_queue.c",
+        "fs/maker.c",
+        "include/linux/watch.h",
+    ]
+    assert sum(one.likelihood for one in found) == pytest.approx(1, abs=0.01)
+
+
+def test_what_nearly_all_reports_name_is_no_candidate() -> None:
+    common = ("do_syscall_64", "dump_stack", "kthread")
+    known = Frequencies.load()
+    assert all(known.function(one) > 0.2 for one in common)
+    assert known.function("pipe_write") < 0.03
+    assert not {"lib/dump_stack.c", "arch/x86/entry/common.c"} & set(paths(of_report(REPORT)))
+
+
+def test_a_report_without_source_lines_names_no_file() -> None:
+    bare = "\n".join(line.split(" fs/")[0] for line in REPORT.splitlines()[:2])
+    assert of_report(bare) == []
+    assert of_report("nothing to see") == []
+
+
+@pytest.mark.skipif(not GUILTY.is_dir(), reason="the report corpus is not beside the checkout")
+def test_the_guilty_file_of_each_case_comes_first() -> None:
+    for path in GUILTY.iterdir():
+        head, _, text = path.read_text(errors="replace").partition("\n\n")
+        assert paths(of_report(text))[0] == head.removeprefix("FILE: ").strip()
+
+
+def test_the_fix_says_it_where_it_may() -> None:
+    assert of_fix(BUG) == ["kernel/watch_queue.c"]
+    with pytest.raises(UserError, match="has no fix"):
+        of_fix(replace(BUG, fix=None))
+
+
+def test_words_find_the_file_that_has_them() -> None:
+    documents = {
+        "fs/pipe.c": "static void pipe_write(void) { struct pipe_inode_info *pipe; }",
+        "kernel/watch_queue.c": "watch_queue_set_filter(type_filter, watch)",
+        "mm/other.c": "unsigned long nothing;",
+    }
+    found = by_words("BUG in watch_queue_set_filter, by pipe", documents)
+    assert paths(found)[0] == "kernel/watch_queue.c"
+    assert "mm/other.c" not in paths(found)
+    assert by_words("!!", documents) == []
+    assert by_words("watch", {}) == []
+
+
+def test_functions_that_few_reports_name_are_searched_for() -> None:
+    assert localisation.rare_functions(REPORT)[0] == "pipe_write"
+    assert "do_syscall_64" not in localisation.rare_functions(REPORT)
+    assert "ghost" not in localisation.rare_functions(REPORT)

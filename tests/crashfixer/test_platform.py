@@ -1,0 +1,238 @@
+"""The platform of a run: where its files come from, what tools see, what prompts are cut to."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from kgym.api.agent.nodes import Tried
+from kgym.api.agent.strategy import Cycle, Forest, Strategy, Tool
+from kgym.api.steps import BuildSpec, Edit
+from kgym.client import AsyncClient, Client
+from kgym.errors import UserError
+from kgym_cli.embedded_platform import Platform as Scheduler
+from kgym_crashfixer.platform import SchedulerPlatform, wants_trace
+from kgym_crashfixer.platform_protocol import BEGIN, Begun
+from kgym_crashfixer.search.work import Purpose, Question, Seen, Source, Try
+from kgym_crashfixer.strategies import load, names
+from tests.crashfixer.farm import BUG, Farm, diff, farming
+
+WATCH, SCHED = "kernel/watch_queue.c", "kernel/sched.c"
+PLAIN = Forest(cycle=Cycle(trace=False))
+TREE = Path(__file__).parents[1] / "fakelinux"
+T = TypeVar("T")
+
+
+@pytest.fixture
+def farm() -> Farm:
+    return Farm()
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path, farm: Farm) -> Iterator[Scheduler]:
+    with farming(tmp_path, farm) as running:
+        yield running
+
+
+Using = Callable[..., Any]
+
+
+@pytest.fixture
+def using(scheduler: Scheduler, fake_build: BuildSpec) -> Using:
+    """Use the platform for a bug of the small tree."""
+    bug = replace(BUG, build=fake_build)
+
+    def run(strategy: Strategy, use: Callable[[SchedulerPlatform], Awaitable[T]], **more: Any) -> T:
+        async def inner() -> T:
+            async def submitted(name: str, job: int) -> None:
+                more.get("told", []).append((name, job))
+
+            async with AsyncClient(scheduler.url) as client:
+                given = {name: value for name, value in more.items() if name != "told"}
+                platform = SchedulerPlatform(
+                    client, bug, strategy, key="r1", group="g", submitted=submitted, **given
+                )
+                return await use(platform)
+
+        return asyncio.run(inner())
+
+    return run
+
+
+def test_a_run_begins_with_whole_files_and_a_trace(using: Using, farm: Farm) -> None:
+    told: list[tuple[str, int]] = []
+    begun = using(Forest(localisation="fix"), lambda one: one.begin(), told=told)
+    assert begun.files == {WATCH: (TREE / WATCH).read_text()}
+    assert begun.crash.trace.startswith("begins() [returned]")
+    assert begun.notes == []
+    assert (BEGIN, begun.job) in told
+    assert {name for name, _ in told} == {BEGIN, "source", "begin trace"}
+
+
+def test_the_source_is_made_readable_while_the_bug_is_shown(
+    using: Using, farm: Farm, scheduler: Scheduler
+) -> None:
+    farm.hold_at = "run"
+    told: list[tuple[str, int]] = []
+
+    async def begin(platform: SchedulerPlatform) -> Begun:
+        beginning = asyncio.create_task(platform.begin())
+        assert await asyncio.to_thread(farm.held.wait, 60)
+        async with AsyncClient(scheduler.url) as client:
+            while "source" not in dict(told):
+                await asyncio.sleep(0.05)
+            while not (await client.job(dict(told)["source"])).state.final:
+                await asyncio.sleep(0.05)
+        assert not beginning.done()
+        farm.hold.set()
+        return await beginning
+
+    begun = using(PLAIN.model_copy(update={"localisation": "fix"}), begin, told=told)
+    assert list(begun.files) == [WATCH]
+    assert [name for name, _ in told] == [BEGIN, "source"]
+
+
+def test_where_the_bug_does_not_show_no_job_is_left(
+    using: Using, farm: Farm, scheduler: Scheduler
+) -> None:
+    farm.shows = False
+    told: list[tuple[str, int]] = []
+    with pytest.raises(UserError) as caught:
+        using(PLAIN, lambda one: one.begin(), told=told)
+    assert caught.value.reason == "does_not_reproduce"
+    with Client(scheduler.url) as client:
+        assert all(client.job(job).state.final for _, job in told)
+
+
+def test_the_report_names_files_and_says_what_it_passes_over(using: Using, farm: Farm) -> None:
+    farm.report = (
+        "BUG: KASAN: use-after-free in watch_filter+0x1/0x2 kernel/watch_queue.c:9\n"
+        "Call Trace:\n"
+        " watch_filter+0x1/0x2 kernel/watch_queue.c:9\n"
+        " set_it+0x1/0x2 kernel/sched.c:3\n"
+        " gone+0x1/0x2 kernel/gone.c:3\n"
+    )
+    begun = using(PLAIN, lambda one: one.begin())
+    assert list(begun.files) == [WATCH, SCHED]
+    assert begun.crash.trace is None
+    assert [one.split(":")[0] for one in begun.notes] == ["kernel/gone.c is passed over"]
+    assert "gone.c" in begun.notes[0]
+
+
+def test_words_find_files_where_the_report_names_none(using: Using, farm: Farm) -> None:
+    farm.report = (
+        "BUG: KASAN: use-after-free in watch_filter+0x1/0x2\n"
+        "Call Trace:\n watch_filter+0x1/0x2\n do_syscall_64+0x1/0x2\n"
+    )
+    begun = using(PLAIN, lambda one: one.begin())
+    assert next(iter(begun.files)) == WATCH
+    assert "found by words" in begun.notes[0]
+
+
+def test_the_caller_may_name_the_files(using: Using) -> None:
+    begun = using(PLAIN, lambda one: one.begin(), files=[SCHED, SCHED])
+    assert list(begun.files) == [SCHED]
+    with pytest.raises(UserError, match=r"kernel/absent\.c") as caught:
+        using(PLAIN, lambda one: one.begin(), files=["kernel/absent.c"])
+    assert caught.value.reason == "no_files"
+
+
+def test_no_file_is_no_beginning(using: Using, farm: Farm) -> None:
+    farm.report = "BUG: something bad happened\n"
+    with pytest.raises(UserError) as caught:
+        using(PLAIN, lambda one: one.begin())
+    assert caught.value.reason == "no_files"
+
+
+def test_a_run_that_goes_on_needs_no_second_beginning(using: Using, farm: Farm) -> None:
+    begun = using(Forest(localisation="fix"), lambda one: one.begin())
+    before = list(farm.done)
+
+    async def go_on(platform: SchedulerPlatform) -> Tried:
+        await platform.resume(begun)
+        found = await platform.do("t0/1-try", Try(node="t0", diff=diff("useless")))
+        assert isinstance(found, Tried)
+        return found
+
+    found = using(Forest(localisation="fix"), go_on)
+    assert found.crash.trace is not None
+    added = ["build useless", "run useless", "traced build", "traced run useless", "minimize"]
+    assert farm.done == before + added
+
+
+def look(tool: str, *, edits: tuple[Edit, ...] = (), **arguments: Any) -> Source:
+    return Source.model_validate(
+        {"node": "t", "tool": tool, "arguments": arguments, "edits": list(edits)}
+    )
+
+
+def test_tools_see_the_source_with_the_edits(using: Using) -> None:
+    async def run(platform: SchedulerPlatform) -> None:
+        async def seen(tool: str, *, edits: tuple[Edit, ...] = (), **more: Any) -> Seen:
+            found = await platform.do("t/1-source", look(tool, edits=edits, **more))
+            assert isinstance(found, Seen)
+            return found
+
+        text = (TREE / WATCH).read_text()
+        assert (await seen("read_file", path=WATCH, whole=True)).text == text
+        part = await seen("read_file", path=WATCH, start=3, end=5)
+        lines = text.splitlines(True)
+        said = f"[{WATCH}, lines 3 to 5 of {len(lines)}]\n{''.join(lines[2:5])}"
+        assert part.text == said
+        edit = Edit(file=WATCH, original="filter[8]", replacement="filter[16]")
+        assert "filter[16]" in (await seen("read_file", edits=(edit,), path=WATCH)).text
+        folder = (await seen("list_folder", path="")).text.splitlines()
+        assert {"kernel/", "Makefile"} <= set(folder)
+        assert f"{WATCH}:3: " in (await seen("search", pattern="WATCH_TYPE__NR 2$")).text
+        assert "[no line matches]" in (await seen("search", pattern="no such words here")).text
+        assert f"defined in {WATCH}" in (await seen("symbol", name="watch_filter")).text
+        for wrong in (
+            look("read_file", path="kernel/absent.c"),
+            look("read_file", path=7),
+            look("read_file", path=WATCH, start="x"),
+            look("read_file", path="../../etc/passwd", whole=True),
+            look("search", pattern="("),
+            look("search", pattern="a", glob=7),
+            look("symbol", name="not a name"),
+            look("symbol"),
+        ):
+            found = await platform.do("t/1-source", wrong)
+            assert isinstance(found, Seen)
+            assert not found.found
+            assert found.text.startswith("error: ")
+
+    using(Tool(), run)
+
+
+def test_files_are_cut_for_the_prompt_alone(using: Using) -> None:
+    text = "".join(f"int f{n}(int a)\n{{\n\treturn a + {n};\n}}\n\n" for n in range(400))
+    values = {"report": "BUG: bad in f200+0x1/0x2\nCall Trace:\n f200+0x1/0x2\n", "trace": None}
+    question = Question(
+        node="t0",
+        purpose=Purpose.HYPOTHESIS,
+        values={**values, "files": {"a.c": text}, "changed": ""},
+        temperature=0.8,
+    )
+
+    async def run(platform: SchedulerPlatform) -> tuple[Question, Question]:
+        talk = question.model_copy(update={"values": {**values, "files": ["a.c"]}})
+        assert platform.fitted(talk) == talk
+        assert platform.fitted(question) == platform.fitted(question)
+        return platform.fitted(question), question
+
+    cut, whole = using(PLAIN, run, window=4_000)
+    assert "int f200(" in cut.values["files"]["a.c"]
+    assert len(cut.values["files"]["a.c"]) < 6_000
+    assert whole.values["files"] == {"a.c": text}
+    paper, whole = using(PLAIN.model_copy(update={"context": "files"}), run, window=4_000)
+    assert paper == whole
+
+
+def test_each_strategy_knows_whether_it_shows_traces() -> None:
+    wanting = {name: wants_trace(load(name)) for name in names()}
+    assert wanting["forest"]
+    assert wanting["escalate"]
+    assert not wants_trace(PLAIN)

@@ -1,0 +1,288 @@
+"""What a search asks for is done by jobs: each once, whatever happens meanwhile."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kgym.api.agent.nodes import Tried
+from kgym.api.states import State
+from kgym.api.steps import Patch, PatchOutcome, Verdict
+from kgym.client import AsyncClient
+from kgym.errors import InfrastructureError, UserError
+from kgym_cli.embedded_platform import Platform as Scheduler
+from kgym_crashfixer.run_jobs import RunJobs, Shown
+from kgym_crashfixer.search.work import Check, Checked, Try, Unanswered
+from tests.cli.worked import working
+from tests.crashfixer.farm import BUG, Farm, diff, farming, using
+
+
+@pytest.fixture
+def farm() -> Farm:
+    return Farm()
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path, farm: Farm) -> Iterator[Scheduler]:
+    with farming(tmp_path, farm) as running:
+        yield running
+
+
+async def tried(
+    jobs: RunJobs, word: str, fresh: int = 0, name: str = "t0", shown: Shown | None = None
+) -> Tried:
+    work = Try(node="t0", diff=diff(word), fresh=fresh)
+    found = await jobs.run(f"{name}/{word}{fresh}-try", work, shown or await jobs.show())
+    assert isinstance(found, Tried)
+    return found
+
+
+def test_the_crash_is_shown_first(scheduler: Scheduler, farm: Farm) -> None:
+    shown = using(scheduler.url, lambda jobs, _: jobs.show())
+    assert shown.crash.title == BUG.file.title
+    assert shown.crash.report.startswith(f"BUG: {BUG.file.title}")
+    assert shown.crash.trace is None
+    assert sorted(farm.done) == ["build ", "run"]
+
+
+def test_a_crash_that_does_not_show_is_said_before_anything_else(
+    scheduler: Scheduler, farm: Farm
+) -> None:
+    farm.shows = False
+    with pytest.raises(UserError, match="does not show without the patch") as caught:
+        using(scheduler.url, lambda jobs, _: jobs.show())
+    assert caught.value.reason == "does_not_reproduce"
+    assert farm.done == ["build ", "run"]
+
+
+@pytest.mark.thorough
+def test_a_platform_that_fails_is_tried_again_but_not_for_ever(
+    scheduler: Scheduler, farm: Farm
+) -> None:
+    farm.fails = 100
+    with pytest.raises(InfrastructureError) as caught:
+        using(scheduler.url, lambda jobs, _: jobs.show())
+    assert caught.value.reason == "not_shown"
+    farm.fails = 0
+    assert using(scheduler.url, lambda jobs, _: jobs.show(), key="r2").job
+
+
+def test_patches_are_checked_in_one_job(scheduler: Scheduler, farm: Farm) -> None:
+    words = ["mends", "broken", "unused"]
+    patches = [Patch(name=one, diff=diff(one)) for one in words]
+    check = Check(node="t0", patches=patches)
+    found = using(scheduler.url, lambda jobs, _: jobs.check("t0/1-check", check))
+    assert isinstance(found, Checked)
+    assert [one.name for one in found.patches] == words
+    assert [one.outcome for one in found.patches] == [
+        PatchOutcome.COMPILES,
+        PatchOutcome.DOES_NOT_COMPILE,
+        PatchOutcome.NOT_BUILT,
+    ]
+    assert "compiles nothing" in found.patches[2].reason
+    assert farm.done == ["check 3"]
+
+
+def test_each_end_of_a_patched_kernel_is_told_apart(scheduler: Scheduler) -> None:
+    async def all_of(jobs: RunJobs, client: AsyncClient) -> dict[str, Tried]:
+        words = ["mends", "useless", "moves", "silences", "quiet", "unlinked", "undone", "noisy"]
+        found = {word: await tried(jobs, word) for word in words}
+        jobs_of = [job async for job in client.jobs()]
+        assert {job.group for job in jobs_of} == {"fix-1"}
+        return found
+
+    found = using(scheduler.url, all_of)
+    assert found["mends"].resolved
+    assert found["mends"].confidence == 0.96
+    assert found["useless"].verdict is Verdict.SAME_CRASH
+    assert found["useless"].crash is not None
+    assert "useless" in found["useless"].crash.report
+    assert found["moves"].verdict is Verdict.OTHER_CRASH
+    assert found["moves"].crash is not None
+    assert found["moves"].crash.title == "general protection fault in other"
+    assert found["silences"].verdict is Verdict.NO_CRASH
+    assert not found["silences"].resolved
+    assert found["silences"].obstacles == ["check_removed: amputation: BUG_ON"]
+    assert [one.reason for one in found["silences"].findings] == ["check_removed"]
+    assert found["quiet"].obstacles[0].startswith("control_silent")
+    assert found["unlinked"].verdict == "does_not_build"
+    assert "a.c:7: no such label" in found["unlinked"].reason
+    assert found["undone"].verdict is Verdict.INCONCLUSIVE
+    assert not found["undone"].noise
+    assert found["noisy"].noise
+    assert all(one.job for one in found.values())
+
+
+@pytest.mark.thorough
+def test_a_failure_of_the_platform_is_no_verdict(scheduler: Scheduler, farm: Farm) -> None:
+    async def one(jobs: RunJobs, client: AsyncClient) -> Tried:
+        shown = await jobs.show()
+        farm.fails = 50
+        return await tried(jobs, "mends", shown=shown)
+
+    found = using(scheduler.url, one)
+    assert (found.verdict, found.crash) == (Verdict.INCONCLUSIVE, None)
+
+
+def test_accepted_findings_count_for_nothing(scheduler: Scheduler) -> None:
+    found = using(
+        scheduler.url,
+        lambda jobs, _: tried(jobs, "silences"),
+        accepted=frozenset({"check_removed"}),
+    )
+    assert found.resolved
+
+
+def test_a_patch_is_tried_once_however_often_it_is_asked_for(
+    scheduler: Scheduler, farm: Farm
+) -> None:
+    async def twice(jobs: RunJobs, _: AsyncClient) -> list[Tried]:
+        return [await tried(jobs, "useless", name=name) for name in ("t0", "t3.1")]
+
+    first, again = using(scheduler.url, twice)
+    assert first == again
+    assert farm.done.count("build useless") == farm.done.count("run useless") == 1
+
+
+def test_the_final_validation_is_a_run_of_its_own(scheduler: Scheduler, farm: Farm) -> None:
+    async def both(jobs: RunJobs, client: AsyncClient) -> list[Tried]:
+        found = [await tried(jobs, "mends", fresh) for fresh in (0, 1)]
+        job = await client.job(found[1].job or 0)
+        assert job.steps[1].spec is not None
+        assert getattr(job.steps[1].spec, "smoke", False)
+        return found
+
+    first, second = using(scheduler.url, both)
+    assert first.job != second.job
+    assert farm.done.count("run mends") == 2
+
+
+def test_what_had_no_verdict_is_run_again_where_it_is_asked_for_again(
+    scheduler: Scheduler, farm: Farm
+) -> None:
+    async def one(jobs: RunJobs, _: AsyncClient) -> int | None:
+        return (await tried(jobs, "undone")).job
+
+    first = using(scheduler.url, one)
+    assert using(scheduler.url, one) != first
+    assert farm.done.count("run undone") == 2
+
+
+def test_a_crash_comes_with_its_trace_on_kernels_of_their_own(
+    scheduler: Scheduler, farm: Farm
+) -> None:
+    async def run(jobs: RunJobs, _: AsyncClient) -> Tried:
+        shown, why = await jobs.trace(await jobs.show(), ["drivers/a.c", "include/a.h"])
+        assert why is None
+        assert shown.traced == ("drivers/a.c",)
+        assert shown.crash.trace == (
+            "begins() [returned]\nouter() [active]\n\\_ helper() [returned]\n\\_ inner() [active]"
+        )
+        await tried(jobs, "mends", shown=shown)
+        return await tried(jobs, "moves", shown=shown)
+
+    found = using(scheduler.url, run)
+    assert found.crash is not None
+    assert found.crash.trace
+    assert farm.done.count("traced build") == 2
+    assert farm.done.count("minimize") == 2
+
+
+def test_no_trace_is_no_failure(scheduler: Scheduler, farm: Farm) -> None:
+    async def run(jobs: RunJobs, _: AsyncClient) -> tuple[Shown, str | None]:
+        return await jobs.trace(await jobs.show(), ["drivers/a.c"])
+
+    farm.traces = False
+    shown, why = using(scheduler.url, run)
+    assert shown.crash.trace is None
+    assert shown.traced == ()
+    assert why is not None
+    assert "the kernel went on" in why
+
+
+def test_a_run_that_was_killed_finds_its_jobs(scheduler: Scheduler, farm: Farm) -> None:
+    """The process ends without a word: what it had submitted goes on."""
+    code = (
+        "import sys\n"
+        "from tests.crashfixer.farm import using\n"
+        "from tests.crashfixer.test_run_jobs import tried\n"
+        "using(sys.argv[1], lambda jobs, _: tried(jobs, 'useless'))\n"
+    )
+    farm.hold_at = "run useless"
+    folder = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, "-c", code, scheduler.url], cwd=folder) as process:
+        try:
+            assert farm.held.wait(60)
+        finally:
+            process.kill()
+    farm.hold.set()
+    found = using(scheduler.url, lambda jobs, _: tried(jobs, "useless"))
+    assert found.verdict is Verdict.SAME_CRASH
+    assert sorted(farm.done) == ["build ", "build useless", "run", "run useless"]
+
+
+def test_what_is_cancelled_runs_no_more_and_can_be_taken_up(
+    scheduler: Scheduler, farm: Farm
+) -> None:
+    async def cancelled(jobs: RunJobs, client: AsyncClient) -> None:
+        farm.hold_at = "run useless"
+        task = asyncio.create_task(tried(jobs, "useless"))
+        assert await asyncio.to_thread(farm.held.wait, 60)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        found = [job async for job in client.jobs()]
+        assert all(job.state.final for job in found)
+        assert found[0].state is State.ABORTED
+
+    using(scheduler.url, cancelled)
+    farm.hold.set()
+    found = using(scheduler.url, lambda jobs, _: tried(jobs, "useless"))
+    assert found.verdict is Verdict.SAME_CRASH
+
+
+def test_a_bundle_that_has_changed_is_no_crash_of_the_run(scheduler: Scheduler) -> None:
+    using(scheduler.url, lambda jobs, _: jobs.show())
+    with pytest.raises(UserError) as caught:
+        using(scheduler.url, lambda jobs, _: jobs.show(), priority=3)
+    assert caught.value.reason == "run_changed"
+
+
+def test_a_patch_that_no_job_can_hold_is_unanswered(scheduler: Scheduler) -> None:
+    async def one(jobs: RunJobs, _: AsyncClient) -> object:
+        patches = [Patch(name="p", diff=diff("x" * 3_900_000)) for _ in range(5)]
+        return await jobs.check("t0/1-check", Check(node="t0", patches=patches))
+
+    assert isinstance(using(scheduler.url, one), Unanswered)
+
+
+def test_a_scheduler_that_goes_away_is_waited_for(tmp_path: Path, farm: Farm) -> None:
+    farm.hold_at = "build "
+    with Scheduler(tmp_path, work=False) as first:
+        port = int(first.url.rpartition(":")[2])
+
+        async def away(jobs: RunJobs, client: AsyncClient) -> Tried:
+            task = asyncio.create_task(tried(jobs, "mends"))
+            with working(first, tmp_path, farm.answers):
+                assert await asyncio.to_thread(farm.held.wait, 60)
+                await asyncio.to_thread(first.stop)
+                farm.hold.set()
+            assert not task.done()
+            second = Scheduler(tmp_path, work=False, port=port)
+            await asyncio.to_thread(second.__enter__)
+            try:
+                with working(second, tmp_path, farm.answers):
+                    return await task
+            finally:
+                await asyncio.to_thread(second.stop)
+
+        assert using(first.url, away, patience=60).resolved
+
+
+def test_a_scheduler_that_stays_away_is_said_to(tmp_path: Path) -> None:
+    with Scheduler(tmp_path, work=False) as first:
+        url = first.url
+    with pytest.raises(InfrastructureError, match="no scheduler answers"):
+        using(url, lambda jobs, _: jobs.show(), patience=1)

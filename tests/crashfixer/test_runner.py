@@ -1,0 +1,419 @@
+"""Runs: stored as they go, resumed, limited, stopped; with models that misbehave."""
+
+import asyncio
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kgym.api.agent.conversation import Reply, ToolCall
+from kgym.api.agent.runs import Limits, RunState, RunView
+from kgym.api.agent.strategy import Forest
+from kgym.errors import Conflict
+from kgym_crashfixer.models.model import Call, Model
+from kgym_crashfixer.models.provider import Provided
+from tests.conftest import ROOT
+from tests.crashfixer.agents import (
+    ONE_TREE,
+    Guesser,
+    Made,
+    agent,
+    guess,
+    new_limit,
+    purpose_of,
+    request,
+)
+from tests.crashfixer.test_models import (
+    KEY,
+    Endpoint,
+    Handle,
+    Handler,
+    answer,
+    drop,
+    endpoint,
+    refuse,
+)
+from tests.crashfixer.world import FURTHER, edit
+
+pytestmark = pytest.mark.anyio
+__all__ = ["endpoint"]
+
+
+async def ran(made: Made, **how: Any) -> RunView:
+    """Carry a run out; return it as it ended."""
+    run = await made.agent.start(request(**how))
+    await made.agent.wait(run)
+    return await made.agent.show(run)
+
+
+async def test_a_run_finds_the_fix_and_keeps_all_that_happened(tmp_path: Path) -> None:
+    model = Guesser()
+    async with agent(tmp_path, model) as made:
+        view = await ran(made)
+        calls = await made.agent.calls(view.id)
+        events = [one async for one in made.agent.follow(view.id)]
+    assert (view.state, view.title) == (RunState.RESOLVED, "KASAN: out-of-bounds in f")
+    assert [node.name for node in view.nodes] == ["t0", "t0.0", "t0.0.0"]
+    assert [node.outcome for node in view.nodes] == ["crashed", "crashed", "resolved"]
+    assert new_limit(view.ranked[0].diff) == "16"
+    assert view.notes == ["no trace: made up"]
+    assert (view.spent.calls, view.spent.dollars) == (len(model.asked), len(model.asked) / 2)
+    assert (view.spent.builds, view.spent.input_tokens) == (4, 100 * len(model.asked))
+    assert [one.reply.text for one in calls if one.reply and one.purpose == "repair"]
+    assert view.jobs["begin"] == [1]
+    kinds = Counter(one.kind for one in events)
+    assert kinds["told"] == kinds["asked"] == len(model.asked) + view.spent.checks + 4
+    assert [one.number for one in events] == list(range(1, len(events) + 1))
+    assert events[-1].data["state"] == "resolved"
+
+
+@pytest.mark.parametrize("cut", [1, 5, 9, 14, 20])
+async def test_a_run_that_was_interrupted_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, cut: int
+) -> None:
+    whole, model = tmp_path / "whole", Guesser()
+    whole.mkdir()
+    async with agent(whole, Guesser()) as made:
+        uninterrupted = await ran(made)
+        nodes = [await made.agent.node(1, one.name) for one in uninterrupted.nodes]
+    async with agent(tmp_path, model) as made:
+        run = await made.agent.start(request())
+        told = 0
+        async for event in made.agent.follow(run):
+            told += event.kind == "told"
+            if told == cut:
+                break
+    async with agent(tmp_path, model) as made:
+        assert (await made.agent.show(run)).state is not RunState.RUNNING
+        if (await made.agent.show(run)).state is RunState.INTERRUPTED:
+            await made.agent.resume(run)
+            await made.agent.wait(run)
+        view = await made.agent.show(run)
+        again = [await made.agent.node(run, one.name) for one in view.nodes]
+    assert view.ranked == uninterrupted.ranked
+    assert again == nodes
+    assert (view.spent.calls, view.spent.builds) == (len(model.asked), 4)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("at", [2, 7])
+async def test_an_agent_that_was_killed_goes_on_and_pays_for_nothing_twice(
+    tmp_path: Path, endpoint: Endpoint, at: int, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """The questions that were on their way are asked once more, and the run says so."""
+    held: list[Handler] = []
+    release = threading.Event()
+
+    def answering(handler: Handler) -> None:
+        if len(endpoint.asked) >= at and not release.is_set():
+            held.append(handler)
+            release.wait(60)
+        text = handler.body["messages"][-1]["content"]
+        answer(guess(purpose_of(text), text))(handler)
+
+    endpoint.script = [answering]
+    models = f"http://127.0.0.1:{endpoint.server_port}/v1"
+    url = f"sqlite+aiosqlite:///{tmp_path / 'agent.db'}"
+    if kind == "postgresql":
+        url = str(request.getfixturevalue("database_url"))
+    async with agent(tmp_path, Guesser(), url=url) as made:
+        process = started(url, models, "start")
+        # Of equal questions, which go out together, one may still be within the process.
+        while not held or len(held) < await open_questions(made):
+            assert process.poll() is None
+            await asyncio.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        release.set()
+        resumed = started(url, models, "resume")
+        said, _ = await asyncio.to_thread(resumed.communicate, None, 60)
+        assert said.split() == [b"resolved"]
+        view = await made.agent.show(1)
+        calls = await made.agent.calls(1)
+        events = [event async for event in made.agent.follow(1)]
+    assert new_limit(view.ranked[0].diff) == "16"
+    sent_again = [call.name for call in calls if call.asked > 1]
+    assert view.spent.lost_calls == len(sent_again) == len(held)
+    assert len(endpoint.asked) == len(calls) + len(sent_again)
+    told = [event.data["name"] for event in events if event.kind == "asked_again"]
+    assert told == sent_again
+
+
+async def open_questions(made: Made) -> int:
+    """Return how many questions are stored, and have no answer yet."""
+    return sum(one.answered_at is None for one in await made.store.sent(1))
+
+
+def started(database: str, models: str, how: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.crashfixer.agent_process", database, models, how]
+    path = f"{ROOT}:{ROOT / 'common'}:{ROOT / 'services'}"
+    return subprocess.Popen(
+        command, cwd=ROOT, env={"PYTHONPATH": path, "PATH": "/usr/bin"}, stdout=subprocess.PIPE
+    )
+
+
+async def test_a_question_of_which_nothing_was_heard_twice_is_not_sent_a_third_time(
+    tmp_path: Path,
+) -> None:
+    async with agent(tmp_path, Guesser(pause=60)) as made:
+        await made.agent.start(request())
+        await until_asked(made)
+    for lost in (0, 1):  # as if the process had been killed: nothing is known of its questions
+        with sqlite3.connect(tmp_path / "agent.db") as database:
+            database.execute("UPDATE calls SET error = NULL, answered_at = NULL")
+            assert database.execute("SELECT sum(lost) FROM calls").fetchone() == (2 * lost,)
+        database.close()
+        async with agent(tmp_path, Guesser(pause=60)) as made:
+            await made.agent.resume(1)
+            if lost == 0:
+                await until_asked(made, times=2)
+                continue
+            async for event in made.agent.follow(1):
+                if event.kind == "lost":
+                    break
+            assert len(await made.agent.calls(1)) == 2
+
+
+async def until_asked(made: Made, times: int = 1) -> None:
+    while [one.asked for one in await made.agent.calls(1)] != [times, times]:
+        await asyncio.sleep(0.02)
+
+
+async def test_who_resumes_a_run_that_is_under_way_is_told(tmp_path: Path) -> None:
+    async with agent(tmp_path, Guesser(pause=60)) as made, agent(tmp_path, Guesser()) as other:
+        run = await made.agent.start(request())
+        with pytest.raises(Conflict, match="under way"):
+            await other.agent.resume(run)
+        await made.agent.stop(run)
+        assert await made.agent.wait(run) is RunState.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "most_calls"),
+    [
+        ({"dollars": 3.0}, "3 dollars", 7),
+        ({"tokens": 500}, "500 tokens", 6),
+        ({"builds": 1}, "1 builds", 30),
+        ({"seconds": 0.2}, "0.2 seconds", 30),
+    ],
+)
+async def test_a_limit_ends_a_run_with_what_it_has_and_more_lets_it_go_on(
+    tmp_path: Path, limits: dict[str, float], reason: str, most_calls: int
+) -> None:
+    model = Guesser(pause=0.05)
+    async with agent(tmp_path, model, slow=0.05) as made:
+        run = await made.agent.start(request(**limits))
+        assert await made.agent.wait(run) is RunState.LIMITED
+        view = await made.agent.show(run)
+        assert reason in view.reason
+        assert len(model.asked) <= most_calls
+        assert view.spent.dollars <= limits.get("dollars", 1000)
+        assert view.spent.builds <= limits.get("builds", 1000)
+        assert all(node.outcome for node in view.nodes)
+        await made.agent.resume(run, Limits())
+        assert await made.agent.wait(run) is RunState.RESOLVED
+        view = await made.agent.show(run)
+        assert view.spent.calls == len({call.name for call in await made.agent.calls(run)})
+        assert view.spent.builds == 4
+
+
+async def test_a_price_that_is_not_known_is_not_zero(tmp_path: Path) -> None:
+    async with agent(tmp_path, Guesser(price=None)) as made:
+        limited = await ran(made, dollars=5)
+        free = await ran(made)
+    assert limited.reason.startswith("price_unknown")
+    assert limited.spent.calls <= 8
+    assert (free.state, free.spent.unpriced_calls) == (RunState.RESOLVED, free.spent.calls)
+
+
+async def test_concurrency_bounds_the_questions_at_a_time(tmp_path: Path) -> None:
+    open_now, most = 0, 0
+
+    class Counting(Guesser):
+        async def ask(self, call: Call) -> Reply:
+            nonlocal open_now, most
+            open_now += 1
+            most = max(most, open_now)
+            await asyncio.sleep(0.01)
+            open_now -= 1
+            return await super().ask(call)
+
+    async with agent(tmp_path, Counting()) as made:
+        view = await ran(made, strategy=Forest(trees=4, depth=1), concurrency=3)
+    assert view.spent.calls > 3
+    assert most == 3
+
+
+async def test_a_stopped_run_leaves_nothing_running_and_can_go_on(tmp_path: Path) -> None:
+    async with agent(tmp_path, Guesser(), slow=60) as made:
+        run = await made.agent.start(request())
+        (platform,) = await opened(made)
+        while not any(name.endswith("-try") for name in platform.running):
+            await asyncio.sleep(0.01)
+        await made.agent.stop(run)
+        assert await made.agent.wait(run) is RunState.STOPPED
+        assert (len(platform.aborted), platform.running) == (1, set())
+        assert (await made.agent.show(run)).nodes[0].outcome == "stopped"
+        with pytest.raises(Conflict, match="stopped"):
+            await made.agent.stop(run)
+    async with agent(tmp_path, Guesser()) as made:
+        await made.agent.resume(run)
+        assert await made.agent.wait(run) is RunState.RESOLVED
+
+
+async def opened(made: Made) -> list[Any]:
+    while not made.platforms:
+        await asyncio.sleep(0.01)
+    return made.platforms
+
+
+async def test_a_crash_that_does_not_reproduce_is_said_before_money_is_spent(
+    tmp_path: Path,
+) -> None:
+    model = Guesser()
+    async with agent(tmp_path, model, crashes=False) as made:
+        view = await ran(made)
+    assert view.state is RunState.FAILED
+    assert view.reason.startswith("does_not_reproduce")
+    assert (model.asked, view.spent.calls) == ([], 0)
+
+
+# --- models that misbehave ----------------------------------------------------------------
+
+SMALL = Forest(trees=1, depth=1, cycle=ONE_TREE.cycle.model_copy(update={"hypotheses": 1}))
+
+
+async def answered(tmp_path: Path, endpoint: Endpoint, *script: Handle, **limits: float) -> RunView:
+    endpoint.script = list(script)
+    url = f"http://127.0.0.1:{endpoint.server_port}/v1"
+
+    def model() -> Model:
+        return Provided(f"openai-chat:gpt-4o@{url}", KEY, first_pause=0.001)
+
+    async with agent(tmp_path, model, pauses=(0.01,)) as made:
+        view = await ran(made, strategy=SMALL, **limits)
+        shown = [view.model_dump_json()]
+        shown += [one.model_dump_json() for one in await made.agent.calls(view.id)]
+        shown += [one.model_dump_json() async for one in made.agent.follow(view.id)]
+    assert KEY not in "".join(shown)
+    assert KEY not in contents(tmp_path / "agent.db")
+    return view
+
+
+def contents(path: Path) -> str:
+    """Return all that a database holds, what is deflated included."""
+    with sqlite3.connect(path) as database:
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        cells = [
+            cell
+            for (table,) in tables
+            for row in database.execute(f'SELECT * FROM "{table}"')
+            for cell in row
+        ]
+    database.close()
+    texts = [zlib.decompress(one).decode() if isinstance(one, bytes) else str(one) for one in cells]
+    return "\n".join(texts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "no idea", "<solution>", "x" * 10_000_000, "\ud800\x00 <file>a</file>", None],
+    ids=["nothing", "nonsense", "half-a-tag", "10-MB", "no-text", "null"],
+)
+async def test_whatever_a_model_answers_the_run_comes_to_its_end(
+    tmp_path: Path, endpoint: Endpoint, text: str | None
+) -> None:
+    view = await answered(tmp_path, endpoint, answer(text))
+    assert view.state is RunState.UNRESOLVED
+    assert view.nodes[0].outcome == "no_patch"
+    assert (tmp_path / "agent.db").stat().st_size < 4_000_000
+
+
+@pytest.mark.parametrize(
+    ("fault", "state", "reason"),
+    [
+        (refuse(400, "nonsense"), RunState.UNRESOLVED, "no patch"),
+        (refuse(401, f"bad key {KEY}"), RunState.FAILED, "model_key_refused"),
+        (refuse(429), RunState.FAILED, "model_unavailable"),
+        (refuse(429, Retry_After="0"), RunState.FAILED, "model_unavailable"),
+        (refuse(500), RunState.FAILED, "model_unavailable"),
+        (drop, RunState.FAILED, "model_unavailable"),
+    ],
+)
+async def test_a_model_that_refuses_ends_the_run_with_a_reason(
+    tmp_path: Path, endpoint: Endpoint, fault: Handle, state: RunState, reason: str
+) -> None:
+    view = await answered(tmp_path, endpoint, fault)
+    assert view.state is state
+    assert reason in view.reason
+    assert view.spent.calls == 0
+
+
+async def test_a_provider_that_was_away_is_asked_again(tmp_path: Path, endpoint: Endpoint) -> None:
+    def answering(handler: Handler) -> None:
+        text = handler.body["messages"][-1]["content"]
+        answer(guess(purpose_of(text), text))(handler)
+
+    view = await answered(tmp_path, endpoint, *[refuse(500)] * 7, answering)
+    assert view.nodes[0].outcome == "crashed"
+
+
+async def test_a_model_that_never_answers_is_ended_by_the_limit_of_time(
+    tmp_path: Path, endpoint: Endpoint
+) -> None:
+    release = threading.Event()
+    try:
+        view = await answered(tmp_path, endpoint, lambda _: release.wait(30) and None, seconds=0.5)
+    finally:
+        release.set()
+    assert (view.state, view.spent.calls) == (RunState.LIMITED, 0)
+    assert "0.5 seconds" in view.reason
+
+
+async def test_the_shipped_forest_looks_lists_and_tries_in_turn(tmp_path: Path) -> None:
+    class Lister(Guesser):
+        """Names a further file on its second turn; of its hypotheses the third is right."""
+
+        async def ask(self, call: Call) -> Reply:
+            reply = await super().ask(call)
+            if call.prompt.purpose != "files":
+                return reply
+            name, given = ("name_files", {"files": [FURTHER]}) if call.turns else ("search", {})
+            return reply.model_copy(
+                update={"calls": [ToolCall(id="1", name=name, arguments=given)]}
+            )
+
+    def listed(purpose: str, text: str) -> str:
+        if purpose == "hypotheses":
+            found = "".join(f"<solution>{one}</solution>" for one in ("8", "7", "16"))
+            return f"{found}<ranking>2, 1, 3</ranking>"
+        if purpose == "patches":
+            new = re.findall(r"<solution>\n(\d+)\n</solution>", text)[-1]
+            return f"<attempt>{edit('99', new)}</attempt><attempt>{edit('99', 'word')}</attempt>"
+        return guess(purpose, text)
+
+    model = Lister(listed)
+    async with agent(tmp_path, model) as made:
+        view = await ran(made, strategy="forest")
+        (platform,) = made.platforms
+    assert view.state is RunState.RESOLVED
+    assert [(one.name, one.hypothesis) for one in view.nodes] == [
+        ("t0", "7"),
+        ("t1", "8"),
+        ("t2", "16"),
+    ]
+    assert [one.name for one in model.asked[0].tools][-1] == "name_files"
+    assert not model.asked[-1].tools
+    assert all(f"[start of {FURTHER}]" in one.prompt.text for one in model.asked[2:])
+    purposes = Counter(one.prompt.purpose for one in model.asked)
+    assert purposes == {"files": 2, "hypotheses": 1, "patches": 3}
+    assert sum(name.endswith("-source") for name in platform.done) == 2

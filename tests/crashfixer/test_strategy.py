@@ -1,0 +1,87 @@
+"""Strategies are files."""
+
+from pathlib import Path
+
+import pytest
+
+from kgym.api.agent.strategy import Escalate, Forest, traced
+from kgym.errors import UserError
+from kgym_crashfixer import strategies
+
+ROWS = {  # CrashFixer, Table 2: trees, depth, branching
+    1: (10, 1, 1),
+    **dict.fromkeys(range(2, 6), (1, 4, 2)),
+    **dict.fromkeys(range(6, 13), (4, 4, 1)),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("trace", [False, True])
+def test_each_row_of_table_2_is_there_by_its_numbers(row: int, trace: bool) -> None:
+    (name,) = (one for one in strategies.names() if one.startswith(f"table2-{row:02}-"))
+    found = traced(strategies.load(name), trace)
+    assert isinstance(found, Forest)
+    assert (found.trees, found.depth, found.branching) == ROWS[row]
+    assert f"row {row}" in found.description
+    assert found.cycle.trace is trace
+    assert (found.cycle.answer == "diff") is (row == 1)
+    assert (found.cycle.hypotheses > 0) is (row >= 4)
+    assert found.cycle.reflection is (row >= 5)
+    assert (found.cycle.select == "consistency") is (row >= 7)
+    assert found.localisation == "fix"
+    assert (found.grow, found.cycle.questions, found.cycle.looks) == ("always", "apart", 0)
+    assert (found.cycle.mend, found.cycle.summaries) == ("all", False)
+
+
+def test_all_that_are_shipped_can_be_loaded() -> None:
+    assert {"tool", "tool-blind", "best-first", "escalate", "forest"} <= set(strategies.names())
+    for name in strategies.names():
+        assert strategies.load(name).name == name
+
+
+def test_phases_name_strategies() -> None:
+    found = strategies.load("escalate")
+    assert isinstance(found, Escalate)
+    assert [one.strategy.kind for one in found.phases] == ["tool", "forest", "forest"]
+
+
+def test_what_a_strategy_is_written_as_can_be_read_again() -> None:
+    for name in strategies.names():
+        found = strategies.load(name)
+        assert type(found).model_validate_json(found.model_dump_json()) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('kind = "forest"\ntrees = 0\n', "trees"),
+        ('kind = "forest"\ntress = 3\n', "tress"),
+        ('kind = "wood"\n', "wood"),
+        ("kind = ", "Invalid"),
+        ('kind = "forest"\nfurther = 3\n', "further"),
+        ('kind = "forest"\ngrow = "progress"\nbranch_at = ["patch"]\n', "always grow"),
+        ('kind = "forest"\nfiles = "in_turn"\n[cycle]\nlooks = 3\n', "one file alone"),
+        ('kind = "best-first"\n[cycle]\nquestions = "together"\nanswer = "diff"\n', "diffs"),
+        ('kind = "forest"\n[cycle]\nquestions = "together"\nreflection = false\n', "ranks"),
+        (
+            'kind = "forest"\n[cycle]\nquestions = "together"\nhypotheses = 1\npatches = 1\n',
+            "several",
+        ),
+        ('kind = "forest"\n[cycle]\nhypotheses = 0\nsummaries = "hypothesis"\n', "there is none"),
+        ('kind = "forest"\n[cycle]\nlooks = 1000\n', "looks"),
+        ('kind = "escalate"\n[[phases]]\nstrategy = "nothing"\n', "no strategy nothing"),
+        ('kind = "escalate"\n[[phases]]\nstrategy = "{file}"\n', "one too many"),
+        ('kind = "escalate"\nphases = 3\n', "phases"),
+        ('kind = "escalate"\n[[phases]]\nstrategy = "escalate"\n', "one too many"),
+    ],
+)
+def test_what_is_no_strategy_says_where_and_what(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text.replace("{file}", str(file)))
+    with pytest.raises(UserError, match=words):
+        strategies.load(str(file))
+
+
+def test_a_name_that_nobody_knows_names_those_that_there_are() -> None:
+    with pytest.raises(UserError, match="best-first"):
+        strategies.load("nothing")

@@ -1,0 +1,180 @@
+"""A kernel of one file, a model that guesses at random, and a platform: all made up, and quick.
+
+The bug is gone when `LIMIT` reads 16. What else is written there may not compile (a word), not
+build (88), crash as before (another number), or keep the kernel quiet (0).
+"""
+
+import random
+import re
+from collections.abc import Callable
+
+from pydantic import JsonValue
+
+from kgym.api.agent.conversation import ToolCall, Turn
+from kgym.api.agent.nodes import Crash, Tried
+from kgym.api.steps import PatchCheck, PatchOutcome, Verdict
+from kgym_crashfixer.search.code import Code
+from kgym_crashfixer.search.cycle import State
+from kgym_crashfixer.search.engine import Asked
+from kgym_crashfixer.search.search import Search
+from kgym_crashfixer.search.work import (
+    Answer,
+    Check,
+    Checked,
+    Purpose,
+    Question,
+    Result,
+    Seen,
+    Source,
+    Try,
+    Unanswered,
+)
+
+FILE, FURTHER = "kernel/watch.c", "kernel/further.c"
+TEXT = "#define OTHER 1\n#define LIMIT 99\nint f(int n) { return n < LIMIT; }\n"
+FIRST = State(Code({FILE: TEXT}), Crash(title="KASAN: out-of-bounds in f", report="BUG: f"))
+
+
+def edit(old: str, new: str) -> str:
+    return (
+        f"<reason>it is wrong</reason><file>{FILE}</file>\n"
+        f"<original>\n#define LIMIT {old}\n</original>\n<patched>\n#define LIMIT {new}\n</patched>"
+    )
+
+
+def limit(text: str) -> str:
+    found = re.search(r"#define LIMIT (\w+)", text)
+    assert found is not None
+    return found[1]
+
+
+class World:
+    """Answers a search's questions by chance; the same seed gives the same answers."""
+
+    def __init__(
+        self, seed: int, guesses: list[str], flaky: float = 0.0, away: float = 0.0
+    ) -> None:
+        self.seed, self.guesses, self.flaky, self.away = seed, guesses, flaky, away
+        self.done: list[tuple[Asked, Result]] = []
+
+    def result(self, asked: Asked) -> Result:
+        """Do the work; what it comes to depends on its name alone."""
+        result = self._result(asked)
+        self.done.append((asked, result))
+        return result
+
+    def _result(self, asked: Asked) -> Result:
+        chance = random.Random(f"{self.seed} {asked.name}")
+        if chance.random() < self.away:
+            return Unanswered(reason="the platform is away")
+        match asked.work:
+            case Question() as question:
+                return self._answer(question, chance)
+            case Source():
+                return Seen(text=TEXT)
+            case Check(patches=patches):
+                return Checked(patches=[_checked(one.diff or "") for one in patches])
+            case Try(diff=diff):
+                return self._tried(diff, chance)
+        return Unanswered(reason="nobody does it")
+
+    def _answer(self, question: Question, chance: random.Random) -> Result:
+        match question.purpose:
+            case Purpose.HYPOTHESIS:
+                return Answer(text=f"<solution>It is {chance.choice(self.guesses)}</solution>")
+            case Purpose.HYPOTHESES:
+                return self._ranked(question.values["count"], chance)
+            case Purpose.PATCHES:
+                attempts = [self._patch(question, chance) for _ in range(question.values["count"])]
+                return Answer(text="".join(f"<attempt>{one}</attempt>" for one in attempts))
+            case Purpose.FILES:
+                return Answer(calls=[_look(chance)] if chance.random() < 0.8 else [])
+            case Purpose.PATCH | Purpose.REPAIR:
+                return Answer(text=self._patch(question, chance))
+            case Purpose.TOOL:
+                name = chance.choice(["edit", "edit", "run_kernel", "check", "reset", "nonsense"])
+                if chance.random() < 0.05:
+                    name = "done"
+                new = chance.choice(self.guesses)
+                call = ToolCall(id="1", name=name, arguments=_replaced(question.turns, new))
+                return Answer(text="I think", calls=[call] if chance.random() < 0.9 else [])
+            case Purpose.REFLECTION | Purpose.CONSISTENCY:
+                return Answer(text=f"<choice>{chance.randrange(1, 4)}</choice>")
+            case _:
+                return Answer(text="it failed")
+
+    def _patch(self, question: Question, chance: random.Random) -> str:
+        if chance.random() < 0.1:
+            return chance.choice(["", "<file>", edit("1000", "2"), "no idea"])
+        old = limit(question.values["files"][FILE])
+        return edit(old, chance.choice(self.guesses))
+
+    def _ranked(self, count: int, chance: random.Random) -> Answer:
+        if chance.random() < 0.1:
+            return Answer(text=chance.choice(["", "no idea", "<ranking>1</ranking>"]))
+        found = [chance.choice(self.guesses) for _ in range(count)]
+        solutions = "".join(f"<solution>It is {one}</solution>" for one in found)
+        ranking = ", ".join(str(chance.randrange(1, 6)) for _ in found)
+        return Answer(text=f"{solutions}<ranking>{ranking}</ranking>")
+
+    def _tried(self, diff: str, chance: random.Random) -> Tried:
+        if chance.random() < self.flaky:
+            return Tried(verdict=Verdict.INCONCLUSIVE, reason="the host went away")
+        found = re.findall(r"^\+#define LIMIT (\w+)", diff, re.MULTILINE)[-1]
+        if found == "16":
+            return Tried(verdict=Verdict.NO_CRASH, confidence=0.95)
+        if found == "88":
+            return Tried(verdict="does_not_build", reason="ld: no")
+        if found == "7" and chance.random() < 0.3:
+            other = Crash(title="unrelated", report="net")
+            return Tried(verdict=Verdict.OTHER_CRASH, crash=other, noise=True)
+        if found == "0":
+            return Tried(verdict=Verdict.NO_CRASH, obstacles=["early_return"])
+        return Tried(verdict=Verdict.SAME_CRASH, crash=Crash(title=FIRST.crash.title, report=found))
+
+
+def _look(chance: random.Random) -> ToolCall:
+    """Return a look at the source, or the end of looking."""
+    if chance.random() < 0.3:
+        named: list[JsonValue] = [FURTHER, FILE, 3, FURTHER]
+        return ToolCall(id="1", name="name_files", arguments={"files": named})
+    name = chance.choice(["search", "read_file", "edit", "nonsense"])
+    return ToolCall(id="1", name=name, arguments={"path": FILE, "pattern": "LIMIT"})
+
+
+def _replaced(turns: list[Turn], new: str) -> dict[str, JsonValue]:
+    """Return the arguments of an edit, after those that were made before."""
+    old = "99"
+    for turn in turns:
+        for call in turn.calls:
+            if call.name == "reset":
+                old = "99"
+            elif turn.results.get(call.id) == "edited" and isinstance(call.arguments, dict):
+                old = limit(str(call.arguments["replacement"]))
+    line = "#define LIMIT "
+    return {"file": FILE, "original": line + old, "replacement": line + new}
+
+
+def _checked(diff: str) -> PatchCheck:
+    word = re.findall(r"^\+#define LIMIT (\w+)", diff, re.MULTILINE)[-1]
+    good = word.isdigit()
+    outcome = PatchOutcome.COMPILES if good else PatchOutcome.DOES_NOT_COMPILE
+    return PatchCheck(
+        name="p", outcome=outcome, reason="" if good else f"'{word}' undeclared", seconds=0
+    )
+
+
+Pick = Callable[[list[Asked]], int]
+
+
+def run(search: Search, world: World, pick: Pick = lambda _: 0) -> list[tuple[str, Result]]:
+    """Do the search's work, in the order that `pick` chooses; return what it was told."""
+    told, ready = [], search.ask()
+    while ready:
+        asked = ready.pop(pick(ready))
+        result = world.result(asked)
+        search.tell(asked.name, result)
+        told.append((asked.name, result))
+        gone = set(search.dropped())
+        ready = [one for one in ready if one.name not in gone] + search.ask()
+    return told
