@@ -1,0 +1,1 @@
+"""The web monitor: pages that show jobs, their steps and workers as they change."""

@@ -1,0 +1,117 @@
+"""The monitor's application: its routes, its checks, its pages for errors."""
+
+from http import HTTPStatus
+from urllib.parse import urlencode
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse
+from starlette.exceptions import HTTPException
+
+from kgym.client import ApiError
+from kgym.errors import KgymError, NotFound, Unauthorised, UserError
+from kgym.web import problems
+from kgym.web.access import EVERYBODY, open_paths
+from kgym.web.request_limits import BodyLimit, QueryLimit, RequestLimits, Streams
+from kgym_monitor.assets import assets
+from kgym_monitor.monitor_state import MonitorState
+from kgym_monitor.page_policy import PagePolicy
+from kgym_monitor.routes import (
+    asset_routes,
+    job_routes,
+    live_routes,
+    login_routes,
+    output_routes,
+    overview_routes,
+)
+from kgym_monitor.session_check import SessionCheck
+
+_ROUTERS = (
+    login_routes.everybody,
+    login_routes.readers,
+    overview_routes.readers,
+    overview_routes.admins,
+    job_routes.openers,
+    job_routes.readers,
+    job_routes.submitters,
+    output_routes.readers,
+    live_routes.readers,
+)
+
+
+class Monitor(FastAPI):
+    """Serves pages of what the scheduler behind `state` says.
+
+    Raises RuntimeError if a route does not say who may use it (`kgym.web.access`).
+    """
+
+    def __init__(self, state: MonitorState, limits: RequestLimits | None = None) -> None:
+        super().__init__(title="kGymSuite monitor", docs_url=None, redoc_url=None, openapi_url=None)
+        self.state.monitor = state
+        self.tokens = state.tokens
+        self.hang_up = state.fragments.close
+        self.streams = Streams(limits or RequestLimits())
+        for router in _ROUTERS:
+            self.include_router(router)
+        self.add_api_route("/healthz", _healthz, dependencies=[EVERYBODY])
+        self.mount("/assets", asset_routes.Files(assets()))
+        for kind in (KgymError, HTTPException, RequestValidationError):
+            self.add_exception_handler(kind, _answered)
+        self.add_middleware(BodyLimit)
+        self.add_middleware(
+            SessionCheck,
+            sessions=state.sessions,
+            tokens=self.tokens,
+            scheduler=state.scheduler,
+            open_to_all=open_paths(self.routes),
+            refuse=_refused,
+        )
+        self.add_middleware(QueryLimit)
+        self.add_middleware(PagePolicy)
+
+
+async def _healthz() -> dict[str, str]:
+    """Say that the process is alive."""
+    return {"status": "ok"}
+
+
+async def _answered(request: Request, error: Exception) -> Response:
+    match error:
+        case KgymError():
+            return _refused(request, error)
+        case HTTPException(status_code=404):
+            return _refused(request, NotFound("not_found", "There is no such page."))
+        case HTTPException():
+            return _page(request, error.status_code, "bad_request", str(error.detail))
+        case RequestValidationError():
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"][1:]))
+            return _refused(request, UserError("bad_request", f"{where}: {first['msg']}"))
+    raise error
+
+
+def _refused(request: Request, error: KgymError) -> Response:
+    status = error.status if isinstance(error, ApiError) else _status(request, error)
+    session = getattr(request.state, "session", None)
+    unknown = status == HTTPStatus.UNAUTHORIZED and not isinstance(error, Unauthorised)
+    if unknown and request.method == "GET" and (session is None or not session.anonymous):
+        return RedirectResponse("/login?" + urlencode({"next": request.url.path}), 303)
+    return _page(request, status, error.reason, str(error))
+
+
+def _status(request: Request, error: KgymError) -> int:
+    return problems.answer(request, error).status_code
+
+
+def _page(request: Request, status: int, reason: str, message: str) -> Response:
+    state: MonitorState = request.app.state.monitor
+    title = HTTPStatus(status).phrase
+    return state.rendering.page(
+        request,
+        "error.html",
+        title=title,
+        status=status,
+        message=message,
+        reason=reason,
+        code=status,
+    )

@@ -1,0 +1,68 @@
+"""The files that pages load: our own, and those of npm packages that are named here.
+
+In the checkout packages are in `node_modules/` (`./run` installs them by package-lock.json); in a
+wheel the named files lie beside this one, where the build has put them (`hatch_build.py`).
+"""
+
+import hashlib
+import mimetypes
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from kgym.errors import InfrastructureError
+
+_HERE = Path(__file__).parent
+_OWN = _HERE / "static"
+_PACKAGED = _HERE / "packages"
+_INSTALLED = _HERE.parents[1] / "node_modules"
+PACKAGED_FILES = (_HERE / "packaged_files.txt").read_text().split()
+"""The files of packages that browsers get; nothing else of a package is served."""
+_TYPES = {".mjs": "text/javascript", ".js": "text/javascript", ".css": "text/css"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file, whole."""
+
+    content: bytes
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """All files, by name; `version` is another one when any of them has changed."""
+
+    files: dict[str, Asset]
+    version: str
+
+    def url(self, name: str) -> str:
+        """Return the path of a file; raise KeyError if there is none of this name."""
+        if name not in self.files:
+            raise KeyError(f"no asset {name!r}")
+        return f"/assets/{self.version}/{name}"
+
+
+@cache
+def assets() -> Assets:
+    """Read all files, once. Raises InfrastructureError `front_end_missing` without packages."""
+    folder = _PACKAGED if _PACKAGED.is_dir() else _INSTALLED
+    paths = {name: folder / name for name in PACKAGED_FILES}
+    paths |= {str(path.relative_to(_OWN)): path for path in _OWN.rglob("*") if path.is_file()}
+    try:
+        files = {name: _asset(path) for name, path in sorted(paths.items())}
+    except FileNotFoundError as error:
+        raise InfrastructureError(
+            "front_end_missing",
+            f"{error.filename} is not there: `./run` installs the packages that pages use"
+            " (package-lock.json)",
+        ) from error
+    digest = hashlib.sha256()
+    for name, asset in files.items():
+        digest.update(name.encode() + b"\0" + asset.content + b"\0")
+    return Assets(files, digest.hexdigest()[:12])
+
+
+def _asset(path: Path) -> Asset:
+    kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0]
+    return Asset(path.read_bytes(), kind or "application/octet-stream")

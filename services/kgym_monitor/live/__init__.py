@@ -1,0 +1,1 @@
+"""How open pages hear of changes: one subscription to the scheduler for all of them."""

@@ -1,0 +1,81 @@
+"""The parts of pages that are rendered again when something changes, each by its key."""
+
+import json
+from urllib.parse import parse_qsl
+
+from kgym.api.jobs import JobFilter
+from kgym.client import AsyncClient
+from kgym.errors import InfrastructureError, NotFound
+from kgym_monitor.live.fragments import Key, event, partial
+from kgym_monitor.pages import job_page, overview
+from kgym_monitor.pages.job_filter import JobQuery
+from kgym_monitor.pages.rendering import Rendering
+
+NEWEST = 51
+"""Jobs of a list that are looked at for newer ones."""
+
+
+def row(job: int, *, pickable: bool) -> Key:
+    """Return the key of a row in a list of jobs, in which they may be selected or not."""
+    return Key("row", job, "pickable" if pickable else "")
+
+
+def job_part(job: int, step: int | None, attempt: int | None) -> Key:
+    """Return the key of a job's page: of what it shows, where a step is chosen."""
+    return Key("job", job, f"{'' if step is None else step},{'' if attempt is None else attempt}")
+
+
+def newest(query: str) -> Key:
+    """Return the key of the numbers of the newest jobs of a list with this query."""
+    return Key("newest", None, query)
+
+
+OVERVIEW = Key("overview")
+WORKERS = Key("workers")
+
+
+class LiveParts:
+    """Renders them from what the scheduler says."""
+
+    def __init__(self, client: AsyncClient, rendering: Rendering) -> None:
+        self._client = client
+        self._rendering = rendering
+
+    async def render(self, key: Key) -> str:
+        """Return the event that brings the part to pages; raises KgymError as the client does."""
+        match key.kind:
+            case "row" if key.job is not None:
+                return await self._row(key.job, pickable=bool(key.detail))
+            case "job" if key.job is not None:
+                return await self._job(key.job, key.detail)
+            case "newest":
+                return await self._newest(key.detail)
+            case "overview":
+                shown = await overview.read(self._client)
+                return partial("overview-live", self._fragment("overview_live.html", shown))
+            case "workers":
+                shown = {"workers": await self._client.workers()}
+                return partial("workers-live", self._fragment("workers_live.html", shown))
+        raise InfrastructureError("unknown_part", f"no page has a part {key}")
+
+    async def _row(self, number: int, *, pickable: bool) -> str:
+        page = await self._client.page(JobFilter(ids=str(number)))  # without the steps' specs
+        if not page.jobs:
+            raise NotFound("job_not_found", f"there is no job {number}")
+        shown = {"job": page.jobs[0], "pickable": pickable}
+        return partial(f"job-{number}", self._fragment("job_row.html", shown))
+
+    async def _job(self, number: int, detail: str) -> str:
+        step, attempt = (int(part) if part else None for part in detail.split(","))
+        job = await self._client.job(number)
+        shown = job_page.shown(job, step, attempt)
+        return partial("job-live", self._fragment("job_live.html", shown))
+
+    async def _newest(self, query: str) -> str:
+        wanted = JobQuery.read(dict(parse_qsl(query))).filter or JobFilter()
+        wanted = wanted.model_copy(update={"cursor": None, "limit": NEWEST})
+        page = await self._client.page(wanted)
+        return event("newest", json.dumps([job.id for job in page.jobs]))
+
+    def _fragment(self, template: str, shown: dict[str, object]) -> str:
+        return self._rendering.fragment(template, shown)

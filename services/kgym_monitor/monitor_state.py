@@ -1,0 +1,64 @@
+"""What the routes share: the scheduler, the subscription to it, sessions, templates."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from kgym.client import AsyncClient
+from kgym.web.scheduler_tokens import SchedulerTokens
+from kgym_monitor.live.changes import Changes
+from kgym_monitor.live.fragments import Fragments
+from kgym_monitor.live.job_tails import JobTails
+from kgym_monitor.live.live_parts import LiveParts
+from kgym_monitor.pages.rendering import Rendering
+from kgym_monitor.sessions import Session, Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorState:
+    """What there is once in a monitor."""
+
+    scheduler: str
+    """URL of the scheduler."""
+    client: AsyncClient
+    """Talks to it with the monitor's own token: for what all pages show alike."""
+    tokens: SchedulerTokens
+    sessions: Sessions
+    changes: Changes
+    fragments: Fragments
+    tails: JobTails
+    rendering: Rendering
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def opened(cls, scheduler: str, token: str | None) -> AsyncIterator["MonitorState"]:
+        """Follow the scheduler while the context lasts."""
+        rendering, sessions = Rendering(), Sessions()
+        async with SchedulerTokens(scheduler) as tokens, AsyncClient(scheduler, token) as client:
+            changes = Changes(client)
+            fragments = Fragments(changes, LiveParts(client, rendering).render)
+            tails = JobTails(client, fragments.mark)
+            tasks = [asyncio.create_task(one.run()) for one in (changes, fragments)]
+            try:
+                yield cls(scheduler, client, tokens, sessions, changes, fragments, tails, rendering)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await tails.close()
+                await sessions.close()
+
+
+def state_of(request: Request) -> MonitorState:
+    """Return what the routes share."""
+    state: MonitorState = request.app.state.monitor
+    return state
+
+
+def session_of(request: Request) -> Session:
+    """Return whose page it is."""
+    session: Session = request.state.session
+    return session

@@ -1,0 +1,1 @@
+"""What pages show: words, timelines, and the templates that they are made of."""

@@ -1,0 +1,89 @@
+"""The filter of the list of jobs, as it stands in the address."""
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kgym.api.jobs import JobFilter
+
+PAGE = 50
+"""Jobs on a page."""
+
+
+class JobQuery(BaseModel):
+    """What the reader has asked for, as it was typed; `filter` is what the scheduler takes."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    text: str | None = None
+    state: str | None = None
+    verdict: str | None = None
+    kind: str | None = None
+    bug: str | None = None
+    tag: str | None = None
+    group: str | None = None
+    submitter: str | None = None
+    after: str | None = None
+    before: str | None = None
+    mine: str | None = None
+    cursor: str | None = None
+
+    @classmethod
+    def read(cls, query: Mapping[str, str]) -> "JobQuery":
+        """Return what the address says; empty fields of a form say nothing."""
+        return cls(**{name: value.strip() for name, value in query.items() if value.strip()})
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with it, for the reader."""
+        try:
+            self._read()
+        except (ValidationError, ValueError) as error:
+            return _words(error)
+        return None
+
+    @property
+    def filter(self) -> JobFilter | None:
+        """The same for the scheduler; None if something is wrong with it."""
+        return None if self.fault else self._read()
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether it leaves jobs out."""
+        return bool(self.model_dump(exclude_none=True, exclude={"cursor"}))
+
+    def address(self, path: str = "/jobs", **changed: str | None) -> str:
+        """Return the address of the list with this query, some of it changed."""
+        said = self.model_dump(exclude_none=True) | changed
+        query = urlencode({name: value for name, value in said.items() if value})
+        return f"{path}?{query}" if query else path
+
+    def _read(self) -> JobFilter:
+        typed = {"text", "state", "verdict", "kind", "bug", "tag", "group", "submitter", "cursor"}
+        said: dict[str, Any] = {
+            **self.model_dump(include=typed),
+            "mine": self.mine == "yes",
+            "created_after": _day(self.after),
+            "created_before": _day(self.before, timedelta(days=1)),
+            "limit": PAGE,
+        }
+        return JobFilter.model_validate(said)
+
+
+def _day(text: str | None, later: timedelta = timedelta()) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        return datetime.combine(date.fromisoformat(text), time(), UTC) + later
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is no day; write e.g. 2026-01-31") from None
+
+
+def _words(error: ValidationError | ValueError) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error)

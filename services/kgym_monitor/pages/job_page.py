@@ -1,0 +1,102 @@
+"""What a job's page shows: which step is chosen, and what there is to see of it. Pure."""
+
+import json
+import time
+from typing import Any
+
+from kgym.api.jobs import Artifact, JobView, StepView
+from kgym.api.states import State
+from kgym.api.steps import BuildSpec, CheckSpec, InstanceArtifact, Patch, ReproduceResult
+from kgym_monitor.pages.timeline import timeline
+
+TEXT_ENDINGS = (".log", ".txt", ".json", ".sh", "config", "System.map")
+"""What the names of artifacts end with that are text."""
+
+
+def focus(job: JobView) -> int:
+    """Return the step that a reader wants to see first: what failed, what runs, or the last."""
+    for wanted in (State.FAILED, State.RUNNING, State.QUEUED, State.ABORTED):
+        found = [step.number for step in job.steps if step.state is wanted]
+        if found:
+            return found[0]
+    return job.steps[-1].number
+
+
+def shown(job: JobView, step: int | None, attempt: int | None) -> dict[str, Any]:
+    """Return what the live part of a job's page shows, where the reader has chosen a step."""
+    number = focus(job) if step is None or step >= len(job.steps) else step
+    chosen = job.steps[number]
+    tried = chosen.attempt if attempt is None else min(attempt, chosen.attempt)
+    names = {artifact.name for artifact in chosen.artifacts}
+    return {
+        "job": job,
+        "axis": timeline(job, time.time()),
+        "chosen": chosen,
+        "attempt": tried,
+        "live_log": tried == chosen.attempt and chosen.state is State.RUNNING,
+        "patches": _patches(chosen),
+        "result": chosen.result,
+        "instances": _instances(chosen, names),
+        "reports": [one for one in _report_numbers(chosen) if f"report-{one}.json" in names],
+        "spec": spec_text(chosen),
+        "is_text": is_text,
+    }
+
+
+def is_text(artifact: Artifact) -> bool:
+    """Return whether it can be read as text."""
+    return artifact.name.endswith(TEXT_ENDINGS)
+
+
+def spec_text(step: StepView, most: int = 100_000) -> str:
+    """Return what the step was asked, as JSON that people read; long texts are cut."""
+    if step.spec is None:
+        return ""
+    asked = step.spec.model_dump(mode="json", exclude_defaults=True)
+    text = json.dumps(_cut(asked), indent=2, ensure_ascii=False)
+    return text if len(text) <= most else text[:most] + "\n…"
+
+
+def _cut(value: Any, most: int = 2000) -> Any:
+    match value:
+        case str() if len(value) > most:
+            return f"{value[:most]}… ({len(value):,} characters)"
+        case list():
+            return [_cut(one, most) for one in value]
+        case dict():
+            return {name: _cut(one, most) for name, one in value.items()}
+    return value
+
+
+def _patches(step: StepView) -> list[Patch]:
+    match step.spec:
+        case BuildSpec() | CheckSpec():
+            return step.spec.patches[:20]
+    return []
+
+
+def _instances(step: StepView, names: set[str]) -> list[dict[str, Any]]:
+    if not isinstance(step.result, ReproduceResult):
+        return []
+    found = []
+    for one in step.result.instances:
+        console = InstanceArtifact.CONSOLE.of(one.number)
+        program = InstanceArtifact.PROGRAM.of(one.number)
+        found.append(
+            {
+                "about": one,
+                "console": console if console in names else None,
+                "program": program if program in names else None,
+            }
+        )
+    return found
+
+
+def _report_numbers(step: StepView) -> list[int]:
+    """Return the instances that may have left a report, the ones of the decisive title first."""
+    if not isinstance(step.result, ReproduceResult):
+        return []
+    result = step.result
+    crashed = [one for one in result.instances if one.title is not None]
+    crashed.sort(key=lambda one: one.title != result.title)
+    return [one.number for one in crashed]

@@ -1,0 +1,109 @@
+"""Templates become pages and fragments; whatever they are given is escaped."""
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+
+from kgym.api.jobs import JobView, StepView
+from kgym.api.states import State
+from kgym.web.scopes import Scope
+from kgym_monitor.assets import assets
+from kgym_monitor.pages import diff_lines, wording
+from kgym_monitor.sessions import Session
+
+_TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+def current(job: JobView) -> StepView | None:
+    """Return the step that tells most of the job: the first that has not succeeded."""
+    return next((step for step in job.steps if step.state is not State.SUCCEEDED), None)
+
+
+def took(job: JobView) -> float | None:
+    """Return the seconds from the job's submission to its end."""
+    ends = [step.finished_at for step in job.steps if step.finished_at is not None]
+    return (max(ends) - job.created_at).total_seconds() if ends else None
+
+
+def _environment() -> jinja2.Environment:
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    words = (wording.visible, wording.exact, wording.duration, wording.size, wording.percent)
+    for function in (*words, wording.subject, wording.plain_tags, current, took, diff_lines.files):
+        env.filters[function.__name__] = function
+    env.globals |= {
+        "asset": assets().url,
+        "verdict_words": wording.VERDICTS,
+        "kind_words": wording.KINDS,
+        "waits": wording.waits,
+        "instances_in_words": wording.instances,
+        "confidence_in_words": wording.confidence,
+    }
+    return env
+
+
+class Rendering:
+    """The templates, compiled once."""
+
+    def __init__(self) -> None:
+        self._env = _environment()
+
+    def fragment(self, template: str, context: Mapping[str, Any]) -> str:
+        """Return a part of a page."""
+        return self._env.get_template(template).render(context)
+
+    def page(
+        self,
+        request: Request,
+        template: str,
+        *,
+        title: str,
+        section: str = "",
+        live: str | None = None,
+        status: int = 200,
+        **context: Any,
+    ) -> HTMLResponse:
+        """Return a whole page.
+
+        Args:
+            request: What it answers.
+            template: Its name.
+            title: For the browser's tab.
+            section: The path of the entry of the navigation that it belongs to.
+            live: From where it hears of changes; None: it shows nothing that changes.
+            status: Of the answer.
+            context: What the template shows.
+        """
+        session: Session | None = getattr(request.state, "session", None)
+        given = {
+            "title": title,
+            "section": section,
+            "live": live,
+            "session": session,
+            "nonce": secrets.token_urlsafe(16),
+            "here": _here(request),
+            "said": request.query_params.get("said", "")[:200],
+            "may_submit": may(session, Scope.SUBMIT),
+            "may_admin": may(session, Scope.ADMIN),
+        }
+        return HTMLResponse(self.fragment(template, given | context), status)
+
+
+def may(session: Session | None, scope: Scope) -> bool:
+    """Return whether whom the page is for may do this."""
+    return session is not None and session.caller.may(scope)
+
+
+def _here(request: Request) -> str:
+    query = request.url.query
+    return request.url.path + (f"?{query}" if query else "")

@@ -1,0 +1,31 @@
+"""Where a line of a kernel's source can be read on the web. Pure."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from kgym.api.steps import GitSource
+
+_GITHUB = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?")
+_CGIT = re.compile(r"https://git\.kernel\.org/[\w./-]+?\.git/?")
+_RELEASE = re.compile(r"(\d+\.\d+)(\.\d+)?")
+
+
+def link(source: object, release: str | None, frame: Mapping[str, Any]) -> str | None:
+    """Return where the line of a frame can be read: as its source has it, or its release."""
+    path, line = frame.get("file"), frame.get("line")
+    if not isinstance(path, str) or not isinstance(line, int) or path.startswith(("/", ".")):
+        return None
+    file = quote(path)
+    if isinstance(source, GitSource):
+        commit = quote(source.commit)
+        if found := _GITHUB.fullmatch(source.url):
+            return f"https://github.com/{found[1]}/blob/{commit}/{file}#L{line}"
+        if _CGIT.fullmatch(source.url):
+            return f"{source.url.rstrip('/')}/tree/{file}?id={commit}#n{line}"
+        return None
+    if release and (found := _RELEASE.match(release)):
+        version = found[0].removesuffix(".0")
+        return f"https://elixir.bootlin.com/linux/v{version}/source/{file}#L{line}"
+    return None

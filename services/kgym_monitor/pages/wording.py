@@ -1,0 +1,147 @@
+"""How values are written on pages: durations, sizes, states, chances. Pure."""
+
+import math
+from datetime import UTC, datetime
+
+from kgym.api.jobs import JobView, StepView
+from kgym.api.states import State
+from kgym.api.steps import ReproduceResult, StepKind, Verdict
+
+_PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {
+    0x7F: 0x2421
+}
+_HIDDEN = (
+    *range(0x80, 0xA0),
+    *(0xAD, 0x061C, 0xFEFF),
+    *range(0x200B, 0x2010),
+    *range(0x2028, 0x202F),
+    *range(0x2060, 0x2070),
+)
+"""Marks that hide text or turn its direction: what stands there could read as another word."""
+_VISIBLE = _PICTURES | dict.fromkeys(_HIDDEN, 0xFFFD)
+VERDICTS = {
+    Verdict.SAME_CRASH: "same crash",
+    Verdict.OTHER_CRASH: "other crash",
+    Verdict.NO_CRASH: "no crash",
+    Verdict.INCONCLUSIVE: "inconclusive",
+}
+KINDS = {
+    StepKind.BUILD: "Build",
+    StepKind.CHECK: "Check",
+    StepKind.REPRODUCE: "Reproduce",
+    StepKind.MINIMIZE: "Minimize",
+    StepKind.SOURCE: "Source",
+}
+
+
+def visible(text: object) -> str:
+    """Return text with its control characters as pictures: a terminal's escape reads `␛[31m`."""
+    return str(text).replace("\r\n", "\n").translate(_VISIBLE)
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as people say them: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    if seconds is None:
+        return ""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    for size, name, part, part_name in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size} {name}" + (f" {rest} {part_name}" if rest else "")
+    return f"{whole} s"
+
+
+def size(count: float | None) -> str:
+    """Return bytes with a decimal unit: `512 B`, `4.1 kB`, `1.6 GB`."""
+    if count is None:
+        return ""
+    if count < 1000:
+        return f"{count:.0f} B"
+    power = min(int(math.log10(count) // 3), 5)
+    return f"{count / 1000**power:.1f} {' kMGTP'[power]}B"
+
+
+def percent(share: float) -> str:
+    """Return a share of 1 as percent, never 100 % unless it is."""
+    shown = f"{share * 100:.1f}".rstrip("0").rstrip(".")
+    return "over 99.9 %" if shown == "100" and share < 1 else f"{shown} %"
+
+
+def exact(moment: datetime) -> str:
+    """Return the moment in UTC, as pages show it before they know the reader's zone."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def bug_of(job: JobView) -> str | None:
+    """Return the bug that the job is about, as its tags name it."""
+    return next((tag[4:] for tag in job.tags if tag.startswith("bug=")), None)
+
+
+def subject(job: JobView) -> str:
+    """Return what the job is about: its bug, else its kinds of steps."""
+    if bug := bug_of(job):
+        return bug
+    kinds = [KINDS[step.kind] for step in job.steps]
+    return " → ".join(kinds[:6]) + (" → …" if len(kinds) > 6 else "")
+
+
+def plain_tags(job: JobView) -> list[str]:
+    """Return the tags that people have given: without the bug and without hashes."""
+    return [tag for tag in job.tags if not tag.startswith(("bug=", "request=", "calibration="))]
+
+
+def waits(job: JobView, step: StepView) -> str | None:
+    """Return why a step that has not begun has not; None for one that has."""
+    if step.state is State.QUEUED:
+        return _queued(step)
+    if step.state is State.PENDING:
+        before = step.number - 1
+        if job.state.final:
+            return f"never begun, as step {before} did not succeed"
+        return f"begins when step {before} has succeeded"
+    return None
+
+
+def _queued(step: StepView) -> str:
+    if step.waiting is not None:
+        return f"waits: {step.waiting}"
+    ahead = step.ahead or 0
+    line = {0: "next in its queue", 1: "1 step of its kind comes before it"}.get(
+        ahead, f"{ahead:,} steps of its kind come before it"
+    )
+    soon = "" if step.begins_in is None else f"; begins in about {duration(step.begins_in)}"
+    return f"waits for a worker: {line}{soon}"
+
+
+def instances(result: ReproduceResult) -> str:
+    """Return k of N in words."""
+    if not result.completed:
+        return f"none of {result.requested} instances completed its run"
+    left = result.requested - result.completed
+    rest = f"; {left} of {result.requested} did not complete" if left > 0 else ""
+    return f"{result.crashed} of {result.completed} completed instances crashed{rest}"
+
+
+def confidence(result: ReproduceResult) -> str | None:
+    """Return in words how sure a `no_crash` is; None where nothing was measured."""
+    if result.verdict is not Verdict.NO_CRASH:
+        return None
+    if result.confidence is not None:
+        return f"{percent(result.confidence)}, {_measured(result)}"
+    if result.unseen_chance is not None:
+        chance = percent(result.unseen_chance)
+        return f"were the bug still there, the chance not to see it in these runs is {chance}"
+    return "not measured: nothing is known of how often the bug shows"
+
+
+def _measured(result: ReproduceResult) -> str:
+    measured = result.calibration
+    if measured is None:
+        return "by the runs without the fix"
+    return f"as without the fix {measured.crashed} of {measured.runs} measured runs showed the bug"

@@ -1,0 +1,96 @@
+"""Who asks for a page: a browser with a session; or any of this machine, if none needs a token."""
+
+from collections.abc import Callable
+from urllib.parse import urlencode
+
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from kgym.client import AsyncClient
+from kgym.errors import Forbidden, KgymError, Unauthorised
+from kgym.web.access import OpenPaths
+from kgym.web.callers import Tokens
+from kgym.web.loopback import is_loopback
+from kgym_monitor.sessions import Session, Sessions
+
+
+def host_of(request: Request) -> str:
+    """Return the name under which the browser knows this server, without its port."""
+    host = request.headers.get("host", "")
+    return host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+
+
+def cookie_name(request: Request) -> str:
+    """Return the name of the session's cookie: cookies know no ports, but monitors have several."""
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"kgym_monitor_{port}" if port.isdecimal() else "kgym_monitor"
+
+
+class SessionCheck:
+    """Gives each request its `state.session` and `state.caller`; others are led to the login."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        sessions: Sessions,
+        tokens: Tokens,
+        scheduler: str,
+        open_to_all: OpenPaths,
+        refuse: Callable[[Request, KgymError], Response],
+    ) -> None:
+        """`refuse` makes the answer of an error."""
+        self._app = app
+        self._refuse = refuse
+        self._sessions = sessions
+        self._tokens = tokens
+        self._open = open_to_all
+        self._scheduler = scheduler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer it."""
+        if scope["type"] != "http" or scope["path"] in self._open:
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        try:
+            session = await self._session(request)
+            if session is None:
+                await self._to_login(request)(scope, receive, send)
+                return
+        except KgymError as error:
+            await self._refuse(request, error)(scope, receive, send)
+            return
+        request.state.session, request.state.caller = session, session.caller
+        await self._app(scope, receive, send)
+
+    async def _session(self, request: Request) -> Session | None:
+        word = request.cookies.get(cookie_name(request), "")
+        session = self._sessions.find(word) if word else None
+        if session is not None:
+            caller = await self._tokens.caller(session.token)
+            if caller is not None:
+                session.caller = caller
+                return session
+            self._sessions.end(word)  # the token was revoked
+        if not is_loopback(request.client.host if request.client else ""):
+            return None
+        caller = await self._tokens.anybody()
+        if caller is None:
+            return None
+        if not is_loopback(host_of(request)):  # a name that resolves to 127.0.0.1: DNS rebinding
+            raise Forbidden("foreign_page", "call this monitor by 127.0.0.1 or localhost")
+        if self._sessions.anybody is None:
+            client = AsyncClient(self._scheduler)
+            self._sessions.anybody = Session(client, caller, "", anonymous=True)
+        self._sessions.anybody.caller = caller
+        return self._sessions.anybody
+
+    def _to_login(self, request: Request) -> RedirectResponse:
+        if (
+            request.method != "GET"
+            or request.headers.get("sec-fetch-mode", "navigate") != "navigate"
+        ):
+            raise Unauthorised("login_needed", "log in first: /login")
+        path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse("/login?" + urlencode({"next": path}), 303)

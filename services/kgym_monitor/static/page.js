@@ -1,0 +1,46 @@
+// What every page does: times in the reader's zone, the live mark, light or dark, and the parts
+// that only some pages have.
+import { showLive } from "./live.js";
+import { fillLogs } from "./log_window.js";
+import { loadReports } from "./crash_reports.js";
+import { followSelection } from "./selection.js";
+import { showTimes } from "./times.js";
+import { growTimelines } from "./timeline.js";
+
+function dress() {
+  showTimes();
+  growTimelines();
+  fillLogs();
+  loadReports();
+}
+
+function switchTheme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme
+    ? root.dataset.theme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem("theme", root.dataset.theme);
+}
+
+document.getElementById("theme").addEventListener("click", switchTheme);
+document.addEventListener("htmx:after:swap", dress);
+setInterval(() => {
+  if (document.hidden) return;
+  showTimes();
+  growTimelines();
+}, 1000);
+dress();
+followSelection();
+showLive();
+
+// Where there is little room, the list comes first.
+const filters = document.querySelector("details.filter-box:not([data-used])");
+if (filters && innerWidth < 768) filters.open = false;
+
+// What an action said is shown once, and not again when the page is loaded again or shared.
+const address = new URL(location.href);
+if (address.searchParams.has("said")) {
+  address.searchParams.delete("said");
+  history.replaceState(null, "", address);
+}

@@ -1,0 +1,276 @@
+"""The pages in a real browser, under their policy, as jobs run."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from kgym.api.jobs import JobView
+from kgym.client import Client
+from kgym_cli.embedded_platform import Platform
+from tests.cli.worked import working
+from tests.monitor.conftest import LOOKS, PATIENCE, Look, Reader, Site
+from tests.monitor.monitored import monitored
+from tests.monitor.showcase import BUG, HOSTILE, Showcase, trial
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+expect.set_options(timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def jobs(site: Site) -> dict[str, JobView]:
+    """Jobs that have ended in all the ways there are, and some that have not."""
+    ended = {
+        "fixed": site.client.submit(trial(tags=("night:3",), group="sweep-11")),
+        "broken": site.client.submit(trial("BROKEN")),
+        "hostile": site.client.submit(trial("HOSTILE", tags=("night:4",))),
+    }
+    for job in ended.values():
+        site.client.wait(job.id)
+    return ended
+
+
+def pages(jobs: dict[str, JobView]) -> dict[str, str]:
+    """Each kind of page there is."""
+    fixed = jobs["fixed"].id
+    return {
+        "overview": "/",
+        "jobs": "/jobs",
+        "nothing found": "/jobs?tag=none",
+        "bad filter": "/jobs?after=yesterday",
+        "fix proven": f"/jobs/{fixed}",
+        "crash": f"/jobs/{fixed}?step=1",
+        "build": f"/jobs/{fixed}?step=2",
+        "failed": f"/jobs/{jobs['broken'].id}",
+        "hostile": f"/jobs/{jobs['hostile'].id}",
+        "console": f"/jobs/{fixed}/steps/1/files/console-0.log",
+        "asked to abort": "/jobs/abort",
+        "workers": "/workers",
+        "login": "/login",
+        "missing": "/jobs/999999",
+    }
+
+
+@pytest.mark.usefixtures("jobs")
+def test_a_job_is_followed_to_its_end_without_reloading(reader: Reader, site: Site) -> None:
+    page = reader.live("/jobs")
+    site.showcase.let_go.clear()
+    job = site.client.submit(trial("HELD"))
+    newer = page.locator("#newer")
+    expect(newer).to_contain_text("newer job")
+    newer.click()
+    row = page.locator(f"#job-{job.id}")
+    expect(row).to_contain_text("running")
+    row.locator(".name").click()
+    page.wait_for_selector("#live-mark[data-state='live']")
+    page.evaluate("window.sameDocument = true")
+    log = page.locator(".log-view")
+    expect(log).to_contain_text("fs/held3.o")
+    expect(page.locator("#job-live progress").first).to_be_visible()
+    expect(page.locator(".timeline li").nth(1)).to_contain_text("begins when step 0 has succeeded")
+    site.showcase.let_go.set()
+    expect(page.locator("#job-live")).to_have_attribute("data-final", "yes")
+    expect(page.locator("#job-live .head").first).to_contain_text("no crash")
+    expect(page.locator("#step-title")).to_have_text("Step 3: Reproduce")
+    assert page.evaluate("window.sameDocument") is True
+
+
+def test_a_list_shows_a_job_as_it_ends(reader: Reader, site: Site) -> None:
+    site.showcase.let_go.clear()
+    job = site.client.submit(trial("HELD"))
+    page = reader.live("/jobs")
+    row = page.locator(f"#job-{job.id}")
+    expect(row).to_contain_text("running")
+    row.get_by_role("checkbox").check()
+    site.client.abort(job.id)
+    expect(row).to_contain_text("aborted")
+    expect(row.get_by_role("checkbox")).to_be_checked()
+    site.showcase.let_go.set()
+
+
+def test_a_crash_is_read_with_its_stack(
+    reader: Reader, site: Site, jobs: dict[str, JobView]
+) -> None:
+    page = reader.open(f"/jobs/{jobs['fixed'].id}?step=1")
+    report = page.locator("[data-report]").first
+    expect(report).to_contain_text("watch_queue_set_filter")
+    line = report.get_by_role("link", name="kernel/watch_queue.c:401")
+    expect(line).to_have_attribute(
+        "href", re.compile(r"v6\.1\.192/source/kernel/watch_queue\.c#L401")
+    )
+    expect(report.locator("summary", has_text="Allocated by")).to_be_visible()
+    expect(page.locator("#step .big")).to_contain_text("2 of 2 completed instances crashed")
+    page.get_by_role("link", name="console").first.click()
+    expect(page.locator(".log-view")).to_contain_text("BUG: KASAN: slab-out-of-bounds")
+
+
+def test_a_failed_job_opens_at_the_end_of_its_log(reader: Reader, jobs: dict[str, JobView]) -> None:
+    page = reader.open(f"/jobs/{jobs['broken'].id}")
+    expect(page.locator("#step-title")).to_have_text("Step 2: Build")
+    expect(page.locator(".log-line").last).to_contain_text("error: expected ';'")
+    expect(page.locator("table.diff").first).to_be_hidden()
+    page.locator("details.diff summary").first.click()
+    expect(page.locator("table.diff .added").first).to_be_visible()
+
+
+def test_jobs_are_aborted_and_restarted(reader: Reader, site: Site) -> None:
+    site.showcase.let_go.clear()
+    held = [site.client.submit(trial("HELD", tags=("bulk:1",))) for _ in range(3)]
+    page = reader.live("/jobs?tag=bulk:1")
+    page.get_by_role("link", name="Abort all unfinished").click()
+    expect(page.locator("main")).to_contain_text("3 jobs will be aborted")
+    page.get_by_role("button", name="Abort 3 jobs").click()
+    expect(page.get_by_text("Aborted 3 jobs.")).to_be_visible()
+    states = {site.client.job(job.id).state for job in held}
+    assert states == {"aborted"}
+    site.showcase.let_go.set()
+    for job in held[:2]:
+        page.get_by_label(f"Select job {job.id}").check()
+    page.get_by_role("button", name="Restart selected").click()
+    page.get_by_role("button", name="Restart 2 jobs").click()
+    expect(page.get_by_text("Restarted 2 jobs.")).to_be_visible()
+    assert [site.client.wait(job.id).state for job in held[:2]] == ["succeeded"] * 2
+    page.goto(f"/jobs/{held[2].id}")
+    page.get_by_label("Restart from").select_option("0")
+    page.get_by_role("button", name="Restart", exact=True).click()
+    expect(page.get_by_text("runs again")).to_be_visible()
+    assert site.client.wait(held[2].id).state == "succeeded"
+
+
+def test_what_is_hostile_is_shown_as_text(
+    reader: Reader, site: Site, jobs: dict[str, JobView]
+) -> None:
+    page = reader.open(f"/jobs/{jobs['hostile'].id}")
+    shown = HOSTILE.replace("\x1b", "\u241b")
+    expect(page.locator(".notice.bad")).to_contain_text(shown)
+    expect(page.locator(".log-view")).to_contain_text(shown)
+    assert "taken" not in page.title()
+    for path in ("/jobs?bug=", "/jobs?tag=", "/jobs?group=", "/search?q=", "/login?next=/jobs/"):
+        page.goto(path + "%3Cscript%3Edocument.title%3D%27taken%27%3C%2Fscript%3E%22%3E%3Cb%3E")
+        assert "taken" not in page.title()
+        assert page.locator("main b").count() == 0
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=lambda look: f"{look.scheme}-{look.width}")
+def test_every_page_is_accessible_and_keeps_its_policy(
+    browser: Browser, site: Site, jobs: dict[str, JobView], look: Look
+) -> None:
+    reader = Reader(browser, site.url, look)
+    found = {}
+    for name, path in pages(jobs).items():
+        page = reader.open(path)
+        page.wait_for_function("!document.querySelector('.log-window:not([data-filled])')")
+        results = Axe().run(page)
+        found[name] = [
+            (one["id"], one["nodes"][0]["html"], one["nodes"][0].get("failureSummary"))
+            for one in results.response["violations"]
+            if one["impact"] in {"serious", "critical"}
+        ]
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= look.width, f"{name} is {wide} wide"
+    reader.context.close()
+    assert {name: faults for name, faults in found.items() if faults} == {}
+    assert reader.faults == []
+
+
+def test_a_page_goes_light_and_dark_and_is_read_by_keyboard(reader: Reader) -> None:
+    page = reader.open("/")
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    page.get_by_role("button", name="Light or dark").click()
+    dark = page.evaluate(background)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(background) == dark
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to content")).to_be_focused()
+    page.get_by_role("searchbox").focus()
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_the_search_box_leads_to_jobs_bugs_titles_and_tags(
+    reader: Reader, site: Site, jobs: dict[str, JobView]
+) -> None:
+    found: list[Callable[[Page], None]] = [
+        lambda page: expect(page).to_have_url(re.compile(f"/jobs/{jobs['fixed'].id}$")),
+        lambda page: expect(page).to_have_url(re.compile(f"bug={BUG.name}")),
+        lambda page: expect(page.locator(f"#job-{jobs['fixed'].id}")).to_contain_text("night:3"),
+        lambda page: expect(page.locator(f"#job-{jobs['fixed'].id}")).to_contain_text("sweep-11"),
+        lambda page: expect(page.locator(f"#job-{jobs['broken'].id}")).to_be_visible(),
+    ]
+    asked = (str(jobs["fixed"].id), BUG.name, "night:3", "sweep-11", "slab-out-of-bounds")
+    for words, leads in zip(asked, found, strict=True):
+        page = reader.open("/")
+        page.get_by_role("searchbox").fill(words)
+        page.keyboard.press("Enter")
+        leads(page)
+
+
+def test_a_log_of_a_million_lines_is_scrolled_and_searched(
+    browser: Browser, tmp_path: Path
+) -> None:
+    lines = 1_000_000
+    showcase = Showcase(lines=0, text="".join(f"[{n}] CC kernel/part{n}.o\n" for n in range(lines)))
+    showcase.let_go.set()
+    with (
+        Platform(tmp_path, work=False) as platform,
+        working(platform, tmp_path, showcase.answers),
+        monitored(platform.url) as url,
+        Client(platform.url) as client,
+    ):
+        job = client.submit(trial())
+        client.wait(job.id)
+        reader = Reader(browser, url)
+        page = reader.open(f"/jobs/{job.id}?step=0")
+        expect(page.locator(".log-tools .told")).to_contain_text("1,000,000 lines")
+        assert page.locator(".log-line").count() < 100
+        page.locator(".log-view").evaluate("view => view.scrollTop = view.scrollHeight")
+        expect(page.locator(".log-line").last).to_contain_text("part999999.o")
+        page.get_by_label("Search the log").fill("part765432.o")
+        expect(page.locator(".log-line.chosen")).to_contain_text("[765432]")
+        assert page.locator(".log-tools").get_by_text("1 of 1").is_visible()
+        session = reader.context.new_cdp_session(page)
+        session.send("HeapProfiler.collectGarbage")
+        heap = session.send("Runtime.getHeapUsage")["usedSize"]
+        assert heap < 100e6
+        reader.context.close()
+        assert reader.faults == []
+
+
+def test_a_page_whose_stream_could_not_begin_begins_it_later(browser: Browser, site: Site) -> None:
+    reader = Reader(browser, site.url)
+    refused = []
+    reader.context.route(
+        re.compile(r"/live\?"),
+        lambda route: route.continue_() if refused else (refused.append(1), route.abort())[1],
+    )
+    reader.live("/jobs")
+    assert refused == [1]
+    reader.context.close()
+
+
+def test_a_broken_stream_is_marked_and_nothing_is_missed(browser: Browser, tmp_path: Path) -> None:
+    showcase = Showcase()
+    with Platform(tmp_path, work=False) as platform, Client(platform.url) as client:
+        port = int(platform.url.rpartition(":")[2])
+        job = client.submit(trial())
+        with monitored(platform.url) as url:
+            reader = Reader(browser, url)
+            page = reader.live("/jobs")
+            expect(page.locator(f"#job-{job.id}")).to_contain_text("queued")
+            platform.stop()
+            page.wait_for_selector("#live-mark[data-state='stale']")
+            with (
+                Platform(tmp_path, port=port, work=False) as again,
+                working(again, tmp_path, showcase.answers),
+                Client(again.url) as other,
+            ):
+                other.wait(job.id)
+                page.wait_for_selector("#live-mark[data-state='live']")
+                expect(page.locator(f"#job-{job.id}")).to_contain_text("succeeded")
+            reader.context.close()
+            assert reader.faults == []
