@@ -1,42 +1,6 @@
-"""What the scheduler refuses, besides input that is not well formed.
+"""What the scheduler refuses, besides input that is not well formed."""
 
-UserError
-├── Unauthorised   the caller is not known: no token, or one that is not valid
-├── Forbidden      the caller's token does not allow it
-├── NotFound       there is no such job, group, step or artifact
-├── Conflict       the job's state, or what else the database holds, does not allow it
-├── Gone           there was such an artifact, and retention has removed it
-└── TooMany        the caller has asked for more than its share
-"""
-
-from kgym.errors import UserError
-
-
-class Unauthorised(UserError):
-    """The caller is not known: no token, or one that is not valid."""
-
-
-class Forbidden(UserError):
-    """The caller's token does not allow it."""
-
-
-class NotFound(UserError):
-    """There is no such job, group, step or artifact."""
-
-
-class Conflict(UserError):
-    """The job's state, or what else the database holds, does not allow it."""
-
-
-class Gone(UserError):
-    """There was such an artifact, and retention has removed it."""
-
-
-class TooMany(UserError):
-    """The caller has asked for more than its share.
-
-    Where waiting helps, the detail `retry_after` says how long, in whole seconds.
-    """
+from kgym.errors import Forbidden, NotFound
 
 
 def no_job(job_id: int) -> NotFound:
@@ -46,7 +10,7 @@ def no_job(job_id: int) -> NotFound:
 
 def no_group(submitter: str, name: str) -> NotFound:
     """Return the error for a group that does not exist."""
-    message = f"{submitter} has no group {name!r}; `submitter` names whose it is"
+    message = f"{submitter!r} has no group {name!r}; `submitter` names somebody else"
     return NotFound("group_missing", message, group=name, submitter=submitter)
 
 

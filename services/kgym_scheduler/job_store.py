@@ -15,10 +15,12 @@ from sqlalchemy import Row, delete, func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api import trusted_tags
-from kgym.api.bulk import Aborted, AbortRequest
+from kgym.api.bulk import Aborted, AbortRequest, Restarted, RestartRequest
 from kgym.api.groups import GroupFilter, GroupPage, GroupResultPage, GroupView
 from kgym.api.jobs import (
     Artifact,
+    JobConditions,
+    JobCount,
     JobEvent,
     JobFilter,
     JobPage,
@@ -27,9 +29,11 @@ from kgym.api.jobs import (
     Progress,
     QueueView,
     RunningStep,
+    WorkerState,
     WorkerView,
 )
 from kgym.api.states import State
+from kgym.api.statistics import Statistics, StatisticsFilter
 from kgym.api.steps import StepKind
 from kgym.api.worker_calls import (
     BEAT_SECONDS,
@@ -42,12 +46,16 @@ from kgym.api.worker_calls import (
 )
 from kgym.errors import UserError
 from kgym_scheduler.database import groups, queries, views
+from kgym_scheduler.database.change_log import ChangeLog
 from kgym_scheduler.database.clock import DatabaseClock
 from kgym_scheduler.database.connection import ChangeRaced, Database
 from kgym_scheduler.database.group_commit import Batch
+from kgym_scheduler.database.group_counts import GroupCounts
+from kgym_scheduler.database.job_lists import JobList
 from kgym_scheduler.database.single_statements import Connection
-from kgym_scheduler.database.tables import LOCAL, RUNNING, facets, jobs, steps
-from kgym_scheduler.errors import no_job, no_step, no_worker, not_yours
+from kgym_scheduler.database.tables import LOCAL, RUNNING, events, facets, jobs, steps
+from kgym_scheduler.database.tallies import Tallies
+from kgym_scheduler.errors import no_group, no_job, no_step, no_worker, not_yours
 from kgym_scheduler.queue import (
     attempt_endings,
     attempt_reports,
@@ -65,6 +73,7 @@ from kgym_scheduler.queue.attempt_endings import AttemptEnd
 from kgym_scheduler.queue.attempt_reports import AttemptReport
 from kgym_scheduler.queue.attended_jobs import Attendance
 from kgym_scheduler.queue.claimed_jobs import ClaimedJobs
+from kgym_scheduler.queue.handed_steps import Handing, Room
 from kgym_scheduler.queue.job_changes import Changed, Changes, lock
 from kgym_scheduler.queue.submission import Added, Submission
 
@@ -92,6 +101,9 @@ class JobStore:
         self.database = Database(url)
         self.attendance = attendance
         """Who waits for which job, on a platform that runs only what somebody waits for."""
+        self.group_counts = GroupCounts(self.database)
+        self.change_log = ChangeLog(self.database)
+        self._tallies = Tallies(self.database)
         self._clock = DatabaseClock(clock)
         self._submit: Batch[Submission, Added] = Batch(self._submit_all)
         self._claim = Batch(self._claim_all)
@@ -108,20 +120,25 @@ class JobStore:
         """Close the connections, once what is under way is done."""
         for batch in (self._submit, self._claim, self._report, self._end):
             await batch.close()
+        await self.group_counts.close()
         await self.database.close()
 
     # --- for users ------------------------------------------------------------------------
 
     async def submit(
-        self, request: JobRequest, key: str | None = None, submitter: str = LOCAL
+        self,
+        request: JobRequest,
+        key: str | None = None,
+        submitter: str = LOCAL,
+        room: Room | None = None,
     ) -> tuple[JobView, Changed | None]:
-        """Add a job; return it as it stands.
+        """Add a job; return it as it stands. Where there is `room`, its first step may begin.
 
         A key that was used before gives the job it was used for and no change.
         Raises UserError `key_reused` if that one was another request, and
         `bad_reference` if the request names a step that cannot be used.
         """
-        added = await self._submit(Submission(request, key, submitter))
+        added = await self._submit(Submission(request, key, submitter, room))
         if isinstance(added, int):
             return await self.get(added), None
         return added
@@ -157,15 +174,27 @@ class JobStore:
 
     async def page(self, wanted: JobFilter, caller: str = LOCAL) -> JobPage:
         """Return one page of the jobs that are wanted, newest first."""
+        of, cursor = JobList(wanted, caller), wanted.cursor
         async with self.database.read() as connection:
-            rows = (await connection.execute(queries.page(wanted, caller))).all()
+            query = of.page(queries.JOB_COLUMNS, wanted.limit + 1, cursor)
+            rows = (await connection.execute(query)).all()
             shown = rows[: wanted.limit]
             found = (await connection.execute(queries.steps_of(job.id for job in shown))).all()
-            more = len(rows) > wanted.limit
+            end = shown[-1] if len(rows) > wanted.limit else None
+            if end is None and not of.is_whole:  # it has not looked at all
+                last = (await connection.execute(of.last_seen(cursor))).one_or_none()
+                end = last if last and last.jobs == of.scanned else None
             return JobPage(
                 jobs=views.job_views(shown, found, await self._reasons(connection, found)),
-                next=views.cursor(shown[-1]) if more else None,
+                next=views.cursor(end) if end is not None else None,
             )
+
+    async def count(self, wanted: JobConditions, caller: str = LOCAL) -> JobCount:
+        """Return how many jobs are wanted; at least, where it would be many to look at."""
+        of = JobList(wanted, caller)
+        async with self.database.read() as connection:
+            found = (await connection.execute(of.count())).one()
+        return JobCount(jobs=min(found.met, of.counted), more=found.seen > of.counted)
 
     async def abort(self, job_id: int, owner: str | None = None) -> Changed:
         """Abort what is unfinished; raise Conflict if the job has finished otherwise.
@@ -200,15 +229,29 @@ class JobStore:
             now = await self._clock.now(connection)
             return await bulk_jobs.abort(connection, now, wanted, caller, owner)
 
+    async def restart_all(
+        self, wanted: RestartRequest, caller: str, owner: str | None
+    ) -> tuple[Restarted, list[Changed]]:
+        """Run many finished jobs again (see `bulk_jobs.restart`)."""
+        async with self.database.write() as connection:
+            now = await self._clock.now(connection)
+            return await bulk_jobs.restart(connection, now, wanted, caller, owner)
+
     async def groups(self, wanted: GroupFilter, caller: str) -> GroupPage:
         """Return one page of the groups that are wanted, newest first."""
         async with self.database.read() as connection:
-            return await groups.page(connection, wanted, caller)
+            rows, following = await groups.page(connection, wanted, caller)
+        counts = await self.group_counts.of([row.id for row in rows])
+        shown = [groups.view(row, counts[row.id]) for row in rows if row.id in counts]
+        return GroupPage(groups=shown, next=following)
 
     async def group(self, submitter: str, name: str) -> GroupView:
         """Return the group; raise NotFound if there is none."""
         async with self.database.read() as connection:
-            return await groups.one(connection, submitter, name)
+            row = await groups.one(connection, submitter, name)
+        if (counts := (await self.group_counts.of([row.id])).get(row.id)) is None:
+            raise no_group(submitter, name)
+        return groups.view(row, counts)
 
     async def group_results(
         self, submitter: str, name: str, after: int, limit: int
@@ -276,6 +319,9 @@ class JobStore:
             ]
             if rows:
                 await connection.execute(insert(facets), rows)
+            now, data = await self._clock.now(connection), json.dumps({"tags": tags})
+            told = {"job_id": job_id, "kind": "tags", "at": now, "data": data}
+            await connection.execute(insert(events), [told])
         return await self.get(job_id)
 
     async def events(
@@ -346,7 +392,7 @@ class JobStore:
         ]
 
     async def workers(self) -> list[WorkerView]:
-        """Return the workers, by name."""
+        """Return the workers, by name: those alive, and those lost within a day."""
         async with self.database.read() as connection:
             known = await known_workers.known(connection)
             rows = (await connection.execute(queries.running())).all()
@@ -362,6 +408,11 @@ class JobStore:
             for worker, seen_at, draining in known
         ]
 
+    async def worker_states(self) -> dict[str, WorkerState]:
+        """Return, by name, what has become of the workers that `workers` returns."""
+        async with self.database.glance() as connection:
+            return await known_workers.states(connection, await self._clock.now(connection))
+
     async def drain(self, worker_id: str) -> WorkerView:
         """Let a worker take no more; raise NotFound if there is none of this name."""
         async with self.database.write() as connection:
@@ -370,6 +421,18 @@ class JobStore:
             raise no_worker(worker_id)
         self._draining.add(worker_id)
         return next(worker for worker in await self.workers() if worker.id == worker_id)
+
+    async def statistics(self, wanted: StatisticsFilter) -> Statistics:
+        """Return how many attempts ended in each minute or hour, and how."""
+        async with self.database.glance() as connection:
+            now = await self._clock.now(connection)
+        return await self._tallies.told(wanted, now)
+
+    async def tally(self) -> bool:
+        """Count the attempts of what is over, a day at most; return whether there is more."""
+        async with self.database.glance() as connection:
+            now = await self._clock.now(connection)
+        return await self._tallies.count(now)
 
     async def ping(self) -> None:
         """Raise InfrastructureError if the database does not answer."""
@@ -435,7 +498,8 @@ class JobStore:
         """
         async with self.database.glance() as connection:
             now = await self._clock.now(connection)
-            found = await connection.execute(queries.news(self._looked or now, now))
+            given = {"since": self._looked or now, "now": now}
+            found = await connection.execute(queries.NEWS, given)
         news = [(row.what, row.which) for row in found.all()]
         self._looked = now
         self._draining = {which for what, which in news if what == "draining"}
@@ -493,8 +557,11 @@ class JobStore:
             return await work(connection, await self._clock.now(connection))
 
     async def _submit_all(self, wanted: Sequence[Submission]) -> Sequence[Added | Exception]:
+        full = any(one.room and one.room.worker in self._draining for one in wanted)
+        handing = None if full else Handing(self.lease, self._claimed)
+
         async def add(connection: Connection, now: datetime) -> Sequence[Added | Exception]:
-            return await submission.add(connection, now, wanted, self._lanes)
+            return await submission.add(connection, now, wanted, self._lanes, handing)
 
         return await self._at_once(add)
 

@@ -7,7 +7,7 @@ learn which leases are gone.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 import structlog
@@ -26,9 +26,9 @@ _log = structlog.get_logger()
 class Notifier:
     """Sends notifications and signals, while `run` does. Those of one kind that wait are one."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, take_back: Callable[[UUID], None]) -> None:
         self._bus = bus
-        self.idle_workers = IdleWorkers(self.publish)
+        self.idle_workers = IdleWorkers(self.publish, take_back)
         self._kinds: dict[StepKind, None] = {}
         self._leases = deque[UUID](maxlen=SIGNALS)
         self._news = asyncio.Event()

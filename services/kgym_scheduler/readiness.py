@@ -1,10 +1,12 @@
-"""Whether the parts that the scheduler needs answer."""
+"""Whether the parts that the scheduler needs answer, and can take what jobs bring."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from kgym.errors import InfrastructureError
+from kgym.transport.artifact_storage import Storage
+from kgym_scheduler.database.connection import Database
 
 ANSWER_SECONDS = 3.0
 FRESH_SECONDS = 1.0
@@ -13,9 +15,28 @@ FRESH_SECONDS = 1.0
 _Answers = dict[str, str | None]
 """The state of each part, and what is wrong with it."""
 
+LEAST_FREE = 512 << 20
+"""Bytes: what a trial leaves (two kernels and their runs), with what the database writes of it."""
+
+
+async def enough_room(storage: Storage, database: Database) -> None:
+    """Raise InfrastructureError `disk_full` if a disk could not take what a job brings."""
+    try:
+        rooms = {"storage": await storage.room(), "the database": await database.room()}
+    except OSError as error:
+        raise InfrastructureError("storage_failed", f"no disk: {error.strerror}") from error
+    for name, room in rooms.items():
+        if room is not None and room[0] < LEAST_FREE:
+            raise InfrastructureError(
+                "disk_full",
+                f"the disk of {name} has {room[0] >> 20} MiB left, and a job needs "
+                f"{LEAST_FREE >> 20}: see `kgym du`, remove with `kgym gc`, or choose "
+                "a smaller --disk-budget",
+            )
+
 
 class Readiness:
-    """Asks the parts, all at once."""
+    """Asks the parts, all at once, and at most once a second, whoever asks how often."""
 
     def __init__(self, parts: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
         self._parts = parts
@@ -23,7 +44,7 @@ class Readiness:
         self._asked_at = 0.0
 
     async def check(self) -> None:
-        """Raise InfrastructureError `not_ready` if one does not answer as it should.
+        """Raise InfrastructureError `not_ready` if one does not answer as it should, or is full.
 
         Its detail `dependencies` lists, for each, the `name`, whether it is
         `ready`, and a `detail` if it is not.
@@ -35,7 +56,7 @@ class Readiness:
         if missing := [name for name, complaint in answers.items() if complaint]:
             raise InfrastructureError(
                 "not_ready",
-                f"these do not answer: {', '.join(missing)}",
+                f"these are not ready: {', '.join(missing)}",
                 dependencies=[
                     {"name": name, "ready": complaint is None, "detail": complaint}
                     for name, complaint in answers.items()

@@ -14,12 +14,14 @@ from uuid import UUID
 
 import structlog
 
-from kgym.api.bulk import Aborted, AbortRequest, Submitted
+from kgym.api.bulk import Aborted, AbortRequest, Restarted, RestartRequest, Submitted
 from kgym.api.capabilities import Capabilities
 from kgym.api.groups import GroupFilter, GroupPage, GroupResultPage, GroupView
 from kgym.api.jobs import (
     UNATTENDED,
     Artifact,
+    JobConditions,
+    JobCount,
     JobEvent,
     JobFilter,
     JobPage,
@@ -30,25 +32,28 @@ from kgym.api.jobs import (
     WorkerView,
 )
 from kgym.api.states import State
+from kgym.api.statistics import Statistics, StatisticsFilter
 from kgym.api.steps import StepKind
-from kgym.api.worker_calls import AttemptEnding, Claim, Claimed
-from kgym.errors import KgymError
+from kgym.api.worker_calls import AttemptEnding, Claim, Claimed, ConnectedWorker
+from kgym.errors import KgymError, NotFound, UserError
 from kgym.transport.artifact_storage import Storage
 from kgym.transport.bus import Bus
+from kgym.web.event_stream import SendNow
+from kgym_scheduler.change_feed import ChangeFeed
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import LOCAL
 from kgym_scheduler.dead_workers import DeadWorkers
-from kgym_scheduler.errors import NotFound
 from kgym_scheduler.job_followers import Followers, Told
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.notifier import Notifier
 from kgym_scheduler.queue import known_workers
 from kgym_scheduler.queue.attended_jobs import Attendance
+from kgym_scheduler.queue.handed_steps import Room
 from kgym_scheduler.queue.job_changes import Changed, EndedAttempt
-from kgym_scheduler.readiness import Readiness
+from kgym_scheduler.readiness import Readiness, enough_room
 
 SWEEP_SECONDS = 1.0
-QUIET_SECONDS = 10.0
+QUIET_SECONDS = 5.0
 """How long nothing has to happen here for sweeps to become rare; no pause of a step is longer."""
 QUIET_SWEEP_SECONDS = 5.0
 NOTIFY_SECONDS = 10.0
@@ -80,11 +85,17 @@ class Scheduler:
         self.observers: list[Callable[[EndedAttempt], None]] = []
         """Called with each attempt that this scheduler has ended."""
         self._store = store
-        self._notifier = Notifier(bus)
+        self._notifier = Notifier(bus, self._take_back)
         self.idle_workers = self._notifier.idle_workers
         """Are told first."""
         nobody = UUID(int=0)  # a signal that stops nothing goes to the broker and back
-        self._readiness = Readiness({"database": store.ping, "bus": partial(bus.signal, nobody)})
+        self._readiness = Readiness(
+            {
+                "database": store.ping,
+                "bus": partial(bus.signal, nobody),
+                "disk": partial(enough_room, storage, store.database),
+            }
+        )
         self._attendance = store.attendance
         self._alone = alone
         self._host = host
@@ -93,6 +104,8 @@ class Scheduler:
         """Hears of the connections of workers."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._followers = Followers(store)
+        self.changes = ChangeFeed(store)
+        """The feed of all jobs' changes."""
         self._stopping = asyncio.Event()
         self._moved = asyncio.Event()
         """Set when something happens to a job, or the scheduler stops."""
@@ -120,6 +133,7 @@ class Scheduler:
         self._stopping.set()
         self._moved.set()
         self._followers.hang_up()
+        self.changes.hang_up()
         self.dead_workers.hang_up()
 
     async def stop(self) -> None:
@@ -134,6 +148,7 @@ class Scheduler:
         await asyncio.gather(*helpers, return_exceptions=True)
         await self.dead_workers.stop()
         await self._followers.stop()
+        await self.changes.stop()
         await self._store.close()
 
     async def __aenter__(self) -> Self:
@@ -156,7 +171,16 @@ class Scheduler:
         """
         if any(spec.needs().syzkaller for spec in request.steps):
             known_workers.check_syzkaller(request.steps, await self._reproducers())
-        job, changed = await self._store.submit(request, key, submitter)
+        room = self.idle_workers.room(request.steps[0]) if self._attendance is None else None
+        try:
+            job, changed = await self._store.submit(request, key, submitter, room)
+        except BaseException as error:
+            if room is not None:
+                self._leave(room, sure=isinstance(error, UserError))
+            raise
+        if room is not None:
+            handed = changed and changed.handed
+            self.idle_workers.hand(room, handed) if handed else self._leave(room, sure=True)
         self._announce(changed)
         self._ask([job.id])
         return job, changed is not None
@@ -183,6 +207,20 @@ class Scheduler:
         for changed in changes:
             self._announce(changed)
         return done
+
+    async def restart_all(
+        self, wanted: RestartRequest, caller: str = LOCAL, owner: str | None = None
+    ) -> Restarted:
+        """Run many finished jobs again (see `bulk_jobs.restart`)."""
+        done, changes = await self._store.restart_all(wanted, caller, owner)
+        for changed in changes:
+            self._announce(changed)
+        self._ask(done.restarted)
+        return done
+
+    async def count(self, wanted: JobConditions, caller: str = LOCAL) -> JobCount:
+        """Return how many jobs are wanted (see `JobStore.count`)."""
+        return await self._store.count(wanted, caller)
 
     async def groups(self, wanted: GroupFilter, caller: str = LOCAL) -> GroupPage:
         """Return one page of the groups that are wanted, newest first."""
@@ -213,6 +251,10 @@ class Scheduler:
         """Return the job's state; raise NotFound if there is no such job."""
         return await self._store.state(job_id)
 
+    async def check(self, job_id: int) -> None:
+        """Raise NotFound if there is no such job (see `Followers.check`)."""
+        await self._followers.check(job_id)
+
     async def jobs(self, wanted: JobFilter, caller: str = LOCAL) -> JobPage:
         """Return one page of the jobs that are wanted, newest first."""
         page = await self._store.page(wanted, caller)
@@ -233,7 +275,9 @@ class Scheduler:
 
     async def tag(self, job_id: int, tags: Sequence[str], owner: str | None = None) -> JobView:
         """Replace the job's tags (see `JobStore.tag`)."""
-        return await self._store.tag(job_id, tags, owner)
+        job = await self._store.tag(job_id, tags, owner)
+        self.changes.wake()
+        return job
 
     async def events(self, job_id: int, last: int = 0) -> AsyncIterator[JobEvent]:
         """Yield the job's events after number `last`, as they happen, until it has finished.
@@ -244,9 +288,14 @@ class Scheduler:
             for one in told:
                 yield one.event
 
-    def follow(self, job_id: int, last: int = 0) -> AsyncIterator[list[Told]]:
-        """Do what `events` does, with all at once that has happened, and as text."""
-        told = self._followers.follow(job_id, last)
+    def follow(
+        self, job_id: int, last: int = 0, send_now: SendNow | None = None
+    ) -> AsyncIterator[list[Told]]:
+        """Do what `events` does, with all at once that has happened, and as text.
+
+        `send_now` may be given some of that text instead (see `Followers.follow`).
+        """
+        told = self._followers.follow(job_id, last, send_now)
         return told if self._attendance is None else self._attended(self._attendance, job_id, told)
 
     async def log(
@@ -271,7 +320,7 @@ class Scheduler:
         raise NotFound("artifact_not_found", f"step {number} of job {job_id} left no {name!r}")
 
     async def workers(self) -> list[WorkerView]:
-        """Return the workers, by name."""
+        """Return the workers, by name: those alive, and those lost within a day."""
         return await self._store.workers()
 
     async def drain(self, worker_id: str) -> WorkerView:
@@ -282,6 +331,10 @@ class Scheduler:
         """Return how many steps of each kind wait and run."""
         return await self._store.queues()
 
+    async def statistics(self, wanted: StatisticsFilter) -> Statistics:
+        """Return how many attempts ended in each minute or hour, and how."""
+        return await self._store.statistics(wanted)
+
     async def ready(self) -> None:
         """Raise InfrastructureError `not_ready` if a part that the scheduler needs is missing."""
         await self._readiness.check()
@@ -291,12 +344,13 @@ class Scheduler:
     async def claim(self, claim: Claim) -> Claimed:
         """Lease queued steps to the worker: the fairest ones that it can do."""
         told = self.idle_workers.asks(claim)
+        bounded = self.idle_workers.bounded(claim)
         try:
-            claimed, changes = await self._store.claim(claim)
+            claimed, changes = await self._store.claim(bounded)
         except KgymError:
             self._notifier.publish(told)
             raise
-        self.idle_workers.answered(claim, claimed)
+        self.idle_workers.answered(claim, bounded.want, claimed)
         if not claimed.assignments:  # it may have been nothing that it can do
             self._notifier.publish(told)
         for changed in changes:
@@ -307,10 +361,12 @@ class Scheduler:
 
     async def report(self, lease: UUID, log: str, progress: Progress | None) -> bool:
         """Extend the lease and pass on what is new; False if the lease is stale."""
+        self.idle_workers.heard(lease)
         return self._announce(await self._store.report(lease, log, progress))
 
     async def finish(self, lease: UUID, ending: AttemptEnding) -> bool:
         """End the attempt; False if the lease is stale."""
+        self.idle_workers.heard(lease)
         changed = await self._store.finish(lease, ending)
         self.idle_workers.ended(lease)
         return self._announce(changed)
@@ -318,18 +374,19 @@ class Scheduler:
     async def release(self, lease: UUID) -> bool:
         """Give the step back unfinished; False if the lease is stale."""
         changed = await self._store.release(lease)
-        self.idle_workers.ended(lease)
+        self.idle_workers.refused(lease)
         return self._announce(changed)
 
     async def hold(self, lease: UUID, name: str) -> bool:
         """Let the attempt hold a name until it ends (see `JobStore.hold`)."""
+        self.idle_workers.heard(lease)
         return await self._store.hold(lease, name)
 
     async def leave(self, worker: str) -> None:
         """Forget a worker that has ended."""
         await self._store.leave(worker)
 
-    async def stay(self, worker: str, told: Callable[[], None]) -> None:
+    async def stay(self, worker: str, listener: ConnectedWorker) -> None:
         """Wait until cancelled: a worker in this process does not end without it.
 
         Its bus is in this process, too, and tells it all.
@@ -355,6 +412,23 @@ class Scheduler:
         with contextlib.suppress(KgymError):  # they ask by themselves
             self._notifier.stop(await self._store.leases(attendance.in_the_way))
             self._notifier.notify(await self._store.waiting())
+
+    def _leave(self, room: Room, *, sure: bool) -> None:
+        """Give up the room that a new job was to have; take it back if it may have it."""
+        if sure:
+            self.idle_workers.leave(room)
+        else:
+            self.idle_workers.doubt(room)
+
+    def _take_back(self, lease: UUID) -> None:
+        """Queue a step again that was handed to a worker and may not have arrived."""
+        self._later(self._taken_back(lease))
+
+    async def _taken_back(self, lease: UUID) -> None:
+        try:
+            self._announce(await self._store.release(lease))
+        except KgymError as error:  # then its lease ends by itself
+            _log.warning("a step was handed out in vain", lease=str(lease), error=str(error))
 
     def _ask(self, job_ids: Iterable[int]) -> None:
         if self._attendance is not None:
@@ -396,6 +470,7 @@ class Scheduler:
         self._moved_at = asyncio.get_running_loop().time()
         self._moved.set()
         self._followers.wake([changed.job_id])
+        self.changes.wake()
         self._notifier.notify(changed.queued)
         gone = [ended for ended in changed.ended if ended.outcome in {"aborted", "expired"}]
         self._notifier.stop(ended.lease for ended in gone)
@@ -417,6 +492,7 @@ class Scheduler:
                     await self._store.read_clock()
                     self._notifier.publish(await self._store.waiting())
                     await self._store.forget()
+                    await self._store.tally()
                     notify_from = clock() + NOTIFY_SECONDS
                 if expired and clock() >= expire_from:
                     for changed in await self._store.expire():

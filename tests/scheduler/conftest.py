@@ -4,9 +4,12 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import httpx
 import pytest
 
-from kgym_dev.servers import PostgreSQL
+from kgym.web.server import serve
+from kgym_dev.servers import PostgreSQL, free_port
+from kgym_scheduler.api.app import create_app
 from kgym_scheduler.database.connection import upgrade
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
@@ -91,3 +94,18 @@ async def store(platform: Platform) -> AsyncIterator[JobStore]:
 async def scheduler(platform: Platform) -> AsyncIterator[Scheduler]:
     async with platform.scheduler() as scheduler:
         yield scheduler
+
+
+@pytest.fixture
+async def http(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the scheduler, without a token, and patient: the machine may be busy."""
+    async with (
+        serve(create_app(scheduler)) as address,
+        httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()

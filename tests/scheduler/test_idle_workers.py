@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from kgym.api.capabilities import Capabilities
 from kgym.api.steps import BuildResult, StepKind
 from kgym.api.worker_calls import Assignment, Claim, Claimed
+from kgym.api.worker_requests import STEP_WAITS
 from kgym.transport.bus import InProcessBus
+from kgym.web.server import serve
 from kgym.worker.context import StepContext
 from kgym.worker.http_calls import HttpWorkerCalls
 from kgym.worker.loop import Worker
+from kgym_scheduler import idle_workers
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.server import serve
 from kgym_scheduler.idle_workers import HEARD_SECONDS, IdleWorkers
 from tests.scheduler.parts import BUILD, BUILT, Platform, claim_of, job
 
@@ -30,21 +33,40 @@ class Room:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.published: list[StepKind] = []
-        self.workers = IdleWorkers(self.published.extend)
+        self.sent: list[tuple[str, Assignment]] = []
+        self.taken_back: list[uuid.UUID] = []
+        self.listening = True
+        self.workers = IdleWorkers(self.published.extend, self.taken_back.append)
         self._stack = contextlib.ExitStack()
 
     def connect(self, name: str) -> Callable[[], None]:
         """Let a worker come; return what ends its connection."""
         one = self._stack.enter_context(contextlib.ExitStack())
-        one.enter_context(self.workers.connected(name, lambda: self.told.append(name)))
+
+        def say(line: bytes) -> bool:
+            if line == STEP_WAITS:
+                self.told.append(name)
+            else:
+                self.sent.append((name, Assignment.model_validate_json(line)))
+            return self.listening
+
+        one.enter_context(self.workers.connected(name, say))
         return one.close
 
     def claim(self, claim: Claim, got: int = 0) -> list[uuid.UUID]:
         """A claim that gets so many steps; return the leases."""
         self.workers.asks(claim)
+        want = self.workers.bounded(claim).want
         leases = [uuid.uuid4() for _ in range(got)]
-        self.workers.answered(claim, Claimed(assignments=list(map(_assignment, leases))))
+        self.workers.answered(claim, want, Claimed(assignments=list(map(_assignment, leases))))
         return leases
+
+    def hand(self) -> uuid.UUID | None:
+        """Hand out a step, if somebody has room; return the lease."""
+        if (place := self.workers.room(BUILD)) is None:
+            return None
+        self.workers.hand(place, _assignment(place.lease))
+        return place.lease
 
 
 def _assignment(lease: uuid.UUID) -> Assignment:
@@ -106,7 +128,7 @@ async def test_who_is_not_connected_or_drains_is_not_told() -> None:
     room = Room()
     room.claim(claim_of("elsewhere", 1))
     room.connect("drains")
-    room.workers.answered(claim_of("drains", 1), Claimed(draining=True))
+    room.workers.answered(claim_of("drains", 1), 1, Claimed(draining=True))
     assert not room.workers.ring(BUILDS)
 
 
@@ -158,3 +180,89 @@ async def test_a_worker_may_claim_before_it_connects() -> None:
     room.claim(claim_of("w", 1))
     room.connect("w")
     assert room.workers.ring(BUILDS)
+
+
+async def test_a_step_is_handed_to_who_has_room_and_can_do_it() -> None:
+    room = Room()
+    assert room.hand() is None
+    room.connect("checks")
+    room.claim(claim_of("checks", 1, [CHECKS]))
+    room.connect("small")
+    room.claim(claim_of("small", 1, capabilities=Capabilities(compilers=[])))
+    assert room.hand() is None
+    room.connect("w")
+    claim = claim_of("w", 3)
+    room.claim(claim, got=1)
+    handed = [room.hand() for _ in range(3)]
+    assert handed == [claim.lease(3), claim.lease(4), None]
+    assert [name for name, _ in room.sent] == ["w", "w"]
+    room.workers.ended(claim.lease(3))
+    assert room.hand() == claim.lease(5)
+
+
+async def test_no_lease_is_given_twice() -> None:
+    room = Room()
+    room.connect("w")
+    claim = claim_of("w", 2)
+    room.claim(claim)
+    first, second = room.workers.room(BUILD), room.workers.room(BUILD)
+    assert first is not None
+    assert second is not None
+    room.workers.leave(second)
+    assert room.workers.room(BUILD) == second
+    newer = claim_of("w", 2)
+    room.claim(newer)  # while both are kept: there is no room
+    assert room.workers.room(BUILD) is None
+    room.workers.leave(first)
+    room.workers.leave(second)
+    assert [room.hand() for _ in range(3)] == [newer.lease(2), newer.lease(3), None]
+    room.workers.ended(newer.lease(2))
+    room.claim(newer.model_copy(update={"again": True}))
+    assert room.hand() is None
+
+
+async def test_what_is_not_heard_of_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle_workers, "HANDED_SECONDS", 0.2)
+    room = Room()
+    room.connect("w")
+    room.claim(claim_of("w", 3))
+    heard, missed = room.hand(), room.hand()
+    assert heard is not None
+    room.workers.heard(heard)
+    await asyncio.sleep(0.4)
+    assert room.taken_back == [missed]
+    assert room.hand() is None  # until it is heard of
+    room.claim(claim_of("w", 1))
+    assert room.hand() is not None
+
+
+async def test_what_was_sent_on_a_connection_that_ends_is_taken_back() -> None:
+    room = Room()
+    leave = room.connect("w")
+    room.claim(claim_of("w", 3))
+    sent, kept = room.hand(), room.workers.room(BUILD)
+    assert kept is not None
+    leave()
+    assert room.taken_back == [sent]
+    room.workers.hand(kept, _assignment(kept.lease))  # it was stored meanwhile
+    assert room.taken_back == [sent, kept.lease]
+
+
+async def test_who_does_not_read_gets_nothing() -> None:
+    room = Room()
+    room.connect("w")
+    room.claim(claim_of("w", 2))
+    room.listening = False
+    lease = room.hand()
+    assert room.taken_back == [lease]
+    assert room.hand() is None
+
+
+async def test_who_gives_a_step_back_at_once_has_no_room() -> None:
+    room = Room()
+    room.connect("w")
+    room.claim(claim_of("w", 2))
+    lease = room.hand()
+    assert lease is not None
+    room.workers.refused(lease)
+    assert room.hand() is None

@@ -8,6 +8,7 @@ import pytest
 
 from kgym.api.jobs import JobEvent
 from kgym_scheduler import job_followers as module
+from kgym_scheduler.job_followers import Told
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import WELL, Platform, claim_of, job
@@ -37,6 +38,21 @@ async def hear(scheduler: Scheduler, job_id: int, last: int = 0) -> list[JobEven
     return [event async for event in scheduler.events(job_id, last)]
 
 
+class Heard(list[JobEvent]):
+    """What one follower hears, as it comes."""
+
+    async def follow(self, scheduler: Scheduler, job_id: int) -> None:
+        async for event in scheduler.events(job_id):
+            self.append(event)
+
+
+async def all_heard(followers: list[Heard], number: int) -> None:
+    """Wait until each follower has heard so many events."""
+    async with asyncio.timeout(30):
+        while min(map(len, followers)) < number:
+            await asyncio.sleep(0.05)
+
+
 def logs(events: list[JobEvent]) -> list[str]:
     return [event.data["text"] for event in events if event.kind == "log"]
 
@@ -46,17 +62,17 @@ async def test_many_followers_cost_as_many_reads_as_one(platform: Platform) -> N
     async with Scheduler(store, platform.bus, platform.storage) as scheduler:
         view, _ = await scheduler.submit(job())
         [assignment] = (await scheduler.claim(claim_of())).assignments
-        following = [asyncio.create_task(hear(scheduler, view.id)) for _ in range(60)]
-        async with asyncio.timeout(30):
-            while store.asked < 61:  # each has caught up
-                await asyncio.sleep(0.05)
+        heard = [Heard() for _ in range(60)]
+        following = [asyncio.create_task(one.follow(scheduler, view.id)) for one in heard]
+        await all_heard(heard, 2)
+        assert store.asked < 20  # a crowd that joins reads once what was said before
         await asyncio.sleep(0.3)
         joined = store.asked
         for number in range(20):
             await scheduler.report(assignment.lease, f"line {number}", None)
             await asyncio.sleep(0.02)
         await scheduler.finish(assignment.lease, WELL)
-        heard = await asyncio.gather(*following)
+        await asyncio.gather(*following)
         assert [logs(events) for events in heard] == [[f"line {n}" for n in range(20)]] * 60
         assert store.asked - joined < 40
 
@@ -65,10 +81,11 @@ async def test_followers_of_a_quiet_job_read_nothing(platform: Platform) -> None
     store = CountingStore(platform.url)
     async with Scheduler(store, platform.bus, platform.storage) as scheduler:
         jobs = [(await scheduler.submit(job()))[0].id for _ in range(5)]
-        following = [asyncio.create_task(hear(scheduler, n)) for n in jobs for _ in range(10)]
-        async with asyncio.timeout(30):
-            while store.asked < 55:
-                await asyncio.sleep(0.05)
+        heard = {n: [Heard() for _ in range(10)] for n in jobs}
+        following = [
+            asyncio.create_task(one.follow(scheduler, n)) for n in jobs for one in heard[n]
+        ]
+        await all_heard([one for some in heard.values() for one in some], 1)
         for _ in range(20):  # until all is quiet
             before = store.asked
             await asyncio.sleep(1)
@@ -78,8 +95,9 @@ async def test_followers_of_a_quiet_job_read_nothing(platform: Platform) -> None
             pytest.fail(f"{store.asked - before} reads in a second")
         for job_id in jobs:
             await scheduler.abort(job_id)
-        for events in await asyncio.gather(*following):
-            assert events[-1].data["state"] == "aborted"
+        await asyncio.gather(*following)
+        ends = {one[-1].data["state"] for some in heard.values() for one in some}
+        assert ends == {"aborted"}
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -110,6 +128,41 @@ async def test_whoever_joins_whenever_hears_everything_once_and_in_order(
         assert await task == whole
     for event in dice.choices(whole, k=10):
         assert await hear(scheduler, view.id, event.id) == [e for e in whole if e.id > event.id]
+
+
+async def test_what_is_sent_at_once_is_heard_once_and_in_order(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEPT_BYTES", 1000)  # so that some lag behind
+    dice = random.Random(1)
+    view, _ = await scheduler.submit(job())
+    [assignment] = (await scheduler.claim(claim_of())).assignments
+    at_once = 0
+
+    async def read() -> bytes:
+        text = bytearray()
+
+        def send_now(more: bytes) -> bool:  # a connection, whose client does not always read
+            nonlocal at_once
+            if takes := dice.random() < 0.7:
+                text.extend(more)
+                at_once += 1
+            return takes
+
+        async for told in scheduler.follow(view.id, 0, send_now):
+            text.extend(b"".join(one.text for one in told))
+            await asyncio.sleep(dice.choice([0, 0, 0.01]))
+        return bytes(text)
+
+    reading = []
+    for number in range(80):
+        await scheduler.report(assignment.lease, f"line {number}", None)
+        if dice.random() < 0.3:
+            reading.append(asyncio.create_task(read()))
+    await scheduler.finish(assignment.lease, WELL)
+    whole = b"".join(Told(event).text for event in await hear(scheduler, view.id))
+    assert set(await asyncio.gather(*reading)) == {whole}
+    assert at_once
 
 
 async def test_a_restarted_job_is_followed_to_its_new_end(scheduler: Scheduler) -> None:

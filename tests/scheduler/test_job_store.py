@@ -11,8 +11,7 @@ from kgym.api.jobs import JobFilter, JobRequest, JobView, Progress
 from kgym.api.states import State
 from kgym.api.steps import StepKind, StepRef, StepSpec
 from kgym.api.worker_calls import Assignment, AttemptEnding
-from kgym.errors import InfrastructureError, UserError
-from kgym_scheduler.errors import Conflict, NotFound
+from kgym.errors import Conflict, InfrastructureError, NotFound, UserError
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.queue import step_rules
 from kgym_scheduler.queue.bulk_write import NOTIFY_BELOW

@@ -7,16 +7,20 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
-from kgym.api.jobs import JobRequest, JobView
+from kgym.api.jobs import JobRequest, JobView, Progress
 from kgym.api.states import State
-from kgym.api.steps import GitSource
+from kgym.api.steps import GitSource, StepKind, StepResult
+from kgym.api.worker_calls import Assignment
+from kgym.web.server import serve
+from kgym.worker.attempt import REPORT_SECONDS
+from kgym.worker.context import StepContext
 from kgym.worker.http_calls import HttpWorkerCalls
-from kgym_dev.servers import free_port
+from kgym.worker.loop import Worker
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.server import serve
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import BUILD, WELL, Platform, badly, claim_of, job
 
@@ -37,11 +41,6 @@ def doing(what: str) -> JobRequest:
 def url(postgresql_url: str) -> str:
     """The database that has several schedulers and workers on other hosts."""
     return postgresql_url
-
-
-@pytest.fixture
-def port() -> int:
-    return free_port()
 
 
 @contextlib.asynccontextmanager
@@ -134,6 +133,40 @@ async def test_a_result_that_is_sent_twice_counts_once(platform: Platform, port:
         assert answers == [True] * 3
         assert await dispatch.finish(assignment.lease, badly("user"))
         assert (await scheduler.job(view.id)).state is State.SUCCEEDED
+
+
+class SlowReports(HttpWorkerCalls):
+    """Reports take a while to the scheduler; all else is quick."""
+
+    async def report(self, lease: UUID, log: str, progress: Progress | None) -> bool:
+        await asyncio.sleep(1)
+        return await super().report(lease, log, progress)
+
+
+async def test_the_log_is_whole_when_the_result_is_there(
+    platform: Platform, port: int, tmp_path: Path
+) -> None:
+    """Although a report was still under way when the step ended."""
+
+    async def build(run: StepContext) -> StepResult | None:
+        run.log("a line")
+        await asyncio.sleep(2 * REPORT_SECONDS)
+        return WELL.result
+
+    async with (
+        serving(platform, port) as scheduler,
+        SlowReports(f"http://127.0.0.1:{port}") as dispatch,
+    ):
+        worker = Worker(
+            dispatch, platform.bus, platform.storage, {StepKind.BUILD: build}, tmp_path / "work"
+        )
+        working = asyncio.create_task(worker.serve())
+        view, _ = await scheduler.submit(job())
+        assert (await finished(scheduler, view.id)).state is State.SUCCEEDED
+        events = [event async for event in scheduler.events(view.id)]
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+    assert "".join(one.data["text"] for one in events if one.kind == "log") == "a line\n"
 
 
 async def test_a_result_after_an_abort_is_refused(platform: Platform, port: int) -> None:
@@ -283,6 +316,19 @@ async def test_a_killed_worker_is_noticed_long_before_its_lease_ends_and_nobody_
                 assert (step.state, step.attempt) == (State.RUNNING, 1)
 
 
+class Silent:
+    """A worker that has no room, and hears nothing."""
+
+    def step_waits(self) -> None:
+        raise AssertionError
+
+    def handed(self, one: Assignment) -> None:
+        raise AssertionError(one)
+
+    def disconnected(self) -> None:
+        pass
+
+
 async def test_a_worker_whose_connection_was_closed_but_that_reports_keeps_its_steps(
     platform: Platform, port: int
 ) -> None:
@@ -293,7 +339,7 @@ async def test_a_worker_whose_connection_was_closed_but_that_reports_keeps_its_s
         names = ("reports", "silent")
         views = {name: (await scheduler.submit(job()))[0] for name in names}
         leases = {name: (await dispatch.claim(claim_of(name))).assignments[0] for name in names}
-        here = [asyncio.create_task(dispatch.stay(name, lambda: None)) for name in names]
+        here = [asyncio.create_task(dispatch.stay(name, Silent())) for name in names]
         async with asyncio.timeout(LIMIT):
             while not scheduler.dead_workers.connected >= set(names):
                 await asyncio.sleep(0.02)

@@ -9,11 +9,12 @@ from fastapi.responses import StreamingResponse
 from pydantic import TypeAdapter
 
 from kgym.api.jobs import Artifact
+from kgym.errors import Gone
+from kgym.web.problems import documented, problem
+from kgym.web.routing import as_json_list, router
+from kgym.web.scopes import Scope
 from kgym_scheduler.api import byte_ranges
-from kgym_scheduler.api.problems import documented, problem
-from kgym_scheduler.api.routing import Core, JobId, StepNumber, as_json_list, router
-from kgym_scheduler.database.tokens import Scope
-from kgym_scheduler.errors import Gone
+from kgym_scheduler.api.routing import Core, JobId, StepNumber
 from kgym_scheduler.retention.artifact_retention import gone_since
 
 ArtifactName = Annotated[str, Path(max_length=255)]

@@ -2,23 +2,22 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Header, Request, Response
+from fastapi import Body, Header, Request, Response
 
-from kgym.api.bulk import Aborted, AbortRequest, JobRequests, Submitted
+from kgym.api.bulk import Aborted, AbortRequest, JobRequests, Restarted, RestartRequest, Submitted
+from kgym.web.problems import documented
+from kgym.web.routing import as_json, router
+from kgym.web.scopes import Scope
+from kgym.web.strict_requests import StrictRoute
 from kgym_scheduler.api import example_job
-from kgym_scheduler.api.access import needs
-from kgym_scheduler.api.problems import documented
-from kgym_scheduler.api.routing import Core, as_json
-from kgym_scheduler.api.strict_requests import StrictRoute
-from kgym_scheduler.api.token_check import caller_of
-from kgym_scheduler.database.tokens import Scope
+from kgym_scheduler.api.routing import Core, caller_of
 
 
 class _Route(StrictRoute):
     values = 300_000  # a thousand jobs of several steps
 
 
-submitters = APIRouter(prefix="/v1", route_class=_Route, dependencies=[needs(Scope.SUBMIT)])
+submitters = router(Scope.SUBMIT, _Route)
 
 
 @submitters.post(
@@ -66,7 +65,7 @@ async def submit_all(
     summary="Abort many jobs",
     tags=["jobs"],
     response_model=Aborted,
-    responses=documented(413, 415),
+    responses=documented(409, 413, 415),
 )
 async def abort_all(
     http: Request, scheduler: Core, wanted: Annotated[AbortRequest, Body()]
@@ -77,3 +76,22 @@ async def abort_all(
     """
     caller = caller_of(http)
     return as_json(await scheduler.abort_all(wanted, caller.name, caller.owner))
+
+
+@submitters.post(
+    "/jobs/restart",
+    summary="Restart many jobs",
+    tags=["jobs"],
+    response_model=Restarted,
+    responses=documented(409, 413, 415),
+)
+async def restart_all(
+    http: Request, scheduler: Core, wanted: Annotated[RestartRequest, Body()]
+) -> Response:
+    """Run finished jobs again, the newest thousand that the filter lets through.
+
+    With `expected`, nothing is done if they are not as many. Each begins with its first step that
+    has not succeeded.
+    """
+    caller = caller_of(http)
+    return as_json(await scheduler.restart_all(wanted, caller.name, caller.owner))

@@ -14,13 +14,12 @@ from kgym.api.groups import (
     GroupResultFilter,
     GroupResultPage,
     GroupView,
-    Submitter,
 )
-from kgym.api.jobs import GroupName
-from kgym_scheduler.api.problems import documented
-from kgym_scheduler.api.routing import Core, as_json, router
-from kgym_scheduler.api.token_check import caller_of
-from kgym_scheduler.database.tokens import Scope
+from kgym.api.jobs import GroupName, Submitter
+from kgym.web.problems import documented
+from kgym.web.routing import as_json, router
+from kgym.web.scopes import Scope
+from kgym_scheduler.api.routing import Core, caller_of
 from kgym_scheduler.scheduler import Scheduler
 
 LINES = 500
@@ -45,7 +44,8 @@ async def list_groups(
 ) -> Response:
     """Show groups, newest first. Give `next` as `cursor` to see the page that follows.
 
-    A group is there as long as one of its jobs is.
+    A group is there as long as one of its jobs is. Where the groups of a page have tens of
+    thousands of jobs, their counts may be up to ten seconds old.
     """
     return as_json(await scheduler.groups(wanted, caller_of(http).name))
 
@@ -60,7 +60,10 @@ async def list_groups(
 async def show_group(
     http: Request, scheduler: Core, name: Named, submitter: Whose = None
 ) -> Response:
-    """Count the jobs of a group, as they stand and by what they came to."""
+    """Count the jobs of a group, as they stand and by what they came to.
+
+    Counts of tens of thousands of jobs may be up to ten seconds old.
+    """
     return as_json(await scheduler.group(submitter or caller_of(http).name, name))
 
 

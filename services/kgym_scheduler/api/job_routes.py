@@ -3,21 +3,31 @@
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated
 
 from fastapi import Body, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from kgym.api.jobs import DIGITS, JobFilter, JobPage, JobRequest, JobView, Tags
+from kgym.api.jobs import (
+    DIGITS,
+    JobConditions,
+    JobCount,
+    JobFilter,
+    JobPage,
+    JobRequest,
+    JobView,
+    Tags,
+)
 from kgym.errors import InfrastructureError
+from kgym.web.event_stream import EventStream, SendNow
+from kgym.web.problems import documented
+from kgym.web.routing import as_json, router
+from kgym.web.scopes import Scope
 from kgym_scheduler.api import example_job
-from kgym_scheduler.api.event_stream import EventStream
 from kgym_scheduler.api.express_requests import Stop
-from kgym_scheduler.api.problems import documented
-from kgym_scheduler.api.routing import Core, JobId, StepQuery, as_json, router
-from kgym_scheduler.api.token_check import caller_of
-from kgym_scheduler.database.tokens import Scope
+from kgym_scheduler.api.routing import Core, JobId, StepQuery, caller_of
 from kgym_scheduler.scheduler import Scheduler
 
 Attempt = Annotated[Annotated[int, Field(ge=1, lt=1 << 31), DIGITS] | None, Query()]
@@ -98,6 +108,20 @@ async def list_jobs(
 
 
 @readers.get(
+    "/jobs/count",
+    summary="Count jobs",
+    tags=["jobs"],
+    response_model=JobCount,
+    responses=documented(),
+)
+async def count(
+    http: Request, scheduler: Core, wanted: Annotated[JobConditions, Query()]
+) -> Response:
+    """Count the jobs that a list with the same conditions shows, up to 10,000."""
+    return as_json(await scheduler.count(wanted, caller_of(http).name))
+
+
+@readers.get(
     "/jobs/{job_id}",
     summary="Show a job",
     tags=["jobs"],
@@ -174,7 +198,10 @@ async def log(
     scheduler: Core, job_id: JobId, step: StepQuery = None, attempt: Attempt = None
 ) -> StreamingResponse:
     """Return what the steps have logged so far, or one of them, or one attempt."""
-    await scheduler.state(job_id)
+    if step is None:
+        await scheduler.state(job_id)
+    else:  # a step that is not there has no log, which says something else than an empty one
+        await scheduler.artifacts(job_id, step)
     return StreamingResponse(scheduler.log(job_id, step, attempt), media_type="text/plain")
 
 
@@ -229,14 +256,17 @@ async def events(
 ) -> EventStream:
     """Send what has happened to the job, then what happens, until it has finished."""
     with contextlib.ExitStack() as slot:
-        slot.enter_context(request.app.state.streams.opened(caller_of(request).name))
-        await scheduler.state(job_id)
-        return EventStream(_event_stream(scheduler, job_id, last_event_id), slot.pop_all())
+        slot.enter_context(request.app.streams.opened(caller_of(request).name))
+        await scheduler.check(job_id)
+        events = partial(_event_stream, scheduler, job_id, last_event_id)
+        return EventStream(events, slot.pop_all())
 
 
-async def _event_stream(scheduler: Scheduler, job_id: int, last: int) -> AsyncIterator[bytes]:
+async def _event_stream(
+    scheduler: Scheduler, job_id: int, last: int, send_now: SendNow | None
+) -> AsyncIterator[bytes]:
     try:
-        async for told in scheduler.follow(job_id, last):
+        async for told in scheduler.follow(job_id, last, send_now):
             yield b"".join(one.text for one in told)
     except InfrastructureError:
         return  # without `end`, so that clients come back

@@ -6,30 +6,26 @@ and histograms are of this process; their sum over the schedulers is right, as
 each change is committed by one of them.
 """
 
-import time
 from collections import Counter as Counts
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from prometheus_client import Counter, Gauge, Histogram
 
+from kgym.web import metrics
 from kgym_scheduler.queue.job_changes import EndedAttempt
 from kgym_scheduler.retention.upkeep import Upkeep
 from kgym_scheduler.scheduler import Scheduler
 
-MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-FRESH_SECONDS = 3.0
-_METHODS = {"GET", "HEAD", "POST", "PUT"}
 _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1200, 3600, 7200, 14400)
 
 
-class Metrics:
-    """The metrics of one scheduler, in a registry of their own."""
+class Metrics(metrics.Metrics):
+    """The metrics of one scheduler."""
 
     def __init__(self, scheduler: Scheduler, upkeep: Upkeep | None = None) -> None:
+        super().__init__()
         self._scheduler = scheduler
         self._upkeep = upkeep
-        self._read_at = -FRESH_SECONDS
-        own = self._registry = CollectorRegistry()
+        own = self.registry
         kind = ["kind"]
         self._queued = Gauge("kgym_queued_steps", "Steps that wait", kind, registry=own)
         self._age = Gauge(
@@ -59,9 +55,6 @@ class Metrics:
         self._trees = Counter(
             "kgym_build_trees", "Builds, by whether the tree was cached", ["cached"], registry=own
         )
-        self._requests = Counter(
-            "kgym_http_requests", "Answers", ["method", "route", "status"], registry=own
-        )
 
     def ended(self, ended: EndedAttempt) -> None:
         """Count an attempt that has ended."""
@@ -73,19 +66,8 @@ class Metrics:
         if ended.cached is not None:
             self._trees.labels(str(ended.cached).lower()).inc()
 
-    def answered(self, method: str, route: str, status: int) -> None:
-        """Count an answer."""
-        self._requests.labels(method, route, status).inc()
-
-    async def text(self) -> bytes:
-        """Return all in Prometheus' text format; raise InfrastructureError without a database."""
-        now = time.monotonic()
-        if now >= self._read_at + FRESH_SECONDS:
-            await self._read()
-            self._read_at = now
-        return generate_latest(self._registry)
-
-    async def _read(self) -> None:
+    async def read(self) -> None:
+        """Set the gauges to what the database holds, and to what is stored."""
         for queue in await self._scheduler.queues():
             self._queued.labels(queue.kind).set(queue.queued)
             self._age.labels(queue.kind).set(queue.oldest_seconds or 0)
@@ -98,32 +80,3 @@ class Metrics:
         states = Counts(worker.state for worker in await self._scheduler.workers())
         for state in ("live", "draining"):
             self._workers.labels(state).set(states[state])
-
-
-class Counted:
-    """Counts the answers of the application, by the pattern of the route."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count the answer when its status is sent."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status = 500
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        finally:
-            # Paths and methods as they come would make as many series as a stranger likes.
-            method = scope["method"] if scope["method"] in _METHODS else "other"
-            route = getattr(scope.get("route"), "path", "none")
-            self._metrics.answered(method, route, status)

@@ -1,14 +1,12 @@
-"""What the routes share: who may use them, what they take, how they answer."""
+"""What the scheduler's routes share: the scheduler, numbers in paths, who calls."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from pydantic import BaseModel, Field, TypeAdapter
+from fastapi import Depends, Path, Query, Request
+from pydantic import Field
 
 from kgym.api.jobs import DIGITS
-from kgym_scheduler.api.access import EVERYBODY, needs
-from kgym_scheduler.api.strict_requests import StrictRoute
-from kgym_scheduler.database.tokens import Scope
+from kgym_scheduler.database.tokens import Submitter
 from kgym_scheduler.scheduler import Scheduler
 
 JobId = Annotated[int, Path(ge=1, lt=1 << 63, description="of the job, from 1"), DIGITS]
@@ -26,17 +24,7 @@ async def _scheduler(request: Request) -> Scheduler:  # a plain function runs in
 Core = Annotated[Scheduler, Depends(_scheduler)]
 
 
-def router(scope: Scope | None) -> APIRouter:
-    """Return a router for what takes this scope; None is for everybody."""
-    dependencies = [needs(scope) if scope else EVERYBODY]
-    return APIRouter(prefix="/v1", route_class=StrictRoute, dependencies=dependencies)
-
-
-def as_json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Return the model as it is: it has been validated once."""
-    return Response(model.model_dump_json(), status, headers, "application/json")
-
-
-def as_json_list(adapter: TypeAdapter[list[Any]], models: list[Any]) -> Response:
-    """Return the models as they are."""
-    return Response(adapter.dump_json(models), media_type="application/json")
+def caller_of(request: Request) -> Submitter:
+    """Return who sends the request."""
+    caller: Submitter = request.state.caller
+    return caller

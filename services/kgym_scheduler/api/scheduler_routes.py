@@ -2,16 +2,18 @@
 
 from typing import Annotated
 
-from fastapi import Path, Request, Response
+from fastapi import Path, Query, Request, Response
 from pydantic import TypeAdapter
 
-from kgym.api.jobs import QueueView, WorkerView
+from kgym.api.jobs import CallerView, QueueView, WorkerView
+from kgym.api.statistics import Statistics, StatisticsFilter
 from kgym.api.storage import StorageView
 from kgym.api.worker_calls import WORKER_ID
-from kgym_scheduler.api.problems import documented
-from kgym_scheduler.api.routing import Core, as_json, as_json_list, router
-from kgym_scheduler.database.tokens import Scope
-from kgym_scheduler.errors import NotFound
+from kgym.errors import NotFound
+from kgym.web.problems import documented
+from kgym.web.routing import as_json, as_json_list, router
+from kgym.web.scopes import Scope
+from kgym_scheduler.api.routing import Core, caller_of
 from kgym_scheduler.retention.upkeep import Upkeep
 
 WorkerId = Annotated[str, Path(max_length=200, pattern=WORKER_ID)]
@@ -60,6 +62,34 @@ async def queues(scheduler: Core) -> Response:
 
 
 @readers.get(
+    "/statistics",
+    summary="Count what was done",
+    tags=["scheduler"],
+    response_model=Statistics,
+    responses=documented(),
+)
+async def statistics(scheduler: Core, wanted: Annotated[StatisticsFilter, Query()]) -> Response:
+    """Count the attempts that ended in each minute or hour, by kind, outcome, cause and reason.
+
+    They are counted once, when the minute is over for two.
+    """
+    return as_json(await scheduler.statistics(wanted))
+
+
+@readers.get(
+    "/caller",
+    summary="Show who calls",
+    tags=["scheduler"],
+    response_model=CallerView,
+    responses=documented(),
+)
+async def caller(request: Request) -> Response:
+    """Show whose token this request has: other services of the platform ask it so."""
+    known = caller_of(request)
+    return as_json(CallerView(name=known.name, scopes=sorted(known.scopes)))
+
+
+@readers.get(
     "/storage",
     summary="Show what is stored",
     tags=["scheduler"],
@@ -92,6 +122,6 @@ async def healthz() -> dict[str, str]:
     responses=documented(),
 )
 async def readyz(scheduler: Core) -> dict[str, str]:
-    """Ask the database and the bus; a problem lists each, and what is the matter with it."""
+    """Ask the database, the bus and the disks; a problem lists each, and what it lacks."""
     await scheduler.ready()
     return {"status": "ready"}

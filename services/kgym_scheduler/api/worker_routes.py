@@ -1,16 +1,14 @@
 """What workers ask, /v1/worker: any number of calls in one request."""
 
 import asyncio
-import contextlib
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Query, Request, Response
+from fastapi import Body, Query, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from kgym.api.worker_calls import WORKER_ID
 from kgym.api.worker_requests import (
     STAY_SECONDS,
-    STEP_WAITS,
     Answer,
     Answers,
     Calls,
@@ -22,11 +20,12 @@ from kgym.api.worker_requests import (
     ReportCall,
     WorkerCall,
 )
-from kgym_scheduler.api.access import needs
+from kgym.web import routing
+from kgym.web.connection_limits import SEND_NOW
+from kgym.web.problems import documented
+from kgym.web.scopes import Scope as TokenScope
+from kgym.web.strict_requests import StrictRoute
 from kgym_scheduler.api.express_requests import Stop
-from kgym_scheduler.api.problems import documented
-from kgym_scheduler.api.strict_requests import StrictRoute
-from kgym_scheduler.database import tokens
 from kgym_scheduler.scheduler import Scheduler
 
 
@@ -34,7 +33,9 @@ class _Route(StrictRoute):
     values = 300_000  # the results of many steps
 
 
-router = APIRouter(prefix="/v1", route_class=_Route, dependencies=[needs(tokens.Scope.WORKER)])
+router = routing.router(TokenScope.WORKER, _Route)
+PATHS = "/v1/worker/"
+"""How the paths of these routes begin."""
 
 
 @router.post(
@@ -53,7 +54,7 @@ async def _plain_calls(request: Request, body: Calls, _: int) -> Response | None
     return await _answers(request.app.state.scheduler, body)
 
 
-CALLS = Stop("/v1/worker/calls", tokens.Scope.WORKER, Calls, _plain_calls)
+CALLS = Stop("/v1/worker/calls", TokenScope.WORKER, Calls, _plain_calls)
 
 
 async def _answers(scheduler: Scheduler, body: Calls) -> Response:
@@ -85,33 +86,30 @@ class _Stay(Response):
         self._worker = worker
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        news = asyncio.Event()
         scheduler, head = self._scheduler, {"status": 200, "headers": self.raw_headers}
-        with (
-            scheduler.dead_workers.watch(self._worker) as stopping,
-            scheduler.idle_workers.connected(self._worker, news.set),
-        ):
+        send_now = scope["extensions"][SEND_NOW]["call"]
+
+        def say(line: bytes) -> bool:
+            return bool(send_now(line + b"\n"))
+
+        with scheduler.dead_workers.watch(self._worker) as stopping:
             await send({"type": "http.response.start", **head})
+            await send({"type": "http.response.body", "body": b"\n", "more_body": True})
             ends = [asyncio.create_task(_gone(receive)), asyncio.create_task(stopping.wait())]
-            for task in ends:
-                task.add_done_callback(lambda _: news.set())
             try:
-                await _say(b"\n", send)
-                while not any(task.done() for task in ends):
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(STAY_SECONDS):
-                            await news.wait()
-                    await _say(STEP_WAITS if news.is_set() else b"\n", send)
-                    news.clear()
+                with scheduler.idle_workers.connected(self._worker, say):
+                    done = set[asyncio.Task[object]]()
+                    while not done:
+                        done, _ = await asyncio.wait(
+                            ends, timeout=STAY_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                        )
+                        if not done:
+                            say(b"")
             finally:
                 for task in ends:
                     task.cancel()
                 await asyncio.gather(*ends, return_exceptions=True)
         await send({"type": "http.response.body", "body": b""})
-
-
-async def _say(word: bytes, send: Send) -> None:
-    await send({"type": "http.response.body", "body": word, "more_body": True})
 
 
 async def _gone(receive: Receive) -> None:

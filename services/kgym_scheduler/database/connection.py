@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import asyncpg  # type: ignore[import-untyped]
@@ -21,12 +23,11 @@ from sqlalchemy.exc import (
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from kgym.errors import InfrastructureError, UserError
+from kgym import sqlite
+from kgym.errors import Conflict, InfrastructureError, UserError
+from kgym_scheduler.database.single_statements import Connection as AnyConnection
 from kgym_scheduler.database.single_statements import Singles, connected
-from kgym_scheduler.errors import Conflict
 
-BUSY_SECONDS = 30.0
-"""How long a transaction waits for its turn: for another process, or for a connection."""
 CONNECT_SECONDS = 5.0
 READERS = 4
 WRITERS = 6
@@ -100,18 +101,14 @@ class Database:
                 yield connection
 
     @asynccontextmanager
-    async def glance(self) -> AsyncIterator[AsyncConnection]:
-        """Open a connection for one statement, or several that need not see the same state.
-
-        On PostgreSQL it is a third of a transaction's round trips.
-        """
-        if make_url(self._url).get_backend_name() == "sqlite":
+    async def glance(self) -> AsyncIterator[AnyConnection]:
+        """Give what executes one statement, or several that need not see the same state."""
+        if self.singles is None:
             async with self.read() as connection:
                 yield connection
             return
         with _database_errors():
-            async with self._reader.connect() as connection:
-                yield await connection.execution_options(isolation_level="AUTOCOMMIT")
+            yield self.singles
 
     async def upgrade(self) -> None:
         """Bring the tables to the newest form. Others that try the same meanwhile wait."""
@@ -125,6 +122,14 @@ class Database:
                     lock = text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")
                     await connection.execute(lock)
                 await connection.run_sync(_upgrade)
+
+    async def room(self) -> tuple[int, int] | None:
+        """Return the bytes free on its disk, and those there are; None of a server's."""
+        url = make_url(self._url)
+        if url.get_backend_name() != "sqlite" or not url.database:
+            return None
+        usage = await asyncio.to_thread(shutil.disk_usage, Path(url.database).parent)
+        return usage.free, usage.total
 
     @property
     def tells(self) -> bool:
@@ -209,29 +214,9 @@ async def _listen(dsn: str, heard: Callable[[Sequence[int] | None], None]) -> No
 
 
 def _sqlite(url: str, connections: int, begin: str) -> AsyncEngine:
-    engine = create_async_engine(
-        url,
-        pool_size=connections,
-        max_overflow=0,
-        pool_timeout=BUSY_SECONDS,
-        connect_args={"timeout": BUSY_SECONDS},
-    )
-
-    def start(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
-
-    event.listen(engine.sync_engine, "connect", _prepare)
-    event.listen(engine.sync_engine, "begin", start)
+    engine = create_async_engine(url, **sqlite.engine_options(connections))
+    sqlite.begin_by(engine.sync_engine, begin)
     return engine
-
-
-def _prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-    """Set up one connection to SQLite."""
-    connection.isolation_level = None  # the driver must not begin transactions by itself
-    cursor = connection.cursor()
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
 
 
 def _options(own: Mapping[str, str]) -> dict[str, Any]:
@@ -241,12 +226,12 @@ def _options(own: Mapping[str, str]) -> dict[str, Any]:
         "jit": "off",
         # Every statement has its index; plans made while the tables were small are kept.
         "enable_seqscan": "off",
-        "idle_in_transaction_session_timeout": f"{BUSY_SECONDS:g}s",
+        "idle_in_transaction_session_timeout": f"{sqlite.BUSY_SECONDS:g}s",
         **own,
     }
     return {
         "timeout": CONNECT_SECONDS,
-        "command_timeout": BUSY_SECONDS,
+        "command_timeout": sqlite.BUSY_SECONDS,
         "server_settings": settings,
     }
 
@@ -256,7 +241,7 @@ def _postgresql(url: str, connections: int, isolation: str, own: Mapping[str, st
         url,
         pool_size=connections,
         max_overflow=0,
-        pool_timeout=BUSY_SECONDS,
+        pool_timeout=sqlite.BUSY_SECONDS,
         pool_use_lifo=True,  # one that has been busy knows the statements
         isolation_level=isolation,
         connect_args=_options(own),

@@ -5,8 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from kgym.errors import InfrastructureError
-from kgym_scheduler.errors import Conflict
+from kgym.errors import Conflict, InfrastructureError
 
 LIMIT = 200
 """Calls in one transaction."""

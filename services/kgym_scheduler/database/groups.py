@@ -1,16 +1,14 @@
 """Groups of jobs as they are read: each is what its jobs are."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Row, Select, func, select, tuple_
+from sqlalchemy import Row, Select, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.groups import (
     GroupFilter,
-    GroupPage,
     GroupResult,
     GroupResultPage,
     GroupView,
@@ -18,12 +16,15 @@ from kgym.api.groups import (
 from kgym.api.states import State
 from kgym.api.steps import Verdict
 from kgym_scheduler.database import views
+from kgym_scheduler.database.group_counts import Counts
 from kgym_scheduler.database.tables import groups, jobs, steps
 from kgym_scheduler.errors import no_group
 
 
-async def page(connection: AsyncConnection, wanted: GroupFilter, caller: str) -> GroupPage:
-    """Return one page of the groups that are wanted, newest first."""
+async def page(
+    connection: AsyncConnection, wanted: GroupFilter, caller: str
+) -> tuple[Sequence[Row[Any]], str | None]:
+    """Return one page of the groups that are wanted, newest first, and the cursor of the next."""
     order = groups.c.created_at, groups.c.id
     query = select(groups)
     if wanted.mine:
@@ -33,19 +34,15 @@ async def page(connection: AsyncConnection, wanted: GroupFilter, caller: str) ->
     query = query.order_by(*(column.desc() for column in order)).limit(wanted.limit + 1)
     rows = (await connection.execute(query)).all()
     shown = rows[: wanted.limit]
-    return GroupPage(
-        groups=await _counted(connection, shown),
-        next=views.cursor(shown[-1]) if len(rows) > wanted.limit else None,
-    )
+    return shown, views.cursor(shown[-1]) if len(rows) > wanted.limit else None
 
 
-async def one(connection: AsyncConnection, submitter: str, name: str) -> GroupView:
+async def one(connection: AsyncConnection, submitter: str, name: str) -> Row[Any]:
     """Return the group; raise NotFound if there is none."""
     named = select(groups).where(groups.c.submitter == submitter, groups.c.name == name)
-    rows = (await connection.execute(named)).all()
-    if not (found := await _counted(connection, rows)):
+    if (row := (await connection.execute(named)).one_or_none()) is None:
         raise no_group(submitter, name)
-    return found[0]
+    return row
 
 
 async def check(connection: AsyncConnection, submitter: str, name: str) -> None:
@@ -75,36 +72,8 @@ async def results(
     )
 
 
-async def _counted(connection: AsyncConnection, rows: Sequence[Row[Any]]) -> list[GroupView]:
-    """Return groups in the order given, with their counts, but for those without a job."""
-    found = await connection.execute(_counts([row.id for row in rows]))
-    counts = {
-        group: list(parts) for group, parts in groupby(found.all(), lambda count: count.group_id)
-    }
-    return [_view(row, counts[row.id]) for row in rows if row.id in counts]
-
-
-def _counts(ids: Collection[int]) -> Select[Any]:
-    """Return how many jobs of each group have a state, a verdict and so on; read from an index."""
-    kinds = (groups.c.id, jobs.c.state, jobs.c.verdict, jobs.c.resolved)
-    return (
-        select(
-            groups.c.id.label("group_id"),
-            *kinds[1:],
-            func.count().label("jobs"),
-            func.max(jobs.c.updated_at).label("updated_at"),
-        )
-        .join(
-            jobs,
-            (jobs.c.submitter == groups.c.submitter) & (jobs.c.group_name == groups.c.name),
-        )
-        .where(groups.c.id.in_(list(ids)))
-        .group_by(*kinds)
-        .order_by(groups.c.id)
-    )
-
-
-def _view(group: Row[Any], counts: Sequence[Row[Any]]) -> GroupView:
+def view(group: Row[Any], counts: Counts) -> GroupView:
+    """Return the group as it is shown."""
     states = dict.fromkeys(State, 0)
     verdicts = dict.fromkeys(Verdict, 0)
     for count in counts:

@@ -4,17 +4,32 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Select, and_, func, literal, select, tuple_, union_all
+from sqlalchemy import (
+    CompoundSelect,
+    Select,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    select,
+    union_all,
+)
 
-from kgym.api.jobs import JobFilter
-from kgym_scheduler.database import views
-from kgym_scheduler.database.tables import QUEUED, RUNNING, events, facets, jobs, steps, workers
+from kgym.sqlite import Utc
+from kgym_scheduler.database.tables import (
+    QUEUED,
+    RUNNING,
+    events,
+    jobs,
+    steps,
+    workers,
+)
 
 JOB_COLUMNS = [
     jobs.c[name]
     for name in (
         *("id", "state", "priority", "submitter", "group_name", "verdict", "resolved"),
-        *("created_at", "updated_at", "tags"),
+        *("created_at", "updated_at", "tags", "title", "reason"),
     )
 ]
 LAST_EVENT = (
@@ -25,34 +40,6 @@ LAST_EVENT = (
 )
 _INTERNAL = {"id", "rank", "turn", "tries", "lease", "lease_until", "not_before", "spec"}
 STEP_COLUMNS = [column for column in steps.c if column.name not in _INTERNAL]
-
-
-def page(wanted: JobFilter, caller: str) -> Select[Any]:
-    """Return the jobs of one page and, where there is one, the first of the next.
-
-    A group, a tag or a kind is looked up in `facets`, with the state, in the order of the
-    list, so that the database stops after one page whatever the number of jobs.
-    """
-    query = select(*JOB_COLUMNS)
-    order, state = (jobs.c.created_at, jobs.c.id), jobs.c.state
-    values = {name: getattr(wanted, name) for name in ("group", "tag", "kind")}
-    chosen = [f"{name}:{value}" for name, value in values.items() if value]
-    for number, facet in enumerate(chosen):
-        table = facets.alias(f"facet{number}")
-        query = query.join(table, and_(table.c.job_id == jobs.c.id, table.c.facet == facet))
-        if number == 0:
-            order, state = (table.c.created_at, table.c.job_id), table.c.state
-    if wanted.state:
-        query = query.where(state == wanted.state)
-    if wanted.mine:
-        query = query.where(jobs.c.submitter == caller)
-    if wanted.created_after:
-        query = query.where(order[0] >= wanted.created_after)
-    if wanted.created_before:
-        query = query.where(order[0] < wanted.created_before)
-    if wanted.cursor:
-        query = query.where(tuple_(*order) < views.position(wanted.cursor))
-    return query.order_by(*(column.desc() for column in order)).limit(wanted.limit + 1)
 
 
 def job(job_id: int) -> Select[Any]:
@@ -71,10 +58,13 @@ def steps_of(job_ids: Iterable[int], *, specs: bool = False) -> Select[Any]:
 
 
 def events_after(job_id: int, last: int, limit: int) -> Select[Any]:
-    """Return the job's next events."""
+    """Return the job's events after number `last`, in order, at most `limit`.
+
+    Its followers are not told of other tags: these are in the feed of all jobs alone.
+    """
     return (
         select(events)
-        .where(events.c.job_id == job_id, events.c.id > last)
+        .where(events.c.job_id == job_id, events.c.id > last, events.c.kind != "tags")
         .order_by(events.c.id)
         .limit(limit)
     )
@@ -105,23 +95,26 @@ def log_after(
     return query
 
 
-def news(since: datetime, now: datetime) -> CompoundSelect[Any]:
-    """Return, as pairs of words, all that a scheduler looks for once a second.
-
-    Workers that drain; kinds of steps whose pause before another attempt has ended in between;
-    whether any lease has run out.
-    """
-    s = steps.c
+def _news() -> CompoundSelect[Any]:
+    s, since, now = steps.c, bindparam("since", type_=Utc), bindparam("now", type_=Utc)
     pause_ended = and_(s.not_before > since, s.not_before <= now, s.not_before > s.queued_at)
     retried = select(s.kind).where(QUEUED, pause_ended).distinct().subquery()
     ended = select(s.kind).where(RUNNING, s.lease_until < now).limit(1).subquery()
     return union_all(
-        select(literal("draining").label("what"), workers.c.id.label("which")).where(
+        select(literal_column("'draining'").label("what"), workers.c.id.label("which")).where(
             workers.c.draining
         ),
-        select(literal("retried"), retried.c.kind),
-        select(literal("expired"), ended.c.kind),
+        select(literal_column("'retried'"), retried.c.kind),
+        select(literal_column("'expired'"), ended.c.kind),
     )
+
+
+NEWS = _news()
+"""Returns, as pairs of words, all that a scheduler looks for once a second, between two times.
+
+Workers that drain; kinds of steps whose pause before another attempt has ended in between;
+whether any lease has run out.
+"""
 
 
 def expired(now: datetime, limit: int, worker: str | None) -> Select[Any]:
@@ -147,7 +140,7 @@ def waiting() -> Select[Any]:
 
 
 def running() -> Select[Any]:
-    """Return the running steps."""
+    """Return the steps that run: who does them, since when, and until when their leases last."""
     s = steps.c
     return select(
         s.job_id, s.number, s.kind, s.attempt, s.worker, s.started_at, s.lease_until

@@ -32,11 +32,11 @@ class Rows(list[Found]):
     """What a statement returns; has of SQLAlchemy's results what is asked for here."""
 
     def all(self) -> list[Found]:
-        """Return all rows."""
+        """Return all rows, in the order of the statement."""
         return self
 
     def one(self) -> Found:
-        """Return the only row."""
+        """Return the only row; any other number of rows is an error."""
         (row,) = self
         return row
 
@@ -57,7 +57,10 @@ class Singles:
 
         It is put together once for each statement object.
         """
-        sql, given = _put_together(statement, values or {})
+        return await self.fetch(*_put_together(statement, values or {}))
+
+    async def fetch(self, sql: str, given: Sequence[Any]) -> Rows:
+        """Execute a statement with parameters by number, and commit it; return its rows."""
         connection = await self._take()
         try:
             return Rows(await connection.fetch(sql, *given, record_class=Found))
@@ -99,6 +102,13 @@ async def connected(dsn: str, **options: Any) -> asyncpg.Connection:
 
 Connection = AsyncConnection | Singles
 """What statements are given to."""
+
+
+async def the_row(connection: Connection, sql: str, given: Sequence[Any]) -> Sequence[Any]:
+    """Return the only row of a statement of PostgreSQL's, with parameters by number."""
+    if isinstance(connection, Singles):
+        return (await connection.fetch(sql, given)).one()
+    return (await connection.exec_driver_sql(sql, tuple(given))).one()
 
 
 _compiled = WeakKeyDictionary[Executable, tuple[SQLCompiler, str]]()

@@ -5,14 +5,11 @@ kept as text: pydantic reads and writes it directly, and no query looks inside.
 Big columns stand last, so that SQLite reads past them only when asked.
 """
 
-from datetime import UTC, datetime
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    DateTime,
-    Dialect,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -21,11 +18,12 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    TypeDecorator,
     UniqueConstraint,
     Uuid,
     literal_column,
 )
+
+from kgym.sqlite import Id, Utc
 
 metadata = MetaData(
     naming_convention={
@@ -36,26 +34,9 @@ metadata = MetaData(
     }
 )
 
-Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only `INTEGER PRIMARY KEY`
-
 
 LOCAL = "local"
 """The submitter of a job that came without a token."""
-
-
-class Utc(TypeDecorator[datetime]):
-    """A time in UTC, aware on the Python side also where the database keeps no zone."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Convert to UTC: SQLite drops the zone."""
-        return value if value is None else value.astimezone(UTC)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Put the zone back."""
-        return value if value is None else value.replace(tzinfo=UTC)
 
 
 jobs = Table(
@@ -92,6 +73,17 @@ Index(
     jobs.c.submitter,
     sqlite_where=UNFINISHED,
     postgresql_where=UNFINISHED,
+)
+
+Index("ix_jobs_submitter", jobs.c.submitter, jobs.c.created_at, jobs.c.id)
+JUDGED = jobs.c.verdict.is_not(None)
+Index(
+    "ix_jobs_verdict",
+    jobs.c.verdict,
+    jobs.c.created_at,
+    jobs.c.id,
+    sqlite_where=JUDGED,
+    postgresql_where=JUDGED,
 )
 
 GROUPED = jobs.c.group_name.is_not(None)
@@ -230,7 +222,28 @@ attempts = Table(
     Column("started_at", Utc, nullable=False),
     Column("ended_at", Utc),
     Column("outcome", String(16)),  # succeeded, failed, released, expired, aborted
+    Column("cause", String(20)),  # of a failure
+    Column("reason", String(100)),  # of a failure
+    Column("cached", Boolean),  # of a build that succeeded: whether the unpatched tree was there
     UniqueConstraint("step_id", "number"),
+)
+
+ENDED = attempts.c.ended_at.is_not(None)
+Index("ix_attempts_ended", attempts.c.ended_at, sqlite_where=ENDED, postgresql_where=ENDED)
+
+tallies = Table(
+    "tallies",
+    metadata,
+    # attempts that ended in a minute or an hour, counted by how they did (`tallies.py`)
+    Column("seconds", SmallInteger, primary_key=True),
+    Column("at", Utc, primary_key=True),
+    Column("kind", String(16), primary_key=True),
+    Column("outcome", String(16), primary_key=True),
+    Column("cause", String(20), primary_key=True),
+    Column("reason", String(100), primary_key=True),
+    Column("cached", String(5), primary_key=True),
+    Column("attempts", Integer, nullable=False),
+    Column("took", Float, nullable=False),  # seconds, together
 )
 
 holds = Table(

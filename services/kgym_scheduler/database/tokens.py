@@ -14,17 +14,16 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Row, delete, exists, insert, select, update
 
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import Kernel, Strict
-from kgym.errors import UserError
+from kgym.errors import Conflict, Forbidden, NotFound, UserError
+from kgym.web.scopes import Caller, Scope
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import LOCAL, VALID, tokens
-from kgym_scheduler.errors import Conflict, Forbidden, NotFound
 
 CACHE_SECONDS = 5.0
 """How long a token is believed without a look into the database: a revoked one ends by then."""
@@ -32,40 +31,12 @@ _NAME = re.compile(r"[\w][\w.@+-]{0,99}", re.ASCII)
 _TOKEN = re.compile(r"kgym_([1-9][0-9]{0,17})_([A-Za-z0-9_-]{43})", re.ASCII)
 
 
-class Scope(StrEnum):
-    """What a token allows. `submit` includes `read`, and `admin` includes `submit`."""
-
-    READ = "read"
-    SUBMIT = "submit"
-    ADMIN = "admin"
-    WORKER = "worker"
-
-
-_INCLUDED = {
-    Scope.READ: {Scope.READ},
-    Scope.SUBMIT: {Scope.READ, Scope.SUBMIT},
-    Scope.ADMIN: {Scope.READ, Scope.SUBMIT, Scope.ADMIN},
-    Scope.WORKER: {Scope.WORKER},
-}
-
-
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Who sends a request: the name of the token, and what it allows."""
+class Submitter(Caller):
+    """A caller of the scheduler, whose jobs have a priority."""
 
-    name: str
-    scopes: frozenset[Scope]
     priority: int = 0
     """The highest that its jobs may ask for."""
-
-    def may(self, scope: Scope) -> bool:
-        """Return whether this is allowed."""
-        return any(scope in _INCLUDED[own] for own in self.scopes)
-
-    @property
-    def owner(self) -> str | None:
-        """The submitter whose jobs the caller may change; None: everybody's."""
-        return None if self.may(Scope.ADMIN) else self.name
 
     def check(self, request: JobRequest) -> None:
         """Raise Forbidden if the job asks for what would be at the cost of others' jobs."""
@@ -85,7 +56,7 @@ class Caller:
             )
 
 
-ANYBODY_HERE = Caller(LOCAL, frozenset(Scope))
+ANYBODY_HERE = Submitter(LOCAL, frozenset(Scope))
 """The caller on this machine as long as there are no tokens."""
 
 
@@ -190,7 +161,11 @@ class Tokens:
             self._looked = now
         return self._needed
 
-    async def caller(self, token: str) -> Caller | None:
+    async def anybody(self) -> Submitter | None:
+        """Return who calls from this machine without a token; None where everybody needs one."""
+        return None if await self.needed() else ANYBODY_HERE
+
+    async def caller(self, token: str) -> Submitter | None:
         """Return whom this token belongs to; None if it is not valid."""
         if self._owner is not None and hmac.compare_digest(self._owner, _hash(token)):
             return ANYBODY_HERE
@@ -202,7 +177,7 @@ class Tokens:
         genuine = hmac.compare_digest(row.hash, _hash(match[2]))
         if not genuine or row.revoked_at is not None:
             return None
-        return Caller(row.name, frozenset(_scopes(row.scopes)), row.priority)
+        return Submitter(row.name, frozenset(_scopes(row.scopes)), row.priority)
 
     async def _row(self, token_id: int) -> Row[*tuple[Any, ...]] | None:
         at, row = self._cache.get(token_id, (-CACHE_SECONDS, None))

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from sqlalchemy import Row
 
+from kgym.api.changes import Change
 from kgym.api.jobs import Artifact, JobEvent, JobView, Progress, StepView
 from kgym.api.states import State
 from kgym.api.steps import Failure, StepKind, StepResult, StepSpec, Verdict
@@ -31,6 +32,8 @@ def job_view(job: Row[Any], steps: Iterable[Row[Any]], reasons: Mapping[int, str
         group=job.group_name,
         verdict=verdict_of(job),
         resolved=job.resolved,
+        title=job.title,
+        reason=job.reason,
         created_at=job.created_at,
         updated_at=job.updated_at,
         last_event=job._mapping.get("last_event"),
@@ -39,7 +42,7 @@ def job_view(job: Row[Any], steps: Iterable[Row[Any]], reasons: Mapping[int, str
 
 
 def verdict_of(job: Row[Any]) -> Verdict | None:
-    """Return what the job came to."""
+    """Return the verdict that was stored when the job ended; None if it came to none."""
     return None if job.verdict is None else Verdict(job.verdict)
 
 
@@ -135,6 +138,18 @@ def job_event(event: Row[Any]) -> JobEvent:
         step=event.step,
         kind=event.kind,
         at=event.at,
+        data=json.loads(event.data),
+    )
+
+
+def change(event: Row[Any]) -> Change:
+    """Return a row of the table `events` as the change that it is in the feed of all jobs."""
+    return Change(
+        kind=event.kind,
+        cursor=str(event.id),
+        at=event.at,
+        job=event.job_id,
+        step=event.step,
         data=json.loads(event.data),
     )
 

@@ -49,7 +49,7 @@ class LogVolume:
 
 @dataclass(frozen=True, slots=True)
 class AttemptReport:
-    """What is new of an attempt."""
+    """What a worker says about an attempt that runs: new lines of its log, and its progress."""
 
     lease: uuid.UUID
     log: str = ""

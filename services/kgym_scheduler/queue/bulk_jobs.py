@@ -5,15 +5,23 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.api.bulk import JOBS, Aborted, AbortFilter, AbortRequest
+from kgym.api.bulk import (
+    JOBS,
+    Aborted,
+    AbortFilter,
+    AbortRequest,
+    Restarted,
+    RestartRequest,
+)
 from kgym.api.jobs import JobRequest
-from kgym.errors import UserError
+from kgym.errors import Conflict, Forbidden, UserError
 from kgym_scheduler.database import groups
-from kgym_scheduler.database.tables import UNFINISHED, facets, jobs
-from kgym_scheduler.errors import Forbidden, not_your_group, not_yours
+from kgym_scheduler.database.job_lists import COUNTED, JobList, conditions
+from kgym_scheduler.database.tables import UNFINISHED, jobs
+from kgym_scheduler.errors import not_your_group, not_yours
 from kgym_scheduler.queue import step_rules
 from kgym_scheduler.queue.job_changes import Changed, Changes
 from kgym_scheduler.queue.submission import Added, Submission
@@ -55,8 +63,14 @@ async def abort(
     if wanted.filter is None:
         return await _abort(connection, now, wanted.jobs or [], owner)
     if owner is not None and not wanted.filter.mine:
-        raise Forbidden("not_your_job", "jobs of others take the scope admin", scope="admin")
-    return await _abort_found(connection, now, _unfinished(wanted.filter, caller), owner)
+        raise _others()
+    query = _unfinished(wanted.filter, caller)
+    if wanted.expected is not None:
+        bounded = query.limit(COUNTED + 1).subquery()
+        _check_count(
+            await connection.scalar(select(func.count()).select_from(bounded)) or 0, wanted.expected
+        )
+    return await _abort_found(connection, now, query, owner)
 
 
 async def abort_group(
@@ -104,17 +118,48 @@ async def _abort(
     return done, list((await changes.write()).values())
 
 
+async def restart(
+    connection: AsyncConnection,
+    now: datetime,
+    wanted: RestartRequest,
+    caller: str,
+    owner: str | None,
+) -> tuple[Restarted, list[Changed]]:
+    """Restart finished jobs, the newest thousand; raise Conflict if they are not as many.
+
+    Raises Forbidden if it could be another's than the owner's, and UserError `filter_too_wide`.
+    """
+    if owner is not None and not wanted.filter.mine:
+        raise _others()
+    of = JobList(wanted.filter, caller)
+    counted = (await connection.execute(of.count())).one()
+    if counted.seen > of.counted:
+        message = (
+            f"the filter leads to more than {of.counted:,} jobs: narrow it, by a time or a tag"
+        )
+        raise UserError("filter_too_wide", message)
+    _check_count(counted.met, wanted.expected)
+    rows = await connection.execute(of.page([jobs.c.id], JOBS, None))
+    changes = await Changes.load(connection, now, [row.id for row in rows.all()])
+    done = []
+    for job in changes.jobs.values():
+        if job.state == wanted.filter.state:  # another may have restarted it meanwhile
+            step_rules.restart(job, None)
+            done.append(job.id)
+    changed = list((await changes.write()).values())
+    return Restarted(restarted=sorted(done), more=counted.met > JOBS), changed
+
+
+def _check_count(found: int, expected: int | None) -> None:
+    if expected not in {None, found}:
+        message = f"the filter lets {found} jobs through, not {expected}: nothing was done"
+        raise Conflict("count_differs", message, jobs=found)
+
+
+def _others() -> Forbidden:
+    return Forbidden("not_your_job", "jobs of others take the scope admin", scope="admin")
+
+
 def _unfinished(wanted: AbortFilter, caller: str) -> Select[Any]:
     """Return the ids of the unfinished jobs that are wanted."""
-    query = select(jobs.c.id).where(UNFINISHED)
-    if wanted.mine:
-        query = query.where(jobs.c.submitter == caller)
-    for name in ("kind", "tag"):
-        if value := getattr(wanted, name):
-            of = select(facets.c.job_id).where(facets.c.facet == f"{name}:{value}")
-            query = query.where(jobs.c.id.in_(of))
-    if wanted.created_after:
-        query = query.where(jobs.c.created_at >= wanted.created_after)
-    if wanted.created_before:
-        query = query.where(jobs.c.created_at < wanted.created_before)
-    return query
+    return select(jobs.c.id).where(UNFINISHED, *conditions(wanted, caller))

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym_scheduler.database.connection import TELL, change_raced
-from kgym_scheduler.database.single_statements import Connection, Singles
+from kgym_scheduler.database.single_statements import Connection, Singles, the_row
 from kgym_scheduler.database.tables import PROGRESS, events, jobs, steps
 from kgym_scheduler.queue import fair_queue
 from kgym_scheduler.queue.bulk_statement import Guard, Row, Wholesale, keyed
@@ -59,13 +59,20 @@ class BulkWrite:
         """Steps in the lanes that are to be counted, up to RING, before anything is written."""
         self.job_ids: Sequence[int] = ()
         """Of the new jobs, in order, once they are written."""
+        self._steps: Sequence[Row] = ()
+        self.step_ids: Sequence[int] = ()
+        """Of the steps that were added with their job, in order, once they are written."""
         self.version: int | None = None
         """What the rows that were written have as `xmin`, where PostgreSQL was to tell it."""
         self._versioned = False
 
-    def add_jobs(self, rows: Sequence[Row]) -> None:
-        """Insert jobs. A row of another table is of the first of them if its `new_job` is 1."""
-        self._jobs = rows
+    def add_jobs(self, rows: Sequence[Row], steps: Sequence[Row] = ()) -> None:
+        """Insert jobs. A row of another table is of the first of them if its `new_job` is 1.
+
+        With `steps`, those of the only one, their ids are told, and a row of another table is of
+        the first of them if its `new_step` is 0. Not on SQLite.
+        """
+        self._jobs, self._steps = rows, steps
 
     def add(self, table: Table, rows: Sequence[Row]) -> None:
         """Insert rows that have the same columns."""
@@ -122,12 +129,13 @@ class BulkWrite:
             await self._run_one_by_one(self._connection)
 
     async def _run_at_once(self, connection: Connection) -> None:
-        statement, values = self._whole().statement()
-        row = list((await connection.execute(_parsed(statement), values)).one())
+        sql, values = self._whole().statement()
+        row = list(await the_row(connection, sql, values))
         if not row[0]:
             raise change_raced()
         self.job_ids = row[1] or ()
-        self.waiting = dict(zip(self.waiting, row[2:], strict=False))
+        self.step_ids = row[2] or ()
+        self.waiting = dict(zip(self.waiting, row[3:], strict=False))
         if self._versioned:
             self.version = row[-1]
 
@@ -135,7 +143,7 @@ class BulkWrite:
         whole = Wholesale(self._guard)
         whole.give_turns(self._turns)
         if self._jobs:
-            whole.insert_jobs(self._jobs)
+            whole.insert_jobs(self._jobs, self._steps)
         for table, pairs in self._changed:
             whole.update(table, pairs)
         for table, rows in self._added_once:

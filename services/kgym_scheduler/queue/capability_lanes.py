@@ -61,7 +61,7 @@ class Lane:
 
 
 def place(spec: StepSpec) -> Place:
-    """Return where a step waits."""
+    """Return the lane that a step waits in: its kind, and what it needs as JSON."""
     return str(spec.kind), spec.needs().model_dump_json(exclude_defaults=True)
 
 
@@ -114,7 +114,7 @@ def of(offers: Sequence[Found]) -> list[Lane]:
 
 
 async def by_id(connection: AsyncConnection, ids: Collection[int]) -> list[Lane]:
-    """Return these lanes."""
+    """Return the lanes with these ids, in any order."""
     return list(map(_lane, await connection.execute(select(lanes).where(lanes.c.id.in_(ids)))))
 
 

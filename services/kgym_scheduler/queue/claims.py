@@ -220,7 +220,7 @@ async def _lease(
             if job is None or step is None or step_id not in specs:
                 continue
             latest[row.kind, row.rank] = max(row.turn, latest.get((row.kind, row.rank), 0))
-            key = uuid.uuid5(share.claim.id, str(number))
+            key = share.claim.lease(number)
             job.claim(step, key, share.claim.worker.id, until)
             spec, given = inputs[step_id]
             if isinstance(spec, Failure):
@@ -269,11 +269,7 @@ async def _repeated(
 
     What has ended since, or was taken away, is left out.
     """
-    leases = {
-        uuid.uuid5(claim.id, str(number)): claim.id
-        for claim in claims
-        for number in range(claim.want)
-    }
+    leases = {claim.lease(number): claim.id for claim in claims for number in range(claim.want)}
     if not leases:
         return {}
     s, a = steps.c, attempts.c

@@ -36,7 +36,7 @@ CLAIM = _RAISE.format(floor="CAST(:turn AS bigint)")
 
 
 def named(queue: Queue, by: int) -> dict[str, object]:
-    """Return what GIVE takes."""
+    """Return the parameters of GIVE for `by` turns of a queue."""
     submitter, kind, rank = queue
     return {"submitter": submitter, "kind": kind, "rank": rank, "by": by}
 

@@ -31,6 +31,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.states import Event, State, after, job_state
 from kgym.api.steps import StepKind, StepResult
+from kgym.api.worker_calls import Assignment
 from kgym_scheduler.database.single_statements import Connection, Singles
 from kgym_scheduler.database.single_statements import Found as Offer
 from kgym_scheduler.database.tables import attempts, events, facets, jobs, steps
@@ -77,6 +78,9 @@ class EndedAttempt:
     """Whether another attempt follows."""
     cached: bool | None
     """Of a build that succeeded: whether the unpatched tree was there."""
+    cause: str | None
+    reason: str | None
+    """Both of a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ class Changed:
     queued: tuple[StepKind, ...] = ()
     """The kinds of which workers have to be notified."""
     ended: tuple[EndedAttempt, ...] = ()
+    handed: Assignment | None = None
+    """What was leased to a worker that has not asked for it: it has to be sent."""
 
 
 @dataclass(slots=True)
@@ -113,7 +119,7 @@ class JobChange:
         return job_state([step.state for step in self.steps])
 
     def claim(self, step: Step, lease: UUID, worker: str, until: datetime) -> None:
-        """Begin an attempt."""
+        """Begin an attempt: the worker has the step under this lease, until then."""
         step.attempt, step.tries = step.attempt + 1, step.tries + 1
         self._move(
             step,
@@ -149,15 +155,17 @@ class JobChange:
         **values: object,
     ) -> None:
         """End the running attempt of a step."""
-        self._end_attempt(step, outcome, again=False, cached=cached)
+        failure = _failure(values)
+        self._end_attempt(step, outcome, failure, again=False, cached=cached)
         self._move(step, event, finished_at=self.now, **_UNLEASED, **values)
-        self._tell(step, **_failure(values))
+        self._tell(step, **failure)
 
     def requeue(self, step: Step, outcome: str, *, delay: float = 0, **values: object) -> None:
         """End the running attempt of a step, to be followed by another after `delay` seconds."""
-        self._end_attempt(step, outcome, again=True)
+        failure = _failure(values)
+        self._end_attempt(step, outcome, failure, again=True)
         self._enqueue(step, Event.RETRY, delay, values)
-        self._tell(step, **_failure(values))
+        self._tell(step, **failure)
 
     def enqueue(self, step: Step) -> None:
         """Queue a pending step."""
@@ -181,19 +189,32 @@ class JobChange:
         step.not_before = begin
 
     def _end_attempt(
-        self, step: Step, outcome: str, *, again: bool, cached: bool | None = None
+        self,
+        step: Step,
+        outcome: str,
+        told: Mapping[str, Any],
+        *,
+        again: bool,
+        cached: bool | None = None,
     ) -> None:
         if step.lease is not None:
             seconds = (self.now - (step.started_at or self.now)).total_seconds()
-            ended = EndedAttempt(step.lease, step.kind, outcome, seconds, again, cached)
+            failure = told.get("failure", {})
+            why = failure.get("cause"), _word(failure.get("reason"))
+            ended = EndedAttempt(step.lease, step.kind, outcome, seconds, again, cached, *why)
             self.ended.append(ended)
         if step.progressed:
             self.quiet.append(step)
         step.lease = None
 
-    def events(self) -> list[dict[str, object]]:
-        """Return what has happened as rows: each tells what has become of the job by the end."""
+    def events(self, came_to: Mapping[str, object]) -> list[dict[str, object]]:
+        """Return what has happened as rows: each tells what has become of the job by the end.
+
+        The last one tells what it came to.
+        """
         job_state = {"job_state": self.state}
+        if self.told and self.state.final:
+            self.told[-1][-1].update({n: came_to[n] for n in _SHOWN if came_to.get(n) is not None})
         return [
             {
                 "job_id": self.id,
@@ -279,6 +300,9 @@ SELECT count(*) = cardinality(CAST(:jobs AS bigint[])) {also} FROM (
         AS seen(id, version) ON jobs.id = seen.id AND jobs.xmin = seen.version
     ORDER BY jobs.id FOR NO KEY UPDATE OF jobs) AS same
 """
+_SHOWN = ("verdict", "resolved")
+"""Of what a job came to, what its last event tells."""
+_UNENDED: dict[str, object] = dict.fromkeys(("ended_at", "outcome", "cause", "reason", "cached"))
 _UNLEASED: dict[str, object] = {"lease": None, "lease_until": None, "progress": None}
 
 
@@ -401,19 +425,21 @@ class Changes:
         }
 
     def _plan_attempts(self, plan: BulkWrite, changed: Sequence[JobChange]) -> None:
-        ended = {one.lease: one.outcome for job in changed for one in job.ended}
+        ended = {one.lease: self._ending(one) for job in changed for one in job.ended}
         begun = [row for job in changed for row in job.begun]
         for row in begun:  # and failed at once, where an input is missing
-            outcome = ended.pop(row["lease"], None)
-            row |= {"ended_at": self._now if outcome else None, "outcome": outcome}
+            row.update(ended.pop(row["lease"], _UNENDED))
         plan.add(attempts, begun)
-        plan.change(
-            attempts,
-            [
-                ({"lease": lease}, {"ended_at": self._now, "outcome": outcome})
-                for lease, outcome in ended.items()
-            ],
-        )
+        plan.change(attempts, [({"lease": lease}, ending) for lease, ending in ended.items()])
+
+    def _ending(self, one: EndedAttempt) -> dict[str, object]:
+        return {
+            "ended_at": self._now,
+            "outcome": one.outcome,
+            "cause": one.cause,
+            "reason": one.reason,
+            "cached": one.cached,
+        }
 
     async def _plan_jobs(self, plan: BulkWrite, changed: Sequence[JobChange]) -> None:
         told = await self._conclusions(changed)
@@ -422,7 +448,7 @@ class Changes:
         plan.change(jobs, [({"id": one}, new | told[one]) for one, new in states if one in told])
         moved = [job for job in changed if job.state != job.was]
         plan.change(facets, [({"job_id": job.id}, {"state": job.state}) for job in moved])
-        plan.add(events, [row for job in changed for row in job.events()])
+        plan.add(events, [row for job in changed for row in job.events(told.get(job.id, NOTHING))])
 
     async def _conclusions(self, changed: Sequence[JobChange]) -> dict[int, dict[str, object]]:
         """Return what is to be stored of what jobs came to: of those that end, or begin again."""
@@ -495,3 +521,8 @@ def _step(*columns: Any) -> Step:
 def _failure(values: dict[str, object]) -> dict[str, object]:
     failure = values.get("failure")
     return {"failure": json.loads(failure)} if isinstance(failure, str) else {}
+
+
+def _word(reason: str | None) -> str | None:
+    """Return the reason as text that every database takes, whatever a worker has sent."""
+    return reason and "".join(c if c.isprintable() else " " for c in reason)

@@ -81,6 +81,15 @@ async def known(connection: AsyncConnection) -> list[tuple[WorkerInfo, datetime,
     ]
 
 
+_SEEN = select(workers.c.id, workers.c.seen_at, workers.c.draining)
+
+
+async def states(connection: Connection, now: datetime) -> dict[str, WorkerState]:
+    """Return, by name, what has become of each worker."""
+    rows = (await connection.execute(_SEEN)).all()
+    return {row.id: state(now, row.seen_at, draining=row.draining) for row in rows}
+
+
 def state(now: datetime, seen_at: datetime, *, draining: bool) -> WorkerState:
     """Return what has become of a worker."""
     if now - seen_at > LIVE:

@@ -5,8 +5,9 @@ from datetime import datetime
 from kgym.api.states import Event, State, retry_delay, sources
 from kgym.api.steps import BuildResult, Failure
 from kgym.api.worker_calls import AttemptEnding
+from kgym.errors import Conflict
 from kgym_scheduler.database import views
-from kgym_scheduler.errors import Conflict, no_step
+from kgym_scheduler.errors import no_step
 from kgym_scheduler.queue.job_changes import JobChange, Step
 
 MAX_ATTEMPTS = 3

@@ -15,10 +15,11 @@ from kgym.api.steps import StepSpec
 from kgym.errors import UserError
 from kgym_scheduler.database import views
 from kgym_scheduler.database.single_statements import Connection, Singles
-from kgym_scheduler.database.tables import LOCAL, events, facets, groups, jobs, steps
-from kgym_scheduler.queue import capability_lanes, step_inputs
+from kgym_scheduler.database.tables import LOCAL, attempts, events, facets, groups, jobs, steps
+from kgym_scheduler.queue import capability_lanes, fair_queue, step_inputs
 from kgym_scheduler.queue.bulk_statement import Guard
 from kgym_scheduler.queue.bulk_write import NOTIFY_BELOW, BulkWrite
+from kgym_scheduler.queue.handed_steps import HANDED, NOBODY_WAITS, HandedJob, Handing, Room
 from kgym_scheduler.queue.job_changes import Changed
 
 FIRST = after(State.PENDING, Event.ENQUEUE)
@@ -39,23 +40,47 @@ class Submission:
     request: JobRequest
     key: str | None = None
     submitter: str = LOCAL
+    room: Room | None = None
+    """Where its first step may begin at once."""
     specs: tuple[str, ...] = field(init=False)
     """The steps as they are stored."""
+    places: tuple[capability_lanes.Place, ...] = field(init=False)
+    """Where each of them waits, once it is its turn."""
+    hash: str | None = field(init=False)
+    """Of the request, where it has a key."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "specs", tuple(map(_stored, self.request.steps)))
+        steps = self.request.steps
+        object.__setattr__(self, "specs", tuple(map(_stored, steps)))
+        object.__setattr__(self, "places", tuple(map(capability_lanes.place, steps)))
+        object.__setattr__(self, "hash", _hash(self.request) if self.key else None)
 
     @property
     def own(self) -> "_Key | None":
         """The key as it is known: two submitters' are never the same."""
         return (self.submitter, self.key) if self.key else None
 
+    @property
+    def rank(self) -> int:
+        """The rank of its steps."""
+        return -self.request.priority
+
+    @property
+    def queue(self) -> fair_queue.Queue:
+        """Where its first step waits for its turn."""
+        return self.submitter, str(_first(self).kind), self.rank
+
+    @property
+    def begins(self) -> Room | None:
+        """Where its first step may begin at once, if it can be sent there as it is."""
+        return self.room if len(self.specs[0]) <= HANDED and not _first(self).inputs() else None
+
 
 Added = tuple[JobView, Changed] | int
 """The job as it was added, or the id of the one that its key was used for."""
 _Key = tuple[str, str]
 """A submitter's own: its name, and the idempotency key."""
-_Known = dict[_Key, tuple[int, str]]
+_Known = dict[_Key, tuple[int, str | None]]
 """Job and hash of the request."""
 
 
@@ -64,10 +89,13 @@ async def add(
     now: datetime,
     wanted: Sequence[Submission],
     known_lanes: dict[capability_lanes.Place, int],
+    handing: Handing | None = None,
 ) -> list[Added | Exception]:
     """Insert the jobs, with their first steps queued; answer each, or say what is wrong with it.
 
-    Given `Singles`, raises InfrastructureError `change_raced` where a key is known.
+    With `handing`, the first step of a job that comes alone begins at once if there is room for
+    it. Given `Singles`, raises InfrastructureError `change_raced` where a key is known, or a step
+    waits that could begin instead.
     """
     known: _Known = {}
     if not isinstance(connection, Singles):
@@ -84,12 +112,16 @@ async def add(
                 begun |= {one.own} if one.own else set()
         except UserError as error:
             answers[number] = error
-    for (number, one), added in zip(
-        new.items(), await _insert(connection, now, list(new.values()), known_lanes), strict=True
-    ):
+    jobs = list(new.values())
+    if handing and isinstance(connection, Singles) and len(jobs) == 1 and jobs[0].begins:
+        begins = jobs[0].begins
+        inserted = [await _insert_begun(connection, now, jobs[0], begins, known_lanes, handing)]
+    else:
+        inserted = await _insert(connection, now, jobs, known_lanes)
+    for (number, one), added in zip(new.items(), inserted, strict=True):
         answers[number] = added
         if one.own:
-            known[one.own] = added[0].id, _hash(one.request)
+            known[one.own] = added[0].id, one.hash
     return [
         answers[number] if number in answers else _repeated(one, known)
         for number, one in enumerate(wanted)
@@ -105,7 +137,7 @@ async def _known(connection: Connection, keys: Sequence[_Key]) -> _Known:
 
 def _repeated(one: Submission, known: _Known) -> int | UserError:
     job_id, body_hash = known[one.submitter, one.key or ""]
-    if body_hash == _hash(one.request):
+    if body_hash == one.hash:
         return job_id
     return UserError(
         "key_reused",
@@ -123,16 +155,23 @@ async def _insert(
 ) -> list[tuple[JobView, Changed]]:
     if not new:
         return []
-    places = {capability_lanes.place(spec) for one in new for spec in one.request.steps}
+    places = {place for one in new for place in one.places}
     lane_ids = await capability_lanes.numbers(connection, places, known_lanes)
     plan = BulkWrite(connection, _unknown(new) if isinstance(connection, Singles) else None)
     plan.add_jobs([_job_row(now, one) for one in new])
     parts = list(enumerate(new, 1))
     plan.add_once(groups, _group_rows(now, new))
-    plan.add(steps, [row for part in parts for row in _step_rows(now, lane_ids, plan, *part)])
+    plan.add(
+        steps,
+        [
+            row
+            for number, one in parts
+            for row in _step_rows(now, lane_ids, plan.turn(one.queue), number, one)
+        ],
+    )
     plan.add(facets, [row for part in parts for row in _facet_rows(now, *part)])
     plan.add(events, [_event_row(now, number) for number, _ in parts])
-    plan.count_waiting({lane_ids[capability_lanes.place(_first(one))] for one in new})
+    plan.count_waiting({lane_ids[one.places[0]] for one in new})
     await plan.run()
     notified = {lane for lane, waiting in plan.waiting.items() if waiting < NOTIFY_BELOW}
     return [
@@ -140,13 +179,41 @@ async def _insert(
             _view(job_id, now, one),
             Changed(
                 job_id,
-                (_first(one).kind,)
-                if lane_ids[capability_lanes.place(_first(one))] in notified
-                else (),
+                (_first(one).kind,) if lane_ids[one.places[0]] in notified else (),
             ),
         )
         for job_id, one in zip(plan.job_ids, new, strict=True)
     ]
+
+
+async def _insert_begun(
+    connection: Singles,
+    now: datetime,
+    one: Submission,
+    room: Room,
+    known_lanes: dict[capability_lanes.Place, int],
+    handing: Handing,
+) -> tuple[JobView, Changed]:
+    """Insert a job whose first step begins at once."""
+    lane_ids = await capability_lanes.numbers(connection, one.places, known_lanes)
+    lanes = [lane_ids[place] for place in one.places]
+    until = now + handing.lease
+    job = HandedJob(now, until, room, one.submitter, one.request.steps, lanes, one.rank)
+    unknown = _unknown([one])
+    query = f"({unknown.query}) AND {NOBODY_WAITS}"
+    values = {**unknown.values, "lane": lanes[0], "now": now}
+    plan = BulkWrite(connection, Guard(f"SELECT {query}", values))
+    begun = job.steps(_step_rows(now, lane_ids, {"turn": 0}, 1, one))
+    plan.add_jobs([_job_row(now, one) | {"state": job.state}], begun)
+    plan.add_once(groups, _group_rows(now, [one]))
+    plan.add(facets, [row | {"state": job.state} for row in _facet_rows(now, 1, one)])
+    plan.add(events, [_event_row(now, 1), *job.events()])
+    plan.add(attempts, job.attempts())
+    plan.tell_version()
+    await plan.run()
+    change = job.written(plan.job_ids[0], plan.step_ids, plan.version)
+    handing.claimed.remember([change])
+    return _view(change.id, now, one, room), Changed(change.id, handed=job.assignment())
 
 
 def _unknown(new: Sequence[Submission]) -> Guard:
@@ -179,7 +246,7 @@ def _job_row(now: datetime, one: Submission) -> dict[str, object]:
         "created_at": now,
         "updated_at": now,
         "idempotency_key": one.key,
-        "body_hash": _hash(one.request) if one.key else None,
+        "body_hash": one.hash,
         "tags": json.dumps(one.request.tags),
         "group_name": one.request.group,
     }
@@ -196,21 +263,19 @@ def _group_rows(now: datetime, new: Sequence[Submission]) -> list[dict[str, obje
 def _step_rows(
     now: datetime,
     lane_ids: Mapping[capability_lanes.Place, int],
-    plan: BulkWrite,
+    turn: Mapping[str, object],
     new_job: int,
     one: Submission,
 ) -> list[dict[str, object]]:
-    rank = -one.request.priority
-    turn = plan.turn((one.submitter, str(_first(one).kind), rank))
     return [
         {
             "new_job": new_job,
             "number": number,
             "name": spec.name,
             "kind": spec.kind,
-            "lane": lane_ids[capability_lanes.place(spec)],
-            "rank": rank,
-            **({"queue": None, "turn": 0} if number else turn),
+            "lane": lane_ids[place],
+            "rank": one.rank,
+            **({**dict.fromkeys(turn), "turn": 0} if number else turn),
             "state": State.PENDING if number else FIRST,
             "attempt": 0,
             "tries": 0,
@@ -219,7 +284,9 @@ def _step_rows(
             "artifacts": "[]",
             "spec": text,
         }
-        for number, (spec, text) in enumerate(zip(one.request.steps, one.specs, strict=True))
+        for number, (spec, text, place) in enumerate(
+            zip(one.request.steps, one.specs, one.places, strict=True)
+        )
     ]
 
 
@@ -245,11 +312,16 @@ def _event_row(now: datetime, new_job: int) -> dict[str, object]:
     }
 
 
-def _view(job_id: int, now: datetime, one: Submission) -> JobView:
-    """Return the job as it has just been added: what `JobStore.get` would read."""
+def _view(job_id: int, now: datetime, one: Submission, room: Room | None = None) -> JobView:
+    """Return the job as it has just been added: what `JobStore.get` would read.
+
+    With `room`, its first step has begun there.
+    """
+    begun = room is not None
+    first = State.RUNNING if begun else FIRST
     return JobView(
         id=job_id,
-        state=FIRST,
+        state=first,
         tags=one.request.tags,
         priority=one.request.priority,
         submitter=one.submitter,
@@ -261,15 +333,15 @@ def _view(job_id: int, now: datetime, one: Submission) -> JobView:
                 number=number,
                 name=spec.name,
                 kind=spec.kind,
-                state=State.PENDING if number else FIRST,
-                attempt=0,
-                worker=None,
+                state=State.PENDING if number else first,
+                attempt=1 if begun and number == 0 else 0,
+                worker=room.worker if room and number == 0 else None,
                 progress=None,
                 result=None,
                 failure=None,
                 artifacts=[],
                 queued_at=None if number else now,
-                started_at=None,
+                started_at=now if begun and number == 0 else None,
                 finished_at=None,
                 spec=spec,
             )

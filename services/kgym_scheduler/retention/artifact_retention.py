@@ -36,7 +36,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ArtifactPolicy:
-    """What is kept."""
+    """How long, and how much, artifacts and logs are kept."""
 
     artifact_age: timedelta = timedelta(days=90)
     """After the attempt has ended."""

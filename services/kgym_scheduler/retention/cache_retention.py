@@ -13,7 +13,7 @@ from typing import Literal
 from kgym.api.steps import Strict
 from kgym.transport.artifact_storage import Storage
 
-_FOLDERS = {"suitecache": 1, "memo": 2}
+_FOLDERS = {"suitecache": 1, "memo": 2, "source": 1}
 """Where they are stored, and so many names below it is a folder for each."""
 
 

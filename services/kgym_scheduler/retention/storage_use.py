@@ -1,5 +1,6 @@
 """What the storage and the database hold: by kind, by age, by job."""
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ _FOLDERS: dict[Kept, tuple[str, int]] = {
     "bases": ("bases", 1),
     "entries": ("suitecache", 1),
     "memos": ("memo", 2),
+    "sources": ("source", 1),
 }
 """Where they are stored, and how many names below it is a folder for each."""
 _DAYS = (1, 7, 30, 90)
@@ -27,7 +29,7 @@ _BATCH = 500
 
 
 async def storage_use(database: Database, storage: Storage, budget: int | None) -> StorageView:
-    """Look at all that is stored."""
+    """Return what is stored, in bytes: looks at every folder, which takes seconds if it is much."""
     found = {kind: await storage.sizes(*place) for kind, place in _FOLDERS.items()}
     kinds = [
         KeptKind(kind=kind, bytes=sum(sizes.values()), number=len(sizes))
@@ -63,9 +65,8 @@ async def _attempts(
     """Return what is known of the attempts that these folders belong to."""
     leases = {}
     for prefix in prefixes:
-        name = prefix.rpartition("/")[2]
-        if len(name) == len(UUID(int=0).hex) and name.isalnum():
-            leases[UUID(name)] = prefix
+        with contextlib.suppress(ValueError):  # of no attempt, whoever made it
+            leases[UUID(hex=prefix.rpartition("/")[2])] = prefix
     found = {}
     keys = list(leases)
     async with database.read() as connection:

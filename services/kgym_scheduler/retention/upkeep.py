@@ -10,10 +10,8 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 
 from kgym.api.storage import StorageView
-from kgym.errors import KgymError
 from kgym.transport.artifact_storage import Storage
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.retention import artifact_retention, cache_retention
@@ -90,6 +88,6 @@ class Upkeep:
                     _log.info("retention", removed_bytes=gone)
                 if words := (await self.use()).warning:
                     _log.warning("storage", message=words)
-            except (KgymError, SQLAlchemyError, OSError) as error:
-                _log.warning("retention", failed=str(error))
+            except Exception as error:  # noqa: BLE001 - if it ended, disks would fill in silence
+                _log.warning("retention", failed=repr(error))
             await asyncio.sleep(SECONDS)

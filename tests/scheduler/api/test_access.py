@@ -7,10 +7,11 @@ import pytest
 from fastapi import APIRouter, FastAPI
 from fastapi.staticfiles import StaticFiles
 
-from kgym_scheduler.api.access import EVERYBODY, needs
+from kgym.web.access import EVERYBODY, needs
+from kgym.web.scopes import Scope
+from kgym.web.server import serve
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.server import serve
-from kgym_scheduler.database.tokens import Scope, Tokens
+from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import problem
 

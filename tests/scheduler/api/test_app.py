@@ -16,10 +16,10 @@ from kgym.api.jobs import EVENTS, Artifact, JobRequest, Progress
 from kgym.api.steps import StepKind
 from kgym.api.worker_calls import AttemptEnding
 from kgym.errors import UserError
+from kgym.web.request_limits import BODY_LIMIT
+from kgym.web.server import serve
 from kgym.worker.context import StepContext
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.caller_limits import BODY_LIMIT
-from kgym_scheduler.api.server import serve
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import BUILD, BUILT, WELL, Platform, badly, claim_of, job, reproduce
@@ -27,15 +27,6 @@ from tests.scheduler.parts import BUILD, BUILT, WELL, Platform, badly, claim_of,
 pytestmark = pytest.mark.anyio
 
 JOB = json.loads(job().model_dump_json())
-
-
-@pytest.fixture
-async def http(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
-    async with (
-        serve(create_app(scheduler)) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False) as client,
-    ):
-        yield client
 
 
 def problem(response: httpx.Response, status: int, reason: str) -> dict[str, Any]:
@@ -204,7 +195,7 @@ async def test_a_body_over_the_limit_is_refused(http: httpx.AsyncClient) -> None
 
     for content in (body, chunks()):
         response = await http.post("/v1/jobs", content=content, headers=headers)
-        problem(response, 413, "request_entity_too_large")
+        problem(response, 413, "body_too_large")
 
 
 async def test_a_database_that_fails_is_a_problem_that_may_pass(

@@ -1,7 +1,7 @@
 """Nothing that comes from outside is unlimited, and what cannot be read harms nobody else."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -24,7 +24,6 @@ from kgym.api.worker_calls import LOG, AttemptEnding
 from kgym.worker.context import StepContext
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.example_job import JOB
-from kgym_scheduler.api.server import serve
 from kgym_scheduler.database import tables
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
@@ -33,15 +32,6 @@ from tests.scheduler.api.test_app import problem
 from tests.scheduler.parts import BUILD, WELL, claim_of, job, reproduce
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack]
-
-
-@pytest.fixture
-async def http(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
-    async with (
-        serve(create_app(scheduler)) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False) as client,
-    ):
-        yield client
 
 
 # --- every model that a request is read with ------------------------------------------------

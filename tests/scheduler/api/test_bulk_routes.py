@@ -8,11 +8,10 @@ from kgym.api.states import State
 from kgym.api.steps import StepKind
 from kgym.client import AsyncClient
 from kgym.client.protocol import Refused
-from kgym.errors import UserError
+from kgym.errors import Forbidden, UserError
+from kgym.web.server import serve
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.caller_limits import CallerLimits
-from kgym_scheduler.api.server import serve
-from kgym_scheduler.errors import Forbidden
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import BUILD, WELL, claim_of, job, reproduce

@@ -10,12 +10,14 @@ import pytest
 
 from kgym.api.jobs import JobFilter
 from kgym.client import AsyncClient, Client, Refused
-from kgym_scheduler.api import caller_limits as module
+from kgym.errors import TooMany
+from kgym.web import request_limits
+from kgym.web.request_limits import Rates
+from kgym.web.server import serve
+from kgym_scheduler.api import caller_limits
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.caller_limits import CallerLimits, Rates, SubmittedBytes
-from kgym_scheduler.api.server import serve
+from kgym_scheduler.api.caller_limits import CallerLimits, SubmittedBytes
 from kgym_scheduler.database.tokens import Tokens
-from kgym_scheduler.errors import TooMany
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import JOB, problem
 from tests.scheduler.parts import job
@@ -75,7 +77,7 @@ def test_callers_have_buckets_of_their_own() -> None:
 
 
 def test_callers_that_are_quiet_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_CALLERS", 10)
+    monkeypatch.setattr(request_limits, "_CALLERS", 10)
     watch = Watch()
     rates = Rates(CallerLimits(requests_per_second=1, burst=1), watch)
     for number in range(1000):
@@ -221,7 +223,7 @@ async def test_a_submitter_has_a_limit_of_unfinished_jobs(
         assert "retry-after" not in refused.headers
         assert (await http.post("/v1/jobs", json=JOB, headers=bob)).status_code == 201
         await scheduler.abort(1)
-        monkeypatch.setattr(module, "COUNT_SECONDS", 0.0)
+        monkeypatch.setattr(caller_limits, "COUNT_SECONDS", 0.0)
         assert (await http.post("/v1/jobs", json=JOB, headers=alice)).status_code == 201
         problem(await http.post("/v1/jobs", json=JOB, headers=alice), 429, "too_many_jobs")
 

@@ -4,16 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from kgym.api.changes import Change, ChangeFilter
 from kgym.api.jobs import JobFilter
 from kgym.api.states import State
 from kgym.api.steps import BuildResult, StepKind
 from kgym.client import ApiError, AsyncClient, Client, Refused, ServerFailed
 from kgym.errors import InfrastructureError, UserError
+from kgym.web.server import serve
 from kgym.worker.context import StepContext
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.server import serve
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import BUILD, BUILT, Line, Platform, job
 
@@ -237,3 +239,56 @@ async def test_the_blocking_client_goes_on_after_a_lost_connection(
         await asyncio.to_thread(use, url)
     assert (tmp_path / "vmlinux").read_bytes() == CONTENT
     assert line.connections > 3
+
+
+async def test_changes_of_all_jobs_go_on_after_a_lost_connection(
+    client: AsyncClient, server: str
+) -> None:
+    line = Line(server, cuts=3, after=1200)
+    begin = (await client.change_page(ChangeFilter())).next
+    heard: list[Change] = []
+    async with line.laid() as url, AsyncClient(url) as distant:
+        jobs = [(await client.submit(job(SLOW))).id for _ in range(6)]
+        async for change in distant.changes(begin):
+            if change.kind == "state":
+                heard.append(change)
+            if len(heard) == 3 * len(jobs):
+                break
+    assert line.connections > 1
+    page = await client.change_page(ChangeFilter(after=begin, limit=1000))
+    assert page.changes == heard
+    assert (page.more, page.reset) == (False, False)
+    assert {change.job for change in heard} == set(jobs)
+
+
+async def test_blocking_changes_are_the_same(client: AsyncClient, server: str) -> None:
+    begin = (await client.change_page(ChangeFilter())).next
+    await client.wait((await client.submit(job())).id)
+
+    def three() -> list[Change]:
+        with Client(server) as blocking:
+            heard = blocking.changes(begin)
+            assert next(heard).kind == "begin"
+            return [next(heard) for _ in range(3)]
+
+    assert (
+        await asyncio.to_thread(three)
+        == (await client.change_page(ChangeFilter(after=begin))).changes
+    )
+
+
+async def test_a_cursor_that_is_none_is_refused(server: str) -> None:
+    async with httpx.AsyncClient(base_url=f"{server}/v1") as plain:
+        for cursor in ("x", "-1", "1" * 19):
+            headers = {"Accept": "text/event-stream", "Last-Event-ID": cursor}
+            assert (await plain.get("changes", headers=headers)).status_code == 422
+        for params in ({"after": "1 "}, {"limit": "1001"}, {"before": "7"}):
+            assert (await plain.get("changes", params=params)).status_code == 422
+
+
+async def test_jobs_are_shown_by_their_numbers(client: AsyncClient) -> None:
+    first, _, third = [(await client.submit(job())).id for _ in range(3)]
+    page = await client.page(JobFilter(ids=f"{third},{first},999999"))
+    assert [one.id for one in page.jobs] == [third, first]
+    with pytest.raises(Refused):
+        await client.page(JobFilter.model_construct(ids="1,x"))

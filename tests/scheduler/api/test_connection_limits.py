@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from kgym.web.connection_limits import ConnectionLimits
+from kgym.web.server import serve
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.connection_limits import ConnectionLimits
-from kgym_scheduler.api.server import serve
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import claim_of, job
 
@@ -233,6 +233,7 @@ async def test_who_has_a_request_under_way_gives_way_to_nobody(scheduler: Schedu
         await scheduler.abort(1)
         for socket in sockets:
             assert b"aborted" in await socket.reader.readuntil(b"event: end")
+            await socket.reader.readuntil(b"\r\n0\r\n\r\n")  # the answer is whole
         for stream in streams:
             await stream.__aexit__(None, None, None)
         async with connect(GET + b"\r\n") as fifth:

@@ -16,8 +16,8 @@ import pytest
 from kgym.api.jobs import Artifact, JobFilter, JobRequest, Progress
 from kgym.api.steps import Calibration, CheckSpec, Edit, Failure, MinimizeSpec, Patch, StepRef
 from kgym.api.worker_calls import AttemptEnding
+from kgym.web.server import serve
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.server import serve
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import BUILD, BUILT, REPRODUCED, claim_of, job, reproduce
 

@@ -1,5 +1,6 @@
 """Groups of jobs over REST: what they count, list, abort and export."""
 
+import asyncio
 import csv
 import io
 from collections.abc import AsyncIterator, Callable
@@ -8,15 +9,19 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import ValidationError
+from sqlalchemy import select
 
 from kgym.api.bulk import JOBS
 from kgym.api.groups import GroupFilter
 from kgym.api.jobs import JobFilter, JobRequest
 from kgym.api.states import State
 from kgym.client import AsyncClient, Refused
+from kgym.web.server import serve
 from kgym_scheduler.api import group_routes
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.server import serve
+from kgym_scheduler.database import group_counts
+from kgym_scheduler.database.group_counts import GroupCounts
+from kgym_scheduler.database.tables import groups
 from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
@@ -46,15 +51,6 @@ async def user(scheduler: Scheduler) -> AsyncIterator[Callable[..., Any]]:
             await client.close()
 
 
-@pytest.fixture
-async def http(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
-    async with (
-        serve(create_app(scheduler)) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False) as client,
-    ):
-        yield client
-
-
 async def test_a_group_counts_the_jobs_that_its_submitter_has_given_its_name(
     store: JobStore,
 ) -> None:
@@ -74,6 +70,43 @@ async def test_a_group_counts_the_jobs_that_its_submitter_has_given_its_name(
     assert listed.groups[2] == view
     mine = await store.groups(GroupFilter(mine=True), "you")
     assert [(one.submitter, one.jobs) for one in mine.groups] == [("you", 1)]
+
+
+async def test_counts_of_many_jobs_are_kept_for_a_moment_those_of_few_are_not(
+    store: JobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.submit_all([grouped("a"), grouped("a"), grouped("b")], None, "me")
+    counts = GroupCounts(store.database, many=2)
+    many, few = [await number(store, name) for name in "ab"]
+    assert [await jobs_of(counts, one) for one in (many, few)] == [2, 1]
+    await store.submit_all([grouped("a"), grouped("b")], None, "me")
+    assert [await jobs_of(counts, one) for one in (many, few)] == [2, 2]
+    await store.submit(grouped("new"), None, "me")
+    new = await number(store, "new")
+    found = await counts.of([many, few, new])  # what is not known is counted, and nothing else
+    assert {group: sum(row.jobs for row in own) for group, own in found.items()} == {
+        many: 2,
+        few: 2,
+        new: 1,
+    }
+    monkeypatch.setattr(group_counts, "RENEWED_SECONDS", 0.0)
+    while await jobs_of(counts, many) != 3:  # renewed beside the answers
+        await asyncio.sleep(0.01)
+    await store.submit(grouped("a"), None, "me")
+    monkeypatch.setattr(group_counts, "KEPT_SECONDS", 0.0)
+    assert await jobs_of(counts, many) == 4
+    await counts.close()
+
+
+async def number(store: JobStore, name: str) -> int:
+    """Return the number of a group of this name in the table."""
+    async with store.database.glance() as connection:
+        found: int = await connection.scalar(select(groups.c.id).where(groups.c.name == name))
+    return found
+
+
+async def jobs_of(counts: GroupCounts, group: int) -> int:
+    return sum(row.jobs for row in (await counts.of([group]))[group])
 
 
 async def test_a_group_is_shown_with_its_jobs_and_lists_find_it(store: JobStore) -> None:

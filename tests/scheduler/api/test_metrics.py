@@ -3,17 +3,20 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kgym.api.worker_calls import AttemptEnding
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.transport.bus import InProcessBus
 from kgym.transport.rabbitmq import RabbitBus
+from kgym.web import metrics
+from kgym.web.server import serve
 from kgym_dev.servers import free_port
-from kgym_scheduler.api import metrics
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.server import serve
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import problem
 from tests.scheduler.parts import BUILT, WELL, Clock, Platform, badly, claim_of, job
@@ -132,9 +135,29 @@ async def test_a_scheduler_that_is_not_ready_says_what_is_missing(platform: Plat
         async with scheduler, served(scheduler) as http:
             for path in ("/readyz", "/v1/readyz"):
                 document = problem(await http.get(path), 503, "not_ready")
-                assert document["detail"] == "these do not answer: bus"
+                assert document["detail"] == "these are not ready: bus"
                 assert [(part["name"], part["ready"]) for part in document["dependencies"]] == [
                     ("database", True),
                     ("bus", False),
+                    ("disk", True),
                 ]
             assert (await http.get("/healthz")).status_code == 200
+
+
+class Full(LocalStorage):
+    """Storage on a disk that is nearly full."""
+
+    async def room(self) -> tuple[int, int] | None:
+        return 5 << 20, 1 << 40
+
+
+async def test_a_scheduler_whose_disk_is_full_says_what_to_do(
+    platform: Platform, tmp_path: Path
+) -> None:
+    scheduler = Scheduler(platform.store(), InProcessBus(), Full(tmp_path / "full"))
+    async with scheduler, served(scheduler) as http:
+        document = problem(await http.get("/readyz"), 503, "not_ready")
+        assert document["detail"] == "these are not ready: disk"
+        told = {part["name"]: part["detail"] for part in document["dependencies"]}
+        assert "has 5 MiB left" in told["disk"]
+        assert "kgym gc" in told["disk"]

@@ -12,8 +12,8 @@ from kgym.api.jobs import JobFilter, JobRequest
 from kgym.api.steps import BuildSpec, Patch, Reproducer
 from kgym.bugs import bundle, earlier_jobs
 from kgym.client import AsyncClient, Client
+from kgym.web.server import serve
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.server import serve
 from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler

@@ -14,9 +14,10 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode, checks
 
 from kgym.api.steps import StepKind
+from kgym.web.server import serve
 from kgym.worker.context import StepContext
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.server import serve
+from kgym_scheduler.source.sources import Sources
 from tests.scheduler.parts import BUILD, BUILT, REPRODUCED, Platform, job, reproduce
 
 EXAMPLES = int(os.environ.get("KGYM_SCHEMA_EXAMPLES", "12"))
@@ -49,7 +50,8 @@ async def _served(platform: Platform) -> AsyncIterator[str]:
     async with (
         platform.scheduler() as scheduler,
         platform.worker(scheduler, handlers, slots=4),
-        serve(create_app(scheduler)) as address,
+        Sources(platform.storage, platform.storage.root / "sources") as sources,
+        serve(create_app(scheduler, sources=sources)) as address,
     ):
         await scheduler.submit(job(BUILD, reproduce(0)))
         yield address.url

@@ -10,9 +10,9 @@ import pytest
 from kgym.api.jobs import JobFilter
 from kgym.client import AsyncClient, Refused
 from kgym.errors import UserError
+from kgym.web.loopback import is_loopback
+from kgym.web.server import Address, serve
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.server import Address, serve
-from kgym_scheduler.api.token_check import is_loopback
 from kgym_scheduler.database import tokens as module
 from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.scheduler import Scheduler

@@ -1,6 +1,8 @@
 """Migrations and transactions, on SQLite and on PostgreSQL."""
 
 import asyncio
+import sqlite3
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,10 +15,9 @@ from sqlalchemy import Connection, text
 
 from kgym.api.jobs import JobFilter
 from kgym.api.states import State
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import Conflict, InfrastructureError, UserError
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.tables import metadata
-from kgym_scheduler.errors import Conflict
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.queue.bulk_write import BulkWrite
 from tests.scheduler.parts import BUILD, claim_of
@@ -98,6 +99,39 @@ async def test_sqlite_is_durable_and_checks_foreign_keys(sqlite_url: str) -> Non
                 for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
             ]
         assert settings == ["wal", 2, 1, 30000]
+    await database.close()
+
+
+async def test_the_loop_goes_on_while_another_process_keeps_a_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    database = Database(f"sqlite+aiosqlite:///{path}")
+
+    async def mode() -> object:
+        async with database.read() as connection:
+            return await connection.scalar(text("PRAGMA journal_mode"))
+
+    waiting = asyncio.create_task(mode())
+    for _ in range(50):  # a loop that stands still would come back when the wait has failed
+        await asyncio.sleep(0.01)
+    assert not waiting.done()
+    other.execute("COMMIT")
+    other.close()
+    assert await waiting == "wal"
+    await database.close()
+
+
+async def test_a_file_that_is_no_database_is_said_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "no.db"
+    path.write_bytes(b"x" * 10_000)
+    database = Database(f"sqlite+aiosqlite:///{path}")
+    threads = threading.active_count()
+    with pytest.raises(InfrastructureError, match="file is not a database"):
+        async with database.read():
+            pass
+    while threading.active_count() > threads:  # the driver's wants the loop once more, to end
+        await asyncio.sleep(0.01)
     await database.close()
 
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from kgym.api.jobs import JobView
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import Conflict, InfrastructureError, UserError
 from kgym_scheduler.database.group_commit import Batch
-from kgym_scheduler.errors import Conflict
 from kgym_scheduler.job_store import JobStore
 from tests.scheduler.parts import claim_of, job
 

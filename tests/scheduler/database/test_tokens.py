@@ -3,10 +3,9 @@
 import pytest
 from sqlalchemy import text
 
-from kgym.errors import UserError
+from kgym.errors import Conflict, NotFound, UserError
 from kgym_scheduler.database import tokens as module
 from kgym_scheduler.database.tokens import Tokens
-from kgym_scheduler.errors import Conflict, NotFound
 from kgym_scheduler.scheduler import Scheduler
 
 pytestmark = pytest.mark.anyio

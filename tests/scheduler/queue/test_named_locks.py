@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from kgym.api.worker_calls import Claim
+from kgym.web.server import serve
 from kgym.worker.http_calls import HttpWorkerCalls
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.server import serve
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import WELL, Clock, claim_of, job

@@ -1,6 +1,5 @@
 """What is kept for how long."""
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,8 +10,6 @@ from kgym.api.jobs import Artifact
 from kgym.api.steps import StepSpec
 from kgym.api.worker_calls import Assignment, AttemptEnding
 from kgym.errors import UserError
-from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.server import serve
 from kgym_scheduler.retention import artifact_retention
 from kgym_scheduler.retention.artifact_retention import ArtifactPolicy, OldFiles
 from kgym_scheduler.scheduler import Scheduler
@@ -71,15 +68,6 @@ class Kept:
 @pytest.fixture
 def kept(scheduler: Scheduler, platform: Platform, tmp_path: Path) -> Kept:
     return Kept(scheduler, platform, tmp_path)
-
-
-@pytest.fixture
-async def http(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
-    async with (
-        serve(create_app(scheduler)) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False) as client,
-    ):
-        yield client
 
 
 # --- artifacts ------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from kgym.api.storage import StorageView, warning
+from kgym.web.server import serve
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.server import serve
 from kgym_scheduler.retention.upkeep import Upkeep
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import BUILD, Platform, job
@@ -44,6 +44,17 @@ async def test_what_is_stored_is_told_by_kind_and_job(kept: Kept, tmp_path: Path
     assert "KGYM_DISK_BUDGET" in told.warning
     assert 'kgym_stored_bytes{kind="artifacts"} 1000.0' in metrics
     assert "kgym_storage_warning 1.0" in metrics
+
+
+async def test_a_folder_of_a_strange_name_is_counted_and_stops_nothing(
+    kept: Kept, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 10)
+    for name in ("z" * 32, "0" * 31 + "g", "a-b", "9" * 40):
+        await kept.storage.put(f"steps/1/{name}/file", tmp_path / "file")
+    used = await Upkeep(kept.scheduler.database, kept.storage, budget=None).use()
+    assert {one.kind: one.bytes for one in used.kinds}["artifacts"] == 40
+    assert used.jobs == []
 
 
 async def test_above_the_budget_the_oldest_artifacts_of_finished_jobs_go(kept: Kept) -> None:

@@ -10,14 +10,30 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from kgym.errors import InfrastructureError, KgymError, UserError
-from kgym_scheduler.errors import Conflict, Forbidden, Gone, NotFound, TooMany, Unauthorised
+from kgym.errors import (
+    Conflict,
+    Forbidden,
+    Gone,
+    InfrastructureError,
+    KgymError,
+    NotFound,
+    TooMany,
+    Unauthorised,
+    UserError,
+)
 
 MEDIA_TYPE = "application/problem+json"
 SHOWN = 20
 """Faults that the answer to a wrong request lists, at most."""
 SHOWN_CHARACTERS = 300
 """Characters for each fault: the message may quote the request."""
+
+
+class BodyTooLarge(HTTPException):
+    """A body that is too large. While it reads one, FastAPI lets pass no other kind of error."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail)
 
 
 class ProblemError(BaseModel):
@@ -74,7 +90,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(KgymError, _known)
-    app.add_exception_handler(Exception, _unknown)
+    app.add_exception_handler(Exception, unknown)
 
 
 def problem(
@@ -111,6 +127,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 async def _http(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         raise error
+    if isinstance(error, BodyTooLarge):
+        return problem(request, error.status_code, "body_too_large", error.detail)
     reason = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
     detail = f"{error.detail}: {request.method} {request.scope['path']}"
     return problem(request, error.status_code, reason, detail, error.headers)
@@ -130,9 +148,9 @@ def answer(request: Request, error: KgymError, status: int | None = None) -> JSO
     )
 
 
-async def _unknown(request: Request, _: Exception) -> JSONResponse:
-    # The server gets the error as well, and logs it.
-    detail = "the scheduler failed at this request; its log tells more"
+async def unknown(request: Request, _: Exception) -> JSONResponse:
+    """Return the answer to a request that failed; the server gets the error, too, and logs it."""
+    detail = f"the {request.app.title} failed at this request; its log tells more"
     return problem(request, 500, "internal_error", detail)
 
 
@@ -162,7 +180,9 @@ def _headers(error: KgymError) -> dict[str, str]:
             return {"WWW-Authenticate": challenge}
         case TooMany(details={"retry_after": seconds}):
             return {"Retry-After": str(seconds)}
-        case InfrastructureError(reason="database_failed" | "scheduler_stopping"):
+        case InfrastructureError(
+            reason="database_failed" | "scheduler_away" | "scheduler_stopping" | "source_loading"
+        ):
             return {"Retry-After": "1"}
     return {}
 

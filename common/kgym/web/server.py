@@ -5,18 +5,19 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
 
 from kgym.errors import UserError
-from kgym_scheduler.api.access import open_paths
-from kgym_scheduler.api.connection_limits import ConnectionLimits, guarded
-from kgym_scheduler.api.token_check import is_loopback
-from kgym_scheduler.database.tokens import Tokens
-from kgym_scheduler.scheduler import Scheduler
+from kgym.web.access import open_paths
+from kgym.web.callers import Tokens
+from kgym.web.connection_limits import ConnectionLimits, guarded
+from kgym.web.loopback import is_loopback
 
 LOOPBACK = "127.0.0.1"
 GRACE_SECONDS = 1
@@ -40,12 +41,39 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
+    @property
+    def url_here(self) -> str:
+        """The base URL for programs of this machine."""
+        here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        return Address(here, self.port).url
+
+
+class Served(Protocol):
+    """An application that can be served, such as a `kgym.web.service.Service`."""
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """What it answers."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """Who may call."""
+
+    @property
+    def hang_up(self) -> Callable[[], None]:
+        """Ends what would keep connections open."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+
 
 @contextlib.asynccontextmanager
 async def serve(
-    app: FastAPI, host: str = LOOPBACK, port: int = 0, bounds: ConnectionLimits | None = None
+    app: Served, host: str = LOOPBACK, port: int = 0, bounds: ConnectionLimits | None = None
 ) -> AsyncIterator[Address]:
     """Serve the application as long as the context lasts; port 0 takes a free one.
+
+    Before it stops, `app.hang_up` ends what would keep connections open.
 
     Raises UserError `port_in_use` or `cannot_listen`, and `token_needed` for any address
     but loopback where there is no token; RuntimeError if a route does not say who may
@@ -54,7 +82,7 @@ async def serve(
     open_paths(app.routes)
     listener = listen(host, port)
     try:
-        await _guard(listener, app.state.tokens)
+        await _guard(listener, app.tokens)
     except BaseException:
         listener.close()
         raise
@@ -77,8 +105,7 @@ async def serve(
         await server.ready.wait()
         yield Address(host, listener.getsockname()[1])
     finally:
-        scheduler: Scheduler = app.state.scheduler
-        scheduler.hang_up()
+        app.hang_up()
         server.stop()
         await asyncio.shield(task)
 
@@ -96,7 +123,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone: workers in this process have to hear of them too."""
+        """Leave signals alone: others in this process have to hear of them too."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -114,7 +141,7 @@ class _Server(uvicorn.Server):
 
 async def _guard(listener: socket.socket, tokens: Tokens) -> None:
     host = listener.getsockname()[0]
-    if not is_loopback(host) and not await tokens.needed():
+    if not is_loopback(host) and await tokens.anybody() is not None:
         raise UserError(
             "token_needed",
             f"{host} can be reached from other hosts, and there is no token yet: "

@@ -6,13 +6,17 @@ follower took most of the loop's time when the job said something.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
+from kgym.web.connection_limits import SEND_NOW
+
 PING_SECONDS = 10
 """How often an event stream says that it lives."""
+SendNow = Callable[[bytes], bool]
+"""Sends more of the answer at once (`Guarded.send_now`); False where the client does not read."""
 _PING = b": ping\n\n"
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
@@ -26,7 +30,10 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncIterator[bytes], slot: contextlib.ExitStack, status_code: int = 200
+        self,
+        events: Callable[[SendNow | None], AsyncIterator[bytes]],
+        slot: contextlib.ExitStack,
+        status_code: int = 200,
     ) -> None:
         super().__init__(status_code=status_code, headers=_HEADERS)
         del self.headers["content-length"]
@@ -43,7 +50,9 @@ class EventStream(Response):
                     "headers": self.raw_headers,
                 }
             )
-            sending = asyncio.create_task(self._send(send))
+            # The server's connection takes text past all that stands between (`Guarded.send_now`).
+            send_now = scope.get("extensions", {}).get(SEND_NOW, {}).get("call")
+            sending = asyncio.create_task(self._send(send, send_now))
             gone = asyncio.create_task(_gone(receive))
             done: set[asyncio.Task[None]] = set()
             try:
@@ -62,8 +71,8 @@ class EventStream(Response):
                 sending.result()
                 await send({"type": "http.response.body", "body": b""})
 
-    async def _send(self, send: Send) -> None:
-        async for told in self._events:
+    async def _send(self, send: Send, send_now: SendNow | None) -> None:
+        async for told in self._events(send_now):
             await send(_body(told))
 
 

@@ -1,11 +1,11 @@
-"""What each route asks of its callers. Every route says it, or the scheduler does not start.
+"""What each route asks of its callers. Every route says it, or the service does not start.
 
 A route of the application has one of these among its dependencies (or its router has):
 
     needs(Scope.READ)    callers whose token allows that
     EVERYBODY            callers without a token, too
 
-Paths that no route declares as everybody's are closed: `token_check.Door` lets nobody without a
+Paths that no route declares as everybody's are closed: `callers.TokenCheck` lets nobody without a
 token reach them, whether there is a route or not.
 """
 
@@ -17,8 +17,8 @@ from fastapi.routing import RouteContext, iter_route_contexts
 from fastapi.staticfiles import StaticFiles
 from starlette.routing import BaseRoute, Mount
 
-from kgym_scheduler.database.tokens import Caller, Scope
-from kgym_scheduler.errors import Forbidden
+from kgym.errors import Forbidden
+from kgym.web.scopes import Caller, Scope
 
 
 class Access:
@@ -84,7 +84,7 @@ def open_paths(routes: Sequence[BaseRoute]) -> OpenPaths:
         if not scopes:
             raise RuntimeError(
                 f"the route {path} does not say who may use it:"
-                " give it `needs(Scope.…)` or `EVERYBODY` (kgym_scheduler/api/access.py)"
+                " give it `needs(Scope.…)` or `EVERYBODY` (kgym.web.access)"
             )
         is_open = scopes == {None}
         if is_open and "{" in path:

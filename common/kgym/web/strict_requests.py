@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import cache
+from inspect import Parameter, signature
 from json import JSONDecodeError
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_type_hints
 
 from fastapi import Request, Response, params
 from fastapi.routing import APIRoute
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 
-from kgym_scheduler.api.problems import faulty_parameters
+from kgym.web.problems import BodyTooLarge, faulty_parameters
 
 VALUES = 50_000
 """JSON values in a body. Each costs microseconds, many times as many where it is wrong."""
@@ -20,29 +21,40 @@ VALUES = 50_000
 
 async def known_request(request: Request) -> None:
     """Refuse query parameters that the route does not have, and bodies that are not JSON."""
-    known, has_body = _inputs(request.scope["endpoint"])
+    known, body = _inputs(request.scope["endpoint"])
     given = Counter(name for name, _ in request.query_params.multi_items())
     faults = dict.fromkeys((n for n in given if n not in known), "unknown query parameter")
     faults |= dict.fromkeys((n for n in given if given[n] > 1), "given more than once")
     if faults:
         raise faulty_parameters(faults)
+    if body == "none" or (body == "optional" and not _has_body(request)):
+        return
     media_type = request.headers.get("content-type", "").partition(";")[0].strip()
-    if has_body and media_type != "application/json":
+    if media_type != "application/json":
         raise HTTPException(415, "the body has to be JSON, with `Content-Type: application/json`")
 
 
+def _has_body(request: Request) -> bool:
+    headers = request.headers
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
 @cache
-def _inputs(endpoint: Callable[..., object]) -> tuple[frozenset[str], bool]:
+def _inputs(
+    endpoint: Callable[..., object],
+) -> tuple[frozenset[str], Literal["none", "optional", "required"]]:
     """Return the names of the endpoint's query parameters, and whether it has a body."""
     names: set[str] = set()
-    has_body = False
+    body: Literal["none", "optional", "required"] = "none"
+    defaults = signature(endpoint).parameters
     for name, hint in get_type_hints(endpoint, include_extras=True).items():
         kind, *metadata = get_args(hint) or (hint,)
-        has_body |= any(isinstance(item, params.Body) for item in metadata)
+        if any(isinstance(item, params.Body) for item in metadata):
+            body = "required" if defaults[name].default is Parameter.empty else "optional"
         if any(isinstance(item, params.Query) for item in metadata):
             model = isinstance(kind, type) and issubclass(kind, BaseModel)
             names |= set(kind.model_fields) if model else {name}
-    return frozenset(names), has_body
+    return frozenset(names), body
 
 
 class StrictRoute(APIRoute):
@@ -69,7 +81,7 @@ class _StrictJson(Request):
         """Read JSON as pydantic does: Python's own reader takes NaN and lone surrogates."""
         body = await self.body()
         if _has_more(body, self._values):
-            raise HTTPException(413, f"the body holds more than {self._values} JSON values")
+            raise BodyTooLarge(f"the body holds more than {self._values} JSON values")
         try:
             return from_json(body, allow_inf_nan=False)
         except ValueError as error:

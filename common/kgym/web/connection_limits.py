@@ -18,7 +18,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from kgym_scheduler.api.problems import MEDIA_TYPE
+from kgym.web.problems import MEDIA_TYPE
 
 DESCRIPTORS = 16_384
 """What the process asks for; each connection may need a second one, for an artifact's file."""
@@ -26,11 +26,13 @@ RESERVED = 256
 """Descriptors for the database, the bus, logs."""
 SLICE = 16 << 10
 """Bytes that are parsed at once."""
+SEND_NOW = "kgym.send_now"
+"""The extension of a request's ASGI scope whose `call` is `Guarded.send_now` of its connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What connections may take."""
+    """What connections may take, of one caller and of all: numbers, seconds, bytes."""
 
     connections: int = 1000
     """Open at the same time; half of them from one address (of IPv6, one /64 network)."""
@@ -215,6 +217,7 @@ class Guarded(HttpToolsProtocol):
             self.crowd.work(self)
             self._expect(self._bounds.body_seconds)
             super().on_headers_complete()
+            self.scope["extensions"] = {SEND_NOW: {"call": self.send_now}}
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
@@ -237,6 +240,16 @@ class Guarded(HttpToolsProtocol):
             self.crowd.wait(self)
 
     # --- to the client --------------------------------------------------------------------
+
+    def send_now(self, data: bytes) -> bool:
+        """Send more of an answer without a length that has begun and not ended.
+
+        False, and nothing is sent, while the client does not read what was sent, or is gone.
+        """
+        if self.flow.write_paused or self.transport.is_closing():
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     def pause_writing(self) -> None:
         """Give the client some time to read on."""

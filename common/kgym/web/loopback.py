@@ -1,0 +1,37 @@
+"""Callers on this machine, and the web pages that its browser shows."""
+
+import ipaddress
+import re
+from functools import lru_cache
+
+from fastapi import Request
+
+from kgym.errors import Forbidden
+
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:/@]+)(?::[0-9]{1,5})?")
+
+
+@lru_cache(1000)
+def is_loopback(host: str) -> bool:
+    """Return whether this address, or the name in a URL, means this machine itself."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host == "localhost"
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+def refuse_web_pages(request: Request) -> None:
+    """Refuse what a web page of another site makes a browser of this machine send.
+
+    Such a page cannot read the answer, but it could abort jobs; and by a name that
+    resolves to 127.0.0.1 (DNS rebinding) it could do anything. Raises Forbidden `foreign_page`.
+    """
+    host = request.headers.get("host", "")
+    named = _HOST.fullmatch(host)
+    site = request.headers.get("sec-fetch-site", "none")
+    origin = request.headers.get("origin")  # of browsers that do not say the other
+    foreign = site not in {"none", "same-origin"} or origin not in {None, f"http://{host}"}
+    if foreign or named is None or not is_loopback(named[1]):
+        raise Forbidden("foreign_page", "only pages of this server may do this")

@@ -1,0 +1,76 @@
+"""Tokens that the scheduler knows, for the services beside it.
+
+They keep no token of anybody, and what the scheduler has revoked ends here as well.
+"""
+
+import hashlib
+import time
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from kgym.api.jobs import CallerView
+from kgym.errors import InfrastructureError
+from kgym.web.scopes import Caller, Scope
+
+CACHE_SECONDS = 5.0
+"""How long a token is believed: a revoked one ends so long after the scheduler knows of it."""
+_CACHED = 10_000
+
+
+class SchedulerTokens:
+    """Asks a scheduler whose a token is (`GET /v1/caller`)."""
+
+    def __init__(self, url: str) -> None:
+        self._http = httpx.AsyncClient(base_url=url, timeout=10)
+        self._known: dict[str, tuple[float, Caller | None]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def caller(self, token: str) -> Caller | None:
+        """Return whom this token belongs to; None if it is not valid.
+
+        Raises InfrastructureError `scheduler_away` where the scheduler does not answer.
+        """
+        return await self._believed(token) if token and token.isascii() else None
+
+    async def anybody(self) -> Caller | None:
+        """Return who calls from this machine without a token; None where everybody needs one.
+
+        Raises InfrastructureError `scheduler_away` where the scheduler does not answer.
+        """
+        return await self._believed("")
+
+    async def _believed(self, token: str) -> Caller | None:
+        key = hashlib.sha256(token.encode()).hexdigest()
+        now = time.monotonic()
+        at, known = self._known.get(key, (-CACHE_SECONDS, None))
+        if now < at + CACHE_SECONDS:
+            return known
+        if len(self._known) >= _CACHED:
+            self._known.clear()
+        self._known[key] = now, (found := await self._asked(token))
+        return found
+
+    async def _asked(self, token: str) -> Caller | None:
+        try:
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            told = await self._http.get("/v1/caller", headers=headers)
+        except httpx.HTTPError as error:
+            message = f"the scheduler, which knows the tokens, does not answer: {error!r}"
+            raise InfrastructureError("scheduler_away", message) from error
+        if told.status_code in {401, 403}:
+            return None
+        if told.status_code != 200:
+            message = f"the scheduler, which knows the tokens, answers {told.status_code}"
+            raise InfrastructureError("scheduler_away", message)
+        view = CallerView.model_validate_json(told.content)
+        known = {scope for scope in Scope if scope in view.scopes}
+        return Caller(view.name, frozenset(known))

@@ -1,0 +1,129 @@
+"""The application of an HTTP service: its checks, its errors, its metrics, its description."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastapi import Depends, FastAPI, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import BaseModel
+
+from kgym.web.access import EVERYBODY, PublicFiles, needs, open_paths
+from kgym.web.callers import Callers, TokenCheck, Tokens
+from kgym.web.metrics import MEDIA_TYPE, Counted, Metrics
+from kgym.web.problems import Problem, install
+from kgym.web.request_limits import BodyLimit, QueryLimit, Rates, RequestLimits, Streams
+from kgym.web.scopes import Scope
+from kgym.web.strict_requests import known_request
+
+
+class Service(FastAPI):
+    """An application whose routes say who may use them, and whose errors are problem documents.
+
+    It has `/healthz` and `/metrics`. All routes are added first; then `guard` is called,
+    once, and `kgym.web.server.serve` serves it.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        description: str,
+        *,
+        tokens: Tokens,
+        limits: RequestLimits,
+        metrics: Metrics,
+        models: Sequence[type[BaseModel]] = (),
+        hang_up: Callable[[], None] = lambda: None,
+        workers: str | None = None,
+    ) -> None:
+        """`models` are described, too, though no route answers them; `workers`: see `Callers`."""
+        super().__init__(
+            title=title,
+            version="1",
+            description=description,
+            dependencies=[Depends(known_request)],
+            docs_url=None,
+            redoc_url=None,
+            openapi_url=None,
+        )
+        self.tokens, self.metrics, self.hang_up = tokens, metrics, hang_up
+        self.streams = Streams(limits)
+        self.callers = Callers(tokens, Rates(limits), workers)
+        self._models: list[type[BaseModel]] = [Problem, *models]
+        self._describing: asyncio.Task[bytes] | None = None
+        install(self)
+        hidden: dict[str, Any] = {"include_in_schema": False}
+        self.add_api_route("/healthz", _healthz, dependencies=[EVERYBODY], **hidden)
+        self.add_api_route("/metrics", self._metrics, dependencies=[needs(Scope.READ)], **hidden)
+
+    def add_pages(self) -> None:
+        """Add the pages that describe the interface: `/docs`, to which `/` leads."""
+        hidden: dict[str, Any] = {"dependencies": [EVERYBODY], "include_in_schema": False}
+        self.add_api_route("/", _to_docs, **hidden)
+        self.add_api_route("/docs", self._docs, **hidden)
+        self.add_api_route("/openapi.json", self._described, **hidden)
+        self.mount("/swagger", PublicFiles(packages=[("fastapi_offline", "static")]))
+
+    def guard(self) -> None:
+        """Let in only whom the routes that there are now let in, within the limits.
+
+        Raises RuntimeError if a route does not say who may use it (`kgym.web.access`).
+        """
+        self.add_middleware(BodyLimit)
+        self.add_middleware(TokenCheck, callers=self.callers, open_to_all=open_paths(self.routes))
+        self.add_middleware(QueryLimit)
+        self.add_middleware(Counted, metrics=self.metrics)
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document, with the problem document among its schemas."""
+        if self.openapi_schema is None:
+            schema = get_openapi(
+                title=self.title,
+                version=self.version,
+                description=self.description,
+                routes=self.routes,
+            )
+            named = schema["components"]["schemas"]
+            for model in self._models:
+                described = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                named |= {**described.pop("$defs", {}), model.__name__: described}
+            schema["components"]["securitySchemes"] = {
+                "token": {"type": "http", "scheme": "bearer", "bearerFormat": "kgym_ID_SECRET"}
+            }
+            schema["security"] = [{}, {"token": []}]
+            self.openapi_schema = schema
+        return self.openapi_schema
+
+    async def _described(self) -> Response:
+        """Show the OpenAPI document, made once: it takes a second, and strangers may ask for it."""
+        if self._describing is None:
+            self._describing = asyncio.create_task(
+                asyncio.to_thread(lambda: json.dumps(self.openapi()).encode())
+            )
+        return Response(await asyncio.shield(self._describing), media_type="application/json")
+
+    async def _docs(self) -> HTMLResponse:
+        """Show the interface; the page's parts come from a package, not from the Internet."""
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title=self.title,
+            swagger_js_url="/swagger/swagger-ui-bundle.js",
+            swagger_css_url="/swagger/swagger-ui.css",
+            swagger_favicon_url="/swagger/favicon.png",
+        )
+
+    async def _metrics(self) -> Response:
+        """Show the metrics, as Prometheus reads them."""
+        return Response(await self.metrics.text(), media_type=MEDIA_TYPE)
+
+
+async def _healthz() -> dict[str, str]:
+    """Say that the process is alive."""
+    return {"status": "ok"}
+
+
+async def _to_docs() -> RedirectResponse:
+    return RedirectResponse("/docs")

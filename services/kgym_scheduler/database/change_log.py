@@ -1,0 +1,134 @@
+"""The changes of all jobs in the order of their numbers, none of which appears too late.
+
+Each change is a row of `events`, so nothing is written for those who read them all. On SQLite
+rows are committed in the order of their numbers. On PostgreSQL a transaction that has drawn a
+number may be committed after one with a higher number: who has read the higher one and goes on
+from there would miss it. So numbers are told only up to one below which all transactions have
+ended. Whoever inserts into `events` has locked the table before it draws a number, and lets it go
+when others can see its rows: so the transactions to wait for are those that had the table locked
+after the highest number was read. Those of other tables or databases hold up nothing, which
+`pg_snapshot_xmin` would wait for.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Integer, bindparam, literal_column, select, text
+
+from kgym.errors import InfrastructureError
+from kgym_scheduler.database.connection import Database
+from kgym_scheduler.database.tables import events
+
+AT_ONCE = 1000
+"""Changes that are read at once,"""
+WINDOW = 10_000
+"""out of so many numbers: most events are lines of logs."""
+SETTLE_SECONDS = 0.01
+"""How often to look whether a transaction has ended,"""
+PATIENCE_SECONDS = 5.0
+"""and for how long."""
+
+_SQLITE = text("SELECT coalesce(max(seq), 0) AS newest FROM sqlite_sequence WHERE name = 'events'")
+# The number is read first, as the second query needs it.
+_POSTGRESQL = text(
+    """
+WITH drawn AS MATERIALIZED (
+    SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END AS newest FROM events_id_seq
+)
+SELECT newest, ARRAY(
+    SELECT virtualtransaction FROM pg_locks
+    WHERE newest IS NOT NULL AND locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
+        AND relation = CAST('events' AS regclass)
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+) AS open FROM drawn
+"""
+)
+_BETWEEN = (
+    select(*(events.c[name] for name in ("id", "job_id", "step", "kind", "at", "data")))
+    .where(
+        events.c.id > bindparam("after"),
+        events.c.id <= bindparam("until"),
+        events.c.kind.in_([literal_column("'state'"), literal_column("'tags'")]),
+    )
+    .order_by(events.c.id)
+    .limit(bindparam("most", type_=Integer))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where the changes end."""
+
+    newest: int
+    """The highest number that was ever given to an event."""
+    settled: int | None
+    """The number up to which all is told that ever will be; None while that is not known."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no lower number is still to be committed."""
+        return self.settled is not None and self.settled >= self.newest
+
+
+class ChangeLog:
+    """Reads the changes of all jobs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._turn = asyncio.Lock()
+        """Looks take turns: one is held against the one before."""
+        self._settled: int | None = None
+        self._waited: tuple[int, frozenset[str]] | None = None
+        """A number, and the transactions that may have drawn lower ones."""
+
+    async def end(self) -> End:
+        """Return where the changes end now."""
+        async with self._turn, self._database.glance() as connection:
+            if not self._database.tells:
+                newest = await connection.scalar(_SQLITE) or 0
+                self._settled = max(newest, self._settled or 0)
+                return End(newest, self._settled)
+            [row] = (await connection.execute(_POSTGRESQL)).all()
+            return End(row.newest, self._held_against(row.newest, frozenset(row.open)))
+
+    async def settled_end(self) -> End:
+        """Return where the changes end, once all are settled that have a number now.
+
+        Where that takes long, return how far they are. Raises InfrastructureError
+        `changes_unsettled` if nothing is known.
+        """
+        end = await self.end()
+        wanted, left = end.newest, PATIENCE_SECONDS
+        while (end.settled is None or end.settled < wanted) and left > 0:
+            await asyncio.sleep(SETTLE_SECONDS)
+            left -= SETTLE_SECONDS
+            end = await self.end()
+        if end.settled is None:
+            message = "transactions that write changes are under way for long; ask again"
+            raise InfrastructureError("changes_unsettled", message)
+        return end
+
+    async def between(
+        self, after: int, until: int, most: int = AT_ONCE
+    ) -> tuple[Sequence[Any], int]:
+        """Return the next changes as rows, at most `most`, and the number up to which they go.
+
+        It is at most `until`, which has to be settled.
+        """
+        until = min(until, after + WINDOW)
+        given = {"after": after, "until": until, "most": most}
+        async with self._database.glance() as connection:
+            rows = (await connection.execute(_BETWEEN, given)).all()
+        return rows, rows[-1].id if len(rows) == most else until
+
+    def _held_against(self, newest: int, open_now: frozenset[str]) -> int | None:
+        """Return the number that is settled, by what was open at an earlier look."""
+        if not open_now:
+            self._settled, self._waited = newest, None
+        elif self._waited is None:
+            self._waited = newest, open_now
+        elif not self._waited[1] & open_now:
+            self._settled, self._waited = self._waited[0], (newest, open_now)
+        return self._settled

@@ -1,0 +1,193 @@
+"""How many attempts ended in each minute and hour, and how: counted once, when the time is over.
+
+A minute is counted two minutes after it is over: what was to be committed in it, is. To count it
+twice, by two schedulers, changes nothing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from sqlalchemy import Row, delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from kgym.api.statistics import AttemptCount, Statistics, StatisticsFilter
+from kgym_scheduler.database.connection import Database
+from kgym_scheduler.database.tables import attempts, steps, tallies
+
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+SETTLED = timedelta(minutes=2)
+"""How long after its end a minute is counted: no transaction lasts as long."""
+AT_ONCE = timedelta(days=1)
+"""So much time is counted by one call, at most."""
+KEPT_MINUTES = timedelta(days=1)
+"""How long minutes are kept beside their hours."""
+FARTHEST: dict[str, timedelta] = {"minute": timedelta(hours=6), "hour": timedelta(days=14)}
+ROWS = 10_000
+"""Counts in one answer."""
+Step = Literal["minute", "hour"]
+_SECONDS = {"minute": 60, "hour": 3600}
+_WHAT = ("kind", "outcome", "cause", "reason", "cached")
+
+
+class Tallies:
+    """Counts attempts, and tells the counts."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def count(self, now: datetime) -> bool:
+        """Count the minutes and hours that are over; return whether there are more to count."""
+        end = _begin(now - SETTLED, MINUTE)
+        async with self._database.read() as connection:
+            begin = await self._uncounted(connection)
+            if begin is None or begin >= end:
+                return False
+            until = min(end, begin + AT_ONCE)
+            minutes = _minutes((await connection.execute(_ended(connection, begin, until))).all())
+        async with self._database.write() as connection:
+            await _add(connection, minutes)
+            await self._add_hours(connection, until)
+            old = _begin(until, HOUR) - KEPT_MINUTES
+            minute = tallies.c.seconds == _SECONDS["minute"]
+            await connection.execute(delete(tallies).where(minute, tallies.c.at < old))
+        return until < end
+
+    async def told(self, wanted: StatisticsFilter, now: datetime) -> Statistics:
+        """Return the counts of a time."""
+        until = _begin(now - SETTLED, MINUTE)
+        unit = MINUTE if wanted.step == "minute" else HOUR
+        farthest = now - FARTHEST[wanted.step]
+        since = _begin(max(wanted.since or farthest, farthest), unit)
+        async with self._database.read() as connection:
+            rows = await _read(connection, wanted.step, since)
+            if wanted.step == "hour":  # the one that is not over, by its minutes
+                last = await _newest(connection, "hour")
+                rest = since if last is None else max(since, last + HOUR)
+                rows += _added(await _read(connection, "minute", rest))
+        rows.sort(key=lambda row: (row["at"], *(row[name] for name in _WHAT)))
+        shown = rows[-ROWS:]
+        return Statistics(
+            since=since,
+            until=until,
+            step=wanted.step,
+            counts=[_count(row) for row in shown],
+            cut=len(rows) > len(shown),
+        )
+
+    async def _uncounted(self, connection: AsyncConnection) -> datetime | None:
+        """Return the first minute with attempts that are not counted; None without any."""
+        query = select(attempts.c.ended_at).where(attempts.c.ended_at.is_not(None))
+        if (last := await _newest(connection, "minute")) is not None:
+            query = query.where(attempts.c.ended_at >= last + MINUTE)
+        elif (last := await _newest(connection, "hour")) is not None:
+            query = query.where(attempts.c.ended_at >= last + HOUR)
+        ordered = query.order_by(attempts.c.ended_at).limit(1)
+        first: datetime | None = await connection.scalar(ordered)
+        return first and _begin(first, MINUTE)
+
+    async def _add_hours(self, connection: AsyncConnection, until: datetime) -> None:
+        """Count the hours that are over, by their minutes."""
+        last = await _newest(connection, "hour")
+        query = select(tallies).where(
+            tallies.c.seconds == _SECONDS["minute"], tallies.c.at < _begin(until, HOUR)
+        )
+        if last is not None:
+            query = query.where(tallies.c.at >= last + HOUR)
+        minutes = (await connection.execute(query)).all()
+        await _add(connection, _added(dict(row._mapping) for row in minutes))
+
+
+def _begin(at: datetime, unit: timedelta) -> datetime:
+    """Return when the minute or hour of this time began."""
+    epoch = datetime.fromtimestamp(0, UTC)
+    return epoch + (at - epoch) // unit * unit
+
+
+def _ended(connection: AsyncConnection, since: datetime, until: datetime) -> Any:
+    """Return the attempts that ended in a time, counted by minute."""
+    a = attempts.c
+    if connection.dialect.name == "postgresql":
+        minute = func.to_char(func.timezone("UTC", a.ended_at), "YYYY-MM-DD HH24:MI")
+    else:
+        minute = func.strftime("%Y-%m-%d %H:%M", a.ended_at)
+    took = func.julianday(a.ended_at) - func.julianday(a.started_at)
+    seconds = (
+        func.extract("epoch", a.ended_at - a.started_at)
+        if connection.dialect.name == "postgresql"
+        else took * 86400
+    )
+    by = (minute.label("at"), steps.c.kind, a.outcome, a.cause, a.reason, a.cached)
+    return (
+        select(*by, func.count().label("attempts"), func.sum(seconds).label("took"))
+        .join(steps, steps.c.id == a.step_id)
+        .where(a.ended_at >= since, a.ended_at < until)
+        .group_by(*by)
+    )
+
+
+def _minutes(rows: Sequence[Row[Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "seconds": _SECONDS["minute"],
+            "at": datetime.fromisoformat(row.at).replace(tzinfo=UTC),
+            "kind": row.kind,
+            "outcome": row.outcome,
+            "cause": row.cause or "",
+            "reason": row.reason or "",
+            "cached": "" if row.cached is None else str(row.cached).lower(),
+            "attempts": row.attempts,
+            "took": max(0.0, float(row.took or 0)),
+        }
+        for row in rows
+    ]
+
+
+def _added(minutes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the counts of minutes as those of their hours."""
+    hours: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in minutes:
+        at = _begin(row["at"], HOUR)
+        new = {**row, "seconds": _SECONDS["hour"], "at": at, "attempts": 0, "took": 0.0}
+        hour = hours.setdefault((at, *(row[name] for name in _WHAT)), new)
+        hour["attempts"] += row["attempts"]
+        hour["took"] += row["took"]
+    return list(hours.values())
+
+
+async def _add(connection: AsyncConnection, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+        await connection.execute(insert(tallies).on_conflict_do_nothing(), [*rows])
+
+
+async def _newest(connection: AsyncConnection, step: Step) -> datetime | None:
+    """Return the last minute or hour in which anything was counted."""
+    of = tallies.c.seconds == _SECONDS[step]
+    query = select(tallies.c.at).where(of).order_by(tallies.c.at.desc()).limit(1)
+    found: datetime | None = await connection.scalar(query)
+    return found
+
+
+async def _read(connection: AsyncConnection, step: Step, since: datetime) -> list[dict[str, Any]]:
+    query = (
+        select(tallies)
+        .where(tallies.c.seconds == _SECONDS[step], tallies.c.at >= since)
+        .order_by(tallies.c.at.desc())
+        .limit(ROWS + 1)
+    )
+    return [dict(row._mapping) for row in (await connection.execute(query)).all()]
+
+
+def _count(row: Mapping[str, Any]) -> AttemptCount:
+    return AttemptCount(
+        at=row["at"],
+        kind=row["kind"],
+        outcome=row["outcome"],
+        cause=row["cause"] or None,
+        reason=row["reason"] or None,
+        cached={"true": True, "false": False}.get(row["cached"]),
+        attempts=row["attempts"],
+        seconds=row["took"],
+    )

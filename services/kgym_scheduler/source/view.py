@@ -1,0 +1,166 @@
+"""A source as one caller sees it: an archive, with patches on top of it."""
+
+import difflib
+import posixpath
+from collections.abc import Sequence
+from functools import cached_property
+
+from kgym.api.source import (
+    CHARACTERS,
+    ENTRIES,
+    LINES,
+    FileLook,
+    FileText,
+    FolderList,
+    SourceEntry,
+)
+from kgym.api.steps import Patch
+from kgym.errors import NotFound, UserError
+from kgym.source import patching, source_archive
+from kgym_scheduler.source.archive import Archive, Reader
+
+MOST_PATCHES = 1 << 20
+"""Characters of patches."""
+_LINKS = 10
+_LIKE = 5
+
+
+class View:
+    """An archive as patches change it. `changed` are the files that they change, None of removed.
+
+    Raises UserError as `kgym.source.patching.apply` does.
+    """
+
+    def __init__(self, archive: Archive, reader: Reader, patches: Sequence[Patch] = ()) -> None:
+        self.archive = archive
+        self.reader = reader
+        self.changed: dict[str, bytes | None] = {}
+        if sum(map(_length, patches)) > MOST_PATCHES:
+            raise UserError("patch_too_large", f"over {MOST_PATCHES >> 20} MiB of patches")
+        for patch in patches:
+            for change in patching.apply(patch, self._own).changes:
+                self.changed[change.path] = change.content
+
+    def read(self, wanted: FileLook) -> FileText:
+        """Return lines of a file."""
+        path = _inside(wanted.path)
+        text = self.text(path)
+        lines = text.decode(errors="replace").split("\n")
+        lines = [line + "\n" for line in lines[:-1]] + lines[-1:] * bool(lines[-1])
+        last = len(lines) if wanted.last is None else min(wanted.last, len(lines))
+        chosen = lines[wanted.first - 1 : last][:LINES]
+        size = 0
+        for count, line in enumerate(chosen):
+            size += len(line)
+            if size > CHARACTERS:
+                # Of one line that is too long, its beginning.
+                chosen = chosen[:count] or [line[:CHARACTERS]]
+                break
+        shown = "".join(chosen)
+        end = wanted.first + len(chosen) - 1
+        return FileText(
+            path=path,
+            first=wanted.first,
+            last=end if chosen else min(end, len(lines)),
+            lines=len(lines),
+            text=shown,
+            cut=end < last or (len(chosen) == 1 and size > CHARACTERS),
+            lossy="\ufffd" in shown,
+        )
+
+    def text(self, path: str) -> bytes:
+        """Return a file; raise NotFound, or UserError if it is none that can be read."""
+        for _ in range(_LINKS):
+            if path in self.changed:
+                text = self.changed[path]
+                if text is None:
+                    raise NotFound("file_not_found", f"the patches remove {path}", path=path)
+                return text
+            entry = self.reader.entry(path)
+            if entry is None:
+                raise self._missing(path)
+            if entry.kind == "binary":
+                words = f"{path} is no text, or longer than {source_archive.KEPT >> 20} MiB"
+                raise UserError("binary_file", f"{words} ({entry.size} bytes)", path=path)
+            if entry.kind == "file":
+                return entry.text
+            target = posixpath.join(posixpath.dirname(path), entry.text.decode(errors="replace"))
+            path = _inside(posixpath.normpath(target))
+        raise UserError("not_a_file", f"{path} is a link that leads in a circle", path=path)
+
+    def folder(self, path: str) -> FolderList:
+        """Return what is in a folder."""
+        path = _inside(path) if path.rstrip("/") not in ("", ".") else ""
+        found = self.reader.folder(path)
+        entries = {
+            name: SourceEntry.model_validate(
+                {"name": name, "kind": kind, "size": size}
+                | ({"target": target.decode(errors="replace")} if kind == "link" else {})
+            )
+            for name, (kind, size, target) in found.items()
+        }
+        start = f"{path}/" if path else ""
+        for changed, text in self.changed.items():
+            if not changed.startswith(start):
+                continue
+            name, slash, _ = changed.removeprefix(start).partition("/")
+            if slash:
+                entries.setdefault(name, SourceEntry(name=name, kind="folder"))
+            elif text is not None:
+                entries[name] = SourceEntry(name=name, kind="file", size=len(text))
+            else:
+                entries.pop(name, None)
+        if not entries:
+            if path and (path in self.changed or self.reader.entry(path) is not None):
+                raise UserError("not_a_folder", f"{path} is no folder", path=path)
+            raise self._missing(path)
+        names = sorted(entries)
+        return FolderList(
+            path=path,
+            entries=[entries[name] for name in names[:ENTRIES]],
+            cut=len(names) > ENTRIES,
+        )
+
+    def _own(self, path: str) -> bytes | None:
+        """Return a file as it is so far, for a patch."""
+        if path in self.changed:
+            return self.changed[path]
+        entry = self.reader.entry(path)
+        return entry.text if entry is not None and entry.kind == "file" else None
+
+    def _missing(self, path: str) -> UserError:
+        if path and self.reader.folder(path):
+            return UserError("not_a_file", f"{path} is a folder; list it", path=path)
+        like = self._like(path)
+        more = f"; there are {', '.join(like)}" if like else ""
+        return NotFound("file_not_found", f"there is no {path!r} in this source{more}", path=path)
+
+    def _like(self, path: str) -> list[str]:
+        """Return paths with the same name, or else with nearly the same in that folder."""
+        folder, name = posixpath.split(path)
+        same = [one for one in self._paths if one == name or one.endswith(f"/{name}")]
+        if same:
+            shared = len(posixpath.commonprefix([path, path]))
+            same.sort(key=lambda one: shared - len(posixpath.commonprefix([path, one])))
+            return same[:_LIKE]
+        names = difflib.get_close_matches(name, list(self.reader.folder(folder))[:ENTRIES], _LIKE)
+        return [posixpath.join(folder, one) for one in names]
+
+    @cached_property
+    def _paths(self) -> list[str]:
+        return [*self.archive.paths[1:], *self.changed]
+
+
+def _length(patch: Patch) -> int:
+    edits = sum(len(one.original) + len(one.replacement) for one in patch.edits)
+    return len(patch.diff or "") + edits
+
+
+def _inside(path: str) -> str:
+    """Return the path in its one form; raise UserError if it leads out of the tree."""
+    normal = posixpath.normpath(path)
+    if path.startswith("/") or normal.split("/")[0] == ".." or not path.isprintable():
+        raise UserError(
+            "path_outside", f"{path!r} is no path inside the tree: write such as kernel/fork.c"
+        )
+    return normal

@@ -1,0 +1,118 @@
+"""What attempts came to, by minute and by hour: each is counted once, whoever counts."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from kgym.api.statistics import Statistics, StatisticsFilter
+from kgym.api.steps import Failure
+from kgym.api.worker_calls import AttemptEnding
+from kgym_scheduler.database import tallies
+from kgym_scheduler.job_store import JobStore
+from tests.scheduler.parts import WELL, Clock, Platform, badly, claim_of, job
+
+pytestmark = pytest.mark.anyio
+
+MINUTES, HOURS = StatisticsFilter(step="minute"), StatisticsFilter(step="hour")
+PLACE = tuple[str, str | None, str | None, bool | None]
+
+
+async def end(store: JobStore, ending: AttemptEnding) -> None:
+    await store.submit(job())
+    [assignment] = (await store.claim(claim_of()))[0].assignments
+    assert await store.finish(assignment.lease, ending)
+
+
+def counted(told: Statistics) -> Counter[PLACE]:
+    found: Counter[PLACE] = Counter()
+    for one in told.counts:
+        assert one.kind == "build"
+        assert told.since <= one.at < told.until
+        found[one.outcome, one.cause, one.reason, one.cached] += one.attempts
+    return found
+
+
+async def test_attempts_are_counted_by_how_they_ended(store: JobStore, clock: Clock) -> None:
+    await end(store, WELL)
+    await end(store, WELL)
+    await end(store, badly("user"))
+    await end(store, badly("infrastructure"))
+    view, _ = await store.submit(job())
+    clock.advance(10)
+    await store.claim(claim_of(want=2))  # the one that is tried again, and the new one
+    await store.abort(view.id)
+    expected = Counter[PLACE](
+        {
+            ("succeeded", None, None, False): 2,
+            ("failed", "user", "broke", None): 1,
+            ("failed", "infrastructure", "broke", None): 1,
+            ("aborted", None, None, None): 1,
+        }
+    )
+    await store.tally()
+    assert (await store.statistics(MINUTES)).counts == []  # the minute is not over
+    clock.advance(240)
+    await store.tally()
+    told = await store.statistics(MINUTES)
+    assert counted(told) == expected
+    assert counted(await store.statistics(HOURS)) == expected  # of the hour that goes on
+    assert sum(one.seconds for one in told.counts) < 60
+    clock.advance(3 * 3600)
+    await end(store, WELL)
+    clock.advance(240)
+    await store.tally()
+    assert counted(await store.statistics(MINUTES)) == expected + Counter(
+        {("succeeded", None, None, False): 1}
+    )
+    told = await store.statistics(HOURS)
+    assert counted(told) == expected + Counter({("succeeded", None, None, False): 1})
+    assert all(one.at.minute == 0 for one in told.counts)
+    assert [one.at for one in told.counts] == sorted(one.at for one in told.counts)
+
+
+async def test_minutes_go_and_their_hours_stay(platform: Platform, clock: Clock) -> None:
+    one, other = platform.store(), platform.store()
+    for _ in range(3):
+        await end(one, WELL)
+        clock.advance(7 * 3600)
+        await one.tally()
+        await other.tally()
+    clock.advance(3 * 86400)
+    await end(other, WELL)
+    clock.advance(240)
+    while await other.tally():
+        pass
+    await one.tally()
+    assert sum(counted(await one.statistics(MINUTES)).values()) == 1
+    assert sum(counted(await one.statistics(HOURS)).values()) == 4
+    now = clock()
+    wanted = StatisticsFilter(step="hour", since=now - timedelta(hours=3))
+    assert sum(counted(await one.statistics(wanted)).values()) == 1
+    beyond = StatisticsFilter(step="hour", since=datetime(2001, 1, 1, tzinfo=UTC))
+    assert (await one.statistics(beyond)).since > now - timedelta(days=15)
+    await one.close()
+    await other.close()
+
+
+async def test_no_reason_breaks_an_ending_or_a_count(store: JobStore, clock: Clock) -> None:
+    reason = "a\x00b\x1b[31m" + "x" * 90
+    failure = Failure(cause="user", reason=reason, message="m")
+    await end(store, AttemptEnding(failure=failure))
+    clock.advance(240)
+    await store.tally()
+    [one] = (await store.statistics(MINUTES)).counts
+    assert (one.attempts, one.cause) == (1, "user")
+
+
+async def test_an_answer_has_a_bounded_number_of_rows(
+    store: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tallies, "ROWS", 2)
+    for number in range(3):
+        failure = Failure(cause="user", reason=f"r{number}", message="m")
+        await end(store, AttemptEnding(failure=failure))
+    clock.advance(240)
+    await store.tally()
+    told = await store.statistics(MINUTES)
+    assert (len(told.counts), told.cut) == (2, True)
