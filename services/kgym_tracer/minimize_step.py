@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kgym.api.jobs import Artifact
-from kgym.api.steps import MinimizeResult, MinimizeSpec
+from kgym.api.steps import BuildArtifact, InstanceArtifact, MinimizeResult, MinimizeSpec
 from kgym.crash import report as reports
 from kgym.errors import UserError
 from kgym.worker.context import StepContext
@@ -39,7 +39,7 @@ class Minimizer:
             vmlinux = None
             if dump.startswith("dump-"):
                 vmlinux = folder / "vmlinux"
-                await run.fetch("build", "vmlinux", vmlinux)
+                await run.fetch("build", BuildArtifact.VMLINUX, vmlinux)
         run.progress("minimize")
         out = run.folder / "out"
         how = Minimize(files=spec.files, limit=spec.limit, past_repeats=spec.past_repeats)
@@ -70,7 +70,7 @@ def _choose(artifacts: Sequence[Artifact], spec: MinimizeSpec) -> tuple[int, str
         match = _DUMP.fullmatch(one)
         if match is None or spec.instance not in {None, int(match["instance"])}:
             continue
-        report = f"report-{match['instance']}{match['retry'] or ''}.txt"
+        report = InstanceArtifact.REPORT.of(f"{match['instance']}{match['retry'] or ''}")
         if report in names:
             return int(match["instance"]), one, report
     which = "any instance" if spec.instance is None else f"instance {spec.instance}"

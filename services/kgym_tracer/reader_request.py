@@ -4,15 +4,15 @@ from pathlib import Path
 
 from pydantic import Field
 
-from kgym.api.steps import DumpPart, Strict
+from kgym.api.steps import DumpPart, MinimizeArtifact, Strict
 from kgym.trace.minimal_trace import LIMIT
 
-TRACE = "trace.npz"
-MINIMAL = "minimal.json"
-DMESG = "dmesg.txt"
-STACK = "stack.txt"
-LOCKS = "locks.txt"
-PARTS = {TRACE, MINIMAL, DMESG, STACK, LOCKS}
+TRACE = MinimizeArtifact.TRACE
+MINIMAL = MinimizeArtifact.MINIMAL
+DMESG = MinimizeArtifact.DMESG
+STACK = MinimizeArtifact.STACK
+LOCKS = MinimizeArtifact.LOCKS
+PARTS = frozenset(MinimizeArtifact)
 """Names of the files with what is found."""
 ANSWER = "answer.json"
 

@@ -11,7 +11,7 @@ import pytest
 from kgym.api.states import State
 from kgym.api.steps import BuildResult, StepKind
 from kgym.worker.context import StepContext
-from kgym.worker.work_folder import own_folder
+from kgym.worker.work_folder import own_folder, remove_left
 from kgym_scheduler.database.connection import upgrade
 from tests.scheduler.parts import BUILT, Clock, Platform, job
 
@@ -58,6 +58,20 @@ async def test_what_a_dead_worker_left_is_removed_by_the_next_and_nothing_else(
         assert (used / "deep/er").exists()
     alive.communicate(timeout=LIMIT)
     assert list(tmp_path.iterdir()) == [tmp_path / "somebody's"]
+
+
+async def test_what_an_earlier_platform_left_in_other_folders_is_removed(tmp_path: Path) -> None:
+    dead, folder = holder(tmp_path / "vm")
+    alive, kept = holder(tmp_path / "build")
+    with dead, alive:
+        dead.kill()
+        dead.wait()
+        (tmp_path / "worker-0").mkdir()  # shared by workers: nobody's own
+        await asyncio.to_thread(remove_left, tmp_path)
+        assert not folder.exists()
+        assert kept.exists()
+        assert (tmp_path / "worker-0").exists()
+        alive.kill()
 
 
 async def test_many_that_start_and_stop_at_once_keep_their_folders(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import tomllib
 from pathlib import Path
 
-from kgym.api.steps import BuildResult, BuildSpec, InstrumentedFile, Strict
+from kgym.api.steps import BuildArtifact, BuildResult, BuildSpec, InstrumentedFile, Strict
 from kgym.bugs import detectors
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
@@ -12,6 +12,7 @@ from kgym.host import sandbox
 from kgym.source import diagnostics, instrument
 from kgym.source.instrument import Untraced
 from kgym.source.patching import Change
+from kgym.source.source_archive import name_of
 from kgym.worker.context import StepContext
 from kgym_builder import memo
 from kgym_builder.build import early_checks, instrumented_files
@@ -30,13 +31,13 @@ from kgym_builder.suitecache.suitecache import SuiteCache
 LAYOUT = 5
 """Version of a build's artifacts; part of the key under which a build is remembered."""
 ARTIFACTS = (
-    "arch/x86/boot/bzImage",
-    "vmlinux",
-    "System.map",
+    f"arch/x86/boot/{BuildArtifact.KERNEL}",
+    BuildArtifact.VMLINUX,
+    BuildArtifact.SYSTEM_MAP,
     ".config",
-    "compile_commands.json",
+    BuildArtifact.COMPILE_COMMANDS,
 )
-_NAMES = {".config": "config"}
+_NAMES = {".config": BuildArtifact.CONFIG}
 
 
 class _Bases(Strict):
@@ -164,6 +165,7 @@ class _Build:
         about = entry.about
         return BuildResult(
             source_identity=about.source_identity,
+            source_tree=name_of(about.source_identity, about.backports),
             kernel_release=about.kernel_release,
             compiler_version=about.compiler_version,
             tree=entry.identity,
@@ -255,7 +257,7 @@ class _Build:
 
     async def _keep(self, entry: Entry, tree: Tree) -> None:
         found = await tree.export(ARTIFACTS, self.run.folder / "out")
-        missing = {"bzImage", "vmlinux"} - {path.name for path in found}
+        missing = {BuildArtifact.KERNEL, BuildArtifact.VMLINUX} - {path.name for path in found}
         if missing:
             raise UserError("no_kernel", f"make left no {' and no '.join(sorted(missing))}")
         names = {path: _NAMES.get(path.name, path.name) for path in found}
@@ -268,7 +270,7 @@ class _Build:
         order = list(names.values())
         self.run.artifacts.sort(key=lambda one: order.index(one.name))
         log = self.output.path if self.output.path.exists() else entry.folder / compiled_trees.LOG
-        await self.run.keep(log, "build.log")
+        await self.run.keep(log, BuildArtifact.LOG)
 
     async def _bases(self, entry: Entry) -> dict[str, str]:
         """Return what the storage has of the unpatched kernel, for the artifacts are like it."""

@@ -25,6 +25,7 @@ from kgym.host import sandbox
 from kgym.host.budget import JOB_MIB, Use
 from kgym.host.sandbox_limits import LimitExceeded
 from kgym.source import patching
+from kgym.source.source_archive import name_of
 from kgym.worker.context import StepContext
 from kgym_builder import memo
 from kgym_builder.check import compile_plan, patch_judgement
@@ -118,6 +119,7 @@ class _Check:
     ) -> CheckResult:
         return CheckResult(
             source_identity=about.source_identity,
+            source_tree=name_of(about.source_identity, about.backports),
             kernel_release=about.kernel_release,
             compiler_version=about.compiler_version,
             tree=identity,

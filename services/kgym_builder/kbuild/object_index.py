@@ -152,7 +152,7 @@ class Recipes:
             self._made.update(recipe.dependencies)
 
     def write(self, path: Path) -> None:
-        """Write the index."""
+        """Write the index as an SQLite file: which objects each file goes into, and how."""
         rows = ((n, one.path, one.source, one.command) for n, one in enumerate(self._objects))
         paths = self._files.keys() | self._made
         with closing(sqlite3.connect(path)) as database, database:

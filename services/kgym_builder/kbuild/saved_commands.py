@@ -83,7 +83,7 @@ class Reader:
             self._depend([self._source])
 
     def end(self) -> None:
-        """Hand on the last recipe."""
+        """Hand on the recipe that was read last: nothing after it shows its end."""
         if self._target:
             dependencies = tuple(dict.fromkeys(self._dependencies))
             self.on_recipe(Recipe(self._target, self._command, self._source, dependencies))

@@ -34,10 +34,17 @@ async def call(weight: int, function: Callable[P, T], *args: P.args, **kwargs: P
     """
     if weight <= SMALL:
         return await asyncio.to_thread(function, *args, **kwargs)
+    return await within(SECONDS, MEMORY, function, *args, **kwargs)
+
+
+async def within(
+    seconds: float, memory: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Return `function(*args, **kwargs)`, done by a process of its own with these limits."""
     given, told = os.memfd_create("given"), os.memfd_create("told")
     try:
         await asyncio.to_thread(_write, given, (function, args, kwargs))
-        await _run(given, told)
+        await _run(given, told, seconds, memory)
         answer: T | KgymError = await asyncio.to_thread(_read, told)
     finally:
         os.close(given)
@@ -47,16 +54,16 @@ async def call(weight: int, function: Callable[P, T], *args: P.args, **kwargs: P
     return answer
 
 
-async def _run(given: int, told: int) -> None:
+async def _run(given: int, told: int, seconds: float, memory: int) -> None:
     # Not by `-m`: what is pickled names this module by its own name, not as `__main__`.
-    program = f"from {__name__} import work; work({given}, {told}, {MEMORY})"
+    program = f"from {__name__} import work; work({given}, {told}, {memory})"
     argv = [sys.executable, "-P", "-c", program]
     path = os.pathsep.join(one for one in sys.path if one)
     env = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": path}
     try:
-        done = await proc.run(argv, timeout=SECONDS, env=env, check=False, pass_fds=(given, told))
+        done = await proc.run(argv, timeout=seconds, env=env, check=False, pass_fds=(given, told))
     except proc.ProgramTimedOut as error:
-        raise _too_much(f"{SECONDS:g} s") from error
+        raise _too_much(f"{seconds:g} s") from error
     if done.returncode != 0:
         end = done.text[-1000:]
         raise InfrastructureError("work_failed", f"status {done.returncode}: {end}")

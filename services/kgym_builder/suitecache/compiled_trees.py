@@ -50,7 +50,7 @@ class Identified(Strict):
 
 
 class About(Strict):
-    """What is known of an entry."""
+    """What is known of an entry: `about.json`, written when the rest of it is whole."""
 
     source_identity: str
     compiler_version: str

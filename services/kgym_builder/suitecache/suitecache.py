@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kgym.api.steps import Kernel
+from kgym.api.steps import Kernel, SourceSpec
 from kgym.host import sandbox
 from kgym.host.budget import JOB_MIB, Budget, Use
 from kgym.host.folder_cache import FolderCache
@@ -140,7 +140,7 @@ class SuiteCache:
             doubt=partial(self._doubt, found.identity, layer),
         )
 
-    async def published(self, kernel: Kernel, run: StepContext) -> "Published":
+    async def published(self, kernel: Kernel | SourceSpec, run: StepContext) -> "Published":
         """Return the kernel's source as builds see it; it stays for the attempt."""
         source = await self._sources.get(kernel.source, _bytes(run), run.held)
         tools = await toolchain(kernel.compiler)

@@ -59,7 +59,7 @@ class Method(Protocol):
 
     @property
     def name(self) -> DumpMethod:
-        """What specs call it."""
+        """What specs call it (`ReproduceSpec.dump`)."""
 
     @property
     def failure(self) -> DumpFailure:
@@ -97,7 +97,7 @@ class Dump:
             self._failed = DumpFailed(DumpFailure.SSH, f"before the reproducer: {error}")
 
     async def take(self, scene: Scene) -> InstanceDump:
-        """Take it, in ATTEMPTS at most."""
+        """Save the memory, in ATTEMPTS at most; the answer says why there is no dump."""
         begin, attempts, taken = time.monotonic(), 0, self._failed
         while taken is None or (
             isinstance(taken, DumpFailed) and taken.again and attempts < ATTEMPTS

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kgym.api.steps import InstanceOutcome, Reached, ReproduceResult
+from kgym.api.steps import InstanceArtifact, InstanceOutcome, Reached, ReproduceResult
 
 LONGEST = 12
 """Functions that are looked for, inmost first."""
@@ -23,7 +23,7 @@ def report_of(baseline: ReproduceResult, kept: Iterable[str]) -> str | None:
     names = list(kept)
     for one in baseline.instances:
         if one.outcome is InstanceOutcome.CRASH and one.title == baseline.title:
-            wanted = re.compile(rf"report-{one.number}(-retry-\d+)?\.json")
+            wanted = re.compile(InstanceArtifact.REPORT_JSON.of(rf"{one.number}(-retry-\d+)?"))
             if found := [name for name in names if wanted.fullmatch(name)]:
                 return found[-1]
     return None

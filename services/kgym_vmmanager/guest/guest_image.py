@@ -45,7 +45,7 @@ class GuestImage:
 
     @property
     def initrd(self) -> Path:
-        """The cpio archive."""
+        """The cpio archive that the kernel unpacks as its root file system."""
         return self.folder / "initrd.cpio"
 
     @property

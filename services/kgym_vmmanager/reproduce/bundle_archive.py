@@ -18,12 +18,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kgym.api.steps import BuildResult, ReproduceSpec, VmShape
+from kgym.api.steps import BuildResult, ReproduceArtifact, ReproduceSpec, VmShape
 from kgym.host import proc
 from kgym_vmmanager.vm.accelerator import Probed
 from kgym_vmmanager.vm.qemu import arguments_by_hand
 
-NAME = "bundle.tar.gz"
+NAME = ReproduceArtifact.BUNDLE
 KERNEL = "kernel"
 _SECONDS = 600.0
 _NICENESS = "5"  # at 19 it was measured to take minutes beside busy VMs, and its step with it

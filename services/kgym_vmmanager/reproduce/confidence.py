@@ -56,7 +56,7 @@ def confidence(
 
 
 def how_sure(sure: float | None, known: Calibration | None) -> list[str]:
-    """Return the words for it."""
+    """Return the words that tell how sure a `no_crash` is, and by what; none if it is unknown."""
     if sure is None or known is None:
         return []
     shown = f"{known.crashed} of {known.runs} runs without the fix showed the bug"

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 
-from kgym.api.steps import InstanceDump, InstanceOutcome, InstanceResult, Work
+from kgym.api.steps import InstanceArtifact, InstanceDump, InstanceOutcome, InstanceResult, Work
 from kgym.bugs.known_noise import noise
 from kgym.bugs.run_ends import listed
 from kgym.crash.report import CrashReport, CrashType, parse, parse_all
@@ -69,8 +69,8 @@ class Instance:
         self.dump: InstanceDump | None = None
         self.ending: InstanceEnding | None = None
         self.controls: Controls | None = None
-        self.console = Console(plan.folder / f"console-{name}.log")
-        self.output = Console(plan.folder / f"reproducer-{name}.log")
+        self.console = Console(plan.folder / InstanceArtifact.CONSOLE.of(name))
+        self.output = Console(plan.folder / InstanceArtifact.PROGRAM.of(name))
         self._plan = plan
         self._argv = argv
         self._number = number

@@ -5,7 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kgym.api.steps import BuildResult, Calibration, ReproduceResult, ReproduceSpec, RunEnd, Work
+from kgym.api.steps import (
+    BuildArtifact,
+    BuildResult,
+    Calibration,
+    ReproduceArtifact,
+    ReproduceResult,
+    ReproduceSpec,
+    RunEnd,
+    Work,
+)
 from kgym.bugs import calibration
 from kgym.bugs.detectors import Detectors, detectors
 from kgym.bugs.run_ends import completed
@@ -25,7 +34,7 @@ from kgym_vmmanager.reproduce.instance_plan import Boots, InstanceLimits, Instan
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed, best_accelerator
 from kgym_vmmanager.vm.qemu import capture_command_line, kernel_command_line
 
-_BUILT = ("vmlinux", "config")
+_BUILT = (BuildArtifact.VMLINUX, BuildArtifact.CONFIG)
 _LARGE = 1 << 16
 
 
@@ -72,7 +81,7 @@ async def prepare(
     if spec.smoke:
         smoke = await initrd(image, {PROGRAM: image.smoke}, folder / "initrd-smoke.cpio")
     kernel = folder / "bzImage"
-    await run.fetch("build", "bzImage", kernel)
+    await run.fetch("build", BuildArtifact.KERNEL, kernel)
     words = _words(spec, built, method)
     plan = InstancePlan(
         folder=folder,
@@ -128,11 +137,11 @@ async def _way(run: StepContext, folder: Path) -> dict[str, tuple[int, ...]]:
     kept = [artifact.name for artifact in run.input_artifacts("baseline")]
     told = crash_path.report_of(baseline, kept) if baseline else None
     built = {artifact.name for artifact in run.input_artifacts("build")}
-    if told is None or "System.map" not in built:
+    if told is None or BuildArtifact.SYSTEM_MAP not in built:
         return {}
-    report, system_map = folder / "baseline.json", folder / "System.map"
+    report, system_map = folder / "baseline.json", folder / BuildArtifact.SYSTEM_MAP
     await run.fetch("baseline", told, report)
-    await run.fetch("build", "System.map", system_map)
+    await run.fetch("build", BuildArtifact.SYSTEM_MAP, system_map)
     functions = crash_path.functions(json.loads(report.read_text()))
     return crash_path.addresses(system_map.read_text(), functions)
 
@@ -174,7 +183,7 @@ async def _capture(run: StepContext, image: GuestImage, folder: Path) -> dict[st
     if run.optional_input("capture", BuildResult) is None:
         return {}
     kernel = folder / "capture-kernel"
-    await run.fetch("capture", "bzImage", kernel)
+    await run.fetch("capture", BuildArtifact.KERNEL, kernel)
     return {kdump.KEXEC: image.kexec, kdump.KERNEL: kernel, kdump.INITRD: image.capture}
 
 
@@ -219,6 +228,6 @@ async def _keep_parts(run: StepContext, files: Mapping[str, Path]) -> None:
 def _texts(spec: ReproduceSpec, built: BuildResult, prepared: Preparation) -> dict[str, str]:
     programs = len(prepared.plan.initrds)
     return {
-        "reproduce.sh": bundle_archive.script(spec.vm, prepared.probed, programs),
-        "about.json": bundle_archive.about(spec, built, prepared.probed, spec.titles),
+        ReproduceArtifact.SCRIPT: bundle_archive.script(spec.vm, prepared.probed, programs),
+        ReproduceArtifact.ABOUT: bundle_archive.about(spec, built, prepared.probed, spec.titles),
     }

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+from kgym.api.steps import BuildArtifact
 from kgym.crash.report import CrashReport
 from kgym.crash.symbolize import symbolize
 from kgym.errors import KgymError
@@ -22,7 +23,7 @@ class ReportSymbolizer:
         try:
             async with self._fetching:
                 if not self._vmlinux.exists():
-                    await self._run.fetch("build", "vmlinux", self._vmlinux)
+                    await self._run.fetch("build", BuildArtifact.VMLINUX, self._vmlinux)
             return (await symbolize([report], self._vmlinux))[0]
         except (KgymError, OSError) as error:
             self._run.log(f"no source lines in the report: {error}")

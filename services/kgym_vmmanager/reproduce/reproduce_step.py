@@ -13,8 +13,10 @@ from kgym.api.steps import (
     DumpFailure,
     Evidence,
     Finding,
+    InstanceArtifact,
     InstanceOutcome,
     InstanceResult,
+    ReproduceArtifact,
     ReproduceResult,
     ReproduceSpec,
     Verdict,
@@ -351,7 +353,7 @@ class _Group:
         folder = self.plan.folder
         if not self._command_kept:
             self._command_kept = True
-            command = folder / "qemu-command.txt"
+            command = folder / ReproduceArtifact.COMMAND
             command.write_text(instance.command + "\n")
             await self.run.keep(command)
         await self.run.keep(instance.console.close())
@@ -359,11 +361,15 @@ class _Group:
             await self.run.keep(instance.output.close())
         if instance.report is not None:
             report = await self._sources.add_to(instance.report)
-            (folder / f"report-{name}.txt").write_text(report.text)
             values = {**report.as_dict(), "instance": result.number}
-            (folder / f"report-{name}.json").write_text(json.dumps(values, indent=1))
-            for suffix in ("txt", "json"):
-                await self.run.keep(folder / f"report-{name}.{suffix}")
+            texts = {
+                InstanceArtifact.REPORT: report.text,
+                InstanceArtifact.REPORT_JSON: json.dumps(values, indent=1),
+            }
+            for artifact, text in texts.items():
+                path = folder / artifact.of(name)
+                path.write_text(text)
+                await self.run.keep(path)
 
 
 def _summary(name: str, result: InstanceResult) -> str:

@@ -1,0 +1,1 @@
+"""Sources made readable over REST."""

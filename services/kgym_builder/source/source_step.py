@@ -1,0 +1,102 @@
+"""The `source` step: a kernel's source as builds see it, made into an archive, once for all."""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+
+from kgym.api.steps import SourceResult, SourceSpec
+from kgym.host.budget import JOB_MIB, Use
+from kgym.source import source_archive
+from kgym.source.patching import Change
+from kgym.transport.artifact_storage import ArtifactMissing
+from kgym.worker.context import StepContext
+from kgym_builder import memo
+from kgym_builder.patches import patched_files, separate_process
+from kgym_builder.source.archive_writer import Written, write
+from kgym_builder.suitecache.suitecache import Published, SuiteCache
+
+SECONDS = 1800.0
+"""For the tree of a kernel it takes 60 to 90 s of one core."""
+MEMORY = 6 << 30
+"""Bytes of address space; some 1 GiB of it is used for a kernel."""
+
+_POLL_SECONDS = 1.0
+
+
+class SourceReader:
+    """Makes the sources of a SuiteCache readable."""
+
+    def __init__(self, suite: SuiteCache) -> None:
+        self._suite = suite
+
+    async def __call__(self, run: StepContext) -> SourceResult:
+        """Perform a source step."""
+        spec = run.spec(SourceSpec)
+        with run.stage("source"):
+            published = await self._suite.published(spec, run)
+            # Also those that an earlier step has made readable: patches must be known to apply.
+            await patched_files.changes(published.tree, spec.patches, run.log)
+        name = source_archive.name_of(published.source.identity, published.backports)
+        changes = _digest(published.changes)
+        written = await _stored(run, name, changes)
+        while written is None and not await run.hold(f"source/{name}"):
+            run.progress("waiting for the step that makes it")
+            await asyncio.sleep(_POLL_SECONDS)
+            written = await _stored(run, name, changes)
+        made = written is None
+        written = written or await self._made(published, name, changes, run)
+        return SourceResult(
+            source_identity=published.source.identity,
+            backports=published.backports,
+            source_tree=name,
+            made=made,
+            files=written.files,
+            bytes=written.bytes,
+            seconds=run.seconds,
+        )
+
+    async def _made(
+        self, published: Published, name: str, changes: str, run: StepContext
+    ) -> Written:
+        path = run.folder / source_archive.FILE
+        with run.stage("index"):
+            async with self._suite.budget.share(Use.CHECK, 1, 2 * JOB_MIB):
+                written = await separate_process.within(
+                    SECONDS,
+                    MEMORY,
+                    write,
+                    published.source.tree,
+                    published.changes,
+                    changes,
+                    path,
+                )
+        with run.stage("store"):
+            await run.storage.put(source_archive.key_of(name), path, move=True)
+            await memo.remember(run, _memo(name, changes), written)
+        return written
+
+
+async def _stored(run: StepContext, name: str, changes: str) -> Written | None:
+    """Return what the archive holds, if it is stored; retention sees that it was asked for."""
+    written = await memo.recall(run, _memo(name, changes), Written)
+    if written is None:
+        return None
+    try:
+        async for _ in run.storage.read(source_archive.key_of(name), 0, 1):
+            pass
+    except ArtifactMissing:
+        return None
+    await memo.remember(run, _memo(name, changes), written)
+    return written
+
+
+def _memo(name: str, changes: str) -> str:
+    return memo.key("source", name, changes)
+
+
+def _digest(changes: Sequence[Change]) -> str:
+    """Return what tells the backports' texts apart."""
+    digest = hashlib.sha256()
+    for one in changes:
+        digest.update(repr((one.path, one.content)).encode())
+    return digest.hexdigest()
