@@ -1,4 +1,4 @@
-"""Where data lies: what is shipped (kernels, bugs, backports, lists), and what a user has."""
+"""Where data lies: what is shipped (kernels, bugs, backports, prompts), and what a user has."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,8 @@ _PACKAGED = Path(__file__).with_name("data")
 """Where a built package holds what is `configs/` in the checkout (pyproject.toml)."""
 _CHECKOUT = Path(__file__).resolve().parents[2]
 CONFIGS = _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT / "configs"
+TAPES = CONFIGS / "tapes"
+PROMPTS = Path(__file__).with_name("prompts") if _PACKAGED.is_dir() else _CHECKOUT / "prompts"
 
 
 def data_folder() -> Path:

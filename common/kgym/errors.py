@@ -4,10 +4,17 @@ The tree of errors::
 
     KgymError
     ├── UserError             retrying cannot help; the input has to change
+    │   ├── Unauthorised      the caller is not known: no token, or one that is not valid
+    │   ├── Forbidden         the caller's token does not allow it
+    │   ├── NotFound          there is nothing of that name or number
+    │   ├── Conflict          the state of what it is about does not allow it
+    │   ├── Gone              there was such a thing, and it has been removed
+    │   └── TooMany           the caller has asked for more than its share
     └── InfrastructureError   the input may be fine; the attempt is repeated
 
 An error carries a `reason` (a short stable word for programs), a message for
-people, and `details` (JSON) for both.
+people, and `details` (JSON) for both. Services answer the kinds of UserError with statuses of
+their own (`kgym.web.problems`).
 """
 
 from typing import ClassVar, Literal
@@ -41,6 +48,33 @@ class UserError(KgymError):
     """The input is wrong: a patch that does not apply, a config that kconfig rejects."""
 
     cause = "user"
+
+
+class Unauthorised(UserError):
+    """The caller is not known: no token, or one that is not valid."""
+
+
+class Forbidden(UserError):
+    """The caller's token does not allow it."""
+
+
+class NotFound(UserError):
+    """There is nothing of that name or number."""
+
+
+class Conflict(UserError):
+    """The state of what it is about does not allow it."""
+
+
+class Gone(UserError):
+    """There was such a thing, and it has been removed."""
+
+
+class TooMany(UserError):
+    """The caller has asked for more than its share.
+
+    Where waiting helps, the detail `retry_after` says how long, in whole seconds.
+    """
 
 
 class InfrastructureError(KgymError):

@@ -1,6 +1,7 @@
 """Artifacts appear whole or not at all."""
 
 import asyncio
+import fcntl
 import hashlib
 import itertools
 import os
@@ -242,6 +243,19 @@ async def test_no_delta_loses_its_base_to_a_removal_at_the_same_time(
         await storage.remove(f"steps/{number}")
     done = True
     assert await cleaning > 0
+
+
+async def test_a_lock_that_nobody_lets_go_of_is_an_error_that_names_it(
+    storage: LocalStorage, base: Path
+) -> None:
+    stuck = LocalStorage(storage.root, lock_seconds=0.1)
+    with (storage.root / ".bases.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(InfrastructureError) as raised:
+            await stuck.put_base(base)
+    assert raised.value.reason == "storage_busy"
+    assert str(storage.root / ".bases.lock") in raised.value.message
+    assert await stuck.has_base(await stuck.put_base(base))
 
 
 @pytest.mark.parametrize("damage", ["base", "delta", "cut", "size", "parts", "bomb"])

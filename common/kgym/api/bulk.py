@@ -1,11 +1,12 @@
 """Many jobs at once: the bodies of the REST interface."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from kgym.api.jobs import Instant, JobRequest, Tag
-from kgym.api.steps import StepKind, Strict
+from kgym.api.jobs import JobConditions, JobRequest
+from kgym.api.states import State
+from kgym.api.steps import Strict
 
 JOBS = 1000
 """Jobs in one call."""
@@ -25,16 +26,13 @@ class Submitted(Strict):
     created: int = Field(description="how many of them are new; an earlier call made the others")
 
 
-class AbortFilter(Strict):
+Expected = Annotated[int, Field(ge=0, le=10_000)]
+
+
+class AbortFilter(JobConditions):
     """Unfinished jobs that meet every condition given."""
 
-    kind: StepKind | None = Field(None, description="jobs with a step of this kind")
-    tag: Tag | None = None
     mine: bool = Field(True, description="false: those of others too, which takes the scope admin")
-    created_after: Instant | None = Field(
-        None, description="submitted then or later; with a time zone"
-    )
-    created_before: Instant | None = Field(None, description="submitted before; with a time zone")
 
 
 class AbortRequest(Strict):
@@ -42,12 +40,42 @@ class AbortRequest(Strict):
 
     jobs: JobIds | None = Field(None, min_length=1, max_length=JOBS)
     filter: AbortFilter | None = None
+    expected: Expected | None = Field(
+        None,
+        description="how many unfinished jobs the filter lets through, as you know it: if it is"
+        " another number by now, nothing is done",
+    )
 
     @model_validator(mode="after")
     def _either(self) -> "AbortRequest":
         if (self.jobs is None) == (self.filter is None):
             raise ValueError("give either `jobs` or `filter`")
+        if self.jobs is not None and self.expected is not None:
+            raise ValueError("`expected` is for a `filter`")
         return self
+
+
+class RestartFilter(JobConditions):
+    """Jobs in a final state that meet every condition given."""
+
+    state: Literal[State.FAILED, State.ABORTED, State.SUCCEEDED]
+    mine: bool = Field(True, description="false: those of others too, which takes the scope admin")
+
+
+class RestartRequest(Strict):
+    """Jobs to restart from their first step that has not succeeded, the newest first."""
+
+    filter: RestartFilter
+    expected: Expected | None = Field(
+        None, description="how many jobs the filter lets through, as for an abort"
+    )
+
+
+class Restarted(Strict):
+    """What a bulk restart has done."""
+
+    restarted: list[int]
+    more: bool = Field(description="whether more jobs meet the filter: call again")
 
 
 class Aborted(Strict):

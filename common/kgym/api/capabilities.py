@@ -19,8 +19,11 @@ class Capabilities(Strict):
 
     architecture: Name = "x86_64"
     compilers: list[Name] = Field([], max_length=10_000)
+    """Names of programs, such as `gcc-12`."""
     accelerator: Name | None = None
+    """What runs its VMs, `kvm` or `tcg`; None where it has not been tried."""
     cores: Count = 1
+    """That cgroups allow it."""
     memory: Count = 0
     """MiB."""
     syzkaller: list[Name] = Field([], max_length=10_000)

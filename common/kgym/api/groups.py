@@ -5,19 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kgym.api.jobs import DIGITS, GroupName
+from kgym.api.jobs import DIGITS, GroupName, Submitter
 from kgym.api.states import State
 from kgym.api.steps import Count, Line, Name, Strict, Verdict
-
-Submitter = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=100,
-        pattern=r"^\w[\w.@+-]*$",
-        description="the name of a token; `local` without one",
-    ),
-]
 
 
 class GroupView(Strict):

@@ -26,8 +26,20 @@ from kgym.api.steps import (
 
 Tag = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:=/@+-]+$")]
 Tags = Annotated[list[Tag], Field(max_length=50)]
+BugName = Annotated[str, Field(min_length=1, max_length=96, pattern=r"^[\w.:=/@+-]+$")]
 GroupName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^\w[\w.:=@+-]*$")]
 """Part of a URL's path, so without a slash, and never `.` or `..`."""
+
+
+Submitter = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=100,
+        pattern=r"^\w[\w.@+-]*$",
+        description="the name of a token; `local` without one",
+    ),
+]
 
 
 class JobRequest(Strict):
@@ -72,16 +84,16 @@ class JobRequest(Strict):
 
 
 class Progress(Strict):
-    """How far a running step is. `total` is null if it is not known."""
+    """How far a running step is."""
 
-    stage: Name
-    done: float = 0
-    total: float | None = None
-    unit: Name = ""
+    stage: Name = Field(description="what it does now, in a word or two")
+    done: float = Field(0, description="how much of it, in `unit`s")
+    total: float | None = Field(None, description="how much there is; null if that is not known")
+    unit: Name = Field("", description="what is counted, such as `objects`")
 
 
 class Artifact(Strict):
-    """A file that a step left behind."""
+    """A file that a step left behind, as it is stored."""
 
     name: str = Field(max_length=255, pattern=r"^[^/\x00-\x1f\x7f]+$")
     size: Count = Field(description="bytes")
@@ -96,15 +108,15 @@ UNATTENDED = "no command waits for its job: `kgym job wait` goes on with it, `kg
 class StepView(Strict):
     """A step as it stands."""
 
-    number: int
+    number: int = Field(description="its place in the job, from 0")
     name: StepName | None = None
     kind: StepKind
     state: State
-    attempt: int
-    worker: str | None
+    attempt: int = Field(description="the number of its latest attempt, from 1; 0 before the first")
+    worker: str | None = Field(description="the id of the worker of its latest attempt")
     progress: Progress | None
-    result: StepResult | None
-    failure: Failure | None
+    result: StepResult | None = Field(description="what it came to, once it has")
+    failure: Failure | None = Field(description="why its latest attempt failed, if it did")
     waiting: str | None = Field(None, description="why no live worker can begin the queued step")
     ahead: int | None = Field(
         None, description="queued steps of its kind before this queued one; left out in lists"
@@ -141,6 +153,12 @@ class JobView(Strict):
         description="whether its fix resolves the bug that it shows, no finding being accepted; "
         "null until the job has ended, and for one that is no trial of a fix",
     )
+    title: str | None = Field(
+        None, description="of the crash that decided the verdict; null until the job has ended"
+    )
+    reason: str | None = Field(
+        None, description="why the verdict is what it is, or why there is none; as `title`"
+    )
     created_at: datetime
     updated_at: datetime
     last_event: int | None = Field(
@@ -175,6 +193,8 @@ class StateEvent(Happened):
     job_state: State = Field(description="of the job, after this event")
     worker: str | None = Field(None, description="the worker that runs it; only with `running`")
     failure: Failure | None = Field(None, description="why an attempt failed, if one did")
+    verdict: Verdict | None = Field(None, description="the job's, with the event that ends it")
+    resolved: bool | None = Field(None, description="the job's, with the event that ends it")
 
 
 class ProgressEvent(Happened, Progress):
@@ -222,25 +242,52 @@ def _digits(value: object) -> object:
 
 
 DIGITS = BeforeValidator(_digits)
-"""Stands last, behind the bounds: in front it would keep them out of the schema."""
-"""A number in a URL or a header: without the blanks, underscores and fractions that `int` takes."""
+"""A number in a URL or a header: without the blanks, underscores and fractions that `int` takes.
+
+It stands last, behind the bounds: in front it would keep them out of the schema.
+"""
 Instant = Annotated[AwareDatetime, AfterValidator(_utc)]
 
 
-class JobFilter(Strict):
-    """Which jobs a list shows: those that meet every condition given, newest first."""
+class JobConditions(Strict):
+    """Which jobs are meant: those that meet every condition given."""
 
+    ids: str | None = Field(
+        None,
+        max_length=3000,
+        pattern=r"^[0-9]{1,18}(,[0-9]{1,18}){0,199}$",
+        description="jobs with these numbers, separated by commas",
+    )
     state: State | None = None
     kind: StepKind | None = Field(None, description="jobs with a step of this kind")
     tag: Tag | None = None
+    bug: BugName | None = Field(
+        None, description="jobs on this bug: those with the tag `bug=` and its name"
+    )
     group: GroupName | None = Field(
         None, description="jobs of a group of this name; of the caller's own, with `mine`"
     )
+    submitter: Submitter | None = None
     mine: bool = Field(False, description="only jobs that the caller has submitted")
+    verdict: Verdict | None = Field(None, description="jobs that have come to this verdict")
+    text: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None,
+        description="jobs with this in their title, tags, group or submitter, in any case, or as"
+        " their number",
+    )
     created_after: Instant | None = Field(
         None, description="submitted then or later; with a time zone"
     )
     created_before: Instant | None = Field(None, description="submitted before; with a time zone")
+
+
+class JobFilter(JobConditions):
+    """Which jobs a list shows, newest first.
+
+    Of several conditions, one is looked up, and the others are tested on up to 4,000 jobs, `text`
+    on up to 2,000: a page may have fewer jobs than its limit, or none, though `next` leads to more.
+    """
+
     cursor: str | None = Field(
         None,
         max_length=40,
@@ -250,30 +297,46 @@ class JobFilter(Strict):
     limit: Annotated[int, Field(ge=1, le=200), DIGITS] = Field(50, description="jobs on a page")
 
 
+class JobCount(Strict):
+    """How many jobs meet some conditions."""
+
+    jobs: int = Field(description="at least; exact unless there are more")
+    more: bool = Field(
+        description="whether there may be more: only 10,000 jobs are looked at; with `text`, 2,000"
+    )
+
+
 class RunningStep(Strict):
     """A step that a worker runs now."""
 
     job: int
-    step: int
+    step: int = Field(description="the step's number, from 0")
     kind: StepKind
-    attempt: int
+    attempt: int = Field(description="the attempt's number, from 1")
     started_at: datetime
 
 
 WorkerState = Literal["live", "draining", "lost"]
 
 
+class CallerView(Strict):
+    """Who sends a request, as the scheduler knows it by its token."""
+
+    name: str = Field(description="of the token; `local` without one")
+    scopes: list[str] = Field(description="some of `read`, `submit`, `admin` and `worker`")
+
+
 class WorkerView(Strict):
     """A worker that is alive, or was lost within a day."""
 
     id: str
-    kinds: list[StepKind]
-    slots: int
+    kinds: list[StepKind] = Field(description="of the steps that it does")
+    slots: int = Field(description="how many steps it does at the same time, at most")
     capabilities: Capabilities | None = Field(
         description="null: not declared; it gets every step of its kinds"
     )
     state: WorkerState
-    seen_at: datetime
+    seen_at: datetime = Field(description="when it was heard of last")
     running: list[RunningStep]
 
 
@@ -281,7 +344,7 @@ class QueueView(Strict):
     """The steps of one kind that wait for a worker, or have one."""
 
     kind: StepKind
-    queued: int
-    running: int
+    queued: int = Field(description="how many steps wait for a worker")
+    running: int = Field(description="how many steps a worker runs")
     oldest_seconds: float | None = Field(description="how long the oldest queued step has waited")
     unmet: list[str] = Field([], description="what queued steps need and no live worker has")

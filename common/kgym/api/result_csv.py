@@ -12,7 +12,7 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def header() -> str:
-    """Return the first line."""
+    """Return the first line: the names of the columns."""
     return text([COLUMNS])
 
 

@@ -14,7 +14,7 @@ CALIBRATION = "calibration="
 
 
 def marks(tags: Iterable[str]) -> list[str]:
-    """Return those of the tags that are marks."""
+    """Return those of the tags that are marks: computed from steps, and believed by others."""
     return [tag for tag in tags if tag.startswith((REQUEST, CALIBRATION))]
 
 
@@ -26,7 +26,7 @@ def false(tags: Iterable[str], steps: Sequence[StepSpec]) -> list[str]:
 
 
 def request(steps: Sequence[StepSpec]) -> str:
-    """Return the mark of jobs of these steps."""
+    """Return the mark by which a job of the same steps is found again: `request=` and a hash."""
     return REQUEST + _hash(step.model_dump_json() for step in steps)
 
 

@@ -5,7 +5,6 @@ carries its lease; if the call is refused, the attempt ends (ARCHITECTURE.md, "W
 """
 
 import uuid
-from collections.abc import Callable
 from typing import Annotated, Protocol
 
 from pydantic import Field
@@ -49,13 +48,13 @@ class Input(Strict):
 class Assignment(Strict):
     """A claimed step: what to do, under which lease."""
 
-    step_id: int
+    step_id: int = Field(description="the step's id among those of all jobs")
     job_id: int
-    number: int
-    attempt: int
-    lease: uuid.UUID
+    number: int = Field(description="the step's number in its job, from 0")
+    attempt: int = Field(description="the attempt's number, from 1")
+    lease: uuid.UUID = Field(description="which every call about the attempt carries")
     spec: StepSpec
-    inputs: dict[str, Input]
+    inputs: dict[str, Input] = Field(description="by the names that the spec has for them")
 
 
 class AttemptEnding(Strict):
@@ -80,9 +79,16 @@ class Claim(Strict):
 
     id: uuid.UUID = Field(description="the same when the claim is repeated, as its answer was lost")
     worker: WorkerInfo
-    want: int = Field(ge=0, le=1000)
-    again: bool = False
+    want: int = Field(ge=0, le=1000, description="how many steps, at most")
+    again: bool = Field(False, description="whether it is repeated, as its answer was lost")
     woken: bool = Field(False, description="whether a notification led to it")
+
+    def lease(self, number: int) -> uuid.UUID:
+        """Return the lease of a step that the claim gets, by its number in the answer.
+
+        Those with the numbers from `want` on are handed out later, in the room that is left.
+        """
+        return uuid.uuid5(self.id, str(number))
 
 
 class Claimed(Strict):
@@ -91,6 +97,22 @@ class Claimed(Strict):
     assignments: list[Assignment] = []
     more: list[StepKind] = Field([], description="kinds of which more waits that it could do")
     draining: bool = Field(False, description="whether the worker shall take no more")
+
+
+class ConnectedWorker(Protocol):
+    """A worker as it hears of its open connection to the scheduler (`WorkerCalls.stay`)."""
+
+    def step_waits(self) -> None:
+        """Hear that a step may wait that it has room for: it has to claim."""
+        ...
+
+    def handed(self, one: Assignment) -> None:
+        """Begin a step that was leased to it, as its last claim left room; or release it."""
+        ...
+
+    def disconnected(self) -> None:
+        """Hear that the connection is lost: steps that were handed may be, too; release them."""
+        ...
 
 
 class WorkerCalls(Protocol):
@@ -126,10 +148,10 @@ class WorkerCalls(Protocol):
         """Say that the worker has ended."""
         ...
 
-    async def stay(self, worker: str, told: Callable[[], None]) -> None:
+    async def stay(self, worker: str, listener: ConnectedWorker) -> None:
         """Be connected until cancelled, so that the worker's sudden end is noticed at once.
 
-        Calls `told` when a step may wait that the worker has room for: it has to claim then.
-        The kernel closes a killed process's connections, a paused one's stay open.
+        And so that it hears of steps without asking. The kernel closes a killed process's
+        connections, a paused one's stay open.
         """
         ...

@@ -18,8 +18,12 @@ PATH = "/worker/calls"
 
 STAY_SECONDS = 10.0
 """How often each end of the connection that a worker keeps open hears from the other."""
-STEP_WAITS = b"!\n"
-"""What is said on it when a step waits that the worker has room for; else, that it is open."""
+STEP_WAITS = b"!"
+"""The line on it that says that a step waits that the worker has room for.
+
+An empty one says that it is open. Any other is an `Assignment` as JSON: the step is leased to the
+worker already.
+"""
 
 
 class ClaimCall(Strict):

@@ -33,6 +33,7 @@ from kgym.api.steps import (
     Reproducer,
     ReproduceSpec,
     Sha256,
+    SourceSpec,
     StepRef,
     StepSpec,
     Strict,
@@ -42,6 +43,7 @@ from kgym.api.steps import (
 )
 from kgym.bugs import calibration
 from kgym.bugs.calibration import Effort
+from kgym.bugs.shipped import names as names  # noqa: PLC0414 - for those who load bundles, too
 from kgym.bugs.tree_snapshot import snapshot
 from kgym.configs import CONFIGS, data_folder
 from kgym.errors import UserError
@@ -121,7 +123,7 @@ class ChangeTable(Strict):
 
 
 class BugFile(Strict):
-    """`bug.toml`."""
+    """`bug.toml`: all that is known of a bug (docs/own-bug.md)."""
 
     title: str = Field(min_length=1)
     alt_titles: list[str] = []
@@ -141,7 +143,7 @@ class BugFile(Strict):
 
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
-    """How a fix is tried; None leaves it to the bundle.
+    """How a fix is tried: on `instances` VMs, `time` seconds each; None leaves it to the bundle.
 
     `known` is what was measured of the bug before, by which the fix has to survive as much as
     `confidence` needs; `validate` looks at the fix and its kernel beyond the crash.
@@ -212,6 +214,17 @@ class Bug:
         )
         return self._job([spec])
 
+    def source(self) -> JobRequest:
+        """Return the job by whose number the source with the bug can be read (`kgym.api.source`).
+
+        It compiles nothing: the first one for a source takes a minute or two, others a moment.
+        """
+        build = self.build
+        patches = build.patches
+        return self._job(
+            [SourceSpec(source=build.source, compiler=build.compiler, patches=patches)]
+        )
+
     def calibration(self, runs: int, time: float | None = None) -> JobRequest:
         """Return the job that measures how often and how soon the bug shows: all runs end.
 
@@ -243,7 +256,7 @@ class Bug:
 
     @property
     def titles(self) -> list[str]:
-        """The titles under which the crash is known."""
+        """The titles under which the crash is known: the first is the bug's own."""
         return [self.file.title, *self.file.alt_titles]
 
     def _job(self, steps: list[StepSpec], *, measured: bool = False) -> JobRequest:
@@ -288,11 +301,6 @@ class Bug:
             time=self.file.reproducer.time,
             completed=self.file.reproducer.completed,
         )
-
-
-def names(configs: Path = CONFIGS) -> list[str]:
-    """Return the names of the shipped bugs."""
-    return sorted(path.parent.name for path in (configs / "bugs").glob("*/bug.toml"))
 
 
 def load(name: str, configs: Path = CONFIGS) -> Bug:

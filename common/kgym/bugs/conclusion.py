@@ -23,6 +23,13 @@ from kgym.bugs.resolution import Resolution, is_accepted, resolution
 _LONGEST_REASON = 300
 """Characters of a reason, which has to fit into a row of a table."""
 
+_UNKNOWN = Finding(
+    check="detector",
+    severity=Severity.BLOCKING,
+    reason="build_unknown",
+    message="another job built the kernel; whether it is still whole is not known here",
+)
+
 
 class Answer(StrEnum):
     """What a finished job answers to whoever submitted it."""
@@ -42,7 +49,7 @@ class Conclusion:
     """What a job came to. A field is None if there is no such answer yet, or never will be."""
 
     verdict: Verdict | None
-    """The verdict of its last reproduce step."""
+    """The verdict of its last reproduce step; an aborted job comes to none."""
     title: str | None
     """The title of that verdict's crash."""
     resolved: bool | None
@@ -73,6 +80,8 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
     """
     steps = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
     results = [one.result for one in steps if isinstance(one.result, ReproduceResult)]
+    if job.state is State.ABORTED:  # what some of its steps showed is not what it was to find out
+        results = []
     found = resolution_of(job, accepted) if steps and len(results) == len(steps) else None
     good: list[bool] = []
     if found is not None:
@@ -116,7 +125,8 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     else:
         asked = before is not None and before.evidence is not None
     verdict = before.verdict if before else None
-    return resolution(verdict, after, findings(job, sides[1]), asked=asked, accepted=accepted)
+    found = findings(job, sides[1], patched=True)
+    return resolution(verdict, after, found, asked=asked, accepted=accepted)
 
 
 def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -> Resolution | None:
@@ -151,14 +161,33 @@ def reproduced(step: StepView | None) -> ReproduceResult | None:
     return step.result if step and isinstance(step.result, ReproduceResult) else None
 
 
-def findings(job: JobView, step: StepView) -> list[Finding]:
-    """Return what was found about the kernel that a reproduce step ran, and by it."""
-    # A list leaves the specs out; then it is the kernel that was built right before.
-    kernel = step.spec.build.step if isinstance(step.spec, ReproduceSpec) else step.number - 1
-    built = job.step(kernel)
-    result = built.result if built else None
-    found = [*(result.findings if isinstance(result, BuildResult) else [])]
-    return [*found, *(step.result.findings if isinstance(step.result, ReproduceResult) else [])]
+def findings(job: JobView, step: StepView, *, patched: bool | None = None) -> list[Finding]:
+    """Return what was found about the kernel that a reproduce step ran, and by it.
+
+    A patched kernel whose build is not of this job adds `build_unknown`, which blocks: what
+    that build found cannot be told from here. `patched` is taken from the step's baseline
+    if it is None.
+    """
+    result = reproduced(step)
+    if patched is None:
+        asked = isinstance(step.spec, ReproduceSpec) and step.spec.baseline is not None
+        patched = asked or (result is not None and result.baseline is not None)
+    built = _build(job, step)
+    found = [*(built.findings if built else [])]
+    if patched and not built:
+        found.append(_UNKNOWN)
+    return [*found, *(result.findings if result else [])]
+
+
+def _build(job: JobView, step: StepView) -> BuildResult | None:
+    """Return what the kernel's build came to, if it is of this job."""
+    if isinstance(step.spec, ReproduceSpec):
+        if step.spec.build.job is not None:
+            return None
+        built = job.step(step.spec.build.step)
+    else:  # a list leaves the specs out; then it is the kernel that was built right before
+        built = job.step(step.number - 1)
+    return built.result if built and isinstance(built.result, BuildResult) else None
 
 
 def _answer(job: JobView, results: list[ReproduceResult], good: list[bool]) -> Answer | None:

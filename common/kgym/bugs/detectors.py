@@ -59,7 +59,7 @@ _LINE = re.compile(r"CONFIG_(\w+)=(.*)|# CONFIG_(\w+) is not set")
 
 @dataclass(frozen=True, slots=True)
 class Detectors:
-    """What a kernel detects."""
+    """Which faults a kernel reports, as its config and its command line have it."""
 
     lacking: Mapping[ControlName, str]
     """The faults that it does not detect, and why."""

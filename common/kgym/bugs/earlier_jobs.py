@@ -15,7 +15,7 @@ from kgym.bugs import bundle as bugs
 from kgym.bugs import calibration
 from kgym.bugs.bundle import Bug
 from kgym.bugs.conclusion import reproduced
-from kgym.client import AsyncClient, Client
+from kgym.client import AsyncClient, Client, Refused
 
 _MOST_POOLED = 100
 """Calibrations of a bug that count: the newest."""
@@ -23,7 +23,7 @@ _MOST_POOLED = 100
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job that does what was asked, and whether it was there before."""
+    """A job that does what was asked, and whether it was there before (`taken_up`)."""
 
     job: JobView
     taken_up: bool
@@ -67,6 +67,16 @@ async def known_async(
         if len(jobs) == _MOST_POOLED:
             break
     return _pooled(jobs, bug, before)
+
+
+async def begun_async(client: AsyncClient, group: str) -> datetime | None:
+    """Return when one's own group of jobs began; None if it has not yet."""
+    try:
+        return (await client.group(group)).created_at
+    except Refused as error:
+        if error.reason != "group_missing":
+            raise
+        return None
 
 
 def _marked(request: JobRequest) -> tuple[JobRequest, JobFilter]:

@@ -8,7 +8,6 @@ same sweep again is given them, whatever has become of whoever began it, and goe
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,11 +16,13 @@ from hashlib import sha256
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
 from kgym.api.steps import CheckResult, Patch
+from kgym.bugs import ended_job
 from kgym.bugs.bundle import DEFAULT_OPTIONS, Bug, TrialOptions
 from kgym.bugs.conclusion import conclusion
+from kgym.bugs.ended_job import Began, Submitted
 from kgym.bugs.sweep_rows import Outcome, Pair, Row, checked, not_shown, tried
 from kgym.client import AsyncClient, Refused
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import UserError
 
 PATCHES = 100
 """Patches in one check job: it ends before the first of them is tried."""
@@ -31,9 +32,6 @@ _CHECKS = 8
 """Check jobs under way; the others are bounded by the options."""
 MOST_UNDER_WAY = 150
 """Trials at a time, at most: each has an event stream, and a caller may have 200."""
-_ITS_OWN = {400, 404, 409, 413, 422}
-"""Statuses by which a scheduler refuses one request only; others concern the whole sweep."""
-_PAUSE_SECONDS = 2.0
 _UNTAGGED = re.compile(r"[^\w.:=/@+-]")
 
 
@@ -67,7 +65,9 @@ class SweepOptions:
     retry: bool = False
     """Run again what has come to no answer."""
     patience: float = 60
-    """Seconds for which the scheduler may be away."""
+    """Seconds for which the scheduler may be away, or may fail to answer for a job."""
+    submitted: Submitted | None = None
+    """Hears of each job that is waited for."""
 
 
 class Stage(StrEnum):
@@ -109,8 +109,19 @@ async def sweep(
     await _all(one.bug(subject) for subject in subjects)
 
 
-_Began = Callable[[JobView, int], None]
-"""Hears that a step of the job, by its number, is queued or runs."""
+async def kept_job(
+    client: AsyncClient,
+    request: JobRequest,
+    options: SweepOptions,
+    answers: Callable[[JobView], bool] = lambda job: job.state is State.SUCCEEDED,
+) -> JobView:
+    """Return the job of this request in the sweep of this name, once it has ended.
+
+    It is submitted if there is none; one that `answers` nothing runs again if the options say so.
+    Raises KgymError where the scheduler refuses it, or cannot be used.
+    """
+    one = _Sweep(client, options, lambda _: None)
+    return await one.ended(request, one.trials, answers=answers)
 
 
 class _Sweep:
@@ -143,43 +154,31 @@ class _Sweep:
         turn: asyncio.Semaphore,
         *,
         answers: Callable[[JobView], bool],
-        began: _Began = lambda job, step: None,
+        began: Began = lambda job, step: None,
     ) -> JobView:
         """Return the job of this request once it has ended; it is submitted if there is none.
 
-        One that has ended before is run again if the options say so, and it `answers` nothing.
+        One that has ended before is run again if the options say so, and it `answers` nothing; so
+        is, once, one that is aborted meanwhile: another caller that waited for it may have gone.
         """
-        async with turn:
-            request = request.model_copy(update={"group": self.options.name})
-            # The database keeps a key once, also for two sweeps of this name at the same time,
-            # and where the last request of one that was killed is still on its way.
-            key = f"sweep-{sha256(request.model_dump_json().encode()).hexdigest()}"
-            restarts = self.options.retry
-            away_since: float | None = None
-            while True:
-                try:
-                    job = await self.client.submit(request, key)
-                    away_since = None
-                    if restarts and job.state.final and not answers(job):
-                        restarts = False
-                        job = await self.client.restart(job.id)
-                    return await self.followed(job, began)
-                except InfrastructureError:  # nobody answers, or cannot just now
-                    away_since = away_since or time.monotonic()
-                    if time.monotonic() - away_since >= self.options.patience:
-                        raise
-                    await asyncio.sleep(_PAUSE_SECONDS)
+        request = request.model_copy(update={"group": self.options.name})
+        key = f"sweep-{sha256(request.model_dump_json().encode()).hexdigest()}"
+        retry = self.options.retry
 
-    async def followed(self, job: JobView, began: _Began = lambda job, step: None) -> JobView:
-        """Return the job once it has ended."""
-        if job.state.final:
-            return job
-        begun = [step.number for step in job.steps if step.state is not State.PENDING]
-        began(job, max(begun, default=0))
-        async for event in self.client.events(job.id, job.last_event or 0):
-            if event.kind == "state" and event.data["state"] in {State.QUEUED, State.RUNNING}:
-                began(job, event.step or 0)
-        return await self.client.job(job.id)
+        async def once() -> JobView:
+            return await ended_job.ended(
+                self.client,
+                request,
+                key,
+                patience=self.options.patience,
+                restarts=lambda job: retry and not answers(job),
+                submitted=self.options.submitted,
+                began=began,
+            )
+
+        async with turn:
+            job = await once()
+            return await once() if retry and job.state is State.ABORTED else job
 
 
 class _BugSweep:
@@ -282,10 +281,9 @@ class _BugSweep:
         Others may have done so meanwhile.
         """
         async with self.showing:
-            job = await self.whole.client.job(job.id)
-            if any(step.artifacts_gone_at for step in job.steps):
-                job = await self.whole.client.restart(job.id, 0)
-            return await self.whole.followed(job)
+            whole = self.whole
+            patience = whole.options.patience
+            return await ended_job.shown_again(whole.client, job.id, patience=patience)
 
     def _moved(self, patches: Sequence[str], stage: Stage, job: int | None = None) -> None:
         named = [one.name for patch in patches for one in self.copies[patch]]
@@ -311,7 +309,7 @@ def _shows(job: JobView) -> bool:
 
 def _own(error: Refused) -> Refused:
     """Return the error if it is that of one request; raise it if it is everybody's."""
-    if error.status not in _ITS_OWN:
+    if not ended_job.concerns_one_request(error):
         raise error
     return error
 

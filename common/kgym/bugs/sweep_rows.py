@@ -23,7 +23,7 @@ _LINE = 300
 """Characters of a reason."""
 _NO_PATCH = {"binary_patch", "empty_patch", "malformed_patch", "patch_too_large", "unsafe_patch"}
 """Why what was given is no patch; other texts of a patch do not apply to this kernel."""
-_NOT_BUILT = {"does_not_compile", "no_kernel"}
+NOT_BUILT = {"does_not_compile", "no_kernel"}
 """How a build fails that the patch has broken, beyond what a check compiles."""
 
 
@@ -98,7 +98,7 @@ class Pair:
         return Pair(self.bug, self.patch, {**self.facts, **facts})
 
     def row(self, outcome: Outcome, reason: str, **facts: object) -> Row:
-        """Return its row."""
+        """Return its row: what is known of it, its outcome, and why in one line."""
         known = {**self.facts, **facts, "reason": _line(reason)}
         return Row.model_validate(
             {"bug": self.bug, "patch": self.patch, "outcome": outcome, **known}
@@ -136,7 +136,7 @@ def tried(pair: Pair, job: JobView, accepted: Collection[str]) -> Row:
     facts["seconds"] = round((before if isinstance(before, float) else 0) + _seconds(job), 1)
     why = next((step.failure for step in job.steps if step.failure is not None), None)
     reason = came_to.reason or f"job {job.id} is {job.state}"
-    if why is not None and why.cause == "user" and why.reason in _NOT_BUILT:
+    if why is not None and why.cause == "user" and why.reason in NOT_BUILT:
         return pair.row(Outcome.DOES_NOT_COMPILE, why.message, **facts)
     if came_to.answer not in {Answer.YES, Answer.NO} or run is None or found is None:
         return pair.row(Outcome.INCONCLUSIVE, reason, **facts)

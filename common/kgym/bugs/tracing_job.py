@@ -86,12 +86,12 @@ class TraceResult(Strict):
     """What the kernel did before its first crash; `trace` is null where `reason` says why."""
 
     instance: int | None = Field(None, description="the one whose dump was read")
-    title: str | None = None
+    title: str | None = Field(None, description="of the crash")
     trace: MinimalTrace | None
-    parts: list[DumpPart] = []
-    seconds: dict[str, float] = {}
-    dumps: list[InstanceDump]
-    reason: str | None
+    parts: list[DumpPart] = Field([], description="what else was read out of the dump, or was not")
+    seconds: dict[str, float] = Field({}, description="that reading it took, by stage")
+    dumps: list[InstanceDump] = Field(description="of each instance that was to leave one")
+    reason: str | None = Field(description="why there is no trace")
 
     @classmethod
     def of(cls, job: JobView) -> Self:

@@ -35,15 +35,17 @@ class SideResult(Strict):
     """What one kernel of a trial showed; without a verdict it is inconclusive, with the reason."""
 
     verdict: Verdict
-    title: str | None = None
-    crashed: int = 0
-    completed: int = 0
-    requested: int | None = None
-    reason: str | None
-    unseen_chance: float | None = None
-    confidence: float | None = None
-    time: float | None = None
-    accelerator: str | None = None
+    title: str | None = Field(None, description="of the crash that decided, where one did")
+    crashed: int = Field(0, description="completed instances that crashed")
+    completed: int = Field(0, description="instances that crashed or survived the whole time")
+    requested: int | None = Field(None, description="instances that were asked for")
+    reason: str | None = Field(description="why it is that verdict, or why there is none")
+    unseen_chance: float | None = Field(
+        None, description="as ReproduceResult has it: that the bug, still there, was missed"
+    )
+    confidence: float | None = Field(None, description="of `no_crash`, as ReproduceResult has it")
+    time: float | None = Field(None, description="seconds asked of each instance")
+    accelerator: str | None = Field(None, description="what ran the VMs: `kvm` or `tcg`")
     evidence: Evidence | None = None
     told: str | None = Field(None, description="the evidence in one line")
     findings: list[JudgedFinding] = []
@@ -112,13 +114,15 @@ class CalibrationResult(Strict):
 
     bug: str
     job: int
-    runs: int
-    crashed: int
-    rate: float | None
-    rate_at_least: float
+    runs: int = Field(description="boots that count")
+    crashed: int = Field(description="how many of them showed the bug")
+    rate: float | None = Field(description="their share of the runs; null without a run")
+    rate_at_least: float = Field(description="Clopper and Pearson's lower limit of it, at 95 %")
     outcomes: dict[str, int] = Field(description="how many instances ended how")
-    seconds_to_crash: dict[str, float] | None
-    accelerator: str | None
+    seconds_to_crash: dict[str, float] | None = Field(
+        description="quantiles over the runs that showed the bug, by name; null without one"
+    )
+    accelerator: str | None = Field(description="what ran the VMs: `kvm` or `tcg`")
     recommended: list[Effort] = Field(
         description="what a fix has to survive, by all calibrations of the bug together"
     )

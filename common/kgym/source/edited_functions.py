@@ -1,6 +1,7 @@
-"""Which functions of a C file a fix edits: those that it changes or removes. Pure."""
+"""Where the functions of a C file are, and which of them a fix edits. Pure."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import tree_sitter_c
 from tree_sitter import Language, Node, Parser
@@ -19,24 +20,42 @@ def edited(before: str, after: str) -> set[str]:
     return {name for name, text in old.items() if new.get(name) != text}
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The lines of a function, from 0; `end` is the one behind it."""
+
+    name: str
+    begin: int
+    end: int
+
+
+def places(text: str) -> list[Place]:
+    """Return where the functions of a file are, in order; what is not understood is left out."""
+    return [
+        Place(name, parts[0].start_point.row, parts[-1].end_point.row + 1)
+        for name, parts in _definitions(Parser(_C).parse(text.encode()).root_node)
+    ]
+
+
 def _functions(text: str) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    for name, body in _definitions(Parser(_C).parse(text.encode()).root_node):
-        found[name] = found.get(name, b"") + body
+    for name, parts in _definitions(Parser(_C).parse(text.encode()).root_node):
+        found[name] = found.get(name, b"") + b"".join(one.text or b"" for one in parts)
     return found
 
 
-def _definitions(node: Node) -> Iterator[tuple[str, bytes]]:
+def _definitions(node: Node) -> Iterator[tuple[str, list[Node]]]:
+    """Yield each function's name, and the nodes that it consists of."""
     if node.type == "function_definition":
         if (name := _name(node)) is not None:
-            yield name, node.text or b""
+            yield name, [node]
         return
     for number, child in enumerate(node.named_children):
         # `SYSCALL_DEFINE1(name, …) { … }` is read as a call before a block.
         if child.type == "compound_statement" and number:
             head = node.named_children[number - 1]
             if (name := _macro_name(head)) is not None:
-                yield name, (head.text or b"") + (child.text or b"")
+                yield name, [head, child]
         elif child.type not in {"declaration", "comment"}:
             yield from _definitions(child)
 

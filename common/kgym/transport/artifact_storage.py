@@ -31,11 +31,17 @@ _LONGEST_NAME = 128
 """Of a delta: its base, and for a while a temporary name, come behind it."""
 _LEAST = 1 << 12
 """Bytes of a file that is worth a delta."""
-_LOCK_SECONDS = 20.0
+_ALONE_SECONDS = 20.0
+LOCK_SECONDS = 300.0
+"""A removal of bases reads the names of all files: with a million of them, for a minute."""
 
 
 class ArtifactMissing(InfrastructureError):
     """Nothing is stored under this key."""
+
+
+class BasesHeld(InfrastructureError):
+    """Somebody else has the lock of the bases, for longer than anything that needs it takes."""
 
 
 class Storage(Protocol):
@@ -105,8 +111,9 @@ class Storage(Protocol):
 class LocalStorage:
     """Storage in a local folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, lock_seconds: float = LOCK_SECONDS) -> None:
         self.root = root
+        self._lock_seconds = lock_seconds
         self._seen: dict[str, tuple[int, int, int]] = {}
         root.mkdir(parents=True, exist_ok=True)
 
@@ -264,15 +271,20 @@ class LocalStorage:
     @contextlib.contextmanager
     def _bases_held(self, *, alone: bool = False) -> Iterator[None]:
         """Keep the bases from being removed meanwhile; `alone`, from coming into use."""
-        with (self.root / ".bases.lock").open("a") as file:
-            until = time.monotonic() + _LOCK_SECONDS
+        path = self.root / ".bases.lock"
+        with path.open("a") as file:
+            until = time.monotonic() + (_ALONE_SECONDS if alone else self._lock_seconds)
             while True:
                 try:
                     fcntl.flock(file, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
                     break
-                except BlockingIOError:
-                    if alone and time.monotonic() > until:
-                        raise
+                except BlockingIOError as error:
+                    if time.monotonic() > until:
+                        raise BasesHeld(
+                            "storage_busy",
+                            f"{path} is locked by another process, which does not let go of it;"
+                            f" `fuser -v {path}` names it: end it, and restart the job",
+                        ) from error
                     time.sleep(0.05)
             yield
 
@@ -294,7 +306,7 @@ class LocalStorage:
                 unused = self._unused(age)
                 for base in unused:
                     shutil.rmtree(self._base(base).parent, ignore_errors=True)
-        except BlockingIOError:
+        except BasesHeld:
             return {}
         return unused
 

@@ -24,6 +24,7 @@ from aio_pika.abc import (
     AbstractExchange,
     AbstractIncomingMessage,
 )
+from aio_pika.connection import make_url
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 
 from kgym.api.steps import StepKind
@@ -75,9 +76,7 @@ class RabbitBus:
         """Close the connection; what was delivered and not acknowledged is delivered again."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            with _losses("closing"):
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    await connection.close()
+            await _close(connection)
 
     async def publish(self, kind: StepKind) -> None:
         """Return once the broker has the notification on disk.
@@ -222,7 +221,18 @@ class RabbitBus:
 
     async def _connect(self) -> AbstractConnection:
         """Connect, and make queues and exchange unless they are there."""
-        connection = await aio_pika.connect(self._url, heartbeat=HEARTBEAT_SECONDS)
+        connection = aio_pika.Connection(make_url(self._url, heartbeat=HEARTBEAT_SECONDS))
+        try:
+            await connection.connect()
+            await self._declare(connection)
+        except BaseException:
+            # A connection that nobody closes would be closed by the garbage collector, which
+            # starts a task for it: it has no loop to run it when this one has come to its end.
+            await _close(connection)
+            raise
+        return connection
+
+    async def _declare(self, connection: AbstractConnection) -> None:
         dead = self._name("dead")
         async with connection.channel() as channel:
             await channel.declare_exchange(
@@ -244,7 +254,6 @@ class RabbitBus:
                         "x-dead-letter-routing-key": dead,
                     },
                 )
-        return connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +270,12 @@ class _Delivery:
     async def nack(self) -> None:
         with _losses("giving back"):
             await self.incoming.nack(requeue=True)
+
+
+async def _close(connection: AbstractConnection) -> None:
+    with _losses("closing"):
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await connection.close()
 
 
 async def _stream(queue: asyncio.Queue[_Answer]) -> AsyncIterator[_Answer]:

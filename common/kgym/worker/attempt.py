@@ -31,14 +31,16 @@ async def attempt(run: StepContext, handler: Handler, dispatch: WorkerCalls) -> 
     lease = run.assignment.lease
     run.folder.mkdir()
     _log.info("attempt begins", kind=run.assignment.spec.kind)
+    # A report under way holds log lines: the result, which ends the lease, waits for it.
+    turn = asyncio.Lock()
     work = asyncio.create_task(_work(run, handler))
-    beat = asyncio.create_task(_beat(run, dispatch))
+    beat = asyncio.create_task(_beat(run, dispatch, turn))
     try:
         await asyncio.wait({work, beat}, return_when=asyncio.FIRST_COMPLETED)
         if work.done() and not work.cancelled():
             # The folder goes before the result is delivered: it may be what filled the disk.
             await _remove(run.folder)
-            await _deliver(run, work.result(), dispatch)
+            await _deliver(run, work.result(), dispatch, turn)
     except asyncio.CancelledError:
         # Aborted, or this worker stops: the scheduler listens only if the lease still holds.
         await _stop(work, beat)
@@ -72,14 +74,19 @@ async def _work(run: StepContext, handler: Handler) -> AttemptEnding:
     return AttemptEnding(result=result, failure=failure, artifacts=run.artifacts)
 
 
-async def _beat(run: StepContext, dispatch: WorkerCalls) -> None:
-    """Report until the lease is stale, also when the step has nothing new."""
-    quiet = 0.0
+async def _beat(run: StepContext, dispatch: WorkerCalls, turn: asyncio.Lock) -> None:
+    """Report until the lease is stale, also when the step has nothing new.
+
+    The first report comes soon: it tells the scheduler that what it handed out has arrived.
+    """
+    quiet = HEARTBEAT_SECONDS
     while True:
         await asyncio.sleep(REPORT_SECONDS)
         quiet += REPORT_SECONDS
-        log, progress = run.take_news()
-        if log or progress or quiet >= HEARTBEAT_SECONDS:
+        async with turn:
+            log, progress = run.take_news()
+            if not (log or progress or quiet >= HEARTBEAT_SECONDS):
+                continue
             quiet = 0.0
             try:
                 if not await dispatch.report(run.assignment.lease, log, progress):
@@ -91,27 +98,30 @@ async def _beat(run: StepContext, dispatch: WorkerCalls) -> None:
                 _log.warning("report refused", error=str(error))
 
 
-async def _deliver(run: StepContext, ending: AttemptEnding, dispatch: WorkerCalls) -> None:
+async def _deliver(
+    run: StepContext, ending: AttemptEnding, dispatch: WorkerCalls, turn: asyncio.Lock
+) -> None:
     """Deliver the result, however long the scheduler is away."""
     attempt = 0
     while True:
-        log, progress = run.take_news()
-        try:
-            while log:
-                await dispatch.report(run.assignment.lease, log, None)
-                log, _ = run.take_news()
-            taken = await dispatch.finish(run.assignment.lease, ending)
-            failure = ending.failure and ending.failure.reason
-            _log.info("attempt ended", failure=failure, taken=taken)
-        except InfrastructureError as error:
-            attempt += 1
-            run.return_news(log, progress)
-            _log.warning("result not delivered, trying again", error=str(error))
-            await asyncio.sleep(min(DELIVER_SECONDS, retry_delay(attempt)))
-        except UserError as error:  # it will never be taken as it is
-            ending = AttemptEnding(failure=_refused(error))
-        else:
-            return
+        async with turn:
+            log, progress = run.take_news()
+            try:
+                while log:
+                    await dispatch.report(run.assignment.lease, log, None)
+                    log, _ = run.take_news()
+                taken = await dispatch.finish(run.assignment.lease, ending)
+                failure = ending.failure and ending.failure.reason
+                _log.info("attempt ended", failure=failure, taken=taken)
+                return
+            except InfrastructureError as error:
+                run.return_news(log, progress)
+                _log.warning("result not delivered, trying again", error=str(error))
+            except UserError as error:  # it will never be taken as it is
+                ending = AttemptEnding(failure=_refused(error))
+                continue
+        attempt += 1
+        await asyncio.sleep(min(DELIVER_SECONDS, retry_delay(attempt)))
 
 
 async def _remove(folder: Path) -> None:

@@ -7,7 +7,6 @@ one, so a busy worker needs a request for dozens of steps.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self, TypeVar
@@ -17,7 +16,7 @@ from uuid import UUID
 import httpx
 
 from kgym.api.jobs import Progress
-from kgym.api.worker_calls import AttemptEnding, Claim, Claimed
+from kgym.api.worker_calls import Assignment, AttemptEnding, Claim, Claimed, ConnectedWorker
 from kgym.api.worker_requests import (
     CALLS,
     PATH,
@@ -100,18 +99,14 @@ class HttpWorkerCalls:
         """Say that the worker has ended."""
         await self._call(LeaveCall(worker=worker))
 
-    async def stay(self, worker: str, told: Callable[[], None]) -> None:
+    async def stay(self, worker: str, listener: ConnectedWorker) -> None:
         """Be connected until cancelled; a connection that is lost is made again."""
-
-        def hear(said: bytes) -> None:
-            if STEP_WAITS in said:
-                told()
-
         wire = HttpConnection(self._url, self._headers, protocol.TIMEOUT.connect or 0)
         path = f"{self._url.path}/worker/stay?worker={quote(worker, safe='')}"
         while True:
             with contextlib.suppress(OSError, TimeoutError):
-                await wire.listen(path, hear, 3 * STAY_SECONDS)
+                await wire.listen(path, _Lines(listener).hear, 3 * STAY_SECONDS)
+            listener.disconnected()
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _call(self, call: WorkerCall) -> Answer:
@@ -177,6 +172,22 @@ class HttpWorkerCalls:
                 )
             )
         return Answers.model_validate_json(reply.content).answers
+
+
+class _Lines:
+    """Reads the lines of a connection that is kept open; they come in pieces."""
+
+    def __init__(self, listener: ConnectedWorker) -> None:
+        self._listener = listener
+        self._begun = b""
+
+    def hear(self, said: bytes) -> None:
+        *lines, self._begun = (self._begun + said).split(b"\n")
+        for line in lines:
+            if line == STEP_WAITS:
+                self._listener.step_waits()
+            elif line:
+                self._listener.handed(Assignment.model_validate_json(line))
 
 
 def _fail(calls: list[tuple[str, asyncio.Future[Answer]]], error: Exception) -> None:

@@ -14,7 +14,7 @@ import structlog
 from kgym.api.capabilities import Capabilities
 from kgym.api.steps import StepKind
 from kgym.api.worker_calls import BEAT_SECONDS, Assignment, Claim, Claimed, WorkerCalls, WorkerInfo
-from kgym.errors import InfrastructureError
+from kgym.errors import InfrastructureError, KgymError
 from kgym.host import process_logs
 from kgym.transport.artifact_storage import Storage
 from kgym.transport.bus import Bus, Delivery
@@ -69,6 +69,13 @@ class Worker:
         """Whether the scheduler has said, since the last claim, that a step waits."""
         self._more = False
         """Whether more waited at the last claim than it got."""
+        self._claim: Claim | None = None
+        """The last that was answered."""
+        self._arrived: set[uuid.UUID] = set()
+        """Leases of the steps that were handed to it since."""
+        self._lost: set[uuid.UUID] = set()
+        """Leases of steps that may have been handed to it, and have not arrived."""
+        self._refusals: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
         """Work until cancelled or drained; give back what is running and leave nothing behind."""
@@ -78,7 +85,7 @@ class Worker:
                     helpers = [
                         group.create_task(self._obey_signals()),
                         group.create_task(self._receive_notifications()),
-                        group.create_task(self._dispatch.stay(self.info.id, self._step_waits)),
+                        group.create_task(self._dispatch.stay(self.info.id, self)),
                     ]
                     await self._take_steps()
                     for helper in helpers:
@@ -94,7 +101,7 @@ class Worker:
 
     @property
     def _free(self) -> int:
-        return 0 if self._draining else self.info.slots - len(self._running)
+        return 0 if self._draining else max(0, self.info.slots - len(self._running))
 
     def _count_slots(self) -> None:
         """Note whether there is a free slot."""
@@ -118,6 +125,7 @@ class Worker:
             self._told &= not self._free
             claim = claim or Claim(id=uuid.uuid4(), worker=self.info, want=self._free, woken=woken)
             try:
+                await self._release_lost()
                 claimed = await self._dispatch.claim(claim)
             except InfrastructureError as error:
                 # Claimed or not: the claim is repeated, and its notification sent again.
@@ -127,7 +135,8 @@ class Worker:
                 await asyncio.sleep(IDLE_SECONDS)
                 continue
             self._begin(claimed)
-            claim = None
+            self._claim, claim = claim, None
+            self._arrived.clear()
             for notification in notifications:
                 with contextlib.suppress(InfrastructureError):  # then it comes once more
                     await notification.ack()
@@ -138,11 +147,14 @@ class Worker:
         self._draining |= claimed.draining
         self._more = bool(claimed.more)
         for one in claimed.assignments:
-            with process_logs.attempt(job=one.job_id, step=one.number, attempt=one.attempt):
-                task = asyncio.create_task(self._attempt(one))
-            self._running[one.lease] = task
-            task.add_done_callback(partial(self._ended, one.lease))
+            self.handed(one)
         self._count_slots()
+
+    def _start(self, one: Assignment) -> None:
+        with process_logs.attempt(job=one.job_id, step=one.number, attempt=one.attempt):
+            task = asyncio.create_task(self._attempt(one))
+        self._running[one.lease] = task
+        task.add_done_callback(partial(self._ended, one.lease))
 
     def _ended(self, lease: uuid.UUID, task: "asyncio.Task[None]") -> None:
         del self._running[lease]
@@ -189,11 +201,44 @@ class Worker:
             if self._free:
                 self._news.set()
 
-    def _step_waits(self) -> None:
-        """Claim: the scheduler says that a step waits."""
+    # --- what the open connection to the scheduler tells ----------------------------------
+
+    def step_waits(self) -> None:
+        """Claim."""
         self._told = True
         if self._free:
             self._news.set()
+
+    def handed(self, one: Assignment) -> None:
+        """Begin the step; give it back if its slot was taken meanwhile, or the worker drains."""
+        self._arrived.add(one.lease)
+        if self._free:
+            self._start(one)
+            self._count_slots()
+            return
+        task = asyncio.create_task(self._refuse(one))
+        self._refusals.add(task)
+        task.add_done_callback(self._refusals.discard)
+
+    def disconnected(self) -> None:
+        """Release what may have been sent and has not arrived, in any slot."""
+        if self._claim is not None:
+            first = self._claim.want
+            numbers = range(first, first + len(self._arrived) + self.info.slots)
+            self._lost |= set(map(self._claim.lease, numbers)) - self._arrived
+            self._news.set()
+
+    # --- within ---------------------------------------------------------------------------
+
+    async def _refuse(self, one: Assignment) -> None:
+        with contextlib.suppress(KgymError, TimeoutError):  # its first report will be missed
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await self._dispatch.release(one.lease)
+
+    async def _release_lost(self) -> None:
+        lost = frozenset(self._lost)
+        await asyncio.gather(*map(self._dispatch.release, lost))
+        self._lost -= lost
 
     async def _obey_signals(self) -> None:
         while True:
@@ -210,7 +255,7 @@ class Worker:
         """Give back all steps that run."""
         for task in self._running.values():
             task.cancel()
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await asyncio.gather(*self._running.values(), *self._refusals, return_exceptions=True)
         with contextlib.suppress(InfrastructureError, TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
                 await self._dispatch.leave(self.info.id)

@@ -30,6 +30,15 @@ async def own_folder(shared: Path) -> AsyncIterator[Path]:
         os.close(lock)
 
 
+def remove_left(work: Path) -> None:
+    """Remove what dead workers left in any of the folders in `work`, as of an earlier platform.
+
+    A worker looks only into the one that it shares, and the next platform may have others.
+    """
+    for shared in work.glob("*"):
+        _remove_dead(shared)
+
+
 def _make(shared: Path) -> tuple[Path, int]:
     """Return a new folder and the file descriptor that locks it."""
     shared.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from kgym.api.steps.base import (
 )
 from kgym.api.steps.build import (
     Ahead,
+    BuildArtifact,
     BuildResult,
     BuildSpec,
     DroppedSymbol,
@@ -62,6 +63,7 @@ from kgym.api.steps.kernel import (
 from kgym.api.steps.minimize import (
     DumpPart,
     MinimalTrace,
+    MinimizeArtifact,
     MinimizeResult,
     MinimizeSpec,
     RelatedThread,
@@ -80,19 +82,23 @@ from kgym.api.steps.reproduce import (
     Calibration,
     CompletedEnd,
     DumpFailure,
+    InstanceArtifact,
     InstanceDump,
     InstanceOutcome,
     InstanceResult,
     Measure,
+    ReproduceArtifact,
     ReproduceResult,
     ReproduceSpec,
     Verdict,
     VmShape,
 )
+from kgym.api.steps.source import SourceResult, SourceSpec
 
 __all__ = [
     "DEFAULT_SYZKALLER",
     "Ahead",
+    "BuildArtifact",
     "BuildResult",
     "BuildSpec",
     "Calibration",
@@ -118,6 +124,7 @@ __all__ = [
     "Finding",
     "FunctionCheck",
     "GitSource",
+    "InstanceArtifact",
     "InstanceDump",
     "InstanceOutcome",
     "InstanceResult",
@@ -128,6 +135,7 @@ __all__ = [
     "Line",
     "Measure",
     "MinimalTrace",
+    "MinimizeArtifact",
     "MinimizeResult",
     "MinimizeSpec",
     "Name",
@@ -138,6 +146,7 @@ __all__ = [
     "PatchOutcome",
     "Reached",
     "RelatedThread",
+    "ReproduceArtifact",
     "ReproduceResult",
     "ReproduceSpec",
     "Reproducer",
@@ -145,6 +154,8 @@ __all__ = [
     "Severity",
     "Sha256",
     "SkippedFunction",
+    "SourceResult",
+    "SourceSpec",
     "StepInput",
     "StepKind",
     "StepName",
@@ -169,8 +180,9 @@ __all__ = [
 ]
 
 StepSpec = Annotated[
-    BuildSpec | CheckSpec | ReproduceSpec | MinimizeSpec, Field(discriminator="kind")
+    BuildSpec | CheckSpec | ReproduceSpec | MinimizeSpec | SourceSpec, Field(discriminator="kind")
 ]
 StepResult = Annotated[
-    BuildResult | CheckResult | ReproduceResult | MinimizeResult, Field(discriminator="kind")
+    BuildResult | CheckResult | ReproduceResult | MinimizeResult | SourceResult,
+    Field(discriminator="kind"),
 ]

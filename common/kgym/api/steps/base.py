@@ -59,6 +59,7 @@ class StepKind(StrEnum):
     CHECK = "check"
     REPRODUCE = "reproduce"
     MINIMIZE = "minimize"
+    SOURCE = "source"
 
 
 StepName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=60)]
@@ -93,9 +94,9 @@ class Needs(Strict):
 
 
 class Failure(Strict):
-    """Why a step failed."""
+    """Why a step failed: `reason` in one stable word for programs, `message` for people."""
 
-    cause: Cause
+    cause: Cause = Field(description="whose fault it is; what is infrastructure's is tried again")
     reason: Annotated[str, Field(max_length=100), _cut(100)]
     message: Words
     details: Details = {}

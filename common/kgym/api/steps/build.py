@@ -1,6 +1,7 @@
 """The `build` step: a kernel with patches, compiled."""
 
 import re
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -14,6 +15,20 @@ _C_FILE = re.compile(r"(?:[\w+,@=-][\w.+,@=-]*/)*[\w+,@=-][\w.+,@=-]*\.c", re.AS
 
 DumpMethod = Literal["hypervisor", "kdump"]
 """How the memory of a crashed guest is saved: from outside, or by a kernel that it starts."""
+
+
+class BuildArtifact(StrEnum):
+    """The files that a build leaves, by name."""
+
+    KERNEL = "bzImage"
+    VMLINUX = "vmlinux"
+    """The kernel with its symbols and debug information."""
+    SYSTEM_MAP = "System.map"
+    CONFIG = "config"
+    """The `.config` that it was built with."""
+    COMPILE_COMMANDS = "compile_commands.json"
+    LOG = "build.log"
+    """What make and the compilers printed."""
 
 
 class Ahead(Strict):
@@ -115,6 +130,7 @@ class BuildResult(Strict):
     kernel_release: Name
     compiler_version: Name
     tree: Name = Field(description="the SuiteCache entry that was used")
+    source_tree: Name = Field("", description="names the source with its backports")
     tree_cached: bool = Field(description="whether that entry was there already")
     memoised: bool = Field(False, description="whether the same was built before: a copy of that")
     shortcut: bool = Field(False, description="whether saved commands did what make would have")

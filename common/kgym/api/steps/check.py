@@ -81,7 +81,7 @@ class PatchCheck(Strict):
     output: Words = Field("", description="the compiler's own words, cut to 16 KiB")
     through_make: bool = Field(False, description="whether it changes what only make can follow")
     memoised: bool = Field(False, description="whether this was found out by an earlier check")
-    seconds: float
+    seconds: float = Field(description="that it took")
 
 
 class CheckResult(Strict):
@@ -92,6 +92,7 @@ class CheckResult(Strict):
     kernel_release: Name
     compiler_version: Name
     tree: Name = Field(description="the SuiteCache entry that was used")
+    source_tree: Name = Field("", description="names the source with its backports")
     tree_cached: bool = Field(description="whether that entry was there already")
     patches: list[PatchCheck] = Field(max_length=1000)
     seconds: Seconds = Field(description="by stage: identify, memo, tree, base, read, patches")

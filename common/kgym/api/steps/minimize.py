@@ -19,6 +19,19 @@ from kgym.api.steps.base import (
 )
 
 
+class MinimizeArtifact(StrEnum):
+    """The files that a minimize step leaves, by name; each only where it could be read."""
+
+    TRACE = "trace.npz"
+    """The whole trace, as `kgym.trace.trace_files` loads it."""
+    MINIMAL = "minimal.json"
+    """A `MinimalTrace`."""
+    DMESG = "dmesg.txt"
+    STACK = "stack.txt"
+    """The crashed task's stack, with locals."""
+    LOCKS = "locks.txt"
+
+
 class MinimizeSpec(Step):
     """Cut a crashed instance's trace down to what matters for its crash report."""
 

@@ -34,6 +34,38 @@ CompletedEnd = Annotated[
 """How a run ends that did its work; `killed`: it goes on until its time is over."""
 
 
+class ReproduceArtifact(StrEnum):
+    """The files that a reproduce step leaves once, by name; programs and initrds besides."""
+
+    COMMAND = "qemu-command.txt"
+    """How the first instance was started."""
+    SCRIPT = "reproduce.sh"
+    """Crashes the kernel again by hand, beside what belongs to the bundle."""
+    ABOUT = "about.json"
+    """What the script runs: bug, kernel, QEMU."""
+    BUNDLE = "bundle.tar.gz"
+    """All of it in one, where the step was asked for that (`"bundle": "whole"`)."""
+
+
+class InstanceArtifact(StrEnum):
+    """The files that a reproduce step leaves of each instance: `{}` is its number.
+
+    Of an instance that was tried again, it is `0-retry-1`.
+    """
+
+    CONSOLE = "console-{}.log"
+    PROGRAM = "reproducer-{}.log"
+    """What the program printed, if it did."""
+    REPORT = "report-{}.txt"
+    """The crash report, with source lines."""
+    REPORT_JSON = "report-{}.json"
+    """The same in parts: `CrashReport.as_dict`."""
+
+    def of(self, instance: int | str) -> str:
+        """Return the name of this file of an instance."""
+        return self.format(instance)
+
+
 class VmShape(Strict):
     """A VM: its size, and what is added to the kernel's command line."""
 
@@ -54,7 +86,7 @@ class Verdict(StrEnum):
 
 
 class InstanceOutcome(StrEnum):
-    """How one instance ended."""
+    """How one instance ended; only `crash` and `survived` count as completed."""
 
     CRASH = "crash"
     SURVIVED = "survived"
@@ -259,10 +291,10 @@ class InstanceDump(Strict):
 class InstanceResult(Strict):
     """One VM of a reproduce step."""
 
-    number: Count
+    number: Count = Field(description="of the instance, from 0")
     outcome: InstanceOutcome
-    detail: Line = ""
-    boot_seconds: float | None = None
+    detail: Line = Field("", description="more about the outcome, in words")
+    boot_seconds: float | None = Field(None, description="from its start until it could be used")
     run_seconds: float | None = Field(None, description="how long the reproducer was running")
     reproducer: Count = Field(0, description="which: 0 is `reproducer`, then come `others`")
     runs: Count = Field(0, description="how often the reproducer was started")
@@ -276,15 +308,15 @@ class InstanceResult(Strict):
 
 
 class ReproduceResult(Strict):
-    """The verdict and what it rests on."""
+    """What N instances came to: the verdict, and the runs, evidence and findings it rests on."""
 
     kind: Literal[StepKind.REPRODUCE] = StepKind.REPRODUCE
     verdict: Verdict
-    reason: Words
-    title: Line | None
+    reason: Words = Field(description="why it is that verdict")
+    title: Line | None = Field(description="of the crash that decided, where one did")
     crashed: Count = Field(description="k: completed instances that crashed")
     completed: Count = Field(description="N: instances that crashed or survived the whole time")
-    requested: Count
+    requested: Count = Field(description="instances that were asked for")
     baseline: Verdict | None = Field(
         None, description="on the unpatched kernel; null where none was named"
     )
@@ -298,7 +330,7 @@ class ReproduceResult(Strict):
         description="of `no_crash`: 1 - the chance that the bug, still there, would not have"
         " shown, as far as so few measured runs can tell (`kgym.bugs.calibration`)",
     )
-    accelerator: Name
+    accelerator: Name = Field(description="what ran the VMs: `kvm` or `tcg`")
     instances: list[InstanceResult] = Field(max_length=1000)
     sample: list[Count] | None = Field(
         None,

@@ -1,6 +1,6 @@
 """Crash reports of the Linux kernel, read from console logs the way syzkaller reads them."""
 
-from kgym.crash.report.blamed_file import guilty_file
+from kgym.crash.report.blamed_file import guilty_file, is_generic
 from kgym.crash.report.console_watch import Watch
 from kgym.crash.report.crash_report import CrashReport, CrashType, Executor, Frame, frame_of
 from kgym.crash.report.parser import parse, parse_all
@@ -14,6 +14,7 @@ __all__ = [
     "Watch",
     "frame_of",
     "guilty_file",
+    "is_generic",
     "parse",
     "parse_all",
     "type_of",

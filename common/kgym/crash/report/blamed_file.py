@@ -44,6 +44,11 @@ def guilty_file(report_text: str) -> str | None:
     return _topmost(report_text)
 
 
+def is_generic(path: str) -> bool:
+    """Tell whether the functions of a file serve all others, so that the fault is rarely theirs."""
+    return _GENERIC.match(path) is not None
+
+
 def _topmost(text: str) -> str | None:
     guilty = fallback = None
     for line in text.split("\n"):

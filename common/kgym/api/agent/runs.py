@@ -1,0 +1,229 @@
+"""A run as it is asked for and shown: the bodies of the agent's REST interface."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import AwareDatetime, Field, JsonValue, model_validator
+
+from kgym.api.agent.conversation import Reply, Turn
+from kgym.api.agent.nodes import Node
+from kgym.api.agent.strategy import Strategy
+from kgym.api.steps import Strict, TreePath
+
+Text = Annotated[str, Field(max_length=16 << 20)]
+
+
+class RunState(StrEnum):
+    """Where a run is. All but `running` can be resumed, but for what has come to its end."""
+
+    RUNNING = "running"
+    RESOLVED = "resolved"
+    """The search is over, or at a limit, and has found at least one fix."""
+    UNRESOLVED = "unresolved"
+    """The search is over, and has found none."""
+    LIMITED = "limited"
+    """A limit was reached before a fix was found."""
+    STOPPED = "stopped"
+    """Somebody stopped it."""
+    FAILED = "failed"
+    """It cannot go on: the model or the platform refuses, or the crash does not reproduce."""
+    INTERRUPTED = "interrupted"
+    """The process that carried it out has ended."""
+
+
+class Limits(Strict):
+    """What a run may take, all its resumptions together. At a limit it ends with what it has."""
+
+    dollars: float | None = Field(
+        None, gt=0, le=1e6, description="of the model's prices; none where they are not known"
+    )
+    tokens: int = Field(20_000_000, ge=1, le=1 << 40, description="in and out")
+    seconds: float = Field(86_400, gt=0, le=1e7)
+    builds: int = Field(200, ge=1, le=100_000, description="patched kernels that are built and run")
+    concurrency: int = Field(8, ge=1, le=100, description="questions to the model at a time")
+    jobs: int = Field(8, ge=1, le=100, description="jobs on the platform at a time")
+
+
+class RunRequest(Strict):
+    """What to fix, and how."""
+
+    bug: str = Field(min_length=1, max_length=200, description="name of a shipped bug")
+    bundle: dict[TreePath, Text] | None = Field(
+        None, max_length=100, description="files of a bundle of one's own, named `bug`"
+    )
+    folder: str | None = Field(
+        None, max_length=4096, description="of a bundle on the agent's own machine"
+    )
+    strategy: str | Strategy = Field("forest", description="name of a shipped one, or its table")
+    model: str = Field(min_length=1, max_length=500, description="PROVIDER:MODEL")
+    trace: bool = Field(True, description="show the model the calls before the crash")
+    files: list[TreePath] = Field(
+        [], max_length=100, description="candidate files, instead of the strategy's localisation"
+    )
+    window: int | None = Field(
+        None,
+        ge=2_000,
+        le=100_000_000,
+        description="tokens that a question and its answer may have; null: those of the model's"
+        " window, 200000 at most",
+    )
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _one_bug(self) -> "RunRequest":
+        if self.bundle is not None and self.folder is not None:
+            raise ValueError("give `bundle` or `folder`")
+        return self
+
+
+class Resumption(Strict):
+    """How a run goes on."""
+
+    limits: Limits | None = Field(None, description="instead of those that it had")
+
+
+class Spent(Strict):
+    """What a run took so far."""
+
+    dollars: float | None = Field(None, description="null where a call's price is not known")
+    known_dollars: float = Field(0.0, description="of calls whose price is known")
+    unpriced_calls: int = Field(0, description="whose price is not known")
+    calls: int = Field(0, description="questions that were answered")
+    failed_calls: int = 0
+    lost_calls: int = Field(
+        0, description="sent and never heard of, as the agent was killed; they may have been paid"
+    )
+    input_tokens: int = 0
+    cached_tokens: int = Field(0, description="of the input tokens")
+    output_tokens: int = 0
+    checks: int = 0
+    builds: int = 0
+    seconds: float = 0.0
+    seconds_of_model: float = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unknown_is_not_zero(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        known = None if given.get("unpriced_calls") else given.get("known_dollars", 0.0)
+        return {**given, "dollars": known}
+
+    @property
+    def cost(self) -> str:
+        """In words; what is not known is not 0."""
+        if self.dollars is not None:
+            return f"${self.dollars:.2f}"
+        if self.unpriced_calls == self.calls:
+            return "cost not known"
+        more = f"{self.unpriced_calls} calls whose price is not known"
+        return f"${self.known_dollars:.2f} and {more}"
+
+
+class FixView(Strict):
+    """A patch that resolves the bug; they are ranked, the most trustworthy first."""
+
+    number: int = Field(description="its rank, from 1")
+    node: str
+    diff: str
+    confidence: float | None
+    notes: int = Field(description="findings that stand in nobody's way")
+    lines: int
+    agreement: int = Field(description="nodes that came to the same change")
+
+
+class RunSummary(Strict):
+    """A run in a list."""
+
+    id: int
+    bug: str
+    strategy: str
+    model: str
+    submitter: str
+    state: RunState
+    reason: str = Field("", description="why it ended so")
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
+    fixes: int
+
+
+class RunPage(Strict):
+    """Runs, the newest first."""
+
+    runs: list[RunSummary]
+    next: int | None = Field(None, description="give it as `cursor` to see the runs that follow")
+
+
+class NodeView(Strict):
+    """A debug cycle, in short."""
+
+    name: str
+    parent: str | None
+    depth: int
+    outcome: str | None = Field(description="null: it is not over")
+    hypothesis: str | None
+    candidates: int
+    problems: list[str] = Field(
+        [], description="what was wrong with candidates, before they were mended as well"
+    )
+    crash: str | None = Field(description="the title of the patched kernel's crash")
+    doing: list[str] = Field([], description="what it waits for")
+
+    @classmethod
+    def of(cls, node: Node, doing: list[str] | None = None) -> "NodeView":
+        """Return what lists show of a node."""
+        tried = node.tried
+        return cls(
+            name=node.name,
+            parent=node.parent,
+            depth=node.depth,
+            outcome=str(node.outcome) if node.outcome else None,
+            hypothesis=node.hypothesis[:500] if node.hypothesis else None,
+            candidates=len(node.candidates),
+            problems=[problem[:300] for one in node.candidates for problem in one.problems][:20],
+            crash=tried.crash.title if tried and tried.crash else None,
+            doing=doing or [],
+        )
+
+
+class RunView(RunSummary):
+    """A run as it stands."""
+
+    title: str | None = Field(None, description="of the crash; null before it was seen")
+    files: list[str] = Field([], description="candidate files")
+    notes: list[str] = []
+    limits: Limits
+    spent: Spent
+    nodes: list[NodeView]
+    ranked: list[FixView] = Field(description="all patches that resolve the bug, the best first")
+    jobs: dict[str, list[int]] = Field(description="of the scheduler, by the work they do")
+
+
+class CallView(Strict):
+    """A question to the model, and its answer."""
+
+    name: str
+    node: str
+    purpose: str
+    asked: int = Field(description="how often it was sent: twice if the agent was killed meanwhile")
+    asked_at: AwareDatetime
+    answered_at: AwareDatetime | None
+    error: str | None
+    system: str
+    prompt: str
+    turns: int = Field(description="of the conversation before it")
+    last_turn: Turn | None
+    reply: Reply | None
+
+
+class Event(Strict):
+    """Something that happened in a run."""
+
+    number: int
+    at: datetime
+    kind: str
+    data: dict[str, JsonValue]
+
+
+EventData = dict[str, Any]

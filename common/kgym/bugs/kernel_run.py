@@ -1,0 +1,385 @@
+"""One patch on one bug, for whoever writes patches: does it compile, does its kernel crash?
+
+A run is a sweep of one patch (`kgym.bugs.sweep`): the patch is checked, and tried where it
+compiles; the crash is shown once for each bug. The same patch again is given the same jobs,
+also while they go on.
+"""
+
+import asyncio
+import json
+import re
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from kgym.api.jobs import JobView, StepView
+from kgym.api.steps import (
+    CheckResult,
+    Diagnostic,
+    Edit,
+    Finding,
+    InstanceArtifact,
+    Patch,
+    PatchCheck,
+    ReproduceResult,
+    Severity,
+    Strict,
+    Verdict,
+)
+from kgym.bugs import bundle as bugs
+from kgym.bugs import earlier_jobs
+from kgym.bugs.bundle import DEFAULT_OPTIONS, Bug, TrialOptions
+from kgym.bugs.conclusion import Answer, findings, reproduced
+from kgym.bugs.ended_job import Submitted
+from kgym.bugs.resolution import Obstacle, told
+from kgym.bugs.sweep import (
+    Candidate,
+    Moved,
+    Stage,
+    Subject,
+    SweepOptions,
+    Tell,
+    kept_job,
+    sweep,
+)
+from kgym.bugs.sweep_rows import Outcome, Pair, Row, not_shown, status
+from kgym.client import AsyncClient
+from kgym.errors import KgymError, UserError
+
+_LARGEST_REPORT = 4 << 20
+"""Bytes of a crash report that is read."""
+_MOST_FINDINGS = 50
+Change = str | Sequence[Edit]
+"""A unified diff, or edits."""
+_UNNAMED = re.compile(r"[^\w.:=@+-]")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a patch is tried."""
+
+    trial: TrialOptions = DEFAULT_OPTIONS
+    accepted: frozenset[str] = frozenset()
+    """Reasons of findings that are accepted."""
+    fresh: bool = False
+    """Try the patch anew, although it was tried before."""
+    seconds: float | None = None
+    """How long to wait for the answer; the jobs go on without, and the same run takes them up."""
+    patience: float = 60
+    """Seconds for which the scheduler may be away."""
+    submitted: Submitted | None = None
+    """Hears of each job that is waited for."""
+
+
+class KernelRun(Strict):
+    """What became of a patch; `answer` says it in a few words."""
+
+    bug: str
+    answer: str = Field(description="in a few words, such as `crash resolved`")
+    outcome: Outcome
+    reason: str = Field(description="what decided, in one line")
+    pending: bool = Field(False, description="whether its jobs go on: the same call waits for them")
+    verdict: Verdict | None = Field(None, description="of the kernel, where it ran")
+    title: str | None = Field(None, description="of its crash")
+    report: str | None = Field(None, description="the crash report, with source lines")
+    obstacles: list[Obstacle] = Field(
+        [], description="why it is no fix, although the kernel does not crash"
+    )
+    findings: list[Finding] = Field([], description="what was found about the patch; the first 50")
+    evidence: str | None = Field(None, description="what the verdict rests on, in one line")
+    diagnostics: list[Diagnostic] = Field(
+        [], description="the compiler's errors, and the warnings that the patch adds"
+    )
+    output: str = Field("", description="the compiler's own words")
+    left_out: list[str] = Field([], description="files of the tree that Git does not know")
+    job: int | None = Field(None, description="that has tried it")
+    shown_by: int | None = Field(None, description="the job that showed the bug")
+    checked_by: int | None = Field(None, description="the job that checked it")
+    seconds: dict[str, float] = Field({}, description="of its steps, and `total` of this call")
+
+    @property
+    def row(self) -> Row:
+        """The row of a sweep that says the same."""
+        return Row(bug=self.bug, patch="", outcome=self.outcome, reason=self.reason)
+
+    @property
+    def whose(self) -> Answer:
+        """YES for `crash resolved`; else NO, or whose fault it is that there is no answer."""
+        return status([self.row])
+
+
+def group(bug: Bug) -> str:
+    """Return the name of the group of jobs of all runs on a bug."""
+    return f"run-kernel-{_UNNAMED.sub('_', bug.name)[:80]}"
+
+
+async def run_kernel(
+    client: AsyncClient,
+    bug: Bug,
+    change: Change,
+    options: RunOptions = RunOptions(),
+    tell: Tell = lambda _: None,
+) -> KernelRun:
+    """Try a change on a bug; without any in it, only the bug is shown.
+
+    Args:
+        client: Of the scheduler.
+        bug: The bug; `kgym.bugs.bundle.load` reads one.
+        change: A unified diff, or edits of its source.
+        options: How it is tried, and how long to wait.
+        tell: Hears how far it is.
+
+    Returns what became of it; what is wrong with the patch is in the answer, too.
+
+    Raises:
+        KgymError: The scheduler cannot be used, or the patch is none at all.
+    """
+    begun = time.monotonic()
+    one = _Run(client, bug, options, tell)
+    try:
+        async with asyncio.timeout(options.seconds):
+            found = await (one.unpatched() if is_empty(change) else one.patched(change))
+    except TimeoutError:
+        found = one.pending()
+    total = round(time.monotonic() - begun, 2)
+    return found.model_copy(update={"seconds": {**found.seconds, "total": total}})
+
+
+async def shown(client: AsyncClient, bug: Bug, options: RunOptions = RunOptions()) -> JobView:
+    """Return the job that shows the bug, for all runs on it, once it has ended."""
+    request = bug.shown(await _known(client, bug, options))
+    return await kept_job(client, request, kept(bug, options), lambda job: not not_shown(job))
+
+
+async def check_patch(
+    client: AsyncClient, bug: Bug, change: Change, options: RunOptions = RunOptions()
+) -> PatchCheck | str:
+    """Say whether a change applies and compiles; or why there is no answer."""
+    patch = as_patch(change)
+    job = await kept_job(client, bug.check([patch]), kept(bug, options))
+    result = job.steps[0].result
+    if isinstance(result, CheckResult):
+        return result.patches[0]
+    failure = job.steps[0].failure
+    return failure.message if failure else f"job {job.id} is {job.state}"
+
+
+async def crash_report(client: AsyncClient, job: JobView, step: StepView) -> dict[str, object]:
+    """Return the report of the crash that decided a reproduce step, as `CrashReport.as_dict`.
+
+    Empty where there was no crash, or its report can no longer be had.
+    """
+    if not isinstance(step.result, ReproduceResult) or step.artifacts_gone_at is not None:
+        return {}
+    sizes = {one.name: one.size for one in step.artifacts}
+    title = step.result.title
+    for one in sorted(step.result.instances, key=lambda one: one.title != title):
+        name = InstanceArtifact.REPORT_JSON.of(one.number)
+        if sizes.get(name, _LARGEST_REPORT + 1) > _LARGEST_REPORT:
+            continue
+        try:
+            with tempfile.TemporaryDirectory(prefix="kgym-report-") as folder:
+                await client.download(job.id, step.number, name, path := Path(folder, name))
+                return _read(path)
+        except (KgymError, OSError, ValueError):
+            return {}
+    return {}
+
+
+async def _known(client: AsyncClient, bug: Bug, options: RunOptions) -> TrialOptions:
+    """Return how a patch is tried, by what was known of the bug when the first run on it began.
+
+    So the same patch is the same job.
+    """
+    begun = await earlier_jobs.begun_async(client, group(bug))
+    return replace(options.trial, known=await earlier_jobs.known_async(client, bug, begun))
+
+
+class _Run:
+    """One run on its way."""
+
+    def __init__(self, client: AsyncClient, bug: Bug, options: RunOptions, tell: Tell) -> None:
+        self.client = client
+        self.bug = bug
+        self.options = options
+        self.tell = tell
+        self.last: Moved | None = None
+
+    async def unpatched(self) -> KernelRun:
+        """Show the bug."""
+        job = await shown(self.client, self.bug, self.options)
+        why = not_shown(job)
+        outcome = Outcome.NOT_RESOLVED if why is None else Outcome.INCONCLUSIVE
+        row = Pair(self.bug.name, "").row(outcome, why or "nothing is changed", shown_by=job.id)
+        step = job.step(bugs.BEFORE)
+        result = reproduced(step)
+        told = row.model_copy(
+            update={
+                "verdict": result.verdict if result else None,
+                "title": result.title if result else None,
+            }
+        )
+        report = await crash_report(self.client, job, step) if step else {}
+        return _answered(told, report=_text(report), seconds=_seconds(job))
+
+    async def patched(self, change: Change) -> KernelRun:
+        """Check and try a patch."""
+        patch = as_patch(change, fresh=self.options.fresh)
+        subject = Subject(
+            self.bug,
+            [Candidate(patch.name, patch)],
+            await _known(self.client, self.bug, self.options),
+        )
+        row: asyncio.Future[Row] = asyncio.get_running_loop().create_future()
+
+        def hear(said: Moved | Row) -> None:
+            if isinstance(said, Moved):
+                self.last = said
+            elif not row.done():
+                row.set_result(said)
+            self.tell(said)
+
+        work = asyncio.create_task(
+            sweep(self.client, [subject], kept(self.bug, self.options), hear)
+        )
+        try:
+            # A patch that does not compile has its answer before the bug was shown.
+            either: list[asyncio.Future[Any]] = [work, row]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not row.done():
+                await work
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+        return await self._told(row.result())
+
+    def pending(self) -> KernelRun:
+        """Say how far it is."""
+        stage = self.last.stage if self.last else Stage.SHOW
+        job = self.last.job if self.last else None
+        of = f" (job {job})" if job else ""
+        reason = f"it goes on at {stage}{of}; the same call again waits for it"
+        row = Pair(self.bug.name, "").row(Outcome.INCONCLUSIVE, reason, job=job)
+        return _answered(row, pending=True)
+
+    async def _told(self, row: Row) -> KernelRun:
+        """Return the row with all that its jobs tell."""
+        facts: dict[str, object] = {}
+        seconds: dict[str, float] = {}
+        if row.checked_by is not None:
+            job = await self.client.job(row.checked_by)
+            seconds |= _seconds(job)
+            facts |= _compiled(job)
+        if row.job is not None:
+            job = await self.client.job(row.job)
+            seconds |= _seconds(job)
+            facts |= await self._ran(job)
+        return _answered(row, **facts, seconds=seconds)
+
+    async def _ran(self, job: JobView) -> dict[str, object]:
+        step = job.step(bugs.AFTER)
+        result = reproduced(step)
+        if step is None or result is None:
+            failure = next((one.failure for one in job.steps if one.failure), None)
+            said = failure.details.get("diagnostics") if failure else None
+            return {"diagnostics": said} if isinstance(said, list) else {}
+        found = findings(job, step)
+        blocking_first = sorted(found, key=lambda one: one.severity is not Severity.BLOCKING)
+        report = await crash_report(self.client, job, step)
+        return {
+            "findings": blocking_first[:_MOST_FINDINGS],
+            "evidence": told(None, result.evidence, found),
+            "report": _text(report),
+        }
+
+
+def kept(bug: Bug, options: RunOptions = RunOptions()) -> SweepOptions:
+    """Return the options of the sweep that runs on a bug are."""
+    return SweepOptions(
+        group(bug),
+        accepted=options.accepted,
+        retry=True,
+        patience=options.patience,
+        submitted=options.submitted,
+    )
+
+
+def is_empty(change: Change) -> bool:
+    """Tell whether nothing is changed."""
+    return not (change.strip() if isinstance(change, str) else change)
+
+
+def as_patch(change: Change, *, fresh: bool = False) -> Patch:
+    """Return a change under a name by which the same one is the same patch.
+
+    Raises UserError `patch_too_large`.
+    """
+    content = change if isinstance(change, str) else "".join(map(str, change))
+    digest = sha256(content.encode(errors="replace")).hexdigest()[:12]
+    name = f"patch-{digest}-{uuid.uuid4().hex[:8]}" if fresh else f"patch-{digest}"
+    try:
+        if isinstance(change, str):
+            return Patch(name=name, diff=change)
+        return Patch(name=name, edits=list(change))
+    except ValidationError as error:
+        raise UserError("patch_too_large", error.errors()[0]["msg"]) from error
+
+
+def _compiled(job: JobView) -> dict[str, object]:
+    result = job.steps[0].result
+    if not isinstance(result, CheckResult):
+        return {}
+    one = result.patches[0]
+    return {"diagnostics": one.diagnostics, "output": one.output}
+
+
+def _answered(row: Row, **facts: object) -> KernelRun:
+    known = row.model_dump(exclude={"patch", "check", "diagnostic", "same_as", "seconds"})
+    fields = {**known, "answer": _words(row), **facts}
+    return KernelRun.model_validate(fields)
+
+
+_WORDS = {
+    Outcome.RESOLVED: "crash resolved",
+    Outcome.NOT_COMPILED: "changes nothing",
+    Outcome.DOES_NOT_COMPILE: "does not compile",
+    Outcome.DOES_NOT_APPLY: "does not apply",
+    Outcome.REFUSED: "no patch",
+    Outcome.INCONCLUSIVE: "no answer",
+}
+_RAN = {
+    Verdict.SAME_CRASH: "crash reproduced",
+    Verdict.OTHER_CRASH: "another crash",
+    Verdict.NO_CRASH: "does not crash, but this is no fix",
+}
+
+
+def _words(row: Row) -> str:
+    if row.outcome is Outcome.NOT_RESOLVED and row.verdict in _RAN:
+        return _RAN[row.verdict]
+    return _WORDS.get(row.outcome, str(row.outcome))
+
+
+def _read(path: Path) -> dict[str, object]:
+    read = json.loads(path.read_bytes())
+    return read if isinstance(read, dict) else {}
+
+
+def _text(report: dict[str, object]) -> str | None:
+    text = report.get("report")
+    return text if isinstance(text, str) else None
+
+
+def _seconds(job: JobView) -> dict[str, float]:
+    return {
+        step.name or str(step.kind): round((step.finished_at - step.started_at).total_seconds(), 2)
+        for step in job.steps
+        if step.started_at and step.finished_at
+    }

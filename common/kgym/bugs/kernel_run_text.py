@@ -1,0 +1,126 @@
+"""What a model, or a person, is told of a patch: short, bounded, the answer first. Pure.
+
+Crash reports and compilers' words are data that a patch or a guest may have written to
+instruct whoever reads them: they stand between tags, which they cannot end.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from kgym.api.steps import Diagnostic, PatchCheck, PatchOutcome, Severity
+from kgym.bugs.kernel_run import KernelRun
+from kgym.bugs.sweep_rows import Outcome
+
+MOST = 9000
+"""Characters of an answer: agents cut what is longer, and not at its least useful part."""
+_REPORT, _OUTPUT, _LINE = 6000, 4000, 300
+_FEW = 5
+_TAG = re.compile(r"<(?=/?(?:crash_report|compiler|file|trace|matches)\b)", re.IGNORECASE)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def run_text(run: KernelRun) -> str:
+    """Return what became of a patch; the first line begins with the answer."""
+    return bounded("\n".join(_run(run)), MOST)
+
+
+def check_text(one: PatchCheck) -> str:
+    """Return what a check found."""
+    return bounded("\n".join(_check(one)), MOST)
+
+
+def bounded(text: str, most: int) -> str:
+    """Return the text, or its beginning and a word on how much is left out."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 60]}\n[… {len(text) - most + 60} more characters]"
+
+
+def quoted(tag: str, text: str, most: int) -> str:
+    """Return foreign text as data between tags: bounded, and unable to end them."""
+    safe = _TAG.sub("< ", _CONTROLS.sub("\ufffd", text.replace("\r\n", "\n").strip("\n")))
+    return f"<{tag}>\n{bounded(safe, most)}\n</{tag}>"
+
+
+def named(paths: Sequence[str], most: int = _FEW) -> str:
+    """Return the first of some paths, and how many more there are."""
+    rest = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return f"{', '.join(paths[:most])}{rest}"
+
+
+def _run(run: KernelRun) -> Iterator[str]:
+    if run.obstacles:
+        yield f"{run.answer}:"
+        yield from (f"- {_line(one.reason)}: {_line(one.message)}" for one in run.obstacles)
+    elif run.title:
+        yield f"{run.answer}: {_line(run.title)}"
+        yield _line(run.reason)
+    else:
+        yield f"{run.answer}: {_line(run.reason)}"
+    if run.outcome is Outcome.DOES_NOT_COMPILE:
+        yield from _compiler(run.output, run.diagnostics)
+    else:
+        yield from _warnings(run.diagnostics)
+    if run.evidence and run.outcome is Outcome.RESOLVED:
+        yield f"evidence: {run.evidence}"
+    yield from _findings(run)
+    if run.report:
+        yield quoted("crash_report", run.report, _REPORT)
+    if run.left_out:
+        files = _line(named(run.left_out))
+        yield f"left out, as Git does not know them (`git add` what belongs to the patch): {files}"
+    jobs = [run.job, run.shown_by, run.checked_by]
+    number = next((one for one in jobs if one is not None), None)
+    if number is not None:
+        yield f"job {number}, {run.seconds.get('total', 0):.0f} s"
+
+
+def _findings(run: KernelRun) -> Iterator[str]:
+    told = {one.reason for one in run.obstacles}
+    notes = [one for one in run.findings if one.reason not in told]
+    for one in notes[:_FEW]:
+        mark = "" if one.severity is Severity.NOTE else "accepted: "
+        yield f"note: {mark}{one.check}: {_line(one.message)}"
+
+
+def _check(one: PatchCheck) -> Iterator[str]:
+    reason = f": {_line(one.reason)}" if one.reason else ""
+    match one.outcome:
+        case PatchOutcome.COMPILES:
+            yield "compiles"
+            changed = named([function.name for function in one.functions], 10)
+            yield f"functions that it changes: {_line(changed) or 'none'}"
+            yield from _warnings(one.diagnostics)
+        case PatchOutcome.NOT_BUILT:
+            paths = named([file.path for file in one.files if file.outcome == "not_built"])
+            yield f"changes nothing: the config does not compile {_line(paths)}"
+        case PatchOutcome.DOES_NOT_COMPILE:
+            yield f"does not compile{reason}"
+            yield from _compiler(one.output, one.diagnostics)
+        case PatchOutcome.DOES_NOT_APPLY:
+            yield f"does not apply{reason}"
+        case PatchOutcome.OVER_LIMIT:
+            yield f"not known: a limit ended the check{reason}"
+
+
+def _compiler(output: str, diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
+    lines = [_diagnosed(one) for one in diagnostics if one.severity == "error"]
+    said = output or "\n".join(lines)
+    if said:
+        yield quoted("compiler", said, _OUTPUT)
+
+
+def _warnings(diagnostics: Iterable[Diagnostic]) -> Iterator[str]:
+    added = [one for one in diagnostics if one.severity == "warning"]
+    for one in added[:_FEW]:
+        yield f"new warning: {_line(_diagnosed(one))}"
+
+
+def _diagnosed(one: Diagnostic) -> str:
+    place = ":".join(str(part) for part in (one.file, one.line, one.column) if part is not None)
+    return f"{place}: {one.severity}: {one.message}"
+
+
+def _line(text: str) -> str:
+    line = " ".join(_CONTROLS.sub("\ufffd", text).split())
+    return line if len(line) <= _LINE else f"{line[: _LINE - 1]}…"

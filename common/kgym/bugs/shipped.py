@@ -1,0 +1,58 @@
+"""The shipped bugs, to list and to complete their names: their tables alone are read.
+
+`kgym.bugs.bundle` loads and checks a bundle with all that its jobs need, which takes longer to
+import than a list takes to read. A test holds the two together.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym.configs import CONFIGS
+from kgym.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedBug:
+    """What the table of a shipped bug says; fields as in `bug.toml` (docs/own-bug.md)."""
+
+    name: str
+    title: str
+    alt_titles: list[str]
+    kind: str
+    """Its class, such as `use-after-free`."""
+    summary: str
+    references: list[str]
+    files: list[str]
+    has_fix: bool
+    """Whether a fix is known: written down, or the reverse of the change that brings the bug."""
+
+
+def names(configs: Path = CONFIGS) -> list[str]:
+    """Return the names of the shipped bugs, sorted."""
+    return sorted(path.parent.name for path in (configs / "bugs").glob("*/bug.toml"))
+
+
+def shipped(configs: Path = CONFIGS) -> list[ShippedBug]:
+    """Return the shipped bugs, by name.
+
+    Raises UserError `bad_bundle`: a table cannot be read, or has no title.
+    """
+    return [_read(name, configs / "bugs" / name / "bug.toml") for name in names(configs)]
+
+
+def _read(name: str, path: Path) -> ShippedBug:
+    try:
+        table = tomllib.loads(path.read_text())
+        return ShippedBug(
+            name=name,
+            title=table["title"],
+            alt_titles=table.get("alt_titles", []),
+            kind=table.get("class", ""),
+            summary=table.get("summary", "").strip(),
+            references=table.get("references", []),
+            files=table.get("files", []),
+            has_fix=bool({"fix", "regress"} & table.keys()),
+        )
+    except (OSError, ValueError, KeyError, RecursionError) as error:
+        raise UserError("bad_bundle", f"{path}: {error!r}") from error

@@ -1,0 +1,126 @@
+"""An agent service, asked over REST."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from httpx_sse import aconnect_sse
+from pydantic import TypeAdapter
+
+from kgym.api.agent.nodes import Node
+from kgym.api.agent.report import Report
+from kgym.api.agent.runs import CallView, Event, Limits, RunPage, RunRequest, RunState, RunView
+from kgym.errors import InfrastructureError, KgymError, UserError
+
+SECONDS = 60.0
+_CALLS = TypeAdapter(list[CallView])
+
+
+class AgentClient:
+    """An agent at a URL. Raises UserError for what it refuses, InfrastructureError else."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._url = url
+        self._http = httpx.AsyncClient(base_url=f"{url}/v1/", headers=headers, timeout=SECONDS)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def start(self, request: RunRequest) -> int:
+        """Begin a run; return its number."""
+        answer = await self._ask("POST", "runs", body=request.model_dump(mode="json"))
+        return RunView.model_validate_json(answer).id
+
+    async def resume(self, run: int, limits: Limits | None = None) -> None:
+        """Go on with a run."""
+        body = {"limits": limits.model_dump(mode="json") if limits else None}
+        await self._ask("POST", f"runs/{run}/resume", body=body)
+
+    async def stop(self, run: int) -> None:
+        """End a run as it is."""
+        await self._ask("POST", f"runs/{run}/stop")
+
+    async def page(self, before: int | None, limit: int, state: RunState | None) -> RunPage:
+        """Return runs, the newest first."""
+        wanted = {"cursor": before, "limit": limit, "state": state}
+        return RunPage.model_validate_json(await self._ask("GET", "runs", wanted))
+
+    async def show(self, run: int) -> RunView:
+        """Return a run as it stands."""
+        return RunView.model_validate_json(await self._ask("GET", f"runs/{run}"))
+
+    async def node(self, run: int, name: str) -> Node:
+        """Return a debug cycle whole."""
+        return Node.model_validate_json(await self._ask("GET", f"runs/{run}/nodes/{name}"))
+
+    async def calls(self, run: int, node: str | None = None) -> list[CallView]:
+        """Return the questions of a node, or of the whole run, and their answers."""
+        return _CALLS.validate_json(await self._ask("GET", f"runs/{run}/calls", {"node": node}))
+
+    async def follow(self, run: int, after: int = 0) -> AsyncIterator[Event]:
+        """Yield events until the run ends; a lost connection is made anew, and none comes twice."""
+        failed = 0
+        while True:
+            headers = {"Last-Event-ID": str(after)}
+            path = f"runs/{run}/events"
+            try:
+                async with aconnect_sse(self._http, "GET", path, headers=headers) as stream:
+                    if stream.response.is_error:
+                        raise _refused(await stream.response.aread(), stream.response.status_code)
+                    async for sent in stream.aiter_sse():
+                        if sent.event == "end":
+                            return
+                        event = Event.model_validate_json(sent.data)
+                        after, failed = event.number, 0
+                        yield event
+            except httpx.TransportError as error:
+                failed += 1
+                if failed == 5:
+                    raise self._away(error) from error
+
+    async def patch(self, run: int, number: int = 1, author: str | None = None) -> str:
+        """Return a fix as `git am` takes it."""
+        wanted = {"author": author}
+        return (await self._ask("GET", f"runs/{run}/fixes/{number}/patch", wanted)).decode()
+
+    async def report(self, run: int, number: int = 1) -> Report:
+        """Return the evidence for a fix."""
+        found = await self._ask("GET", f"runs/{run}/fixes/{number}/report")
+        return Report.model_validate_json(found)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        given = {name: str(value) for name, value in (query or {}).items() if value is not None}
+        try:
+            answer = await self._http.request(method, path, params=given, json=body)
+        except httpx.TransportError as error:
+            raise self._away(error) from error
+        if answer.is_error:
+            raise _refused(answer.content, answer.status_code)
+        return answer.content
+
+    def _away(self, error: Exception) -> InfrastructureError:
+        said = str(error) or type(error).__name__
+        return InfrastructureError("agent_away", f"no answer from the agent at {self._url}: {said}")
+
+
+def _refused(body: bytes, status: int) -> KgymError:
+    try:
+        problem = json.loads(body)
+        reason, detail = str(problem["reason"]), str(problem["detail"])
+    except (ValueError, KeyError, TypeError):
+        reason, detail = "bad_answer", f"the agent answered {status}, and no problem document"
+    return (UserError if 400 <= status < 500 else InfrastructureError)(reason, detail)

@@ -1,0 +1,100 @@
+"""What is asked of the scheduler about files that steps left."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+
+from kgym.api.jobs import Artifact
+from kgym.client import endpoints, protocol
+from kgym.client.connection import AsyncConnection, Connection
+from kgym.client.download import CHUNK, Download
+from kgym.client.protocol import ApiError
+
+
+class ArtifactCalls(Connection):
+    """Artifacts, for `Client`."""
+
+    def artifacts(self, job_id: int, step: int) -> list[Artifact]:
+        """Return the files that the step's last attempt left: names, sizes in bytes, SHA-256.
+
+        Names are constants in `kgym.api.steps`, such as `BuildArtifact.VMLINUX`. A file may be
+        gone by now: `StepView.artifacts_gone_at` says when retention removed them.
+
+        Raises:
+            Refused: There is no such job (`job_not_found`) or step (`step_not_found`).
+        """
+        return self._do(endpoints.artifacts(job_id, step))
+
+    def read_artifact(self, job_id: int, step: int, name: str) -> Iterator[bytes]:
+        """Yield an artifact part by part, unchecked; `download` checks what it writes.
+
+        Raises:
+            Refused: The step left no such file (`artifact_not_found`), or it was removed since
+                (`artifact_gone`).
+        """
+        yield from self._read(endpoints.artifact(job_id, step, name))
+
+    def download(self, job_id: int, step: int, name: str, path: Path) -> Artifact:
+        """Write an artifact to `path`: whole, with the right SHA-256, or not at all.
+
+        The next call goes on where an interrupted download ended.
+
+        Raises:
+            UserError: The step left no such file (`artifact_not_found`).
+            Refused: The file was removed since (`artifact_gone`).
+            InfrastructureError: Other bytes came than were stored (`artifact_corrupt`).
+        """
+        download = Download.of(self.artifacts(job_id, step), job_id, step, name, path)
+        while not download.complete:
+            try:
+                with self._streams.stream(
+                    "GET", download.url, headers=download.headers
+                ) as response:
+                    if response.is_error:
+                        response.read()
+                    download.begin(protocol.checked(response))
+                    for chunk in response.iter_raw(CHUNK):
+                        download.take(chunk)
+            except httpx.TransportError as error:
+                time.sleep(download.retries.pause(self._http.base_url, error))
+            except ApiError as error:
+                time.sleep(download.retries.told(error))
+        download.finish()
+        return download.artifact
+
+
+class AsyncArtifactCalls(AsyncConnection):
+    """Artifacts, for `AsyncClient`."""
+
+    async def artifacts(self, job_id: int, step: int) -> list[Artifact]:
+        """Return the files that the step's last attempt left: names, sizes in bytes, SHA-256."""
+        return await self._do(endpoints.artifacts(job_id, step))
+
+    async def read_artifact(self, job_id: int, step: int, name: str) -> AsyncIterator[bytes]:
+        """Yield an artifact part by part, unchecked; `download` checks what it writes."""
+        async for part in self._read(endpoints.artifact(job_id, step, name)):
+            yield part
+
+    async def download(self, job_id: int, step: int, name: str, path: Path) -> Artifact:
+        """Write an artifact to `path`: whole, with the right SHA-256, or not at all."""
+        artifacts = await self.artifacts(job_id, step)
+        download = await asyncio.to_thread(Download.of, artifacts, job_id, step, name, path)
+        while not download.complete:
+            try:
+                async with self._streams.stream(
+                    "GET", download.url, headers=download.headers
+                ) as response:
+                    if response.is_error:
+                        await response.aread()
+                    download.begin(protocol.checked(response))
+                    async for chunk in response.aiter_raw(CHUNK):
+                        await asyncio.to_thread(download.take, chunk)
+            except httpx.TransportError as error:
+                await asyncio.sleep(download.retries.pause(self._http.base_url, error))
+            except ApiError as error:
+                await asyncio.sleep(download.retries.told(error))
+        await asyncio.to_thread(download.finish)
+        return download.artifact
