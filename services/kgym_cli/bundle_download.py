@@ -15,15 +15,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kgym.api.jobs import JobView, StepView
-from kgym.api.steps import ReproduceSpec
+from kgym.api.steps import BuildArtifact, ReproduceArtifact, ReproduceSpec
 from kgym.client import Client
 from kgym.errors import UserError
 from kgym_cli.artifact_download import Fetched, checked, fetch
 
-NAME = "bundle.tar.gz"
-_SCRIPT = "reproduce.sh"
-_OWN = ("initrd-", "reproducer", "about.json", _SCRIPT)
-_BUILT = {"bzImage": "kernel", "vmlinux": "vmlinux", "config": "config"}
+NAME = ReproduceArtifact.BUNDLE
+_SCRIPT = ReproduceArtifact.SCRIPT
+_OWN = ("initrd-", "reproducer", ReproduceArtifact.ABOUT, _SCRIPT)
+_BUILT: dict[str, str] = {
+    BuildArtifact.KERNEL: "kernel",
+    BuildArtifact.VMLINUX: "vmlinux",
+    BuildArtifact.CONFIG: "config",
+}
 
 
 def packable(job: JobView, names: Sequence[str], step: int | None) -> list[StepView]:

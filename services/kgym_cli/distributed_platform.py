@@ -19,12 +19,14 @@ import httpx
 import structlog
 
 from kgym.errors import InfrastructureError
+from kgym.web.scopes import Scope
+from kgym.web.server import listen
+from kgym.worker.work_folder import remove_left
 from kgym_cli.running_platform import Running, announce, take
 from kgym_cli.step_registry import WorkerShape, workers_of_one_host
 from kgym_dev.servers import LOOPBACK, PostgreSQL, Program, RabbitMQ, free_port
-from kgym_scheduler.api.server import listen
 from kgym_scheduler.database.connection import Database, upgrade
-from kgym_scheduler.database.tokens import Scope, Tokens
+from kgym_scheduler.database.tokens import Tokens
 
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
@@ -73,7 +75,8 @@ class Distributed:
 
     Broker and schedulers listen on `host`, an address of this machine; on any but
     loopback, callers need tokens. `port` 0 takes any free one; `url` is the first
-    scheduler's. `options` are added to the schedulers' command line.
+    scheduler's. With a `monitor_port`, there is a web monitor. `options` are added to the
+    schedulers' command line.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Distributed:
         *,
         host: str = LOOPBACK,
         port: int = 0,
+        monitor_port: int | None = None,
         schedulers: int = 1,
         workers: Sequence[WorkerShape] | None = None,
         options: Sequence[str] = (),
@@ -115,6 +119,10 @@ class Distributed:
             )
             for number, port in enumerate(ports)
         ]
+        self.monitors: list[Program] = []
+        self.monitor_url = ""
+        if monitor_port is not None:
+            self._add_monitor(monitor_port)
         shapes = workers_of_one_host() if workers is None else workers
         self.workers = [self._worker(number, shape) for number, shape in enumerate(shapes)]
         self._parts: list[_Part] = []
@@ -128,6 +136,7 @@ class Distributed:
     def __enter__(self) -> Self:
         self._lock = take(self.data)
         try:
+            remove_left(self.data / "work")
             self._start()
             announce(self._lock, Running(self.url, database=self.database.url, owner=self._owner))
         except BaseException:
@@ -155,6 +164,7 @@ class Distributed:
         """Stop all parts, those first that need others; a part that does not stop is killed."""
         self._parts = []
         groups: list[Sequence[Program]] = [
+            self.monitors,
             self.workers,
             self.schedulers,
             [self.broker, self.database],
@@ -184,9 +194,9 @@ class Distributed:
             program.spawn()
         for program, url in zip(self.schedulers, self.urls, strict=True):
             _await_scheduler(program, url)
-        for program in self.workers:
+        for program in [*self.workers, *self.monitors]:
             program.spawn()
-        others = [self.database, self.broker, *self.schedulers]
+        others = [self.database, self.broker, *self.schedulers, *self.monitors]
         self._parts = [_Part(program) for program in others]
         self._parts += [_Part(one, self._retake_token, may_end=True) for one in self.workers]
 
@@ -217,6 +227,14 @@ class Distributed:
         program = Program(name, [*_KGYM, *words], log)
         program.env = env
         return program
+
+    def _add_monitor(self, port: int) -> None:
+        port = port or free_port(self.host)
+        self._ports.append(port)
+        self.monitor_url = f"http://{self.host}:{port}"
+        env = {**self.worker_env, "KGYM_SERVER": self.url, "KGYM_TOKEN": self._owner}
+        words = ("monitor", "--host", self.host, "--monitor-port", str(port))
+        self.monitors = [self._program("monitor", env, *words)]
 
     def _worker(self, number: int, shape: WorkerShape) -> Program:
         name = f"worker-{number}"

@@ -16,19 +16,21 @@ from kgym.errors import InfrastructureError
 from kgym.host.detection import detect
 from kgym.transport.artifact_storage import LocalStorage
 from kgym.transport.bus import InProcessBus
+from kgym.web.server import serve
 from kgym.worker.loop import Worker
+from kgym.worker.work_folder import remove_left
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_cli import running_platform
 from kgym_cli.settings import settings
 from kgym_cli.step_registry import Equipment, handlers, workers_of_one_host
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.api.server import serve
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.queue.attended_jobs import Attendance
 from kgym_scheduler.retention.upkeep import Upkeep
 from kgym_scheduler.scheduler import Scheduler
+from kgym_scheduler.source.sources import Sources
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -86,6 +88,11 @@ class Platform:
                 "platform_ended", f"the platform ended by itself: {_first(self._error)!r}"
             ) from self._error
 
+    @property
+    def owner(self) -> str:
+        """A token that allows everything here."""
+        return self._owner
+
     def work(self) -> None:
         """Begin to run steps, if it does not yet."""
         if self._loop is not None and not self._working.is_set():
@@ -135,8 +142,10 @@ class Platform:
             async with (
                 Scheduler(store, bus, storage, alone=True, host=host) as scheduler,
                 _upkeep(scheduler, storage).kept_up() as upkeep,
+                Sources(storage, self._data / "cache" / "source") as sources,
                 serve(
-                    create_app(scheduler, owner=self._owner, upkeep=upkeep), port=self._port
+                    create_app(scheduler, owner=self._owner, upkeep=upkeep, sources=sources),
+                    port=self._port,
                 ) as listening,
             ):
                 self.url = listening.url
@@ -146,6 +155,7 @@ class Platform:
                 self._started.set()
                 await self._working.wait()
                 async with asyncio.TaskGroup() as group:
+                    group.create_task(asyncio.to_thread(remove_left, folder.parent))
                     for slots, does in shapes:
                         worker = Worker(scheduler, bus, storage, does, folder, slots)
                         group.create_task(worker.serve())

@@ -11,6 +11,7 @@ ENVIRONMENT = {
 }
 """The variables, but for those of one command, which its own --help shows."""
 EXAMPLES: dict[str, tuple[str, ...]] = {
+    "agent": ("kgym agent", "kgym agent --host 0.0.0.0 --agent-models openai:gpt-5"),
     "bug list": ("kgym bug list",),
     "bug show": ("kgym bug show watch-queue-filter", "kgym bug show ./my-bug --json"),
     "bug reproduce": (
@@ -32,6 +33,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "db upgrade": ("kgym db upgrade",),
     "demo": ("kgym demo", "kgym demo --fix my.patch --server http://127.0.0.1:8420"),
     "du": ("kgym du", "kgym du --json --server https://kgym.example.org"),
+    "fix": (
+        "kgym fix watch-queue-filter --model anthropic:claude-sonnet-4-5 --budget-dollars 5",
+        "kgym fix ./my-bug --strategy tool --model openai-chat:qwen3@http://127.0.0.1:8000/v1",
+        "kgym fix watch-queue-filter --model replay:tape.jsonl --out fix.patch --json",
+    ),
     "gc": ("kgym gc", "kgym gc --apply --artifact-age 30 --cache-budget 40GB"),
     "group list": ("kgym group list --mine",),
     "group show": ("kgym group show night", "kgym group show night --submitter alice --json"),
@@ -54,12 +60,36 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "job abort": ("kgym job abort 7 8", "kgym job abort --tag night"),
     "job restart": ("kgym job restart 7 8 --wait", "kgym job restart 7 --from-step 2"),
     "job fetch": ("kgym job fetch 7", "kgym job fetch 7 vmlinux 'report-*' --output here"),
+    "mcp": (
+        "kgym mcp --bug watch-queue-filter",
+        "kgym mcp --tree linux --server https://kgym.example.org",
+    ),
+    "monitor": ("kgym monitor", "kgym monitor --server http://127.0.0.1:8420 --monitor-port 0"),
     "report parse": (
         "kgym report parse console.log.xz --vmlinux vmlinux",
         "dmesg | kgym report parse - --json",
     ),
     "report corpus": ("kgym report corpus syzkaller/pkg/report/testdata",),
+    "run-kernel": (
+        "kgym run-kernel",
+        "kgym run-kernel --bug watch-queue-filter --patch my.patch --json",
+        "git diff | kgym run-kernel --bug watch-queue-filter --patch -",
+    ),
+    "run list": ("kgym run list --state interrupted",),
+    "run show": ("kgym run show 7 --json",),
+    "run stop": ("kgym run stop 7",),
+    "run resume": ("kgym run resume 7", "kgym run resume 7 --budget-dollars 20"),
+    "run calls": ("kgym run calls 7 --node t0.0",),
+    "run patch": ("kgym run patch 7", "kgym run patch 7 --number 2"),
+    "run report": ("kgym run report 7",),
     "scheduler": ("kgym scheduler --host 0.0.0.0 --storage /shared/artifacts",),
+    "source read": ("kgym source read watch-queue-filter kernel/watch_queue.c --lines 300-360",),
+    "source ls": ("kgym source ls watch-queue-filter kernel/trace",),
+    "source search": (
+        "kgym source search watch-queue-filter 'WATCH_TYPE__NR' --glob '*.[ch]'",
+        "kgym source search 12 'kfree\\(' --glob 'mm/**' --limit 20 --json",
+    ),
+    "source symbol": ("kgym source symbol watch-queue-filter watch_queue_set_filter",),
     "sweep": (
         "kgym sweep watch-queue-filter epoll-loop --patches patches --csv table.csv",
         "kgym sweep ./my-bug --patches night-1 --patches night-2 --name nights --json",

@@ -12,6 +12,7 @@ from kgym.api.jobs import JobView, StepView
 from kgym.api.steps import (
     CheckResult,
     Diagnostic,
+    InstanceArtifact,
     PatchCheck,
     ReproduceResult,
     StepKind,
@@ -86,8 +87,8 @@ class JobSummary(JobView):
 
     @classmethod
     def of(cls, job: JobView) -> Self:
-        """Return the job's summary."""
-        return cls(**cls.fields_of(job))
+        """Return the summary of a job of a list, which has what was stored when the job ended."""
+        return cls(**dict(job), failure=FailedStep.of(job))
 
 
 class StepCrash(CrashAnswer):
@@ -115,6 +116,7 @@ class CheckAnswer(Answer):
     job: int
     failure: FailedStep | None
     source_identity: str | None = None
+    source_tree: str | None = None
     kernel_release: str | None = None
     compiler_version: str | None = None
     tree: str | None = None
@@ -180,7 +182,7 @@ def _crash(client: "Client", job: int, step: StepView) -> StepCrash | None:
     title = step.result.title
     seen = sorted(step.result.instances, key=lambda one: one.title != title)
     for one in seen:
-        name = f"report-{one.number}.json"
+        name = InstanceArtifact.REPORT_JSON.of(one.number)
         if sizes.get(name, _LARGEST_REPORT + 1) > _LARGEST_REPORT:
             continue
         try:

@@ -3,10 +3,10 @@
 import click
 from click.shell_completion import CompletionItem
 
-from kgym.bugs import bundle as bugs
+from kgym.bugs import shipped
 
 
 def complete(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the names that go on like this, or else folders."""
-    found = [CompletionItem(name) for name in bugs.names() if name.startswith(begun)]
+    found = [CompletionItem(name) for name in shipped.names() if name.startswith(begun)]
     return found or [CompletionItem(begun, type="dir")]

@@ -38,7 +38,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         module = import_module(f"{commands.__name__}.{self.lazy[cmd_name].module}")
-        command = cast(click.Command, getattr(module, cmd_name))
+        command = cast(click.Command, getattr(module, cmd_name.replace("-", "_")))
         if self.lazy[cmd_name].remote:
             reachable(command)
         path = f"{self.path} {cmd_name}".strip()

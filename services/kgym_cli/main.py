@@ -17,6 +17,12 @@ def main() -> None:
     sys.exit(run())
 
 
+def run_kernel() -> None:
+    """Be `kgym run-kernel`: one word, for agents."""
+    sys.argv.insert(1, "run-kernel")
+    main()
+
+
 def _use_utf_8() -> None:
     """Begin again where the locale has another encoding: the files that are read are in UTF-8.
 

@@ -20,6 +20,7 @@ from kgym_cli.output import Exit, people, status_of
 from kgym_cli.settings import Settings, in_use, options_of
 
 COMMANDS = {
+    "agent": Lazy("agent", "Search for fixes on behalf of others, as a service.", remote=True),
     "bug": Lazy("bug", "List, show and reproduce bugs.", remote=True),
     "check": Lazy("check", "Say which patches apply and compile.", remote=True),
     "completion": Lazy("completion", "Install the completion of commands for your shell."),
@@ -28,15 +29,23 @@ COMMANDS = {
         "bug_trial", "Show a real bug: crash a kernel, fix it, prove the fix.", remote=True
     ),
     "du": Lazy("du", "Show what takes disk.", remote=True),
+    "fix": Lazy("fix", "Search for a fix of a bug with a language model.", remote=True),
     "gc": Lazy("gc", "Show what retention would remove, or remove it."),
     "group": Lazy("group", "List, show, export and abort groups of jobs.", remote=True),
     "job": Lazy("job", "Submit, list, show, wait for, abort and restart jobs.", remote=True),
+    "mcp": Lazy("mcp", "Serve the tools for a bug to an agent (MCP).", remote=True),
+    "monitor": Lazy("monitor", "Serve web pages of jobs, their steps and workers.", remote=True),
     "report": Lazy("report", "Read crash reports out of console logs."),
+    "run-kernel": Lazy(
+        "run_kernel", "Try the changes of a source tree, or a patch, on a kernel.", remote=True
+    ),
+    "run": Lazy("run", "List, show, stop and resume searches for a fix.", remote=True),
     "scheduler": Lazy("scheduler", "Take jobs and hand their steps to workers."),
+    "source": Lazy("source", "Read and search the source of a kernel.", remote=True),
     "sweep": Lazy("sweep", "Try many patches on many bugs.", remote=True),
     "token": Lazy("token", "Make, list and revoke the tokens of callers and workers."),
     "trace": Lazy("trace", "What a kernel executed before it crashed."),
-    "up": Lazy("up", "Start scheduler and workers on this machine."),
+    "up": Lazy("up", "Start scheduler, workers and monitor on this machine."),
     "worker": Lazy(
         "worker", "Do steps until stopped or drained; list and drain workers.", remote=True
     ),
@@ -44,8 +53,17 @@ COMMANDS = {
 """The commands, and what `kgym --help` says of them."""
 
 
+class Program(LazyGroup):
+    """All commands; each invocation, also in process, begins with settings of its own."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command that the arguments name."""
+        with in_use(Settings(os.environ)):
+            return super().main(*args, **kwargs)
+
+
 @click.group(
-    cls=LazyGroup,
+    cls=Program,
     lazy=COMMANDS,
     epilog=help_pages.of_all(),
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -87,8 +105,7 @@ def run() -> int:
 
 def _status() -> int:
     try:
-        with in_use(Settings(os.environ)):
-            status: Any = cli.main(prog_name="kgym", standalone_mode=False)
+        status: Any = cli.main(prog_name="kgym", standalone_mode=False)
     except KgymError as error:
         return _refused(error)
     except click.ClickException as error:

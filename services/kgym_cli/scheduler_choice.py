@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kgym.errors import InfrastructureError, UserError
 from kgym_cli.output import people
 from kgym_cli.platform_clients import joined
-from kgym_cli.running_platform import Running, running
+from kgym_cli.running_platform import Running, is_taken, running
 from kgym_cli.settings import settings
 from kgym_cli.shared_platform import platform_of
 
@@ -62,24 +62,25 @@ async def open_database() -> AsyncIterator["Database"]:
 
 
 def storage() -> "LocalStorage":
-    """Return where artifacts are."""
+    """Return the storage in the folder that the settings name."""
     from kgym.transport.artifact_storage import LocalStorage  # noqa: PLC0415 - as above
 
     return LocalStorage(Path(settings().storage))
 
 
 @contextmanager
-def address(*, work: bool) -> Iterator[tuple[str, str | None]]:
+def address(*, work: bool, quiet: bool = False) -> Iterator[tuple[str, str | None]]:
     """Yield the URL and the token of --server, else of the data folder's platform.
 
     That is started if need be. One that commands have started lasts until the last of them has
-    ended, and runs steps if one of them waits for jobs (`work`).
+    ended, and runs steps if one of them waits for jobs (`work`). A `quiet` command does not say
+    where it is.
     """
     url, token = settings().server, settings().token
     if url is not None:
         yield url, token
         return
-    with _own(work=work) as found:
+    with _own(work=work, quiet=quiet) as found:
         yield found.url, token or found.owner
 
 
@@ -93,11 +94,20 @@ def scheduler(*, work: bool) -> Iterator["Client"]:
 
 
 @contextmanager
-def _own(*, work: bool) -> Iterator[Running]:
+def _own(*, work: bool, quiet: bool) -> Iterator[Running]:
     """Use the platform of the data folder."""
     data = usable_data_folder()
     with joined(data, work=work):
         found = platform_of(data)
-        if work:
+        if work and not quiet:
             people.print(f"scheduler: {found.url}  data: {data}", style="dim", markup=False)
-        yield found
+        try:
+            yield found
+        except InfrastructureError as error:
+            if is_taken(data):
+                raise
+            message = (
+                f"this machine's platform has ended (its log: {data / 'log' / 'platform.log'});"
+                " its jobs are kept, and the same command, or `kgym job wait`, starts another one"
+            )
+            raise InfrastructureError("platform_ended", message) from error

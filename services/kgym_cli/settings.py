@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, overload
+from urllib.parse import urlsplit
 
 import click
 from click.core import ParameterSource
@@ -37,6 +38,23 @@ class Size(click.ParamType[int]):
             return TypeAdapter(ByteSize).validate_python(value)
         except ValidationError:
             self.fail(f"{value!r} is no size; write e.g. 500MB or 200GiB", param, ctx)
+
+
+class Url(click.ParamType[str]):
+    """The address of a service, over HTTP."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the address as it was given."""
+        try:
+            parts = urlsplit(str(value))
+            good = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        except ValueError:
+            good = False
+        if not good:
+            self.fail(f"{value!r} is no address; write e.g. http://127.0.0.1:8420", param, ctx)
+        return str(value)
 
 
 class Setting(Generic[T]):
@@ -101,12 +119,17 @@ class Setting(Generic[T]):
         return read
 
 
+RUNS = ("calls", "list", "patch", "report", "resume", "show", "stop")
+"""The commands of `kgym run`."""
+
+
 class Settings:
-    """What a command goes by."""
+    """What a command goes by: options, else variables, else defaults. See `settings`."""
 
     server = Setting[str | None](
         "URL of a scheduler; otherwise the platform of this machine is used, or started.",
         None,
+        Url(),
         commands=("kgym", "worker"),
     )
     token = Setting[str | None](
@@ -148,7 +171,52 @@ class Settings:
         click.FloatRange(0),
         commands=("scheduler", "up"),
     )
-    host = Setting[str]("Address to listen on.", "127.0.0.1", commands=("scheduler",))
+    agent = Setting[str | None](
+        "URL of an agent service (`kgym agent`); otherwise the one of this machine, if it runs.",
+        None,
+        Url(),
+        commands=("fix", *(f"run {one}" for one in RUNS)),
+    )
+    agent_port = Setting[int](
+        "Port that the agent listens on; 0 takes any that is free.",
+        8421,
+        click.IntRange(0, 65535),
+        commands=("agent",),
+    )
+    agent_database = Setting[str | None](
+        "URL of the agent's database: postgresql+asyncpg://… or sqlite+aiosqlite:///….",
+        None,
+        commands=("agent",),
+        shown="agent.db in the data folder",
+    )
+    agent_models = Setting[str | None](
+        "Models (PROVIDER:MODEL,…) that the agent's callers may use, other endpoints included.",
+        None,
+        commands=("agent",),
+        shown="all of providers",
+    )
+    model = Setting[str | None](
+        "PROVIDER:MODEL, such as anthropic:claude-sonnet-4-5; openai-chat:NAME@URL for any endpoint"
+        " that speaks as OpenAI's; or replay:FILE for a tape.",
+        None,
+        commands=("fix",),
+    )
+    model_key_file = Setting[Path | None](
+        "File with the key for the model.",
+        None,
+        _FOLDER,
+        commands=("fix", "run resume", "agent"),
+        shown="OPENAI_API_KEY, ANTHROPIC_API_KEY or GOOGLE_API_KEY",
+    )
+    monitor_port = Setting[int](
+        "Port that the web monitor listens on; 0 takes any that is free.",
+        8422,
+        click.IntRange(0, 65535),
+        commands=("monitor", "up"),
+    )
+    host = Setting[str](
+        "Address to listen on.", "127.0.0.1", commands=("scheduler", "agent", "monitor")
+    )
     port = Setting[int](
         "Port to listen on; 0 takes any that is free.",
         8420,
@@ -165,13 +233,13 @@ class Settings:
         "Of one caller: a token, or an address; twice as many at once after a pause.",
         3000.0,
         click.FloatRange(min=0.1),
-        commands=("scheduler",),
+        commands=("scheduler", "agent"),
     )
     streams = Setting[int](
         "Event streams that one caller can have open.",
         200,
         click.IntRange(1),
-        commands=("scheduler",),
+        commands=("scheduler", "agent"),
     )
     unfinished_jobs = Setting[int](
         "Jobs of one submitter that have not finished.",
@@ -205,10 +273,10 @@ class Settings:
         shown="work/workers in the data folder",
     )
     cache = Setting[Path](
-        "Folder of the caches of this host's workers.",
+        "Folder of the caches of this host's workers, and of its scheduler.",
         lambda settings: settings.data / "cache",
         _FOLDER,
-        commands=("gc", "worker"),
+        commands=("gc", "scheduler", "worker"),
         shown="cache in the data folder",
     )
     syzkaller = Setting[Path | None](
@@ -226,6 +294,13 @@ class Settings:
         "Private networks (10.1.0.0/16,…) from which any job may take kernel sources.",
         None,
         commands=("up", "worker"),
+    )
+
+    bug = Setting[str | None](
+        "A shipped bug, or the folder of a bundle.",
+        None,
+        commands=("mcp", "run-kernel"),
+        shown="as `bug source` noted in the tree",
     )
 
     def __init__(

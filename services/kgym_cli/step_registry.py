@@ -46,7 +46,7 @@ class Equipment:
 
     @cached_property
     def suite(self) -> "SuiteCache":
-        """The compiled kernel trees."""
+        """The compiled kernel trees of this host (SuiteCache)."""
         from kgym_builder.suitecache.suitecache import SuiteCache  # noqa: PLC0415
 
         backports = CONFIGS / "backports"
@@ -63,6 +63,12 @@ def _checker(has: Equipment) -> Handler:
     from kgym_builder.check.check_step import Checker  # noqa: PLC0415
 
     return Checker(has.suite, has.cache)
+
+
+def _reader(has: Equipment) -> Handler:
+    from kgym_builder.source.source_step import SourceReader  # noqa: PLC0415
+
+    return SourceReader(has.suite)
 
 
 def _reproduce(has: Equipment) -> Handler:
@@ -94,6 +100,7 @@ class Registered:
 REGISTRY: Mapping[StepKind, Registered] = {
     StepKind.BUILD: Registered(_builder, Service.BUILDER),
     StepKind.CHECK: Registered(_checker, Service.BUILDER, side_by_side=True),
+    StepKind.SOURCE: Registered(_reader, Service.BUILDER, side_by_side=True),
     StepKind.REPRODUCE: Registered(_reproduce, Service.VMMANAGER, side_by_side=True, runs_vms=True),
     StepKind.MINIMIZE: Registered(_minimizer, Service.TRACER, extras=("tracer",)),
 }

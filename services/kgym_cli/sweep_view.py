@@ -3,11 +3,9 @@
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
-from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +14,7 @@ from kgym.bugs.sweep import Moved, Stage
 from kgym.bugs.sweep_rows import Outcome, Row
 from kgym.client import AsyncClient
 from kgym.errors import KgymError
-from kgym_cli import waiting
+from kgym_cli import live_view, waiting
 from kgym_cli.output import people
 
 STYLES = {
@@ -67,7 +65,7 @@ class View:
         self._tried += moved is not None and moved.stage in _TRIAL
         self.rows[key] = said
         self._newest.appendleft(said)
-        if not people.is_terminal:
+        if not live_view.lives():
             people.print(f"{said.bug} {said.patch}: {words(said)}", markup=False)
 
     async def look(self, client: AsyncClient) -> None:
@@ -77,7 +75,7 @@ class View:
             await asyncio.sleep(_LOOK_SECONDS)
             jobs = list(dict.fromkeys(one.job for one in self.stages.values() if one.job))
             found = {}
-            for job in jobs[: _MOST if people.is_terminal else 1]:
+            for job in jobs[: _MOST if live_view.lives() else 1]:
                 try:
                     steps = (await client.job(job)).steps
                 except KgymError:  # whoever follows the job says so
@@ -86,18 +84,9 @@ class View:
                     found[job] = told
             self._waits = found
             for job, told in found.items():
-                if not people.is_terminal and told != said:
+                if not live_view.lives() and told != said:
                     people.print(f"job {job} waits: {told}", markup=False)
                     said = told
-
-    @contextmanager
-    def shown(self) -> Iterator[Callable[[], None]]:
-        """Show it on a terminal; what is returned shows it anew."""
-        if not people.is_terminal:
-            yield lambda: None
-            return
-        with Live(console=people, auto_refresh=False, transient=True) as live:
-            yield lambda: live.update(self.table(people.height), refresh=True)
 
     async def refresh(self, show: Callable[[], None]) -> None:
         """Show it anew again and again, until cancelled."""
@@ -134,7 +123,7 @@ class View:
 
 def words(row: Row) -> str:
     """Return what a patch came to, in one line."""
-    verdict = f" ({row.verdict})" if row.verdict else ""
+    verdict = f" ({row.verdict})" if row.verdict not in {None, row.outcome.value} else ""
     same = f" (as {row.same_as})" if row.same_as else ""
     return f"{row.outcome}{verdict}{same}: {row.reason}"
 

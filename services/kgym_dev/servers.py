@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -53,7 +54,7 @@ class Program:
 
     @property
     def pid(self) -> int | None:
-        """The process, if it runs."""
+        """The id of the process; None if it does not run."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     @property
@@ -106,7 +107,7 @@ class Program:
         return " / ".join(text.strip().splitlines()[-5:])
 
 
-class Server(Program):
+class Server(Program, ABC):
     """A server with its data in `folder`, listening on `host` (an address of this machine)."""
 
     user = "nobody"
@@ -158,13 +159,13 @@ class Server(Program):
             time.sleep(_POLL_SECONDS)
 
     @classmethod
+    @abstractmethod
     def check(cls) -> None:
         """Raise InfrastructureError `missing_tool` if this kind of server is not installed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answers(self) -> bool:
         """Return whether it is ready for clients."""
-        raise NotImplementedError
 
     def _url(self, path: str) -> str:
         return f"{self.scheme}://{USER}:{self._password}@{self.host}:{self.port}/{path}"

@@ -15,7 +15,7 @@ from kgym.api.jobs import JobRequest
 from kgym.api.steps import BuildSpec
 from kgym_cli.embedded_platform import Platform
 
-LIMIT = 60
+LIMIT = 180
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Kgym
 from tests.cli.test_check import bundle as bundle  # noqa: PLC0414 - a fixture
 from tests.conftest import ROOT
@@ -46,3 +48,20 @@ def test_a_source_that_cannot_be_had_leaves_no_folder(
     done = kgym("bug", "source", bundle, tmp_path / "tree")
     assert (done.status, "stands 0 times" in done.err) == (2, True), done.err
     assert not (tmp_path / "tree").exists()
+
+
+@pytest.mark.thorough
+def test_run_kernel_knows_the_tree_and_really_compiles_it(
+    kgym: Kgym, bundle: Path, tmp_path: Path
+) -> None:
+    tree = tmp_path / "source"
+    done = kgym("bug", "source", bundle, tree)
+    assert done.status == 0, done.err
+    watch = tree / "kernel/watch_queue.c"
+    watch.write_text(watch.read_text().replace("type >= 100", "kind >= 2"))
+    done = kgym("run-kernel", "--tree", tree)
+    assert (done.status, done.out.splitlines()[0]) == (
+        1,
+        "does not compile: kernel/watch_queue.c:10: 'kind' undeclared (first use in this function)",
+    )
+    assert "<compiler>\nkernel/watch_queue.c: In function" in done.out

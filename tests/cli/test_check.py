@@ -140,6 +140,73 @@ def test_patches_are_taken_as_people_have_them_and_a_bad_one_stands_alone(
     assert "changes nothing" in bad["nothing"]
 
 
+def test_a_file_that_goes_or_is_renamed_is_missed_by_what_needs_it(
+    kgym: Kgym, bundle: Path, tmp_path: Path
+) -> None:
+    lines = (ROOT / "tests/fakelinux/kernel/fork.c").read_text().splitlines(keepends=True)
+    name = "diff --git a/kernel/fork.c b/kernel/{}\n"
+    gone = name.format("fork.c") + "deleted file mode 100644\n--- a/kernel/fork.c\n+++ /dev/null\n"
+    gone += f"@@ -1,{len(lines)} +0,0 @@\n" + "".join(f"-{line}" for line in lines)
+    moved = name.format("moved.c") + "similarity index 100%\n"
+    moved += "rename from kernel/fork.c\nrename to kernel/moved.c\n"
+    patches = [written(tmp_path / "gone", gone), written(tmp_path / "moved", moved)]
+    done = kgym("check", bundle, *patches, "--json")
+    assert done.status == 1, done.err
+    for one in done.json["patches"]:
+        assert one["outcome"] == "does_not_compile", one
+        assert "No rule to make target 'kernel/fork.o'" in one["output"]
+
+
+def test_what_is_no_unified_diff_is_called_what_it_is(
+    kgym: Kgym, bundle: Path, tmp_path: Path
+) -> None:
+    before, after = (ROOT / "tests/fakelinux/kernel").glob("[fs]*.c")
+    diffs = {
+        way: subprocess.run(
+            ["diff", *options, before, after], capture_output=True, text=True, check=False
+        ).stdout
+        for way, options in (("context", ["-c"]), ("plain", []), ("unified", ["-u"]))
+    }
+    headless = diffs["unified"].split("\n", 2)[2]
+    binary = "diff --git a/x b/x\nindex 1..2 100644\nBinary files a/x and b/x differ\n"
+    saved = (DIFF % "type >= WATCH_TYPE__NR").replace("a/kernel/watch_queue.c", "kernel/w.c.orig")
+    texts = {
+        "context": (diffs["context"], "is a context diff; only unified ones are accepted"),
+        "plain": (diffs["plain"], "is a diff without context; only unified ones are accepted"),
+        "headless": (headless, "is no unified diff"),
+        "binary": (binary, "binary patches are not accepted"),
+        "words": ("Change the limit.\n", "changes nothing: it holds no hunk"),
+        "saved": (saved.replace("w.c", "watch_queue.c"), ""),
+    }
+    paths = [written(tmp_path / name, text) for name, (text, _) in texts.items()]
+    found = {one["name"]: one for one in kgym("check", bundle, *paths, "--json").json["patches"]}
+    for name, (_, words) in texts.items():
+        wanted = "does_not_apply" if words else "compiles"
+        assert found[name]["outcome"] == wanted, found[name]
+        assert words in found[name]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "complaint"),
+    [
+        ("^tarball.*\n^sha256.*", "packages = []", "kernel.packages: "),
+        ("^tarball.*\n^sha256.*", 'git = "../linux"\ncommit = ""', "kernel.commit: "),
+        ("^base", 'compiler = "nice-cc"\nbase', "kernel.compiler: "),
+        ("^file = .repro.c.", 'file = "repro.c"\ninstances = 5000', "reproducer.instances: "),
+        ("^file = .repro.c.", 'file = "nothing.c"', "nothing.c"),
+    ],
+)
+def test_a_bad_bundle_is_told_in_one_line(
+    kgym: Kgym, bundle: Path, good: Path, pattern: str, line: str, complaint: str
+) -> None:
+    text = (bundle / "bug.toml").read_text()
+    written(bundle / "bug.toml", re.sub(f"(?m){pattern}", line, text))
+    for words in (["check", bundle, good], ["bug", "reproduce", bundle]):
+        done = kgym(*words)
+        assert (done.status, len(done.err.splitlines())) == (2, 1), done.err
+        assert complaint in done.err
+
+
 def git(folder: Path, *words: str) -> None:
     own = ("-c", "user.name=t", "-c", "user.email=t@localhost")
     subprocess.run(["git", "-C", folder, *own, *words], check=True, timeout=60)

@@ -3,18 +3,21 @@
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
 from kgym import configs
 from kgym.api.jobs import JobRequest
+from kgym.api.states import State
 from kgym.api.steps import BuildSpec, ReproduceResult, StepKind, StepRef, Verdict
 from kgym.bugs import bundle
 from kgym.client import Client
 from kgym.worker.context import StepContext
 from kgym_cli.embedded_platform import Platform
 from tests.cli.conftest import Answer, Kgym
+from tests.cli.test_commands import wait_for
 from tests.cli.worked import working
 from tests.results import built, ran
 
@@ -58,6 +61,10 @@ def test_results_go_to_stdout_and_notes_to_stderr(
 def test_what_a_command_has_done_goes_to_stdout(kgym: Kgym, idle: Platform, build_job: str) -> None:
     assert "job 1: queued" in kgym("job", "submit", "-", stdin=build_job).out
     assert "job 1: aborted" in kgym("job", "abort", 1).out
+    assert (kgym("job", "log", 1).status, kgym("job", "log", 1, "--step", 0).status) == (0, 0)
+    for words, wrong in ((["--step", 7], "job 1 has no step 7"), ([], "there is no job 2")):
+        missing = kgym("job", "log", 1 if words else 2, *words)
+        assert (missing.status, wrong in missing.err) == (2, True), missing.err
     assert "would go" in kgym("gc").out
     kgym("token", "create", "alice", "--scope", "read")
     assert "revoked" in kgym("token", "revoke", "alice").out
@@ -101,6 +108,44 @@ def test_a_bug_that_does_not_show_is_a_no_and_a_fix_that_holds_is_a_yes(
             client.wait(client.submit(JobRequest(steps=steps)).id)
     waits = [kgym("--server", idle.url, "job", "wait", number) for number in (1, 2)]
     assert [one.status for one in waits] == [1, 0]
+
+
+def test_an_aborted_job_has_no_verdict_wherever_it_is_shown(
+    kgym: Kgym, idle: Platform, data: Path
+) -> None:
+    verdicts, aborted = iter([ran(Verdict.SAME_CRASH, TITLE)]), threading.Event()
+    answers = {
+        StepKind.BUILD: lambda _: built(),
+        StepKind.REPRODUCE: lambda _: next(verdicts, None) or aborted.wait(60),
+    }
+    with working(idle, data, answers), Client(idle.url) as client:
+        number = client.submit(trial(Verdict.NO_CRASH)).id
+        wait_for(lambda: client.job(number).steps[3].state is State.RUNNING)
+        assert kgym("job", "show", number, "--json").json["verdict"] == "same_crash"
+        client.abort(number)
+        aborted.set()
+    [listed] = kgym("job", "list", "--json").json
+    shown = kgym("job", "show", number, "--json").json
+    for one in (listed, shown):
+        assert (one["state"], one["verdict"], one["resolved"]) == ("aborted", None, None)
+    told = kgym("job", "show", number).out
+    assert told.splitlines()[0].startswith(f"job {number}: aborted  then=")
+    assert "    verdict: same_crash" in told  # of its step
+
+
+def test_a_list_has_the_verdict_that_was_stored_not_one_of_its_own(
+    kgym: Kgym, idle: Platform, data: Path
+) -> None:
+    build, shown = bundle.load("watch-queue-filter").job(None).steps
+    twice = shown.model_copy(update={"name": "again"})  # no trial: nothing was patched
+    crash = ran(Verdict.SAME_CRASH, "a crash")
+    given = {StepKind.BUILD: lambda _: built(), StepKind.REPRODUCE: lambda _: crash}
+    with working(idle, data, given), Client(idle.url) as client:
+        stored = client.wait(client.submit(JobRequest(steps=[build, shown, twice])).id)
+    [listed] = kgym("--server", idle.url, "job", "list", "--json").json
+    assert (stored.verdict, stored.resolved) == (Verdict.SAME_CRASH, None)
+    assert (listed["verdict"], listed["resolved"]) == ("same_crash", None)
+    assert " same_crash  " in kgym("--server", idle.url, "job", "list").out
 
 
 # --- whole lines ------------------------------------------------------------------------------

@@ -113,6 +113,21 @@ def test_a_killed_command_leaves_nothing_running(
     assert list((data / "work").glob("*/*")) == []
 
 
+def test_a_command_whose_platform_was_killed_says_so_and_goes_on_when_it_is_repeated(
+    start: Start, data: Path, fake_build: BuildSpec, kgym: Kgym
+) -> None:
+    command = start(small(fake_build, "7385.1"))
+    wait_for(lambda: sleeping("7385.1"))
+    [platform] = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
+    os.kill(int(platform), signal.SIGKILL)
+    _, said = command.communicate(timeout=60)
+    assert command.returncode == 3
+    assert "this machine's platform has ended" in said
+    assert "its jobs are kept" in said
+    assert not sleeping("7385.1")
+    assert kgym("job", "abort", 1).status == 0
+
+
 def test_commands_that_begin_together_share_one_platform(
     start: Start, data: Path, fake_build: BuildSpec
 ) -> None:

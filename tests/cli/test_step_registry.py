@@ -60,7 +60,7 @@ def test_one_host_has_a_worker_for_every_kind() -> None:
 
 
 def test_a_service_is_short_for_its_kinds() -> None:
-    assert kinds_named("builder") == [StepKind.BUILD, StepKind.CHECK]
+    assert kinds_named("builder") == [StepKind.BUILD, StepKind.CHECK, StepKind.SOURCE]
     assert kinds_named("tracer, check,tracer") == [StepKind.MINIMIZE, StepKind.CHECK]
     assert sorted(kinds_named(",".join(Service))) == sorted(StepKind)
     with pytest.raises(ValueError, match="'vm' is not a valid StepKind"):

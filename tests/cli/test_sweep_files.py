@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from kgym.api import result_csv
-from kgym.api.steps import Patch
+from kgym.api.steps import Patch, Verdict
 from kgym.bugs import bundle
 from kgym.bugs.sweep import Moved, Stage
 from kgym.bugs.sweep_rows import Outcome, Pair, Row, status
 from kgym.errors import UserError
 from kgym_cli import sweep_files
 from kgym_cli.exit_status import exit_status
-from kgym_cli.sweep_view import View
+from kgym_cli.sweep_view import View, words
 
 BUGS = [bundle.load("watch-queue-filter"), bundle.load("epoll-loop")]
 DIFF = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
@@ -86,6 +86,22 @@ def test_the_status_tells_the_worst(outcomes: list[Outcome]) -> None:
         assert found == 2
     else:
         assert found == (set(outcomes) != {Outcome.RESOLVED})
+
+
+def test_a_pair_is_told_in_a_line_without_the_same_word_twice() -> None:
+    told = [
+        words(Pair("a", "p").row(outcome, "so it was", verdict=verdict))
+        for outcome, verdict in (
+            (Outcome.RESOLVED, Verdict.NO_CRASH),
+            (Outcome.INCONCLUSIVE, Verdict.INCONCLUSIVE),
+            (Outcome.DOES_NOT_APPLY, None),
+        )
+    ]
+    assert told == [
+        "resolved (no_crash): so it was",
+        "inconclusive: so it was",
+        "does_not_apply: so it was",
+    ]
 
 
 @pytest.mark.parametrize("height", [10, 24, 60])

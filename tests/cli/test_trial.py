@@ -53,6 +53,10 @@ def test_a_trial_measures_the_bug_and_the_next_one_knows_it(kgym: Kgym, data: Pa
         told = [kgym("--server", idle.url, "bug", "reproduce", BUG.name) for _ in range(2)]
         sure = kgym("--server", idle.url, "bug", "reproduce", BUG.name, "--confidence", 0.99)
     assert [one.status for one in (*told, sure)] == [1, 1, 1]
+    for one in (*told, sure):
+        assert "before: same_crash" in one.out
+        assert "not resolved" in one.out
+        assert "before: same_crash" not in one.err
     assert "not calibrated: where the bug shows soon, it is measured first" in told[0].err
     assert "calibrated: 3 of 3 runs showed the bug; 3 x 5 s for 95%" in told[1].err
     assert "calibrated: 3 of 3 runs showed the bug; 7 x 5 s for 99%" in sure.err

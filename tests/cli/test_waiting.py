@@ -1,5 +1,11 @@
 """What people are told of a job that does not begin: why, its place in the queue, how soon."""
 
+import asyncio
+import os
+import pty
+import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -37,6 +43,19 @@ def test_a_job_that_no_worker_takes_says_why_and_where_it_stands(
         assert f"step 0: waits: {NOBODY}" in waited.err
 
 
+def test_a_job_whose_only_worker_was_drained_says_so(
+    kgym: Kgym, idle: Platform, fake_build: BuildSpec, data: Path
+) -> None:
+    with working(idle, data, {StepKind.BUILD: lambda _: built()}), Client(idle.url) as client:
+        wait_for(lambda: bool(client.workers()))
+        [worker] = kgym("worker", "list", "--json").json
+        assert kgym("worker", "drain", worker["id"]).status == 0
+        job = client.submit(JobRequest(steps=[fake_build])).id
+        wait_for(lambda: client.job(job).steps[0].waiting is not None)
+        assert f"waits: {NOBODY}" in kgym("job", "show", job).out
+        assert f"job {job} waits: " in kgym("job", "list").err
+
+
 @pytest.mark.thorough
 def test_a_job_behind_others_says_about_how_soon_it_begins(
     kgym: Kgym, idle: Platform, fake_build: BuildSpec, data: Path
@@ -65,3 +84,40 @@ def test_a_job_behind_others_says_about_how_soon_it_begins(
             assert "1 step before it; begins in about" in kgym("job", "show", jobs[2]).out
         finally:
             done.set()
+
+
+def plain(said: str) -> str:
+    """Return what was said to a terminal, without what colours it or moves its cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said)
+
+
+@pytest.mark.thorough
+def test_on_a_terminal_a_bar_says_how_long_it_still_takes(
+    idle: Platform, fake_build: BuildSpec, data: Path
+) -> None:
+    async def build(run: StepContext) -> StepResult:
+        for done in range(1000):
+            run.progress("compile", done, 1000, "objects")
+            await asyncio.sleep(0.1)
+        return built()
+
+    mine, theirs = pty.openpty()
+    with working(idle, data, {}, {StepKind.BUILD: build}), Client(idle.url) as client:
+        job = client.submit(JobRequest(steps=[fake_build])).id
+        command = subprocess.Popen(
+            [sys.executable, "-m", "kgym_cli", "job", "wait", str(job)],
+            env={**os.environ, "KGYM_DATA": str(data), "TERM": "xterm", "COLUMNS": "160"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        said = ""
+        try:
+            while not re.search(r"compile.* \d+/1,000 objects.*\d:\d\d:\d\d left", plain(said)):
+                said += os.read(mine, 4096).decode(errors="replace")
+        finally:
+            command.kill()
+            command.wait()
+            os.close(mine)
+            client.abort(job)

@@ -19,15 +19,24 @@ Answer = Callable[[StepContext], StepResult]
 
 
 @contextmanager
-def working(platform: Platform, data: Path, answers: Mapping[StepKind, Answer]) -> Iterator[None]:
-    """Let a worker do steps of these kinds for the platform on `data`, which does none itself."""
+def working(
+    platform: Platform,
+    data: Path,
+    answers: Mapping[StepKind, Answer],
+    real: Mapping[StepKind, Handler] | None = None,
+) -> Iterator[None]:
+    """Let a worker do steps of these kinds for the platform on `data`, which does none itself.
+
+    Steps of the `real` kinds are done as these handlers do them.
+    """
     started, loop = threading.Event(), asyncio.new_event_loop()
     serving: list[asyncio.Task[None]] = []
 
     async def serve() -> None:
         storage = LocalStorage(data / "artifacts")
         async with HttpWorkerCalls(platform.url) as dispatch:
-            handlers = {kind: _handler(answer) for kind, answer in answers.items()}
+            given = {kind: _handler(answer) for kind, answer in answers.items()}
+            handlers = {**given, **(real or {})}
             worker = Worker(dispatch, InProcessBus(), storage, handlers, data / "work" / "given")
             serving.append(asyncio.create_task(worker.serve()))
             started.set()

@@ -1,17 +1,15 @@
 """`kgym bug`: what is known about bugs; what is done with them is imported when it is asked for."""
 
-from typing import Any
+from dataclasses import asdict
 
 import click
 from pydantic import Field
 from rich.markup import escape
 
-from kgym.api.jobs import JobRequest
-from kgym.bugs import bundle as bugs
-from kgym_cli import known_bugs
+from kgym.bugs import shipped
 from kgym_cli.answer import Answer
 from kgym_cli.lazy import Lazy, LazyGroup
-from kgym_cli.output import json_option, print_json, print_table, results
+from kgym_cli.output import json_option, print_json, print_table
 
 
 class BugAnswer(Answer):
@@ -27,12 +25,6 @@ class BugAnswer(Answer):
     has_fix: bool
 
 
-class BugWithJob(BugAnswer):
-    """A bug, and the job of its trial, as POST /v1/jobs takes it."""
-
-    job: JobRequest
-
-
 @click.group(
     cls=LazyGroup,
     lazy={
@@ -43,6 +35,7 @@ class BugWithJob(BugAnswer):
         "reproduce": Lazy(
             "bug_trial", "Crash the kernel with the bug, then try the fix.", remote=True
         ),
+        "show": Lazy("bug_show", "Show what is known about a bug."),
         "source": Lazy(
             "bug_source", "Write a bug's kernel source as a Git repository.", remote=True
         ),
@@ -56,41 +49,14 @@ def bug() -> None:
 @json_option(list[BugAnswer])
 def list_(as_json: bool) -> None:
     """List the shipped bugs."""
-    known = [bugs.load(name) for name in bugs.names()]
+    known = shipped.shipped()
     if as_json:
-        print_json([BugAnswer(**_about(one)) for one in known])
+        print_json([BugAnswer(**fields(one)) for one in known])
         return
-    rows = ((one.name, one.file.kind, one.file.title) for one in known)
+    rows = ((one.name, one.kind, one.title) for one in known)
     print_table("name", "class", "title", rows=(list(map(escape, row)) for row in rows))
 
 
-@bug.command()
-@click.argument("name", shell_complete=known_bugs.complete)
-@json_option(BugWithJob)
-def show(name: str, as_json: bool) -> None:
-    """Show what is known about a bug."""
-    one = bugs.load(name)
-    if as_json:
-        print_json(BugWithJob(**_about(one), job=one.job(one.fix)))
-        return
-    about = escape(f"{one.file.title}\n\n{one.file.summary.strip()}\n")
-    results.print(f"[bold]{escape(one.name)}[/]: {about}")
-    for reference in one.file.references:
-        results.print(f"  {reference}", markup=False)
-    results.print(f"\nfiles: {', '.join(one.file.files)}", markup=False)
-    program = one.file.reproducer
-    results.print(f"reproducer: {program.file}, {program.time:g} s", markup=False)
-
-
-def _about(one: bugs.Bug) -> dict[str, Any]:
-    file = one.file
-    return {
-        "name": one.name,
-        "title": file.title,
-        "alt_titles": file.alt_titles,
-        "class": file.kind,
-        "summary": file.summary.strip(),
-        "references": file.references,
-        "files": file.files,
-        "has_fix": one.fix is not None,
-    }
+def fields(one: shipped.ShippedBug) -> dict[str, object]:
+    """Return the fields of a bug's answer."""
+    return {"class" if name == "kind" else name: value for name, value in asdict(one).items()}

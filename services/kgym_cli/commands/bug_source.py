@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from kgym.bugs import bundle as bugs
+from kgym.bugs import tree_changes
 from kgym_cli import known_bugs
 from kgym_cli.answer import Answer
 from kgym_cli.output import json_option, people, print_json, results
@@ -28,13 +29,16 @@ def source(name: str, folder: Path, as_json: bool) -> None:
     """Write a bug's kernel source to a new FOLDER, as a Git repository.
 
     It is the tree as builds see it: as published, with what builds add to it, and with the
-    bug, each a commit. What is changed there is a patch: `git diff > my.patch`.
+    bug, each a commit. What is changed there is a patch: `git diff > my.patch`; `run_kernel`,
+    called there, tries it.
     """
     one = bugs.load(name)
     people.print("fetching and copying the source; a kernel's takes a minute", style="dim")
     from kgym_cli.source_tree import write  # noqa: PLC0415 - its imports take 0.3 s
 
     done = write(one, folder, settings().data)
+    shipped = name in bugs.names()
+    tree_changes.remember(done.folder, name if shipped else str(Path(name).absolute()))
     if as_json:
         print_json(
             SourceAnswer(

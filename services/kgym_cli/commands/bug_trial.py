@@ -11,12 +11,13 @@ from kgym.api.jobs import JobRequest, JobView
 from kgym.api.steps import DumpMethod, Severity
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs, tracing_job
-from kgym.bugs.calibration import CONFIDENCES
 from kgym.bugs.conclusion import conclusion
 from kgym.bugs.tracing_job import TraceResult, Tracing
 from kgym.bugs.trial_result import CalibrationResult, JudgedFinding, TrialResult
+from kgym.configs import TAPES
 from kgym.errors import UserError
 from kgym_cli import known_bugs
+from kgym_cli.commands.trial_options import accept_option, effort_options
 from kgym_cli.exit_status import exit_status
 from kgym_cli.job_answer import CalibrationAnswer, FailedStep, TrialAnswer, crashes
 from kgym_cli.job_progress import follow
@@ -34,27 +35,13 @@ fix_option = click.option(
     type=click.Path(path_type=Path, allow_dash=True),
     help="A unified diff to try instead of the known fix; it may be compressed; - is stdin.",
 )
-accept_option = click.option(
-    "--accept-findings",
-    metavar="REASON,…",
-    default="",
-    help="Findings that shall not stand in the way, by their reason; `all` for every one.",
-)
 
 
 @click.command()
 @click.argument("name", shell_complete=known_bugs.complete)
 @fix_option
 @click.option("--no-fix", is_flag=True, help="Only show the bug; try no fix.")
-@click.option(
-    "--confidence",
-    type=click.FloatRange(0.5, 0.9999),
-    default=CONFIDENCES[0],
-    show_default=True,
-    help="How sure to be of the fix.",
-)
-@click.option("--instances", type=click.IntRange(1, 1000), help="VMs that the fix has to survive.")
-@click.option("--time", type=click.FloatRange(0, 86400, min_open=True), help="Seconds on each.")
+@effort_options
 @click.option("--validate", is_flag=True, help="Look at the fix itself, too, and smoke-test it.")
 @click.option("--trace", is_flag=True, help="Also show what the kernel did before it crashed.")
 @click.option(
@@ -94,7 +81,7 @@ def reproduce(
     wanted = bugs.TrialOptions(instances, time, validate=validate, confidence=confidence)
     one = bugs.load(name)
     how = tracing_job.tracing(one, files, dump) if trace else None
-    accepted = _reasons(accept_findings)
+    accepted = reasons(accept_findings)
     _try(one, fix, wanted, accepted, no_fix=no_fix, as_json=as_json, how=how)
 
 
@@ -132,13 +119,30 @@ def calibrate(name: str, runs: int, time: float | None, as_json: bool) -> None:
 @click.command()
 @fix_option
 @accept_option
+@click.option(
+    "--agent",
+    is_flag=True,
+    help="Let CrashFixer find the fix; its model's answers are replayed from a tape.",
+)
 @json_option(TrialAnswer)
-def demo(fix: Path | None, accept_findings: str, as_json: bool) -> None:
-    """Show a real bug: build the kernel, crash it, fix it, prove the fix."""
+def demo(fix: Path | None, accept_findings: str, agent: bool, as_json: bool) -> None:
+    """Show a real bug: build the kernel, crash it, fix it, prove the fix.
+
+    With --agent, CrashFixer searches for the fix, and --json prints what `kgym fix` does. No
+    model is asked: a tape answers, whose answers were written by hand so that patches fail in
+    each way that there is. All else is real: kernels, checks, crashes, verdicts.
+    """
     one = bugs.load(DEMO_BUG)
+    if agent and fix is not None:
+        raise UserError("bad_option", "--fix gives a patch to try, --agent searches for one")
     people.print(f"[bold]{escape(one.file.title)}[/] ({escape(one.file.references[0])})")
     people.print(one.file.summary.strip() + "\n", style="dim", markup=False)
-    accepted = _reasons(accept_findings)
+    if agent:
+        from kgym_cli.commands.fix import replayed  # noqa: PLC0415 - needs the extra `agent`
+
+        people.print("the model's answers are replayed from a tape: no model is asked")
+        replayed(DEMO_BUG, TAPES / f"{DEMO_BUG}.jsonl", as_json)
+    accepted = reasons(accept_findings)
     _try(one, fix, bugs.DEFAULT_OPTIONS, accepted, no_fix=False, as_json=as_json)
 
 
@@ -171,7 +175,8 @@ def _try(
     leave(exit_status(conclusion(job, accepted).answer))
 
 
-def _reasons(words: str) -> frozenset[str]:
+def reasons(words: str) -> frozenset[str]:
+    """Return the reasons that --accept-findings names."""
     return frozenset(word for word in words.replace(",", " ").split())
 
 

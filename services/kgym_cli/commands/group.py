@@ -10,8 +10,8 @@ from rich.markup import escape
 
 from kgym.api import result_csv
 from kgym.api.bulk import Aborted
-from kgym.api.groups import GroupFilter, GroupResult, GroupView, Submitter
-from kgym.api.jobs import GroupName
+from kgym.api.groups import GroupFilter, GroupResult, GroupView
+from kgym.api.jobs import GroupName, Submitter
 from kgym.api.states import State
 from kgym.api.steps import Verdict
 from kgym_cli.output import json_option, print_json, print_table, results

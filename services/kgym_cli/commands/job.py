@@ -4,6 +4,7 @@ import contextlib
 import heapq
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -18,7 +19,7 @@ from kgym.api.bulk import Aborted, AbortFilter, Submitted
 from kgym.api.jobs import JobFilter, JobRequest, JobView
 from kgym.api.states import State
 from kgym.api.steps import StepKind
-from kgym.bugs.conclusion import Answer, conclusion
+from kgym.bugs.conclusion import Answer, Conclusion, conclusion
 from kgym.client import Client
 from kgym.errors import KgymError, UserError
 from kgym_cli import artifact_download, bundle_download, compressed_files, waiting
@@ -144,7 +145,7 @@ def _jobs(client: Client, wanted: JobFilter, states: Sequence[str]) -> Iterator[
 def _row(one: JobView) -> tuple[str, ...]:
     steps = " ".join(f"[{_STYLES.get(step.state, 'dim')}]{step.kind}[/]" for step in one.steps)
     created = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    return str(one.id), _styled(one.state), _judged(one), steps, created, _tags(one)
+    return str(one.id), _styled(one.state), _judged(_as_stored(one)), steps, created, _tags(one)
 
 
 @job.command()
@@ -297,7 +298,7 @@ def _print(client: Client, one: JobView, *, as_json: bool) -> None:
     if as_json:
         print_json(JobAnswer.with_crashes(client, one))
         return
-    words = [f"job {one.id}: {_styled(one.state)}", _judged(one), _tags(one)]
+    words = [f"job {one.id}: {_styled(one.state)}", _judged(conclusion(one)), _tags(one)]
     results.print("  ".join(word for word in words if word))
     for step in one.steps:
         results.print(f"  step {step.number} {step.kind}: {_styled(step.state)}", end="")
@@ -328,8 +329,19 @@ def _styled(state: State) -> str:
     return f"[{_STYLES.get(state, 'dim')}]{state}[/]"
 
 
-def _judged(one: JobView) -> str:
-    """Return what the job came to, as markup."""
+def _as_stored(one: JobView) -> Conclusion:
+    """Return what the job of a list came to; its verdict is the one stored when it ended.
+
+    It cannot be told again from what a list has of the steps: not what they were asked.
+    """
     found = conclusion(one)
+    answer = found.answer if found.resolved is None else None
+    if one.resolved is not None:
+        answer = Answer.YES if one.resolved else Answer.NO
+    return replace(found, verdict=one.verdict, resolved=one.resolved, answer=answer)
+
+
+def _judged(found: Conclusion) -> str:
+    """Return what a job came to, as markup."""
     style = _VERDICTS.get(found.answer, "yellow") if found.answer else "yellow"
     return f"[{style}]{found.words}[/]" if found.words else ""

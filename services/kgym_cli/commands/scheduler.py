@@ -26,13 +26,14 @@ def scheduler() -> None:
     # Its imports take longer than a command that needs none of this.
     import uvloop  # noqa: PLC0415
 
-    from kgym_cli.composition import run  # noqa: PLC0415
+    from kgym.web.request_limits import burst  # noqa: PLC0415
+    from kgym_cli.process import run  # noqa: PLC0415
     from kgym_scheduler.api.caller_limits import CallerLimits  # noqa: PLC0415
 
     chosen = settings()
     limits = CallerLimits(
         requests_per_second=chosen.requests_per_second,
-        burst=max(1, int(2 * chosen.requests_per_second)),
+        burst=burst(chosen.requests_per_second),
         streams=chosen.streams,
         unfinished_jobs=chosen.unfinished_jobs,
         bytes_per_second=chosen.bytes_per_second,
@@ -42,13 +43,15 @@ def scheduler() -> None:
 
 
 async def _serve(chosen: Settings, limits: "CallerLimits") -> None:
-    from kgym_cli.composition import open_bus, open_storage, settle  # noqa: PLC0415
+    from kgym.web.server import serve  # noqa: PLC0415
+    from kgym_cli.composition import open_bus, open_storage  # noqa: PLC0415
+    from kgym_cli.process import settle  # noqa: PLC0415
     from kgym_scheduler.api.app import create_app  # noqa: PLC0415
-    from kgym_scheduler.api.server import serve  # noqa: PLC0415
     from kgym_scheduler.database.connection import upgrade  # noqa: PLC0415
     from kgym_scheduler.job_store import JobStore  # noqa: PLC0415
     from kgym_scheduler.retention.upkeep import Upkeep  # noqa: PLC0415
     from kgym_scheduler.scheduler import Scheduler  # noqa: PLC0415
+    from kgym_scheduler.source.sources import Sources  # noqa: PLC0415
 
     database = database_url()
     await upgrade(database)
@@ -59,8 +62,9 @@ async def _serve(chosen: Settings, limits: "CallerLimits") -> None:
         Upkeep(
             one.database, storage, budget=chosen.disk_budget, days=chosen.artifact_days
         ).kept_up() as upkeep,
+        Sources(storage, chosen.cache / "source") as sources,
         serve(
-            create_app(one, limits, chosen.owner_token, upkeep), chosen.host, chosen.port
+            create_app(one, limits, chosen.owner_token, upkeep, sources), chosen.host, chosen.port
         ) as address,
     ):
         settle()

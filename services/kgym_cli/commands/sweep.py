@@ -18,15 +18,14 @@ from kgym.api.jobs import GroupName
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs
 from kgym.bugs.bundle import Bug, TrialOptions
-from kgym.bugs.calibration import CONFIDENCES
 from kgym.bugs.sweep import MOST_UNDER_WAY, Moved, Subject, SweepOptions
 from kgym.bugs.sweep import sweep as sweep_all
 from kgym.bugs.sweep_rows import Outcome, Row, counts, status
-from kgym.client import AsyncClient, Refused
+from kgym.client import AsyncClient
 from kgym.errors import UserError
-from kgym_cli import known_bugs, sweep_files, sweep_view
+from kgym_cli import known_bugs, live_view, sweep_files, sweep_view
 from kgym_cli.answer import Answer
-from kgym_cli.commands.bug_trial import accept_option
+from kgym_cli.commands.trial_options import accept_option, effort_options
 from kgym_cli.exit_status import exit_status
 from kgym_cli.output import json_option, leave, people, print_json, print_table
 from kgym_cli.scheduler_choice import address
@@ -80,15 +79,7 @@ class SweepSummary(Answer):
     help="Trials that wait or run at the same time.",
 )
 @click.option("--retry", is_flag=True, help="Run again what has come to no answer.")
-@click.option(
-    "--confidence",
-    type=click.FloatRange(0.5, 0.9999),
-    default=CONFIDENCES[0],
-    show_default=True,
-    help="How sure to be of a fix.",
-)
-@click.option("--instances", type=click.IntRange(1, 1000), help="VMs that a fix has to survive.")
-@click.option("--time", type=click.FloatRange(0, 86400, min_open=True), help="Seconds on each.")
+@effort_options
 @click.option(
     "--validate", is_flag=True, help="Look at the fixes themselves, too; smoke-test them."
 )
@@ -217,13 +208,13 @@ class _Run:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, task.cancel)
         async with AsyncClient(url, token) as client:
-            with self.view.shown() as show:
+            with live_view.shown(self.view.table) as show:
                 beside = [
                     asyncio.create_task(self.view.look(client)),
                     asyncio.create_task(self.view.refresh(show)),
                 ]
                 try:
-                    begun = await _begun(client, self.options.name)
+                    begun = await earlier_jobs.begun_async(client, self.options.name)
                     subjects = [await self._subject(client, one, begun) for one in self.loaded]
                     await sweep_all(client, subjects, self.options, self._hear)
                 finally:
@@ -253,16 +244,6 @@ class _Run:
 
 
 _HEADS = ("bug", "patch", "outcome", "verdict", "job", "s", "reason")
-
-
-async def _begun(client: AsyncClient, name: str) -> datetime | None:
-    """Return when this sweep began; None if it has not yet."""
-    try:
-        return (await client.group(name)).created_at
-    except Refused as error:
-        if error.reason != "group_missing":
-            raise
-        return None
 
 
 def _cells(row: Row) -> tuple[str, ...]:

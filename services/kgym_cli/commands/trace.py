@@ -10,7 +10,7 @@ from typing import Any
 import click
 from pydantic import Field, ValidationError
 
-from kgym.api.steps import DumpPart, MinimalTrace
+from kgym.api.steps import DumpPart, MinimalTrace, MinimizeArtifact
 from kgym.crash import report as reports
 from kgym.errors import KgymError, UserError
 from kgym.host.proc import ProgramFailed
@@ -60,6 +60,9 @@ class ScoresAnswer(Answer):
     stages: dict[str, int]
 
 
+_NEEDED = {MinimizeArtifact.TRACE, MinimizeArtifact.MINIMAL}
+
+
 @click.group()
 def trace() -> None:
     """What a kernel executed before it crashed: out of dumps and traces, cut down, shown."""
@@ -99,7 +102,7 @@ def extract(
             results.print(f"  {one.name}: {one.error or 'read'}", markup=False)
         for note in answer.notes:
             results.print(f"  {note}", markup=False)
-    if "trace.npz" not in kept:
+    if MinimizeArtifact.TRACE not in kept:
         leave(Exit.USER)
 
 
@@ -241,7 +244,7 @@ def _minimize_dump(
         text = report.decode(errors="replace")
         answer = _look_into(dump, out, vmlinux, text, how)
         for one in answer.parts:
-            if one.error is not None and one.name in {"trace.npz", "minimal.json"}:
+            if one.error is not None and one.name in _NEEDED:
                 raise UserError("no_trace", f"{dump}: {one.error}")
         return minimal_trace(out), {"seconds": answer.seconds, "notes": answer.notes}
 

@@ -1,15 +1,21 @@
 """`kgym up`."""
 
+import asyncio
+import contextlib
 import logging
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import click
 
-from kgym.errors import UserError
+from kgym.errors import KgymError, UserError
 from kgym_cli import extras
 from kgym_cli.output import people
 from kgym_cli.scheduler_choice import usable_data_folder
-from kgym_cli.settings import options_of, settings
+from kgym_cli.settings import Settings, options_of, settings
+
+if TYPE_CHECKING:
+    from kgym_cli.embedded_platform import Platform
 
 
 @click.command()
@@ -20,7 +26,7 @@ from kgym_cli.settings import options_of, settings
     help="PostgreSQL, RabbitMQ, scheduler and workers as processes of their own.",
 )
 def up(distributed: bool) -> None:
-    """Start scheduler and workers on this machine; Ctrl-C stops them, jobs are kept."""
+    """Start scheduler, workers and monitor on this machine; Ctrl-C stops them, jobs are kept."""
     extras.require(*extras.ONE_MACHINE)
     # Its imports take longer than a command that needs no platform of its own.
     from kgym.host import process_logs  # noqa: PLC0415
@@ -30,12 +36,49 @@ def up(distributed: bool) -> None:
         _distributed()
         return
     from kgym_cli.embedded_platform import Platform  # noqa: PLC0415
+    from kgym_cli.process import run  # noqa: PLC0415
 
     chosen = settings()
     with Platform(usable_data_folder(), port=chosen.port, syzkaller=chosen.syzkaller) as platform:
         people.print(f"scheduler: {platform.url}  API: {platform.url}/docs")
         people.print(f"data: {usable_data_folder()}", style="dim", markup=False)
+        # Signals go to the loop: raised in the midst of a request, uvicorn would take them for its.
+        run(_show(platform))
+        if platform.lives:
+            raise click.Abort  # by a signal
+
+
+async def _show(platform: "Platform") -> None:
+    """Serve the monitor's pages as long as the platform lives, if that can be done.
+
+    Raises what the platform ended by.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            extras.require("monitor")
+            from kgym_monitor.server import monitor  # noqa: PLC0415 - as above
+
+            serving = monitor(platform.url, platform.owner, port=_monitor_port())
+            listening = await stack.enter_async_context(serving)
+            people.print(f"monitor: {listening.url}")
+        except KgymError as error:  # jobs need no pages
+            people.print(f"no monitor: {error}", markup=False)
+        while platform.lives:  # noqa: ASYNC110 - it lives in another thread
+            await asyncio.sleep(1)
         platform.wait()
+
+
+def _monitor_port() -> int:
+    """Return the port of the monitor; where that is the usual one and taken, 0 for any."""
+    from kgym.web.server import LOOPBACK, listen  # noqa: PLC0415 - as above
+
+    port = settings().monitor_port
+    if port == Settings.monitor_port.default:
+        try:
+            listen(LOOPBACK, port).close()
+        except UserError:
+            return 0
+    return port
 
 
 def _distributed() -> None:
@@ -49,8 +92,12 @@ def _distributed() -> None:
     from kgym_cli.distributed_platform import Distributed  # noqa: PLC0415
 
     process_logs.configure(level=logging.WARNING)  # each part has a log of its own
-    with Distributed(usable_data_folder(), port=settings().port) as platform:
+    chosen = settings()
+    with Distributed(
+        usable_data_folder(), port=chosen.port, monitor_port=_monitor_port()
+    ) as platform:
         people.print(f"scheduler: {platform.url}  API: {platform.url}/docs")
+        people.print(f"monitor: {platform.monitor_url}")
         for server in (platform.database, platform.broker):
             people.print(f"{server.name}: {server.host}:{server.port}", style="dim")
         for worker in platform.workers:

@@ -47,7 +47,7 @@ def worker(context: click.Context) -> None:
         raise UserError("no_server", "give the scheduler's URL with --server or KGYM_SERVER")
     extras.require(*extras_of(kinds))
     # Its imports take longer than a command that needs none of this.
-    from kgym_cli.composition import run  # noqa: PLC0415
+    from kgym_cli.process import run  # noqa: PLC0415
 
     run(_serve(chosen, chosen.server, kinds))
 
@@ -88,7 +88,8 @@ async def _serve(chosen: Settings, server: str, kinds: list[StepKind]) -> None:
     from kgym.worker.http_calls import HttpWorkerCalls  # noqa: PLC0415
     from kgym.worker.loop import Worker  # noqa: PLC0415
     from kgym_builder.kernel_source.allowed_origins import Origins  # noqa: PLC0415
-    from kgym_cli.composition import open_bus, open_storage, settle  # noqa: PLC0415
+    from kgym_cli.composition import open_bus, open_storage  # noqa: PLC0415
+    from kgym_cli.process import settle  # noqa: PLC0415
 
     origins = Origins.named(chosen.sources, chosen.source_networks)
     has = Equipment(chosen.cache, origins, chosen.syzkaller)

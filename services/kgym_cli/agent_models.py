@@ -1,0 +1,83 @@
+"""Models by their names, with their keys: from a file, or from the environment."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kgym.errors import UserError
+from kgym_cli import extras
+from kgym_cli.settings import settings
+
+if TYPE_CHECKING:
+    from kgym_crashfixer.models.model import Model
+
+REPLAY = "replay:"
+_VARIABLES = {
+    "openai": ("OPENAI_API_KEY",),
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+}
+"""Where providers' keys are, by how the names of their models begin."""
+
+
+def opener(record: Path | None = None) -> "Callable[[str], Model]":
+    """Return what opens a model by its name; with `record`, its answers go on that tape."""
+
+    def opened(name: str) -> "Model":
+        from kgym_crashfixer.models.tape import Recorder, Replay  # noqa: PLC0415 - as below
+
+        if name.startswith(REPLAY):
+            return Replay(Path(name.removeprefix(REPLAY)))
+        extras.require("agent")
+        from kgym_crashfixer.models.provider import Provided  # noqa: PLC0415 - takes a second
+
+        model = Provided(name, _key(name))
+        return Recorder(model, record) if record is not None else model
+
+    return opened
+
+
+def window(name: str) -> int:
+    """Return how many tokens a question to a model may have; to a tape, how many they had."""
+    from kgym_crashfixer.models import provider, tape  # noqa: PLC0415 - as above
+    from kgym_crashfixer.platform import WINDOW  # noqa: PLC0415
+
+    if name.startswith(REPLAY):
+        head = tape.head(Path(name.removeprefix(REPLAY)))
+        return (head.window if head is not None else None) or WINDOW
+    return min(provider.window(name) or WINDOW, WINDOW)
+
+
+def allowed(names: str | None) -> "Callable[[str], Model]":
+    """Return what opens a model for callers of a service.
+
+    They choose among providers' models. Other endpoints, and tapes, which are files of the
+    service's machine, only if they are among `names`: else any caller could have the service's
+    key sent anywhere.
+    """
+    known = [one.strip() for one in (names or "").split(",") if one.strip()]
+
+    def opened(name: str) -> "Model":
+        if name not in known and (known or "@" in name or name.startswith(REPLAY)):
+            told = ", ".join(known) or "models of providers, by PROVIDER:MODEL"
+            raise UserError("model_not_allowed", f"this agent does not use {name}; it uses {told}")
+        return opener()(name)
+
+    return opened
+
+
+def _key(name: str) -> str | None:
+    """Return the key for a model; None leaves it to the provider's library."""
+    chosen = settings()
+    if (path := chosen.model_key_file) is not None:
+        try:
+            key = path.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError("bad_model_key", f"--model-key-file {path}: {error}") from error
+        if not key or len(key.split()) > 1:
+            raise UserError("bad_model_key", f"--model-key-file {path}: holds no key, or several")
+        return key
+    for provider, variables in _VARIABLES.items():
+        if name.startswith(provider):
+            return next(filter(None, map(chosen.environment.get, variables)), None)
+    return None

@@ -1,0 +1,190 @@
+"""What an agent may do with one bug, as the tools of the MCP server: each answers with text.
+
+No tool takes the number of a job: they reach the bug's own jobs alone. What others wrote, be it
+source, reports or compilers' words, stands between tags, as data.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from kgym.api.jobs import JobRequest, JobView
+from kgym.api.source import FileLook, FolderLook, SearchLook, SourceLine, SymbolLook
+from kgym.api.states import State
+from kgym.api.steps import Edit
+from kgym.bugs import bundle as bugs
+from kgym.bugs import tracing_job, tree_changes
+from kgym.bugs.bundle import Bug
+from kgym.bugs.conclusion import failure
+from kgym.bugs.kernel_run import (
+    Change,
+    RunOptions,
+    as_patch,
+    check_patch,
+    crash_report,
+    is_empty,
+    kept,
+    run_kernel,
+    shown,
+)
+from kgym.bugs.kernel_run_text import MOST, bounded, check_text, named, quoted, run_text
+from kgym.bugs.sweep import Moved, kept_job
+from kgym.bugs.sweep_rows import Row
+from kgym.bugs.tracing_job import TraceResult
+from kgym.bugs.tree_changes import SourceTree
+from kgym.client import AsyncClient
+from kgym.errors import KgymError, UserError
+from kgym_crashfixer.execution import execution
+
+LINES = 400
+"""Of a file, in one answer."""
+_TRACED = 8
+"""Files that are traced where none are named."""
+_NOT_THE_CAUSE = ("arch/", "lib/", "mm/kasan/", "mm/kfence/", "mm/kmsan/")
+"""Where the frames lie that nearly every report has."""
+T = TypeVar("T")
+Progress = Callable[[str], None]
+
+
+class BugTools:
+    """The tools for one bug; `tree`, if there is one, holds the changes that are tried."""
+
+    def __init__(
+        self, client: AsyncClient, bug: Bug, tree: SourceTree | None, options: RunOptions
+    ) -> None:
+        self._client = client
+        self._bug = bug
+        self._tree = tree
+        self._options = options
+        self._source: asyncio.Task[int] | None = None
+
+    async def check(self, patch: str, edits: Sequence[Edit]) -> str:
+        """Say whether a change applies and compiles."""
+        change = await self._change(patch, edits)
+        if is_empty(change):
+            raise UserError("empty_patch", "nothing is changed: give `patch` or `edits`")
+        found = await check_patch(self._client, self._bug, change, self._options)
+        return f"no answer: {found}" if isinstance(found, str) else check_text(found)
+
+    async def run_kernel(
+        self, patch: str, edits: Sequence[Edit], wait_seconds: float, progress: Progress
+    ) -> str:
+        """Try a change; without any, show the bug."""
+        change = await self._change(patch, edits)
+        options = replace(self._options, seconds=wait_seconds)
+
+        def tell(said: Moved | Row) -> None:
+            if isinstance(said, Moved):
+                progress(str(said.stage))
+
+        return run_text(await run_kernel(self._client, self._bug, change, options, tell))
+
+    async def trace(self, files: Sequence[str]) -> str:
+        """Say which functions the kernel ran before it crashed."""
+        wanted = [*files] or await self._files_of_the_crash()
+        how = tracing_job.tracing(self._bug, wanted, "hypervisor")
+        job = await self._ended(tracing_job.traced(self._bug.job(None), how))
+        found = TraceResult.of(job)
+        text = execution(found.trace) if found.trace is not None else None
+        if text is None:
+            return f"no trace: {found.reason or 'these files have no record of the crash'}"
+        told = f"calls of functions of {named(wanted, 10)}, from earliest to most recent:"
+        return bounded(f"{told}\n{quoted('trace', text, MOST - 1000)}", MOST)
+
+    async def read_file(self, path: str, first: int, last: int | None, patch: str) -> str:
+        """Show lines of a file, as it is with a patch."""
+        most = first + LINES - 1
+        over = [as_patch(patch)] if patch.strip() else []
+        look = FileLook(path=path, first=first, last=min(last or most, most), patches=over)
+        read = await self._client.read_source(await self._source_job(), look)
+        lines = enumerate(read.text.splitlines(), read.first)
+        text = "\n".join(f"{number}\t{line}" for number, line in lines)
+        told = f"{path}: lines {read.first} to {read.last} of {read.lines}"
+        return f"{told}\n{quoted('file', text, 4 * MOST)}"
+
+    async def list_folder(self, path: str) -> str:
+        """Show what is in a folder."""
+        found = await self._client.list_source(await self._source_job(), FolderLook(path=path))
+        names = [f"{one.name}{'/' if one.kind == 'folder' else ''}" for one in found.entries]
+        return bounded("\n".join(names), MOST)
+
+    async def search(self, pattern: str, glob: str | None, limit: int) -> str:
+        """Show the lines that match."""
+        look = SearchLook(pattern=pattern, glob=glob, limit=limit)
+        found = await self._client.search_source(await self._source_job(), look)
+        more = f"\nthere may be more: {found.cut}" if found.cut else ""
+        return f"{len(found.matches)} lines{more}\n{_matches(found.matches)}"
+
+    async def symbol(self, name: str, limit: int) -> str:
+        """Show where a name is defined, and where it is used."""
+        look = SymbolLook(name=name, limit=limit)
+        found = await self._client.find_symbol(await self._source_job(), look)
+        defined = [f"{one.path}:{one.line}-{one.last}: {one.text}" for one in found.definitions]
+        parts = [f"{len(defined)} definitions, {len(found.uses)} uses"]
+        parts += [quoted("matches", "\n".join(defined), MOST // 2)] if defined else []
+        parts += [_matches(found.uses)] if found.uses else []
+        return "\n".join(parts)
+
+    async def _change(self, patch: str, edits: Sequence[Edit]) -> Change:
+        if patch.strip() and edits:
+            raise UserError("bad_option", "give `patch` or `edits`, not both")
+        if patch.strip() or edits or self._tree is None:
+            return edits or patch
+        return await asyncio.to_thread(tree_changes.changes, self._tree)
+
+    async def _ended(self, request: JobRequest) -> JobView:
+        return await kept_job(self._client, request, kept(self._bug, self._options))
+
+    async def _files_of_the_crash(self) -> list[str]:
+        """Return the C files of the crash's stack, without those of what detects crashes."""
+        job = await shown(self._client, self._bug, self._options)
+        step = job.step(bugs.BEFORE)
+        report = await crash_report(self._client, job, step) if step is not None else {}
+        frames = report.get("frames")
+        found: list[object] = [report.get("guilty_file")]
+        if isinstance(frames, list):
+            found += [one.get("file") for one in frames if isinstance(one, dict)]
+        files = [one for one in found if isinstance(one, str)]
+        wanted = [
+            one
+            for one in dict.fromkeys(files)
+            if one.endswith(".c") and not one.startswith(_NOT_THE_CAUSE)
+        ]
+        if not wanted:
+            raise UserError("no_files", "the crash report names no file to trace: name some")
+        return wanted[:_TRACED]
+
+    async def _source_job(self) -> int:
+        """Return the job by which the source is read; many calls make one."""
+        if self._source is None or (self._source.done() and self._source.exception()):
+            self._source = asyncio.create_task(self._made_source())
+        return await asyncio.shield(self._source)
+
+    async def _made_source(self) -> int:
+        job = await self._ended(self._bug.source())
+        if job.state is not State.SUCCEEDED:
+            raise UserError("no_source", f"the source cannot be read: {failure(job)}")
+        return job.id
+
+
+async def answered(work: Awaitable[T]) -> T:
+    """Return what a tool answers; raise KgymError also where its arguments are wrong."""
+    try:
+        return await work
+    except ValidationError as error:
+        told = ((".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()[:5])
+        faults = "; ".join(f"{where}: {what}" for where, what in told)
+        raise UserError("bad_argument", faults) from error
+
+
+def words(error: KgymError) -> str:
+    """Return an error as a model reads it."""
+    return bounded(f"{error.reason}: {error.message}", 2000)
+
+
+def _matches(lines: Sequence[SourceLine]) -> str:
+    text = "\n".join(f"{one.path}:{one.line}: {one.text}" for one in lines)
+    return quoted("matches", text, MOST)

@@ -1,0 +1,188 @@
+"""`kgym fix`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from pydantic import ValidationError
+
+from kgym.bugs import bundle as bugs
+from kgym.errors import UserError
+from kgym_cli import known_bugs
+from kgym_cli.agent_choice import service, with_agent
+from kgym_cli.agent_models import REPLAY
+from kgym_cli.agent_models import window as model_window
+from kgym_cli.output import json_option, leave, people, print_json, results
+from kgym_cli.run_answer import FixAnswer, exit_of, told, written
+from kgym_cli.settings import options_of, settings
+
+if TYPE_CHECKING:
+    from kgym.api.agent.runs import Limits, RunRequest
+    from kgym.client.agent_calls import AgentCalls
+
+STRATEGIES = "Strategy: a shipped one (forest, tool, best-first, escalate …), or a file."
+
+
+def limit_options(command: Any) -> Any:
+    """Add the options for the limits of a run."""
+    for option in reversed(
+        [
+            click.option("--budget-dollars", type=click.FloatRange(0, 1e6, min_open=True)),
+            click.option("--budget-tokens", type=click.IntRange(1)),
+            click.option("--budget-builds", type=click.IntRange(1), help="Kernels that are tried."),
+            click.option(
+                "--budget-time", type=click.FloatRange(0, 1e7, min_open=True), help="Seconds."
+            ),
+            click.option("--concurrency", type=click.IntRange(1, 100), help="Questions at a time."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def limits(before: "Limits | None", **given: float | None) -> "Limits | None":
+    """Return the limits that are given, and of the others those before; None if none is given."""
+    from kgym.api.agent.runs import Limits  # noqa: PLC0415 - its imports take 0.3 s
+
+    names = {"dollars": "budget_dollars", "tokens": "budget_tokens", "builds": "budget_builds"}
+    names |= {"seconds": "budget_time", "concurrency": "concurrency"}
+    found = {name: given[option] for name, option in names.items() if given[option] is not None}
+    return Limits.model_validate({**dict(before or Limits()), **found}) if found else before
+
+
+@click.command()
+@click.argument("name", shell_complete=known_bugs.complete)
+@click.option(
+    "--strategy", help=f"{STRATEGIES}  [default: forest, or what the tape was recorded with]"
+)
+@options_of("fix")
+@limit_options
+@click.option("--trace/--no-trace", default=True, help="Show the model what the kernel executed.")
+@click.option("--files", multiple=True, help="File that the fix may change; several are possible.")
+@click.option(
+    "--window",
+    type=click.IntRange(2_000, 100_000_000),
+    help="Tokens that a question may have.  [default: those of the model's window, at most 200000]",
+)
+@click.option("--record", type=click.Path(path_type=Path, dir_okay=False), help="Tape to record.")
+@click.option("--watch/--no-watch", default=True, help="Show the run until it ends.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where the patch goes, with its report beside it.  [default: NAME-runN.patch]",
+)
+@click.option("--author", help="`Name <mail>` that the patch is from.")
+@json_option(FixAnswer)
+def fix(
+    name: str,
+    strategy: str | None,
+    trace: bool,
+    files: tuple[str, ...],
+    window: int | None,
+    record: Path | None,
+    watch: bool,
+    out: Path | None,
+    author: str | None,
+    as_json: bool,
+    **budgets: float | None,
+) -> None:
+    """Search for a fix of a bug with a language model, and prove it.
+
+    NAME is a shipped bug or the folder of a bundle. The bug is shown first, before a model
+    is asked. The result is a patch for `git am`, and a report of its evidence. Keys of models
+    come from the environment, as their providers name them, or from --model-key-file.
+
+    The run is stored as it goes: an interrupted one goes on by `kgym run resume`. If an agent
+    service runs (`kgym agent`), it carries the run out, else this command does.
+
+    The exit status is 0 if a fix was found, 1 if not, 2 for bad input, 3 if the platform or
+    the model's provider failed.
+    """
+    model = settings().model
+    if model is None:
+        raise UserError("no_model", "name a model: --model PROVIDER:MODEL, or KGYM_MODEL")
+    own = model.startswith(REPLAY) or record is not None
+    found = None if own else service()
+    request = _request(name, strategy, model, trace, files, limits(None, **budgets), found is None)
+    request = request.model_copy(update={"window": window}) if window else request
+    if record is not None:
+        _begin(record, request)
+
+    async def ask(agent: "AgentCalls") -> FixAnswer:
+        run = await agent.start(request)
+        people.print(f"run {run}")
+        if found is not None and not watch:
+            return FixAnswer.of(await agent.show(run))
+        return await told(agent, run, author)
+
+    answer = with_agent(ask, work=True, own=own, record=record)
+    _end(written(answer, out or Path(f"{request.bug}-run{answer.run.id}.patch")), as_json)
+
+
+def replayed(name: str, tape: Path, as_json: bool) -> None:
+    """Carry out the run of a tape: the model's answers are replayed, all else is done anew."""
+    request = _request(name, None, f"{REPLAY}{tape}", True, (), None, here=True)
+
+    async def ask(agent: "AgentCalls") -> FixAnswer:
+        return await told(agent, await agent.start(request), None)
+
+    _end(with_agent(ask, work=True, own=True), as_json)
+
+
+def _end(answer: FixAnswer, as_json: bool) -> None:
+    """Print the answer, and leave."""
+    if as_json:
+        print_json(answer)
+    else:
+        answer.show(results)
+    leave(exit_of(answer.run))
+
+
+def _begin(tape: Path, request: "RunRequest") -> None:
+    from kgym_crashfixer import strategies  # noqa: PLC0415 - as below
+    from kgym_crashfixer.models.tape import Head, begin  # noqa: PLC0415
+
+    chosen = request.strategy
+    strategy = strategies.load(chosen) if isinstance(chosen, str) else chosen
+    head = Head(
+        bug=request.bug,
+        strategy=strategy,
+        files=request.files,
+        trace=request.trace,
+        window=request.window or model_window(request.model),
+    )
+    begin(tape, head)
+
+
+def _request(
+    name: str,
+    strategy: str | None,
+    model: str,
+    trace: bool,
+    files: tuple[str, ...],
+    chosen: "Limits | None",
+    here: bool,
+) -> "RunRequest":
+    """Return what the agent is asked for; `here` is whether it sees this machine's files."""
+    from kgym.api.agent.runs import RunRequest  # noqa: PLC0415
+    from kgym_crashfixer import strategies  # noqa: PLC0415 - as above
+    from kgym_crashfixer.models import tape  # noqa: PLC0415
+    from kgym_crashfixer.runs.bugs import packed  # noqa: PLC0415
+
+    bug = bugs.load(name)
+    asked: dict[str, Any] = {"bug": bug.name, "model": model, "trace": trace, "files": list(files)}
+    head = tape.head(Path(model.removeprefix(REPLAY))) if model.startswith(REPLAY) else None
+    if strategy is None and head is not None:
+        asked |= {"strategy": head.strategy, "files": list(files) or head.files}
+        asked |= {"trace": trace and head.trace}
+    else:
+        asked |= {"strategy": strategies.load(strategy or "forest")}
+    asked |= {"limits": chosen} if chosen is not None else {}
+    if name not in bugs.names():
+        folder = Path(name).resolve()
+        asked |= {"folder": str(folder)} if here else {"bundle": packed(folder)}
+    try:
+        return RunRequest.model_validate(asked)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise UserError("bad_option", wrong) from error

@@ -1,0 +1,53 @@
+"""`kgym mcp`."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from kgym.bugs import bundle as bugs
+from kgym.bugs import tree_changes
+from kgym.bugs.bundle import Bug
+from kgym.bugs.kernel_run import RunOptions
+from kgym.bugs.tree_changes import SourceTree
+from kgym.client import AsyncClient
+from kgym.errors import UserError
+from kgym_cli import extras
+from kgym_cli.called_jobs import CalledJobs
+from kgym_cli.commands.run_kernel import remembered
+from kgym_cli.scheduler_choice import address
+from kgym_cli.settings import options_of, settings
+
+
+@click.command()
+@options_of("mcp")
+@click.option(
+    "--tree",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A source tree of the bug: its changes are tried where a call gives no patch.",
+)
+def mcp(tree: Path | None) -> None:
+    """Serve the tools for one bug to an agent, by the Model Context Protocol on stdin and stdout.
+
+    The tools are check, run_kernel, trace, read_file, list_folder, search and symbol. They reach
+    the jobs of this bug alone.
+    """
+    extras.require("mcp")
+    source = tree_changes.source_tree(tree) if tree is not None else None
+    if tree is not None and source is None:
+        raise UserError("bad_tree", f"{tree.absolute()} is in no Git repository")
+    one = bugs.load(settings().bug or remembered(source))
+    with address(work=True, quiet=True) as (url, token):
+        asyncio.run(_serve(url, token, one, source))
+
+
+async def _serve(url: str, token: str | None, bug: Bug, tree: SourceTree | None) -> None:
+    from kgym_cli.bug_tools import BugTools  # noqa: PLC0415 - for --help without the extra
+    from kgym_cli.mcp_server import server  # noqa: PLC0415
+
+    async with AsyncClient(url, token) as client, CalledJobs(client) as jobs:
+        # Nobody starts a platform of this machine again.
+        patience = 60 if settings().server else 0
+        options = RunOptions(patience=patience, submitted=jobs.submitted)
+        tools = BugTools(client, bug, tree, options)
+        await server(bug, tools, jobs).run_stdio_async()

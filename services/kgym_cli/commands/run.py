@@ -1,0 +1,184 @@
+"""`kgym run`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.markup import escape
+
+from kgym.api.agent.runs import CallView, RunPage, RunState, RunView
+from kgym_cli.agent_choice import with_agent
+from kgym_cli.agent_models import REPLAY
+from kgym_cli.commands.fix import limit_options, limits
+from kgym_cli.output import echo, json_option, leave, print_json, print_table, results
+from kgym_cli.run_answer import FixAnswer, exit_of, told, written
+from kgym_cli.settings import options_of
+
+if TYPE_CHECKING:
+    from kgym.client.agent_calls import AgentCalls
+
+_run_argument = click.argument("run_id", metavar="RUN", type=click.IntRange(1, 1 << 62))
+_number_option = click.option(
+    "--number", type=click.IntRange(1), default=1, show_default=True, help="Of the ranked fixes."
+)
+
+
+@click.group()
+def run() -> None:
+    """List, show, stop and resume searches for a fix (`kgym fix`)."""
+
+
+@run.command("list")
+@options_of("run list")
+@click.option("--state", type=click.Choice([str(one) for one in RunState]))
+@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True)
+@json_option(RunPage)
+def list_(state: str | None, limit: int, as_json: bool) -> None:
+    """List runs, the newest first."""
+    chosen = RunState(state) if state else None
+    page = with_agent(lambda agent: agent.page(None, limit, chosen))
+    if as_json:
+        print_json(page)
+        return
+    rows = [
+        (
+            str(one.id),
+            escape(one.bug),
+            escape(one.strategy),
+            escape(one.model),
+            one.state,
+            str(one.fixes),
+            one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+        )
+        for one in page.runs
+    ]
+    print_table("run", "bug", "strategy", "model", "state", "fixes", "created", rows=rows)
+
+
+@run.command()
+@_run_argument
+@options_of("run show")
+@json_option(RunView)
+def show(run_id: int, as_json: bool) -> None:
+    """Show a run: its debug cycles, its fixes, what it took."""
+    view = with_agent(lambda agent: agent.show(run_id))
+    if as_json:
+        print_json(view)
+        return
+    FixAnswer.of(view).show(results)
+    for note in view.notes:
+        results.print(f"note: {note}", markup=False)
+    rows = [
+        (
+            one.name,
+            one.outcome or "",
+            escape(one.crash or ""),
+            escape(" ".join(_short(one.hypothesis))),
+        )
+        for one in view.nodes
+    ]
+    print_table("cycle", "outcome", "crash", "hypothesis", rows=rows)
+
+
+def _short(text: str | None) -> list[str]:
+    return (text or "").split()[:20]
+
+
+@run.command()
+@_run_argument
+@options_of("run stop")
+@json_option(RunView)
+def stop(run_id: int, as_json: bool) -> None:
+    """End a run as it is; its jobs are aborted, what it has found is kept."""
+
+    async def ask(agent: "AgentCalls") -> RunView:
+        await agent.stop(run_id)
+        async for _ in agent.follow(run_id):
+            pass
+        return await agent.show(run_id)
+
+    view = with_agent(ask)
+    if as_json:
+        print_json(view)
+    else:
+        FixAnswer.of(view).show(results)
+
+
+@run.command()
+@_run_argument
+@options_of("run resume")
+@limit_options
+@click.option("--record", type=click.Path(path_type=Path, dir_okay=False), help="Tape to record.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="As of `kgym fix`.")
+@click.option("--author", help="`Name <mail>` that the patch is from.")
+@json_option(FixAnswer)
+def resume(
+    run_id: int,
+    record: Path | None,
+    out: Path | None,
+    author: str | None,
+    as_json: bool,
+    **budgets: float | None,
+) -> None:
+    """Go on with a run that was interrupted or stopped, failed, or has reached a limit.
+
+    No answer is paid for again. With a budget, the run goes on by that one; it counts
+    what the run took before.
+    """
+
+    async def ask(agent: "AgentCalls") -> FixAnswer:
+        before = (await agent.show(run_id)).limits
+        seen = 0
+        async for event in agent.follow(run_id):
+            seen = event.number
+        await agent.resume(run_id, limits(before, **budgets))
+        return await told(agent, run_id, author, seen)
+
+    view = with_agent(lambda agent: agent.show(run_id))
+    own = view.model.startswith(REPLAY) or record is not None
+    answer = with_agent(ask, work=True, own=own, record=record)
+    answer = written(answer, out or Path(f"{answer.run.bug}-run{run_id}.patch"))
+    if as_json:
+        print_json(answer)
+    else:
+        answer.show(results)
+    leave(exit_of(answer.run))
+
+
+@run.command()
+@_run_argument
+@options_of("run calls")
+@click.option("--node", help="Only those of this debug cycle.")
+@json_option(list[CallView])
+def calls(run_id: int, node: str | None, as_json: bool) -> None:
+    """Show what the model was asked, what it answered, and what that took."""
+    found = with_agent(lambda agent: agent.calls(run_id, node))
+    if as_json:
+        print_json(found)
+        return
+    for one in found:
+        reply = one.reply
+        price = f"${reply.price:.4f}" if reply and reply.price is not None else "price not known"
+        took = f"{reply.input_tokens}+{reply.output_tokens} tokens, {price}" if reply else one.error
+        echo(f"=== {one.name} ({took or 'not answered'})\n{one.prompt}")
+        echo(f"--- {reply.model if reply else 'no answer'}\n{reply.text if reply else ''}\n")
+
+
+@run.command()
+@_run_argument
+@options_of("run patch")
+@_number_option
+@click.option("--author", help="`Name <mail>` that the patch is from.")
+def patch(run_id: int, number: int, author: str | None) -> None:
+    """Print a fix as a patch for `git am`."""
+    text = with_agent(lambda agent: agent.patch(run_id, number, author))
+    click.echo(text, nl=False)
+
+
+@run.command()
+@_run_argument
+@options_of("run report")
+@_number_option
+def report(run_id: int, number: int) -> None:
+    """Print the evidence for a fix, as Markdown."""
+    echo(with_agent(lambda agent: agent.report(run_id, number)).markdown, end="")

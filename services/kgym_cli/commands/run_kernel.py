@@ -1,0 +1,129 @@
+"""`kgym run-kernel`, which is also the command `run_kernel`."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from kgym.bugs import bundle as bugs
+from kgym.bugs import tree_changes
+from kgym.bugs.bundle import TrialOptions
+from kgym.bugs.kernel_run import KernelRun, RunOptions
+from kgym.bugs.kernel_run import run_kernel as try_patch
+from kgym.bugs.kernel_run_text import run_text
+from kgym.bugs.sweep import Moved
+from kgym.bugs.sweep_rows import Row
+from kgym.bugs.tree_changes import SourceTree
+from kgym.client import AsyncClient
+from kgym.errors import UserError
+from kgym_cli.commands.bug_trial import reasons
+from kgym_cli.commands.trial_options import accept_option, effort_options
+from kgym_cli.exit_status import exit_status
+from kgym_cli.output import echo, json_option, leave, people, print_json
+from kgym_cli.patch_file import patch_file
+from kgym_cli.scheduler_choice import address
+from kgym_cli.settings import options_of, settings
+
+
+@click.command("run-kernel")
+@options_of("run-kernel")
+@click.option(
+    "--tree",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Where the source is.  [default: here]",
+)
+@click.option(
+    "--patch",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="Try this unified diff instead of the tree's changes; - is standard input.",
+)
+@click.option("--fresh", is_flag=True, help="Try it anew, although it was tried before.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0, min_open=True),
+    help="Answer after so many seconds in any case; the same command goes on waiting.",
+)
+@effort_options
+@accept_option
+@json_option(KernelRun)
+def run_kernel(
+    tree: Path,
+    patch: Path | None,
+    fresh: bool,
+    wait: float | None,
+    confidence: float,
+    instances: int | None,
+    time: float | None,
+    accept_findings: str,
+    as_json: bool,
+) -> None:
+    """Try the changes of a source tree, or a patch: is the crash gone?
+
+    The tree is one that `kgym bug source` wrote; all changes in files that Git knows count,
+    committed or not. The answer is one of `crash resolved`, `crash reproduced` (with the report),
+    `another crash`, `does not crash, but this is no fix` (with the reasons), `does not compile`
+    (with the compiler's words), `does not apply`, `changes nothing` (of this config), `no patch`
+    and `no answer`. Without any change, the bug itself is shown.
+
+    The same changes again are the same job; interrupted, the same command goes on with it.
+    The exit status is 0 for `crash resolved`, 1 if it is not, 2 for bad input, 3 for no answer.
+    """
+    source = None if patch is not None else tree_changes.source_tree(tree)
+    if patch is None and source is None:
+        raise UserError(
+            "bad_tree", f"{tree.absolute()} is in no Git repository: use --tree, or --patch"
+        )
+    named = settings().bug or remembered(source or tree_changes.source_tree(tree))
+    options = RunOptions(
+        trial=TrialOptions(instances, time, confidence=confidence),
+        accepted=reasons(accept_findings),
+        fresh=fresh,
+        seconds=wait,
+        # Nobody starts a platform of this machine again.
+        patience=60 if settings().server else 0,
+    )
+    diff = tree_changes.changes(source) if source else patch_file(patch or Path("-")).diff or ""
+    with address(work=True, quiet=True) as (url, token):
+        found = asyncio.run(_run(url, token, bugs.load(named), diff, options, source))
+    if as_json:
+        print_json(found)
+    else:
+        echo(run_text(found))
+    leave(exit_status(found.whose))
+
+
+def remembered(tree: SourceTree | None) -> str:
+    """Return the bug that a tree is of; raise UserError `no_bug` where it does not say."""
+    if tree is None or tree.bug is None:
+        raise UserError(
+            "no_bug", "which bug? Use --bug or KGYM_BUG; trees of `kgym bug source` know theirs"
+        )
+    return tree.bug
+
+
+async def _run(
+    url: str,
+    token: str | None,
+    bug: bugs.Bug,
+    diff: str,
+    options: RunOptions,
+    tree: SourceTree | None,
+) -> KernelRun:
+    async with AsyncClient(url, token) as client:
+        # A kernel's tree has many files; the platform has work meanwhile.
+        found, left_out = await asyncio.gather(
+            try_patch(client, bug, diff, options, _tell), asyncio.to_thread(_unknown_files, tree)
+        )
+    return found.model_copy(update={"left_out": left_out})
+
+
+def _unknown_files(tree: SourceTree | None) -> list[str]:
+    return tree_changes.unknown_files(tree) if tree is not None else []
+
+
+def _tell(said: Moved | Row) -> None:
+    """Say on a terminal how far it is: agents take what is on stderr for a part of the answer."""
+    if people.is_terminal and isinstance(said, Moved):
+        job = f" (job {said.job})" if said.job else ""
+        people.print(f"{said.stage}{job}", style="dim", markup=False)

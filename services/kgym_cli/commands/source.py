@@ -1,0 +1,219 @@
+"""`kgym source`."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kgym.api.source import (
+    FileLook,
+    FileText,
+    FolderList,
+    FolderLook,
+    SearchLook,
+    SearchResult,
+    SourceLine,
+    SymbolLook,
+    SymbolResult,
+)
+from kgym.api.states import State
+from kgym.bugs import bundle as bugs
+from kgym.errors import InfrastructureError, KgymError, UserError
+from kgym_cli import known_bugs
+from kgym_cli.job_progress import follow
+from kgym_cli.output import echo, json_option, people, print_json
+from kgym_cli.patch_file import patch_file
+from kgym_cli.scheduler_choice import scheduler
+
+if TYPE_CHECKING:
+    from kgym.client import Client
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class _Lines(click.ParamType[tuple[int, int | None]]):
+    name = "first-last"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int | None]:
+        if isinstance(value, tuple):
+            return value
+        found = re.fullmatch(r"([1-9][0-9]{0,8})(-([1-9][0-9]{0,8})?)?", value)
+        if found is None:
+            self.fail(f"{value!r} is no range of lines such as 10-20, 10- or 10", param, ctx)
+        first = int(found[1])
+        if found[2] is None:
+            return first, first
+        return first, int(found[3]) if found[3] else None
+
+
+def _tree(command: _Command) -> _Command:
+    """Add what names a tree."""
+    for add in (
+        click.option(
+            "--patch",
+            "patches",
+            multiple=True,
+            type=click.Path(path_type=Path),
+            help="A patch to apply first, as for `kgym check`; may be repeated.",
+        ),
+        click.option(
+            "--step",
+            type=click.IntRange(0, 99),
+            help="Of a job: which step's tree; the first one's without it.",
+        ),
+        click.argument("tree", metavar="BUG_OR_JOB", shell_complete=known_bugs.complete),
+    ):
+        command = add(command)
+    return command
+
+
+@click.group()
+def source() -> None:
+    """Read, list and search the source of a kernel, as builds see it.
+
+    BUG_OR_JOB is a bug (a shipped one, or the folder of a bundle): its kernel's source with the
+    bug; or the number of a job that builds or checks. The first look at a source takes a minute
+    or two, in which it is indexed.
+    """
+
+
+@source.command()
+@_tree
+@click.argument("path")
+@click.option("--lines", type=_Lines(), default=(1, None), help="Only these: 10-20, 10- or 10.")
+@json_option(FileText)
+def read(tree: str, path: str, lines: tuple[int, int | None], as_json: bool, **how: Any) -> None:
+    """Print a file."""
+    first, last = lines
+    with _opened(tree, how) as (client, job, common):
+        found = client.read_source(job, FileLook(path=path, first=first, last=last, **common))
+    if as_json:
+        print_json(found)
+        return
+    echo(found.text, end="" if found.text.endswith("\n") or not found.text else "\n")
+    if found.cut:
+        people.print(f"cut: go on with --lines {found.last + 1}-")
+
+
+@source.command()
+@_tree
+@click.argument("path", default="")
+@json_option(FolderList)
+def ls(tree: str, path: str, as_json: bool, **how: Any) -> None:
+    """List a folder; without PATH, the top one."""
+    with _opened(tree, how) as (client, job, common):
+        found = client.list_source(job, FolderLook(path=path, **common))
+    if as_json:
+        print_json(found)
+        return
+    marks = {"folder": "/", "link": "@"}
+    for one in found.entries:
+        echo(f"{one.name}{marks.get(one.kind, '')}")
+    _told(found.cut)
+
+
+@source.command()
+@_tree
+@click.argument("pattern")
+@click.option("--glob", help="Only files with such a path: *.h, fs/**/*.c, {mm,fs}/**.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Small and capital letters are the same.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@json_option(SearchResult)
+def search(
+    tree: str,
+    pattern: str,
+    glob: str | None,
+    ignore_case: bool,
+    limit: int,
+    as_json: bool,
+    **how: Any,
+) -> None:
+    """Print the lines that match PATTERN, a regular expression as RE2 reads it."""
+    with _opened(tree, how) as (client, job, common):
+        wanted = SearchLook(
+            pattern=pattern, glob=glob, ignore_case=ignore_case, limit=limit, **common
+        )
+        found = client.search_source(job, wanted)
+    if as_json:
+        print_json(found)
+        return
+    _print(found.matches)
+    _told(found.cut)
+
+
+@source.command()
+@_tree
+@click.argument("name")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@json_option(SymbolResult)
+def symbol(tree: str, name: str, limit: int, as_json: bool, **how: Any) -> None:
+    """Print where NAME is defined, who calls it, and where else it stands."""
+    with _opened(tree, how) as (client, job, common):
+        found = client.find_symbol(job, SymbolLook(name=name, limit=limit, **common))
+    if as_json:
+        print_json(found)
+        return
+    for one in found.definitions:
+        echo(f"{one.path}:{one.line}-{one.last}: {one.kind}: {one.text}")
+    for use in found.uses:
+        where = f" in {use.function}" if use.function else ""
+        echo(f"{use.path}:{use.line}:{where}: {use.text.strip()}")
+    _told(found.cut)
+
+
+def _print(lines: Sequence[SourceLine]) -> None:
+    for one in lines:
+        echo(f"{one.path}:{one.line}: {one.text}")
+
+
+def _told(cut: object) -> None:
+    if cut:
+        why = "the time was over" if cut == "time" else "more lines than --limit"
+        people.print(f"cut: there is more ({why})")
+
+
+@contextmanager
+def _opened(tree: str, how: dict[str, Any]) -> Iterator[tuple["Client", int, dict[str, Any]]]:
+    """Yield a client, the job whose tree is meant, and what all looks take."""
+    patches = [patch_file(path) for path in how["patches"]]
+    common = {"patches": patches, "step": how["step"]}
+    if tree.isascii() and tree.isdecimal():
+        with scheduler(work=False) as client:
+            yield client, int(tree), common
+        return
+    if how["step"] is not None:
+        raise UserError("bad_option", "--step goes with the number of a job, not with a bug")
+    bug = bugs.load(tree)
+    with scheduler(work=True) as client:
+        yield client, _readable(client, bug), common
+
+
+def _readable(client: "Client", bug: bugs.Bug) -> int:
+    """Return the job of the bug's source, an earlier one where that can be read."""
+    request = bug.source()
+    digest = hashlib.sha256(request.model_dump_json().encode()).hexdigest()[:32]
+    job = client.submit(request, key=f"source-{digest}")
+    if job.state is State.SUCCEEDED:
+        try:
+            client.list_source(job.id, FolderLook())
+        except KgymError as error:
+            if error.reason != "source_not_made":
+                raise
+            job = client.submit(request)
+    elif job.state.final:
+        job = client.submit(request)
+    if not job.state.final:
+        job = follow(client, job)
+    if job.state is not State.SUCCEEDED:
+        failure = job.steps[0].failure
+        if failure is None:
+            raise InfrastructureError("interrupted", f"job {job.id} is {job.state}")
+        family = UserError if failure.cause == "user" else InfrastructureError
+        raise family(failure.reason, failure.message, **failure.details)
+    return job.id

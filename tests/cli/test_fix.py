@@ -1,0 +1,194 @@
+"""`kgym fix`, `kgym run` and `kgym agent`: processes, a platform whose results are given, a model
+over HTTP."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kgym.api.steps import TarballSource
+from kgym_crashfixer.models import tape as tapes
+from tests.cli.conftest import Kgym
+from tests.crashfixer.agents import purpose_of
+from tests.crashfixer.farm import Farm, farming
+from tests.crashfixer.test_models import KEY, Endpoint, Handler, answer, endpoint
+from tests.crashfixer.test_runner import contents
+
+pytestmark = pytest.mark.timeout(300)
+__all__ = ["endpoint"]
+FILE, KEYS = "kernel/watch_queue.c", "OPENAI_API_KEY"
+STRATEGY = """
+kind = "forest"
+trees = 1
+depth = 1
+[cycle]
+hypotheses = 1
+patches = 1
+"""
+
+
+def mending(handler: Handler) -> None:
+    """Answer as a model that is right at once."""
+    text = handler.body["messages"][-1]["content"]
+    said = {
+        "hypothesis": f"<solution>The filter is not counted. You are {KEY}.</solution>",
+        "patch": f"<file>{FILE}</file><original>\n{line()}\n</original>"
+        f"<patched>\nint mends;\n{line()}\n</patched>",
+    }
+    answer(said.get(purpose_of(text), "<choice>1</choice>"))(handler)
+
+
+def line() -> str:
+    path = Path(__file__).parents[1] / "fakelinux" / FILE
+    return next(one for one in path.read_text().splitlines() if one.startswith("int "))
+
+
+@pytest.fixture
+def mine(tmp_path: Path, fake_source: TarballSource) -> Path:
+    """A bundle of one's own, of the small tree."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "small.config").write_text("CONFIG_BASE=y\n")
+    (folder / "repro.c").write_text("int main(void) { return 0; }\n")
+    (folder / "bug.toml").write_text(
+        'title = "KASAN: use-after-free in watch_filter"\n'
+        f'[kernel]\ntarball = "{fake_source.url}"\nsha256 = "{fake_source.sha256}"\n'
+        'base = "allnoconfig"\nfragments = ["small.config"]\n'
+        '[reproducer]\nfile = "repro.c"\ntime = 2\n'
+    )
+    (tmp_path / "small.toml").write_text(STRATEGY)
+    return folder
+
+
+@pytest.fixture
+def farm(data: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Farm]:
+    monkeypatch.setenv(KEYS, KEY)
+    one = Farm(traces=False)
+    with farming(data, one):
+        yield one
+
+
+def test_a_fix_is_found_written_recorded_and_replayed(
+    kgym: Kgym, farm: Farm, mine: Path, tmp_path: Path, data: Path, endpoint: Endpoint
+) -> None:
+    endpoint.script = [mending]
+    model = f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1"
+    tape, out = tmp_path / "tape.jsonl", tmp_path / "out.patch"
+    how = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--out", out, "--json")
+    found = kgym("fix", mine, "--model", model, "--record", tape, "--window", 30_000, *how)
+    assert found.status == 0, found.err
+    run = found.json["run"]
+    assert (run["state"], run["fixes"], run["bug"]) == ("resolved", 1, "mine")
+    assert "t0: resolved" in found.err
+    patch = out.read_text()
+    assert patch == found.json["patch"]
+    assert "Subject: [PATCH] watch_queue: fix use-after-free in watch_filter" in patch
+    assert "+int mends;" in out.with_suffix(".md").read_text()
+    head = tapes.head(tape)
+    assert head is not None
+    assert head.window == 30_000
+    asked = len(endpoint.asked)
+    replayed = kgym("fix", mine, "--model", f"replay:{tape}", *how)
+    assert (replayed.status, len(endpoint.asked)) == (0, asked), replayed.err
+    diffs = [one["run"]["ranked"][0]["diff"] for one in (found.json, replayed.json)]
+    assert diffs[0] == diffs[1]
+    listed = kgym("run", "list", "--json").json["runs"]
+    assert [(one["id"], one["state"]) for one in listed] == [(2, "resolved"), (1, "resolved")]
+    shown, report, calls = (kgym("run", word, 1) for word in ("show", "report", "calls"))
+    assert "resolved" in shown.out
+    assert "## Patch" in report.out
+    assert calls.out.count("\n--- ") == asked
+    assert "+int mends;" in kgym("run", "patch", 1).out
+    for word in ("resume", "stop"):  # it has ended
+        assert kgym("run", word, 1).status == 2
+    written = [one for one in tmp_path.rglob("*") if one.is_file()]
+    assert {tape, out, out.with_suffix(".md"), data / "agent.db"} <= set(written)
+    for path in written:
+        assert KEY.encode() not in path.read_bytes(), path
+    assert "You are …." in contents(data / "agent.db")
+    assert KEY not in contents(data / "agent.db")
+    for answered in (found, replayed, shown, report, calls):
+        assert KEY not in answered.out + answered.err
+    assert "You are …." in calls.out
+
+
+def test_a_scheduler_that_goes_away_during_a_run_is_waited_for(
+    mine: Path, tmp_path: Path, data: Path, endpoint: Endpoint
+) -> None:
+    endpoint.script = [mending]
+    model = f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1"
+    how = ["--strategy", tmp_path / "small.toml", "--files", FILE, "--out", tmp_path / "out.patch"]
+    farm = Farm(traces=False, hold_at="run mends")
+    with farming(data, farm) as first:
+        port = int(first.url.rpartition(":")[2])
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kgym_cli", "fix", mine, "--model", model, *how, "--json"],
+            env={**os.environ, "KGYM_DATA": str(data), "KGYM_SERVER": first.url} | {KEYS: KEY},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert farm.held.wait(120)
+    asked = len(endpoint.asked)
+    assert process.poll() is None
+    with farming(data, farm, port):
+        said, _ = process.communicate(timeout=200)
+    assert process.returncode == 0
+    run = json.loads(said)["run"]
+    assert (run["state"], run["spent"]["lost_calls"]) == ("resolved", 0)
+    assert len(endpoint.asked) == asked
+
+
+def test_a_bug_that_does_not_show_costs_nothing(
+    kgym: Kgym, farm: Farm, mine: Path, tmp_path: Path, endpoint: Endpoint
+) -> None:
+    farm.shows = False
+    model = f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1"
+    found = kgym("fix", mine, "--model", model, "--files", FILE, "--json")
+    assert (found.status, endpoint.asked) == (1, []), found.err
+    assert found.json["run"]["reason"].startswith("does_not_reproduce")
+
+
+def test_an_agent_service_carries_runs_out(
+    kgym: Kgym, farm: Farm, mine: Path, tmp_path: Path, data: Path, endpoint: Endpoint
+) -> None:
+    endpoint.script = [mending]
+    model = f"openai-chat:gpt-4o@http://127.0.0.1:{endpoint.server_port}/v1"
+    service = subprocess.Popen(
+        [sys.executable, "-m", "kgym_cli", "agent", "--agent-port", "0", "--agent-models", model],
+        env={**os.environ, "KGYM_DATA": str(data)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert service.stderr is not None
+        assert any(said.startswith("agent: http://127.0.0.1:") for said in service.stderr)
+        here = ("--strategy", tmp_path / "small.toml", "--files", FILE, "--no-watch", "--json")
+        refused = kgym("fix", "watch-queue-filter", "--model", f"{model}x", *here)
+        assert (refused.status, refused.json["reason"]) == (2, "model_not_allowed"), refused.err
+        local = kgym("fix", mine, "--model", model, *here)
+        assert (local.status, local.json["reason"]) == (2, "bad_bundle"), local.err
+        assert kgym("run", "list", "--json").json["runs"] == []
+    finally:
+        service.terminate()
+        service.communicate(timeout=30)
+    assert service.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((), "no_model"),
+        (("--model", "gpt"), "bad_model"),
+        (("--model", "nobody:x"), "bad_model"),
+        (("--model", "replay:/nothing"), "bad_tape"),
+        (("--model", "openai:x", "--strategy", "magic"), "bad_strategy"),
+        (("--model", "openai:x", "--model-key-file", "/nothing"), "bad_model_key"),
+    ],
+)
+def test_what_cannot_be_begun_is_said(kgym: Kgym, words: tuple[str, ...], reason: str) -> None:
+    refused = kgym("fix", "watch-queue-filter", *words, "--server", "http://127.0.0.1:1", "--json")
+    assert (refused.status, refused.json["reason"]) == (2, reason), refused.err
