@@ -1,5 +1,5 @@
 #!/bin/sh
-# Before the first start: the tables, and the tokens of the workers and of the first user.
+# Before the first start: the tables, and the tokens of the workers, the agent, the monitor and the first user.
 set -eu
 umask 077
 
@@ -14,3 +14,5 @@ token() {
 kgym db upgrade
 token workers worker
 token admin admin
+token agent submit
+token monitor read

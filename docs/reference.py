@@ -13,6 +13,7 @@ import click
 import httpx
 
 from kgym.api.jobs import EVENTS
+from kgym.api.steps import BuildArtifact, InstanceArtifact, MinimizeArtifact, ReproduceArtifact
 from kgym_cli.answer import schema
 from kgym_cli.embedded_platform import Platform
 from kgym_cli.program import cli
@@ -37,6 +38,12 @@ LINKS = {
     "CONTRIBUTING.md": "development.md",
 }
 """Where their links lead from a page."""
+ARTIFACTS = {
+    "`build`": BuildArtifact,
+    "`reproduce`": ReproduceArtifact,
+    "`reproduce`, of each instance: `{}` is its number": InstanceArtifact,
+    "`minimize`": MinimizeArtifact,
+}
 WIDTH = 100
 """Columns of a command's help."""
 
@@ -49,6 +56,7 @@ def write(folder: Path) -> None:
     parts = {
         "commands.md": "\n".join(_commands(answers)),
         "settings.md": "\n".join(_settings()),
+        "artifacts.md": "\n".join(_artifacts()),
         "events.md": "\n".join(_events(rest["components"]["schemas"])),
         "operations.md": "\n".join(_operations(rest)),
         "bodies.md": "\n".join(_models(rest["components"]["schemas"], "rest")),
@@ -108,6 +116,13 @@ def _settings() -> Iterator[str]:
         options = ", ".join(f"`{command} {one.option}`" for command in _named(one.commands))
         words = f"{_plain(one.default_shown)} | {_plain(one.words)}"
         yield f"| `{one.variable}` | {options} | {words} |"
+
+
+def _artifacts() -> Iterator[str]:
+    """Yield the table of the files that each kind of step leaves."""
+    yield "| step | artifacts |\n|---|---|"
+    for kind, known in ARTIFACTS.items():
+        yield f"| {kind} | {', '.join(f'`{one}`' for one in known)} |"
 
 
 def _named(commands: tuple[str, ...]) -> list[str]:

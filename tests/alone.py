@@ -13,16 +13,24 @@ from kgym_cli.embedded_platform import Platform
 @contextmanager
 def alone(data: Path) -> Iterator[Client]:
     """Open the platform on the data folder; end here where it goes on with earlier jobs."""
-    with Platform(data) as platform, Client(platform.url) as client:
-        left = [
-            str(job.id)
-            for state in State
-            if not state.final
-            for job in client.page(JobFilter(state=state)).jobs
-        ]
+    with platform_alone(data) as platform, Client(platform.url) as client:
+        yield client
+
+
+@contextmanager
+def platform_alone(data: Path) -> Iterator[Platform]:
+    """Open the platform, as `alone` does; yield itself."""
+    with Platform(data) as platform:
+        with Client(platform.url) as client:
+            left = [
+                str(job.id)
+                for state in State
+                if not state.final
+                for job in client.page(JobFilter(state=state)).jobs
+            ]
         if left:
             raise SystemExit(
                 f"bench: not measured, as jobs of {data} have not finished, and would go on beside"
                 f" it: `kgym job abort {left[0]}` or wait for it (all: {', '.join(left)})"
             )
-        yield client
+        yield platform

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import ROOT
 
 AGENTS = ("api", "client", "bugs")
-HEAVY = {"drgn", "numpy", "paramiko", "sqlalchemy", "structlog", "tree_sitter"}
+HEAVY = {"drgn", "fastapi", "numpy", "paramiko", "sqlalchemy", "structlog", "tree_sitter"}
 
 
 def test_imports_go_one_way() -> None:

@@ -19,16 +19,33 @@ from packaging.requirements import Requirement
 
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import BuildSpec
+from kgym_monitor.assets import PACKAGED_FILES
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
 EXTRAS = {
     "": ("kgym.api", "kgym.bugs", "kgym.client", "kgym.crash", "kgym_cli.commands"),
-    "scheduler": ("kgym_scheduler", "kgym_cli.commands.scheduler", "kgym_cli.composition"),
+    "scheduler": (
+        "kgym_scheduler",
+        "kgym.web",
+        "kgym_cli.commands.scheduler",
+        "kgym_cli.composition",
+    ),
     "worker": ("kgym.host", "kgym.worker", "kgym_builder", "kgym_vmmanager"),
     "tracer": ("kgym.trace", "kgym_tracer"),
-    "all": ("kgym", "kgym_builder", "kgym_cli", "kgym_scheduler", "kgym_tracer", "kgym_vmmanager"),
+    "agent": ("kgym_crashfixer", "kgym.web"),
+    "monitor": ("kgym_monitor",),
+    "all": (
+        "kgym",
+        "kgym_builder",
+        "kgym_cli",
+        "kgym_crashfixer",
+        "kgym_monitor",
+        "kgym_scheduler",
+        "kgym_tracer",
+        "kgym_vmmanager",
+    ),
 }
 """What has to be importable with each."""
 IMPORT_ALL = """
@@ -155,6 +172,17 @@ def test_what_an_extra_lacks_is_one_line(
     assert done.returncode == 2
     assert re.fullmatch(r"kgym: this needs [\w-]+, which is not installed: .*\n", done.stderr)
     assert f"'kgymsuite[{extra}]'" in done.stderr
+
+
+def test_the_pages_have_their_files_and_no_others_of_packages(wheel: Path) -> None:
+    folder = "kgym_monitor/packages/"
+    with zipfile.ZipFile(wheel) as file:
+        names = {name.removeprefix(folder) for name in file.namelist() if name.startswith(folder)}
+        for name in names:
+            assert file.read(folder + name) == (ROOT / "node_modules" / name).read_bytes()
+        assert "kgym_monitor/templates/base.html" in file.namelist()
+        assert "kgym_monitor/static/page.js" in file.namelist()
+    assert names == set(PACKAGED_FILES)
 
 
 def installed_files(site: Path) -> Iterator[Path]:

@@ -171,4 +171,5 @@ def main() -> None:
         sys.stdout.write(f"{name:16}{value:8.3f}{limit}\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

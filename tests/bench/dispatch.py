@@ -40,7 +40,7 @@ from kgym.transport.rabbitmq import RabbitBus
 from kgym.worker.context import StepContext
 from kgym.worker.http_calls import HttpWorkerCalls
 from kgym.worker.loop import Worker
-from kgym_cli.composition import run, settle
+from kgym_cli.process import run, settle
 from kgym_dev.servers import PostgreSQL, RabbitMQ, free_port
 
 NOTHING = BuildSpec(

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import BuildSpec, Calibration, Measure, ReproduceSpec
 from kgym.bugs import bundle as bug
+from kgym.bugs.shipped import shipped
 from kgym.errors import UserError
 
 BUG = """
@@ -206,13 +207,33 @@ def test_a_patch_of_a_bundle_may_be_in_latin_1(bundle: Path) -> None:
 
 
 def test_every_shipped_bug_loads_and_shares_one_kernel_and_config() -> None:
-    shipped = [bug.load(name) for name in bug.names()]
-    assert len(shipped) >= 3
+    known = [bug.load(name) for name in bug.names()]
+    assert len(known) >= 3
     assert "watch-queue-filter" in bug.names()
-    trees = {one.build.model_copy(update={"patches": []}).model_dump_json() for one in shipped}
+    trees = {one.build.model_copy(update={"patches": []}).model_dump_json() for one in known}
     assert len(trees) == 1
-    assert all(one.fix is not None and one.file.files for one in shipped)
-    assert len({one.file.kind for one in shipped}) >= 3
+    assert all(one.fix is not None and one.file.files for one in known)
+    assert len({one.file.kind for one in known}) >= 3
+
+
+def test_the_list_of_shipped_bugs_says_what_their_bundles_say() -> None:
+    for listed in shipped():
+        one = bug.load(listed.name)
+        file = one.file
+        assert (listed.title, listed.kind, listed.alt_titles) == (
+            file.title,
+            file.kind,
+            file.alt_titles,
+        )
+        assert (listed.summary, listed.references) == (file.summary.strip(), file.references)
+        assert (listed.files, listed.has_fix) == (file.files, one.fix is not None)
+
+
+def test_a_shipped_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bugs" / "one").mkdir(parents=True)
+    (tmp_path / "bugs" / "one" / "bug.toml").write_text("class = 'x'\n")
+    with pytest.raises(UserError, match=r"one/bug\.toml: KeyError"):
+        shipped(tmp_path)
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:

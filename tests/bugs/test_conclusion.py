@@ -142,6 +142,31 @@ def test_a_fix_tried_alone_is_not_as_wanted_with_a_blocking_finding_of_its_build
     )
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_fix_whose_kernel_another_job_has_built_is_not_resolved_by_its_run_alone(
+    listed: bool,
+) -> None:
+    """That build may have found what blocks; a build of this job with the same name is not it."""
+    evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
+    run = ran(evidence=evidence, baseline=Verdict.SAME_CRASH)
+    elsewhere = ELSEWHERE.model_copy(update={"build": StepRef(job=6, step=0)})
+    clean: list[tuple[StepSpec, StepResult]] = [] if listed else [(BEFORE, built())]
+    job = job_of([*clean, (elsewhere, run)])
+    if listed:
+        steps = [step.model_copy(update={"spec": None}) for step in job.steps]
+        job = job.model_copy(update={"steps": steps})
+    found = conclusion(job)
+    assert (found.resolved, found.answer) == (False, Answer.NO)
+    assert found.reason is not None
+    assert found.reason.startswith("build_unknown: ")
+    assert conclusion(job, ["build_unknown"]).resolved
+
+
+def test_a_crash_shown_on_the_kernel_of_another_job_is_as_wanted() -> None:
+    shown = UNNAMED.model_copy(update={"build": StepRef(job=6, step=0)})
+    assert conclusion(job_of([(shown, CRASHED)])).answer is Answer.YES
+
+
 def test_every_trial_of_a_fix_asks_for_static_evidence() -> None:
     assert BUG.fix is not None
     before, _, after, _ = BUG.job(BUG.fix).steps
@@ -170,6 +195,15 @@ def test_a_job_that_has_not_ended_has_no_answer_yet() -> None:
     found = conclusion(begun)
     assert (found.verdict, found.answer, found.reason) == (None, None, None)
     ended = conclusion(begun.model_copy(update={"state": State.ABORTED}))
+    assert (ended.answer, ended.reason) == (Answer.INFRASTRUCTURE, "the job is aborted")
+
+
+def test_an_aborted_job_comes_to_no_verdict_whatever_its_steps_had_shown() -> None:
+    shown = job_of([(BEFORE, built()), (UNNAMED, ran(Verdict.SAME_CRASH, "KASAN: bad"))])
+    begun = shown.model_copy(update={"state": State.RUNNING})
+    assert conclusion(begun).verdict is Verdict.SAME_CRASH
+    ended = conclusion(begun.model_copy(update={"state": State.ABORTED}))
+    assert (ended.verdict, ended.title, ended.resolved) == (None, None, None)
     assert (ended.answer, ended.reason) == (Answer.INFRASTRUCTURE, "the job is aborted")
 
 

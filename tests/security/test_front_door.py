@@ -8,6 +8,7 @@ and whoever comes afterwards is served.
 
 import asyncio
 import contextlib
+import copy
 import json
 import os
 import random
@@ -32,10 +33,10 @@ from kgym.api.steps import (
     StepRef,
 )
 from kgym.client import AsyncClient
+from kgym.web.server import serve
 from kgym_dev.servers import PostgreSQL
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.caller_limits import CallerLimits
-from kgym_scheduler.api.server import serve
 from kgym_scheduler.database.connection import upgrade
 from tests.scheduler.parts import BUILD, WELL, Clock, Platform, badly, claim_of, job, reproduce
 
@@ -201,14 +202,18 @@ class Fuzzer:
             case 0 if isinstance(holder, dict):
                 del holder[key]
             case 1 if isinstance(holder, dict):
-                holder[self.dice.choice(TEXTS)] = self.dice.choice(ODD)
+                holder[self.dice.choice(TEXTS)] = self._odd()
             case 2:
                 other, place = self.dice.choice(places)
                 holder[key] = json.loads(json.dumps(other[place]))
             case 3 if isinstance(holder, list):
                 holder.extend([holder[key]] * 300)
             case _:
-                holder[key] = self.dice.choice(ODD)
+                holder[key] = self._odd()
+
+    def _odd(self) -> Any:
+        """An odd value, a copy: a later change of it must not reach those that come after."""
+        return copy.deepcopy(self.dice.choice(ODD))
 
     def _part(self) -> str:
         """Something that stands in a URL."""

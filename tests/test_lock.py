@@ -1,0 +1,18 @@
+"""requirements.lock serves everywhere that the project does."""
+
+import re
+from importlib.metadata import metadata
+
+from packaging.specifiers import SpecifierSet
+
+from tests.conftest import ROOT
+
+OLDEST = "3.11.2"
+"""The Python of Debian 12, which the images have."""
+
+
+def test_every_package_of_the_lock_runs_on_the_oldest_python() -> None:
+    names = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.M)
+    assert len(names) > 100
+    wanted = {name: metadata(name)["Requires-Python"] or "" for name in names}
+    assert [one for one, python in wanted.items() if OLDEST not in SpecifierSet(python)] == []
