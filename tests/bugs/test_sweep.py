@@ -29,7 +29,7 @@ def failing(upstream: str) -> Iterator[str]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             kept = {"content-type", "idempotency-key"}
             headers = {name: text for name, text in self.headers.items() if name.lower() in kept}
-            given = httpx.post(f"{upstream}{self.path}", content=body, headers=headers)
+            given = httpx.post(f"{upstream}{self.path}", content=body, headers=headers, timeout=60)
             self._answer(given.status_code, given.content)
 
         def do_GET(self) -> None:

@@ -32,6 +32,8 @@ from tests.cli.test_results import trial
 from tests.cli.worked import working
 from tests.results import built, ran
 
+pytestmark = pytest.mark.thorough
+
 PROBLEM = schema(Problem)
 
 
@@ -96,7 +98,6 @@ def test_the_answers_without_jobs_are_as_their_schemas_say(
     assert schemas.answer("gc").keys() == schemas.answer("gc", "--only", "logs").keys()
 
 
-@pytest.mark.thorough
 def test_the_answers_of_tokens_and_workers_are_as_their_schemas_say(
     schemas: Schemas, idle: Platform
 ) -> None:
@@ -127,7 +128,6 @@ def crashed(run: StepContext) -> StepResult:
     return result.model_copy(update={"instances": instances})
 
 
-@pytest.mark.thorough
 def test_a_job_comes_with_its_verdict_and_the_crash_inline(
     schemas: Schemas, idle: Platform, data: Path
 ) -> None:

@@ -25,6 +25,8 @@ from tests.cli.worked import working
 from tests.conftest import ROOT
 from tests.results import built, ran
 
+pytestmark = pytest.mark.thorough
+
 TITLE = 'WARNING in "f"\x7f é'
 
 

@@ -9,6 +9,8 @@ from tests.cli.conftest import Kgym
 from tests.cli.test_check import bundle as bundle  # noqa: PLC0414 - a fixture
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.thorough
+
 
 def git(folder: Path, *words: str) -> str:
     argv = ["git", "-c", "safe.directory=*", "-C", folder, *words]
@@ -50,7 +52,6 @@ def test_a_source_that_cannot_be_had_leaves_no_folder(
     assert not (tmp_path / "tree").exists()
 
 
-@pytest.mark.thorough
 def test_run_kernel_knows_the_tree_and_really_compiles_it(
     kgym: Kgym, bundle: Path, tmp_path: Path
 ) -> None:

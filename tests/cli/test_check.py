@@ -12,6 +12,8 @@ from kgym.api.steps import TarballSource
 from tests.cli.conftest import Kgym
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.thorough
+
 DIFF = """\
 --- a/kernel/watch_queue.c
 +++ b/kernel/watch_queue.c
@@ -68,7 +70,6 @@ def test_patches_are_checked_on_the_kernel_that_has_the_bug(
     assert [one["name"] for one in patch["functions"]] == ["watch_filter"]
 
 
-@pytest.mark.thorough
 def test_people_get_a_table_and_the_compilers_words_on_what_failed(
     kgym: Kgym, bundle: Path, good: Path, bad: Path, tmp_path: Path
 ) -> None:
@@ -85,7 +86,6 @@ def test_people_get_a_table_and_the_compilers_words_on_what_failed(
         assert words in done.out
 
 
-@pytest.mark.thorough
 def test_what_was_checked_is_answered_at_once_unless_it_shall_be_fresh(
     kgym: Kgym, bundle: Path, good: Path
 ) -> None:

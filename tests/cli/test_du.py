@@ -4,6 +4,8 @@ import pytest
 
 from tests.cli.conftest import Kgym
 
+pytestmark = pytest.mark.thorough
+
 
 def test_what_takes_disk_is_told_and_a_warning_beyond_the_budget(
     kgym: Kgym, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,7 @@ from tests.crashfixer.farm import Farm, farming
 from tests.crashfixer.test_models import KEY, Endpoint, Handler, answer, endpoint
 from tests.crashfixer.test_runner import contents
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.thorough]
 __all__ = ["endpoint"]
 FILE, KEYS = "kernel/watch_queue.c", "OPENAI_API_KEY"
 STRATEGY = """

@@ -18,7 +18,7 @@ from tests.cli.test_fix import FILE, farm, mending, mine
 from tests.crashfixer.farm import Farm
 from tests.crashfixer.test_models import Endpoint, Handler, answer, endpoint, refuse
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.thorough]
 __all__ = ["endpoint", "farm", "mine"]
 SECONDS = 110
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\x1b]52;c;aGk=\x07\x9b31m[bold red]x[/]"

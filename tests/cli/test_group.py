@@ -19,6 +19,8 @@ from tests.cli.conftest import Answer, Kgym
 from tests.cli.worked import working
 from tests.results import built, ran
 
+pytestmark = pytest.mark.thorough
+
 TITLE = "=KASAN: use-after-free Read in [demo]"
 
 

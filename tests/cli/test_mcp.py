@@ -35,7 +35,7 @@ from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "your-own-agent.md"
 PATIENCE_SECONDS = 60.0
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 
 class Tools:
@@ -103,7 +103,6 @@ async def _tried(call: Tools, tree: Path) -> None:
     assert text.count("</crash_report>") == 1
 
 
-@pytest.mark.thorough
 async def test_the_source_is_read_as_the_bug_has_it(
     bundle: Path, tmp_path: Path, kgym: Kgym
 ) -> None:
@@ -132,7 +131,6 @@ async def test_the_source_is_read_as_the_bug_has_it(
                 assert len(text) < 3000
 
 
-@pytest.mark.thorough
 async def test_when_the_client_is_gone_all_that_it_asked_for_ends(
     tmp_path: Path, tree: Path
 ) -> None:

@@ -11,8 +11,9 @@ from kgym_cli.embedded_platform import Platform
 from kgym_cli.settings import Size
 from tests.cli.conftest import Kgym
 
+pytestmark = pytest.mark.thorough
 
-@pytest.mark.thorough
+
 def test_a_token_is_printed_once_listed_and_revoked(kgym: Kgym) -> None:
     made = kgym("token", "create", "alice", "--scope", "submit", "--scope", "worker", "--json")
     assert made.json["token"].startswith("kgym_1_")
@@ -73,7 +74,6 @@ def test_there_is_a_way_back_from_the_first_token(
     assert kgym("token", "forget").status == 2
 
 
-@pytest.mark.thorough
 def test_gc_shows_then_does(kgym: Kgym, platform: Platform, build_job: str, data: Path) -> None:
     with Client(platform.url) as client:
         job = client.wait(client.submit(JobRequest.model_validate_json(build_job)).id)
@@ -119,7 +119,6 @@ def test_sizes_are_in_the_units_of_the_si_or_in_powers_of_two(size: str, bytes_:
     assert Size()(size) == bytes_
 
 
-@pytest.mark.thorough
 def test_many_jobs_are_submitted_and_aborted_together(
     kgym: Kgym, build_job: str, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_results_go_to_stdout_and_notes_to_stderr(
     assert "verdict" not in done.err
 
 
+@pytest.mark.thorough
 def test_what_a_command_has_done_goes_to_stdout(kgym: Kgym, idle: Platform, build_job: str) -> None:
     assert "job 1: queued" in kgym("job", "submit", "-", stdin=build_job).out
     assert "job 1: aborted" in kgym("job", "abort", 1).out

@@ -19,7 +19,7 @@ from kgym_cli.running_platform import is_taken, running
 from kgym_cli.shared_platform import platform_of
 from tests.cli.conftest import Kgym
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.thorough]
 
 Start = Callable[..., "subprocess.Popen[str]"]
 PATIENCE_SECONDS = 60.0

@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from kgym_cli.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 from tests.cli.test_check import DIFF, bundle, written
+
+pytestmark = pytest.mark.thorough
 
 __all__ = ["bundle"]
 

@@ -12,6 +12,8 @@ from kgym.api.steps import BuildSpec, Edit, Patch
 from kgym_cli.output import Terminal, plain
 from tests.cli.conftest import Kgym
 
+pytestmark = pytest.mark.thorough
+
 CONTROLS = [
     chr(number) for number in (*range(0x20), *range(0x7F, 0xA0)) if chr(number) not in "\t\n"
 ]

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from kgym.api.steps import InstanceOutcome, ReproduceResult, ReproduceSpec, StepKind, Verdict
 from kgym.worker.context import StepContext
 from kgym_cli.embedded_platform import Platform
@@ -9,6 +11,8 @@ from tests.bugs.test_trial_result import BUG, crash, instance, measured
 from tests.cli.conftest import Kgym
 from tests.cli.worked import working
 from tests.results import built, ran
+
+pytestmark = pytest.mark.thorough
 
 
 def test_a_short_calibration_does_not_take_the_place_of_a_better_one(

@@ -21,6 +21,8 @@ from tests.cli.test_commands import wait_for
 from tests.cli.worked import working
 from tests.results import built
 
+pytestmark = pytest.mark.thorough
+
 NOBODY = "no live worker does `build` steps"
 
 
@@ -56,7 +58,6 @@ def test_a_job_whose_only_worker_was_drained_says_so(
         assert f"job {job} waits: " in kgym("job", "list").err
 
 
-@pytest.mark.thorough
 def test_a_job_behind_others_says_about_how_soon_it_begins(
     kgym: Kgym, idle: Platform, fake_build: BuildSpec, data: Path
 ) -> None:
@@ -91,7 +92,6 @@ def plain(said: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said)
 
 
-@pytest.mark.thorough
 def test_on_a_terminal_a_bar_says_how_long_it_still_takes(
     idle: Platform, fake_build: BuildSpec, data: Path
 ) -> None:

@@ -179,7 +179,7 @@ ESCALATE = {"kind": "escalate", "phases": [{"strategy": "/etc/passwd.toml"}]}
 async def test_a_wrong_request_is_answered_with_a_problem(
     tmp_path: Path, body: Any, reason: str
 ) -> None:
-    async with served(tmp_path) as (url, made), httpx.AsyncClient(base_url=url) as http:
+    async with served(tmp_path) as (url, made), httpx.AsyncClient(base_url=url, timeout=60) as http:
         how = {"json": body} if isinstance(body, dict) else {"content": body}
         if body == BODY | {"limits": {"dollars": float("inf")}}:
             how = {"content": str(body).replace("'", '"')}
@@ -220,13 +220,13 @@ async def test_a_bundle_can_be_sent_along(tmp_path: Path) -> None:
 async def test_what_is_not_there_is_a_problem_too(
     tmp_path: Path, method: str, path: str, status: int
 ) -> None:
-    async with served(tmp_path) as (url, _), httpx.AsyncClient(base_url=url) as http:
+    async with served(tmp_path) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         told = await http.request(method, path)
         assert (told.status_code, told.json()["status"]) == (status, status)
 
 
 async def test_a_body_that_is_too_long_is_not_read(tmp_path: Path) -> None:
-    async with served(tmp_path) as (url, _), httpx.AsyncClient(base_url=url) as http:
+    async with served(tmp_path) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         headers = {"Content-Type": "application/json"}
         told = await http.post("/v1/runs", content=b"x" * (17 << 20), headers=headers)
         assert (told.status_code, told.json()["reason"]) == (413, "body_too_large")
@@ -244,7 +244,7 @@ async def test_who_may_do_what(tmp_path: Path) -> None:
     callers = Known(alice="submit", bob="submit", reader="read", root="admin", farm="worker")
     async with (
         served(tmp_path, Guesser(pause=60), callers) as (url, _),
-        httpx.AsyncClient(base_url=url) as http,
+        httpx.AsyncClient(base_url=url, timeout=60) as http,
     ):
 
         async def asked(who: str, method: str, path: str, **more: Any) -> int:
@@ -271,7 +271,7 @@ async def test_one_caller_has_its_share_of_requests_and_no_more(tmp_path: Path) 
     limits = RequestLimits(requests_per_second=0.01, burst=3)
     async with (
         served(tmp_path, tokens=tokens, limits=limits) as (url, _),
-        httpx.AsyncClient(base_url=url) as http,
+        httpx.AsyncClient(base_url=url, timeout=60) as http,
     ):
         alice, bob = ({"Authorization": f"Bearer {one}"} for one in ("alice", "bob"))
         told = [await http.get("/v1/runs", headers=alice) for _ in range(4)]
@@ -288,7 +288,7 @@ async def test_one_caller_has_its_share_of_event_streams_and_no_more(tmp_path: P
     async with (
         served(tmp_path, Guesser(pause=60), limits=RequestLimits(streams=1)) as (url, _),
         AgentClient(url) as client,
-        httpx.AsyncClient(base_url=url) as http,
+        httpx.AsyncClient(base_url=url, timeout=60) as http,
     ):
         run = await client.start(request())
         path = f"/v1/runs/{run}/events"
@@ -310,7 +310,7 @@ async def test_a_head_without_an_end_is_not_read_for_ever(tmp_path: Path) -> Non
 
 @pytest.mark.attack
 async def test_a_page_of_another_site_is_refused(tmp_path: Path) -> None:
-    async with served(tmp_path) as (url, _), httpx.AsyncClient(base_url=url) as http:
+    async with served(tmp_path) as (url, _), httpx.AsyncClient(base_url=url, timeout=60) as http:
         for headers in (
             {"Origin": "https://evil.example"},
             {"Sec-Fetch-Site": "cross-site"},
@@ -344,7 +344,7 @@ async def test_a_scheduler_that_is_away_closes_the_door_and_says_so(tmp_path: Pa
     async with (
         SchedulerTokens("http://127.0.0.1:1") as tokens,
         served(tmp_path, tokens=tokens) as (url, _),
-        httpx.AsyncClient(base_url=url) as http,
+        httpx.AsyncClient(base_url=url, timeout=60) as http,
     ):
         told = await http.get("/v1/runs", headers={"Authorization": "Bearer x"})
         assert (told.status_code, told.json()["reason"]) == (503, "scheduler_away")

@@ -23,7 +23,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def samples(url: str) -> dict[str, float]:
     """All samples, by name and the values of their labels: `kgym_agent_runs resolved`."""
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
         response = await http.get("/metrics")
     assert response.status_code == 200, response.text
     return {
@@ -109,7 +109,7 @@ async def test_a_platform_that_fails_a_run_is_a_failure_too(tmp_path: Path) -> N
 async def test_metrics_are_for_readers(tmp_path: Path) -> None:
     async with (
         served(tmp_path, tokens=Known(alice="read", farm="worker")) as (url, _),
-        httpx.AsyncClient(base_url=url) as http,
+        httpx.AsyncClient(base_url=url, timeout=60) as http,
     ):
         told = [
             (await http.get("/metrics", headers={"Authorization": f"Bearer {who}"})).status_code

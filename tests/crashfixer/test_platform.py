@@ -72,6 +72,7 @@ def test_a_run_begins_with_whole_files_and_a_trace(using: Using, farm: Farm) -> 
     assert {name for name, _ in told} == {BEGIN, "source", "begin trace"}
 
 
+@pytest.mark.thorough
 def test_the_source_is_made_readable_while_the_bug_is_shown(
     using: Using, farm: Farm, scheduler: Scheduler
 ) -> None:

@@ -203,6 +203,7 @@ def test_no_trace_is_no_failure(scheduler: Scheduler, farm: Farm) -> None:
     assert "the kernel went on" in why
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_killed_finds_its_jobs(scheduler: Scheduler, farm: Farm) -> None:
     """The process ends without a word: what it had submitted goes on."""
     code = (

@@ -122,6 +122,7 @@ async def test_without_a_time_limit_of_the_caller_its_own_holds() -> None:
         await Sandbox(limits=SMALL).run(["sleep", "9"], timeout=0.5)
 
 
+@pytest.mark.thorough
 async def test_folders_nested_too_deeply_for_a_path_are_removed(tmp_path: Path) -> None:
     folder = prepare(tmp_path / "w")
     script = "import os\nfor i in range(3000): os.mkdir('d'); os.chdir('d')\nos.chmod('.', 0)"

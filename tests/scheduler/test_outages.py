@@ -95,6 +95,7 @@ async def test_streams_outlast_a_database_that_is_away(
             assert logs(events) == "before after"
 
 
+@pytest.mark.thorough
 async def test_any_number_of_streams_leaves_calls_their_connections(
     server: str, scheduler: Scheduler
 ) -> None:

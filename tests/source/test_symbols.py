@@ -78,6 +78,7 @@ def test_places_are_within_the_file_and_in_order(text: str) -> None:
     assert [one.line for one in found] == sorted(one.line for one in found)
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "part", [*PARTS, "int a(\n", "typedef\n", "enum x {\n", "a b;\n", "a(\n)\n", "a" * 4000]

@@ -7,6 +7,8 @@ import pytest
 
 from tests.bench import trace
 
+pytestmark = pytest.mark.thorough
+
 
 def test_both_forms_of_a_trace_are_measured(tmp_path: Path) -> None:
     found = trace.one_size(20_000, tmp_path)

@@ -29,7 +29,7 @@ async def http(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
     await Tokens(scheduler.database).create("alice", ["read"])
     async with (
         serve(create_app(scheduler)) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False) as client,
+        httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client,
     ):
         yield client
 
@@ -86,7 +86,7 @@ async def test_what_is_everybodys_is_one_path(scheduler: Scheduler) -> None:
 async def test_a_route_that_says_it_is_served(scheduler: Scheduler) -> None:
     app = create_app(scheduler)
     app.add_api_route("/v1/new", _answer, dependencies=[needs(Scope.READ)])
-    async with serve(app) as address, httpx.AsyncClient(trust_env=False) as client:
+    async with serve(app) as address, httpx.AsyncClient(trust_env=False, timeout=60) as client:
         assert (await client.get(f"{address.url}/v1/new")).json() == "secret"
 
 

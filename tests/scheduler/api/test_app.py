@@ -509,7 +509,7 @@ async def test_the_server_stops_within_two_seconds_while_events_are_read(
 ) -> None:
     await scheduler.submit(job())
     began = time.monotonic()
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         async with serve(create_app(scheduler)) as address:
             request = client.build_request("GET", f"{address.url}/v1/jobs/1/events")
             response = await client.send(request, stream=True)

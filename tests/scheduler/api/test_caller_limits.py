@@ -34,7 +34,7 @@ def url(sqlite_url: str) -> str:
 async def served(scheduler: Scheduler, limits: CallerLimits) -> AsyncIterator[httpx.AsyncClient]:
     async with (
         serve(create_app(scheduler, limits)) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False) as client,
+        httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client,
     ):
         yield client
 

@@ -278,7 +278,7 @@ async def test_blocking_changes_are_the_same(client: AsyncClient, server: str) -
 
 
 async def test_a_cursor_that_is_none_is_refused(server: str) -> None:
-    async with httpx.AsyncClient(base_url=f"{server}/v1") as plain:
+    async with httpx.AsyncClient(base_url=f"{server}/v1", timeout=60) as plain:
         for cursor in ("x", "-1", "1" * 19):
             headers = {"Accept": "text/event-stream", "Last-Event-ID": cursor}
             assert (await plain.get("changes", headers=headers)).status_code == 422

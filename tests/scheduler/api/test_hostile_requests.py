@@ -131,7 +131,7 @@ async def test_streams_that_are_opened_at_once_are_counted(scheduler: Scheduler)
 async def test_jobs_that_are_submitted_at_once_are_counted(scheduler: Scheduler) -> None:
     async with (
         serve(create_app(scheduler, CallerLimits(unfinished_jobs=5))) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False) as http,
+        httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as http,
     ):
         answers = await asyncio.gather(*(http.post("/v1/jobs", json=JOB) for _ in range(30)))
         assert [answer.status_code for answer in answers].count(201) == 5

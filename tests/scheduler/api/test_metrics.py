@@ -33,7 +33,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 async def served(scheduler: Scheduler) -> AsyncIterator[httpx.AsyncClient]:
     async with (
         serve(create_app(scheduler)) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False) as client,
+        httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client,
     ):
         yield client
 

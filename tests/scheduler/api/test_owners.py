@@ -38,7 +38,9 @@ async def users(scheduler: Scheduler) -> AsyncIterator[Callable[..., Any]]:
 
     async def user(name: str, scope: str = "submit", priority: int = 0) -> User:
         headers = {"Authorization": f"Bearer {await tokens.create(name, [scope], priority)}"}
-        clients.append(httpx.AsyncClient(base_url=address.url, trust_env=False, headers=headers))
+        clients.append(
+            httpx.AsyncClient(base_url=address.url, trust_env=False, headers=headers, timeout=60)
+        )
         return clients[-1]
 
     async with serve(create_app(scheduler)) as address:

@@ -41,7 +41,7 @@ async def address(scheduler: Scheduler) -> AsyncIterator[Address]:
 
 @pytest.fixture
 async def http(address: Address, tokens: Tokens) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=address.url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as client:
         yield client
 
 

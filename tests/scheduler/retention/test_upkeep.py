@@ -29,7 +29,7 @@ async def test_what_is_stored_is_told_by_kind_and_job(kept: Kept, tmp_path: Path
     upkeep = Upkeep(kept.scheduler.database, kept.storage, budget=500)
     async with (
         serve(create_app(kept.scheduler, upkeep=upkeep)) as address,
-        httpx.AsyncClient(base_url=address.url, trust_env=False) as http,
+        httpx.AsyncClient(base_url=address.url, trust_env=False, timeout=60) as http,
     ):
         told = StorageView.model_validate((await http.get("/v1/storage")).json())
         metrics = (await http.get("/metrics")).text

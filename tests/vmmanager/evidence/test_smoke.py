@@ -25,6 +25,7 @@ def test_what_fails_is_a_finding() -> None:
     assert found(text) == [("fork", "fork fork: Cannot allocate memory")]
 
 
+@pytest.mark.thorough
 def test_half_a_million_failures_are_a_few_findings() -> None:
     text = "".join(f"fail check-{number} {'x' * 900}\n" for number in range(500_000)) + "done\n"
     findings = found(text)

@@ -61,6 +61,7 @@ async def test_it_is_made_once(cache: Path) -> None:
     assert (await guest_image(cache)).initrd.stat().st_mtime_ns == stamp
 
 
+@pytest.mark.thorough
 async def test_a_damaged_one_is_made_again(tmp_path: Path) -> None:
     image = await guest_image(tmp_path)
     whole = image.initrd.stat().st_size
@@ -70,6 +71,7 @@ async def test_a_damaged_one_is_made_again(tmp_path: Path) -> None:
     assert again.initrd.stat().st_size == whole
 
 
+@pytest.mark.thorough
 async def test_a_lost_file_is_made_again(tmp_path: Path) -> None:
     (await guest_image(tmp_path)).client_key.unlink()
     assert (await guest_image(tmp_path)).client_key.is_file()

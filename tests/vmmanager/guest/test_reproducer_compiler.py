@@ -59,6 +59,7 @@ async def test_it_cannot_read_the_hosts_files(tmp_path: Path) -> None:
         await compiled(tmp_path, f'#include "{secret}"\nint main(void) {{ return secret; }}')
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", ["70u << 20", "1500u << 20"])
 @pytest.mark.attack
 async def test_a_program_that_is_too_large_is_refused_and_not_read(

@@ -33,8 +33,12 @@ class Server(paramiko.ServerInterface):
         return paramiko.OPEN_SUCCEEDED
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
-        threading.Thread(target=self.command, args=(channel,), daemon=True).start()
+        threading.Thread(target=self._run, args=(channel,), daemon=True).start()
         return True
+
+    def _run(self, channel: paramiko.Channel) -> None:
+        with contextlib.suppress(EOFError):  # the reader hangs up as soon as it knows the end
+            self.command(channel)
 
 
 @contextlib.contextmanager

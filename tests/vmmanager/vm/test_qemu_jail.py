@@ -21,7 +21,7 @@ from kgym_vmmanager.vm.qemu_jail import confined
 from tests.conftest import ROOT
 from tests.host.test_sandbox import NOT_ROOT
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 SECRETS = {"KGYM_TOKEN": "kgym_1_token", "KGYM_BUS": "amqp://kgym:busword@host/"}
 LIMIT = 30
