@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -35,6 +36,17 @@ from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "your-own-agent.md"
 PATIENCE_SECONDS = 60.0
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "an agent", "version": "1"},
+    },
+}
+"""The first message of a client (Model Context Protocol, "Lifecycle")."""
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 
@@ -152,6 +164,28 @@ async def test_when_the_client_is_gone_all_that_it_asked_for_ends(
         # Whoever else wants the same has it.
         async with tools(platform.url, "--tree", tree) as call:
             assert (await call("run_kernel", patch=diff("mends")))[1].startswith("crash resolved")
+
+
+def test_an_agent_that_was_killed_leaves_no_words_behind(tmp_path: Path) -> None:
+    with Platform(tmp_path / "data", work=False) as platform:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "kgym_cli", "mcp", "--server", platform.url, "--bug", BUG],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            text=False,
+        )
+        assert server.stdin is not None
+        assert server.stdout is not None
+        with server:
+            server.stdin.write(json.dumps(HELLO).encode() + b"\n")
+            assert b"serverInfo" in server.stdout.readline()
+            server.stdin.write(json.dumps(HELLO | {"id": 2, "method": "ping"}).encode() + b"\n")
+            server.stdout.close()
+            server.stdin.close()
+            assert server.stderr is not None
+            assert (server.stderr.read(), server.wait(60)) == (b"", 0)
 
 
 @pytest.mark.timeout(240)

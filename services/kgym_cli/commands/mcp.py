@@ -38,7 +38,10 @@ def mcp(tree: Path | None) -> None:
         raise UserError("bad_tree", f"{tree.absolute()} is in no Git repository")
     one = bugs.load(settings().bug or remembered(source))
     with address(work=True, quiet=True) as (url, token):
-        asyncio.run(_serve(url, token, one, source))
+        try:
+            asyncio.run(_serve(url, token, one, source))
+        except* BrokenPipeError:
+            pass  # the agent that asked is gone
 
 
 async def _serve(url: str, token: str | None, bug: Bug, tree: SourceTree | None) -> None:
