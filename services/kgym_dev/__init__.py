@@ -1,1 +1,1 @@
-"""For development: servers of one's own. In the checkout only; the wheel leaves it out."""
+"""For development: servers of one's own, demo data. In the checkout only; not in the wheel."""

@@ -1,64 +1,21 @@
-"""Steps whose results the test gives, done by a real worker: no kernel is built, no VM boots."""
+"""Steps whose results the test gives, on an embedded platform."""
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from kgym.api.steps import StepKind, StepResult
-from kgym.transport.artifact_storage import LocalStorage
-from kgym.transport.bus import InProcessBus
-from kgym.worker.context import Handler, StepContext
-from kgym.worker.http_calls import HttpWorkerCalls
-from kgym.worker.loop import Worker
+from kgym.api.steps import StepKind
+from kgym.worker.context import Handler
 from kgym_cli.embedded_platform import Platform
+from kgym_dev import given_steps
+from kgym_dev.given_steps import Answer
 
-Answer = Callable[[StepContext], StepResult]
-"""What a step answers; what it raises, the step fails by. It may put artifacts in its folder."""
 
-
-@contextmanager
 def working(
     platform: Platform,
     data: Path,
     answers: Mapping[StepKind, Answer],
     real: Mapping[StepKind, Handler] | None = None,
-) -> Iterator[None]:
-    """Let a worker do steps of these kinds for the platform on `data`, which does none itself.
-
-    Steps of the `real` kinds are done as these handlers do them.
-    """
-    started, loop = threading.Event(), asyncio.new_event_loop()
-    serving: list[asyncio.Task[None]] = []
-
-    async def serve() -> None:
-        storage = LocalStorage(data / "artifacts")
-        async with HttpWorkerCalls(platform.url) as dispatch:
-            given = {kind: _handler(answer) for kind, answer in answers.items()}
-            handlers = {**given, **(real or {})}
-            worker = Worker(dispatch, InProcessBus(), storage, handlers, data / "work" / "given")
-            serving.append(asyncio.create_task(worker.serve()))
-            started.set()
-            await asyncio.wait(serving)
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    try:
-        assert started.wait(10)
-        yield
-    finally:
-        loop.call_soon_threadsafe(serving[0].cancel)
-        thread.join()
-        loop.close()
-
-
-def _handler(answer: Answer) -> Handler:
-    async def handle(run: StepContext) -> StepResult:
-        before = set(run.folder.iterdir())
-        result = await asyncio.to_thread(answer, run)
-        for path in sorted(set(run.folder.iterdir()) - before):
-            await run.keep(path)
-        return result
-
-    return handle
+) -> AbstractContextManager[None]:
+    """Let a worker do steps of these kinds for the platform on `data`, which does none itself."""
+    return given_steps.working(platform.url, data, answers, real)

@@ -1,64 +1,33 @@
 """A platform whose steps do what the showcase says, a monitor of it, and a browser."""
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
-from kgym.client import Client
-from kgym_cli.embedded_platform import Platform
-from tests.cli.worked import working
-from tests.monitor.monitored import monitored
-from tests.monitor.showcase import Showcase
-
-PATIENCE = 60_000
-"""Milliseconds that a page may take to show what it has to: the machine may be busy."""
-
-
-@dataclass(frozen=True)
-class Site:
-    """A monitor, and the scheduler behind it."""
-
-    url: str
-    scheduler: str
-    """Its URL."""
-    client: Client
-    showcase: Showcase
-    data: Path
+from kgym.errors import UserError
+from kgym_cli.demo_site import DemoSite as Site
+from kgym_cli.demo_site import demo_site
+from kgym_dev import screenshots
+from kgym_dev.screenshots import PATIENCE
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    data, showcase = tmp_path_factory.mktemp("data"), Showcase()
-    with Platform(data, work=False) as platform:
-        try:
-            with (
-                working(platform, data, showcase.answers),
-                working(platform, data, showcase.answers),
-                monitored(platform.url) as url,
-                Client(platform.url) as client,
-            ):
-                yield Site(url, platform.url, client, showcase, data)
-        finally:
-            showcase.let_go.set()
+    with demo_site(tmp_path_factory.mktemp("data")) as one:
+        yield one
 
 
 @pytest.fixture(scope="module")  # its event loop runs in this thread as long as it is open
 def browser() -> Iterator[Browser]:
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("there is no chromium: `apt-get install chromium`")
-    # Chromium's own sandbox is not for root.
-    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=path, args=flags)
-        yield launched
-        launched.close()
+    try:
+        screenshots.chromium()
+    except UserError as error:
+        pytest.skip(str(error))
+    with screenshots.browser() as one:
+        yield one
 
 
 @dataclass(frozen=True)

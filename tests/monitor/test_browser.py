@@ -11,10 +11,11 @@ from playwright.sync_api import Browser, Page, expect
 from kgym.api.jobs import JobView
 from kgym.client import Client
 from kgym_cli.embedded_platform import Platform
+from kgym_cli.monitored import monitored
+from kgym_dev import demo_jobs, monitor_pages
+from kgym_dev.showcase import BUG, HOSTILE, Showcase, trial
 from tests.cli.worked import working
 from tests.monitor.conftest import LOOKS, PATIENCE, Look, Reader, Site
-from tests.monitor.monitored import monitored
-from tests.monitor.showcase import BUG, HOSTILE, Showcase, trial
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -23,35 +24,20 @@ expect.set_options(timeout=PATIENCE)
 
 @pytest.fixture(scope="module")
 def jobs(site: Site) -> dict[str, JobView]:
-    """Jobs that have ended in all the ways there are, and some that have not."""
-    ended = {
-        "fixed": site.client.submit(trial(tags=("night:3",), group="sweep-11")),
-        "broken": site.client.submit(trial("BROKEN")),
-        "hostile": site.client.submit(trial("HOSTILE", tags=("night:4",))),
-    }
-    for job in ended.values():
-        site.client.wait(job.id)
-    return ended
+    """Jobs that have ended in all the ways there are."""
+    hostile = trial("HOSTILE", tags=("night:4",))
+    put = demo_jobs.submit(site.client, {**demo_jobs.ended(), "hostile": hostile})
+    return {name: site.client.wait(number) for name, number in put.items()}
 
 
-def pages(jobs: dict[str, JobView]) -> dict[str, str]:
-    """Each kind of page there is."""
-    fixed = jobs["fixed"].id
+def pages(jobs: dict[str, JobView], running: JobView) -> dict[str, str]:
+    """Each kind of page there is, and what else they may have to show."""
+    numbers = {name: job.id for name, job in jobs.items()} | {"running": running.id}
     return {
-        "overview": "/",
-        "jobs": "/jobs",
+        **{page.name: page.path for page in monitor_pages.pages(numbers)},
         "nothing found": "/jobs?tag=none",
         "bad filter": "/jobs?after=yesterday",
-        "fix proven": f"/jobs/{fixed}",
-        "crash": f"/jobs/{fixed}?step=1",
-        "build": f"/jobs/{fixed}?step=2",
-        "failed": f"/jobs/{jobs['broken'].id}",
         "hostile": f"/jobs/{jobs['hostile'].id}",
-        "console": f"/jobs/{fixed}/steps/1/files/console-0.log",
-        "asked to abort": "/jobs/abort",
-        "workers": "/workers",
-        "login": "/login",
-        "missing": "/jobs/999999",
     }
 
 
@@ -161,7 +147,9 @@ def test_every_page_is_accessible_and_keeps_its_policy(
 ) -> None:
     reader = Reader(browser, site.url, look)
     found = {}
-    for name, path in pages(jobs).items():
+    site.showcase.let_go.clear()
+    running = site.client.submit(trial("HELD"))
+    for name, path in pages(jobs, running).items():
         page = reader.open(path)
         page.wait_for_function("!document.querySelector('.log-window:not([data-filled])')")
         results = Axe().run(page)
@@ -172,6 +160,7 @@ def test_every_page_is_accessible_and_keeps_its_policy(
         ]
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= look.width, f"{name} is {wide} wide"
+    site.showcase.let_go.set()
     reader.context.close()
     assert {name: faults for name, faults in found.items() if faults} == {}
     assert reader.faults == []

@@ -1,4 +1,4 @@
-"""A platform whose steps do what the test says, and a monitor of it: real servers, no kernel."""
+"""A monitor in a thread of its own, beside blocking code: for tests and screenshots."""
 
 import asyncio
 import threading

@@ -1,0 +1,44 @@
+"""A platform whose steps' results are given, and its monitor: for tests and screenshots.
+
+In the checkout only, as `kgym_dev` is.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym.client import Client
+from kgym_cli.embedded_platform import Platform
+from kgym_cli.monitored import monitored
+from kgym_dev.given_steps import working
+from kgym_dev.showcase import Showcase
+
+
+@dataclass(frozen=True)
+class DemoSite:
+    """A monitor, and the scheduler behind it."""
+
+    url: str
+    scheduler: str
+    """Its URL."""
+    client: Client
+    showcase: Showcase
+    data: Path
+
+
+@contextmanager
+def demo_site(data: Path) -> Iterator[DemoSite]:
+    """Run a platform with two workers, and its monitor, in an empty folder."""
+    showcase = Showcase()
+    with Platform(data, work=False) as platform:
+        try:
+            with (
+                working(platform.url, data, showcase.answers),
+                working(platform.url, data, showcase.answers),
+                monitored(platform.url) as url,
+                Client(platform.url) as client,
+            ):
+                yield DemoSite(url, platform.url, client, showcase, data)
+        finally:
+            showcase.let_go.set()

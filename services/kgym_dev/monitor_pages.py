@@ -1,0 +1,100 @@
+"""All pages of the monitor: what the tests, the screenshots and the bench go through."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorPage:
+    """A page of the monitor, with the name of its screenshot."""
+
+    name: str
+    path: str
+    ready: str
+    """CSS selector of what is visible once the page shows what it has to."""
+    told: str
+    """What there is to see, as a picture's alternative text says it."""
+    status: int = 200
+    """Of the answer."""
+
+
+_PAGES = (
+    MonitorPage(
+        "overview",
+        "/",
+        "#overview-live + section tbody tr",
+        "queues, running steps, workers, storage, and the latest jobs",
+    ),
+    MonitorPage(
+        "jobs",
+        "/jobs",
+        "tbody tr[id^='job-']",
+        "the list of jobs with their filters, states and verdicts",
+    ),
+    MonitorPage(
+        "job",
+        "/jobs/{fixed}",
+        "#step .big",
+        "a job whose patch fixes the bug: its four steps on a time axis, and what the VMs showed",
+    ),
+    MonitorPage(
+        "job-crash",
+        "/jobs/{fixed}?step=1",
+        "[data-report] a[href*='watch_queue.c']",
+        "a step that crashed the kernel: the crash report, its stack linked to source lines",
+    ),
+    MonitorPage(
+        "job-build",
+        "/jobs/{fixed}?step=2",
+        ".log-line",
+        "a build: the patch as a diff, and the log",
+    ),
+    MonitorPage(
+        "job-failed",
+        "/jobs/{broken}",
+        ".log-line",
+        "a job that failed: the reason, and the end of the compiler's log",
+    ),
+    MonitorPage(
+        "job-check",
+        "/jobs/{check}",
+        "#step table",
+        "a check: which of three patches apply and compile, and why not",
+    ),
+    MonitorPage(
+        "job-running",
+        "/jobs/{running}",
+        "#job-live progress",
+        "a job that runs: its progress, and its log as it is written",
+    ),
+    MonitorPage(
+        "console",
+        "/jobs/{fixed}/steps/1/files/console-0.log",
+        ".log-line",
+        "the console of a VM whose kernel crashed",
+    ),
+    MonitorPage(
+        "abort",
+        "/jobs/abort?state=running",
+        "main form button",
+        "the question before many jobs are aborted, with their number",
+    ),
+    MonitorPage("workers", "/workers", "main tbody tr", "the workers, and what each of them runs"),
+    MonitorPage("login", "/login", "input[name='token']", "the login, which asks for a token"),
+    MonitorPage(
+        "not-found",
+        "/jobs/999999",
+        "main h1",
+        "the page that says that there is no job of this number",
+        status=404,
+    ),
+)
+NAMES = tuple(page.name for page in _PAGES)
+
+
+def pages(jobs: Mapping[str, int]) -> list[MonitorPage]:
+    """Return all pages, given the numbers of the jobs they show (`demo_jobs`) by name.
+
+    Raises KeyError for a job that is missing.
+    """
+    return [replace(page, path=page.path.format_map(jobs)) for page in _PAGES]

@@ -1,0 +1,116 @@
+"""Pictures of the monitor's pages, taken by the Chromium that is installed."""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import Browser, Error, FloatRect, Page, sync_playwright
+
+from kgym.errors import InfrastructureError, UserError
+from kgym_dev.monitor_pages import MonitorPage
+from kgym_dev.small_png import small
+
+Theme = Literal["light", "dark"]
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+"""What Chromium is called, on Debian and elsewhere."""
+PATIENCE = 60_000
+"""Milliseconds that a page may take to show what it has to: the machine may be busy."""
+LEAST_HEIGHT, MOST_HEIGHT = 500, 1600
+"""Pixels of a picture; what is below is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A PNG of a page."""
+
+    page: MonitorPage
+    file: Path
+    width: int
+    """In pixels, as is"""
+    height: int
+
+
+def chromium() -> str:
+    """Return the path of the installed Chromium; raises UserError `no_browser`."""
+    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if found is None:
+        raise UserError(
+            "no_browser",
+            "there is no Chromium here: `apt-get install chromium` brings it; looked for"
+            f" {', '.join(PROGRAMS)}",
+        )
+    return found
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """Start a headless Chromium while the context lasts; raises UserError `no_browser`."""
+    path = chromium()
+    # Chromium's own sandbox is not for root.
+    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=flags)
+        try:
+            yield launched
+        finally:
+            launched.close()
+
+
+def shoot(
+    opened: Browser,
+    site: str,
+    pages: Sequence[MonitorPage],
+    folder: Path,
+    *,
+    theme: Theme = "light",
+    width: int = 1280,
+) -> Iterator[Picture]:
+    """Write NAME.png of each page of the monitor at `site` into `folder`, and yield it.
+
+    Raises InfrastructureError `page_not_shown` if a page does not show what it has to.
+    """
+    context = opened.new_context(
+        base_url=site,
+        color_scheme=theme,
+        locale="en-GB",
+        timezone_id="UTC",
+        viewport={"width": width, "height": LEAST_HEIGHT},
+    )
+    context.set_default_timeout(PATIENCE)
+    try:
+        tab, blank = context.new_page(), context.new_page()
+        for page in pages:
+            try:
+                height = _show(tab, page)
+                file = folder / f"{page.name}.png"
+                clip: FloatRect = {"x": 0, "y": 0, "width": width, "height": height}
+                # Else Playwright adds a style for the caret, which the pages' policy forbids.
+                taken = tab.screenshot(full_page=True, clip=clip, caret="initial")
+                file.write_bytes(small(taken, blank))
+            except Error as error:
+                raise InfrastructureError(
+                    "page_not_shown", f"{page.name}: {page.path}: {error.message}"
+                ) from error
+            yield Picture(page, file, width, height)
+    finally:
+        context.close()
+
+
+def _show(tab: Page, page: MonitorPage) -> int:
+    """Let the tab show a page as it has to be; return its height."""
+    answer = tab.goto(page.path)
+    if answer is None or answer.status != page.status:
+        status = answer and answer.status
+        raise InfrastructureError(
+            "page_not_shown", f"{page.name}: {page.path} answers {status}, not {page.status}"
+        )
+    tab.wait_for_selector(page.ready)
+    tab.wait_for_function("!document.querySelector('.log-window:not([data-filled])')")
+    if tab.locator("#live-mark").count():
+        tab.wait_for_selector("#live-mark[data-state='live']")
+    height = int(tab.evaluate("document.documentElement.scrollHeight"))
+    return max(LEAST_HEIGHT, min(height, MOST_HEIGHT))

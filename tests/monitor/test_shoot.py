@@ -1,0 +1,74 @@
+"""`kgym monitor shoot`: a picture of each page."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+from kgym.crash.report.parser import parse
+from kgym_dev.monitor_pages import NAMES
+from kgym_dev.showcase import CONSOLES
+
+WIDTH = 1200
+MOST_BYTES = 150_000
+
+
+def shoot(folder: Path, *words: str, path: str = os.environ["PATH"]) -> tuple[int, str]:
+    """Run the command; return its status, and what it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kgym_cli", "monitor", "shoot", folder, *words],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=580,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def pixels(png: bytes) -> tuple[int, int, set[bytes]]:
+    """Return width, height and the different rows of a PNG that is small."""
+    width, height = struct.unpack(">II", png[16:24])
+    at = png.index(b"IDAT") + 4
+    rows = zlib.decompressobj().decompress(png[at:])
+    assert len(rows) == (width + 1) * height
+    return width, height, {rows[at : at + width + 1] for at in range(0, len(rows), width + 1)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_page_is_taken_as_it_has_to_look(tmp_path: Path, browser: object) -> None:
+    status, told = shoot(tmp_path, "--width", str(WIDTH), "--theme", "dark", "--json")
+    assert status == 0, told
+    answers = json.loads(told.splitlines()[0])
+    assert [one["page"] for one in answers] == list(NAMES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{n}.png" for n in NAMES)
+    for one in answers:
+        png = Path(one["file"]).read_bytes()
+        width, height, rows = pixels(png)
+        assert (width, height, len(png)) == (WIDTH, one["height"], one["size"]), one
+        assert len(rows) > 60, f"{one['page']} is all but blank"
+        assert len(png) < MOST_BYTES
+
+
+def test_without_a_browser_it_says_what_to_install(tmp_path: Path) -> None:
+    status, told = shoot(tmp_path / "none", path=str(tmp_path))
+    assert (status, "apt-get install chromium" in told) == (2, True), told
+
+
+def test_a_page_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    status, told = shoot(tmp_path, "--page", "nonsense")
+    assert (status, "there are: overview," in told) == (2, True), told
+
+
+def test_the_consoles_of_the_demo_show_the_crashes_of_its_bugs() -> None:
+    for title, console in CONSOLES.items():
+        report = parse(console, running=True)
+        assert report is not None
+        assert report.title == title
