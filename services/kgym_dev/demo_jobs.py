@@ -23,6 +23,7 @@ _UNFIT = """\
 def ended() -> dict[str, JobRequest]:
     """Return jobs that come to an end, by the names that `monitor_pages` knows them by."""
     return {
+        "unfixed": trial("SAME", tags=("night:2",), group=_GROUP),
         "lost": trial("AWAY", bug=_FILE, group=_GROUP),
         "other": trial("OTHER", bug=_FILE, group=_GROUP),
         "unsure": trial("UNSURE", bug=_KEY, group=_GROUP),
@@ -30,17 +31,19 @@ def ended() -> dict[str, JobRequest]:
         "key": trial(bug=_KEY, tags=("night:2",)),
         "check": BUG.check(_candidates()),
         "broken": trial("BROKEN"),
-        "unfixed": trial("SAME", tags=("night:3",), group=_GROUP),
         "fixed": trial(tags=("night:3",), group=_GROUP),
     }
 
 
 def unfinished() -> dict[str, JobRequest]:
-    """Return jobs that keep two workers busy as long as the showcase holds them, and one more."""
+    """Return jobs that keep two workers busy as long as the showcase holds them, and one more.
+
+    That one is of a kind that no worker of the demo does.
+    """
     return {
         "held": trial("HELD", bug=_KEY, tags=("night:4",)),
         "running": trial("HELD", tags=("night:4",)),
-        "waiting": trial("HELD", bug=_FILE, tags=("night:4",)),
+        "waiting": BUG.source(),
     }
 
 

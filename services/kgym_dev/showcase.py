@@ -1,6 +1,7 @@
 """Jobs of all sorts, as pages show them: what their steps answer is given here.
 
-The bugs, patches and programs are the shipped ones; consoles are in `consoles/`.
+The bugs, patches and programs are the shipped ones. Consoles are in `consoles/`, source is in
+`sources/`.
 """
 
 import json
@@ -47,6 +48,8 @@ CONSOLES = {
 }
 """What a guest's console shows, by the title of the crash."""
 CONSOLE = CONSOLES[BUG.file.title]
+SOURCES = Path(__file__).parent / "sources"
+"""Kernel sources that the patches of the demo change."""
 HOSTILE = (
     "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\x1b[31m"
 )
@@ -113,7 +116,7 @@ class Showcase:
             run.log(ERROR)
             raise UserError("does_not_compile", ERROR)
         if "AWAY" in marks:
-            raise InfrastructureError("source_unavailable", "the mirror of the package is away")
+            raise InfrastructureError("download_failed", "the mirror of the package is away")
         if "HELD" in marks:
             self._hold(run)
         (run.folder / "build.log").write_text("  CC      kernel/fork.o\n" * 50)

@@ -1,7 +1,8 @@
-"""`kgym monitor shoot`: a picture of each page."""
+"""`kgym monitor shoot`: a picture of each page, and those that README and the docs show."""
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -13,9 +14,12 @@ import pytest
 from kgym.crash.report.parser import parse
 from kgym_dev.monitor_pages import NAMES
 from kgym_dev.showcase import CONSOLES
+from tests.conftest import ROOT
 
+IMAGES = ROOT / "docs" / "images"
 WIDTH = 1200
 MOST_BYTES = 150_000
+TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def shoot(folder: Path, *words: str, path: str = os.environ["PATH"]) -> tuple[int, str]:
@@ -55,6 +59,24 @@ def test_every_page_is_taken_as_it_has_to_look(tmp_path: Path, browser: object) 
         assert (width, height, len(png)) == (WIDTH, one["height"], one["size"]), one
         assert len(rows) > 60, f"{one['page']} is all but blank"
         assert len(png) < MOST_BYTES
+
+
+def test_the_pictures_of_the_docs_are_those_of_the_pages() -> None:
+    there = {path.stem: path.read_bytes() for path in IMAGES.iterdir()}
+    assert sorted(there) == sorted(NAMES), "see docs/monitor.md: how they are made"
+    for name, png in there.items():
+        width, _, rows = pixels(png)
+        assert (width, len(png) < MOST_BYTES, len(rows) > 60) == (WIDTH, True, True), name
+    assert sum(map(len, there.values())) < 1_000_000
+
+
+def test_every_picture_is_shown_with_a_text_in_its_place() -> None:
+    shown: set[str] = set()
+    for page in TEXTS:
+        for told, name in re.findall(r"!\[([^]]*)\]\((?:docs/)?images/([^)]*)\)", page.read_text()):
+            assert len(told) > 20, f"{page.name}: {name} needs a text"
+            shown.add(name)
+    assert shown == {f"{name}.png" for name in NAMES}
 
 
 def test_without_a_browser_it_says_what_to_install(tmp_path: Path) -> None:
