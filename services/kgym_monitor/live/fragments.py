@@ -19,6 +19,8 @@ SUMMARY_SECONDS = 2.0
 """How often a summary of many jobs is rendered while they change,"""
 QUIET_SECONDS = 10.0
 """and while they do not: workers' heartbeats are no changes."""
+SUMMARIES_PER_SECOND = 4
+"""Summaries that are rendered in a second, about: people may look at lists with many filters."""
 RETRY_SECONDS = 1.0
 
 _log = structlog.get_logger()
@@ -49,11 +51,12 @@ class _Shown:
     rendered_at: float = 0.0
     """By the monotonic clock."""
 
-    def due(self, now: float) -> bool:
-        age = now - self.rendered_at
+    def due(self, now: float, round_seconds: float) -> bool:
+        """Return whether to render it, where a round of all summaries may take so long."""
         if self.key.job is not None:
             return self.dirty
-        return age >= (SUMMARY_SECONDS if self.dirty else QUIET_SECONDS)
+        pause = SUMMARY_SECONDS if self.dirty else QUIET_SECONDS
+        return now - self.rendered_at >= max(pause, round_seconds)
 
 
 class Page:
@@ -135,7 +138,8 @@ class Fragments:
                 await asyncio.wait_for(self._news.wait(), SUMMARY_SECONDS / 2)
             self._news.clear()
             position, pages, now = self._changes.position, list(self._pages), time.monotonic()
-            due = [one for one in self._shown.values() if one.due(now)]
+            round_seconds = len(self._summaries()) / SUMMARIES_PER_SECOND
+            due = [one for one in self._shown.values() if one.due(now, round_seconds)]
             if await self._render_all(due):
                 for page in pages:
                     page.told = position
