@@ -21,6 +21,7 @@ from kgym_scheduler.database.tables import (
     RUNNING,
     events,
     jobs,
+    lanes,
     steps,
     workers,
 )
@@ -129,13 +130,23 @@ def expired(now: datetime, limit: int, worker: str | None) -> Select[Any]:
 
 
 def waiting() -> Select[Any]:
-    """Return the queued steps by kind: how many, since when."""
-    return (
+    """Return the queued steps by kind: how many, since when; read from an index."""
+    counted = (
         select(
-            steps.c.kind, func.count().label("steps"), func.min(steps.c.queued_at).label("since")
+            steps.c.lane, func.count().label("steps"), func.min(steps.c.queued_at).label("since")
         )
         .where(QUEUED)
-        .group_by(steps.c.kind)
+        .group_by(steps.c.lane)
+        .subquery()
+    )
+    return (
+        select(
+            lanes.c.kind,
+            func.sum(counted.c.steps).label("steps"),
+            func.min(counted.c.since).label("since"),
+        )
+        .join(counted, counted.c.lane == lanes.c.id)
+        .group_by(lanes.c.kind)
     )
 
 

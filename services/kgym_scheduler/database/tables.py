@@ -201,12 +201,14 @@ steps = Table(
 QUEUED = steps.c.state == literal_column("'queued'")
 RUNNING = steps.c.state == literal_column("'running'")
 Index("ix_steps_due", steps.c.not_before, sqlite_where=QUEUED, postgresql_where=QUEUED)
+# The last column is for those who count (`queries.waiting`): no step is read for them.
 Index(
     "ix_steps_queue",
     steps.c.lane,
     steps.c.rank,
     steps.c.turn,
     steps.c.id,
+    steps.c.queued_at,
     sqlite_where=QUEUED,
     postgresql_where=QUEUED,
 )

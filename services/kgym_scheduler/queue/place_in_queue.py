@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.states import State
 from kgym.api.worker_calls import WorkerInfo
-from kgym_scheduler.database.tables import QUEUED, RUNNING, steps
+from kgym_scheduler.database.tables import QUEUED, RUNNING, lanes, steps
 
 MOST = 10_000
 """Steps before it that are counted: further ones make no difference to anybody."""
@@ -36,14 +36,17 @@ async def of(
         select(s.kind, s.rank, s.turn, s.id).where(s.job_id == job_id, s.number == number)
     )
     step = own.one()
-    order = tuple_(s.rank, s.turn, s.id)
-    before = select(s.id).where(
-        QUEUED, s.kind == step.kind, order < tuple_(step.rank, step.turn, step.id)
-    )
-    ahead = await _count(connection, before)
+    ahead = await _count(connection, before(step.kind, (step.rank, step.turn, step.id)))
     running = await _count(connection, select(s.id).where(RUNNING, s.kind == step.kind))
     slots = sum(worker.slots for worker in live if step.kind in worker.kinds)
     return Place(ahead, _seconds(await _took(connection, step.kind), ahead, running, slots))
+
+
+def before(kind: str, place: tuple[int, int, int]) -> Select[tuple[int]]:
+    """Return the queued steps of a kind before this rank, turn and id; read from an index."""
+    of_kind = select(lanes.c.id).where(lanes.c.kind == kind)  # it has the steps by lane
+    order = tuple_(steps.c.rank, steps.c.turn, steps.c.id)
+    return select(steps.c.id).where(QUEUED, steps.c.lane.in_(of_kind), order < tuple_(*place))
 
 
 async def _count(connection: AsyncConnection, found: Select[tuple[int]]) -> int:
