@@ -168,6 +168,8 @@ class Bench:
         self.submitted = 0
         self.endless = 0
         """Jobs that run beside those that are measured."""
+        self.earlier = 0
+        """The number of the last job that was there before."""
 
     @contextmanager
     def running(self, workers: int, slots: int = SLOTS) -> Iterator[None]:
@@ -177,18 +179,18 @@ class Bench:
             env = {"KGYM_DATABASE": self.database.url, "KGYM_BUS": self.broker.url}
             env |= {"KGYM_STORAGE": str(self.folder / "artifacts")}
             log = stack.enter_context((self.folder / "log").open("wb"))
-            self.scheduler_pid = stack.enter_context(_process(words, env, log)).pid
-            _until(lambda: httpx.get(f"{self.server}/healthz", trust_env=False).is_success)
+            self.scheduler_pid = stack.enter_context(process(words, env, log)).pid
+            until(lambda: httpx.get(f"{self.server}/healthz", trust_env=False).is_success)
             self.pids = [self.scheduler_pid, *(s.pid or 0 for s in (self.database, self.broker))]
             for _ in range(workers):
                 own = [__file__, "--worker", self.server, str(self.folder), str(slots)]
-                worker = stack.enter_context(_process(own, {"KGYM_BUS": self.broker.url}, log))
+                worker = stack.enter_context(process(own, {"KGYM_BUS": self.broker.url}, log))
                 self.pids.append(worker.pid)
             yield
 
     def cpu_seconds(self) -> float:
         """Return the processor time that the platform has taken, all its processes together."""
-        return sum(_cpu_seconds(pid) for pid in self.pids)
+        return sum(cpu_seconds(pid) for pid in self.pids)
 
     async def idle_cpu(self) -> float:
         """Return the part of a core, in hundredths, that all processes take when nothing runs."""
@@ -225,6 +227,15 @@ class Bench:
         ]
         return {int(job): int(at) for job, at in lines}
 
+    async def begin(self) -> None:
+        """Leave out of all that is counted the jobs that are there already."""
+        connection = await _connect(self.database)
+        self.earlier = await connection.fetchval("SELECT coalesce(max(id), 0) FROM jobs")
+        self.endless = await connection.fetchval(
+            "SELECT count(*) FROM jobs WHERE state IN ('queued', 'running')"
+        )
+        await connection.close()
+
     async def finished(self) -> None:
         """Wait until all jobs have finished, each of them well."""
         connection = await _connect(self.database)
@@ -233,7 +244,9 @@ class Bench:
         ):
             await asyncio.sleep(0.02)
         done = await connection.fetchval(
-            "SELECT count(*) FROM jobs WHERE state = 'succeeded' AND submitter <> 'seed'"
+            "SELECT count(*) FROM jobs"
+            " WHERE state = 'succeeded' AND submitter <> 'seed' AND id > $1",
+            self.earlier,
         )
         if done != self.submitted:
             raise SystemExit(f"{done} of {self.submitted} jobs succeeded")
@@ -365,29 +378,31 @@ class Bench:
 
 
 @contextmanager
-def _process(
+def process(
     words: list[str], env: dict[str, str], log: IO[bytes]
 ) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a program of this environment."""
     path = os.pathsep.join(filter(None, sys.path))
-    process = subprocess.Popen(
+    started = subprocess.Popen(
         [sys.executable, *words],
         env={**os.environ, **env, "PYTHONPATH": path},
         stdout=log,
         stderr=log,
     )
     try:
-        yield process
+        yield started
     finally:
-        process.terminate()
+        started.terminate()
         try:
-            process.wait(20)
+            started.wait(20)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            started.kill()
+            started.wait()
 
 
-def _until(ready: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 60
+def until(ready: Callable[[], bool], seconds: float = 60) -> None:
+    """Return once it is ready; raise what it last raised if that takes so long."""
+    limit = time.monotonic() + seconds
     while True:
         try:
             if ready():
@@ -407,7 +422,7 @@ def _rss_mb(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """Return the processor time of a process and all that it has started."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -415,7 +430,7 @@ def _cpu_seconds(pid: int) -> float:
     except FileNotFoundError:
         return 0.0
     own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # with children that ended
-    return own + sum(_cpu_seconds(int(child)) for child in children)
+    return own + sum(cpu_seconds(int(child)) for child in children)
 
 
 def _part(values: list[float], part: float) -> float:

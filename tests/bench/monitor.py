@@ -1,0 +1,562 @@
+"""What the monitor's pages cost, with 500,000 jobs in the database.
+
+page_p95_ms     server time of the slowest page, on SQLite or PostgreSQL; `pages` has all of them
+page_cpu_ms     processor time of scheduler, database and monitor for the dearest page, which other
+                work on the machine does not stretch
+bare_p95_ms     the same of an answer without content, as the baseline of this run
+list_p95_ms     the scheduler's answer to any filter that the page of jobs can make, on either
+paint_s         first contentful paint of the slowest page, in headless Chromium
+log_mb          JavaScript heap, with the text that it holds, of a live log of 1,000,000 lines
+dispatch_ratio  from submission to start with 200 open pages, over the same without, at 20 jobs/s
+fill_s          what it took to fill the slower of the databases
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import cast
+
+import httpx
+from playwright.sync_api import Browser, Page, sync_playwright
+from tests.bench.dispatch import SINGLE_RATE, SINGLE_WORKERS, Bench, cpu_seconds, process, until
+from tests.monitor import many_jobs
+
+from kgym.api.jobs import JobFilter
+from kgym.api.states import State
+from kgym.api.steps import BuildSpec, StepKind, StepResult
+from kgym.client import Client
+from kgym.worker.context import StepContext
+from kgym_cli.embedded_platform import Platform
+from kgym_dev import demo_jobs, monitor_pages
+from kgym_dev.given_steps import working
+from kgym_dev.monitor_pages import MonitorPage
+from kgym_dev.servers import PostgreSQL, RabbitMQ, free_port
+from kgym_dev.showcase import Showcase, trial
+from kgym_monitor.pages.job_filter import PAGE
+from kgym_scheduler.database.connection import upgrade
+
+JOBS = 500_000
+LINES = 1_000_000
+OPEN = 200
+"""Pages that are open while jobs are dispatched: as many streams as one reader may have."""
+VISITS = 40
+"""Of each page."""
+PAINTS = 5
+FILTERS = 400
+"""Conditions of lists that are tried."""
+ROUNDS = 5
+"""Of dispatch without and with open pages, in turn."""
+START_SECONDS = 300.0
+"""That a server may take to start, with all that it imports, on a busy machine."""
+BARE = MonitorPage("bare", "/healthz", "", "")
+LINE = "[{:>12.6f}] CC      drivers/net/ethernet/vendor/part{}.o"
+PATIENCE = 120_000
+"""Milliseconds that a page may take to show what it has to."""
+
+
+# --- the platform, a process of its own ---------------------------------------------------
+
+
+def serve(data: Path, port: int) -> None:
+    """Serve the embedded platform until this process is ended; its steps are those of a showcase.
+
+    A build that is marked TALK logs so many lines, then one every while until it is aborted.
+    """
+    showcase, ended = Showcase(), threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    with Platform(data, port=port, work=False) as platform:
+        try:
+            with workers(platform.url, data, showcase):
+                ended.wait()
+        finally:
+            showcase.let_go.set()
+
+
+@contextmanager
+def workers(scheduler: str, data: Path, showcase: Showcase) -> Iterator[None]:
+    """Let three workers do what the showcase says: two stay busy with the jobs that pages show."""
+
+    def build(run: StepContext) -> StepResult:
+        if found := re.search("# TALK ([0-9]+)", run.spec(BuildSpec).config.fragments[-1]):
+            _talk(run, int(found[1]), showcase.let_go)
+        return showcase.answers[StepKind.BUILD](run)
+
+    answers = {**showcase.answers, StepKind.BUILD: build}
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(working(scheduler, data, answers))
+        yield
+
+
+def _talk(run: StepContext, lines: int, let_go: threading.Event) -> None:
+    for start in range(0, lines, 10_000):
+        many = range(start, min(lines, start + 10_000))
+        run.log("\n".join(LINE.format(number / 1000, number) for number in many))
+    number = lines
+    while not let_go.wait(0.05):
+        run.log(LINE.format(number / 1000, number))
+        number += 1
+
+
+@contextmanager
+def served(words: list[str], port: int, log: Path) -> Iterator[tuple[str, int]]:
+    """Run a server of ours on this port, in a process of its own; yield its URL and process."""
+    url = f"http://127.0.0.1:{port}"
+    with log.open("wb") as out, process(words, {"KGYM_TOKEN": ""}, out) as started:
+        until(lambda: httpx.get(f"{url}/healthz", trust_env=False).is_success, START_SECONDS)
+        yield url, started.pid
+
+
+@contextmanager
+def monitored(scheduler: str, folder: Path) -> Iterator[tuple[str, int]]:
+    """Run a monitor of this scheduler; yield its URL and process."""
+    port = free_port()
+    words = ["-m", "kgym_cli", "monitor", "--server", scheduler, "--monitor-port", str(port)]
+    with served(words, port, folder / "monitor.log") as found:
+        yield found
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A platform and a monitor of it."""
+
+    database: str
+    scheduler: str
+    monitor: str
+    pids: Sequence[int]
+    """The processes that answer, with their children."""
+
+
+# --- pages --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Found:
+    """What was measured of a page: milliseconds by database, seconds to paint."""
+
+    server: dict[str, list[float]] = field(default_factory=dict)
+    cpu: dict[str, float] = field(default_factory=dict)
+    paint: list[float] = field(default_factory=list)
+
+    def p95(self) -> float:
+        """Return the server's time on the database where it is longer."""
+        return max(_part(taken, 0.95) for taken in self.server.values())
+
+
+def shown(client: Client) -> dict[str, MonitorPage]:
+    """Submit the jobs that pages show; return all pages, and lists of many jobs, by name."""
+    jobs = demo_jobs.put(client)
+    limit = time.monotonic() + START_SECONDS
+    while client.job(jobs["running"]).state is not State.RUNNING:
+        if time.monotonic() > limit:
+            raise SystemExit("the job that a page shows running does not run")
+        time.sleep(0.1)
+    lists = [MonitorPage(name, path, "", "") for name, path in _lists(client).items()]
+    return {page.name: page for page in [*monitor_pages.pages(jobs), *lists]}
+
+
+def _lists(client: Client) -> dict[str, str]:
+    """Return what the page of jobs shows where there are many."""
+    second = client.page(JobFilter(limit=PAGE)).next
+    queued = client.page(JobFilter(limit=1, state=State.QUEUED, submitter="nightly")).jobs[0]
+    return {
+        "jobs, second page": f"/jobs?cursor={second}",
+        "jobs of a bug": "/jobs?bug=extid-0005",
+        "jobs failed": "/jobs?state=failed",
+        "jobs of a rare submitter": "/jobs?submitter=rarely&state=failed",
+        "jobs by text": "/jobs?text=slab-out-of-bounds",
+        "jobs by absent text": "/jobs?text=nowhere",
+        "jobs by all": "/jobs?kind=reproduce&tag=model:a&bug=extid-0005&verdict=no_crash"
+        "&submitter=nightly&text=sweep",
+        "queued": f"/jobs/{queued.id}",
+    }
+
+
+def visited(
+    monitor: str, pages: dict[str, MonitorPage], visits: int, pids: Sequence[int]
+) -> dict[str, tuple[list[float], float]]:
+    """Return of each page the milliseconds until answers were there, sorted.
+
+    And the processor time of these processes for one, in milliseconds.
+    """
+    found = {}
+    with httpx.Client(base_url=monitor, trust_env=False, timeout=60) as client:
+        for name, page in pages.items():
+            for _ in range(2):  # to warm up
+                if (status := client.get(page.path).status_code) != page.status:
+                    raise SystemExit(f"{page.path}: {status}")
+            taken, spent = [], sum(map(cpu_seconds, pids))
+            for _ in range(visits):
+                begun = time.monotonic_ns()
+                client.get(page.path)
+                taken.append((time.monotonic_ns() - begun) / 1e6)
+            spent = sum(map(cpu_seconds, pids)) - spent
+            found[name] = sorted(taken), 1000 * spent / visits
+    return found
+
+
+# --- lists --------------------------------------------------------------------------------
+
+
+def filters(count: int) -> list[JobFilter]:
+    """Return conditions of each number and kind that the page of jobs can make, some of all."""
+    dice, now = random.Random(15), datetime.now(UTC)
+    values = {
+        "text": ["part_7", "sweep-9", "nowhere"],
+        "state": [State.FAILED, State.RUNNING, State.QUEUED, State.SUCCEEDED],
+        "verdict": ["same_crash", "inconclusive"],
+        "kind": [StepKind.REPRODUCE, StepKind.CHECK],
+        "bug": ["watch-queue-filter", "extid-0005", "extid-018f", "absent"],
+        "tag": ["model:a", "night:7", "night:58", "absent"],
+        "group": ["sweep-7", "sweep-99", "absent"],
+        "submitter": ["nightly", "rarely", "nobody"],
+        "created_after": [now - timedelta(days=days) for days in (55, 30, 2)],
+        "created_before": [now - timedelta(days=days) for days in (50, 20, 1)],
+        "mine": [True],
+    }
+    named = [
+        names
+        for number in range(len(values) + 1)
+        for names in itertools.combinations(values, number)
+    ]
+    few = [names for names in named if len(names) < 3]
+    many = dice.sample(named, max(0, count - len(few)))
+    return [
+        JobFilter.model_validate({name: dice.choice(values[name]) for name in names})
+        for names in [*few, *many]
+    ]
+
+
+def listed(scheduler: str, wanted: Iterable[JobFilter]) -> list[float]:
+    """Return the milliseconds of the scheduler's answers to these, the better of two, sorted."""
+    taken = []
+    with httpx.Client(base_url=scheduler, trust_env=False, timeout=60) as client:
+        for one in wanted:
+            asked = one.model_dump(mode="json", exclude_defaults=True)
+            twice = []
+            for _ in range(2):
+                begun = time.monotonic_ns()
+                client.get("/v1/jobs", params=asked).raise_for_status()
+                twice.append((time.monotonic_ns() - begun) / 1e6)
+            taken.append(min(twice))
+    return sorted(taken)
+
+
+# --- in the browser -----------------------------------------------------------------------
+
+_PAINT = """
+() => new Promise((told) => new PerformanceObserver((list) => {
+  for (const one of list.getEntriesByName("first-contentful-paint")) told(one.startTime);
+}).observe({ type: "paint", buffered: true }))
+"""
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Run headless Chromium."""
+    path = shutil.which("chromium")
+    if path is None:
+        raise SystemExit("there is no chromium: `apt-get install chromium`")
+    flags = ["--no-sandbox"] if os.geteuid() == 0 else []  # its sandbox is not for root
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=flags)
+        yield launched
+        launched.close()
+
+
+def painted(browser: Browser, monitor: str, path: str, times: int) -> list[float]:
+    """Return the seconds to a page's first contentful paint, nothing of it being cached."""
+    taken = []
+    for _ in range(times):
+        context = browser.new_context(base_url=monitor, viewport={"width": 1280, "height": 800})
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.goto(path, wait_until="commit")
+        taken.append(page.evaluate(_PAINT) / 1000)
+        context.close()
+    return sorted(taken)
+
+
+def long_log(browser: Browser, monitor: str, client: Client, lines: int) -> float:
+    """Return the MB of heap of a page that has scrolled and follows a log of so many lines."""
+    job = client.submit(trial(f"TALK {lines}"))
+    context = browser.new_context(base_url=monitor, viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    try:
+        page.goto(f"/jobs/{job.id}?step=0")
+        _followed(page, lines)
+        view = page.locator(".log-view")
+        view.hover()
+        for part in range(100):  # from its end to its beginning and back
+            view.evaluate(
+                "(view, part) => { view.scrollTop = view.scrollHeight * part }", part / 99
+            )
+        page.wait_for_function(f"{_LAST} > {lines - 100}")
+        view.evaluate("(view) => { view.scrollTop = 0 }")
+        _until_last(page, lambda last: 0 < last < 200)
+        page.get_by_role("button", name="Follow").click()
+        _followed(page, lines)
+        elements = page.locator(".log-line").count()
+        if elements > 200:
+            raise SystemExit(f"{elements} lines are elements")
+        return _heap_mb(page)
+    finally:
+        context.close()
+        client.abort(job.id)
+
+
+_SCROLL = "(view, part) => { view.scrollTop = view.scrollHeight * (1 - part) }"
+_LAST = "Number(document.querySelector('.log-line:last-child')?.dataset.number ?? 0)"
+
+
+def _followed(page: Page, lines: int) -> None:
+    """Wait until the page shows lines that were logged after so many."""
+    shown = _until_last(page, lambda last: last > lines)
+    _until_last(page, lambda last: last > shown)
+
+
+def _until_last(page: Page, wanted: Callable[[int], bool]) -> int:
+    """Wait for the number of the last line that is shown; the page's policy lets no other way."""
+    limit = time.monotonic() + PATIENCE / 1000
+    while not wanted(last := page.evaluate(_LAST)):
+        if time.monotonic() > limit:
+            raise SystemExit(f"the log stays at line {last}")
+        time.sleep(0.1)
+    return int(last)
+
+
+def _heap_mb(page: Page) -> float:
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    usage = session.send("Runtime.getHeapUsage")
+    return (usage["usedSize"] + usage["backingStorageSize"]) / 1e6
+
+
+# --- dispatch -----------------------------------------------------------------------------
+
+
+class OpenPage(asyncio.Protocol):
+    """Hears what an open page does, and costs little."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.heard = 0
+        self.lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask for the stream."""
+        head = f"GET {self._path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n"
+        cast(asyncio.WriteTransport, transport).write(head.encode())
+
+    def data_received(self, data: bytes) -> None:
+        """Count it."""
+        self.heard += len(data)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Note it."""
+        self.lost = True
+
+
+def open_paths(job: str) -> list[str]:
+    """Return what 200 people look at: most at what changes most."""
+    bugs = [f"/jobs?bug=extid-{number:04x}" for number in range(20)]
+    shown = [("/", 70), ("/jobs", 60), ("/workers", 10), (job, 20)]
+    return [path for path, count in shown for _ in range(count)] + 2 * bugs
+
+
+async def dispatched(
+    bench: Bench, monitor: str, paths: list[str], seconds: float, rounds: int
+) -> list[tuple[float, float]]:
+    """Return by round the milliseconds of dispatch (p50) without and with these pages open."""
+    found = []
+    loop = asyncio.get_running_loop()
+    await bench.latency(2, SINGLE_RATE)  # to warm up
+    for number in range(rounds):
+        streams = []
+        both = {}
+        for opened in (False, True) if number % 2 else (True, False):
+            if opened:
+                streams = [await _opened(loop, monitor, path) for path in paths]
+                await asyncio.sleep(2)
+            both[opened] = statistics.median(await bench.latency(seconds, SINGLE_RATE))
+            if opened:
+                if unheard := sum(one.lost or not one.heard for _, one in streams):
+                    raise SystemExit(f"{unheard} of {len(paths)} pages heard nothing")
+                for transport, _ in streams:
+                    transport.close()
+                await asyncio.sleep(1)
+        found.append((both[False], both[True]))
+    return found
+
+
+async def _opened(
+    loop: asyncio.AbstractEventLoop, monitor: str, path: str
+) -> tuple[asyncio.BaseTransport, OpenPage]:
+    url = httpx.URL(monitor)
+    async with httpx.AsyncClient(base_url=monitor, trust_env=False, timeout=60) as client:
+        text = (await client.get(path)).raise_for_status().text
+    address = re.search(r'hx-sse:connect="([^"]+)"', text)
+    if address is None:
+        raise SystemExit(f"{path} hears of nothing")
+    where = address[1].replace("&amp;", "&")
+    return await loop.create_connection(lambda: OpenPage(where), url.host, url.port)
+
+
+# --- all of it ----------------------------------------------------------------------------
+
+
+def on_sqlite(folder: Path, options: argparse.Namespace, found: dict[str, Found]) -> dict:
+    """Measure what one machine has: the embedded platform."""
+    data = folder / "data"
+    data.mkdir()
+    url = f"sqlite+aiosqlite:///{data / 'kgym.db'}"
+    figures = {"fill_s": _filled(url, options.jobs)}
+    port = free_port()
+    words = ["-m", "tests.bench.monitor", "--serve", str(data), str(port)]
+    with (
+        served(words, port, folder / "scheduler.log") as (scheduler, platform),
+        Client(scheduler) as client,
+        monitored(scheduler, folder) as (monitor, pid),
+    ):
+        pages = shown(client)
+        site = Site("sqlite", scheduler, monitor, [platform, pid])
+        figures |= _server(site, pages, options, found)
+        _say("Chromium")
+        with chromium() as browser:
+            for name, page in pages.items():
+                found[name].paint = painted(browser, monitor, page.path, options.paints)
+            figures["log_mb"] = long_log(browser, monitor, client, options.lines)
+    return figures
+
+
+def on_postgresql(folder: Path, options: argparse.Namespace, found: dict[str, Found]) -> dict:
+    """Measure what many machines have: scheduler, PostgreSQL and RabbitMQ."""
+    with ExitStack() as stack:
+        database = stack.enter_context(PostgreSQL(folder / "postgresql"))
+        broker = stack.enter_context(RabbitMQ(folder / "rabbitmq"))
+        figures = {"fill_s": _filled(database.url, options.jobs)}
+        bench = Bench(folder, database, broker)
+        showcase = Showcase()
+        with (
+            bench.running(0),
+            workers(bench.server, folder, showcase),
+            Client(bench.server) as client,
+            monitored(bench.server, folder) as (monitor, pid),
+        ):
+            pages = shown(client)
+            site = Site("postgresql", bench.server, monitor, [*bench.pids, pid])
+            figures |= _server(site, pages, options, found)
+            showcase.let_go.set()
+        with bench.running(SINGLE_WORKERS, 1), monitored(bench.server, folder) as (monitor, _):
+            _say(f"dispatch with {OPEN} pages")
+            seconds, rounds = options.seconds, options.rounds
+            asyncio.run(bench.begin())
+            paths = open_paths(pages["job"].path)
+            rounds = asyncio.run(dispatched(bench, monitor, paths, seconds, rounds))
+        figures["dispatch_p50_ms"] = statistics.median(without for without, _ in rounds)
+        ratios = [opened / without for without, opened in rounds]
+        figures["dispatch_ratio"] = statistics.median(ratios)
+    return figures
+
+
+def _filled(url: str, jobs: int) -> float:
+    _say(f"{jobs} jobs for {url.partition(':')[0]}")
+    begun = time.monotonic()
+    asyncio.run(upgrade(url))
+    many_jobs.fill(url, jobs)
+    return time.monotonic() - begun
+
+
+def _server(
+    site: Site, pages: dict[str, MonitorPage], options: argparse.Namespace, found: dict[str, Found]
+) -> dict[str, float]:
+    """Measure what scheduler and monitor answer on this database."""
+    _say(f"{site.database}: {len(pages)} pages, {options.filters} filters")
+    for name, (taken, cpu) in visited(site.monitor, pages, options.visits, site.pids).items():
+        one = found.setdefault(name, Found())
+        one.server[site.database], one.cpu[site.database] = taken, cpu
+    bare, _ = visited(site.monitor, {"bare": BARE}, options.visits, [])["bare"]
+    answers = listed(site.scheduler, filters(options.filters))
+    return {"bare_p95_ms": _part(bare, 0.95), "list_p95_ms": _part(answers, 0.95)}
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _part(values: list[float], part: float) -> float:
+    return values[min(len(values) - 1, int(part * len(values)))]
+
+
+def measure(options: argparse.Namespace) -> tuple[dict[str, float], dict[str, Found]]:
+    """Return all figures, and those of each page."""
+    found: dict[str, Found] = {}
+    figures: dict[str, float] = {}
+    for on, name in ((on_sqlite, "sqlite"), (on_postgresql, "postgresql")):
+        if options.database in {name, "both"}:
+            with tempfile.TemporaryDirectory(prefix="kgym-bench-") as folder:
+                for key, value in on(Path(folder), options, found).items():
+                    figures[key] = max(value, figures.get(key, value))
+    figures["page_p95_ms"] = max(one.p95() for one in found.values())
+    figures["page_cpu_ms"] = max(max(one.cpu.values()) for one in found.values())
+    if any(one.paint for one in found.values()):
+        figures["paint_s"] = max(statistics.median(one.paint) for one in found.values())
+    return figures, found
+
+
+def main() -> None:
+    """Measure, and print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="in the database")
+    parser.add_argument("--database", choices=["sqlite", "postgresql", "both"], default="both")
+    parser.add_argument("--visits", type=int, default=VISITS, help="of each page")
+    parser.add_argument("--paints", type=int, default=PAINTS, help="of each page")
+    parser.add_argument("--filters", type=int, default=FILTERS, help="of lists")
+    parser.add_argument("--lines", type=int, default=LINES, help="of the live log")
+    parser.add_argument("--seconds", type=float, default=10, help="of dispatch, in each round")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of dispatch")
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        data, port = options.serve
+        serve(Path(data), int(port))
+        return
+    figures, found = measure(options)
+    table = {
+        name: {
+            **{f"{base}_p95_ms": round(_part(t, 0.95), 1) for base, t in one.server.items()},
+            **{f"{base}_cpu_ms": round(spent, 1) for base, spent in one.cpu.items()},
+            **({"paint_s": round(statistics.median(one.paint), 3)} if one.paint else {}),
+        }
+        for name, one in sorted(found.items(), key=lambda of: -of[1].p95())
+    }
+    if options.json:
+        sys.stdout.write(json.dumps({**figures, "pages": table}) + "\n")
+        return
+    for name, value in figures.items():
+        sys.stdout.write(f"{name:28}{value:10.2f}\n")
+    for name, values in table.items():
+        said = "  ".join(f"{key} {value:g}" for key, value in values.items())
+        sys.stdout.write(f"{name:28}{said}\n")
+
+
+if __name__ == "__main__":
+    main()
