@@ -22,7 +22,7 @@ from kgym.worker.work_folder import remove_left
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_cli import running_platform
 from kgym_cli.settings import settings
-from kgym_cli.step_registry import Equipment, handlers, workers_of_one_host
+from kgym_cli.step_registry import Equipment, entries, handlers, workers_of_one_host
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.tokens import Tokens
@@ -136,7 +136,10 @@ class Platform:
             host = detect(syzkaller=self._syzkaller)
             has = Equipment(self._data / "cache", await _origins(url), self._syzkaller)
             # Before it listens: what handlers import takes seconds, in which it would not answer.
-            shapes = [(one.slots, handlers(one.kinds, has)) for one in workers_of_one_host()]
+            shapes = [
+                (one.slots, handlers(one.kinds, has), entries(one.kinds, has))
+                for one in workers_of_one_host()
+            ]
             folder = self._data / "work" / "workers"  # each worker has its own in it
             store = JobStore(url, attendance=None if self._stays else Attendance())
             async with (
@@ -156,8 +159,8 @@ class Platform:
                 await self._working.wait()
                 async with asyncio.TaskGroup() as group:
                     group.create_task(asyncio.to_thread(remove_left, folder.parent))
-                    for slots, does in shapes:
-                        worker = Worker(scheduler, bus, storage, does, folder, slots)
+                    for slots, does, look in shapes:
+                        worker = Worker(scheduler, bus, storage, does, folder, slots, None, look)
                         group.create_task(worker.serve())
                     group.create_task(asyncio.Event().wait())
 

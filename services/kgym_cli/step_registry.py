@@ -17,6 +17,7 @@ from kgym.worker.context import Handler
 
 # Commands that only name kinds import this module, too: what handlers need is imported for them.
 if TYPE_CHECKING:
+    from kgym.api.suitecache import HeldEntry
     from kgym_builder.kernel_source.allowed_origins import Origins
     from kgym_builder.suitecache.suitecache import SuiteCache
 
@@ -144,6 +145,12 @@ def handlers(kinds: Collection[StepKind], has: Equipment) -> dict[StepKind, Hand
 def extras_of(kinds: Collection[StepKind]) -> list[str]:
     """Return the extras of the installed package that these kinds need."""
     return list(dict.fromkeys(["worker", *(extra for k in kinds for extra in REGISTRY[k].extras)]))
+
+
+def entries(kinds: Collection[StepKind], has: Equipment) -> Callable[[], list["HeldEntry"]] | None:
+    """Return what looks up the entries of SuiteCache on this host, for workers that use them."""
+    uses = any(REGISTRY[kind].service is Service.BUILDER for kind in kinds)
+    return has.suite.held if uses else None
 
 
 async def capabilities(kinds: Collection[StepKind], has: Equipment) -> Capabilities:

@@ -15,6 +15,7 @@ from sqlalchemy import Row, delete, func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api import trusted_tags
+from kgym.api.bugs import BugFilter, BugPage
 from kgym.api.bulk import Aborted, AbortRequest, Restarted, RestartRequest
 from kgym.api.groups import GroupFilter, GroupPage, GroupResultPage, GroupView
 from kgym.api.jobs import (
@@ -35,6 +36,7 @@ from kgym.api.jobs import (
 from kgym.api.states import State
 from kgym.api.statistics import Statistics, StatisticsFilter
 from kgym.api.steps import StepKind
+from kgym.api.suitecache import HeldEntry
 from kgym.api.worker_calls import (
     BEAT_SECONDS,
     LEASE_SECONDS,
@@ -45,7 +47,7 @@ from kgym.api.worker_calls import (
     WorkerInfo,
 )
 from kgym.errors import UserError
-from kgym_scheduler.database import groups, queries, views
+from kgym_scheduler.database import bug_lists, groups, queries, views
 from kgym_scheduler.database.change_log import ChangeLog
 from kgym_scheduler.database.clock import DatabaseClock
 from kgym_scheduler.database.connection import ChangeRaced, Database
@@ -53,6 +55,7 @@ from kgym_scheduler.database.group_commit import Batch
 from kgym_scheduler.database.group_counts import GroupCounts
 from kgym_scheduler.database.job_lists import JobList
 from kgym_scheduler.database.single_statements import Connection
+from kgym_scheduler.database.subjects import Subjects
 from kgym_scheduler.database.tables import LOCAL, RUNNING, events, facets, jobs, steps
 from kgym_scheduler.database.tallies import Tallies
 from kgym_scheduler.errors import no_group, no_job, no_step, no_worker, not_yours
@@ -103,6 +106,8 @@ class JobStore:
         """Who waits for which job, on a platform that runs only what somebody waits for."""
         self.group_counts = GroupCounts(self.database)
         self.change_log = ChangeLog(self.database)
+        self.subjects = Subjects(self.database, self.change_log)
+        """What jobs are about, counted."""
         self._tallies = Tallies(self.database)
         self._clock = DatabaseClock(clock)
         self._submit: Batch[Submission, Added] = Batch(self._submit_all)
@@ -422,6 +427,17 @@ class JobStore:
         self._draining.add(worker_id)
         return next(worker for worker in await self.workers() if worker.id == worker_id)
 
+    async def bugs(self, wanted: BugFilter) -> BugPage:
+        """Return one page of the bugs that are wanted, those active last first."""
+        async with self.database.read() as connection:
+            return await bug_lists.page(connection, wanted)
+
+    async def held_entries(self) -> list[tuple[str, WorkerState, list[HeldEntry]]]:
+        """Return, by worker, what has become of it, and which entries its host keeps."""
+        async with self.database.glance() as connection:
+            now = await self._clock.now(connection)
+            return await known_workers.held_entries(connection, now)
+
     async def statistics(self, wanted: StatisticsFilter) -> Statistics:
         """Return how many attempts ended in each minute or hour, and how."""
         async with self.database.glance() as connection:
@@ -567,6 +583,7 @@ class JobStore:
 
     async def _claim_all(self, wanted: Sequence[Claim]) -> Sequence[tuple[Claimed, list[Changed]]]:
         said = {claim.worker.id: claim.worker for claim in wanted}
+        held = {one.worker.id: one.entries for one in wanted if one.entries is not None}
 
         async def serve(
             connection: Connection, now: datetime
@@ -574,6 +591,8 @@ class JobStore:
             new = [worker for worker in said.values() if self._is_news(worker, now)]
             if new:
                 await known_workers.seen(connection, now, new)
+            if held:
+                await known_workers.keep_entries(connection, held)
             answers = await claims.serve(
                 connection, now, self.lease, wanted, self._draining, asked, self._claimed
             )

@@ -14,6 +14,7 @@ from uuid import UUID
 
 import structlog
 
+from kgym.api.bugs import BugFilter, BugPage
 from kgym.api.bulk import Aborted, AbortRequest, Restarted, RestartRequest, Submitted
 from kgym.api.capabilities import Capabilities
 from kgym.api.groups import GroupFilter, GroupPage, GroupResultPage, GroupView
@@ -34,6 +35,7 @@ from kgym.api.jobs import (
 from kgym.api.states import State
 from kgym.api.statistics import Statistics, StatisticsFilter
 from kgym.api.steps import StepKind
+from kgym.api.suitecache import EntryFilter, EntryPage
 from kgym.api.worker_calls import AttemptEnding, Claim, Claimed, ConnectedWorker
 from kgym.errors import KgymError, NotFound, UserError
 from kgym.transport.artifact_storage import Storage
@@ -51,6 +53,7 @@ from kgym_scheduler.queue.attended_jobs import Attendance
 from kgym_scheduler.queue.handed_steps import Room
 from kgym_scheduler.queue.job_changes import Changed, EndedAttempt
 from kgym_scheduler.readiness import Readiness, enough_room
+from kgym_scheduler.suitecache_entries import SuiteCacheEntries
 
 SWEEP_SECONDS = 1.0
 QUIET_SECONDS = 5.0
@@ -59,6 +62,10 @@ QUIET_SWEEP_SECONDS = 5.0
 NOTIFY_SECONDS = 10.0
 """How often workers are notified of steps that wait, whatever was sent before."""
 STOP_SECONDS = 5.0
+COUNT_SECONDS = 2.0
+"""How often bugs and entries are counted, if there is anything to count."""
+COUNT_PAUSES = 4
+"""How much longer a pause is than the count before it, while there is more."""
 
 _log = structlog.get_logger()
 
@@ -104,6 +111,7 @@ class Scheduler:
         """Hears of the connections of workers."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._followers = Followers(store)
+        self._entries = SuiteCacheEntries(store, storage)
         self.changes = ChangeFeed(store)
         """The feed of all jobs' changes."""
         self._stopping = asyncio.Event()
@@ -126,7 +134,8 @@ class Scheduler:
             self._attendance.begin(await self._store.newest_job())
         self._moved_at = asyncio.get_running_loop().time()
         self._sweeping = asyncio.create_task(self._sweep())
-        self._helpers = [self._sweeping, asyncio.create_task(self._notifier.run())]
+        helpers = (self._notifier.run(), self._count_subjects())
+        self._helpers = [self._sweeping, *map(asyncio.create_task, helpers)]
 
     def hang_up(self) -> None:
         """End all event streams, and let no new one begin."""
@@ -335,6 +344,14 @@ class Scheduler:
         """Return how many attempts ended in each minute or hour, and how."""
         return await self._store.statistics(wanted)
 
+    async def bugs(self, wanted: BugFilter) -> BugPage:
+        """Return one page of the bugs that are wanted, those active last first."""
+        return await self._store.bugs(wanted)
+
+    async def suitecache(self, wanted: EntryFilter) -> EntryPage:
+        """Return one page of SuiteCache's entries, those used last first."""
+        return await self._entries.page(wanted)
+
     async def ready(self) -> None:
         """Raise InfrastructureError `not_ready` if a part that the scheduler needs is missing."""
         await self._readiness.check()
@@ -501,6 +518,23 @@ class Scheduler:
                 _log.warning("sweep failed, trying again", error=str(error))
                 expire_from = clock() + self._store.lease.total_seconds()
             await self._pause()
+
+    async def _count_subjects(self) -> None:
+        """Count bugs and entries behind what changes, in a small part of the time."""
+        clock = asyncio.get_running_loop().time
+        while not self._stopping.is_set():
+            begun, more = clock(), False
+            try:
+                more = await self._store.subjects.catch_up()
+            except (KgymError, OSError) as error:
+                _log.warning("bugs and entries are not counted, trying again", error=str(error))
+            took = clock() - begun
+            await self._pause_counting(COUNT_PAUSES * took if more else COUNT_SECONDS)
+
+    async def _pause_counting(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
 
     async def _pause(self) -> None:
         """Wait for the next sweep: longer where nothing has happened for a while."""

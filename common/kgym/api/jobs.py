@@ -26,6 +26,10 @@ from kgym.api.steps import (
 
 Tag = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:=/@+-]+$")]
 Tags = Annotated[list[Tag], Field(max_length=50)]
+EntryName = Annotated[
+    str, Field(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z][0-9A-Za-z_.+-]*$")
+]
+"""As the folders of SuiteCache's entries are named."""
 BugName = Annotated[str, Field(min_length=1, max_length=96, pattern=r"^[\w.:=/@+-]+$")]
 GroupName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^\w[\w.:=@+-]*$")]
 """Part of a URL's path, so without a slash, and never `.` or `..`."""
@@ -263,6 +267,9 @@ class JobConditions(Strict):
     tag: Tag | None = None
     bug: BugName | None = Field(
         None, description="jobs on this bug: those with the tag `bug=` and its name"
+    )
+    entry: EntryName | None = Field(
+        None, description="jobs that have built or checked on this entry of SuiteCache"
     )
     group: GroupName | None = Field(
         None, description="jobs of a group of this name; of the caller's own, with `mine`"

@@ -12,6 +12,7 @@ from pydantic import Field
 from kgym.api.capabilities import Capabilities
 from kgym.api.jobs import Artifact, Progress
 from kgym.api.steps import Failure, StepKind, StepResult, StepSpec, Strict
+from kgym.api.suitecache import HELD, HeldEntry
 from kgym.errors import InfrastructureError
 
 WORKER_ID = r"^[\w.:+-]+$"
@@ -82,6 +83,11 @@ class Claim(Strict):
     want: int = Field(ge=0, le=1000, description="how many steps, at most")
     again: bool = Field(False, description="whether it is repeated, as its answer was lost")
     woken: bool = Field(False, description="whether a notification led to it")
+    entries: list[HeldEntry] | None = Field(
+        None,
+        max_length=HELD,
+        description="of SuiteCache, that its host keeps; null: as it has said before",
+    )
 
     def lease(self, number: int) -> uuid.UUID:
         """Return the lease of a step that the claim gets, by its number in the answer.

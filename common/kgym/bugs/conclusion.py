@@ -60,6 +60,10 @@ class Conclusion:
     """The answer in one word; None until the job has ended."""
     reason: str | None
     """Why, in one line of at most 300 characters; None until there is something to tell."""
+    crash: str | None = None
+    """The title of the crash that the job is about: the last that is the bug's, or else any."""
+    guilty_file: str | None = None
+    """The source file that this crash's report blames."""
 
     @property
     def words(self) -> str:
@@ -92,6 +96,7 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
     if compiling is not None:
         good.append(compiling[0] == compiling[1])
     last = results[-1] if results else None
+    crash = _crash(results)
     return Conclusion(
         verdict=last.verdict if last else None,
         title=last.title if last else None,
@@ -99,6 +104,8 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
         compiling=compiling,
         answer=_answer(job, results, good),
         reason=_reason(job, last, found, compiling),
+        crash=crash.title if crash else None,
+        guilty_file=_guilty_file(crash) if crash else None,
     )
 
 
@@ -221,6 +228,18 @@ def _reason(
         return None
     line = " ".join(told.split())
     return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"
+
+
+def _crash(results: list[ReproduceResult]) -> ReproduceResult | None:
+    """Return the result that shows what the bug is: of a trial, the one without the fix."""
+    crashed = [one for one in results if one.title is not None]
+    same = [one for one in crashed if one.verdict is Verdict.SAME_CRASH]
+    return next(reversed(same or crashed), None)
+
+
+def _guilty_file(shown: ReproduceResult) -> str | None:
+    files = (one.guilty_file for one in shown.instances if one.title == shown.title)
+    return next((file for file in files if file), None)
 
 
 def _as_wanted(job: JobView, step: StepView, accepted: Collection[str]) -> bool:

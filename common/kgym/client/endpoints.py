@@ -8,6 +8,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, TypeAdapter
 
+from kgym.api.bugs import BugFilter, BugPage
 from kgym.api.bulk import (
     Aborted,
     AbortFilter,
@@ -50,6 +51,7 @@ from kgym.api.source import (
 )
 from kgym.api.statistics import Statistics, StatisticsFilter
 from kgym.api.storage import StorageView
+from kgym.api.suitecache import EntryFilter, EntryPage
 from kgym.client.protocol import Request
 
 T = TypeVar("T")
@@ -191,6 +193,18 @@ def statistics(wanted: StatisticsFilter) -> Request[Statistics]:
     """Count the attempts that ended in each minute or hour."""
     params = wanted.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     return Request("GET", "/statistics", _as(Statistics), {"params": params})
+
+
+def bugs(wanted: BugFilter) -> Request[BugPage]:
+    """Show a page of the list of bugs."""
+    params = wanted.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    return Request("GET", "/bugs", _as(BugPage), {"params": params})
+
+
+def suitecache(wanted: EntryFilter) -> Request[EntryPage]:
+    """Show a page of the list of SuiteCache's entries."""
+    params = wanted.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    return Request("GET", "/suitecache", _as(EntryPage), {"params": params})
 
 
 def queues() -> Request[list[QueueView]]:

@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator, Iterator
 
+from kgym.api.bugs import BugFilter, BugPage
 from kgym.api.changes import Change, ChangeFilter, ChangePage
 from kgym.api.jobs import QueueView, WorkerView
 from kgym.api.statistics import Statistics, StatisticsFilter
 from kgym.api.storage import StorageView
+from kgym.api.suitecache import EntryFilter, EntryPage
 from kgym.client import endpoints
 from kgym.client.connection import AsyncConnection, Connection
 from kgym.client.following import ChangeFeed
@@ -25,6 +27,20 @@ class PlatformCalls(Connection):
     def statistics(self, wanted: StatisticsFilter) -> Statistics:
         """Return how many attempts ended in each minute or hour: how, and why they failed."""
         return self._do(endpoints.statistics(wanted))
+
+    def bugs(self, wanted: BugFilter | None = None) -> BugPage:
+        """Return a page of the bugs that jobs name, those active last first.
+
+        Counts are a few seconds old. `next` is the `cursor` of the page that follows.
+        """
+        return self._do(endpoints.bugs(wanted or BugFilter()))
+
+    def suitecache(self, wanted: EntryFilter | None = None) -> EntryPage:
+        """Return a page of the compiled kernels that are kept, those used last first.
+
+        `next` is the `cursor` of the page that follows.
+        """
+        return self._do(endpoints.suitecache(wanted or EntryFilter()))
 
     def queues(self) -> list[QueueView]:
         """Return, for each kind of step, how many wait and run, and how long the oldest waits."""
@@ -73,6 +89,14 @@ class AsyncPlatformCalls(AsyncConnection):
     async def statistics(self, wanted: StatisticsFilter) -> Statistics:
         """Return how many attempts ended in each minute or hour: how, and why they failed."""
         return await self._do(endpoints.statistics(wanted))
+
+    async def bugs(self, wanted: BugFilter | None = None) -> BugPage:
+        """Return a page of the bugs that jobs name, those active last first."""
+        return await self._do(endpoints.bugs(wanted or BugFilter()))
+
+    async def suitecache(self, wanted: EntryFilter | None = None) -> EntryPage:
+        """Return a page of the compiled kernels that are kept, those used last first."""
+        return await self._do(endpoints.suitecache(wanted or EntryFilter()))
 
     async def queues(self) -> list[QueueView]:
         """Return, for each kind of step, how many wait and run, and how long the oldest waits."""

@@ -101,6 +101,13 @@ class FolderCache:
                 gone.append(entry.key)
         return gone
 
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes on the disk of each whole entry, by key."""
+        if not self._root.is_dir():
+            return {}
+        whole = (path for path in self._root.iterdir() if not path.name.startswith("."))
+        return {folder.name: _size(folder) for folder in whole if folder.is_dir()}
+
     async def _intact(self, key: str) -> bool:
         folder, now = self._root / key, time.monotonic()
         if not folder.exists():

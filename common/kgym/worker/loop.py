@@ -5,7 +5,7 @@ import contextlib
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import structlog
 
 from kgym.api.capabilities import Capabilities
 from kgym.api.steps import StepKind
+from kgym.api.suitecache import HeldEntry
 from kgym.api.worker_calls import BEAT_SECONDS, Assignment, Claim, Claimed, WorkerCalls, WorkerInfo
 from kgym.errors import InfrastructureError, KgymError
 from kgym.host import process_logs
@@ -20,6 +21,7 @@ from kgym.transport.artifact_storage import Storage
 from kgym.transport.bus import Bus, Delivery
 from kgym.worker.attempt import RELEASE_SECONDS, attempt
 from kgym.worker.context import Handler, StepContext
+from kgym.worker.held_entries import HeldEntries
 from kgym.worker.work_folder import own_folder
 
 IDLE_SECONDS = 1.0
@@ -33,7 +35,8 @@ _log = structlog.get_logger()
 class Worker:
     """Runs steps of some kinds, at most `slots` at a time, with work files under `folder`.
 
-    Workers may share the folder: each has its own in it.
+    Workers may share the folder: each has its own in it. `entries` looks up which of SuiteCache
+    the host keeps, which is told with claims.
     """
 
     def __init__(
@@ -45,11 +48,13 @@ class Worker:
         folder: Path,
         slots: int = 1,
         capabilities: Capabilities | None = None,
+        entries: Callable[[], list[HeldEntry]] | None = None,
     ) -> None:
         name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         self.info = WorkerInfo(
             id=name, kinds=list(handlers), slots=slots, capabilities=capabilities
         )
+        self._entries = HeldEntries(entries) if entries is not None else None
         self._dispatch = dispatch
         self._bus = bus
         self._storage = storage
@@ -123,7 +128,7 @@ class Worker:
             notifications, self._notifications = self._notifications, []
             woken = bool(notifications) or self._told
             self._told &= not self._free
-            claim = claim or Claim(id=uuid.uuid4(), worker=self.info, want=self._free, woken=woken)
+            claim = claim or await self._new_claim(woken=woken)
             try:
                 await self._release_lost()
                 claimed = await self._dispatch.claim(claim)
@@ -135,6 +140,8 @@ class Worker:
                 await asyncio.sleep(IDLE_SECONDS)
                 continue
             self._begin(claimed)
+            if self._entries is not None and claim.entries is not None:
+                self._entries.heard(claim.entries)
             self._claim, claim = claim, None
             self._arrived.clear()
             for notification in notifications:
@@ -142,6 +149,11 @@ class Worker:
                     await notification.ack()
             if not (claimed.assignments and claimed.more and self._free):
                 await self._wait()
+
+    async def _new_claim(self, *, woken: bool) -> Claim:
+        held = await self._entries.news() if self._entries is not None else None
+        new = uuid.uuid4()
+        return Claim(id=new, worker=self.info, want=self._free, woken=woken, entries=held)
 
     def _begin(self, claimed: Claimed) -> None:
         self._draining |= claimed.draining

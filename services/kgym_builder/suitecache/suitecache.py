@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from kgym.api.steps import Kernel, SourceSpec
+from kgym.api.suitecache import ENTRY, HeldEntry
 from kgym.host import sandbox
 from kgym.host.budget import JOB_MIB, Budget, Use
 from kgym.host.folder_cache import FolderCache
@@ -75,6 +76,14 @@ class SuiteCache:
         self._limits = limits
         self._most = most
         self.budget = budget or Budget.of_host()
+
+    def held(self) -> list[HeldEntry]:
+        """Return the entries that this host keeps, with the bytes of their images.
+
+        Raises OSError where the folder cannot be read.
+        """
+        sizes = self._folders.sizes().items()
+        return [HeldEntry(name=name, bytes=size) for name, size in sizes if ENTRY.fullmatch(name)]
 
     async def identify(self, kernel: Kernel, run: StepContext) -> Identified:
         """Return what names the kernel's entry: for a new config in seconds, else at once."""

@@ -14,6 +14,7 @@ from kgym_cli.step_registry import (
     Equipment,
     Service,
     capabilities,
+    entries,
     extras_of,
     handlers,
     kinds_named,
@@ -96,7 +97,8 @@ async def _serve(chosen: Settings, server: str, kinds: list[StepKind]) -> None:
     declared, does = await capabilities(kinds, has), handlers(kinds, has)
     storage = open_storage(chosen.storage)
     async with open_bus(chosen.bus) as bus, HttpWorkerCalls(server, chosen.token) as calls:
-        one = Worker(calls, bus, storage, does, chosen.folder, chosen.slots, declared)
+        shape = chosen.slots, declared, entries(kinds, has)
+        one = Worker(calls, bus, storage, does, chosen.folder, *shape)
         people.print(f"worker {one.info.id}: {', '.join(kinds)}", markup=False)
         settle()
         await one.serve()

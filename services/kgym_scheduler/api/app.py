@@ -18,6 +18,7 @@ from kgym_scheduler.api import (
     job_routes,
     scheduler_routes,
     source_routes,
+    subject_routes,
     worker_routes,
 )
 from kgym_scheduler.api.caller_limits import CallerLimits, Quota, SubmittedBytes
@@ -39,6 +40,7 @@ _ROUTERS = (
     group_routes.submitters,
     artifact_routes.readers,
     source_routes.readers,
+    subject_routes.readers,
     scheduler_routes.readers,
     scheduler_routes.admins,
     worker_routes.router,

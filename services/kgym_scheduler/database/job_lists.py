@@ -145,6 +145,7 @@ def _facets(wanted: JobConditions) -> list[str]:
         "group:": wanted.group,
         "tag:": wanted.tag,
         "tag:bug=": wanted.bug,
+        "entry:": wanted.entry,
         "kind:": wanted.kind,
     }
     return [f"{what}{value}" for what, value in named.items() if value]

@@ -60,6 +60,9 @@ jobs = Table(
     Column("resolved", Boolean),
     Column("title", Text),
     Column("reason", Text),
+    # of the crash that shows what its bug is: title, and the source file that its report blames
+    Column("crash", Text),
+    Column("guilty_file", Text),
     UniqueConstraint("submitter", "idempotency_key"),
     Index(None, "created_at", "id"),
     Index(None, "state", "created_at", "id"),
@@ -124,7 +127,8 @@ groups = Table(
 facets = Table(
     "facets",
     metadata,
-    # `kind:…`, `tag:…`, `group:…`; the index that lists filter by, with the order they are shown in
+    # `kind:…`, `tag:…`, `group:…`, `entry:…` (which comes a little later, see `subjects.py`);
+    # the index that lists filter by, with the order they are shown in
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
     Column("facet", String(120), primary_key=True),
     Column("state", String(16), nullable=False),  # the job's
@@ -162,6 +166,8 @@ workers = Table(
     Column("capabilities", Text),
     Column("draining", Boolean, nullable=False),
     Column("seen_at", Utc, nullable=False),
+    # the entries of SuiteCache that its host keeps, as it has told last
+    Column("entries", Text),
 )
 
 steps = Table(
@@ -227,6 +233,7 @@ attempts = Table(
     Column("cause", String(20)),  # of a failure
     Column("reason", String(100)),  # of a failure
     Column("cached", Boolean),  # of a build that succeeded: whether the unpatched tree was there
+    Column("entry", String(64)),  # of a build or check that succeeded: whose entry it used
     UniqueConstraint("step_id", "number"),
 )
 
@@ -246,6 +253,51 @@ tallies = Table(
     Column("cached", String(5), primary_key=True),
     Column("attempts", Integer, nullable=False),
     Column("took", Float, nullable=False),  # seconds, together
+)
+
+subjects = Table(
+    "subjects",
+    metadata,
+    # what jobs are about: bugs, by their tag, and entries of SuiteCache (`subjects.py`)
+    Column("id", Id, primary_key=True),
+    Column("kind", String(8), nullable=False),  # bug, entry
+    Column("name", String(100), nullable=False),
+    Column("created_at", Utc, nullable=False),  # the first of its jobs
+    Column("active_at", Utc, nullable=False),  # when one of its jobs has changed last
+    # the verdict that a job of it came to last
+    Column("verdict", String(16)),
+    Column("judged_at", Utc),
+    Column("judged_job", BigInteger),
+    # jobs whose patch resolves the bug, or does not; and the latest one that does
+    Column("resolved", Integer, nullable=False),
+    Column("unresolved", Integer, nullable=False),
+    Column("resolved_job", BigInteger),
+    # of a bug's crash
+    Column("crash_class", String(60)),
+    Column("subsystem", String(60)),
+    Column("counts", Text, nullable=False),  # its jobs by state, and by verdict
+    Column("title", Text),
+    UniqueConstraint("kind", "name"),
+    Index(None, "kind", "active_at", "id"),
+)
+
+subject_jobs = Table(
+    "subject_jobs",
+    metadata,
+    # how a job was counted last, with each of its subjects
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("subject_id", ForeignKey("subjects.id"), primary_key=True),
+    Column("state", String(16), nullable=False),
+    Column("verdict", String(16)),
+    Column("resolved", Boolean),
+)
+
+readers = Table(
+    "readers",
+    metadata,
+    # how far those have come who read all changes
+    Column("name", String(20), primary_key=True),
+    Column("position", BigInteger, nullable=False),  # the last event that was read
 )
 
 holds = Table(

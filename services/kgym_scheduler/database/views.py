@@ -156,10 +156,15 @@ def change(event: Row[Any]) -> Change:
 
 def cursor(job: Row[Any]) -> str:
     """Return the cursor of the page that begins after this job."""
-    return f"{(job.created_at - _EPOCH) // timedelta(microseconds=1)}-{job.id}"
+    return cursor_at(job.created_at, job.id)
+
+
+def cursor_at(moment: datetime, number: int) -> str:
+    """Return the cursor of the page that begins after what has this time and number."""
+    return f"{(moment - _EPOCH) // timedelta(microseconds=1)}-{number}"
 
 
 def position(text: str) -> tuple[datetime, int]:
-    """Return the creation time and id in a cursor."""
+    """Return the time and id in a cursor."""
     microseconds, job_id = text.split("-")
     return _EPOCH + timedelta(microseconds=int(microseconds)), int(job_id)

@@ -78,6 +78,8 @@ class EndedAttempt:
     """Whether another attempt follows."""
     cached: bool | None
     """Of a build that succeeded: whether the unpatched tree was there."""
+    entry: str | None
+    """Of a build or check that succeeded: the entry of SuiteCache that it used."""
     cause: str | None
     reason: str | None
     """Both of a failure."""
@@ -152,11 +154,12 @@ class JobChange:
         event: Event,
         outcome: str,
         cached: bool | None = None,
+        entry: str | None = None,
         **values: object,
     ) -> None:
         """End the running attempt of a step."""
         failure = _failure(values)
-        self._end_attempt(step, outcome, failure, again=False, cached=cached)
+        self._end_attempt(step, outcome, failure, again=False, cached=cached, entry=entry)
         self._move(step, event, finished_at=self.now, **_UNLEASED, **values)
         self._tell(step, **failure)
 
@@ -196,12 +199,14 @@ class JobChange:
         *,
         again: bool,
         cached: bool | None = None,
+        entry: str | None = None,
     ) -> None:
         if step.lease is not None:
             seconds = (self.now - (step.started_at or self.now)).total_seconds()
             failure = told.get("failure", {})
             why = failure.get("cause"), _word(failure.get("reason"))
-            ended = EndedAttempt(step.lease, step.kind, outcome, seconds, again, cached, *why)
+            used = cached, entry
+            ended = EndedAttempt(step.lease, step.kind, outcome, seconds, again, *used, *why)
             self.ended.append(ended)
         if step.progressed:
             self.quiet.append(step)
@@ -302,7 +307,9 @@ SELECT count(*) = cardinality(CAST(:jobs AS bigint[])) {also} FROM (
 """
 _SHOWN = ("verdict", "resolved")
 """Of what a job came to, what its last event tells."""
-_UNENDED: dict[str, object] = dict.fromkeys(("ended_at", "outcome", "cause", "reason", "cached"))
+_UNENDED: dict[str, object] = dict.fromkeys(
+    ("ended_at", "outcome", "cause", "reason", "cached", "entry")
+)
 _UNLEASED: dict[str, object] = {"lease": None, "lease_until": None, "progress": None}
 
 
@@ -439,6 +446,7 @@ class Changes:
             "cause": one.cause,
             "reason": one.reason,
             "cached": one.cached,
+            "entry": one.entry,
         }
 
     async def _plan_jobs(self, plan: BulkWrite, changed: Sequence[JobChange]) -> None:

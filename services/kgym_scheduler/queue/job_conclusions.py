@@ -26,7 +26,9 @@ JUDGED = frozenset({StepKind.REPRODUCE, StepKind.CHECK})
 LONGEST = 4 << 20
 """Characters of a job's earlier results: to read them holds up the loop, 10 ms or so each MiB."""
 _TITLE = 1000
-NOTHING: dict[str, object] = dict.fromkeys(("verdict", "resolved", "title", "reason"))
+NOTHING: dict[str, object] = dict.fromkeys(
+    ("verdict", "resolved", "title", "reason", "crash", "guilty_file")
+)
 """What is stored of a job that has not ended, or has only done what it was to do."""
 
 _log = structlog.get_logger()
@@ -121,6 +123,8 @@ def _columns(job: EndedJob, stored: Mapping[int, Row[Any] | Found]) -> dict[str,
         "resolved": came_to.resolved,
         "title": _line(came_to.title),
         "reason": _line(came_to.reason),
+        "crash": _line(came_to.crash),
+        "guilty_file": _line(came_to.guilty_file),
     }
 
 

@@ -1,16 +1,18 @@
 """The workers that there are, as they say themselves: any scheduler can tell."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, select, update
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.capabilities import NO_SYZKALLER, Capabilities, lacking
 from kgym.api.jobs import WorkerState
 from kgym.api.steps import Needs, StepSpec
+from kgym.api.suitecache import HeldEntry
 from kgym.api.worker_calls import BEAT_SECONDS, WorkerInfo
 from kgym.errors import UserError
 from kgym_scheduler.database import views
@@ -47,6 +49,27 @@ async def seen(connection: Connection, now: datetime, known: Sequence[WorkerInfo
     )
 
 
+async def keep_entries(connection: Connection, held: Mapping[str, Sequence[HeldEntry]]) -> None:
+    """Note which entries of SuiteCache the hosts of these workers keep."""
+    for worker, entries in sorted(held.items()):
+        known = _ENTRIES.dump_json(list(entries)).decode()
+        await connection.execute(_KEEP, {"worker": worker, "known": known})
+
+
+async def held_entries(
+    connection: Connection, now: datetime
+) -> list[tuple[str, WorkerState, list[HeldEntry]]]:
+    """Return, by worker, what has become of it, and which entries its host keeps."""
+    found = []
+    for row in (await connection.execute(_HELD)).all():
+        try:
+            held = _ENTRIES.validate_json(row.entries)
+        except ValidationError:
+            continue
+        found.append((row.id, state(now, row.seen_at, draining=row.draining), held))
+    return found
+
+
 async def drain(connection: AsyncConnection, worker_id: str) -> bool:
     """Let the worker take no more; return whether there is such a worker."""
     changed = update(workers).where(workers.c.id == worker_id).values(draining=True)
@@ -81,6 +104,15 @@ async def known(connection: AsyncConnection) -> list[tuple[WorkerInfo, datetime,
     ]
 
 
+_ENTRIES = TypeAdapter(list[HeldEntry])
+_KEEP = (
+    update(workers).where(workers.c.id == bindparam("worker")).values(entries=bindparam("known"))
+)
+_HELD = (
+    select(workers.c.id, workers.c.seen_at, workers.c.draining, workers.c.entries)
+    .where(workers.c.entries.is_not(None))
+    .order_by(workers.c.id)
+)
 _SEEN = select(workers.c.id, workers.c.seen_at, workers.c.draining)
 
 

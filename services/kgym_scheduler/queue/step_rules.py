@@ -3,7 +3,8 @@
 from datetime import datetime
 
 from kgym.api.states import Event, State, retry_delay, sources
-from kgym.api.steps import BuildResult, Failure
+from kgym.api.steps import BuildResult, CheckResult, Failure, StepResult
+from kgym.api.suitecache import ENTRY
 from kgym.api.worker_calls import AttemptEnding
 from kgym.errors import Conflict
 from kgym_scheduler.database import views
@@ -30,8 +31,8 @@ def finish(change: JobChange, step: Step, ending: AttemptEnding) -> None:
     elif ending.failure is not None:
         fail_or_retry(change, step, ending.failure, artifacts)
     elif answered:
-        cached = ending.result.tree_cached if isinstance(ending.result, BuildResult) else None
-        change.end(step, Event.SUCCEED, "succeeded", cached, result=result, artifacts=artifacts)
+        used = _used(ending.result)
+        change.end(step, Event.SUCCEED, "succeeded", *used, result=result, artifacts=artifacts)
         for following in change.steps[step.number + 1 : step.number + 2]:
             change.enqueue(following)
     else:
@@ -43,9 +44,17 @@ def finish(change: JobChange, step: Step, ending: AttemptEnding) -> None:
         fail_or_retry(change, step, failure, artifacts)
 
 
+def _used(result: StepResult | None) -> tuple[bool | None, str | None]:
+    """Return whether a build found its unpatched tree, and which entry of SuiteCache that is."""
+    if not isinstance(result, BuildResult | CheckResult):
+        return None, None
+    known = ENTRY.fullmatch(result.tree)
+    return result.tree_cached if isinstance(result, BuildResult) else None, known and known[0]
+
+
 def fail(change: JobChange, step: Step, outcome: str, failure: Failure, **values: object) -> None:
     """Fail the step for good, and skip those after it."""
-    change.end(step, Event.FAIL, outcome, None, failure=failure.model_dump_json(), **values)
+    change.end(step, Event.FAIL, outcome, None, None, failure=failure.model_dump_json(), **values)
     change.move(change.steps[step.number + 1 :], Event.SKIP, finished_at=change.now)
 
 

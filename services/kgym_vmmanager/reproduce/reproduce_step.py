@@ -217,7 +217,7 @@ class _Group:
                     self.run.log(f"instance {name}: {control_set.told(instance.controls)}")
                 if smoke_test and not ending.retry:
                     self.findings += smoke.findings(result, instance.said)
-                await self._keep(instance, result, name)
+                result = await self._keep(instance, result, name)
                 if not ending.retry:
                     break
                 self._distrust_accelerator(instance)
@@ -349,7 +349,8 @@ class _Group:
         self.run.log(f"instance {result.number}: {told}{size}")
         return result.model_copy(update={"dump": dump})
 
-    async def _keep(self, instance: Instance, result: InstanceResult, name: str) -> None:
+    async def _keep(self, instance: Instance, result: InstanceResult, name: str) -> InstanceResult:
+        """Keep what the instance left; return its result, with the file that its report blames."""
         folder = self.plan.folder
         if not self._command_kept:
             self._command_kept = True
@@ -361,6 +362,7 @@ class _Group:
             await self.run.keep(instance.output.close())
         if instance.report is not None:
             report = await self._sources.add_to(instance.report)
+            result = result.model_copy(update={"guilty_file": report.guilty_file})
             values = {**report.as_dict(), "instance": result.number}
             texts = {
                 InstanceArtifact.REPORT: report.text,
@@ -370,6 +372,7 @@ class _Group:
                 path = folder / artifact.of(name)
                 path.write_text(text)
                 await self.run.keep(path)
+        return result
 
 
 def _summary(name: str, result: InstanceResult) -> str:

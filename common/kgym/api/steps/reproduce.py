@@ -301,6 +301,9 @@ class InstanceResult(Strict):
     ends: list[RunEnd] = Field([], max_length=1000, description="how its runs ended")
     title: Line | None = Field(None, description="title of its crash")
     alt_titles: list[Line] = Field([], max_length=1000, description="other titles of its crash")
+    guilty_file: Line | None = Field(
+        None, description="the source file that its crash report blames, if the report has lines"
+    )
     verdict_lag: float | None = Field(
         None, description="seconds from the crash's last console line to the verdict"
     )

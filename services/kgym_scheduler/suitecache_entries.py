@@ -1,0 +1,176 @@
+"""SuiteCache's entries: what storage and workers' hosts keep, and what jobs came to on them.
+
+Storage is walked every few seconds at most, whoever asks; what an entry says of itself is read
+once.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from sqlalchemy import Row
+
+from kgym.api.steps import Line, Name
+from kgym.api.suitecache import ENTRY, EntryFilter, EntryHolder, EntryPage, EntryView
+from kgym.errors import InfrastructureError
+from kgym.transport.artifact_storage import Storage
+from kgym_scheduler.database.bug_lists import counts_of
+from kgym_scheduler.job_store import JobStore
+
+FRESH_SECONDS = 5.0
+"""How long a look at the storage counts."""
+ABOUT = 8 << 20
+"""Bytes of what an entry says of itself: its config is most of them."""
+_READ_AT_ONCE = 8
+MOST = 10_000
+"""Entries that are told of."""
+
+
+class About(BaseModel):
+    """What `about.json` of an entry says of it, among other things."""
+
+    kernel_release: Name
+    compiler_version: Name
+    source_identity: Line
+    backports: list[Name] = []
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What storage keeps of an entry."""
+
+    bytes: int
+    touched_at: datetime
+
+
+class SuiteCacheEntries:
+    """Tells which entries there are."""
+
+    def __init__(self, store: JobStore, storage: Storage) -> None:
+        self._store = store
+        self._storage = storage
+        self._stored: dict[str, _Stored] = {}
+        self._about: dict[str, About | None] = {}
+        self._looked_at = -FRESH_SECONDS
+        self._looking = asyncio.Lock()
+        self._reading = asyncio.Semaphore(_READ_AT_ONCE)
+
+    async def page(self, wanted: EntryFilter) -> EntryPage:
+        """Return one page of the entries that are wanted, those that were used last come first."""
+        stored = await self._look()
+        holders = await self._holders()
+        names = sorted({*stored, *holders})[:MOST]
+        counted = await self._store.subjects.counted(names)
+        shown = names if wanted.name is None else [name for name in names if name == wanted.name]
+        if wanted.text is not None:
+            await self._read([name for name in shown if name in stored])
+            text = wanted.text.casefold()
+            shown = [name for name in shown if text in self._words(name, holders.get(name, ()))]
+
+        def used(name: str) -> tuple[float, str]:
+            row, kept = counted.get(name), stored.get(name)
+            at = row.active_at if row is not None else kept.touched_at if kept else None
+            return -(at.timestamp() if at else 0.0), name
+
+        shown.sort(key=used)
+        begin = int(wanted.cursor or 0)
+        page = shown[begin : begin + wanted.limit]
+        await self._read([name for name in page if name in stored])
+        following = begin + wanted.limit
+        return EntryPage(
+            entries=[
+                self._view(name, stored.get(name), holders.get(name, ()), counted.get(name))
+                for name in page
+            ],
+            bytes=sum(one.bytes for one in stored.values()),
+            number=len(names),
+            next=str(following) if following < len(shown) else None,
+        )
+
+    async def _look(self) -> Mapping[str, _Stored]:
+        """Return what storage keeps, as it was a few seconds ago."""
+        async with self._looking:
+            if time.monotonic() >= self._looked_at + FRESH_SECONDS:
+                sizes = await self._storage.sizes("suitecache", 1)
+                ages = await self._storage.ages("suitecache", 1)
+                now = datetime.now(UTC)
+                found = {prefix.rpartition("/")[2]: prefix for prefix in sizes if prefix in ages}
+                self._stored = {
+                    name: _Stored(sizes[prefix], now - timedelta(seconds=max(0, ages[prefix])))
+                    for name, prefix in found.items()
+                    if ENTRY.fullmatch(name)
+                }
+                self._about = {n: one for n, one in self._about.items() if n in self._stored}
+                self._looked_at = time.monotonic()
+            return self._stored
+
+    async def _holders(self) -> Mapping[str, Sequence[EntryHolder]]:
+        """Return, by entry, the workers whose hosts keep it."""
+        found = defaultdict[str, list[EntryHolder]](list)
+        for worker, state, held in await self._store.held_entries():
+            for one in held:
+                holder = EntryHolder(worker=worker, state=state, bytes=one.bytes)
+                found[one.name].append(holder)
+        return found
+
+    async def _read(self, names: Sequence[str]) -> None:
+        """Learn what these entries say of themselves, those that have not been asked yet."""
+        new = [name for name in names if name not in self._about]
+        await asyncio.gather(*map(self._read_one, new))
+
+    async def _read_one(self, name: str) -> None:
+        async with self._reading:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "about.json"
+                try:
+                    await self._storage.get(f"suitecache/{name}/about.json", path)
+                    self._about[name] = await asyncio.to_thread(_read_about, path)
+                except (InfrastructureError, OSError):  # it is being stored, or removed
+                    return
+
+    def _words(self, name: str, holders: Sequence[EntryHolder]) -> str:
+        about = self._about.get(name)
+        said = [name, *(one.worker for one in holders)]
+        if about is not None:
+            said += [about.kernel_release, about.compiler_version, about.source_identity]
+        return "\n".join(said).casefold()
+
+    def _view(
+        self,
+        name: str,
+        stored: _Stored | None,
+        holders: Sequence[EntryHolder],
+        counted: Row[Any] | None,
+    ) -> EntryView:
+        about = self._about.get(name)
+        states, verdicts = counts_of(counted)
+        return EntryView(
+            name=name,
+            kernel_release=about and about.kernel_release,
+            compiler_version=about and about.compiler_version,
+            source_identity=about and about.source_identity,
+            backports=about.backports[:1000] if about else [],
+            bytes=stored and stored.bytes,
+            touched_at=stored and stored.touched_at,
+            holders=list(holders),
+            jobs=sum(states.values()),
+            states=states,
+            verdicts=verdicts,
+            created_at=counted.created_at if counted is not None else None,
+            used_at=counted.active_at if counted is not None else None,
+        )
+
+
+def _read_about(path: Path) -> About | None:
+    with path.open("rb") as file:
+        try:
+            return About.model_validate_json(file.read(ABOUT))
+        except ValidationError:
+            return None

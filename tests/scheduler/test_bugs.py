@@ -1,0 +1,348 @@
+"""Bugs and SuiteCache's entries as their jobs tell of them: counted behind what changes."""
+
+import asyncio
+import contextlib
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text, update
+
+from kgym.api.bugs import BugFilter, BugView
+from kgym.api.jobs import JobFilter, JobRequest
+from kgym.api.states import State
+from kgym.api.steps import InstanceOutcome, InstanceResult, ReproduceResult, Verdict
+from kgym.api.suitecache import EntryFilter, HeldEntry
+from kgym.api.worker_calls import AttemptEnding
+from kgym.bugs import bundle
+from kgym.errors import Conflict
+from kgym_scheduler.database import bug_lists
+from kgym_scheduler.database.tables import readers, subject_jobs, subjects
+from kgym_scheduler.job_store import JobStore
+from kgym_scheduler.scheduler import Scheduler
+from kgym_scheduler.suitecache_entries import SuiteCacheEntries
+from tests.results import built, ran
+from tests.scheduler.conftest import NewDatabase
+from tests.scheduler.parts import BUILD, BUILT, Clock, Platform, badly, claim_of, job, reproduce
+
+pytestmark = pytest.mark.anyio
+
+ENTRY = "ab" * 20
+TITLE = "KASAN: slab-out-of-bounds Write in f"
+
+
+def crashed(verdict: Verdict = Verdict.SAME_CRASH) -> ReproduceResult:
+    """A run that showed the bug, with a report that has source lines."""
+    one = InstanceResult(
+        number=0, outcome=InstanceOutcome.CRASH, title=TITLE, guilty_file="net/ipv4/udp.c"
+    )
+    return ran(verdict, TITLE, instances=[one])
+
+
+async def done(store: JobStore, request: JobRequest, *results: object) -> int:
+    """Submit a job, and let its steps answer so; one that is told of no answer stays as it is."""
+    view, _ = await store.submit(request)
+    for result in results:
+        [assignment] = (await store.claim(claim_of()))[0].assignments
+        ending = result if isinstance(result, AttemptEnding) else AttemptEnding(result=result)
+        assert await store.finish(assignment.lease, ending)
+    return view.id
+
+
+async def counted(store: JobStore, **wanted: object) -> list[BugView]:
+    """Count all, and return the bugs."""
+    for _ in range(100):  # on PostgreSQL, the first look only tells what to wait for
+        await store.subjects.catch_up()
+        if (await store.change_log.end()).is_settled and not await store.subjects.catch_up():
+            break
+    return (await store.bugs(BugFilter.model_validate(wanted))).bugs
+
+
+def trial(bug: str, *tags: str) -> JobRequest:
+    return job(BUILD, reproduce(0), tags=(f"bug={bug}", *tags))
+
+
+def fix(bug: str) -> JobRequest:
+    request = job(
+        BUILD.model_copy(update={"name": "build_before"}),
+        reproduce(0).model_copy(update={"name": bundle.BEFORE}),
+        BUILD.model_copy(update={"name": "build_after"}),
+        reproduce(2).model_copy(update={"name": bundle.AFTER}),
+    )
+    return request.model_copy(update={"tags": [f"bug={bug}"]})
+
+
+async def test_a_bug_is_counted_by_what_its_jobs_came_to(store: JobStore) -> None:
+    first = await done(store, trial("udp"), BUILT, crashed())
+    await done(store, trial("udp"), badly("user"))
+    waiting, _ = await store.submit(trial("udp", "night:1"))
+    await store.submit(job())
+    [bug] = await counted(store)
+    assert (bug.name, bug.jobs) == ("udp", 3)
+    assert bug.states == {State.SUCCEEDED: 1, State.FAILED: 1, State.QUEUED: 1}
+    assert bug.verdicts == {Verdict.SAME_CRASH: 1}
+    assert (bug.crash_class, bug.subsystem) == ("KASAN slab-out-of-bounds", "net/ipv4")
+    assert (bug.title, bug.verdict, bug.judged_job) == (TITLE, Verdict.SAME_CRASH, first)
+    assert (bug.patch, bug.resolved_job) == ("untried", None)
+    assert bug.created_at == (await store.get(first)).created_at
+    assert bug.active_at == (await store.get(waiting.id)).updated_at
+    await store.abort(waiting.id)
+    [bug] = await counted(store)
+    assert bug.states == {State.SUCCEEDED: 1, State.FAILED: 1, State.ABORTED: 1}
+    assert await counted(store) == [bug]
+
+
+async def test_a_fix_makes_a_bug_resolved_until_its_job_runs_again(store: JobStore) -> None:
+    fixed = await done(store, fix("udp"), BUILT, crashed(), BUILT, ran())
+    [bug] = await counted(store)
+    assert (bug.patch, bug.resolved, bug.resolved_job) == ("resolved", 1, fixed)
+    assert (bug.verdict, bug.title) == (Verdict.NO_CRASH, TITLE)  # of the run without the fix
+    assert bug.subsystem == "net/ipv4"
+    other = await done(store, fix("udp"), BUILT, crashed(), BUILT, crashed())
+    [bug] = await counted(store)
+    assert (bug.resolved, bug.unresolved, bug.judged_job) == (1, 1, other)
+    assert (bug.patch, bug.resolved_job) == ("resolved", fixed)
+    await store.restart(fixed, 0)
+    [bug] = await counted(store)
+    assert (bug.patch, bug.resolved, bug.resolved_job) == ("unresolved", 0, None)
+    assert bug.states == {State.SUCCEEDED: 1, State.QUEUED: 1}
+
+
+async def test_other_tags_make_it_another_bug_s_job(store: JobStore) -> None:
+    one = await done(store, trial("a"), BUILT, crashed())
+    await counted(store)
+    await store.tag(one, ["bug=b", "bug=c"])
+    found = {bug.name: bug for bug in await counted(store)}
+    assert set(found) == {"b", "c"}
+    assert all(bug.verdicts == {Verdict.SAME_CRASH: 1} for bug in found.values())
+    await store.tag(one, [])
+    assert await counted(store) == []
+
+
+async def test_shipped_bugs_are_known_before_they_crash(store: JobStore) -> None:
+    await store.submit(trial("watch-queue-filter"))
+    [bug] = await counted(store)
+    assert (bug.crash_class, bug.subsystem) == ("KASAN slab-out-of-bounds", "kernel")
+
+
+async def test_a_list_is_filtered_and_paged(
+    store: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await done(store, trial("udp"), BUILT, crashed())
+    await done(store, fix("fixed"), BUILT, crashed(), BUILT, ran())
+    clock.advance(1)
+    for number in range(3):
+        await store.submit(trial(f"new-{number}"))
+        clock.advance(1)
+    assert [bug.name for bug in await counted(store)][:3] == ["new-2", "new-1", "new-0"]
+
+    async def names(**wanted: object) -> set[str]:
+        return {bug.name for bug in await counted(store, **wanted)}
+
+    assert await names(subsystem="net") == {"udp", "fixed"} == await names(subsystem="net/ipv4")
+    assert await names(subsystem="ne") == set()
+    assert await names(crash_class="KASAN slab-out-of-bounds") == {"udp", "fixed"}
+    assert await names(patch="resolved") == {"fixed"} == await names(verdict=Verdict.NO_CRASH)
+    assert await names(patch="untried") == {"udp", "new-0", "new-1", "new-2"}
+    assert await names(patch="unresolved") == set()
+    assert await names(text="SLAB-out") == {"udp", "fixed"}
+    assert await names(text="ew-1") == {"new-1"}
+    assert await names(name="new-1") == {"new-1"}
+    assert await names(text="%") == set()
+
+    async def paged(**wanted: object) -> list[str]:
+        found, cursor = [], None
+        while True:
+            page = await store.bugs(BugFilter.model_validate({**wanted, "cursor": cursor}))
+            found += [bug.name for bug in page.bugs]
+            if (cursor := page.next) is None:
+                return found
+
+    assert sorted(await paged(limit=2)) == ["fixed", "new-0", "new-1", "new-2", "udp"]
+    monkeypatch.setattr(bug_lists, "SCANNED", 2)  # so that pages are short
+    assert sorted(await paged(patch="untried")) == ["new-0", "new-1", "new-2", "udp"]
+    assert await paged(patch="resolved") == ["fixed"]
+
+
+async def test_two_schedulers_count_a_job_once(platform: Platform) -> None:
+    one, other = platform.store(), platform.store()
+    for number in range(20):
+        await done(one, trial(f"bug-{number % 3}"), BUILT, crashed())
+        await asyncio.gather(one.subjects.catch_up(), other.subjects.catch_up())
+    found = await counted(one)
+    assert sum(bug.jobs for bug in found) == 20
+    assert sum(bug.verdicts[Verdict.SAME_CRASH] for bug in found) == 20
+    await one.close()
+    await other.close()
+
+
+async def test_what_was_there_before_is_counted_from_the_first_event_on(store: JobStore) -> None:
+    for number in range(4):
+        await done(store, trial(f"bug-{number % 2}"), BUILT, crashed())
+    first = await counted(store)
+    async with store.database.write() as connection:
+        for table in (subject_jobs, subjects):
+            await connection.execute(table.delete())
+        await connection.execute(update(readers).values(position=0))
+    assert await counted(store) == first
+
+
+async def test_the_jobs_of_an_entry_are_found_and_counted(store: JobStore) -> None:
+    good = built(tree=ENTRY)
+    used = await done(store, trial("udp"), good, crashed())
+    other = await done(store, job(), good)
+    await done(store, job(), built(tree="../../etc"))
+    await done(store, job(), BUILT)
+    runs = await done(store, trial("udp"), good)
+    await counted(store)
+    row = (await store.subjects.counted([ENTRY, "../../etc"]))[ENTRY]
+    states, verdicts = bug_lists.counts_of(row)
+    assert states == {State.SUCCEEDED: 2, State.QUEUED: 1}
+    assert verdicts == {Verdict.SAME_CRASH: 1}
+
+    async def found(**wanted: object) -> list[int]:
+        asked = JobFilter.model_validate({"entry": ENTRY, **wanted})
+        return [one.id for one in (await store.page(asked)).jobs]
+
+    assert await found() == [runs, other, used]
+    assert await found(verdict=Verdict.SAME_CRASH) == [used]
+    assert await found(state=State.QUEUED) == [runs]
+    await store.abort(runs)
+    assert await found(state=State.ABORTED) == [runs]
+    assert await found(entry="cd" * 20) == []
+
+
+async def test_a_facet_that_came_too_late_is_put_right(store: JobStore) -> None:
+    """The job has ended between the look at it and the writing of its facet."""
+    used = await done(store, job(), built(tree=ENTRY))
+    await counted(store)
+    async with store.database.write() as connection:
+        late = "UPDATE facets SET state = 'running' WHERE facet = :facet"
+        await connection.execute(text(late), {"facet": f"entry:{ENTRY}"})
+    await store.tag(used, ["seen:again"])
+    await counted(store)
+    wanted = JobFilter.model_validate({"entry": ENTRY, "state": "succeeded"})
+    assert [one.id for one in (await store.page(wanted)).jobs] == [used]
+
+
+async def test_entries_are_told_by_storage_and_by_workers(
+    scheduler: Scheduler, platform: Platform, store: JobStore, tmp_path: Path
+) -> None:
+    about = tmp_path / "about.json"
+    about.write_text(
+        '{"kernel_release": "6.1.192", "compiler_version": "gcc 12", "backports": ["b"],'
+        ' "source_identity": "package:linux", "config": "CONFIG_X=y"}'
+    )
+    await platform.storage.put(f"suitecache/{ENTRY}/about.json", about)
+    await platform.storage.put(f"suitecache/{ENTRY}/0123/image.squashfs", tmp_path / "about.json")
+    about.write_text("{")
+    await platform.storage.put("suitecache/broken/about.json", about)
+    held = [HeldEntry(name=ENTRY, bytes=7), HeldEntry(name="local", bytes=3)]
+    await store.claim(claim_of("host:1").model_copy(update={"entries": held}))
+    await store.claim(claim_of("host:1"))  # says nothing of them: it knows they are known
+    await done(store, job(), built(tree=ENTRY))
+    await counted(store)
+    page = await scheduler.suitecache(EntryFilter())
+    assert {entry.name for entry in page.entries} == {ENTRY, "broken", "local"}
+    assert page.number == 3
+    first = page.entries[0]
+    assert (first.name, first.kernel_release, first.jobs) == (ENTRY, "6.1.192", 1)
+    assert (first.compiler_version, first.backports) == ("gcc 12", ["b"])
+    assert [(one.worker, one.bytes, one.state) for one in first.holders] == [("host:1", 7, "live")]
+    assert None not in (first.bytes, first.used_at, first.touched_at)
+    local = next(entry for entry in page.entries if entry.name == "local")
+    assert (local.bytes, local.kernel_release, local.used_at) == (None, None, None)
+    one = await scheduler.suitecache(EntryFilter(name="broken"))
+    assert [entry.kernel_release for entry in one.entries] == [None]
+    for words in ("GCC 12", "6.1.192", ENTRY[:5]):
+        found = (await scheduler.suitecache(EntryFilter(text=words))).entries
+        assert [entry.name for entry in found] == [ENTRY]
+    begun = await scheduler.suitecache(EntryFilter(limit=2))
+    rest = await scheduler.suitecache(EntryFilter(limit=2, cursor=begun.next))
+    assert [len(begun.entries), len(rest.entries), rest.next] == [2, 1, None]
+    await store.claim(claim_of("host:1").model_copy(update={"entries": []}))
+    names = {entry.name for entry in (await scheduler.suitecache(EntryFilter())).entries}
+    assert names == {ENTRY, "broken"}
+    await store.leave("host:1")
+
+
+async def test_the_interface_lists_both(http: httpx.AsyncClient, scheduler: Scheduler) -> None:
+    await scheduler.submit(trial("udp"))
+    for _ in range(200):
+        bugs = (await http.get("/v1/bugs?text=ud")).json()["bugs"]
+        if bugs:
+            break
+        await asyncio.sleep(0.05)
+    assert [bug["name"] for bug in bugs] == ["udp"]
+    assert (await http.get("/v1/bugs?patch=perhaps")).status_code == 422
+    assert (await http.get("/v1/suitecache")).json() == {
+        "entries": [],
+        "bytes": 0,
+        "number": 0,
+        "next": None,
+    }
+
+
+async def test_storage_is_not_walked_for_each_who_asks(store: JobStore, platform: Platform) -> None:
+    walks = 0
+    storage = platform.storage
+    sizes = storage.sizes
+
+    async def walked(prefix: str, depth: int) -> dict[str, int]:
+        nonlocal walks
+        walks += 1
+        return await sizes(prefix, depth)
+
+    storage.sizes = walked  # type: ignore[method-assign]
+    entries = SuiteCacheEntries(store, storage)
+    await asyncio.gather(*(entries.page(EntryFilter()) for _ in range(10)))
+    assert walks == 1
+
+
+async def act(store: JobStore, number: int, done_now: str, last: int | None) -> None:
+    """Do one of the things that change how a job counts."""
+    if done_now in {"end", "crash"}:
+        for assignment in (await store.claim(claim_of()))[0].assignments:
+            builds = assignment.spec.kind == "build"
+            result = BUILT if builds else crashed() if done_now == "crash" else ran()
+            await store.finish(assignment.lease, AttemptEnding(result=result))
+    elif done_now == "count":
+        await store.subjects.catch_up()
+    elif last is not None and done_now == "tag":
+        await store.tag(last, [f"bug=bug-{(number + 1) % 2}"])
+    elif last is not None and done_now == "abort":
+        with contextlib.suppress(Conflict):
+            await store.abort(last)
+    elif last is not None:
+        with contextlib.suppress(Conflict):
+            await store.restart(last, 0)
+
+
+@pytest.mark.thorough
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.sampled_from(["new", "end", "crash", "abort", "restart", "tag", "count"])))
+async def test_whatever_happens_counts_are_those_of_the_jobs(
+    new_sqlite: NewDatabase, acts: list[str]
+) -> None:
+    store, last = JobStore(new_sqlite()), None
+    for number, one in enumerate(acts):
+        if one == "new":
+            last = (await store.submit(trial(f"bug-{number % 2}")))[0].id
+        else:
+            await act(store, number, one, last)
+    found = {bug.name: (bug.states, bug.verdicts) for bug in await counted(store)}
+    states = defaultdict[str, Counter[State]](Counter)
+    verdicts = defaultdict[str, Counter[Verdict]](Counter)
+    for job_now in (await store.page(JobFilter())).jobs:
+        [tag] = job_now.tags
+        bug = tag.removeprefix("bug=")
+        states[bug][job_now.state] += 1
+        if job_now.verdict is not None:
+            verdicts[bug][job_now.verdict] += 1
+    assert found == {bug: (states[bug], verdicts[bug]) for bug in states}
+    await store.close()
