@@ -50,6 +50,8 @@ CONSOLES = {
 CONSOLE = CONSOLES[BUG.file.title]
 SOURCES = Path(__file__).parent / "sources"
 """Kernel sources that the patches of the demo change."""
+ENTRY = "5c0ffee5" * 5
+"""The entry of SuiteCache that builds use."""
 HOSTILE = (
     "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\x1b[31m"
 )
@@ -125,7 +127,7 @@ class Showcase:
             source_identity="package:linux-source-6.1=6.1.192-1",
             kernel_release="6.1.192",
             compiler_version="gcc 12.2.0",
-            tree="",
+            tree=ENTRY,
             tree_cached=bool(spec.review),
             backports=[],
             dropped_symbols=[],
@@ -151,7 +153,7 @@ class Showcase:
             source_identity="package:linux-source-6.1=6.1.192-1",
             kernel_release="6.1.192",
             compiler_version="gcc 12.2.0",
-            tree="",
+            tree=ENTRY,
             tree_cached=True,
             patches=[_checked(one.name) for one in patches],
             seconds={"patches": self.seconds},

@@ -23,6 +23,7 @@ from kgym_monitor.routes import (
     login_routes,
     output_routes,
     overview_routes,
+    subject_routes,
 )
 from kgym_monitor.session_check import SessionCheck
 
@@ -35,6 +36,7 @@ _ROUTERS = (
     job_routes.readers,
     job_routes.submitters,
     output_routes.readers,
+    subject_routes.readers,
     live_routes.readers,
 )
 

@@ -38,6 +38,10 @@ def pages(jobs: dict[str, JobView], running: JobView) -> dict[str, str]:
         "nothing found": "/jobs?tag=none",
         "bad filter": "/jobs?after=yesterday",
         "hostile": f"/jobs/{jobs['hostile'].id}",
+        "bugs": "/bugs",
+        "bug": f"/bugs/{BUG.name}",
+        "no bug found": "/bugs?text=none",
+        "suitecache": "/suitecache",
     }
 
 
@@ -135,7 +139,16 @@ def test_what_is_hostile_is_shown_as_text(
     expect(page.locator(".notice.bad")).to_contain_text(shown)
     expect(page.locator(".log-view")).to_contain_text(shown)
     assert "taken" not in page.title()
-    for path in ("/jobs?bug=", "/jobs?tag=", "/jobs?group=", "/search?q=", "/login?next=/jobs/"):
+    for path in (
+        "/bugs?text=",
+        "/bugs/",
+        "/suitecache?text=",
+        "/jobs?bug=",
+        "/jobs?tag=",
+        "/jobs?group=",
+        "/search?q=",
+        "/login?next=/jobs/",
+    ):
         page.goto(path + "%3Cscript%3Edocument.title%3D%27taken%27%3C%2Fscript%3E%22%3E%3Cb%3E")
         assert "taken" not in page.title()
         assert page.locator("main b").count() == 0

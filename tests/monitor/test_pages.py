@@ -54,7 +54,17 @@ def waiting(site: Site) -> Iterator[JobView]:
 
 
 def test_every_answer_has_the_policy(here: Browser) -> None:
-    for path in ("/", "/jobs", "/workers", "/login", "/nothing", "/assets/x", "/jobs/999999"):
+    for path in (
+        "/",
+        "/jobs",
+        "/bugs",
+        "/suitecache",
+        "/workers",
+        "/login",
+        "/nothing",
+        "/assets/x",
+        "/jobs/999999",
+    ):
         headers = here.get(path).headers
         policy = headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
@@ -65,7 +75,7 @@ def test_every_answer_has_the_policy(here: Browser) -> None:
 
 
 def test_no_page_has_script_or_style_within(here: Browser, waiting: JobView) -> None:
-    for path in ("/", "/jobs", "/workers", "/login", f"/jobs/{waiting.id}"):
+    for path in ("/", "/jobs", "/bugs", "/suitecache", "/workers", "/login", f"/jobs/{waiting.id}"):
         text = here.get(path).text
         assert not re.search(r"<script(?![^>]* src=)|<style| style=| on[a-z]+=", text), path
         assert not re.search(r"(?:src|href)=\"(?:https?:)?//", text), path

@@ -7,7 +7,8 @@ from kgym.api.jobs import JobFilter
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, NotFound
 from kgym_monitor.live.fragments import Key, event, partial
-from kgym_monitor.pages import job_page, overview
+from kgym_monitor.pages import job_page, overview, subject_pages
+from kgym_monitor.pages.bug_filter import BugQuery, EntryQuery
 from kgym_monitor.pages.job_filter import JobQuery
 from kgym_monitor.pages.rendering import Rendering
 
@@ -34,6 +35,10 @@ OVERVIEW = Key("overview")
 WORKERS = Key("workers")
 
 
+SUBJECTS = ("bugs", "bug", "suitecache")
+"""Summaries of what a page asks for: of a list by its query, of a bug by its name."""
+
+
 class LiveParts:
     """Renders them from what the scheduler says."""
 
@@ -56,7 +61,19 @@ class LiveParts:
             case "workers":
                 shown = {"workers": await self._client.workers()}
                 return partial("workers-live", self._fragment("workers_live.html", shown))
+            case "bugs" | "bug" | "suitecache":
+                return await self._subject(key)
         raise InfrastructureError("unknown_part", f"no page has a part {key}")
+
+    async def _subject(self, key: Key) -> str:
+        of, asked = self._client, dict(parse_qsl(key.detail))
+        if key.kind == "bug":
+            shown = await subject_pages.bug(of, key.detail)
+        elif key.kind == "bugs":
+            shown = await subject_pages.bugs(of, BugQuery.read(asked))
+        else:
+            shown = await subject_pages.entries(of, EntryQuery.read(asked))
+        return partial(f"{key.kind}-live", self._fragment(f"{key.kind}_live.html", shown))
 
     async def _row(self, number: int, *, pickable: bool) -> str:
         page = await self._client.page(JobFilter(ids=str(number)))  # without the steps' specs

@@ -23,6 +23,7 @@ class JobQuery(BaseModel):
     verdict: str | None = None
     kind: str | None = None
     bug: str | None = None
+    entry: str | None = None
     tag: str | None = None
     group: str | None = None
     submitter: str | None = None
@@ -62,9 +63,20 @@ class JobQuery(BaseModel):
         return f"{path}?{query}" if query else path
 
     def _read(self) -> JobFilter:
-        typed = {"text", "state", "verdict", "kind", "bug", "tag", "group", "submitter", "cursor"}
+        typed = {
+            "text",
+            "state",
+            "verdict",
+            "kind",
+            "bug",
+            "entry",
+            "tag",
+            "group",
+            "submitter",
+            "cursor",
+        }
         said: dict[str, Any] = {
-            **self.model_dump(include=typed),
+            **self.model_dump(include=typed | {"cursor"}),
             "mine": self.mine == "yes",
             "created_after": _day(self.after),
             "created_before": _day(self.before, timedelta(days=1)),

@@ -32,6 +32,7 @@ def address(
     step: int | None = None,
     attempt: int | None = None,
     summary: str | None = None,
+    of: str | None = None,
     newest: str | None = None,
 ) -> str:
     """Return from where a page hears of changes since `since` (`Changes.position`).
@@ -43,12 +44,13 @@ def address(
         job: The job that it is about.
         step: The step that the reader has chosen of that; None: what `job_page.focus` says.
         attempt: The attempt that the reader has chosen of that step.
-        summary: `overview` or `workers`.
+        summary: `overview` or `workers`, or one of `live_parts.SUBJECTS`.
+        of: What that is of: a list's query, or a bug.
         newest: The query of the list of which it counts newer jobs; `all` without one.
     """
     said: dict[str, object] = {"since": since, "rows": ".".join(map(str, rows)), "job": job}
     said |= {"pickable": "yes" if pickable else None, "step": step, "attempt": attempt}
-    said |= {"summary": summary, "newest": newest}
+    said |= {"summary": summary, "of": of, "newest": newest}
     return "/live?" + urlencode(
         {name: value for name, value in said.items() if value not in ("", None)}
     )
@@ -64,6 +66,7 @@ async def live(
     step: Annotated[int | None, Query(ge=0, lt=100)] = None,
     attempt: Annotated[int | None, Query(ge=1, lt=1 << 31)] = None,
     summary: Annotated[str | None, Query(max_length=20)] = None,
+    of: Annotated[str, Query(max_length=1000)] = "",
     newest: Annotated[str | None, Query(max_length=1000)] = None,
 ) -> Response:
     """Send what changes on a page, from when it was read; after a break, from there."""
@@ -75,7 +78,7 @@ async def live(
     if job is not None:
         keys.append(live_parts.job_part(job, step, attempt))
     if summary is not None:
-        keys.append(_summary(summary))
+        keys.append(_summary(summary, of))
     if newest is not None:
         keys.append(live_parts.newest("" if newest == "all" else newest))
     told = request.headers.get("last-event-id", "")
@@ -100,8 +103,9 @@ async def _sent(
             yield text
 
 
-def _summary(name: str) -> Key:
+def _summary(name: str, of: str) -> Key:
     known = {"overview": live_parts.OVERVIEW, "workers": live_parts.WORKERS}
+    known |= {one: Key(one, None, of) for one in live_parts.SUBJECTS}
     if name not in known:
         raise UserError("unknown_part", f"there is no part {name!r}; known are {', '.join(known)}")
     return known[name]

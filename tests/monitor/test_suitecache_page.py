@@ -1,0 +1,128 @@
+"""The page of SuiteCache: which kernels are kept, where, and what jobs on them came to."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from kgym.api.steps import StepKind
+from kgym.api.suitecache import EntryFilter, HeldEntry
+from kgym.api.worker_calls import Claim, WorkerInfo
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.worker.http_calls import HttpWorkerCalls
+from kgym_dev.showcase import ENTRY, HOSTILE, trial
+from tests.monitor.conftest import Reader, Site
+
+HOST = "builder-7"
+
+
+@pytest.fixture
+def here(site: Site) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=site.url, timeout=30, trust_env=False) as one:
+        yield one
+
+
+def stored(site: Site, name: str, folder: Path, **about: str) -> None:
+    """Keep an entry in storage, with a file that is not small."""
+    told = {
+        "kernel_release": "6.1.192",
+        "compiler_version": "gcc-12 12.2.0",
+        "source_identity": "package:linux-source-6.1=6.1.192-1",
+        "backports": ["dtc-yylloc"],
+        **about,
+    }
+    image, said = folder / "image", folder / "about.json"
+    image.write_bytes(b"x" * 1_500_000)
+    said.write_text(json.dumps(told))
+    storage = LocalStorage(site.data / "artifacts")
+    asyncio.run(storage.put(f"suitecache/{name}/0123/image.squashfs", image))
+    asyncio.run(storage.put(f"suitecache/{name}/about.json", said))
+
+
+def tell(site: Site, worker: str, *held: HeldEntry) -> None:
+    """Be a worker that says which entries its host keeps."""
+
+    async def claim() -> None:
+        info = WorkerInfo(id=worker, kinds=[StepKind.CHECK], slots=1)
+        async with HttpWorkerCalls(site.scheduler) as calls:
+            await calls.claim(Claim(id=uuid4(), worker=info, want=0, entries=list(held)))
+
+    asyncio.run(claim())
+
+
+@pytest.fixture(scope="module")
+def entries(site: Site, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """An entry in storage, used by a job and kept by a worker; and one that nobody has used."""
+    folder = tmp_path_factory.mktemp("entries")
+    stored(site, ENTRY, folder)
+    stored(site, "hostile", folder, kernel_release=HOSTILE)
+    tell(site, f"{HOST}:12:abc", HeldEntry(name=ENTRY, bytes=1_500_000))
+    job = site.client.submit(trial())
+    site.client.wait(job.id)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        [entry] = site.client.suitecache(EntryFilter(name=ENTRY)).entries or [None]
+        if entry is not None and entry.verdicts and entry.kernel_release:
+            return
+        time.sleep(0.1)
+    raise AssertionError("the job's entry was not counted within a minute")
+
+
+@pytest.mark.usefixtures("entries")
+def test_the_page_says_what_is_kept_where_and_who_uses_it(here: httpx.Client) -> None:
+    text = here.get("/suitecache").text
+    for words in ("6.1.192", "gcc-12 12.2.0", "linux-source-6.1", "dtc-yylloc", "1.5 MB"):
+        assert words in text
+    assert ENTRY[:12] in text
+    assert HOST in text
+    assert f"/jobs?entry={ENTRY}&amp;verdict=no_crash" in text
+    assert "1 no crash" in text
+    assert "1 job<" in text
+
+
+@pytest.mark.usefixtures("entries")
+def test_an_entry_leads_to_its_jobs(here: httpx.Client) -> None:
+    text = here.get(f"/jobs?entry={ENTRY}").text
+    assert 'id="job-1"' in text
+    assert f'value="{ENTRY}"' in text
+    assert "No job meets this filter" in here.get("/jobs?entry=" + "0" * 40).text
+    assert 'role="alert"' in here.get("/jobs?entry=../x").text
+
+
+@pytest.mark.usefixtures("entries")
+def test_entries_are_searched(here: httpx.Client) -> None:
+    for words, shown in ((HOST, True), (ENTRY[:9], True), ("gcc-12", True), ("6.99", False)):
+        text = here.get("/suitecache", params={"text": words}).text
+        assert (ENTRY in text) == shown, words
+    assert "No entry meets this filter" in here.get("/suitecache?text=6.99").text
+    assert 'role="alert"' in here.get("/suitecache?text=" + "x" * 300).text
+
+
+@pytest.mark.usefixtures("entries")
+def test_what_an_entry_says_of_itself_is_text(here: httpx.Client) -> None:
+    text = here.get("/suitecache").text
+    assert "<script>document.title" not in text
+    assert "&lt;script&gt;" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("entries")
+def test_the_page_tells_of_a_new_entry_without_reloading(
+    reader: Reader, site: Site, tmp_path: Path
+) -> None:
+    page = reader.live("/suitecache")
+    page.evaluate("window.sameDocument = true")
+    stored(site, "new-one", tmp_path, kernel_release="6.6.6")
+    expect(page.locator("tr", has_text="6.6.6")).to_contain_text("no job known")
+    tell(site, f"{HOST}:99:x", HeldEntry(name="new-one", bytes=5))
+    expect(page.locator("tr", has_text="6.6.6")).to_contain_text(HOST)
+    assert page.evaluate("window.sameDocument") is True
+    assert page.title().startswith("SuiteCache")
