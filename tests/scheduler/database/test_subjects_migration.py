@@ -34,7 +34,7 @@ def _before(connection: Connection) -> None:
     config.set_main_option("script_location", "kgym_scheduler.database:migrations")
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, "0009")
+    command.upgrade(config, "0010")
 
 
 async def _add(database: Database) -> None:

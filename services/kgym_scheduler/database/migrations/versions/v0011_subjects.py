@@ -5,8 +5,8 @@ import re
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0010"
-down_revision = "0009"
+revision = "0011"
+down_revision = "0010"
 
 ID = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 BATCH = 1000
