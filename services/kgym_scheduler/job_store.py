@@ -439,7 +439,7 @@ class JobStore:
             return await known_workers.held_entries(connection, now)
 
     async def statistics(self, wanted: StatisticsFilter) -> Statistics:
-        """Return how many attempts ended in each minute or hour, and how."""
+        """Return how many attempts ended in each minute, hour or day, and how."""
         async with self.database.glance() as connection:
             now = await self._clock.now(connection)
         return await self._tallies.told(wanted, now)

@@ -341,7 +341,7 @@ class Scheduler:
         return await self._store.queues()
 
     async def statistics(self, wanted: StatisticsFilter) -> Statistics:
-        """Return how many attempts ended in each minute or hour, and how."""
+        """Return how many attempts ended in each minute, hour or day, and how."""
         return await self._store.statistics(wanted)
 
     async def bugs(self, wanted: BugFilter) -> BugPage:

@@ -1,4 +1,4 @@
-"""What attempts came to, by minute and by hour: each is counted once, whoever counts."""
+"""What attempts came to, by minute, hour and day: each is counted once, whoever counts."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -15,6 +15,7 @@ from tests.scheduler.parts import WELL, Clock, Platform, badly, claim_of, job
 pytestmark = pytest.mark.anyio
 
 MINUTES, HOURS = StatisticsFilter(step="minute"), StatisticsFilter(step="hour")
+DAYS = StatisticsFilter(step="day")
 PLACE = tuple[str, str | None, str | None, bool | None]
 
 
@@ -93,6 +94,32 @@ async def test_minutes_go_and_their_hours_stay(platform: Platform, clock: Clock)
     assert (await one.statistics(beyond)).since > now - timedelta(days=15)
     await one.close()
     await other.close()
+
+
+async def test_days_are_the_sum_of_their_hours(store: JobStore, clock: Clock) -> None:
+    """The last day also has the hour that is not over."""
+    for _ in range(5):
+        await end(store, WELL)
+        await end(store, badly("user"))
+        clock.advance(16 * 3600)
+        while await store.tally():
+            pass
+    await end(store, WELL)
+    clock.advance(240)
+    await store.tally()
+    hours, told = await store.statistics(HOURS), await store.statistics(DAYS)
+    assert counted(told) == counted(hours)
+    assert sum(counted(told).values()) == 11
+    for one in told.counts:
+        assert (one.at.hour, one.at.minute) == (0, 0)
+        of_day = [
+            (hour.attempts, hour.seconds)
+            for hour in hours.counts
+            if hour.at.date() == one.at.date() and hour.reason == one.reason
+        ]
+        assert one.attempts == sum(attempts for attempts, _ in of_day)
+        assert one.seconds == pytest.approx(sum(seconds for _, seconds in of_day))
+    assert len({one.at for one in told.counts}) > 3
 
 
 async def test_no_reason_breaks_an_ending_or_a_count(store: JobStore, clock: Clock) -> None:

@@ -12,11 +12,16 @@ from kgym.errors import Cause
 Outcome = Literal["succeeded", "failed", "expired", "aborted", "released"]
 
 
+Piece = Literal["minute", "hour", "day"]
+
+
 class StatisticsFilter(Strict):
     """Which time is wanted, in which pieces."""
 
-    step: Literal["minute", "hour"] = Field(
-        "hour", description="the pieces: minutes of at most 6 hours, or hours of at most 14 days"
+    step: Piece = Field(
+        "hour",
+        description="the pieces: minutes of at most 6 hours, hours of at most 14 days,"
+        " or days (UTC) of at most 366",
     )
     since: Instant | None = Field(
         None, description="from then on; with a time zone; as far back as there can be without it"
@@ -24,9 +29,9 @@ class StatisticsFilter(Strict):
 
 
 class AttemptCount(Strict):
-    """Attempts that ended in the same minute or hour, and in the same way."""
+    """Attempts that ended in the same minute, hour or day, and in the same way."""
 
-    at: datetime = Field(description="when the minute or hour began")
+    at: datetime = Field(description="when the minute, hour or day began")
     kind: StepKind
     outcome: Outcome = Field(
         description="released: given back by its worker; expired: its worker was lost"
@@ -45,6 +50,6 @@ class Statistics(Strict):
 
     since: datetime
     until: datetime = Field(description="what ended later is not counted yet: some 2 minutes")
-    step: Literal["minute", "hour"]
+    step: Piece
     counts: list[AttemptCount]
     cut: bool = Field(description="whether the earliest are left out, as there are too many")

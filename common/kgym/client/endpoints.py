@@ -190,7 +190,7 @@ def storage() -> Request[StorageView]:
 
 
 def statistics(wanted: StatisticsFilter) -> Request[Statistics]:
-    """Count the attempts that ended in each minute or hour."""
+    """Count the attempts that ended in each minute, hour or day."""
     params = wanted.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     return Request("GET", "/statistics", _as(Statistics), {"params": params})
 

@@ -25,7 +25,7 @@ class PlatformCalls(Connection):
         return self._do(endpoints.drain(worker))
 
     def statistics(self, wanted: StatisticsFilter) -> Statistics:
-        """Return how many attempts ended in each minute or hour: how, and why they failed."""
+        """Return how many attempts ended in each minute, hour or day: how, and why they failed."""
         return self._do(endpoints.statistics(wanted))
 
     def bugs(self, wanted: BugFilter | None = None) -> BugPage:
@@ -87,7 +87,7 @@ class AsyncPlatformCalls(AsyncConnection):
         return await self._do(endpoints.drain(worker))
 
     async def statistics(self, wanted: StatisticsFilter) -> Statistics:
-        """Return how many attempts ended in each minute or hour: how, and why they failed."""
+        """Return how many attempts ended in each minute, hour or day: how, and why they failed."""
         return await self._do(endpoints.statistics(wanted))
 
     async def bugs(self, wanted: BugFilter | None = None) -> BugPage:

@@ -69,7 +69,7 @@ async def queues(scheduler: Core) -> Response:
     responses=documented(),
 )
 async def statistics(scheduler: Core, wanted: Annotated[StatisticsFilter, Query()]) -> Response:
-    """Count the attempts that ended in each minute or hour, by kind, outcome, cause and reason.
+    """Count the attempts that ended in each minute, hour or day, by kind, outcome and reason.
 
     They are counted once, when the minute is over for two.
     """

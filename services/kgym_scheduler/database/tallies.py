@@ -12,22 +12,27 @@ from sqlalchemy import Row, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.api.statistics import AttemptCount, Statistics, StatisticsFilter
+from kgym.api.statistics import AttemptCount, Piece, Statistics, StatisticsFilter
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import attempts, steps, tallies
 
-MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 SETTLED = timedelta(minutes=2)
 """How long after its end a minute is counted: no transaction lasts as long."""
 AT_ONCE = timedelta(days=1)
 """So much time is counted by one call, at most."""
 KEPT_MINUTES = timedelta(days=1)
 """How long minutes are kept beside their hours."""
-FARTHEST: dict[str, timedelta] = {"minute": timedelta(hours=6), "hour": timedelta(days=14)}
+PIECES: dict[Piece, timedelta] = {"minute": MINUTE, "hour": HOUR, "day": DAY}
+FARTHEST: dict[Piece, timedelta] = {
+    "minute": timedelta(hours=6),
+    "hour": timedelta(days=14),
+    "day": timedelta(days=366),
+}
 ROWS = 10_000
 """Counts in one answer."""
-Step = Literal["minute", "hour"]
-_SECONDS = {"minute": 60, "hour": 3600}
+Counted = Literal["minute", "hour"]
+_SECONDS: dict[Counted, int] = {"minute": 60, "hour": 3600}
 _WHAT = ("kind", "outcome", "cause", "reason", "cached")
 
 
@@ -57,15 +62,21 @@ class Tallies:
     async def told(self, wanted: StatisticsFilter, now: datetime) -> Statistics:
         """Return the counts of a time."""
         until = _begin(now - SETTLED, MINUTE)
-        unit = MINUTE if wanted.step == "minute" else HOUR
+        unit = PIECES[wanted.step]
         farthest = now - FARTHEST[wanted.step]
         since = _begin(max(wanted.since or farthest, farthest), unit)
         async with self._database.read() as connection:
-            rows = await _read(connection, wanted.step, since)
-            if wanted.step == "hour":  # the one that is not over, by its minutes
+            if wanted.step == "minute":
+                rows = await _read(connection, "minute", since)
+            else:  # the hour that is not over, by its minutes
                 last = await _newest(connection, "hour")
                 rest = since if last is None else max(since, last + HOUR)
-                rows += _added(await _read(connection, "minute", rest))
+                minutes = await _read(connection, "minute", rest)
+                if wanted.step == "hour":
+                    rows = await _read(connection, "hour", since)
+                else:
+                    rows = await _read_days(connection, since)
+                rows = _added(rows + minutes, unit)
         rows.sort(key=lambda row: (row["at"], *(row[name] for name in _WHAT)))
         shown = rows[-ROWS:]
         return Statistics(
@@ -96,7 +107,7 @@ class Tallies:
         if last is not None:
             query = query.where(tallies.c.at >= last + HOUR)
         minutes = (await connection.execute(query)).all()
-        await _add(connection, _added(dict(row._mapping) for row in minutes))
+        await _add(connection, _added((dict(row._mapping) for row in minutes), HOUR))
 
 
 def _begin(at: datetime, unit: timedelta) -> datetime:
@@ -144,16 +155,17 @@ def _minutes(rows: Sequence[Row[Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _added(minutes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the counts of minutes as those of their hours."""
-    hours: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in minutes:
-        at = _begin(row["at"], HOUR)
-        new = {**row, "seconds": _SECONDS["hour"], "at": at, "attempts": 0, "took": 0.0}
-        hour = hours.setdefault((at, *(row[name] for name in _WHAT)), new)
-        hour["attempts"] += row["attempts"]
-        hour["took"] += row["took"]
-    return list(hours.values())
+def _added(rows: Iterable[Mapping[str, Any]], unit: timedelta) -> list[dict[str, Any]]:
+    """Return the counts of shorter times as those of the hours or days that they are in."""
+    pieces: dict[tuple[Any, ...], dict[str, Any]] = {}
+    seconds = int(unit.total_seconds())
+    for row in rows:
+        at = _begin(row["at"], unit)
+        new = {**row, "seconds": seconds, "at": at, "attempts": 0, "took": 0.0}
+        piece = pieces.setdefault((at, *(row[name] for name in _WHAT)), new)
+        piece["attempts"] += row["attempts"]
+        piece["took"] += row["took"]
+    return list(pieces.values())
 
 
 async def _add(connection: AsyncConnection, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -162,7 +174,7 @@ async def _add(connection: AsyncConnection, rows: Sequence[Mapping[str, Any]]) -
         await connection.execute(insert(tallies).on_conflict_do_nothing(), [*rows])
 
 
-async def _newest(connection: AsyncConnection, step: Step) -> datetime | None:
+async def _newest(connection: AsyncConnection, step: Counted) -> datetime | None:
     """Return the last minute or hour in which anything was counted."""
     of = tallies.c.seconds == _SECONDS[step]
     query = select(tallies.c.at).where(of).order_by(tallies.c.at.desc()).limit(1)
@@ -170,7 +182,9 @@ async def _newest(connection: AsyncConnection, step: Step) -> datetime | None:
     return found
 
 
-async def _read(connection: AsyncConnection, step: Step, since: datetime) -> list[dict[str, Any]]:
+async def _read(
+    connection: AsyncConnection, step: Counted, since: datetime
+) -> list[dict[str, Any]]:
     query = (
         select(tallies)
         .where(tallies.c.seconds == _SECONDS[step], tallies.c.at >= since)
@@ -178,6 +192,32 @@ async def _read(connection: AsyncConnection, step: Step, since: datetime) -> lis
         .limit(ROWS + 1)
     )
     return [dict(row._mapping) for row in (await connection.execute(query)).all()]
+
+
+async def _read_days(connection: AsyncConnection, since: datetime) -> list[dict[str, Any]]:
+    """Return the counts of the hours of each day together."""
+    if connection.dialect.name == "postgresql":
+        day = func.to_char(func.timezone("UTC", tallies.c.at), "YYYY-MM-DD")
+    else:
+        day = func.strftime("%Y-%m-%d", tallies.c.at)
+    label = day.label("day")
+    by = (label, *(tallies.c[name] for name in _WHAT))
+    query = (
+        select(*by, func.sum(tallies.c.attempts).label("attempts"), func.sum(tallies.c.took))
+        .where(tallies.c.seconds == _SECONDS["hour"], tallies.c.at >= since)
+        .group_by(*by)
+        .order_by(label.desc())
+        .limit(ROWS + 1)
+    )
+    return [
+        {
+            **dict(zip(_WHAT, row[1:-2], strict=True)),
+            "at": datetime.fromisoformat(row[0]).replace(tzinfo=UTC),
+            "attempts": row[-2],
+            "took": row[-1],
+        }
+        for row in (await connection.execute(query)).all()
+    ]
 
 
 def _count(row: Mapping[str, Any]) -> AttemptCount:
