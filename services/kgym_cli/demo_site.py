@@ -6,9 +6,11 @@ In the checkout only, as `kgym_dev` is.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from kgym.client import Client
+from kgym_cli import past_attempts
 from kgym_cli.embedded_platform import Platform
 from kgym_cli.monitored import monitored
 from kgym_dev.given_steps import working
@@ -29,9 +31,10 @@ class DemoSite:
 
 @contextmanager
 def demo_site(data: Path) -> Iterator[DemoSite]:
-    """Run a platform with two workers, and its monitor, in an empty folder."""
+    """Run a platform with two workers and a past, and its monitor, in an empty folder."""
     showcase = Showcase()
     with Platform(data, work=False) as platform:
+        past_attempts.add(data, past_attempts.month(datetime.now(UTC)))
         try:
             with (
                 working(platform.url, data, showcase.answers),

@@ -22,8 +22,8 @@ _PAGES = (
     MonitorPage(
         "overview",
         "/",
-        "#overview-live + section tbody tr",
-        "queues, running steps, workers, storage, and the latest jobs",
+        "body:has(#chart-throughput canvas) section[aria-labelledby='recent-title'] tbody tr",
+        "queues, running steps, workers, storage, what steps came to over time, the latest jobs",
     ),
     MonitorPage(
         "jobs",

@@ -13,6 +13,7 @@ from kgym_monitor.live.changes import Changes
 from kgym_monitor.live.fragments import Fragments
 from kgym_monitor.live.job_tails import JobTails
 from kgym_monitor.live.live_parts import LiveParts
+from kgym_monitor.live.step_counts import StepCounts
 from kgym_monitor.pages.rendering import Rendering
 from kgym_monitor.sessions import Session, Sessions
 
@@ -31,6 +32,7 @@ class MonitorState:
     fragments: Fragments
     tails: JobTails
     rendering: Rendering
+    step_counts: StepCounts
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -39,11 +41,23 @@ class MonitorState:
         rendering, sessions = Rendering(), Sessions()
         async with SchedulerTokens(scheduler) as tokens, AsyncClient(scheduler, token) as client:
             changes = Changes(client)
-            fragments = Fragments(changes, LiveParts(client, rendering).render)
+            step_counts = StepCounts(client)
+            parts = LiveParts(client, rendering, step_counts)
+            fragments = Fragments(changes, parts.render)
             tails = JobTails(client, fragments.mark)
             tasks = [asyncio.create_task(one.run()) for one in (changes, fragments)]
             try:
-                yield cls(scheduler, client, tokens, sessions, changes, fragments, tails, rendering)
+                yield cls(
+                    scheduler,
+                    client,
+                    tokens,
+                    sessions,
+                    changes,
+                    fragments,
+                    tails,
+                    rendering,
+                    step_counts,
+                )
             finally:
                 for task in tasks:
                     task.cancel()

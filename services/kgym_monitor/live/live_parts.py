@@ -7,10 +7,12 @@ from kgym.api.jobs import JobFilter
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, NotFound
 from kgym_monitor.live.fragments import Key, event, partial
+from kgym_monitor.live.step_counts import StepCounts
 from kgym_monitor.pages import job_page, overview, subject_pages
 from kgym_monitor.pages.bug_filter import BugQuery, EntryQuery
 from kgym_monitor.pages.job_filter import JobQuery
 from kgym_monitor.pages.rendering import Rendering
+from kgym_monitor.pages.step_history import SPANS, StepHistory
 
 NEWEST = 51
 """Jobs of a list that are looked at for newer ones."""
@@ -33,6 +35,8 @@ def newest(query: str) -> Key:
 
 OVERVIEW = Key("overview")
 WORKERS = Key("workers")
+HISTORIES = {f"history-{name}": Key("history", detail=name) for name in SPANS}
+"""What steps came to, by range."""
 
 
 SUBJECTS = ("bugs", "bug", "suitecache")
@@ -42,9 +46,12 @@ SUBJECTS = ("bugs", "bug", "suitecache")
 class LiveParts:
     """Renders them from what the scheduler says."""
 
-    def __init__(self, client: AsyncClient, rendering: Rendering) -> None:
+    def __init__(self, client: AsyncClient, rendering: Rendering, step_counts: StepCounts) -> None:
         self._client = client
         self._rendering = rendering
+        self._step_counts = step_counts
+        self._histories: dict[str, tuple[StepHistory, str]] = {}
+        """By range: the one that was rendered last, and the event that it is."""
 
     async def render(self, key: Key) -> str:
         """Return the event that brings the part to pages; raises KgymError as the client does."""
@@ -55,14 +62,20 @@ class LiveParts:
                 return await self._job(key.job, key.detail)
             case "newest":
                 return await self._newest(key.detail)
+            case "history":
+                return await self._history(key.detail)
+            case "bugs" | "bug" | "suitecache":
+                return await self._subject(key)
+        return await self._scheduler_s(key)
+
+    async def _scheduler_s(self, key: Key) -> str:
+        match key.kind:
             case "overview":
                 shown = await overview.read(self._client)
                 return partial("overview-live", self._fragment("overview_live.html", shown))
             case "workers":
                 shown = {"workers": await self._client.workers()}
                 return partial("workers-live", self._fragment("workers_live.html", shown))
-            case "bugs" | "bug" | "suitecache":
-                return await self._subject(key)
         raise InfrastructureError("unknown_part", f"no page has a part {key}")
 
     async def _subject(self, key: Key) -> str:
@@ -87,6 +100,14 @@ class LiveParts:
         job = await self._client.job(number)
         shown = job_page.shown(job, step, attempt)
         return partial("job-live", self._fragment("job_live.html", shown))
+
+    async def _history(self, name: str) -> str:
+        history = await self._step_counts.of(SPANS[name])
+        known = self._histories.get(name)
+        if known is None or known[0] is not history:
+            html = self._fragment("overview_history.html", {"history": history})
+            known = self._histories[name] = history, partial("history-live", html)
+        return known[1]
 
     async def _newest(self, query: str) -> str:
         wanted = JobQuery.read(dict(parse_qsl(query))).filter or JobFilter()

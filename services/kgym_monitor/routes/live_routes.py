@@ -44,7 +44,8 @@ def address(
         job: The job that it is about.
         step: The step that the reader has chosen of that; None: what `job_page.focus` says.
         attempt: The attempt that the reader has chosen of that step.
-        summary: `overview` or `workers`, or one of `live_parts.SUBJECTS`.
+        summary: `overview`, `workers`, `history-RANGE`, or one of `live_parts.SUBJECTS`; several
+            with dots between them.
         of: What that is of: a list's query, or a bug.
         newest: The query of the list of which it counts newer jobs; `all` without one.
     """
@@ -65,7 +66,7 @@ async def live(
     job: Annotated[int | None, Query(ge=1, lt=1 << 63)] = None,
     step: Annotated[int | None, Query(ge=0, lt=100)] = None,
     attempt: Annotated[int | None, Query(ge=1, lt=1 << 31)] = None,
-    summary: Annotated[str | None, Query(max_length=20)] = None,
+    summary: Annotated[str | None, Query(max_length=100)] = None,
     of: Annotated[str, Query(max_length=1000)] = "",
     newest: Annotated[str | None, Query(max_length=1000)] = None,
 ) -> Response:
@@ -78,7 +79,7 @@ async def live(
     if job is not None:
         keys.append(live_parts.job_part(job, step, attempt))
     if summary is not None:
-        keys.append(_summary(summary, of))
+        keys += [_summary(name, of) for name in summary.split(".")[:8]]
     if newest is not None:
         keys.append(live_parts.newest("" if newest == "all" else newest))
     told = request.headers.get("last-event-id", "")
@@ -104,7 +105,7 @@ async def _sent(
 
 
 def _summary(name: str, of: str) -> Key:
-    known = {"overview": live_parts.OVERVIEW, "workers": live_parts.WORKERS}
+    known = {"overview": live_parts.OVERVIEW, "workers": live_parts.WORKERS, **live_parts.HISTORIES}
     known |= {one: Key(one, None, of) for one in live_parts.SUBJECTS}
     if name not in known:
         raise UserError("unknown_part", f"there is no part {name!r}; known are {', '.join(known)}")

@@ -1,6 +1,8 @@
 """The overview, and the workers."""
 
-from fastapi import APIRouter, Form, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from kgym.api.jobs import JobFilter
@@ -8,6 +10,7 @@ from kgym.web.access import needs
 from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import overview
+from kgym_monitor.pages.step_history import SPANS, span_of
 from kgym_monitor.routes.live_routes import address
 from kgym_monitor.routes.own_forms import back, own_form
 
@@ -19,19 +22,24 @@ admins = APIRouter(dependencies=[needs(Scope.ADMIN), own_form])
 
 
 @readers.get("/")
-async def show_overview(request: Request) -> HTMLResponse:
-    """Show queues, workers, storage and the latest jobs."""
+async def show_overview(
+    request: Request, span: Annotated[str, Query(alias="range", max_length=20)] = "day"
+) -> HTMLResponse:
+    """Show queues, workers, storage, what steps came to over a time, and the latest jobs."""
     state, client = state_of(request), session_of(request).client
     since = state.changes.position
     page = await client.page(JobFilter(limit=RECENT))
     shown = await overview.read(client)
+    history = await state.step_counts.of(span_of(span))
     numbers = [job.id for job in page.jobs]
     return state.rendering.page(
         request,
         "overview.html",
         title="Overview",
         section="/",
-        live=address(since, rows=numbers, summary="overview", newest="all"),
+        live=address(since, rows=numbers, summary=f"overview.history-{span}", newest="all"),
+        spans=SPANS.values(),
+        history=history,
         jobs=page.jobs,
         pickable=False,
         **shown,

@@ -1,0 +1,249 @@
+"""What steps came to over time, as the overview's charts and tables show it. Pure."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from kgym.api.statistics import AttemptCount, Piece, Statistics, StatisticsFilter
+from kgym.api.steps import StepKind
+from kgym.errors import UserError
+
+REASONS = 6
+"""How many reasons a chart tells apart; the others are added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time up to now, in pieces of one length."""
+
+    name: str
+    """As addresses have it."""
+    words: str
+    length: timedelta
+    piece: timedelta
+    asked: Piece
+    """In what the scheduler counts it."""
+
+    def wanted(self, now: datetime) -> StatisticsFilter:
+        """Return what the scheduler is asked for."""
+        return StatisticsFilter(step=self.asked, since=begin(now - self.length, self.piece))
+
+
+SPANS = {
+    span.name: span
+    for span in (
+        Span("hour", "hour", timedelta(hours=1), timedelta(minutes=1), "minute"),
+        Span("day", "24 hours", timedelta(days=1), timedelta(hours=1), "hour"),
+        Span("week", "7 days", timedelta(days=7), timedelta(hours=3), "hour"),
+        Span("month", "30 days", timedelta(days=30), timedelta(days=1), "day"),
+    )
+}
+
+
+def span_of(name: str) -> Span:
+    """Return the span of this name; raise UserError `unknown_range`."""
+    if name not in SPANS:
+        raise UserError(
+            "unknown_range", f"there is no range {name!r}; known are {', '.join(SPANS)}"
+        )
+    return SPANS[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Numbers over time: one for each piece, None where there is nothing to tell."""
+
+    label: str
+    values: Sequence[float | None]
+    colour: str | None = None
+    """The class of what is drawn in it; None: it stands in the table alone."""
+    is_reason: bool = False
+
+    @property
+    def total(self) -> int:
+        """The numbers together."""
+        return sum(int(value) for value in self.values if value is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart, and the columns of its table."""
+
+    name: str
+    title: str
+    said: str
+    """What it comes to, in a few words; empty if there is nothing."""
+    columns: Sequence[Column]
+    share: bool = False
+    """Whether it is a line of percentages; else columns stand on one another."""
+
+    @property
+    def drawn(self) -> list[Column]:
+        """What is drawn, the lowest first."""
+        return [column for column in self.columns if column.colour is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class KindCount:
+    """What the steps of one kind came to."""
+
+    kind: StepKind
+    succeeded: int
+    failed: int
+    infrastructure: int
+    mean_seconds: float | None
+    """Of those that succeeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepHistory:
+    """All that the overview shows of one span."""
+
+    span: Span
+    starts: Sequence[datetime]
+    """When each piece began."""
+    until: datetime
+    """What ended later is not counted yet."""
+    charts: Sequence[Chart]
+    kinds: Sequence[KindCount]
+    attempts: int
+    cut: bool
+    """Whether there was too much to count, so that the earliest is left out."""
+
+    def rows(self, chart: Chart) -> list[tuple[datetime, list[float | None]]]:
+        """Return the rows of a chart's table, the newest first; without those of nothing."""
+        rows = [
+            (at, [column.values[number] for column in chart.columns])
+            for number, at in enumerate(self.starts)
+        ]
+        return [(at, values) for at, values in reversed(rows) if any(values)]
+
+
+def begin(at: datetime, piece: timedelta) -> datetime:
+    """Return when the piece of this time began, by UTC."""
+    epoch = datetime.fromtimestamp(0, UTC)
+    return epoch + (at - epoch) // piece * piece
+
+
+def history(span: Span, told: Statistics) -> StepHistory:
+    """Return what a span's statistics come to."""
+    starts = _starts(span, told)
+    known = [one for one in told.counts if starts[0] <= one.at < starts[-1] + span.piece]
+    place = {at: number for number, at in enumerate(starts)}
+
+    def values(counts: Iterable[AttemptCount]) -> list[int]:
+        found = [0] * len(starts)
+        for one in counts:
+            found[place[begin(one.at, span.piece)]] += one.attempts
+        return found
+
+    charts = (
+        _throughput(known, values),
+        _failures("failed", "What failed of itself", _is_failure, known, values),
+        _failures("infrastructure", "What the platform failed", _is_infrastructure, known, values),
+        _cache(known, values),
+    )
+    attempts = sum(one.attempts for one in known)
+    return StepHistory(span, starts, told.until, charts, _kinds(known), attempts, told.cut)
+
+
+def _starts(span: Span, told: Statistics) -> list[datetime]:
+    """Return when the pieces began, up to the one that goes on; at least one."""
+    last = begin(told.until, span.piece)
+    first = max(begin(told.since, span.piece), begin(told.until - span.length, span.piece))
+    return [first + number * span.piece for number in range((last - first) // span.piece + 1)] or [
+        last
+    ]
+
+
+_Values = Callable[[Iterable[AttemptCount]], list[int]]
+
+
+def _is_success(one: AttemptCount) -> bool:
+    return one.outcome == "succeeded"
+
+
+def _is_failure(one: AttemptCount) -> bool:
+    return one.outcome == "failed" and one.cause != "infrastructure"
+
+
+def _is_infrastructure(one: AttemptCount) -> bool:
+    return one.outcome == "expired" or one.cause == "infrastructure"
+
+
+def _throughput(counts: Sequence[AttemptCount], values: _Values) -> Chart:
+    ended_early = {"aborted", "released"}
+    parts = (
+        ("Succeeded", "good", _is_success),
+        ("Failed", "bad", _is_failure),
+        ("Infrastructure", "wait", _is_infrastructure),
+        ("Aborted or given back", "ended", lambda one: one.outcome in ended_early),
+    )
+    columns = [
+        Column(label, values(one for one in counts if fits(one)), colour)
+        for label, colour, fits in parts
+    ]
+    total = sum(column.total for column in columns)
+    return Chart("throughput", "Steps that ended", f"{total:,} attempts" if total else "", columns)
+
+
+def _failures(
+    name: str,
+    title: str,
+    fits: Callable[[AttemptCount], bool],
+    counts: Sequence[AttemptCount],
+    values: _Values,
+) -> Chart:
+    """Return a chart of failures by their reasons, the most frequent first."""
+    failed = [one for one in counts if fits(one)]
+    by_reason: Counter[str] = Counter()
+    for one in failed:
+        by_reason[_reason(one)] += one.attempts
+    ordered = sorted(by_reason, key=lambda reason: (-by_reason[reason], reason))
+    shown = ordered if len(ordered) <= REASONS + 1 else ordered[:REASONS]
+    columns = [
+        Column(
+            reason, values(one for one in failed if _reason(one) == reason), f"part-{number}", True
+        )
+        for number, reason in enumerate(shown, 1)
+    ]
+    if rest := set(ordered[len(shown) :]):
+        others = values(one for one in failed if _reason(one) in rest)
+        columns.append(Column(f"{len(rest):,} other reasons", others, f"part-{REASONS + 1}"))
+    total = by_reason.total()
+    return Chart(name, title, f"{total:,} attempts" if total else "", columns)
+
+
+def _reason(one: AttemptCount) -> str:
+    return one.reason or one.outcome
+
+
+def _cache(counts: Sequence[AttemptCount], values: _Values) -> Chart:
+    builds = values(one for one in counts if one.cached is not None)
+    found = values(one for one in counts if one.cached)
+    share = [100 * hits / all_ if all_ else None for hits, all_ in zip(found, builds, strict=True)]
+    total, hits = sum(builds), sum(found)
+    said = f"{100 * hits / total:.0f} % of {total:,} builds" if total else ""
+    columns = [
+        Column("Found a compiled tree, in %", share, "part-1"),
+        Column("Builds that found one", found),
+        Column("Builds", builds),
+    ]
+    return Chart("cache", "Cache hits", said, columns, share=True)
+
+
+def _kinds(counts: Sequence[AttemptCount]) -> list[KindCount]:
+    def of(kind: StepKind) -> KindCount:
+        own = [one for one in counts if one.kind is kind]
+        good = [one for one in own if _is_success(one)]
+        succeeded = sum(one.attempts for one in good)
+        return KindCount(
+            kind,
+            succeeded,
+            sum(one.attempts for one in own if _is_failure(one)),
+            sum(one.attempts for one in own if _is_infrastructure(one)),
+            sum(one.seconds for one in good) / succeeded if succeeded else None,
+        )
+
+    return [of(kind) for kind in StepKind if any(one.kind is kind for one in counts)]
