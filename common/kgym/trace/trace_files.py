@@ -2,6 +2,7 @@
 
 import json
 import mmap
+import struct
 import zipfile
 from pathlib import Path
 from typing import BinaryIO
@@ -10,10 +11,14 @@ import numpy as np
 
 from kgym.errors import UserError
 from kgym.trace import trace_dat
-from kgym.trace.records import Function, Trace
+from kgym.trace.records import Array, Function, Trace
 from kgym.trace.tracer_text import TextParser
 
 PIECE = 8 << 20
+MOST_ABOUT = 8 << 20
+"""Bytes of what a mapped trace says besides its columns: functions, tasks, notes."""
+_RECORDS = 1 << 20
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
 _HEADERS = (b"# tracer:", b"cpus=")
 """How the texts of tracefs and trace-cmd begin, be there records or not."""
 
@@ -74,25 +79,88 @@ def is_dump(path: Path) -> bool:
     return start.startswith((b"\x7fELF", b"KDUMP   ", b"DISKDUMP", b"makedumpfile"))
 
 
+def mapped(file: BinaryIO) -> Trace:
+    """Return the trace of an open `trace.npz` whose columns stay on disk until they are looked at.
+
+    It may come from anybody: what it says besides the columns is read up to MOST_ABOUT bytes, and
+    its records have to be in order of time. Raises UserError `bad_trace`.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            _uncompressed(archive)
+            found = {one.filename: one.header_offset for one in archive.infolist()}
+        columns = {name: _column(file, found[f"{name}.npy"], kind) for name, kind in Trace.COLUMNS}
+        about = _column(file, found["about.npy"], np.uint8)
+        if len(about) > MOST_ABOUT:
+            raise ValueError("it lists too many functions")
+        trace = _trace(columns, about.tobytes())
+        for start in range(0, len(trace), _RECORDS):
+            part = trace.time[start : start + _RECORDS + 1]
+            if (part[1:] < part[:-1]).any():
+                raise ValueError("its records are not in order of time")
+    except _NO_TRACE as error:
+        raise UserError("bad_trace", f"this is no trace: {error}") from error
+    return trace
+
+
+_NO_TRACE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+    NotImplementedError,
+    struct.error,
+    zipfile.BadZipFile,
+)
+
+
+def _column(file: BinaryIO, header: int, kind: type[np.generic]) -> Array:
+    """Map the array whose place in the archive begins with this header."""
+    file.seek(header)
+    magic, name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+    if magic != b"PK\3\4":
+        raise ValueError("a part of it is not where its directory says")
+    file.seek(name + extra, 1)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("a column is of another version")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    if len(shape) != 1 or dtype != np.dtype(kind):
+        raise ValueError("a column has another shape or type")
+    if not shape[0]:
+        return np.empty(0, kind)
+    return np.asarray(np.memmap(file, dtype, "r", file.tell(), shape))
+
+
+def _uncompressed(archive: zipfile.ZipFile) -> None:
+    if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
+        raise ValueError("it is compressed")
+
+
 def _load_own(path: Path) -> Trace:
     try:
         with zipfile.ZipFile(path) as archive:
-            if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
-                raise ValueError("it is compressed")
+            _uncompressed(archive)
         with np.load(path, allow_pickle=False) as found:
-            about = json.loads(found["about"].tobytes())
             columns = {name: found[name].astype(dtype) for name, dtype in Trace.COLUMNS}
-        functions = tuple(Function(file, name) for file, name in about["functions"])
-        trace = Trace(
-            **columns,
-            functions=functions,
-            tasks={int(pid): str(name) for pid, name in about["tasks"]},
-            lost=int(about["lost"]),
-            notes=tuple(about["notes"]),
-        )
-        _check(trace)
-    except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            return _trace(columns, found["about"].tobytes())
+    except _NO_TRACE as error:
         raise UserError("bad_trace", f"{path} is no trace: {error}") from error
+
+
+def _trace(columns: dict[str, Array], said: bytes) -> Trace:
+    about = json.loads(said)
+    trace = Trace(
+        **columns,
+        functions=tuple(
+            Function(None if file is None else str(file), str(name))
+            for file, name in about["functions"]
+        ),
+        tasks={int(pid): str(name) for pid, name in about["tasks"]},
+        lost=int(about["lost"]),
+        notes=tuple(about["notes"]),
+    )
+    _check(trace)
     return trace
 
 
