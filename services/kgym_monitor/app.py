@@ -24,6 +24,7 @@ from kgym_monitor.routes import (
     output_routes,
     overview_routes,
     subject_routes,
+    trace_routes,
 )
 from kgym_monitor.session_check import SessionCheck
 
@@ -37,6 +38,7 @@ _ROUTERS = (
     job_routes.submitters,
     output_routes.readers,
     subject_routes.readers,
+    trace_routes.readers,
     live_routes.readers,
 )
 

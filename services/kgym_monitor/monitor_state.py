@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastapi import Request
 
@@ -16,6 +16,7 @@ from kgym_monitor.live.live_parts import LiveParts
 from kgym_monitor.live.step_counts import StepCounts
 from kgym_monitor.pages.rendering import Rendering
 from kgym_monitor.sessions import Session, Sessions
+from kgym_monitor.traces.held_traces import HeldTraces
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class MonitorState:
     tails: JobTails
     rendering: Rendering
     step_counts: StepCounts
+    traces: HeldTraces = field(default_factory=HeldTraces)
 
     @classmethod
     @contextlib.asynccontextmanager

@@ -1,7 +1,7 @@
 """Templates become pages and fragments; whatever they are given is escaped."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,9 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    words: tuple[Callable[..., str], ...]
     words = (wording.visible, wording.exact, wording.duration, wording.size, wording.percent)
+    words = (*words, wording.nanoseconds, wording.offset)
     for function in (*words, wording.subject, wording.plain_tags, current, took, diff_lines.files):
         env.filters[function.__name__] = function
     env.globals |= {

@@ -57,6 +57,22 @@ def duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+def nanoseconds(count: int) -> str:
+    """Return a span of a trace's clock: `350 ns`, `12.3 µs`, `4.56 ms`, `1.2 s`, `3 min 20 s`."""
+    if count >= 60 * 10**9:
+        return duration(count / 1e9)
+    for unit, name in ((10**9, "s"), (10**6, "ms"), (1000, "µs")):
+        if count >= unit:
+            return f"{count / unit:.6g} {name}"
+    return f"{count} ns"
+
+
+def offset(count: int) -> str:
+    """Return nanoseconds before or after a moment: `-12.3 µs`, `0`, `+4 ms`."""
+    sign = "" if not count else "-" if count < 0 else "+"
+    return sign + (nanoseconds(abs(count)) if count else "0")
+
+
 def size(count: float | None) -> str:
     """Return bytes with a decimal unit: `512 B`, `4.1 kB`, `1.6 GB`."""
     if count is None:

@@ -1,0 +1,130 @@
+"""An axis of time on which pauses take little room. Pure.
+
+Times are nanoseconds of the trace clock, in order; places are shares of the axis, 0 to 1.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+IDLE_MOST = 10
+"""Pauses that are shortened, the longest ones."""
+IDLE_WIDTH = 0.04
+"""Share of the axis that one of them takes."""
+IDLE_SHARE = 0.1
+"""A pause is idle time if it takes more than this share of what is not idle, itself included,"""
+IDLE_TIMES = 8
+"""and is that many times as long as records are apart, by the median."""
+_LEAST = 0.004
+"""Share of the axis that any stretch between two pauses takes."""
+_SAMPLES = 100_000
+_CHUNK = 1 << 20
+
+Times = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of the axis: a pause if it is `idle`."""
+
+    start: int
+    end: int
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Stretches one after the other, and where each begins; `places` has the axis's end, too."""
+
+    stretches: tuple[Stretch, ...]
+    places: tuple[float, ...]
+
+    @classmethod
+    def of(cls, times: Times, first: int, last: int) -> "Axis":
+        """Return the axis from `first` to `last` for records at these times, which lie within."""
+        last = max(last, first + 1)
+        stretches = tuple(_stretches(sorted(_idle(times, first, last)), first, last))
+        idle = sum(one.idle for one in stretches)
+        busy = len(stretches) - idle
+        left = 1 - idle * IDLE_WIDTH - busy * _LEAST
+        total = sum(one.end - one.start for one in stretches if not one.idle)
+        places = [0.0]
+        for one in stretches:
+            share = (one.end - one.start) / total if total else 1 / max(busy, 1)
+            places.append(places[-1] + (IDLE_WIDTH if one.idle else _LEAST + left * share))
+        return cls(stretches, tuple(place / places[-1] for place in places))
+
+    @property
+    def first(self) -> int:
+        """The time at which it begins."""
+        return self.stretches[0].start
+
+    @property
+    def last(self) -> int:
+        """The time at which it ends."""
+        return self.stretches[-1].end
+
+    def place(self, time: int) -> float:
+        """Return where a time is; what lies outside is at the nearer end."""
+        clipped = np.array([min(max(time, self.first), self.last)], np.uint64)
+        return float(self.places_of(clipped)[0])
+
+    def places_of(self, times: Times) -> NDArray[np.float64]:
+        """Return where times are that lie on the axis."""
+        return np.interp((times - np.uint64(self.first)).astype(np.float64), *self._knots())
+
+    def time(self, place: float) -> int:
+        """Return the time at a place."""
+        moments, places = self._knots()
+        return self.first + round(float(np.interp(place, places, moments)))
+
+    def _knots(self) -> tuple[list[float], list[float]]:
+        moments = [float(one.start - self.first) for one in self.stretches]
+        return [*moments, float(self.last - self.first)], list(self.places)
+
+
+def _idle(times: Times, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield the pauses that are idle time, the longest first."""
+    if not len(times):
+        return
+    edges = [(int(times[0]) - first, first), (last - int(times[-1]), int(times[-1]))]
+    pauses = heapq.nlargest(IDLE_MOST, [*_longest(times), *edges])
+    typical, busy = _typical(times), last - first
+    for length, start in pauses:
+        if length <= IDLE_TIMES * typical or length <= IDLE_SHARE * busy:
+            return
+        busy -= length
+        yield start, start + length
+
+
+def _longest(times: Times) -> Iterator[tuple[int, int]]:
+    """Yield pauses and where they begin, among them the IDLE_MOST longest ones."""
+    for start in range(0, len(times) - 1, _CHUNK):
+        part = times[start : start + _CHUNK + 1]
+        lengths = np.diff(part)
+        most = min(IDLE_MOST, len(lengths))
+        for at in np.argpartition(lengths, len(lengths) - most)[len(lengths) - most :]:
+            yield int(lengths[at]), int(part[at])
+
+
+def _typical(times: Times) -> float:
+    """Return the median pause, of a sample where there are many; 1 ns at least."""
+    if len(times) < 2:
+        return 1.0
+    step = max(1, (len(times) - 1) // _SAMPLES)
+    lengths = np.sort(times[1::step] - times[:-1:step])
+    return max(1.0, float(lengths[(len(lengths) - 1) // 2]))
+
+
+def _stretches(idle: list[tuple[int, int]], first: int, last: int) -> Iterator[Stretch]:
+    at = first
+    for start, end in idle:
+        if at < start or at > first:
+            yield Stretch(at, start, idle=False)
+        yield Stretch(start, end, idle=True)
+        at = end
+    if at < last or not idle:
+        yield Stretch(at, last, idle=False)

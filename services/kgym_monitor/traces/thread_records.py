@@ -1,0 +1,175 @@
+"""Records of whole traces: of one thread, by function, and how many when. Pure.
+
+A trace may have millions of records: they are gone through by the piece.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kgym.api.steps import TraceCall, TracedFunction, TracePart
+from kgym.trace.records import Trace
+from kgym.trace.repetition import Run, walk
+from kgym_monitor.traces.held_traces import HeldTrace
+from kgym_monitor.traces.idle_axis import Axis
+
+CALLS = 100
+"""Records of a thread that are shown at once; those of a pattern that repeats count once."""
+FUNCTIONS = 30
+"""Functions that a search tells of."""
+_CHUNK = 1 << 20
+
+Window = tuple[int, int]
+Frames = Mapping[tuple[int, str], int]
+"""Frames of the crash's stack, by when they were entered and by their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadRecords:
+    """Calls of a thread; they stand for its records from `first` to before `end`, of `total`."""
+
+    calls: list[TraceCall]
+    first: int
+    end: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFunction:
+    """A function that was looked for: how often it was entered, and when and by whom first."""
+
+    name: str
+    file: str | None
+    count: int
+    time: int
+    pid: int
+
+
+def part(trace: Trace, window: Window) -> slice:
+    """Return the places of the records in a window, its ends included."""
+    first, last = (np.uint64(max(0, time)) for time in window)
+    start = int(np.searchsorted(trace.time, first, side="left"))
+    return slice(start, max(start, int(np.searchsorted(trace.time, last, side="right"))))
+
+
+def thread_records(
+    trace: Trace,
+    pid: int,
+    window: Window,
+    *,
+    first: int | None = None,
+    end: int | None = None,
+    around: int | None = None,
+    frames: Frames,
+) -> ThreadRecords:
+    """Return calls of a thread in a window.
+
+    They begin with its record `first` there, or end before its record `end` (-1: the last), or
+    begin at the time `around`.
+    """
+    within = part(trace, window)
+    places = np.flatnonzero(trace.pid[within] == pid) + within.start
+    if end is not None:
+        stop = len(places) if end < 0 else min(end, len(places))
+        runs = _before(trace.function[places[:stop]])
+    else:
+        if around is not None:
+            first = int(np.searchsorted(trace.time[places], np.uint64(around)))
+        start = min(first or 0, len(places))
+        runs = [
+            replace(run, start=run.start + start)
+            for run in walk(trace.function[places[start:]], CALLS, past_repeats=True).runs
+        ]
+        stop = runs[-1].stop if runs else start
+    calls = [_call(trace, places, run, frames) for run in runs]
+    begin = runs[0].start if runs else stop
+    return ThreadRecords(calls, begin, stop, len(places))
+
+
+def _before(sequence: NDArray[np.int32]) -> list[Run]:
+    back = walk(sequence[::-1], CALLS, past_repeats=True)
+    return [replace(run, start=len(sequence) - run.stop) for run in reversed(back.runs)]
+
+
+def _call(trace: Trace, places: NDArray[np.int64], run: Run, frames: Frames) -> TraceCall:
+    first = places[run.start]
+    numbers = trace.function[places[run.start : run.start + run.length]].tolist()
+    named = [trace.functions[number] for number in numbers]
+    time = int(trace.time[first])
+    frame = frames.get((time, named[0].name)) if run.length * run.count == 1 else None
+    return TraceCall(
+        pattern=[TracedFunction(file=one.file, name=one.name) for one in named],
+        count=run.count,
+        time=min(time, (1 << 63) - 1),
+        cpu=max(0, int(trace.cpu[first])),
+        part=TracePart.FORWARD if frame is None else TracePart.MATCH,
+        anchor=frame is not None,
+        frame=frame,
+    )
+
+
+def counts(held: HeldTrace, window: Window, *, most: int, also: Sequence[int]) -> dict[int, int]:
+    """Return how many records threads have in a window: those in `also`, then the busiest."""
+    found = np.zeros(len(held.pids), np.int64)
+    for piece in _pieces(part(held.trace, window)):
+        threads = np.searchsorted(held.pids, held.trace.pid[piece])
+        found += np.bincount(threads, minlength=len(found))
+    known = dict.fromkeys(also, 0)
+    for pid in also:
+        at = int(np.searchsorted(held.pids, pid))
+        if at < len(held.pids) and held.pids[at] == pid:
+            known[pid] = int(found[at])
+    order = np.argsort(-found, kind="stable")[: most + len(also)]
+    busiest = {int(held.pids[n]): int(found[n]) for n in order if found[n]}
+    return dict([*known.items(), *(one for one in busiest.items() if one[0] not in known)][:most])
+
+
+def activity(trace: Trace, axis: Axis, pids: Sequence[int], bins: int) -> NDArray[np.int64]:
+    """Return how many records each thread has in each of so many equal parts of the axis."""
+    order = np.argsort(np.array(pids, np.int64), kind="stable")
+    ranked = np.array(pids, np.int32)[order]
+    counts = np.zeros(len(pids) * bins, np.int64)
+    for piece in _pieces(part(trace, (axis.first, axis.last))) if len(pids) else ():
+        own = trace.pid[piece]
+        at = np.minimum(np.searchsorted(ranked, own), len(ranked) - 1)
+        mine = ranked[at] == own
+        places = axis.places_of(trace.time[piece][mine])
+        bin_ = np.minimum((places * bins).astype(np.int64), bins - 1)
+        counts += np.bincount(order[at[mine]] * bins + bin_, minlength=len(counts))
+    return counts.reshape(len(pids), bins)
+
+
+def find(trace: Trace, words: str, window: Window) -> list[FoundFunction]:
+    """Return functions whose names have these words, the ones that were entered most first."""
+    wanted = words.casefold()
+    numbers = [n for n, one in enumerate(trace.functions) if wanted in one.name.casefold()]
+    counts = np.zeros(len(trace.functions), np.int64)
+    first = np.full(len(trace.functions), -1, np.int64)
+    listed = np.zeros(len(trace.functions), bool)
+    listed[numbers] = True
+    for piece in _pieces(part(trace, window)) if numbers else ():
+        at = np.flatnonzero(listed[trace.function[piece]])
+        seen, places, many = np.unique(
+            trace.function[piece][at], return_index=True, return_counts=True
+        )
+        counts[seen] += many
+        new = first[seen] < 0
+        first[seen[new]] = at[places[new]] + piece.start
+    most = sorted((n for n in numbers if counts[n]), key=lambda n: -int(counts[n]))[:FUNCTIONS]
+    return [
+        FoundFunction(
+            name=trace.functions[n].name,
+            file=trace.functions[n].file,
+            count=int(counts[n]),
+            time=int(trace.time[first[n]]),
+            pid=int(trace.pid[first[n]]),
+        )
+        for n in most
+    ]
+
+
+def _pieces(within: slice) -> Iterator[slice]:
+    for start in range(within.start, within.stop, _CHUNK):
+        yield slice(start, min(start + _CHUNK, within.stop))

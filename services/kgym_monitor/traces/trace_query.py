@@ -1,0 +1,72 @@
+"""What of a trace the reader looks at, as it stands in the address. Pure."""
+
+from dataclasses import asdict, dataclass, replace
+from urllib.parse import urlencode
+
+from kgym_monitor.traces.idle_axis import Axis
+
+LEAST = 16
+"""Nanoseconds that can be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceQuery:
+    """The window (nanoseconds of the trace clock; None: to that end), and what is pointed out."""
+
+    start: int | None = None
+    end: int | None = None
+    thread: int | None = None
+    """PID of the thread that is unfolded besides the crashed one."""
+    function: str = ""
+    """Part of the names of functions that are marked."""
+    whole: bool = False
+    """Whether all threads' records are shown, and not only the minimal trace."""
+
+    def address(self, path: str, **more: object) -> str:
+        """Return the address of this view, `more` added to its query."""
+        said = {
+            "from": self.start,
+            "to": self.end,
+            "thread": self.thread,
+            "function": self.function,
+            "all": "yes" if self.whole else None,
+            **more,
+        }
+        query = urlencode({name: value for name, value in said.items() if value not in (None, "")})
+        return f"{path}?{query}" if query else path
+
+    def window(self, first: int, last: int) -> tuple[int, int]:
+        """Return the part of a trace from `first` to `last` that is looked at."""
+        start = first if self.start is None else min(max(self.start, first), last)
+        end = last if self.end is None else min(max(self.end, start), last)
+        return start, end
+
+    def at(self, start: int, end: int, whole: tuple[int, int]) -> "TraceQuery":
+        """Return this query with another window, which is moved to lie within `whole`."""
+        first, last = whole
+        length = min(max(end - start, LEAST), last - first)
+        start = min(max(start, first), last - length)
+        return replace(
+            self,
+            start=None if start == first else start,
+            end=None if start + length == last else start + length,
+        )
+
+    def zooms(self, axis: Axis, whole: tuple[int, int]) -> dict[str, "TraceQuery | None"]:
+        """Return where the buttons lead that zoom and move; None where they would change nothing.
+
+        Zooming in goes by the axis, on which pauses are short; everything else goes by time.
+        """
+        start, end = axis.first, axis.last
+        length = end - start
+        wanted = {
+            "in": self.at(axis.time(0.25), axis.time(0.75), whole),
+            "out": self.at(start - length // 2, end + length // 2, whole),
+            "left": self.at(start - length // 2, end - length // 2, whole),
+            "right": self.at(start + length // 2, end + length // 2, whole),
+            "all": replace(self, start=None, end=None),
+        }
+        now = self.at(start, end, whole)
+        return {
+            name: None if asdict(query) == asdict(now) else query for name, query in wanted.items()
+        }
