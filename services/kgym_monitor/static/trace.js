@@ -4,13 +4,29 @@ const root = () => document.getElementById("trace");
 const KEYS = { "+": "in", "=": "in", "-": "out", ArrowLeft: "left", ArrowRight: "right", 0: "all" };
 const LEAST = 6; // pixels that a drag takes
 
+let wanted = null; // the address that is to be shown next
+let busy = false;
+
+// Shows another view of the trace; of several that are asked for meanwhile, the last one.
 async function show(address, { push = true } = {}) {
-  const focused = document.activeElement?.closest("#axis") ? "axis" : null;
+  if (push && address !== location.href) history.pushState(null, "", address);
+  wanted = address;
+  if (busy) return;
+  busy = true;
+  const inAxis = document.activeElement?.closest("#axis");
   root().setAttribute("aria-busy", "true");
-  await htmx.ajax("GET", address, { target: "#trace", select: "#trace", swap: "outerHTML" });
-  if (push) history.pushState(null, "", address);
-  root().removeAttribute("aria-busy");
-  if (focused) document.getElementById(focused).focus({ preventScroll: true });
+  try {
+    while (wanted) {
+      const now = wanted;
+      wanted = null;
+      await htmx.ajax("GET", now, { target: "#trace", select: "#trace", swap: "outerHTML" });
+      if (!root()) location.reload(); // what came is a page that says what is wrong
+    }
+  } finally {
+    busy = false;
+    root()?.removeAttribute("aria-busy");
+  }
+  if (inAxis) document.getElementById("axis")?.focus({ preventScroll: true });
 }
 
 // --- unfolding --------------------------------------------------------------------------------
