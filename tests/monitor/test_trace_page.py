@@ -24,6 +24,8 @@ from kgym.errors import UserError
 from kgym.trace import trace_files
 from kgym.trace.records import Function, Trace
 from kgym_cli.embedded_platform import Platform
+from kgym_cli.monitored import monitored
+from kgym_dev.screenshots import PATIENCE
 from kgym_monitor.traces import thread_records
 from kgym_monitor.traces.call_list import LIST, CallList, Lister, Part
 from kgym_monitor.traces.call_tree import DEPTH, Node, tree
@@ -32,8 +34,7 @@ from kgym_monitor.traces.idle_axis import IDLE_MOST, Axis
 from kgym_monitor.traces.trace_query import TraceQuery
 from tests.cli.worked import working
 from tests.monitor import traced
-from tests.monitor.conftest import LOOKS, PATIENCE, Look, Reader
-from tests.monitor.monitored import monitored
+from tests.monitor.conftest import LOOKS, Look, Reader
 
 expect.set_options(timeout=PATIENCE)
 

@@ -13,9 +13,9 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.worker.context import StepContext
+from kgym_dev.given_steps import Answer
+from kgym_dev.showcase import trial
 from kgym_tracer.minimize_step import Minimizer
-from tests.cli.worked import Answer
-from tests.monitor.showcase import trial
 from tests.results import built, ran
 
 REAL = {StepKind.MINIMIZE: Minimizer()}
