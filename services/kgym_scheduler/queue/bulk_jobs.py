@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.bulk import (
@@ -65,12 +65,7 @@ async def abort(
     if owner is not None and not wanted.filter.mine:
         raise _others()
     query = _unfinished(wanted.filter, caller)
-    if wanted.expected is not None:
-        bounded = query.limit(COUNTED + 1).subquery()
-        _check_count(
-            await connection.scalar(select(func.count()).select_from(bounded)) or 0, wanted.expected
-        )
-    return await _abort_found(connection, now, query, owner)
+    return await _abort_found(connection, now, query, owner, wanted.expected)
 
 
 async def abort_group(
@@ -90,10 +85,16 @@ async def abort_group(
 
 
 async def _abort_found(
-    connection: AsyncConnection, now: datetime, unfinished: Select[Any], owner: str | None
+    connection: AsyncConnection,
+    now: datetime,
+    unfinished: Select[Any],
+    owner: str | None,
+    expected: int | None = None,
 ) -> tuple[Aborted, list[Changed]]:
-    found = await connection.scalars(unfinished.order_by(jobs.c.id).limit(JOBS + 1))
-    ids = list(found.all())
+    most = JOBS if expected is None else COUNTED
+    found = await connection.scalars(unfinished.order_by(jobs.c.id).limit(most + 1))
+    ids = list(found.all())  # what is counted is what is aborted: others submit meanwhile
+    _check_count(len(ids), expected)
     done, changes = await _abort(connection, now, ids[:JOBS], owner)
     return done.model_copy(update={"more": len(ids) > JOBS}), changes
 
@@ -139,7 +140,8 @@ async def restart(
         )
         raise UserError("filter_too_wide", message)
     _check_count(counted.met, wanted.expected)
-    rows = await connection.execute(of.page([jobs.c.id], JOBS, None))
+    most = JOBS if wanted.expected is None else min(JOBS, wanted.expected)
+    rows = await connection.execute(of.page([jobs.c.id], most, None))
     changes = await Changes.load(connection, now, [row.id for row in rows.all()])
     done = []
     for job in changes.jobs.values():
