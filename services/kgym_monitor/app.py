@@ -18,11 +18,13 @@ from kgym_monitor.monitor_state import MonitorState
 from kgym_monitor.page_policy import PagePolicy
 from kgym_monitor.routes import (
     asset_routes,
+    bulk_routes,
     job_routes,
     live_routes,
     login_routes,
     output_routes,
     overview_routes,
+    search_routes,
     subject_routes,
     trace_routes,
 )
@@ -33,13 +35,15 @@ _ROUTERS = (
     login_routes.readers,
     overview_routes.readers,
     overview_routes.admins,
-    job_routes.openers,
+    bulk_routes.openers,
+    bulk_routes.submitters,
     job_routes.readers,
     job_routes.submitters,
     output_routes.readers,
     subject_routes.readers,
     trace_routes.readers,
     live_routes.readers,
+    search_routes.readers,
 )
 
 

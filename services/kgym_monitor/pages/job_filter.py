@@ -12,6 +12,10 @@ from kgym.api.jobs import JobFilter
 PAGE = 50
 """Jobs on a page."""
 
+TRAIL = 40
+"""Pages back that the address of a page leads to; from there on, to the newest."""
+_NAMES = {"kind": "Kind of step", "after": "From day", "before": "To day"}
+
 
 class JobQuery(BaseModel):
     """What the reader has asked for, as it was typed; `filter` is what the scheduler takes."""
@@ -31,6 +35,8 @@ class JobQuery(BaseModel):
     before: str | None = None
     mine: str | None = None
     cursor: str | None = None
+    trail: str | None = None
+    """The cursors of the pages before this one but the first's, which has none."""
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "JobQuery":
@@ -54,13 +60,33 @@ class JobQuery(BaseModel):
     @property
     def is_filtered(self) -> bool:
         """Whether it leaves jobs out."""
-        return bool(self.model_dump(exclude_none=True, exclude={"cursor"}))
+        return bool(self.conditions)
+
+    @property
+    def conditions(self) -> list[tuple[str, str]]:
+        """What it asks for, each condition with its name."""
+        said = self.model_dump(exclude_none=True, exclude={"cursor", "trail"})
+        return [(_NAMES.get(name, name.capitalize()), value) for name, value in said.items()]
 
     def address(self, path: str = "/jobs", **changed: str | None) -> str:
         """Return the address of the list with this query, some of it changed."""
         said = self.model_dump(exclude_none=True) | changed
         query = urlencode({name: value for name, value in said.items() if value})
         return f"{path}?{query}" if query else path
+
+    @property
+    def newer_page(self) -> str | None:
+        """The address of the page before this one; None of the first."""
+        if self.cursor is None:
+            return None
+        before, _, last = (self.trail or "").rpartition(".")
+        return self.address(cursor=last, trail=before)
+
+    def older_page(self, cursor: str) -> str:
+        """Return the address of the page after this one, which begins at the cursor."""
+        behind = [*(self.trail or "").split("."), self.cursor or ""]
+        trail = ".".join([one for one in behind if one][-TRAIL:])
+        return self.address(cursor=cursor, trail=trail)
 
     def _read(self) -> JobFilter:
         typed = {

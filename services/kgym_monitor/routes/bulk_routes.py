@@ -1,0 +1,176 @@
+"""Many jobs aborted or restarted at once: those selected in a list, or all that meet a filter.
+
+Either way a page first says how many, and asks.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated, Literal
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from kgym.client import Refused
+from kgym.errors import UserError
+from kgym.web.access import needs
+from kgym.web.scopes import Scope
+from kgym_monitor.monitor_state import session_of, state_of
+from kgym_monitor.pages import bulk_change
+from kgym_monitor.pages.bulk_change import ACTS, FINAL, MOST, Act
+from kgym_monitor.pages.job_filter import JobQuery
+from kgym_monitor.routes.own_forms import back, own_form
+
+SELECTED = 1000
+"""Jobs that may be selected: as many as the scheduler aborts in one call."""
+_AT_ONCE = 8
+
+openers = APIRouter(dependencies=[needs(Scope.SUBMIT)])
+submitters = APIRouter(dependencies=[needs(Scope.SUBMIT), own_form])
+
+
+# --- by filter --------------------------------------------------------------------------------
+
+
+@openers.get("/jobs/abort")
+async def ask_to_abort(request: Request) -> HTMLResponse:
+    """Say how many unfinished jobs meet the filter of the address, and ask whether to abort."""
+    return await _ask(request, "abort", JobQuery.read(request.query_params))
+
+
+@openers.get("/jobs/restart")
+async def ask_to_restart(request: Request) -> HTMLResponse:
+    """The same for jobs that have ended, in the state that the filter names; else ask for it."""
+    query = JobQuery.read(request.query_params)
+    if query.state in FINAL:
+        return await _ask(request, "restart", query)
+    counts = await asyncio.gather(
+        *(_counted(request, "restart", query.model_copy(update={"state": one})) for one in FINAL)
+    )
+    choices = [
+        (state, count, query.address("/jobs/restart", state=state))
+        for state, count in zip(FINAL, counts, strict=True)
+    ]
+    return _page(request, "restart", query, None, choices=choices)
+
+
+@submitters.post("/jobs/{act}/filtered", response_model=None)
+async def change_filtered(
+    request: Request,
+    act: Act,
+    expected: Annotated[int, Form(ge=1, le=MOST)],
+    wanted: Annotated[str, Form(alias="filter", max_length=4000)] = "",
+) -> HTMLResponse | RedirectResponse:
+    """Do it with all jobs that meet the filter, if they are as many as the reader was told."""
+    query = JobQuery.read(dict(parse_qsl(wanted)))
+    change = bulk_change.of(act, query, everybody=_everybody(request, query))
+    done = await bulk_change.carry_out(session_of(request).client, change, expected)
+    said = f"{ACTS[act].done} {_jobs(done.jobs)}."
+    if done.left is None:
+        return back(query.address(), said)
+    changed = f"{said if done.jobs else 'Nothing was done.'} By now the filter lets another number"
+    changed += f" of jobs through: {_many(done.left)}, not {expected - done.jobs:,}."
+    return _page(request, act, query, done.left, changed=changed, status=409)
+
+
+async def _ask(request: Request, act: Act, query: JobQuery) -> HTMLResponse:
+    count = await _counted(request, act, query)
+    return _page(request, act, query, count)
+
+
+async def _counted(request: Request, act: Act, query: JobQuery) -> int:
+    change = bulk_change.of(act, query, everybody=_everybody(request, query))
+    return await bulk_change.count(session_of(request).client, change)
+
+
+def _everybody(request: Request, query: JobQuery) -> bool:
+    """Return whether jobs of others are meant, too: only admins may change them."""
+    return session_of(request).caller.may(Scope.ADMIN) and query.mine != "yes"
+
+
+def _page(
+    request: Request,
+    act: Act,
+    query: JobQuery,
+    count: int | None,
+    *,
+    choices: Sequence[tuple[str, int, str]] = (),
+    changed: str | None = None,
+    status: int = 200,
+) -> HTMLResponse:
+    return state_of(request).rendering.page(
+        request,
+        "bulk_filter.html",
+        title=f"{ACTS[act].verb} jobs",
+        section="/jobs",
+        status=status,
+        act=act,
+        words=ACTS[act],
+        query=query,
+        own=not _everybody(request, query),
+        count=count,
+        too_many=count is not None and count > MOST,
+        most=MOST,
+        in_words=_many,
+        choices=choices,
+        changed=changed,
+    )
+
+
+def _jobs(count: int) -> str:
+    return f"{count:,} {'job' if count == 1 else 'jobs'}"
+
+
+def _many(count: int) -> str:
+    return f"over {MOST:,}" if count > MOST else f"{count:,}"
+
+
+# --- those selected ---------------------------------------------------------------------------
+
+
+@submitters.post("/jobs/bulk", response_model=None)
+async def change_selected(
+    request: Request,
+    act: Annotated[Literal["abort", "restart"], Form()],
+    came_from: str = Form("/jobs", alias="back", max_length=2000),
+    sure: str = Form("", max_length=3),
+    jobs: str = Form("", max_length=20 * SELECTED, pattern="^[0-9 ]*$"),
+) -> HTMLResponse | RedirectResponse:
+    """Ask whether to abort or restart the selected jobs; do it once that was answered."""
+    form = await request.form()
+    picked = [str(one) for one in form.getlist("job")] + jobs.split()
+    numbers = [int(one) for one in picked if one.isdecimal() and len(one) < 19]
+    if sure != "yes":
+        return state_of(request).rendering.page(
+            request,
+            "bulk.html",
+            title=f"{ACTS[act].verb} jobs",
+            section="/jobs",
+            act=act,
+            words=ACTS[act],
+            ids=sorted(set(numbers), reverse=True)[:SELECTED],
+            back=came_from,
+        )
+    if not 0 < len(numbers) <= SELECTED:
+        raise UserError("bad_request", f"select 1 to {SELECTED} jobs")
+    if act == "restart":
+        return back(came_from, await _restart(request, numbers))
+    done = await session_of(request).client.abort_all(numbers)
+    ended = f"; {len(done.finished)} had ended before" if done.finished else ""
+    return back(came_from, f"Aborted {_jobs(len(done.aborted))}{ended}.")
+
+
+async def _restart(request: Request, numbers: list[int]) -> str:
+    client, refused = session_of(request).client, dict[int, str]()
+    waiting = iter(numbers)
+
+    async def work() -> None:
+        for number in waiting:
+            try:
+                await client.restart(number)
+            except Refused as error:
+                refused[number] = error.reason
+
+    await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
+    not_done = f"; not {', '.join(f'{n} ({why})' for n, why in list(refused.items())[:5])}"
+    return f"Restarted {_jobs(len(numbers) - len(refused))}{not_done if refused else ''}."

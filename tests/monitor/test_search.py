@@ -1,0 +1,61 @@
+"""The search box: what it leads to."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from kgym_monitor.pages import search_words
+from tests.monitor.browsing import Visitor, rows, words
+from tests.monitor.conftest import Site
+from tests.monitor.showcase import BUG, trial
+
+FUNCTION = "watch_queue_set_filter"
+
+
+@pytest.fixture
+def visitor(site: Site) -> Iterator[Visitor]:
+    with Visitor(site.url) as one:
+        yield one
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        FUNCTION,
+        f" {FUNCTION}() ",
+        f"{FUNCTION}+0x4c9/0x5b0",
+        f"BUG: KASAN: slab-out-of-bounds in {FUNCTION}+0x4c9/0x5b0",
+        f" ? {FUNCTION}+0x4c9/0x5b0 kernel/watch_queue.c:401",
+    ],
+)
+def test_a_function_leads_to_its_bug_and_to_the_jobs_that_crashed_in_it(
+    site: Site, visitor: Visitor, typed: str
+) -> None:
+    broken, fixed = site.client.submit(trial("BROKEN")), site.client.submit(trial())
+    site.client.wait(broken.id)
+    site.client.wait(fixed.id)
+    assert FUNCTION in (site.client.job(broken.id).title or "")
+    page = visitor.get("/search", params={"q": typed})
+    assert broken.id in rows(page)
+    assert BUG.name in words(page)
+    assert f'href="/jobs?bug={BUG.name}"' in page.text
+    assert fixed.id in rows(visitor.get(f"/jobs?bug={BUG.name}"))
+
+
+def test_what_no_bug_has_is_looked_for_in_jobs(site: Site, visitor: Visitor) -> None:
+    job = site.client.submit(trial(tags=("night:77",)))
+    page = visitor.get("/search?q=NIGHT:77")
+    assert (page.url.path, rows(page)) == ("/jobs", [job.id])
+    assert visitor.get(f"/search?q=%23{job.id}").url.path == f"/jobs/{job.id}"
+    assert visitor.get("/search?q=").url.path == "/jobs"
+    assert visitor.get(f"/search?q={BUG.name}").url.params["bug"] == BUG.name
+
+
+def test_a_search_is_text_and_has_a_bound(visitor: Visitor) -> None:
+    page = visitor.get("/search", params={"q": "<b onx=1>slab"})
+    assert "<b onx" not in page.text
+    assert visitor.get("/search", params={"q": "9" * 3000}).status_code == 200
+    assert visitor.get("/search", params={"q": "\0\ud7ff%_\\"}).status_code < 500
+    assert len(search_words.plain("x" * 10_000)) == search_words.LONGEST
+    assert search_words.job_number("\u0663") is None
+    assert search_words.bugs("in") == []
