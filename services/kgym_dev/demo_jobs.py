@@ -6,6 +6,7 @@ from kgym.api.jobs import JobRequest
 from kgym.api.steps import Patch
 from kgym.bugs import bundle
 from kgym.client import Client
+from kgym_dev import checked_patches
 from kgym_dev.showcase import BUG, trial
 
 _FILE = bundle.load("fsconfig-source-fd")
@@ -68,5 +69,5 @@ def submit(client: Client, requests: Mapping[str, JobRequest]) -> dict[str, int]
 
 def _candidates() -> list[Patch]:
     assert BUG.fix is not None
-    named = [BUG.fix.model_copy(update={"name": name}) for name in ("fix", "night-3/BROKEN")]
-    return [*named, Patch(name="night-3/UNFIT", diff=_UNFIT)]
+    fix = BUG.fix.model_copy(update={"name": "fix"})
+    return [fix, checked_patches.patches()[0], Patch(name="night-3/UNFIT", diff=_UNFIT)]

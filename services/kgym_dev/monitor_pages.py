@@ -58,8 +58,9 @@ _PAGES = (
     MonitorPage(
         "job-check",
         "/jobs/{check}",
-        "#step table",
-        "a check: which of three patches apply and compile, and why not",
+        "#step .beside.error",
+        "a check: which of three patches apply and compile, and the compiler's messages below"
+        " their lines",
     ),
     MonitorPage(
         "job-running",
@@ -78,6 +79,18 @@ _PAGES = (
         "/jobs/abort?state=running",
         "main form button",
         "the question before many jobs are aborted, with their number",
+    ),
+    MonitorPage(
+        "patch",
+        "/jobs/{check}/steps/0/patches/1",
+        ".beside.error",
+        "a patch of a check: errors and new warnings below its lines, and those in other files",
+    ),
+    MonitorPage(
+        "search",
+        "/search?q=watch_queue_set_filter",
+        "main tbody tr",
+        "what a function leads to: the bug that names it, and the jobs that crashed in it",
     ),
     MonitorPage("workers", "/workers", "main tbody tr", "the workers, and what each of them runs"),
     MonitorPage("login", "/login", "input[name='token']", "the login, which asks for a token"),

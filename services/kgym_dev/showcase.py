@@ -40,6 +40,7 @@ from kgym.bugs.bundle import Bug
 from kgym.crash.report.parser import parse
 from kgym.errors import InfrastructureError, UserError
 from kgym.worker.context import StepContext
+from kgym_dev import checked_patches
 
 BUG = bundle.load("watch-queue-filter")
 CONSOLES = {
@@ -155,7 +156,7 @@ class Showcase:
             compiler_version="gcc 12.2.0",
             tree=ENTRY,
             tree_cached=True,
-            patches=[_checked(one.name) for one in patches],
+            patches=[checked_patches.check(one) or _checked(one.name) for one in patches],
             seconds={"patches": self.seconds},
         )
 

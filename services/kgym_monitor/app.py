@@ -19,6 +19,7 @@ from kgym_monitor.page_policy import PagePolicy
 from kgym_monitor.routes import (
     asset_routes,
     bulk_routes,
+    check_routes,
     job_routes,
     live_routes,
     login_routes,
@@ -42,6 +43,7 @@ _ROUTERS = (
     output_routes.readers,
     subject_routes.readers,
     trace_routes.readers,
+    check_routes.readers,
     live_routes.readers,
     search_routes.readers,
 )

@@ -12,7 +12,7 @@ from kgym.api.jobs import JobView
 from kgym.client import Client
 from kgym_cli.embedded_platform import Platform
 from kgym_cli.monitored import monitored
-from kgym_dev import demo_jobs, monitor_pages
+from kgym_dev import checked_patches, demo_jobs, monitor_pages
 from kgym_dev.showcase import BUG, HOSTILE, Showcase, trial
 from tests.cli.worked import working
 from tests.monitor.conftest import LOOKS, PATIENCE, Look, Reader, Site
@@ -25,8 +25,12 @@ expect.set_options(timeout=PATIENCE)
 @pytest.fixture(scope="module")
 def jobs(site: Site) -> dict[str, JobView]:
     """Jobs that have ended in all the ways there are."""
-    hostile = trial("HOSTILE", tags=("night:4",))
-    put = demo_jobs.submit(site.client, {**demo_jobs.ended(), "hostile": hostile})
+    more = {
+        "hostile": trial("HOSTILE", tags=("night:4",)),
+        "hostile check": checked_patches.request(*checked_patches.patches(HOSTILE[:150])),
+        "long check": checked_patches.request(*checked_patches.patches() * 3),
+    }
+    put = demo_jobs.submit(site.client, {**demo_jobs.ended(), **more})
     return {name: site.client.wait(number) for name, number in put.items()}
 
 
@@ -42,6 +46,12 @@ def pages(jobs: dict[str, JobView], running: JobView) -> dict[str, str]:
         "bug": f"/bugs/{BUG.name}",
         "no bug found": "/bugs?text=none",
         "suitecache": "/suitecache",
+        "asked to restart": "/jobs/restart?state=failed",
+        "asked what to restart": "/jobs/restart",
+        "hostile check": f"/jobs/{jobs['hostile check'].id}",
+        "hostile patch": f"/jobs/{jobs['hostile check'].id}/steps/0/patches/0",
+        "long check": f"/jobs/{jobs['long check'].id}",
+        "patches": f"/jobs/{jobs['long check'].id}/steps/0/patches",
     }
 
 
@@ -139,6 +149,9 @@ def test_what_is_hostile_is_shown_as_text(
     expect(page.locator(".notice.bad")).to_contain_text(shown)
     expect(page.locator(".log-view")).to_contain_text(shown)
     assert "taken" not in page.title()
+    page.goto(f"/jobs/{jobs['hostile check'].id}/steps/0/patches/0")
+    expect(page.locator("table.diff .beside.error").first).to_contain_text(shown[:140])
+    assert "taken" not in page.title()
     for path in (
         "/bugs?text=",
         "/bugs/",
@@ -147,6 +160,7 @@ def test_what_is_hostile_is_shown_as_text(
         "/jobs?tag=",
         "/jobs?group=",
         "/search?q=",
+        "/jobs/abort?text=",
         "/login?next=/jobs/",
     ):
         page.goto(path + "%3Cscript%3Edocument.title%3D%27taken%27%3C%2Fscript%3E%22%3E%3Cb%3E")

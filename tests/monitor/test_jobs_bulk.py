@@ -10,11 +10,11 @@ import pytest
 from kgym.api.jobs import JobRequest
 from kgym.client import Client
 from kgym_cli.embedded_platform import Platform
+from kgym_cli.monitored import monitored
+from kgym_dev.showcase import Showcase, trial
 from kgym_monitor.pages.job_filter import PAGE, TRAIL, JobQuery
 from tests.cli.worked import working
 from tests.monitor.browsing import Visitor, attribute, rows, words
-from tests.monitor.monitored import monitored
-from tests.monitor.showcase import Showcase, trial
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,8 @@ def test_every_answer_has_the_policy(here: Browser) -> None:
 
 
 def test_no_page_has_script_or_style_within(here: Browser, waiting: JobView) -> None:
-    for path in ("/", "/jobs", "/bugs", "/suitecache", "/workers", "/login", f"/jobs/{waiting.id}"):
+    listed = ("/", "/jobs", "/bugs", "/suitecache", "/workers", f"/jobs/{waiting.id}")
+    for path in (*listed, "/login", "/jobs/abort", "/jobs/restart", "/search?q=slab"):
         text = here.get(path).text
         assert not re.search(r"<script(?![^>]* src=)|<style| style=| on[a-z]+=", text), path
         assert not re.search(r"(?:src|href)=\"(?:https?:)?//", text), path

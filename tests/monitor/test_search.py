@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from kgym_dev.showcase import BUG, trial
 from kgym_monitor.pages import search_words
 from tests.monitor.browsing import Visitor, rows, words
 from tests.monitor.conftest import Site
-from tests.monitor.showcase import BUG, trial
 
 FUNCTION = "watch_queue_set_filter"
 

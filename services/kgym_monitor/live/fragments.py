@@ -33,6 +33,8 @@ class Key:
     kind: str
     job: int | None = None
     detail: str = ""
+    ages: bool = False
+    """Whether it changes without its job, too, as long as it is not empty."""
 
 
 Render = Callable[[Key], Awaitable[str]]
@@ -54,7 +56,9 @@ class _Shown:
     def due(self, now: float, round_seconds: float) -> bool:
         """Return whether to render it, where a round of all summaries may take so long."""
         if self.key.job is not None:
-            return self.dirty
+            quiet = max(QUIET_SECONDS, round_seconds)
+            old = self.key.ages and self.text != "" and now - self.rendered_at >= quiet
+            return self.dirty or old
         pause = SUMMARY_SECONDS if self.dirty else QUIET_SECONDS
         return now - self.rendered_at >= max(pause, round_seconds)
 

@@ -28,6 +28,11 @@ def job_part(job: int, step: int | None, attempt: int | None) -> Key:
     return Key("job", job, f"{'' if step is None else step},{'' if attempt is None else attempt}")
 
 
+def place(job: int) -> Key:
+    """Return the key of why a job waits: that changes as other jobs do."""
+    return Key("place", job, ages=True)
+
+
 def newest(query: str) -> Key:
     """Return the key of the numbers of the newest jobs of a list with this query."""
     return Key("newest", None, query)
@@ -56,10 +61,8 @@ class LiveParts:
     async def render(self, key: Key) -> str:
         """Return the event that brings the part to pages; raises KgymError as the client does."""
         match key.kind:
-            case "row" if key.job is not None:
-                return await self._row(key.job, pickable=bool(key.detail))
-            case "job" if key.job is not None:
-                return await self._job(key.job, key.detail)
+            case "row" | "job" | "place" if key.job is not None:
+                return await self._of_job(key, key.job)
             case "newest":
                 return await self._newest(key.detail)
             case "history":
@@ -77,6 +80,14 @@ class LiveParts:
                 shown = {"workers": await self._client.workers()}
                 return partial("workers-live", self._fragment("workers_live.html", shown))
         raise InfrastructureError("unknown_part", f"no page has a part {key}")
+
+    async def _of_job(self, key: Key, number: int) -> str:
+        match key.kind:
+            case "row":
+                return await self._row(number, pickable=bool(key.detail))
+            case "place":
+                return await self._place(number)
+        return await self._job(number, key.detail)
 
     async def _subject(self, key: Key) -> str:
         of, asked = self._client, dict(parse_qsl(key.detail))
@@ -98,7 +109,7 @@ class LiveParts:
     async def _job(self, number: int, detail: str) -> str:
         step, attempt = (int(part) if part else None for part in detail.split(","))
         job = await self._client.job(number)
-        shown = job_page.shown(job, step, attempt)
+        shown = job_page.shown(job, step, attempt) | await job_page.place(self._client, job)
         return partial("job-live", self._fragment("job_live.html", shown))
 
     async def _history(self, name: str) -> str:
@@ -108,6 +119,10 @@ class LiveParts:
             html = self._fragment("overview_history.html", {"history": history})
             known = self._histories[name] = history, partial("history-live", html)
         return known[1]
+
+    async def _place(self, number: int) -> str:
+        shown = await job_page.place(self._client, await self._client.job(number))
+        return partial("job-place", self._fragment("job_place.html", shown)) * bool(shown["queued"])
 
     async def _newest(self, query: str) -> str:
         wanted = JobQuery.read(dict(parse_qsl(query))).filter or JobFilter()

@@ -33,9 +33,10 @@ class ChangedFile:
 
 @dataclass(slots=True)
 class ShownPatch:
-    """A patch, by file; `left_out` lines are not shown."""
+    """A patch, by file; `left_out` lines are not shown, though their files are among `paths`."""
 
     files: list[ChangedFile]
+    paths: set[str]
     left_out: int = 0
 
 
@@ -43,8 +44,10 @@ def files(patch: Patch) -> ShownPatch:
     """Return what the patch changes, at most SHOWN lines of it."""
     lines = _of_edits(patch) if patch.diff is None else _of_diff(patch.diff)
     shown: list[ChangedFile] = []
+    paths: set[str] = set()
     count = left_out = 0
     for path, line in lines:
+        paths.add(path)
         if count >= SHOWN:
             left_out += 1
             continue
@@ -54,7 +57,7 @@ def files(patch: Patch) -> ShownPatch:
         shown[-1].lines.append(line)
         shown[-1].added += line.kind == "added"
         shown[-1].removed += line.kind == "removed"
-    return ShownPatch(shown, left_out)
+    return ShownPatch(shown, paths, left_out)
 
 
 def _of_diff(diff: str) -> Iterator[tuple[str, Line]]:

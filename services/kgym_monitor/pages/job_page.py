@@ -1,4 +1,4 @@
-"""What a job's page shows: which step is chosen, and what there is to see of it. Pure."""
+"""What a job's page shows: which step is chosen, and what there is to see of it."""
 
 import json
 import time
@@ -6,7 +6,9 @@ from typing import Any
 
 from kgym.api.jobs import Artifact, JobView, StepView
 from kgym.api.states import State
-from kgym.api.steps import BuildSpec, CheckSpec, InstanceArtifact, Patch, ReproduceResult
+from kgym.api.steps import InstanceArtifact, ReproduceResult
+from kgym.client import AsyncClient
+from kgym_monitor.pages import check_results, plan_words
 from kgym_monitor.pages.timeline import timeline
 
 TEXT_ENDINGS = (".log", ".txt", ".json", ".sh", "config", "System.map")
@@ -34,13 +36,20 @@ def shown(job: JobView, step: int | None, attempt: int | None) -> dict[str, Any]
         "chosen": chosen,
         "attempt": tried,
         "live_log": tried == chosen.attempt and chosen.state is State.RUNNING,
-        "patches": _patches(chosen),
+        "patches": check_results.patches(chosen),
         "result": chosen.result,
         "instances": _instances(chosen, names),
         "reports": [one for one in _report_numbers(chosen) if f"report-{one}.json" in names],
         "spec": spec_text(chosen),
         "is_text": is_text,
     }
+
+
+async def place(client: AsyncClient, job: JobView) -> dict[str, Any]:
+    """Return what a job's page shows of why its queued step waits; `queued` is None without one."""
+    step = plan_words.queued(job)
+    workers = plan_words.workers(step, await client.workers()) if step else ""
+    return {"job": job, "queued": step, "workers": workers}
 
 
 def is_text(artifact: Artifact) -> bool:
@@ -66,13 +75,6 @@ def _cut(value: Any, most: int = 2000) -> Any:
         case dict():
             return {name: _cut(one, most) for name, one in value.items()}
     return value
-
-
-def _patches(step: StepView) -> list[Patch]:
-    match step.spec:
-        case BuildSpec() | CheckSpec():
-            return step.spec.patches[:20]
-    return []
 
 
 def _instances(step: StepView, names: set[str]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from kgym.api.jobs import JobView, StepView
 from kgym.api.states import State
 from kgym.web.scopes import Scope
 from kgym_monitor.assets import assets
-from kgym_monitor.pages import diff_lines, wording
+from kgym_monitor.pages import check_results, plan_words, wording
 from kgym_monitor.sessions import Session
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -41,12 +41,15 @@ def _environment() -> jinja2.Environment:
     words: tuple[Callable[..., str], ...]
     words = (wording.visible, wording.exact, wording.duration, wording.size, wording.percent)
     words = (*words, wording.nanoseconds, wording.offset)
-    for function in (*words, wording.subject, wording.plain_tags, current, took, diff_lines.files):
+    for function in (*words, wording.subject, wording.plain_tags, current, took):
         env.filters[function.__name__] = function
     env.globals |= {
         "asset": assets().url,
         "verdict_words": wording.VERDICTS,
         "kind_words": wording.KINDS,
+        "outcome_words": check_results.OUTCOMES,
+        "check_counts": check_results.counts,
+        "plan": plan_words.plan,
         "waits": wording.waits,
         "instances_in_words": wording.instances,
         "confidence_in_words": wording.confidence,

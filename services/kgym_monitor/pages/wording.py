@@ -127,9 +127,10 @@ def waits(job: JobView, step: StepView) -> str | None:
 def _queued(step: StepView) -> str:
     if step.waiting is not None:
         return f"waits: {step.waiting}"
-    ahead = step.ahead or 0
+    if step.ahead is None:  # it has only just come
+        return "waits for a worker"
     line = {0: "next in its queue", 1: "1 step of its kind comes before it"}.get(
-        ahead, f"{ahead:,} steps of its kind come before it"
+        step.ahead, f"{step.ahead:,} steps of its kind come before it"
     )
     soon = "" if step.begins_in is None else f"; begins in about {duration(step.begins_in)}"
     return f"waits for a worker: {line}{soon}"

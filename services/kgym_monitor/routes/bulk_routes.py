@@ -67,7 +67,8 @@ async def change_filtered(
     done = await bulk_change.carry_out(session_of(request).client, change, expected)
     said = f"{ACTS[act].done} {_jobs(done.jobs)}."
     if done.left is None:
-        return back(query.address(), said)
+        # They are in this state no more; the rest of the filter still leads to them.
+        return back(query.model_copy(update={"state": None}).address(), said)
     changed = f"{said if done.jobs else 'Nothing was done.'} By now the filter lets another number"
     changed += f" of jobs through: {_many(done.left)}, not {expected - done.jobs:,}."
     return _page(request, act, query, done.left, changed=changed, status=409)

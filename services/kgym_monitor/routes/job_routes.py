@@ -65,14 +65,15 @@ async def show_job(
         raise NotFound("job_not_found", f"there is no job {job_id}, or no such part of it")
     state = state_of(request)
     since = state.changes.position
-    job = await session_of(request).client.job(job_id)
+    client = session_of(request).client
+    job = await client.job(job_id)
     return state.rendering.page(
         request,
         "job.html",
         title=f"Job {job.id}",
         section="/jobs",
         live=address(since, job=job.id, step=step, attempt=attempt),
-        **job_page.shown(job, step, attempt),
+        **job_page.shown(job, step, attempt) | await job_page.place(client, job),
     )
 
 

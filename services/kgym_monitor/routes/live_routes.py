@@ -77,7 +77,7 @@ async def live(
         if number and len(number) < 19:
             keys.append(live_parts.row(int(number), pickable=pickable == "yes"))
     if job is not None:
-        keys.append(live_parts.job_part(job, step, attempt))
+        keys += [live_parts.job_part(job, step, attempt), live_parts.place(job)]
     if summary is not None:
         keys += [_summary(name, of) for name in summary.split(".")[:8]]
     if newest is not None:

@@ -1,0 +1,250 @@
+"""What compilers said of a patch, beside the lines of its diff. Pure; takes linear time.
+
+A patch may apply at other lines than its diff says, and edits name none. So a message stands at
+its line if the compiler has quoted that line so, else at the only line that reads as it quoted.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from kgym.api.jobs import StepView
+from kgym.api.steps import (
+    BuildResult,
+    BuildSpec,
+    CheckResult,
+    CheckSpec,
+    Diagnostic,
+    GitSource,
+    Patch,
+    PatchCheck,
+    PatchOutcome,
+)
+from kgym_monitor.pages import diff_lines
+from kgym_monitor.pages.diff_lines import ChangedFile, ShownPatch
+from kgym_monitor.pages.source_links import link
+
+SHOWN = 300
+"""Messages of one patch on a page."""
+WHOLE = 5
+"""Patches whose diffs a job's page shows; of more, it leads to a page of each."""
+_HEAD = re.compile(r"^([^\s:][^:]{0,999}):([0-9]{1,9}):")
+_QUOTE = re.compile(r"^ {0,12}([0-9]{1,9}) \| (.{0,4000})")
+
+Place = tuple[int, int]
+"""A line of a shown patch: the place of its file, and its own in that; from 0."""
+
+OUTCOMES = {
+    PatchOutcome.COMPILES: "compiles",
+    PatchOutcome.NOT_BUILT: "not built",
+    PatchOutcome.OVER_LIMIT: "over a limit",
+    PatchOutcome.DOES_NOT_COMPILE: "does not compile",
+    PatchOutcome.DOES_NOT_APPLY: "does not apply",
+}
+"""The outcomes in words, the good ones first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A compiler's message; `link` leads to its line in the source without the patch."""
+
+    about: Diagnostic
+    link: str | None = None
+
+
+@dataclass(slots=True)
+class Messages:
+    """The messages on one patch, by where they stand."""
+
+    beside: dict[Place, list[Message]] = field(default_factory=dict)
+    within: dict[str, list[Message]] = field(default_factory=dict)
+    """By file that the patch changes: on lines that its diff does not show."""
+    elsewhere: list[Message] = field(default_factory=list)
+    """In files that the patch does not change."""
+    left_out: int = 0
+
+    def at(self, file: int, line: int) -> list[Message]:
+        """Return what stands below a line."""
+        return self.beside.get((file, line), [])
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPatch:
+    """A patch, and what became of it; `check` is None where its step has not said yet."""
+
+    number: int
+    name: str
+    shown: ShownPatch
+    messages: Messages
+    errors: int = 0
+    warnings: int = 0
+    check: PatchCheck | None = None
+
+
+def counts(result: CheckResult) -> list[tuple[PatchOutcome, int]]:
+    """Return how many patches came to each outcome, those alone that one came to."""
+    found = Counter(one.outcome for one in result.patches)
+    return [(outcome, found[outcome]) for outcome in OUTCOMES if found[outcome]]
+
+
+def patches(step: StepView) -> list[CheckedPatch]:
+    """Return the patches whose diffs the page of a step's job shows."""
+    match step.spec:
+        case CheckSpec(patches=asked) if len(asked) <= WHOLE:
+            return [one for number in range(len(asked)) if (one := patch(step, number))]
+        case BuildSpec(patches=asked):
+            return _built(step, asked[:20])
+    return []
+
+
+def patch(step: StepView, number: int) -> CheckedPatch | None:
+    """Return a patch of a check step, with its result if there is one; None: it has no such."""
+    if not isinstance(step.spec, CheckSpec) or not 0 <= number < len(step.spec.patches):
+        return None
+    asked, result = step.spec.patches[number], step.result
+    known = isinstance(result, CheckResult) and number < len(result.patches)
+    check = result.patches[number] if isinstance(result, CheckResult) and known else None
+    if check is None:
+        return CheckedPatch(number, asked.name, diff_lines.files(asked), Messages())
+    shown = diff_lines.files(asked)
+    return _checked(
+        number, asked.name, shown, check.diagnostics, check.output, _source(step), check
+    )
+
+
+def _built(step: StepView, asked: Sequence[Patch]) -> list[CheckedPatch]:
+    """Return a build's patches, each with the messages on its files; the last has those on none."""
+    said = list(_said_by_build(step))
+    shown = [diff_lines.files(one) for one in asked]
+    known = {path for one in shown for path in one.paths}
+    found = []
+    for number, one in enumerate(asked):
+        last = number == len(asked) - 1
+        paths = shown[number].paths
+        own = [two for two in said if two.file in paths or (last and two.file not in known)]
+        found.append(_checked(number, one.name, shown[number], own, "", _source(step)))
+    return found
+
+
+def _said_by_build(step: StepView) -> Iterable[Diagnostic]:
+    if isinstance(step.result, BuildResult):
+        yield from step.result.warnings
+    listed = step.failure.details.get("diagnostics") if step.failure else None
+    for one in listed if isinstance(listed, list) else []:
+        try:
+            yield Diagnostic.model_validate(one)
+        except ValidationError:  # details may be whatever a worker has sent
+            continue
+
+
+def _checked(
+    number: int,
+    name: str,
+    shown: ShownPatch,
+    said: Sequence[Diagnostic],
+    output: str,
+    source: tuple[object, str | None],
+    check: PatchCheck | None = None,
+) -> CheckedPatch:
+    found = messages(shown, said, output, source)
+    errors = sum(one.severity == "error" for one in said)
+    return CheckedPatch(number, name, shown, found, errors, len(said) - errors, check)
+
+
+def messages(
+    shown: ShownPatch,
+    said: Sequence[Diagnostic],
+    output: str = "",
+    source: tuple[object, str | None] = (None, None),
+) -> Messages:
+    """Return where what compilers said stands; `source` is the kernel's and its release.
+
+    At most SHOWN of it; of more, the errors stay. `output` is the compiler's own words.
+    """
+    ordered = sorted(said, key=lambda one: one.severity != "error")
+    found = _placed(shown, ordered[:SHOWN], _quotes(output), source)
+    found.left_out = max(0, len(said) - SHOWN)
+    return found
+
+
+def _placed(
+    shown: ShownPatch,
+    said: Iterable[Diagnostic],
+    quoted: Mapping[tuple[str, int], str],
+    source: tuple[object, str | None],
+) -> Messages:
+    messages, files = Messages(), dict[str, _Lines]()
+    for number, file in enumerate(shown.files):
+        files.setdefault(file.path, _Lines()).add(number, file)
+    for one in said:
+        if one.file not in shown.paths:
+            where = {"file": one.file, "line": one.line}
+            messages.elsewhere.append(Message(one, link(*source, where)))
+            continue
+        lines = files.get(one.file)
+        words = None if one.line is None else quoted.get((one.file, one.line))
+        place = lines.find(one.line, words) if lines else None
+        if place is None:
+            messages.within.setdefault(one.file, []).append(Message(one))
+        else:
+            messages.beside.setdefault(place, []).append(Message(one))
+    return messages
+
+
+class _Lines:
+    """The shown lines that a file has after the patch, by number and by words."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, tuple[Place, str]] = {}
+        self._by_words: dict[str, list[Place]] = {}
+        self._added: set[Place] = set()
+
+    def add(self, number: int, file: ChangedFile) -> None:
+        """Know the lines of a part of what the patch changes in the file."""
+        for at, line in enumerate(file.lines):
+            if line.kind not in {"added", "same"}:
+                continue
+            place, words = (number, at), _plain(line.text)
+            if line.new is not None:
+                self._by_number[line.new] = place, words
+            self._by_words.setdefault(words, []).append(place)
+            if line.kind == "added":
+                self._added.add(place)
+
+    def find(self, number: int | None, quoted: str | None) -> Place | None:
+        """Return the place of the line of this number, or of the only one that reads so."""
+        wanted = None if quoted is None else _plain(quoted)
+        if number in self._by_number:
+            place, words = self._by_number[number]
+            if wanted in {None, words}:
+                return place
+        alike = self._by_words.get(wanted, []) if wanted else []
+        own = [one for one in alike if one in self._added] or alike
+        return own[0] if len(own) == 1 else None
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())  # compilers print tabs as blanks
+
+
+def _quotes(output: str) -> dict[tuple[str, int], str]:
+    """Return the lines of source that a compiler has quoted, by file and number."""
+    found: dict[tuple[str, int], str] = {}
+    file = ""
+    for line in output.split("\n"):
+        if head := _HEAD.match(line):
+            file = head[1].removeprefix("./")
+        elif quote := _QUOTE.match(line):
+            found.setdefault((file, int(quote[1])), quote[2])
+    return found
+
+
+def _source(step: StepView) -> tuple[object, str | None]:
+    """Return the source of a step's kernel, and its release, as far as they are known."""
+    source: Any = getattr(step.spec, "source", None)
+    release: str | None = getattr(step.result, "kernel_release", None)
+    return (source if isinstance(source, GitSource) else None), release

@@ -1,0 +1,151 @@
+"""What a step is asked to do, in words: for those who look at a job before it has begun. Pure."""
+
+from collections.abc import Sequence
+
+from kgym.api.jobs import JobView, StepView, WorkerView
+from kgym.api.states import State
+from kgym.api.steps import (
+    BuildSpec,
+    CheckSpec,
+    GitSource,
+    KernelConfig,
+    KernelSource,
+    MinimizeSpec,
+    PackageSource,
+    Patch,
+    ReproduceSpec,
+    SourceSpec,
+    StepRef,
+)
+from kgym_monitor.pages.wording import KINDS, duration, percent
+
+_NAMED = 3
+"""Patches that are named, and characters of a commit's id that are shown."""
+_COMMIT = 12
+
+
+def plan(job: JobView, step: StepView) -> str | None:
+    """Return what the step does, in a sentence or a few; None where its spec is not known."""
+    match step.spec:
+        case BuildSpec() as spec:
+            return _build(spec)
+        case CheckSpec() as spec:
+            return _check(spec)
+        case ReproduceSpec() as spec:
+            return _reproduce(job, spec)
+        case MinimizeSpec() as spec:
+            return _minimize(job, spec)
+        case SourceSpec() as spec:
+            patches = _patches(spec.patches)
+            return f"Makes {_source(spec.source)} readable{patches and f', with {patches}'}."
+    return None
+
+
+def _build(spec: BuildSpec) -> str:
+    patches = _patches(spec.patches)
+    said = [f"Builds {_kernel(spec.source, spec.config, spec.compiler)}"]
+    said.append(f"with {patches}." if patches else "unpatched.")
+    if spec.instrument:
+        said.append(f"The functions of {_count(spec.instrument, 'file')} leave records.")
+    if spec.for_dump:
+        said.append("Its memory can be saved after a crash.")
+    if spec.review:
+        said.append(f"Reviews {_count(spec.review, 'patch', 'patches')} on trial.")
+    if spec.ahead and (spec.ahead.patches or spec.ahead.programs):
+        said.append("First tries whether what later steps need applies and compiles.")
+    return " ".join(said)
+
+
+def _check(spec: CheckSpec) -> str:
+    kernel = _kernel(spec.source, spec.config, spec.compiler)
+    base = f", each upon {_patches(spec.base)}" if spec.base else ", each alone"
+    return f"Tries whether {_patches(spec.patches)} apply to and compile on {kernel}{base}."
+
+
+def _reproduce(job: JobView, spec: ReproduceSpec) -> str:
+    programs = 1 + len(spec.others)
+    kind = "a syzkaller program" if spec.reproducer.kind == "syz" else "a C program"
+    what = kind if programs == 1 else f"{programs} programs in turn"
+    vms = "1 VM" if spec.instances == 1 else f"{spec.instances:,} VMs"
+    said = [f"Boots {vms} with the kernel of {_named(job, spec.build)}, and runs {what}"]
+    said.append(f"on each for up to {duration(spec.time)}.")
+    if spec.titles:
+        said.append(f"Looks for “{spec.titles[0][:200]}”.")
+    else:
+        said.append("Looks for any crash.")
+    if spec.confidence is not None:
+        sure = percent(spec.confidence)
+        said.append(f"Takes as many VMs and as long as it needs to be {sure} sure, if that can be.")
+    if spec.baseline is not None:
+        said.append(f"Compares with {_named(job, spec.baseline)}.")
+    if spec.evidence:
+        said.append("Collects evidence that the kernel could have reported the bug.")
+    if spec.smoke:
+        said.append("Tries whether the kernel still works.")
+    if spec.dump != "none":
+        said.append("Saves the memory of VMs that crash or hang.")
+    if spec.required:
+        said.append("Without a verdict, the job ends here.")
+    return " ".join(said)
+
+
+def _minimize(job: JobView, spec: MinimizeSpec) -> str:
+    which = "the first instance" if spec.instance is None else f"instance {spec.instance}"
+    return (
+        f"Cuts the trace of {which} that crashed in {_named(job, spec.reproduce)} down to what"
+        f" matters for its report: at most {spec.limit:,} calls."
+    )
+
+
+def _kernel(source: KernelSource, config: KernelConfig, compiler: str) -> str:
+    own = "its own config" if config.full is not None else config.base
+    more = f" and {_count(config.fragments, 'fragment')}" if config.fragments else ""
+    return f"{_source(source)} with {compiler}, {own}{more},"
+
+
+def _source(source: KernelSource) -> str:
+    if isinstance(source, GitSource):
+        name = source.url.rstrip("/").rpartition("/")[2].removesuffix(".git") or "git"
+        return f"{name} at {source.commit[:_COMMIT]}"
+    if isinstance(source, PackageSource):
+        return f"Debian's {source.names[0]}"
+    return source.url.rpartition("/")[2]
+
+
+def _patches(patches: Sequence[Patch]) -> str:
+    if not patches:
+        return ""
+    count = _count(patches, "patch", "patches")
+    names = ", ".join(one.name[:60] for one in patches[:_NAMED])
+    more = f", … ({len(patches) - _NAMED:,} more)" if len(patches) > _NAMED else ""
+    return f"{count}: {names}{more}" if len(patches) > 1 else f"the patch {names}"
+
+
+def _named(job: JobView, ref: StepRef) -> str:
+    if ref.job is not None:
+        return f"step {ref.step} of job {ref.job}"
+    step = job.step(ref.step)
+    return f"step {step.number} ({KINDS[step.kind]})" if step else f"step {ref.step}"
+
+
+def _count(some: Sequence[object], one: str, many: str | None = None) -> str:
+    return f"{len(some):,} {one if len(some) == 1 else many or one + 's'}"
+
+
+def queued(job: JobView) -> StepView | None:
+    """Return the step that waits for a worker, if one does."""
+    return next((step for step in job.steps if step.state is State.QUEUED), None)
+
+
+def workers(step: StepView, known: Sequence[WorkerView]) -> str:
+    """Return who could do a queued step: the workers of its kind, by what has become of them."""
+    kind = KINDS[step.kind].lower()
+    able = [one for one in known if step.kind in one.kinds]
+    live = [one for one in able if one.state == "live"]
+    slots = sum(one.slots for one in live)
+    busy = sum(len(one.running) for one in live)
+    said = [f"{len(live)} live with {min(busy, slots)} of {slots} slots in use"] if live else []
+    for state, words in (("draining", "drained, which take no more steps"), ("lost", "lost")):
+        count = sum(one.state == state for one in able)
+        said += [f"{count} {words}"] if count else []
+    return f"Workers for {kind} steps: {'; '.join(said)}." if said else f"No worker does {kind}."

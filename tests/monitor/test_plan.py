@@ -1,0 +1,95 @@
+"""A job that waits: what its steps will do, and why they do not begin."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from kgym.api.jobs import JobRequest
+from kgym.client import Client
+from kgym_cli.embedded_platform import Platform
+from kgym_cli.monitored import monitored
+from kgym_dev.checked_patches import request
+from kgym_dev.showcase import Showcase, trial
+from kgym_monitor.pages import plan_words
+from tests.cli.worked import working
+from tests.monitor.browsing import Visitor, words
+from tests.monitor.conftest import PATIENCE, Site
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Visitor]]:
+    """A platform without a worker."""
+    with (
+        Platform(tmp_path_factory.mktemp("idle"), work=False) as platform,
+        monitored(platform.url) as url,
+        Client(platform.url) as client,
+        Visitor(url) as visitor,
+    ):
+        yield client, visitor
+
+
+def test_each_step_says_what_it_will_do(idle: tuple[Client, Visitor]) -> None:
+    client, visitor = idle
+    job = client.submit(trial())
+    said = [plan_words.plan(job, step) or "" for step in client.job(job.id).steps]
+    assert said[0].startswith("Builds Debian's linux-source-6.1 with gcc, ")
+    assert "with the kernel of step 0 (Build)" in said[1]
+    assert "Looks for “KASAN: slab-out-of-bounds" in said[1]
+    assert "Reviews 1 patch on trial." in said[2]
+    assert "Compares with step 1 (Reproduce)." in said[3]
+    page = words(visitor.get(f"/jobs/{job.id}"))
+    for sentence in said:
+        assert " ".join(sentence.split())[:80] in page
+
+
+def test_a_check_and_a_source_say_what_they_will_do(idle: tuple[Client, Visitor]) -> None:
+    client, _ = idle
+    job = client.submit(request())
+    [step] = client.job(job.id).steps
+    said = plan_words.plan(job.model_copy(update={"steps": [step]}), step)
+    assert said is not None
+    assert said.startswith("Tries whether 3 patches: return early, edits, elsewhere apply to")
+    assert "linux.tar.xz with gcc, defconfig" in said
+
+
+def test_a_queued_job_says_why_it_waits(idle: tuple[Client, Visitor]) -> None:
+    client, visitor = idle
+    job = client.submit(JobRequest(steps=trial().steps[:1]))
+    page = words(visitor.get(f"/jobs/{job.id}"))
+    assert "Step 0 waits" in page
+    assert "No worker does build." in page
+
+
+@pytest.mark.thorough
+def test_the_place_in_the_queue_is_told_as_it_changes(site: Site) -> None:
+    showcase = Showcase(lines=1)
+    folder = site.data / "one"
+    folder.mkdir()
+    with (
+        Platform(folder, work=False) as platform,
+        working(platform, folder, showcase.answers),
+        monitored(platform.url) as url,
+        Client(platform.url) as client,
+        Visitor(url) as visitor,
+    ):
+        slots = client.workers()[0].slots
+        for _ in range(slots):
+            client.submit(trial("HELD"))
+        first = client.submit(JobRequest(steps=trial("HELD").steps[:1], tags=["first:1"]))
+        last = client.submit(JobRequest(steps=trial("HELD").steps[:1]))
+        with visitor.stream("GET", f"/live?job={last.id}", timeout=PATIENCE / 1000) as answer:
+            text = ""
+            for part in answer.iter_text():
+                text += part
+                if "step of its kind comes before it" in text:
+                    break
+        assert f"{slots} of {slots} slots in use" in text
+        client.abort(first.id)
+        with visitor.stream("GET", f"/live?job={last.id}", timeout=PATIENCE / 1000) as answer:
+            for part in answer.iter_text():
+                text += part
+                if "next in its queue" in text:
+                    break
+        client.drain(client.workers()[0].id)
+        assert "1 drained, which take no more steps" in words(visitor.get(f"/jobs/{last.id}"))
+        showcase.let_go.set()
