@@ -75,10 +75,11 @@ class StepContext:
         return round(time.monotonic() - self._begin, 3)
 
     def log(self, text: str) -> None:
-        """Add a line to the step's log."""
-        self._unsent.append(text.rstrip("\n") + "\n")
+        """Add a line to the step's log; a handler's threads may, too."""
+        line = text.rstrip("\n") + "\n"
+        self._unsent.append(line)
         with (self.folder / "step.log").open("a") as file:
-            file.write(self._unsent[-1])
+            file.write(line)
 
     def progress(
         self, stage: str, done: float = 0, total: float | None = None, unit: str = ""
@@ -106,8 +107,10 @@ class StepContext:
 
     def take_news(self) -> tuple[str, Progress | None]:
         """Return log and progress since the last call; of a long log, so much as a report takes."""
-        log, progress = "".join(self._unsent), self._progress
-        self._unsent = [log[LOG:]] if len(log) > LOG else []
+        unsent, self._unsent = self._unsent, []  # first: a thread may add a line meanwhile
+        log, progress = "".join(unsent), self._progress
+        if len(log) > LOG:
+            self._unsent.insert(0, log[LOG:])
         self._progress = None
         return log[:LOG], progress
 
