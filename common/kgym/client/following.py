@@ -6,7 +6,7 @@ from httpx_sse import ServerSentEvent
 
 from kgym.api.changes import Change
 from kgym.api.jobs import JobEvent
-from kgym.client.protocol import Retries
+from kgym.client.protocol import RECONNECTS, Retries
 
 Event_co = TypeVar("Event_co", covariant=True)
 
@@ -56,10 +56,10 @@ class Feed:
 class ChangeFeed:
     """The changes of all jobs, up to the one that was received last; it does not end."""
 
-    def __init__(self, after: str | None) -> None:
+    def __init__(self, after: str | None, reconnects: int = RECONNECTS) -> None:
         self.path = "/changes"
         self.done = False
-        self.retries = Retries()
+        self.retries = Retries(most=reconnects)
         self._last = after
 
     @property

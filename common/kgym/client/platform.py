@@ -11,6 +11,7 @@ from kgym.api.suitecache import EntryFilter, EntryPage
 from kgym.client import endpoints
 from kgym.client.connection import AsyncConnection, Connection
 from kgym.client.following import ChangeFeed
+from kgym.client.protocol import RECONNECTS
 
 
 class PlatformCalls(Connection):
@@ -53,7 +54,7 @@ class PlatformCalls(Connection):
         """
         return self._do(endpoints.storage())
 
-    def changes(self, after: str | None = None) -> Iterator[Change]:
+    def changes(self, after: str | None = None, reconnects: int = RECONNECTS) -> Iterator[Change]:
         """Yield what changes in any job or worker, as it happens, without an end.
 
         The first is `begin`, or `reset` where the cursor is too old: then read again what you
@@ -62,13 +63,14 @@ class PlatformCalls(Connection):
 
         Args:
             after: The `cursor` of what you know; without it, only what is new.
+            reconnects: How often in a row a lost connection is opened again; 0: you do that.
 
         Raises:
             Refused: You follow too much (`too_many_streams`).
-            InfrastructureError: The scheduler could not be reached for about 13 seconds
-                (`scheduler_unreachable`).
+            InfrastructureError: The scheduler could not be reached for about 13 seconds, or less
+                with fewer `reconnects` (`scheduler_unreachable`).
         """
-        yield from self._follow(ChangeFeed(after))
+        yield from self._follow(ChangeFeed(after, reconnects))
 
     def change_page(self, wanted: ChangeFilter) -> ChangePage:
         """Return the next changes of jobs after a cursor, at most 1,000, without waiting."""
@@ -106,9 +108,11 @@ class AsyncPlatformCalls(AsyncConnection):
         """Return what artifacts, caches and database take, by kind, age and job, in bytes."""
         return await self._do(endpoints.storage())
 
-    def changes(self, after: str | None = None) -> AsyncIterator[Change]:
+    def changes(
+        self, after: str | None = None, reconnects: int = RECONNECTS
+    ) -> AsyncIterator[Change]:
         """Yield what changes in any job or worker, as it happens, without an end."""
-        return self._follow(ChangeFeed(after))
+        return self._follow(ChangeFeed(after, reconnects))
 
     async def change_page(self, wanted: ChangeFilter) -> ChangePage:
         """Return the next changes of jobs after a cursor, at most 1,000, without waiting."""

@@ -121,6 +121,8 @@ class Retries:
     lost: int = 0
     connected: bool = False
     waited: float = 0
+    most: int = RECONNECTS
+    """How often in a row a connection is taken up again."""
 
     def begin(self) -> None:
         """Note that the server has answered."""
@@ -129,7 +131,7 @@ class Retries:
     def pause(self, url: httpx.URL, error: Exception | None) -> float:
         """Return the seconds to wait; raise InfrastructureError where waiting is no use."""
         self.lost += 1
-        if not self.connected or self.lost > RECONNECTS:
+        if not self.connected or self.lost > self.most:
             raise unreachable(url, error) from error
         return float(min(2.0, 0.05 * 2**self.lost))
 

@@ -14,7 +14,7 @@ from kgym.errors import KgymError
 
 KEPT = 20_000
 """Changes that are remembered for pages that come back."""
-RETRY_SECONDS = (0.5, 5.0)
+RETRY_SECONDS = (0.25, 1.0)
 """The first pause before a lost feed is opened again, and the longest; each doubles."""
 
 _log = structlog.get_logger()
@@ -69,13 +69,16 @@ class Changes:
         pause = first
         while True:
             try:
-                async for change in self._client.changes(cursor):
+                # Opened anew here, not by the client: pages say at once that they are stale.
+                async for change in self._client.changes(cursor, reconnects=0):
                     if change.kind != "worker":
                         cursor = change.cursor
                     pause = first
                     self._hear(change)
             except KgymError as error:
-                _log.warning("the feed of changes broke off", reason=error.reason, said=str(error))
+                if pause == first:
+                    said = str(error)
+                    _log.warning("the feed of changes broke off", reason=error.reason, said=said)
             if self.connected:
                 self.connected = False
                 self._tell(News(None))
