@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from kgym.api.agent.runs import Limits, RunState
+from kgym.api.agent.runs import Limits, RunFilter, RunState
 from kgym.client.agent_client import AgentClient
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import InfrastructureError, NotFound, UserError
 from kgym.web.callers import Tokens
 from kgym.web.request_limits import RequestLimits
 from kgym.web.scheduler_tokens import SchedulerTokens
@@ -69,7 +69,7 @@ async def test_a_run_is_started_followed_and_shown_over_rest(tmp_path: Path) -> 
         assert events == [event async for event in made.agent.follow(run)]
         assert rest == events[-2:]
         assert (await client.page(None, 5, None)).runs[0].id == run
-        assert (await client.page(None, 5, RunState.FAILED)).runs == []
+        assert (await client.page(None, 5, RunFilter(state=RunState.FAILED))).runs == []
         calls = await client.calls(run, "t0")
         assert {call.node for call in calls} == {"t0"}
         assert calls[0].reply is not None
@@ -361,3 +361,74 @@ async def test_an_agent_that_is_away_is_said_to_be(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="there is no run 7"):
             async for _event in client.follow(7):
                 pass
+
+
+async def test_lists_are_filtered_and_say_what_runs_took(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, made), AgentClient(url) as client:
+        run = await client.start(request())
+        await made.agent.wait(run)
+        view = await client.show(run)
+        (listed,) = (await client.page(None, 5)).runs
+        assert listed.spent == view.spent
+        assert listed.spent.builds > 0
+        assert listed.spent.dollars == 0.5 * listed.spent.calls
+        for kept in (RunFilter(bug=BUG), RunFilter(model="made:up"), RunFilter(submitter="local")):
+            assert [one.id for one in (await client.page(None, 5, kept)).runs] == [run]
+        for none in (RunFilter(bug="x"), RunFilter(strategy="x"), RunFilter(submitter="x")):
+            assert (await client.page(None, 5, none)).runs == []
+
+
+async def test_steps_say_what_a_cycle_did_and_for_what(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, made), AgentClient(url) as client:
+        run = await client.start(request())
+        await made.agent.wait(run)
+        steps = await client.steps(run, "t0")
+        assert [one.work for one in steps][:2] == ["hypothesis", "hypothesis"]
+        assert {"patch", "check", "repair", "try"} <= {one.work for one in steps}
+        assert {one.node for one in steps} == {"t0"}
+        assert all(one.ended_at is not None for one in steps)
+        calls = {one.name for one in await client.calls(run, "t0")}
+        asked = [one for one in steps if one.work not in {"check", "try"}]
+        assert {one.name for one in asked} == calls
+        assert {(one.tokens, one.price) for one in asked} == {(110, 0.5)}
+        tried = next(one for one in steps if one.work == "try")
+        assert tried.outcome.startswith("same_crash: ")
+        assert tried.jobs
+        assert await client.steps(run, "t") == []
+
+
+async def test_questions_and_answers_are_searched(tmp_path: Path) -> None:
+    async with served(tmp_path) as (url, made), AgentClient(url) as client:
+        run = await client.start(request())
+        await made.agent.wait(run)
+        every = await client.calls(run)
+        assert [one.name for one in (await client.search(run)).calls] == [one.name for one in every]
+        found = (await client.search(run, "LIMIT 99 IS wrong")).calls
+        assert {(one.purpose, one.part) for one in found} >= {("hypothesis", "answer")}
+        assert all("limit 99 is wrong" in one.excerpt for one in found)
+        assert (await client.search(run, "nobody says this")).calls == []
+        first = await client.search(run, "limit", limit=1)
+        assert first.next is not None
+        second = await client.search(run, "limit", cursor=first.next, limit=1)
+        assert [one.name for one in first.calls + second.calls] == [one.name for one in every[:2]]
+        patches = (await client.search(run, node="t0", purpose="patch")).calls
+        assert {(one.node, one.purpose) for one in patches} == {("t0", "patch")}
+        whole = await client.call(run, found[0].name)
+        assert whole == next(one for one in every if one.name == whole.name)
+        with pytest.raises(NotFound, match="no call"):
+            await client.call(run, "t0/99-patch")
+
+
+async def test_a_run_says_what_it_waits_for_and_from_where_to_follow_it(tmp_path: Path) -> None:
+    async with served(tmp_path, slow=60) as (url, _), AgentClient(url) as client:
+        run = await client.start(request())
+        async for event in client.follow(run):
+            if event.kind == "asked" and event.data["work"] == "try":
+                break
+        view = await client.show(run)
+        assert view.nodes[0].doing == ["try"]
+        await client.stop(run)
+        rest = [event.number async for event in client.follow(run, view.position)]
+        assert rest[0] == view.position + 1
+        ended = await client.show(run)
+        assert (ended.position, ended.nodes[0].doing) == (rest[-1], [])

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
-from kgym.api.agent.runs import CallView, Event, Limits, RunPage, RunRequest, RunState, RunView
+from kgym.api.agent.runs import CallView, Event, Limits, RunFilter, RunPage, RunRequest, RunView
 
 
 class AgentCalls(Protocol):
@@ -23,7 +23,9 @@ class AgentCalls(Protocol):
         """End a run as it is."""
         ...
 
-    async def page(self, before: int | None, limit: int, state: RunState | None) -> RunPage:
+    async def page(
+        self, before: int | None, limit: int, wanted: RunFilter | None = None
+    ) -> RunPage:
         """Return runs, the newest first."""
         ...
 

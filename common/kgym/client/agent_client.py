@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 from httpx_sse import aconnect_sse
@@ -11,11 +12,29 @@ from pydantic import TypeAdapter
 
 from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
-from kgym.api.agent.runs import CallView, Event, Limits, RunPage, RunRequest, RunState, RunView
-from kgym.errors import InfrastructureError, KgymError, UserError
+from kgym.api.agent.runs import CallView, Event, Limits, RunFilter, RunPage, RunRequest, RunView
+from kgym.api.agent.steps import CallPage, RunStep
+from kgym.errors import (
+    Conflict,
+    Forbidden,
+    InfrastructureError,
+    KgymError,
+    NotFound,
+    TooMany,
+    Unauthorised,
+    UserError,
+)
 
 SECONDS = 60.0
 _CALLS = TypeAdapter(list[CallView])
+_STEPS = TypeAdapter(list[RunStep])
+_KINDS: dict[int, type[UserError]] = {
+    401: Unauthorised,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    429: TooMany,
+}
 
 
 class AgentClient:
@@ -48,10 +67,12 @@ class AgentClient:
         """End a run as it is."""
         await self._ask("POST", f"runs/{run}/stop")
 
-    async def page(self, before: int | None, limit: int, state: RunState | None) -> RunPage:
+    async def page(
+        self, before: int | None, limit: int, wanted: RunFilter | None = None
+    ) -> RunPage:
         """Return runs, the newest first."""
-        wanted = {"cursor": before, "limit": limit, "state": state}
-        return RunPage.model_validate_json(await self._ask("GET", "runs", wanted))
+        query = {"cursor": before, "limit": limit, **(wanted.model_dump() if wanted else {})}
+        return RunPage.model_validate_json(await self._ask("GET", "runs", query))
 
     async def show(self, run: int) -> RunView:
         """Return a run as it stands."""
@@ -59,11 +80,34 @@ class AgentClient:
 
     async def node(self, run: int, name: str) -> Node:
         """Return a debug cycle whole."""
-        return Node.model_validate_json(await self._ask("GET", f"runs/{run}/nodes/{name}"))
+        return Node.model_validate_json(await self._ask("GET", f"runs/{run}/nodes/{_quoted(name)}"))
 
     async def calls(self, run: int, node: str | None = None) -> list[CallView]:
         """Return the questions of a node, or of the whole run, and their answers."""
         return _CALLS.validate_json(await self._ask("GET", f"runs/{run}/calls", {"node": node}))
+
+    async def call(self, run: int, name: str) -> CallView:
+        """Return a question, and its answer."""
+        return CallView.model_validate_json(
+            await self._ask("GET", f"runs/{run}/calls/{_quoted(name)}")
+        )
+
+    async def steps(self, run: int, node: str) -> list[RunStep]:
+        """Return what a debug cycle did, in the order in which it began."""
+        return _STEPS.validate_json(await self._ask("GET", f"runs/{run}/steps", {"node": node}))
+
+    async def search(
+        self,
+        run: int,
+        text: str | None = None,
+        node: str | None = None,
+        purpose: str | None = None,
+        cursor: int = 0,
+        limit: int = 50,
+    ) -> CallPage:
+        """Return the questions in which, or in whose answers, a text stands; without one, all."""
+        query = {"text": text, "node": node, "purpose": purpose, "cursor": cursor, "limit": limit}
+        return CallPage.model_validate_json(await self._ask("GET", f"runs/{run}/search", query))
 
     async def follow(self, run: int, after: int = 0) -> AsyncIterator[Event]:
         """Yield events until the run ends; a lost connection is made anew, and none comes twice."""
@@ -123,4 +167,10 @@ def _refused(body: bytes, status: int) -> KgymError:
         reason, detail = str(problem["reason"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):
         reason, detail = "bad_answer", f"the agent answered {status}, and no problem document"
-    return (UserError if 400 <= status < 500 else InfrastructureError)(reason, detail)
+    if 400 <= status < 500:
+        return _KINDS.get(status, UserError)(reason, detail)
+    return InfrastructureError(reason, detail)
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.markup import escape
 
-from kgym.api.agent.runs import CallView, RunPage, RunState, RunView
+from kgym.api.agent.runs import CallView, RunFilter, RunPage, RunState, RunView
 from kgym_cli.agent_choice import with_agent
 from kgym_cli.agent_models import REPLAY
 from kgym_cli.commands.fix import limit_options, limits
@@ -35,7 +35,7 @@ def run() -> None:
 @json_option(RunPage)
 def list_(state: str | None, limit: int, as_json: bool) -> None:
     """List runs, the newest first."""
-    chosen = RunState(state) if state else None
+    chosen = RunFilter(state=RunState(state) if state else None)
     page = with_agent(lambda agent: agent.page(None, limit, chosen))
     if as_json:
         print_json(page)

@@ -11,7 +11,17 @@ from pydantic import Field, TypeAdapter
 
 from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
-from kgym.api.agent.runs import CallView, Event, Resumption, RunPage, RunRequest, RunState, RunView
+from kgym.api.agent.runs import (
+    CallView,
+    Event,
+    Resumption,
+    RunFilter,
+    RunPage,
+    RunRequest,
+    RunState,
+    RunView,
+)
+from kgym.api.agent.steps import CallPage, RunStep
 from kgym.api.jobs import DIGITS
 from kgym.errors import UserError
 from kgym.web.callers import Tokens, caller_of
@@ -25,6 +35,7 @@ from kgym_crashfixer.api.metrics import Metrics
 from kgym_crashfixer.runs.agent import Agent
 
 _CALLS = TypeAdapter(list[CallView])
+_STEPS = TypeAdapter(list[RunStep])
 
 
 async def _agent(request: Request) -> Agent:  # a plain function runs in a thread
@@ -34,6 +45,7 @@ async def _agent(request: Request) -> Agent:  # a plain function runs in a threa
 
 Core = Annotated[Agent, Depends(_agent)]
 RunId = Annotated[int, Path(ge=1, lt=1 << 62, description="of the run, from 1"), DIGITS]
+NodeName = Annotated[str, Query(max_length=500)]
 Number = Annotated[int, Path(ge=1, le=10_000, description="of the fix, by rank, from 1"), DIGITS]
 readers = router(Scope.READ)
 submitters = router(Scope.SUBMIT)
@@ -83,9 +95,14 @@ async def page(
     cursor: Annotated[Annotated[int, Field(ge=1, lt=1 << 62), DIGITS] | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=100), DIGITS] = 50,
     state: Annotated[RunState | None, Query()] = None,
+    bug: Annotated[str | None, Query(max_length=200)] = None,
+    strategy: Annotated[str | None, Query(max_length=200)] = None,
+    model: Annotated[str | None, Query(max_length=500)] = None,
+    submitter: Annotated[str | None, Query(max_length=100)] = None,
 ) -> Response:
     """Show runs, newest first. Give `next` as `cursor` to see the page that follows."""
-    return as_json(await agent.page(cursor, limit, state))
+    wanted = RunFilter(state=state, bug=bug, strategy=strategy, model=model, submitter=submitter)
+    return as_json(await agent.page(cursor, limit, wanted))
 
 
 @readers.get(
@@ -152,6 +169,53 @@ async def calls(
 ) -> Response:
     """Show what the model was asked and answered, of a debug cycle or of the whole run."""
     return as_json_list(_CALLS, await agent.calls(run, node))
+
+
+@readers.get(
+    "/runs/{run}/calls/{name:path}",
+    summary="Show a question and its answer",
+    tags=["runs"],
+    response_model=CallView,
+    responses=documented(404),
+)
+async def call(agent: Core, run: RunId, name: Annotated[str, Path(max_length=500)]) -> Response:
+    """Show one question to the model, and its answer."""
+    return as_json(await agent.call(run, name))
+
+
+@readers.get(
+    "/runs/{run}/steps",
+    summary="Show the steps of a debug cycle",
+    tags=["runs"],
+    response_model=list[RunStep],
+    responses=documented(404),
+)
+async def show_steps(agent: Core, run: RunId, node: NodeName) -> Response:
+    """Show its questions, checks, kernels and looks at the source, in the order they began in."""
+    return as_json_list(_STEPS, await agent.steps(run, node))
+
+
+@readers.get(
+    "/runs/{run}/search",
+    summary="Search questions and answers",
+    tags=["runs"],
+    response_model=CallPage,
+    responses=documented(404),
+)
+async def search(
+    agent: Core,
+    run: RunId,
+    text: Annotated[str | None, Query(max_length=200)] = None,
+    node: Annotated[str | None, Query(max_length=500)] = None,
+    purpose: Annotated[str | None, Query(max_length=30)] = None,
+    cursor: Annotated[int, Query(ge=0, lt=1 << 31), DIGITS] = 0,
+    limit: Annotated[int, Query(ge=1, le=100), DIGITS] = 50,
+) -> Response:
+    """Show questions in which, or in whose answers, a text stands; without a text, all in short.
+
+    At most 200 questions are looked through at a time: give `next` as `cursor` to look further.
+    """
+    return as_json(await agent.search(run, text, node, purpose, cursor, limit))
 
 
 @readers.get(

@@ -2,12 +2,10 @@
 
 import asyncio
 import contextlib
-import json
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
-from kgym.api.agent.conversation import Reply, Turn
 from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
 from kgym.api.agent.runs import (
@@ -15,11 +13,13 @@ from kgym.api.agent.runs import (
     Event,
     Limits,
     NodeView,
+    RunFilter,
     RunPage,
     RunRequest,
     RunState,
     RunView,
 )
+from kgym.api.agent.steps import CallExcerpt, CallPage, RunStep
 from kgym.api.agent.strategy import Strategy, traced
 from kgym.bugs.bundle import Bug
 from kgym.errors import Conflict, Forbidden, KgymError, NotFound, UserError
@@ -27,7 +27,7 @@ from kgym_crashfixer import strategies
 from kgym_crashfixer.errors import LostRun
 from kgym_crashfixer.models.model import Model
 from kgym_crashfixer.platform_protocol import Platform, Submitted
-from kgym_crashfixer.runs import bugs, process, result
+from kgym_crashfixer.runs import bugs, process, result, said, steps
 from kgym_crashfixer.runs.runner import PAUSES, Runner, ends
 from kgym_crashfixer.store.run_store import Batch, RunStore, Stored
 
@@ -171,12 +171,16 @@ class Agent:
 
     # --- what others see ------------------------------------------------------------------
 
-    async def page(self, before: int | None, limit: int, state: RunState | None) -> RunPage:
+    async def page(
+        self, before: int | None, limit: int, wanted: RunFilter | None = None
+    ) -> RunPage:
         """Return runs, the newest first."""
-        found = [await self._seen(one) for one in await self._store.page(before, limit + 1, state)]
+        found = [await self._seen(one) for one in await self._store.page(before, limit + 1, wanted)]
         more = len(found) > limit
         kept = found[:limit]
-        return RunPage(runs=[one.summary for one in kept], next=kept[-1].id if more else None)
+        spent = await self._store.spent_by([one.id for one in kept])
+        shown = [one.summary(spent[one.id]) for one in kept]
+        return RunPage(runs=shown, next=kept[-1].id if more else None)
 
     async def counts(self) -> tuple[dict[RunState, int], int]:
         """Return how many runs are in each state, and how many questions are on their way."""
@@ -184,21 +188,30 @@ class Agent:
 
     async def show(self, run: int) -> RunView:
         """Return the run as it stands."""
+        position = await self._store.last_event(run)  # before the rest, which is newer then
         stored = await self._seen(await self._store.get(run))
         spent = await self._store.spent(run)
-        more = {"seconds": stored.seconds, "builds": stored.builds, "checks": stored.checks}
+        doing = await self._doing(run) if stored.state is RunState.RUNNING else {}
         begun = stored.begun
         return RunView(
-            **dict(stored.summary),
+            **dict(stored.summary(spent)),
             title=begun.crash.title if begun else None,
             files=list(begun.files) if begun else [],
             notes=begun.notes if begun else [],
             limits=stored.request.limits,
-            spent=spent.model_copy(update=more),
-            nodes=[NodeView.of(one) for one in await self._store.nodes(run)],
+            nodes=[NodeView.of(one, doing.get(one.name)) for one in await self._store.nodes(run)],
             ranked=stored.fixes,
             jobs=await self._store.jobs(run),
+            position=position,
         )
+
+    async def _doing(self, run: int) -> dict[str, list[str]]:
+        """Return what each node waits for."""
+        found: dict[str, list[str]] = {}
+        for step in steps.steps(await self._store.work(run), {}):
+            if step.ended_at is None:
+                found.setdefault(step.node, []).append(step.work)
+        return found
 
     async def node(self, run: int, name: str) -> Node:
         """Return a debug cycle whole: hypotheses, candidates, what became of them."""
@@ -211,27 +224,50 @@ class Agent:
     async def calls(self, run: int, node: str | None = None) -> list[CallView]:
         """Return the questions of a node, or of the whole run, and their answers."""
         await self._store.get(run)
-        views = []
-        for row in await self._store.calls(run, node):
-            sent = json.loads(row.prompt)
-            last = sent["last_turn"]
-            views.append(
-                CallView(
-                    name=row.name,
-                    node=row.node,
-                    purpose=row.purpose,
-                    asked=row.asked,
-                    asked_at=row.asked_at,
-                    answered_at=row.answered_at,
-                    error=row.error,
-                    system=sent["system"],
-                    prompt=sent["prompt"],
-                    turns=sent["turns"],
-                    last_turn=Turn.model_validate(last) if last else None,
-                    reply=Reply.model_validate_json(row.reply) if row.reply else None,
-                )
-            )
-        return views
+        return [said.view(row) for row in await self._store.calls(run, node)]
+
+    async def call(self, run: int, name: str) -> CallView:
+        """Return a question, and its answer."""
+        await self._store.get(run)
+        row = await self._store.call(run, name)
+        if row is None:
+            raise NotFound("call_not_found", f"run {run} has no call {name}", run=run, call=name)
+        return said.view(row)
+
+    async def steps(self, run: int, node: str) -> list[RunStep]:
+        """Return what a debug cycle did, in the order in which it began."""
+        await self._store.get(run)
+        jobs = await self._store.jobs(run)
+        return steps.steps(await self._store.work(run, node), jobs)
+
+    async def search(
+        self,
+        run: int,
+        text: str | None = None,
+        node: str | None = None,
+        purpose: str | None = None,
+        cursor: int = 0,
+        limit: int = 50,
+    ) -> CallPage:
+        """Return the questions in which, or in whose answers, a text stands; without one, all.
+
+        So many are read at a time; the page may have none, and a cursor from which to look further.
+        """
+        await self._store.get(run)
+        found: list[CallExcerpt] = []
+        most = cursor + said.READ_AT_ONCE
+        while cursor < most and len(found) < limit:
+            rows = await self._store.calls(run, node, purpose, (cursor, said.ROWS))
+            for row in rows:
+                cursor += 1
+                excerpt = await asyncio.to_thread(said.excerpt, row, text)
+                if excerpt is not None:
+                    found.append(excerpt)
+                if len(found) == limit:
+                    break
+            if len(rows) < said.ROWS and len(found) < limit:
+                return CallPage(calls=found, next=None)
+        return CallPage(calls=found, next=cursor)
 
     async def follow(self, run: int, after: int = 0) -> AsyncIterator[Event]:
         """Yield what happened, and what happens, until the run ends."""

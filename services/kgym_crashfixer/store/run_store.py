@@ -7,12 +7,32 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Row, Select, bindparam, case, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    case,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from kgym.api.agent.conversation import Reply
 from kgym.api.agent.nodes import Node
-from kgym.api.agent.runs import Event, FixView, RunRequest, RunState, RunSummary, Spent
+from kgym.api.agent.runs import (
+    Event,
+    FixView,
+    RunFilter,
+    RunRequest,
+    RunState,
+    RunSummary,
+    Spent,
+)
 from kgym.errors import Conflict
 from kgym_crashfixer.errors import LostRun, no_run
 from kgym_crashfixer.platform_protocol import Begun
@@ -25,6 +45,8 @@ HELD_SECONDS = 30.0
 _RESULT: TypeAdapter[Result] = TypeAdapter(Result)
 _FIXES = TypeAdapter(list[FixView])
 _MOST_EVENTS = 1000
+WORK = ("asked", "asked_again", "lost", "told", "dropped")
+"""Kinds of events that say which work was begun, and what it came to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +151,9 @@ class Stored:
             self, state=RunState.INTERRUPTED, reason="the process that carried it out has ended"
         )
 
-    @property
-    def summary(self) -> RunSummary:
-        """What lists show of it."""
+    def summary(self, asked: Spent) -> RunSummary:
+        """Return what lists show of it; `asked` is what its questions took."""
+        more = {"seconds": self.seconds, "builds": self.builds, "checks": self.checks}
         return RunSummary(
             id=self.id,
             bug=self.bug,
@@ -143,6 +165,7 @@ class Stored:
             created_at=self.created_at,
             ended_at=self.ended_at,
             fixes=len(self.fixes),
+            spent=asked.model_copy(update=more),
         )
 
 
@@ -214,8 +237,7 @@ class RunStore:
 
     async def counts(self) -> tuple[dict[RunState, int], int]:
         """Return how many runs are in each state, and how many questions are on their way."""
-        lapsed = (runs.c.state == RunState.RUNNING) & (runs.c.held_until < _now())
-        state = case((lapsed, str(RunState.INTERRUPTED)), else_=runs.c.state).label("state")
+        state = _state_now().label("state")
         by_state = select(state, func.count().label("number")).group_by(state)
         under_way = (runs.c.state == RunState.RUNNING) & (runs.c.held_until >= _now())
         of_run = select(runs.c.id).where(under_way)
@@ -240,15 +262,16 @@ class RunStore:
         return _stored(row)
 
     async def page(
-        self, before: int | None, limit: int, state: RunState | None = None
+        self, before: int | None, limit: int, wanted: RunFilter | None = None
     ) -> list[Stored]:
         """Return runs, the newest first."""
-        wanted = select(runs).order_by(runs.c.id.desc()).limit(limit)
+        query = select(runs).order_by(runs.c.id.desc()).limit(limit)
         if before is not None:
-            wanted = wanted.where(runs.c.id < before)
-        if state is not None:
-            wanted = wanted.where(runs.c.state == state)
-        return [_stored(row) for row in await self._rows(wanted)]
+            query = query.where(runs.c.id < before)
+        for name, value in (wanted or RunFilter()).model_dump(exclude_none=True).items():
+            column = _state_now() if name == "state" else runs.c[name]
+            query = query.where(column == str(value))
+        return [_stored(row) for row in await self._rows(query)]
 
     async def events(self, run: int, after: int = 0) -> list[Event]:
         """Return what happened after event number `after`, a thousand events at most."""
@@ -258,10 +281,25 @@ class RunStore:
             .order_by(events.c.number)
             .limit(_MOST_EVENTS)
         )
-        return [
-            Event(number=row.number, at=row.at, kind=row.kind, data=json.loads(row.data))
-            for row in await self._rows(wanted)
-        ]
+        return [_event(row) for row in await self._rows(wanted)]
+
+    async def last_event(self, run: int) -> int:
+        """Return the number of the run's last event; 0 without any."""
+        (row,) = await self._rows(select(func.max(events.c.number)).where(events.c.run == run))
+        return int(row[0] or 0)
+
+    async def work(self, run: int, node: str | None = None) -> list[Event]:
+        """Return when pieces of work were begun and what they came to: of a node, or all that was
+        begun since the run was last taken up."""
+        c = events.c
+        wanted = select(events).where(c.run == run, c.kind.in_(WORK)).order_by(c.number)
+        if node is None:
+            resumed = select(func.max(c.number)).where(c.run == run, c.kind == "resumed")
+            wanted = wanted.where(c.number > func.coalesce(resumed.scalar_subquery(), 0))
+        else:  # as `_events` has written it; it spares reading what others did
+            about = f'"node": {json.dumps(node)}'
+            wanted = wanted.where(c.data.contains(about, autoescape=True))
+        return [_event(row) for row in await self._rows(wanted)]
 
     async def results(self, run: int) -> list[tuple[str, Result]]:
         """Return all that the search was told, in order."""
@@ -286,18 +324,41 @@ class RunStore:
         c = calls.c
         return await self._rows(select(c.name, c.lost, c.answered_at, c.reply).where(c.run == run))
 
-    async def calls(self, run: int, node: str | None) -> "Sequence[Row[*tuple[Any, ...]]]":
-        """Return the questions of a node, or all, in the order in which they were sent."""
+    async def calls(
+        self,
+        run: int,
+        node: str | None = None,
+        purpose: str | None = None,
+        part: tuple[int, int] | None = None,
+    ) -> "Sequence[Row[*tuple[Any, ...]]]":
+        """Return the questions of a node, or all, in the order in which they were sent.
+
+        `part` is how many of them to leave out, and how many to return then.
+        """
         wanted = select(calls).where(calls.c.run == run).order_by(calls.c.asked_at, calls.c.name)
         if node is not None:
             wanted = wanted.where(calls.c.node == node)
+        if purpose is not None:
+            wanted = wanted.where(calls.c.purpose == purpose)
+        if part is not None:
+            wanted = wanted.offset(part[0]).limit(part[1])
         return await self._rows(wanted)
 
+    async def call(self, run: int, name: str) -> "Row[*tuple[Any, ...]] | None":
+        """Return a question, or None."""
+        found = await self._rows(select(calls).where(calls.c.run == run, calls.c.name == name))
+        return found[0] if found else None
+
     async def spent(self, run: int) -> Spent:
-        """Return what the questions took; builds and checks are counted by the results."""
+        """Return what the questions of a run took; builds and checks are counted by the results."""
+        return (await self.spent_by([run]))[run]
+
+    async def spent_by(self, numbers: Sequence[int]) -> dict[int, Spent]:
+        """Return what the questions of each of these runs took."""
         c, total = calls.c, func.sum
         answered = c.reply.is_not(None)
         wanted = select(
+            c.run,
             total(c.price).label("known_dollars"),
             total(case((answered & c.price.is_(None), 1), else_=0)).label("unpriced_calls"),
             total(case((answered, 1), else_=0)).label("calls"),
@@ -307,9 +368,10 @@ class RunStore:
             total(c.cached_tokens).label("cached_tokens"),
             total(c.output_tokens).label("output_tokens"),
             total(c.seconds).label("seconds_of_model"),
-        ).where(c.run == run)
-        (row,) = await self._rows(wanted)
-        return Spent(**{name: value or 0 for name, value in row._mapping.items()})
+        )
+        rows = await self._rows(wanted.where(c.run.in_(numbers)).group_by(c.run))
+        found = {row.run: Spent(**_told(row)) for row in rows}
+        return {number: found.get(number, Spent()) for number in numbers}
 
     async def _rows(self, wanted: "Select[Any]") -> "Sequence[Row[Any]]":
         return await self._database.read(lambda one: one.execute(wanted).all())
@@ -434,6 +496,20 @@ def _upsert(connection: Connection, table: Any, key: list[str], changed: list[st
         return statement.on_conflict_do_nothing(index_elements=key)
     new = {name: statement.excluded[name] for name in changed}
     return statement.on_conflict_do_update(index_elements=key, set_=new)
+
+
+def _told(row: "Row[Any]") -> dict[str, Any]:
+    return {name: value or 0 for name, value in row._mapping.items() if name != "run"}
+
+
+def _event(row: "Row[Any]") -> Event:
+    return Event(number=row.number, at=row.at, kind=row.kind, data=json.loads(row.data))
+
+
+def _state_now() -> ColumnElement[str]:
+    """Return the state of a run: one that nobody carries out any more is interrupted."""
+    lapsed = (runs.c.state == RunState.RUNNING) & (runs.c.held_until < _now())
+    return case((lapsed, str(RunState.INTERRUPTED)), else_=runs.c.state)
 
 
 def _stored(row: "Row[*tuple[Any, ...]]") -> Stored:

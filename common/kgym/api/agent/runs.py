@@ -133,6 +133,16 @@ class FixView(Strict):
     agreement: int = Field(description="nodes that came to the same change")
 
 
+class RunFilter(Strict):
+    """Which runs a list has; what is null leaves none out."""
+
+    state: RunState | None = None
+    bug: str | None = Field(None, max_length=200)
+    strategy: str | None = Field(None, max_length=200)
+    model: str | None = Field(None, max_length=500)
+    submitter: str | None = Field(None, max_length=100)
+
+
 class RunSummary(Strict):
     """A run in a list."""
 
@@ -146,6 +156,7 @@ class RunSummary(Strict):
     created_at: AwareDatetime
     ended_at: AwareDatetime | None
     fixes: int
+    spent: Spent
 
 
 class RunPage(Strict):
@@ -194,10 +205,12 @@ class RunView(RunSummary):
     files: list[str] = Field([], description="candidate files")
     notes: list[str] = []
     limits: Limits
-    spent: Spent
     nodes: list[NodeView]
     ranked: list[FixView] = Field(description="all patches that resolve the bug, the best first")
     jobs: dict[str, list[int]] = Field(description="of the scheduler, by the work they do")
+    position: int = Field(
+        0, description="number of the last event that it shows: who follows from there misses none"
+    )
 
 
 class CallView(Strict):
