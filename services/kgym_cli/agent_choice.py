@@ -35,6 +35,14 @@ def service() -> tuple[str, str | None] | None:
     return (found.url, settings().token) if found is not None else None
 
 
+def service_url() -> str | None:
+    """Return the URL of the agent service that is named, or runs here just now; or None."""
+    if (named := settings().agent) is not None:
+        return named.rstrip("/")
+    found = running(settings().data / FOLDER)
+    return found.url if found is not None else None
+
+
 def database() -> str:
     """Return the URL of the agent's database."""
     own = usable_data_folder() / "agent.db"

@@ -23,6 +23,7 @@ from kgym.web.scopes import Scope
 from kgym.web.server import listen
 from kgym.worker.work_folder import remove_left
 from kgym_cli.running_platform import Running, announce, take
+from kgym_cli.settings import settings
 from kgym_cli.step_registry import WorkerShape, workers_of_one_host
 from kgym_dev.servers import LOOPBACK, PostgreSQL, Program, RabbitMQ, free_port
 from kgym_scheduler.database.connection import Database, upgrade
@@ -233,6 +234,8 @@ class Distributed:
         self._ports.append(port)
         self.monitor_url = f"http://{self.host}:{port}"
         env = {**self.worker_env, "KGYM_SERVER": self.url, "KGYM_TOKEN": self._owner}
+        if (agent := settings().agent) is not None:
+            env["KGYM_AGENT"] = agent
         words = ("monitor", "--host", self.host, "--monitor-port", str(port))
         self.monitors = [self._program("monitor", env, *words)]
 

@@ -10,14 +10,16 @@ from kgym_monitor.server import monitor
 
 
 @contextmanager
-def monitored(scheduler: str, token: str | None = None, port: int = 0) -> Iterator[str]:
+def monitored(
+    scheduler: str, token: str | None = None, port: int = 0, agent: str | None = None
+) -> Iterator[str]:
     """Run a monitor of this scheduler while the context lasts; yield its URL."""
     started: Future[str] = Future()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
     async def serve() -> None:
-        async with monitor(scheduler, token, port=port) as address:
+        async with monitor(scheduler, token, port=port, find_agent=lambda: agent) as address:
             started.set_result(address.url)
             await stop.wait()
 

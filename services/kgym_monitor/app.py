@@ -25,6 +25,8 @@ from kgym_monitor.routes import (
     login_routes,
     output_routes,
     overview_routes,
+    run_action_routes,
+    run_routes,
     search_routes,
     subject_routes,
     trace_routes,
@@ -46,6 +48,9 @@ _ROUTERS = (
     check_routes.readers,
     live_routes.readers,
     search_routes.readers,
+    run_routes.readers,
+    run_action_routes.readers,
+    run_action_routes.submitters,
 )
 
 
@@ -59,7 +64,7 @@ class Monitor(FastAPI):
         super().__init__(title="kGymSuite monitor", docs_url=None, redoc_url=None, openapi_url=None)
         self.state.monitor = state
         self.tokens = state.tokens
-        self.hang_up = state.fragments.close
+        self.hang_up = state.hang_up
         self.streams = Streams(limits or RequestLimits())
         for router in _ROUTERS:
             self.include_router(router)

@@ -9,10 +9,12 @@ from fastapi import Request
 
 from kgym.client import AsyncClient
 from kgym.web.scheduler_tokens import SchedulerTokens
+from kgym_monitor.live.agent_link import AgentLink, FindAgent
 from kgym_monitor.live.changes import Changes
 from kgym_monitor.live.fragments import Fragments
 from kgym_monitor.live.job_tails import JobTails
 from kgym_monitor.live.live_parts import LiveParts
+from kgym_monitor.live.run_feeds import RunFeeds
 from kgym_monitor.live.step_counts import StepCounts
 from kgym_monitor.pages.rendering import Rendering
 from kgym_monitor.sessions import Session, Sessions
@@ -34,17 +36,24 @@ class MonitorState:
     tails: JobTails
     rendering: Rendering
     step_counts: StepCounts
+    agent: AgentLink
+    """The agent service, if there is one."""
+    runs: RunFeeds
     traces: HeldTraces = field(default_factory=HeldTraces)
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def opened(cls, scheduler: str, token: str | None) -> AsyncIterator["MonitorState"]:
+    async def opened(
+        cls, scheduler: str, token: str | None, find_agent: FindAgent = lambda: None
+    ) -> AsyncIterator["MonitorState"]:
         """Follow the scheduler while the context lasts."""
         rendering, sessions = Rendering(), Sessions()
+        agent = AgentLink(find_agent, token)
+        runs = RunFeeds(agent, rendering)
         async with SchedulerTokens(scheduler) as tokens, AsyncClient(scheduler, token) as client:
             changes = Changes(client)
             step_counts = StepCounts(client)
-            parts = LiveParts(client, rendering, step_counts)
+            parts = LiveParts(client, agent, rendering, step_counts)
             fragments = Fragments(changes, parts.render)
             tails = JobTails(client, fragments.mark)
             tasks = [asyncio.create_task(one.run()) for one in (changes, fragments)]
@@ -59,13 +68,22 @@ class MonitorState:
                     tails,
                     rendering,
                     step_counts,
+                    agent,
+                    runs,
                 )
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await tails.close()
+                await runs.close()
+                await agent.close()
                 await sessions.close()
+
+    def hang_up(self) -> None:
+        """End the streams of all pages."""
+        self.fragments.close()
+        self.runs.hang_up()
 
 
 def state_of(request: Request) -> MonitorState:

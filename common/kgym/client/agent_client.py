@@ -51,6 +51,10 @@ class AgentClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; the client is of no use after that."""
         await self._http.aclose()
 
     async def start(self, request: RunRequest) -> int:

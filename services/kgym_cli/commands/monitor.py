@@ -10,7 +10,7 @@ from typing import Literal
 import click
 
 from kgym.errors import UserError
-from kgym_cli import extras
+from kgym_cli import agent_choice, extras
 from kgym_cli.answer import Answer
 from kgym_cli.output import json_option, people, print_json, results
 from kgym_cli.scheduler_choice import address
@@ -25,7 +25,8 @@ def monitor(context: click.Context) -> None:
 
     Pages show what the scheduler's REST interface says. Readers log in with a token of the
     scheduler; where it needs none, nobody does. The monitor's own, --token, has to allow reading.
-    Any address but loopback needs tokens, and https in front.
+    Any address but loopback needs tokens, and https in front. Runs are those of the agent service
+    at --agent, which is asked with the same tokens; without, of the one of this machine.
     """
     if context.invoked_subcommand is not None:
         return
@@ -119,6 +120,8 @@ def shoot(
 async def _serve(chosen: Settings, url: str, token: str | None) -> None:
     from kgym_monitor.server import monitor as serving  # noqa: PLC0415 - as above
 
-    async with serving(url, token, chosen.host, chosen.monitor_port) as listening:
+    async with serving(
+        url, token, chosen.host, chosen.monitor_port, agent_choice.service_url
+    ) as listening:
         people.print(f"monitor: {listening.url_here}  scheduler: {url}", markup=False)
         await asyncio.Event().wait()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kgym.errors import KgymError, UserError
-from kgym_cli import extras
+from kgym_cli import agent_choice, extras
 from kgym_cli.output import people
 from kgym_cli.scheduler_choice import usable_data_folder
 from kgym_cli.settings import Settings, options_of, settings
@@ -58,7 +58,12 @@ async def _show(platform: "Platform") -> None:
             extras.require("monitor")
             from kgym_monitor.server import monitor  # noqa: PLC0415 - as above
 
-            serving = monitor(platform.url, platform.owner, port=_monitor_port())
+            serving = monitor(
+                platform.url,
+                platform.owner,
+                port=_monitor_port(),
+                find_agent=agent_choice.service_url,
+            )
             listening = await stack.enter_async_context(serving)
             people.print(f"monitor: {listening.url}")
         except KgymError as error:  # jobs need no pages

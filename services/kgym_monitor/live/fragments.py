@@ -35,6 +35,8 @@ class Key:
     detail: str = ""
     ages: bool = False
     """Whether it changes without its job, too, as long as it is not empty."""
+    quiet_seconds: float = QUIET_SECONDS
+    """How often a summary is rendered while no job changes."""
 
 
 Render = Callable[[Key], Awaitable[str]]
@@ -59,7 +61,7 @@ class _Shown:
             quiet = max(QUIET_SECONDS, round_seconds)
             old = self.key.ages and self.text != "" and now - self.rendered_at >= quiet
             return self.dirty or old
-        pause = SUMMARY_SECONDS if self.dirty else QUIET_SECONDS
+        pause = SUMMARY_SECONDS if self.dirty else self.key.quiet_seconds
         return now - self.rendered_at >= max(pause, round_seconds)
 
 

@@ -6,12 +6,15 @@ from urllib.parse import parse_qsl
 from kgym.api.jobs import JobFilter
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, NotFound
-from kgym_monitor.live.fragments import Key, event, partial
+from kgym_monitor.live import runs_list
+from kgym_monitor.live.agent_link import AgentLink
+from kgym_monitor.live.fragments import SUMMARY_SECONDS, Key, event, partial
 from kgym_monitor.live.step_counts import StepCounts
 from kgym_monitor.pages import job_page, overview, subject_pages
 from kgym_monitor.pages.bug_filter import BugQuery, EntryQuery
 from kgym_monitor.pages.job_filter import JobQuery
 from kgym_monitor.pages.rendering import Rendering
+from kgym_monitor.pages.run_page import RunQuery
 from kgym_monitor.pages.step_history import SPANS, StepHistory
 
 NEWEST = 51
@@ -38,6 +41,11 @@ def newest(query: str) -> Key:
     return Key("newest", None, query)
 
 
+def runs(query: str) -> Key:
+    """Return the key of the table of runs of a list with this query."""
+    return Key("runs", None, query, quiet_seconds=SUMMARY_SECONDS)
+
+
 OVERVIEW = Key("overview")
 WORKERS = Key("workers")
 HISTORIES = {f"history-{name}": Key("history", detail=name) for name in SPANS}
@@ -51,8 +59,15 @@ SUBJECTS = ("bugs", "bug", "suitecache")
 class LiveParts:
     """Renders them from what the scheduler says."""
 
-    def __init__(self, client: AsyncClient, rendering: Rendering, step_counts: StepCounts) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        agent: AgentLink,
+        rendering: Rendering,
+        step_counts: StepCounts,
+    ) -> None:
         self._client = client
+        self._agent = agent
         self._rendering = rendering
         self._step_counts = step_counts
         self._histories: dict[str, tuple[StepHistory, str]] = {}
@@ -67,7 +82,7 @@ class LiveParts:
                 return await self._newest(key.detail)
             case "history":
                 return await self._history(key.detail)
-            case "bugs" | "bug" | "suitecache":
+            case "bugs" | "bug" | "suitecache" | "runs":
                 return await self._subject(key)
         return await self._scheduler_s(key)
 
@@ -95,6 +110,8 @@ class LiveParts:
             shown = await subject_pages.bug(of, key.detail)
         elif key.kind == "bugs":
             shown = await subject_pages.bugs(of, BugQuery.read(asked))
+        elif key.kind == "runs":
+            shown = await runs_list.read(self._agent, RunQuery.read(asked))
         else:
             shown = await subject_pages.entries(of, EntryQuery.read(asked))
         return partial(f"{key.kind}-live", self._fragment(f"{key.kind}_live.html", shown))

@@ -13,7 +13,7 @@ from kgym.api.jobs import JobView, StepView
 from kgym.api.states import State
 from kgym.web.scopes import Scope
 from kgym_monitor.assets import assets
-from kgym_monitor.pages import check_results, plan_words, wording
+from kgym_monitor.pages import check_results, plan_words, run_page, wording
 from kgym_monitor.sessions import Session
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -42,6 +42,8 @@ def _environment() -> jinja2.Environment:
     words = (wording.visible, wording.exact, wording.duration, wording.size, wording.percent)
     words = (*words, wording.nanoseconds, wording.offset)
     for function in (*words, wording.subject, wording.plain_tags, current, took):
+        env.filters[function.__name__] = function
+    for function in run_page.FILTERS:
         env.filters[function.__name__] = function
     env.globals |= {
         "asset": assets().url,

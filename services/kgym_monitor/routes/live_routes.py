@@ -34,6 +34,7 @@ def address(
     summary: str | None = None,
     of: str | None = None,
     newest: str | None = None,
+    runs: str | None = None,
 ) -> str:
     """Return from where a page hears of changes since `since` (`Changes.position`).
 
@@ -48,10 +49,11 @@ def address(
             with dots between them.
         of: What that is of: a list's query, or a bug.
         newest: The query of the list of which it counts newer jobs; `all` without one.
+        runs: The query of the list of runs that it shows; `all` without one.
     """
     said: dict[str, object] = {"since": since, "rows": ".".join(map(str, rows)), "job": job}
     said |= {"pickable": "yes" if pickable else None, "step": step, "attempt": attempt}
-    said |= {"summary": summary, "of": of, "newest": newest}
+    said |= {"summary": summary, "of": of, "newest": newest, "runs": runs}
     return "/live?" + urlencode(
         {name: value for name, value in said.items() if value not in ("", None)}
     )
@@ -69,6 +71,7 @@ async def live(
     summary: Annotated[str | None, Query(max_length=100)] = None,
     of: Annotated[str, Query(max_length=1000)] = "",
     newest: Annotated[str | None, Query(max_length=1000)] = None,
+    runs: Annotated[str | None, Query(max_length=2000)] = None,
 ) -> Response:
     """Send what changes on a page, from when it was read; after a break, from there."""
     state = state_of(request)
@@ -82,6 +85,8 @@ async def live(
         keys += [_summary(name, of) for name in summary.split(".")[:8]]
     if newest is not None:
         keys.append(live_parts.newest("" if newest == "all" else newest))
+    if runs is not None:
+        keys.append(live_parts.runs("" if runs == "all" else runs))
     told = request.headers.get("last-event-id", "")
     position = int(told) if told.isdecimal() and len(told) < 19 else since
     with contextlib.ExitStack() as slot:

@@ -1,6 +1,7 @@
 // What every page does: times in the reader's zone, the live mark, light or dark, and the parts
 // that only some pages have.
 import { showLive } from "./live.js";
+import { tendForest } from "./forest.js";
 import { fillLogs } from "./log_window.js";
 import { loadReports } from "./crash_reports.js";
 import { followSelection } from "./selection.js";
@@ -32,6 +33,7 @@ setInterval(() => {
 }, 1000);
 dress();
 followSelection();
+tendForest();
 showLive();
 
 // Where there is little room, the list comes first.

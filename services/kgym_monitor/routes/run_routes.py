@@ -1,0 +1,238 @@
+"""Runs: the list, one run with its forest, its cycles, its questions, and two side by side."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse
+
+from kgym.api.agent.runs import CallView, RunState
+from kgym.errors import NotFound, UserError
+from kgym.web.access import needs
+from kgym.web.callers import caller_of
+from kgym.web.event_stream import EventStream, SendNow
+from kgym.web.scopes import Scope
+from kgym_monitor.live import runs_list
+from kgym_monitor.live.run_feeds import RunFeed
+from kgym_monitor.monitor_state import MonitorState, session_of, state_of
+from kgym_monitor.pages import run_comparison, run_page
+from kgym_monitor.pages.rendering import may
+from kgym_monitor.pages.run_comparison import Shown, Side
+from kgym_monitor.pages.run_page import RunQuery
+from kgym_monitor.routes.live_routes import BEAT_SECONDS, address
+
+RunId = Annotated[int, Path(ge=1, lt=1 << 62)]
+Name = Annotated[str, Query(max_length=500)]
+PARTS = ("prompt", "system", "turn", "answer")
+
+readers = APIRouter(dependencies=[needs(Scope.READ)])
+
+
+@readers.get("/runs")
+async def list_runs(request: Request) -> HTMLResponse:
+    """Show a page of the list that the address asks for; without an agent, how to start one."""
+    state = state_of(request)
+    query = RunQuery.read(request.query_params)
+    here = state.agent.url is not None
+    own = query.address("").removeprefix("?") or "all"
+    shown = await runs_list.read(state.agent, query) if here else {"runs": [], "fault": None}
+    return state.rendering.page(
+        request,
+        "runs.html",
+        title="Runs",
+        section="/runs",
+        live=address(state.changes.position, runs=own) if here and not query.fault else None,
+        has_agent=here,
+        filtered=query.is_filtered,
+        states=list(RunState),
+        first_page=query.address(cursor=None),
+        on_first_page=query.cursor is None,
+        **{"query": query, "next_page": None, **shown},
+    )
+
+
+@readers.get("/runs/compare")
+async def compare(
+    request: Request,
+    sides: Annotated[list[str] | None, Query(alias="with", max_length=20)] = None,
+) -> HTMLResponse:
+    """Show two runs, two debug cycles or two patches side by side."""
+    state = state_of(request)
+    named = [one for one in sides or [] if one.strip()]
+    if len(named) > 2:
+        raise UserError("bad_comparison", "two can be compared; choose no more")
+    shown = []
+    if len(named) == 2:
+        shown = await asyncio.gather(*(_side(state, Side.read(one)) for one in named))
+    return state.rendering.page(
+        request,
+        "run_compare.html",
+        title="Compare",
+        section="/runs",
+        named=named,
+        shown=[(one, other) for one, other in zip(shown, reversed(shown), strict=True)],
+    )
+
+
+async def _side(state: MonitorState, side: Side) -> Shown:
+    client = state.agent.client()
+    run = await client.show(side.run)
+    node = await client.node(side.run, side.node) if side.node else None
+    steps = await client.steps(side.run, side.node) if side.node else []
+    return run_comparison.shown(side, run, node, steps)
+
+
+@readers.get("/runs/{run}")
+async def show_run(
+    request: Request,
+    run: RunId,
+    node: Annotated[str | None, Query(max_length=500)] = None,
+    hide: Annotated[str, Query(max_length=300)] = "",
+) -> HTMLResponse:
+    """Show a run: what it took, its forest, and one of its debug cycles."""
+    state = state_of(request)
+    feed = await state.runs.open(run)
+    since, forest, head = feed.position, feed.forest.html(), feed.head
+    opened = await _cycle(state, feed, node) if node else None
+    session = session_of(request)
+    own = may(session, Scope.SUBMIT) and session.caller.owner in {None, feed.view.submitter}
+    return state.rendering.page(
+        request,
+        "run.html",
+        title=f"Run {run}: {feed.view.bug}",
+        section="/runs",
+        live=f"/runs/{run}/live?since={since}",
+        run=feed.view,
+        head=head,
+        forest=forest,
+        opened=opened,
+        node=node,
+        hidden=run_page.hidden(hide),
+        step_kinds=run_page.STEP_KINDS,
+        cycle_kinds=run_page.CYCLE_KINDS,
+        may_change=own,
+    )
+
+
+@readers.get("/runs/{run}/live")
+async def live(
+    request: Request, run: RunId, since: Annotated[int, Query(ge=0, lt=1 << 62)] = 0
+) -> Response:
+    """Send what grows and changes in a run's page, from the event on that it was rendered after."""
+    state = state_of(request)
+    feed = await state.runs.open(run)
+    told = request.headers.get("last-event-id", "")
+    position = int(told) if told.isdecimal() and len(told) < 19 else since
+    with contextlib.ExitStack() as slot:
+        slot.enter_context(request.app.streams.opened(caller_of(request).name))
+        slot.enter_context(state.runs.watched(feed))
+
+        def events(_: SendNow | None) -> AsyncIterator[bytes]:
+            return feed.sent(position, BEAT_SECONDS)
+
+        return EventStream(events, slot.pop_all())
+
+
+@readers.get("/runs/{run}/cycle")
+async def show_cycle(request: Request, run: RunId, node: Name) -> HTMLResponse:
+    """Send the part of a run's page that is about one debug cycle."""
+    state = state_of(request)
+    shown = await _cycle(state, await state.runs.open(run), node)
+    return HTMLResponse(state.rendering.fragment("run_cycle.html", shown))
+
+
+async def _cycle(state: MonitorState, feed: RunFeed, name: str) -> dict[str, Any]:
+    """Return what a page shows of a cycle; one that has just begun may not be stored yet."""
+    client = state.agent.client()
+    node, steps = await asyncio.gather(
+        client.node(feed.number, name), client.steps(feed.number, name)
+    )
+    return run_page.cycle(feed.view, node, steps)
+
+
+@readers.get("/runs/{run}/calls")
+async def search_calls(
+    request: Request,
+    run: RunId,
+    text: Annotated[str, Query(max_length=200)] = "",
+    node: Annotated[str, Query(max_length=500)] = "",
+    purpose: Annotated[str, Query(max_length=30)] = "",
+    cursor: Annotated[int, Query(ge=0, lt=1 << 31)] = 0,
+) -> HTMLResponse:
+    """Show the questions of a run, or those in which a text stands."""
+    state = state_of(request)
+    page = await state.agent.client().search(
+        run, text.strip() or None, node.strip() or None, purpose.strip() or None, cursor
+    )
+    following = None
+    if page.next is not None:
+        following = run_page.query(
+            f"/runs/{run}/calls", text=text, node=node, purpose=purpose, cursor=page.next
+        )
+    return state.rendering.page(
+        request,
+        "run_calls.html",
+        title=f"Questions of run {run}",
+        section="/runs",
+        run=run,
+        calls=page.calls,
+        next_page=following,
+        cursor=cursor,
+        text=text,
+        node=node,
+        purpose=purpose,
+    )
+
+
+@readers.get("/runs/{run}/call")
+async def show_call(request: Request, run: RunId, name: Name) -> HTMLResponse:
+    """Show a question to the model, and its answer."""
+    state = state_of(request)
+    call = await state.agent.client().call(run, name)
+    parts = [(part, text) for part in PARTS if (text := _part(call, part))]
+    return state.rendering.page(
+        request,
+        "run_call.html",
+        title=f"{name}, run {run}",
+        section="/runs",
+        run=run,
+        call=call,
+        parts=[
+            (part, run_page.query(f"/runs/{run}/call/text", name=name, part=part), len(text))
+            for part, text in parts
+        ],
+    )
+
+
+@readers.get("/runs/{run}/call/text")
+async def call_text(
+    request: Request,
+    run: RunId,
+    name: Name,
+    part: Annotated[str, Query(pattern="^(prompt|system|turn|answer)$")],
+    start: Annotated[int, Query(ge=0, lt=1 << 53, alias="from")] = 0,
+) -> Response:
+    """Send a part of a question as plain text, from a byte on."""
+    call = await state_of(request).agent.client().call(run, name)
+    text = _part(call, part)
+    if not text:
+        raise NotFound("part_not_found", f"{name} of run {run} has no {part}")
+    content = text.encode(errors="replace")[start:]
+    return PlainTextResponse(content, media_type="text/plain; charset=utf-8")
+
+
+def _part(call: CallView, part: str) -> str:
+    match part:
+        case "prompt":
+            return call.prompt
+        case "system":
+            return call.system
+        case "turn" if call.last_turn is not None:
+            said = call.last_turn.results.items()
+            return "\n".join([call.last_turn.text, *(f"{name}:\n{text}" for name, text in said)])
+        case "answer" if call.reply is not None:
+            calls = (f"{one.name} {one.arguments}" for one in call.reply.calls)
+            return "\n".join([call.reply.text, *calls])
+    return ""

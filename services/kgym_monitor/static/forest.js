@@ -1,0 +1,134 @@
+// The debug forest of a run: a cycle opens beside it, arrow keys go through the trees, kinds can be
+// hidden. The trees themselves are lists that the server renders, and that grow by its events.
+const PAUSE = 1000; // between readings of the open cycle while it goes on
+
+let forest, opened, box;
+let chosen = null; // the key of the open cycle
+let due = null;
+
+const cards = () => [...forest.querySelectorAll("a.cycle")];
+const card = (key) => document.getElementById(`c-${key}`);
+const above = (one) => one.closest("ul").closest("li")?.querySelector("a.cycle");
+const below = (one) => one.closest("li").querySelector("ul a.cycle");
+
+const parts = () => [...opened.querySelectorAll("details[data-part]")];
+
+function mark() {
+  for (const one of forest.querySelectorAll("a.cycle[aria-current]")) {
+    if (one.id !== `c-${chosen}`) one.removeAttribute("aria-current");
+  }
+  const one = chosen && card(chosen);
+  if (one) one.setAttribute("aria-current", "true");
+}
+
+// One of the cards can be reached by Tab, the others by arrow keys.
+function rove(to) {
+  for (const one of forest.querySelectorAll("a.cycle:not([tabindex]), a.cycle[tabindex='0']")) {
+    if (one !== to) one.tabIndex = -1;
+  }
+  if (to) to.tabIndex = 0;
+}
+
+function settle() {
+  mark();
+  const now = forest.querySelector("a.cycle[tabindex='0']");
+  rove(now ?? (chosen && card(chosen)) ?? forest.querySelector("a.cycle"));
+}
+
+function nameOf(one) {
+  return new URL(one.href).searchParams.get("node");
+}
+
+function load(name) {
+  const path = `/runs/${box.dataset.run}/cycle?node=${encodeURIComponent(name)}`;
+  return htmx.ajax("GET", path, { target: opened, swap: "innerMorph" });
+}
+
+function open(one) {
+  const address = new URL(location.href);
+  address.searchParams.set("node", nameOf(one));
+  history.pushState(null, "", address);
+  chosen = one.id.slice(2);
+  settle();
+  rove(one);
+  load(nameOf(one)).then(() => {
+    const title = document.getElementById("cycle-title");
+    if (innerWidth < 1200) title?.scrollIntoView({ block: "start" });
+  });
+}
+
+function reopen() {
+  if (due !== null || !chosen) return;
+  due = setTimeout(() => {
+    due = null;
+    const one = chosen && card(chosen);
+    if (!one) return;
+    const unfolded = new Map(parts().map((part) => [part.dataset.part, part.open]));
+    load(nameOf(one)).then(() => {
+      for (const part of parts()) part.open = unfolded.get(part.dataset.part) ?? part.open;
+    });
+  }, PAUSE);
+}
+
+function move(event) {
+  const one = event.target.closest?.("a.cycle");
+  if (!one || event.altKey || event.ctrlKey || event.metaKey) return;
+  const all = () => cards();
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  let to;
+  if (step) to = all()[all().indexOf(one) + step];
+  else if (event.key === "ArrowRight") to = below(one);
+  else if (event.key === "ArrowLeft") to = above(one);
+  else if (event.key === "Home") to = all()[0];
+  else if (event.key === "End") to = all().at(-1);
+  else if (event.key === " ") open(one);
+  else return;
+  event.preventDefault();
+  if (!to) return;
+  rove(to);
+  to.focus();
+}
+
+function click(event) {
+  if (event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  const link = event.target.closest("a.cycle, a[data-cycle]");
+  const one = link?.matches("a.cycle") ? link : link && cards().find((it) => nameOf(it) === link.dataset.cycle);
+  if (!one) return;
+  event.preventDefault();
+  open(one);
+}
+
+function hide() {
+  const boxes = [...document.querySelectorAll("#hide input[type='checkbox']")];
+  const kinds = boxes.filter((it) => it.checked).map((it) => it.value);
+  box.dataset.hide = kinds.join(" ");
+  const address = new URL(location.href);
+  if (kinds.length) address.searchParams.set("hide", kinds.join(","));
+  else address.searchParams.delete("hide");
+  history.replaceState(null, "", address);
+}
+
+function read() {
+  const name = new URL(location.href).searchParams.get("node");
+  chosen = cards().find((one) => nameOf(one) === name)?.id.slice(2) ?? null;
+}
+
+export function tendForest() {
+  box = document.getElementById("run");
+  if (!box) return;
+  forest = document.getElementById("forest");
+  opened = document.getElementById("opened");
+  read();
+  settle();
+  if (chosen) card(chosen).scrollIntoView({ block: "nearest", inline: "nearest" });
+  document.addEventListener("click", click);
+  forest.addEventListener("keydown", move);
+  document.getElementById("hide").addEventListener("change", hide);
+  document.addEventListener("htmx:after:swap", settle);
+  addEventListener("popstate", () => location.reload());
+  const source = document.getElementById("live");
+  source.addEventListener("cycles", (event) => {
+    if (JSON.parse(event.detail.data).includes(chosen)) reopen();
+  });
+  source.addEventListener("reload", () => location.reload());
+}
