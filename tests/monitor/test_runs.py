@@ -259,12 +259,12 @@ def test_trees_are_walked_by_keys_and_kinds_are_hidden(reader: Reader, runs: Run
     expect(page).to_have_url(re.compile("node=t0.0$"))
     page.keyboard.press("Home")
     expect(focused.locator("strong")).to_have_text("t0")
-    page.get_by_text("Hide steps").click()
+    page.locator("summary", has_text="Hide steps").click()
     summaries = page.locator("#cycle .kind-summary")
     expect(summaries.first).to_be_visible()
     page.get_by_label("summaries").check()
     expect(summaries.first).to_be_hidden()
-    page.get_by_text("Hide cycles").click()
+    page.locator("summary", has_text="Hide cycles").click()
     page.get_by_label("crashed", exact=True).check()
     about = page.locator("a.cycle.is-crashed .about").first
     assert about.evaluate("it => it.getBoundingClientRect().width") <= 1

@@ -65,7 +65,8 @@ async def compare(
         raise UserError("bad_comparison", "two can be compared; choose no more")
     shown = []
     if len(named) == 2:
-        shown = await asyncio.gather(*(_side(state, Side.read(one)) for one in named))
+        both = [Side.read(one) for one in named]
+        shown = await asyncio.gather(*(_side(state, one) for one in both))
     return state.rendering.page(
         request,
         "run_compare.html",

@@ -9,9 +9,7 @@ let due = null;
 const cards = () => [...forest.querySelectorAll("a.cycle")];
 const card = (key) => document.getElementById(`c-${key}`);
 const above = (one) => one.closest("ul").closest("li")?.querySelector("a.cycle");
-const below = (one) => one.closest("li").querySelector("ul a.cycle");
-
-const parts = () => [...opened.querySelectorAll("details[data-part]")];
+const below = (one) => one.closest("li").querySelector(":scope > ul > li > a.cycle");
 
 function mark() {
   for (const one of forest.querySelectorAll("a.cycle[aria-current]")) {
@@ -62,11 +60,7 @@ function reopen() {
   due = setTimeout(() => {
     due = null;
     const one = chosen && card(chosen);
-    if (!one) return;
-    const unfolded = new Map(parts().map((part) => [part.dataset.part, part.open]));
-    load(nameOf(one)).then(() => {
-      for (const part of parts()) part.open = unfolded.get(part.dataset.part) ?? part.open;
-    });
+    if (one) load(nameOf(one));
   }, PAUSE);
 }
 
