@@ -92,6 +92,30 @@ _PAGES = (
         "main tbody tr",
         "what a function leads to: the bug that names it, and the jobs that crashed in it",
     ),
+    MonitorPage(
+        "runs",
+        "/runs",
+        "#runs-live tbody tr",
+        "the list of runs: what each has come to, and what it took",
+    ),
+    MonitorPage(
+        "run",
+        "/runs/{run}?node=t0.1",
+        "#forest a.is-resolved",
+        "a run: its fix, the debug forest, and a cycle with its hypothesis, patches and steps",
+    ),
+    MonitorPage(
+        "run-questions",
+        "/runs/{run}/calls?text=filter",
+        "main tbody tr",
+        "the questions to the model in which a word stands, or in whose answers",
+    ),
+    MonitorPage(
+        "run-compare",
+        "/runs/compare?with={run}:t0.0&with={run}:t0.1",
+        ".sides table.diff",
+        "two debug cycles side by side, with what only one of their patches changes",
+    ),
     MonitorPage("workers", "/workers", "main tbody tr", "the workers, and what each of them runs"),
     MonitorPage("login", "/login", "input[name='token']", "the login, which asks for a token"),
     MonitorPage(
@@ -106,8 +130,9 @@ NAMES = tuple(page.name for page in _PAGES)
 
 
 def pages(jobs: Mapping[str, int]) -> list[MonitorPage]:
-    """Return all pages, given the numbers of the jobs they show (`demo_jobs`) by name.
+    """Return all pages, given the numbers of the jobs they show (`demo_jobs`) by name, and that of
+    a run (`demo_agent`) as `run`.
 
-    Raises KeyError for a job that is missing.
+    Raises KeyError for one that is missing.
     """
     return [replace(page, path=page.path.format_map(jobs)) for page in _PAGES]

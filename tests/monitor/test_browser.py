@@ -34,9 +34,9 @@ def jobs(site: Site) -> dict[str, JobView]:
     return {name: site.client.wait(number) for name, number in put.items()}
 
 
-def pages(jobs: dict[str, JobView], running: JobView) -> dict[str, str]:
+def pages(jobs: dict[str, JobView], running: JobView, run: int) -> dict[str, str]:
     """Each kind of page there is, and what else they may have to show."""
-    numbers = {name: job.id for name, job in jobs.items()} | {"running": running.id}
+    numbers = {name: job.id for name, job in jobs.items()} | {"running": running.id, "run": run}
     return {
         **{page.name: page.path for page in monitor_pages.pages(numbers)},
         "nothing found": "/jobs?tag=none",
@@ -176,7 +176,7 @@ def test_every_page_is_accessible_and_keeps_its_policy(
     found = {}
     site.showcase.let_go.clear()
     running = site.client.submit(trial("HELD"))
-    for name, path in pages(jobs, running).items():
+    for name, path in pages(jobs, running, site.run).items():
         page = reader.open(path)
         page.wait_for_function("!document.querySelector('.log-window:not([data-filled])')")
         results = Axe().run(page)

@@ -98,7 +98,7 @@ def shoot(
         demo_site(Path(data)) as site,
     ):
         people.print("making the demo data", style="dim")
-        pages = monitor_pages.pages(demo_jobs.put(site.client))
+        pages = monitor_pages.pages(demo_jobs.put(site.client) | {"run": site.run})
         wanted = [page for page in pages if not names or page.name in names]
         for one in screenshots.shoot(browser, site.url, wanted, folder, theme=theme, width=width):
             answers.append(
