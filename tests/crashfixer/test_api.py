@@ -12,6 +12,7 @@ import pytest
 from kgym.api.agent.runs import Limits, RunFilter, RunState
 from kgym.client.agent_client import AgentClient
 from kgym.errors import InfrastructureError, NotFound, UserError
+from kgym.web import event_stream
 from kgym.web.callers import Tokens
 from kgym.web.request_limits import RequestLimits
 from kgym.web.scheduler_tokens import SchedulerTokens
@@ -432,3 +433,12 @@ async def test_a_run_says_what_it_waits_for_and_from_where_to_follow_it(tmp_path
         assert rest[0] == view.position + 1
         ended = await client.show(run)
         assert (ended.position, ended.nodes[0].doing) == (rest[-1], [])
+
+
+async def test_a_stream_that_says_nothing_for_a_while_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "PING_SECONDS", 0.1)
+    async with served(tmp_path, slow=0.5) as (url, _), AgentClient(url) as client:
+        run = await client.start(request())
+        assert [event.kind async for event in client.follow(run)][-1] == "ended"

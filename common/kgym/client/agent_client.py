@@ -126,6 +126,8 @@ class AgentClient:
                     async for sent in stream.aiter_sse():
                         if sent.event == "end":
                             return
+                        if not sent.data:  # a ping, which comes with the last event's number
+                            continue
                         event = Event.model_validate_json(sent.data)
                         after, failed = event.number, 0
                         yield event

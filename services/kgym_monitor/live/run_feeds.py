@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -241,7 +242,9 @@ class RunFeeds:
                 message = f"pages show {MOST_FEEDS} runs; close some, and try again"
                 raise TooMany("too_many_runs", message, retry_after=int(LINGER_SECONDS))
             feed = RunFeed(self._agent, run, self._rendering)
-            self._feeds[run] = feed, asyncio.create_task(feed.run())
+            task = asyncio.create_task(feed.run())
+            task.add_done_callback(functools.partial(self._ended, run, feed))
+            self._feeds[run] = feed, task
         feed, _ = self._feeds[run]
         feed.used = time.monotonic()
         try:
@@ -280,6 +283,12 @@ class RunFeeds:
         for run, (feed, _) in list(self._feeds.items()):
             if not feed.watchers and now - feed.used > LINGER_SECONDS:
                 self._end(run, feed)
+
+    def _ended(self, run: int, feed: RunFeed, task: asyncio.Task[None]) -> None:
+        """Forget a feed that has ended by itself; its pages ask for another one."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a run's feed ended", run=run, exc_info=error)
+        self._end(run, feed)
 
     def _end(self, run: int, feed: RunFeed) -> None:
         if run in self._feeds and self._feeds[run][0] is feed:
