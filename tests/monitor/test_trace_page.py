@@ -465,6 +465,13 @@ def test_the_address_says_what_is_shown(traces: TraceSite) -> None:
     assert 'value="memdup"' in zoomed.text
 
 
+def test_who_zooms_is_sent_what_changes_alone(traces: TraceSite) -> None:
+    address = f"{traces.url}{traces.path}?all=yes"
+    answer = httpx.get(address, headers={"HX-Request": "true"}, timeout=60, trust_env=False)
+    assert re.match(r'\s*<div id="trace">', answer.text)
+    assert "<script" not in answer.text
+
+
 def parts(text: str) -> list[str]:
     return [one.replace("&amp;", "&") for one in re.findall(r'data-part="([^"]+)"', text)]
 

@@ -81,6 +81,8 @@ async def show_trace(
     view = TraceView(result.trace, query, base, has_records=records is not None)
 
     def page(held: HeldTrace | None) -> HTMLResponse:
+        if request.headers.get("hx-request") == "true":
+            return HTMLResponse(state.rendering.fragment("trace_view.html", view.shown(held)))
         return state.rendering.page(
             request,
             "trace.html",

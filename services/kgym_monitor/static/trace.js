@@ -4,6 +4,22 @@ const root = () => document.getElementById("trace");
 const KEYS = { "+": "in", "=": "in", "-": "out", ArrowLeft: "left", ArrowRight: "right", 0: "all" };
 const LEAST = 6; // pixels that a drag takes
 
+// Returns a part of a page as the server renders it for this header; null if it refuses to.
+async function part(address) {
+  const answer = await fetch(address, { headers: { "HX-Request": "true" } });
+  return answer.ok && !answer.redirected ? answer.text() : null;
+}
+
+function put(text, target, swap) {
+  return htmx.swap({ text, target, swap, sourceElement: document.body });
+}
+
+async function unfold(address, target, swap) {
+  const text = await part(address).catch(() => null);
+  if (text === null) target.textContent = "This could not be loaded; load the page again.";
+  else await put(text, target, swap);
+}
+
 let wanted = null; // the address that is to be shown next
 let busy = false;
 
@@ -19,8 +35,9 @@ async function show(address, { push = true } = {}) {
     while (wanted) {
       const now = wanted;
       wanted = null;
-      await htmx.ajax("GET", now, { target: "#trace", select: "#trace", swap: "outerHTML" });
-      if (!root()) location.reload(); // what came is a page that says what is wrong
+      const text = await part(now);
+      if (text === null) return location.reload(); // to a page that says what is wrong
+      await put(text, root(), "outerHTML");
     }
   } finally {
     busy = false;
@@ -36,7 +53,7 @@ document.addEventListener("toggle", (event) => {
   if (!details.matches?.("#trace details")) return;
   if (details.open && details.dataset.part) {
     const list = details.querySelector(":scope > ol");
-    htmx.ajax("GET", details.dataset.part, { target: list, swap: "innerHTML" });
+    unfold(details.dataset.part, list, "innerHTML");
     details.removeAttribute("data-part");
   }
   if (details.matches(".thread")) remember(details);
@@ -53,7 +70,7 @@ document.addEventListener("click", (event) => {
   const more = event.target.closest("#trace button[data-part]");
   if (more) {
     more.disabled = true;
-    htmx.ajax("GET", more.dataset.part, { target: more.closest("li"), swap: "outerHTML" });
+    unfold(more.dataset.part, more.closest("li"), "outerHTML");
   }
   const hit = event.target.closest("#trace button[data-hit]");
   if (hit) step(Number(hit.dataset.hit));
