@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import Patch
+from kgym.api.steps import MinimizeSpec, Patch, StepRef
 from kgym.bugs import bundle
 from kgym.client import Client
 from kgym_dev import checked_patches
@@ -34,6 +34,13 @@ def ended() -> dict[str, JobRequest]:
         "broken": trial("BROKEN"),
         "fixed": trial(tags=("night:3",), group=_GROUP),
     }
+
+
+def traced() -> JobRequest:
+    """Return a job with a trace; its `minimize` step has to be done by a real worker."""
+    build, run, *_ = trial("TRACED").steps
+    minimize = MinimizeSpec(build=StepRef(step=0), reproduce=StepRef(step=1))
+    return JobRequest(steps=[build, run, minimize], tags=[f"bug={BUG.name}"])
 
 
 def unfinished() -> dict[str, JobRequest]:

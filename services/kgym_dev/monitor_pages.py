@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from string import Formatter
+
+from kgym_dev.showcase import BUG
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,11 @@ class MonitorPage:
     """What there is to see, as a picture's alternative text says it."""
     status: int = 200
     """Of the answer."""
+
+    @property
+    def needs(self) -> set[str]:
+        """Whose numbers stand in its path."""
+        return {name for _, name, _, _ in Formatter().parse(self.path) if name}
 
 
 _PAGES = (
@@ -116,6 +124,30 @@ _PAGES = (
         ".sides table.diff",
         "two debug cycles side by side, with what only one of their patches changes",
     ),
+    MonitorPage(
+        "trace",
+        "/jobs/{traced}/trace",
+        "#trace details.thread",
+        "what the kernel executed before it crashed: calls as a tree, and their times on an axis",
+    ),
+    MonitorPage(
+        "bugs",
+        "/bugs",
+        "tbody a[href^='/bugs/']",
+        "the bugs: class, subsystem, last verdict, and whether a patch resolves them",
+    ),
+    MonitorPage(
+        "bug",
+        f"/bugs/{BUG.name}",
+        "#bug-live .chip",
+        "one bug: how many patches were tried, what they came to, and its jobs",
+    ),
+    MonitorPage(
+        "suitecache",
+        "/suitecache",
+        "tbody td.subject",
+        "the kernels that are kept compiled: their size, users and verdicts",
+    ),
     MonitorPage("workers", "/workers", "main tbody tr", "the workers, and what each of them runs"),
     MonitorPage("login", "/login", "input[name='token']", "the login, which asks for a token"),
     MonitorPage(
@@ -135,4 +167,8 @@ def pages(jobs: Mapping[str, int]) -> list[MonitorPage]:
 
     Raises KeyError for one that is missing.
     """
-    return [replace(page, path=page.path.format_map(jobs)) for page in _PAGES]
+    return [
+        replace(page, path=page.path.format_map(numbers))
+        for page in _PAGES
+        if page.needs <= numbers.keys()
+    ]

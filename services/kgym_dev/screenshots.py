@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import Browser, Error, FloatRect, Page, sync_playwright
+from playwright.sync_api import Browser, Error, Page, sync_playwright
 
 from kgym.errors import InfrastructureError, UserError
 from kgym_dev.monitor_pages import MonitorPage
@@ -19,7 +19,7 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 """What Chromium is called, on Debian and elsewhere."""
 PATIENCE = 60_000
 """Milliseconds that a page may take to show what it has to: the machine may be busy."""
-LEAST_HEIGHT, MOST_HEIGHT = 500, 1600
+LEAST_HEIGHT, MOST_HEIGHT = 500, 1200
 """Pixels of a picture; what is below is left out."""
 
 
@@ -61,7 +61,6 @@ def browser() -> Iterator[Browser]:
 
 
 def shoot(
-    opened: Browser,
     site: str,
     pages: Sequence[MonitorPage],
     folder: Path,
@@ -71,37 +70,32 @@ def shoot(
 ) -> Iterator[Picture]:
     """Write NAME.png of each page of the monitor at `site` into `folder`, and yield it.
 
-    Raises InfrastructureError `page_not_shown` if a page does not show what it has to.
+    Raises UserError `no_browser`; InfrastructureError `page_not_shown` if a page does not show
+    what it has to.
     """
-    context = opened.new_context(
-        base_url=site,
-        color_scheme=theme,
-        locale="en-GB",
-        timezone_id="UTC",
-        viewport={"width": width, "height": LEAST_HEIGHT},
-    )
-    context.set_default_timeout(PATIENCE)
-    try:
+    with browser() as opened:
+        context = opened.new_context(
+            base_url=site, color_scheme=theme, locale="en-GB", timezone_id="UTC"
+        )
+        context.set_default_timeout(PATIENCE)
         tab, blank = context.new_page(), context.new_page()
         for page in pages:
             try:
-                height = _show(tab, page)
+                height = _show(tab, page, width)
                 file = folder / f"{page.name}.png"
-                clip: FloatRect = {"x": 0, "y": 0, "width": width, "height": height}
                 # Else Playwright adds a style for the caret, which the pages' policy forbids.
-                taken = tab.screenshot(full_page=True, clip=clip, caret="initial")
+                taken = tab.screenshot(caret="initial")
                 file.write_bytes(small(taken, blank))
             except Error as error:
                 raise InfrastructureError(
-                    "page_not_shown", f"{page.name}: {page.path}: {error.message}"
+                    "page_not_shown", f"{page.name}: {page.path}: {error.message.splitlines()[0]}"
                 ) from error
             yield Picture(page, file, width, height)
-    finally:
-        context.close()
 
 
-def _show(tab: Page, page: MonitorPage) -> int:
-    """Let the tab show a page as it has to be; return its height."""
+def _show(tab: Page, page: MonitorPage, width: int) -> int:
+    """Let the tab show a page as it has to be, from its top; return the height."""
+    tab.set_viewport_size({"width": width, "height": LEAST_HEIGHT})
     answer = tab.goto(page.path)
     if answer is None or answer.status != page.status:
         status = answer and answer.status
@@ -113,4 +107,7 @@ def _show(tab: Page, page: MonitorPage) -> int:
     if tab.locator("#live-mark").count():
         tab.wait_for_selector("#live-mark[data-state='live']")
     height = int(tab.evaluate("document.documentElement.scrollHeight"))
-    return max(LEAST_HEIGHT, min(height, MOST_HEIGHT))
+    height = max(LEAST_HEIGHT, min(height, MOST_HEIGHT))
+    tab.set_viewport_size({"width": width, "height": height})
+    tab.evaluate("scrollTo(0, 0)")
+    return height

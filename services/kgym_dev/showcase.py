@@ -41,6 +41,7 @@ from kgym.crash.report.parser import parse
 from kgym.errors import InfrastructureError, UserError
 from kgym.worker.context import StepContext
 from kgym_dev import checked_patches
+from kgym_dev.traced_calls import REPORT, crash, lines
 
 BUG = bundle.load("watch-queue-filter")
 CONSOLES = {
@@ -84,7 +85,7 @@ class Showcase:
     """Answers steps by the marks of their job (`trial`); a build that is HELD waits for `let_go`.
 
     The other marks: BROKEN, HOSTILE: the build with the fix fails; AWAY: the platform fails it;
-    SAME, OTHER, UNSURE: the verdict on the fix, which else mends the bug.
+    SAME, OTHER, UNSURE: the verdict on the fix, which else mends the bug; TRACED: with a trace.
     """
 
     let_go: threading.Event = field(default_factory=threading.Event)
@@ -164,6 +165,9 @@ class Showcase:
         spec = run.spec(ReproduceSpec)
         marks = run.input("build", BuildResult).dump_symbols
         time.sleep(self.seconds)
+        if "TRACED" in marks:
+            (run.folder / "trace-0.txt").write_text("\n".join(lines(crash())) + "\n")
+            (run.folder / "report-0.txt").write_text(REPORT)
         if spec.baseline is None:
             return _crashed(run, Verdict.SAME_CRASH)
         outcomes = [OUTCOMES[mark] for mark in marks if mark in OUTCOMES]

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from kgym.crash.report.parser import parse
+from kgym.errors import UserError
+from kgym_dev import screenshots
 from kgym_dev.monitor_pages import NAMES
 from kgym_dev.showcase import CONSOLES
 from tests.conftest import ROOT
@@ -47,7 +49,11 @@ def pixels(png: bytes) -> tuple[int, int, set[bytes]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_page_is_taken_as_it_has_to_look(tmp_path: Path, browser: object) -> None:
+def test_every_page_is_taken_as_it_has_to_look(tmp_path: Path) -> None:
+    try:
+        screenshots.chromium()
+    except UserError as error:
+        pytest.skip(str(error))
     status, told = shoot(tmp_path, "--width", str(WIDTH), "--theme", "dark", "--json")
     assert status == 0, told
     answers = json.loads(told.splitlines()[0])

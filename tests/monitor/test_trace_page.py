@@ -25,6 +25,7 @@ from kgym.trace import trace_files
 from kgym.trace.records import Function, Trace
 from kgym_cli.embedded_platform import Platform
 from kgym_cli.monitored import monitored
+from kgym_dev import traced_calls
 from kgym_dev.screenshots import PATIENCE
 from kgym_monitor.traces import thread_records
 from kgym_monitor.traces.call_list import LIST, CallList, Lister, Part
@@ -404,7 +405,7 @@ class TraceSite:
 
 
 def serving(
-    folder: Path, made: list[traced.Call], report: str = traced.REPORT, **spec: object
+    folder: Path, made: list[traced_calls.Call], report: str = traced_calls.REPORT, **spec: object
 ) -> Iterator[TraceSite]:
     with (
         Platform(folder, work=False) as platform,
@@ -419,7 +420,7 @@ def serving(
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TraceSite]:
-    yield from serving(tmp_path_factory.mktemp("traced"), traced.crash(before=3000))
+    yield from serving(tmp_path_factory.mktemp("traced"), traced_calls.crash(before=3000))
 
 
 def words(answer: httpx.Response) -> str:
@@ -525,7 +526,7 @@ def test_what_is_wrong_is_a_page_that_says_so(traces: TraceSite, query: str, sta
 
 @pytest.mark.thorough
 def test_a_long_trace_is_a_short_page(tmp_path: Path) -> None:
-    made = traced.crash(before=100_000, others=3)
+    made = traced_calls.crash(before=100_000, others=3)
     for one in serving(tmp_path, made, limit=10_000, past_repeats=True):
         for query in ("", "?all=yes", "?function=step_5", "?all=yes&function=step_5"):
             began = time.process_time()
@@ -643,11 +644,16 @@ def test_the_page_is_accessible(browser: Browser, traces: TraceSite, look: Look)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_is_hostile_is_shown_as_text(browser: Browser, tmp_path: Path) -> None:
-    report = traced.REPORT.replace("repro/71", "<b>x/71").replace("Comm: repro", "Comm: <b>x")
+    report = traced_calls.REPORT.replace("repro/71", "<b>x/71").replace("Comm: repro", "Comm: <b>x")
     made = [
-        traced.Call(one.time, one.name, one.file.replace("fs/", "<img/src=x/onerror=alert(1)>/"),
-                    one.pid, "<b>x")
-        for one in traced.crash()
+        traced_calls.Call(
+            one.time,
+            one.name,
+            one.file.replace("fs/", "<img/src=x/onerror=alert(1)>/"),
+            one.pid,
+            "<b>x",
+        )
+        for one in traced_calls.crash()
     ]  # fmt: skip
     for site in serving(tmp_path, made, report):
         one = Reader(browser, site.url)

@@ -1,7 +1,6 @@
 """A job with a trace: what its kernel executed is made up; a real minimize step reads it."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import (
@@ -15,77 +14,12 @@ from kgym.api.steps import (
 from kgym.worker.context import StepContext
 from kgym_dev.given_steps import Answer
 from kgym_dev.showcase import trial
+from kgym_dev.traced_calls import REPORT, Call, lines
 from kgym_tracer.minimize_step import Minimizer
 from tests.results import built, ran
 
 REAL = {StepKind.MINIMIZE: Minimizer()}
 """What a worker does by itself."""
-REPORT = """\
-BUG: KASAN: slab-out-of-bounds in watch_queue_set_filter+0x4c9/0x5b0
-Write of size 4 at addr ffff888004a1c3c8 by task repro/71
-
-CPU: 0 PID: 71 Comm: repro Not tainted 6.1.192 #1
-Call Trace:
- <TASK>
- watch_queue_set_filter+0x4c9/0x5b0
- pipe_ioctl+0x8b/0x110
- __x64_sys_ioctl+0xb4/0xf0
- </TASK>
-"""
-LINE = "{:>16}-{:<7} [{:03}] ..... {:5}.{:06}: f: kgym:{}:{} {}"
-
-
-@dataclass(frozen=True)
-class Call:
-    """What is recorded: the time in microseconds, by whom, and which function of which file."""
-
-    time: int
-    name: str
-    file: str = "kernel/watch_queue.c"
-    pid: int = 71
-    task: str = "repro"
-
-
-def lines(calls: Sequence[Call]) -> Iterator[str]:
-    """Yield what tracefs says of them."""
-    for number, one in enumerate(sorted(calls, key=lambda call: call.time)):
-        whole, part = divmod(one.time, 10**6)
-        cpu = one.pid % 2
-        yield LINE.format(one.task, one.pid, cpu, whole, part, one.file, one.name, number)
-
-
-def crash(before: int = 0, others: int = 2, pause: int = 3_000_000) -> list[Call]:
-    """Return a thread that crashes after a pause, and others that work meanwhile.
-
-    `before` calls of the thread come first, of which no pattern repeats.
-    """
-    start = 100_000_000
-    calls = [
-        Call(start + n, f"step_{n * n % 1009}", "fs/pipe.c", task="repro") for n in range(before)
-    ]
-    at = start + before + 10
-    names = ("__x64_sys_pipe2", "do_pipe2", "create_pipe_files", "alloc_file", "alloc_file")
-    calls += [Call(at + 5 * n, name, "fs/pipe.c") for n, name in enumerate(names)]
-    at += pause
-    calls += [
-        Call(at, "__x64_sys_ioctl", "fs/ioctl.c"),
-        Call(at + 3, "vfs_ioctl", "fs/ioctl.c"),
-        Call(at + 5, "pipe_ioctl", "fs/pipe.c"),
-        Call(at + 9, "watch_queue_set_size"),
-        *(Call(at + 10 + n, "watch_queue_note") for n in range(6)),
-        Call(at + 20, "watch_queue_set_filter"),
-        Call(at + 24, "memdup_user"),
-        Call(at + 60, "__x64_sys_close", "fs/open.c"),
-        Call(at + 62, "filp_close", "fs/open.c"),
-    ]
-    for other in range(others):
-        calls += [
-            Call(
-                at + 7 * n + other, f"worker_{n % 13}", "kernel/workqueue.c", 200 + other, "kworker"
-            )
-            for n in range(40)
-        ]
-    return calls
 
 
 def answers(calls: Sequence[Call], report: str = REPORT) -> dict[StepKind, Answer]:

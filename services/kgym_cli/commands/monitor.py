@@ -83,8 +83,8 @@ def shoot(
         )
     # As above; and they are not in the wheel.
     from kgym.host import process_logs  # noqa: PLC0415
-    from kgym_cli.demo_site import demo_site  # noqa: PLC0415
-    from kgym_dev import demo_jobs, monitor_pages, screenshots  # noqa: PLC0415
+    from kgym_cli.demo_site import demo_site, filled  # noqa: PLC0415
+    from kgym_dev import monitor_pages, screenshots  # noqa: PLC0415
 
     if unknown := set(names) - set(monitor_pages.NAMES):
         known = ", ".join(monitor_pages.NAMES)
@@ -92,15 +92,14 @@ def shoot(
     process_logs.configure(level=logging.WARNING)
     folder.mkdir(parents=True, exist_ok=True)
     answers = []
+    screenshots.chromium()  # which may be missing
     with (
-        screenshots.browser() as browser,
         tempfile.TemporaryDirectory() as data,
         demo_site(Path(data)) as site,
     ):
         people.print("making the demo data", style="dim")
-        pages = monitor_pages.pages(demo_jobs.put(site.client) | {"run": site.run})
-        wanted = [page for page in pages if not names or page.name in names]
-        for one in screenshots.shoot(browser, site.url, wanted, folder, theme=theme, width=width):
+        wanted = [page for page in filled(site) if not names or page.name in names]
+        for one in screenshots.shoot(site.url, wanted, folder, theme=theme, width=width):
             answers.append(
                 PictureAnswer(
                     page=one.page.name,
