@@ -161,11 +161,10 @@ _PAGES = (
 NAMES = tuple(page.name for page in _PAGES)
 
 
-def pages(jobs: Mapping[str, int]) -> list[MonitorPage]:
-    """Return all pages, given the numbers of the jobs they show (`demo_jobs`) by name, and that of
-    a run (`demo_agent`) as `run`.
+def pages(numbers: Mapping[str, int]) -> list[MonitorPage]:
+    """Return the pages of these jobs (`demo_jobs`) and of this `run`, and those that need neither.
 
-    Raises KeyError for one that is missing.
+    `numbers` are theirs, by the names that stand in the pages' paths.
     """
     return [
         replace(page, path=page.path.format_map(numbers))

@@ -19,8 +19,8 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 """What Chromium is called, on Debian and elsewhere."""
 PATIENCE = 60_000
 """Milliseconds that a page may take to show what it has to: the machine may be busy."""
-LEAST_HEIGHT, MOST_HEIGHT = 500, 1200
-"""Pixels of a picture; what is below is left out."""
+LEAST_HEIGHT = 500
+"""Pixels of a picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,11 @@ def shoot(
     *,
     theme: Theme = "light",
     width: int = 1280,
+    height: int = 1600,
 ) -> Iterator[Picture]:
     """Write NAME.png of each page of the monitor at `site` into `folder`, and yield it.
+
+    What is below `height` pixels is left out.
 
     Raises UserError `no_browser`; InfrastructureError `page_not_shown` if a page does not show
     what it has to.
@@ -81,7 +84,7 @@ def shoot(
         tab, blank = context.new_page(), context.new_page()
         for page in pages:
             try:
-                height = _show(tab, page, width)
+                shown = _show(tab, page, width, height)
                 file = folder / f"{page.name}.png"
                 # Else Playwright adds a style for the caret, which the pages' policy forbids.
                 taken = tab.screenshot(caret="initial")
@@ -90,11 +93,11 @@ def shoot(
                 raise InfrastructureError(
                     "page_not_shown", f"{page.name}: {page.path}: {error.message.splitlines()[0]}"
                 ) from error
-            yield Picture(page, file, width, height)
+            yield Picture(page, file, width, shown)
 
 
-def _show(tab: Page, page: MonitorPage, width: int) -> int:
-    """Let the tab show a page as it has to be, from its top; return the height."""
+def _show(tab: Page, page: MonitorPage, width: int, most: int) -> int:
+    """Let the tab show a page as it has to be, from its top; return the height, `most` at most."""
     tab.set_viewport_size({"width": width, "height": LEAST_HEIGHT})
     answer = tab.goto(page.path)
     if answer is None or answer.status != page.status:
@@ -107,7 +110,7 @@ def _show(tab: Page, page: MonitorPage, width: int) -> int:
     if tab.locator("#live-mark").count():
         tab.wait_for_selector("#live-mark[data-state='live']")
     height = int(tab.evaluate("document.documentElement.scrollHeight"))
-    height = max(LEAST_HEIGHT, min(height, MOST_HEIGHT))
+    height = max(LEAST_HEIGHT, min(height, most))
     tab.set_viewport_size({"width": width, "height": height})
     tab.evaluate("scrollTo(0, 0)")
     return height

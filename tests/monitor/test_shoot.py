@@ -54,7 +54,9 @@ def test_every_page_is_taken_as_it_has_to_look(tmp_path: Path) -> None:
         screenshots.chromium()
     except UserError as error:
         pytest.skip(str(error))
-    status, told = shoot(tmp_path, "--width", str(WIDTH), "--theme", "dark", "--json")
+    status, told = shoot(
+        tmp_path, "--width", str(WIDTH), "--height", "900", "--theme", "dark", "--json"
+    )
     assert status == 0, told
     answers = json.loads(told.splitlines()[0])
     assert [one["page"] for one in answers] == list(NAMES)

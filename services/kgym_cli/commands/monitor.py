@@ -61,12 +61,20 @@ class PictureAnswer(Answer):
     show_default=True,
     help="Of the browser's window, in pixels.",
 )
+@click.option(
+    "--height",
+    type=click.IntRange(500, 10_000),
+    default=1600,
+    show_default=True,
+    help="Of a picture, at most: what is below is left out.",
+)
 @click.option("--page", "names", multiple=True, help="Only this page; may be given many times.")
 @json_option(list[PictureAnswer])
 def shoot(
     folder: Path,
     theme: Literal["light", "dark"],
     width: int,
+    height: int,
     names: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -99,7 +107,9 @@ def shoot(
     ):
         people.print("making the demo data", style="dim")
         wanted = [page for page in filled(site) if not names or page.name in names]
-        for one in screenshots.shoot(site.url, wanted, folder, theme=theme, width=width):
+        for one in screenshots.shoot(
+            site.url, wanted, folder, theme=theme, width=width, height=height
+        ):
             answers.append(
                 PictureAnswer(
                     page=one.page.name,
