@@ -11,7 +11,9 @@ from playwright.sync_api import expect
 from kgym.api.bugs import BugFilter, BugView
 from kgym.api.jobs import JobRequest, JobView
 from kgym_dev.showcase import BUG, trial
-from tests.monitor.conftest import Reader, Site
+from tests.monitor.conftest import PATIENCE, Reader, Site
+
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture

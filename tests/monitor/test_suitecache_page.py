@@ -3,8 +3,10 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import httpx
@@ -17,9 +19,16 @@ from kgym.api.worker_calls import Claim, WorkerInfo
 from kgym.transport.artifact_storage import LocalStorage
 from kgym.worker.http_calls import HttpWorkerCalls
 from kgym_dev.showcase import ENTRY, HOSTILE, trial
-from tests.monitor.conftest import Reader, Site
+from tests.monitor.conftest import PATIENCE, Reader, Site
 
 HOST = "builder-7"
+expect.set_options(timeout=PATIENCE)
+
+
+def run(work: Coroutine[Any, Any, Any]) -> None:
+    """Do it in a loop of its own: that of the browser runs in this thread."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, work).result()
 
 
 @pytest.fixture
@@ -41,8 +50,8 @@ def stored(site: Site, name: str, folder: Path, **about: str) -> None:
     image.write_bytes(b"x" * 1_500_000)
     said.write_text(json.dumps(told))
     storage = LocalStorage(site.data / "artifacts")
-    asyncio.run(storage.put(f"suitecache/{name}/0123/image.squashfs", image))
-    asyncio.run(storage.put(f"suitecache/{name}/about.json", said))
+    run(storage.put(f"suitecache/{name}/0123/image.squashfs", image))
+    run(storage.put(f"suitecache/{name}/about.json", said))
 
 
 def tell(site: Site, worker: str, *held: HeldEntry) -> None:
@@ -53,7 +62,7 @@ def tell(site: Site, worker: str, *held: HeldEntry) -> None:
         async with HttpWorkerCalls(site.scheduler) as calls:
             await calls.claim(Claim(id=uuid4(), worker=info, want=0, entries=list(held)))
 
-    asyncio.run(claim())
+    run(claim())
 
 
 @pytest.fixture(scope="module")

@@ -54,6 +54,13 @@ HISTORIES = {f"history-{name}": Key("history", detail=name) for name in SPANS}
 
 SUBJECTS = ("bugs", "bug", "suitecache")
 """Summaries of what a page asks for: of a list by its query, of a bug by its name."""
+SUBJECT_SECONDS = 4.0
+"""How often they are rendered where nothing changes: they are counted behind the changes."""
+
+
+def subject(kind: str, of: str) -> Key:
+    """Return the key of one of these: of a list's query, or of a bug."""
+    return Key(kind, None, of, quiet_seconds=SUBJECT_SECONDS)
 
 
 class LiveParts:

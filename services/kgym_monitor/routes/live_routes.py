@@ -111,7 +111,7 @@ async def _sent(
 
 def _summary(name: str, of: str) -> Key:
     known = {"overview": live_parts.OVERVIEW, "workers": live_parts.WORKERS, **live_parts.HISTORIES}
-    known |= {one: Key(one, None, of) for one in live_parts.SUBJECTS}
+    known |= {one: live_parts.subject(one, of) for one in live_parts.SUBJECTS}
     if name not in known:
         raise UserError("unknown_part", f"there is no part {name!r}; known are {', '.join(known)}")
     return known[name]
