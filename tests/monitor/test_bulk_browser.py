@@ -48,7 +48,7 @@ def test_a_waiting_job_says_why_and_goes_on_by_itself(reader: Reader, site: Site
     page = reader.live(f"/jobs/{job.id}")
     expect(page.locator("#job-place")).to_contain_text("next in its queue")
     expect(page.locator("#job-place")).to_contain_text(f"{slots} of {slots} slots in use")
-    expect(page.locator(".timeline")).to_contain_text("Builds Debian's linux-source-6.1")
+    expect(page.locator(".timeline")).to_contain_text("Builds the package linux-source-6.1")
     site.client.abort(held[0].id)
     expect(page.locator("#job-place")).to_be_empty()
     expect(page.locator("#job-live .chips .chip").first).to_contain_text("running")

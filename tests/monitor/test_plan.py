@@ -32,7 +32,7 @@ def test_each_step_says_what_it_will_do(idle: tuple[Client, Visitor]) -> None:
     client, visitor = idle
     job = client.submit(trial())
     said = [plan_words.plan(job, step) or "" for step in client.job(job.id).steps]
-    assert said[0].startswith("Builds Debian's linux-source-6.1 with gcc, ")
+    assert said[0].startswith("Builds the package linux-source-6.1 with gcc, ")
     assert "with the kernel of step 0 (Build)" in said[1]
     assert "Looks for “KASAN: slab-out-of-bounds" in said[1]
     assert "Reviews 1 patch on trial." in said[2]
@@ -49,7 +49,7 @@ def test_a_check_and_a_source_say_what_they_will_do(idle: tuple[Client, Visitor]
     said = plan_words.plan(job.model_copy(update={"steps": [step]}), step)
     assert said is not None
     assert said.startswith("Tries whether 3 patches: return early, edits, elsewhere apply to")
-    assert "linux.tar.xz with gcc, defconfig" in said
+    assert said.endswith("compile on linux.tar.xz with gcc, defconfig, each alone.")
 
 
 def test_a_queued_job_says_why_it_waits(idle: tuple[Client, Visitor]) -> None:

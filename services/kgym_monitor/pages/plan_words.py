@@ -44,7 +44,7 @@ def plan(job: JobView, step: StepView) -> str | None:
 def _build(spec: BuildSpec) -> str:
     patches = _patches(spec.patches)
     said = [f"Builds {_kernel(spec.source, spec.config, spec.compiler)}"]
-    said.append(f"with {patches}." if patches else "unpatched.")
+    said[0] += f", with {patches}." if patches else ", unpatched."
     if spec.instrument:
         said.append(f"The functions of {_count(spec.instrument, 'file')} leave records.")
     if spec.for_dump:
@@ -100,7 +100,7 @@ def _minimize(job: JobView, spec: MinimizeSpec) -> str:
 def _kernel(source: KernelSource, config: KernelConfig, compiler: str) -> str:
     own = "its own config" if config.full is not None else config.base
     more = f" and {_count(config.fragments, 'fragment')}" if config.fragments else ""
-    return f"{_source(source)} with {compiler}, {own}{more},"
+    return f"{_source(source)} with {compiler}, {own}{more}"
 
 
 def _source(source: KernelSource) -> str:
@@ -108,7 +108,7 @@ def _source(source: KernelSource) -> str:
         name = source.url.rstrip("/").rpartition("/")[2].removesuffix(".git") or "git"
         return f"{name} at {source.commit[:_COMMIT]}"
     if isinstance(source, PackageSource):
-        return f"Debian's {source.names[0]}"
+        return f"the package {source.names[0]}"
     return source.url.rpartition("/")[2]
 
 
