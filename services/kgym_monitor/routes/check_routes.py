@@ -67,7 +67,7 @@ async def show_patch(
     return state_of(request).rendering.page(
         request,
         "check_patch.html",
-        title=f"{patch.name}, job {job_id}",
+        title=f"Patch {place + 1} of job {job_id}",
         section="/jobs",
         job=job,
         step=step,
