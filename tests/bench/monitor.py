@@ -52,6 +52,7 @@ from kgym_monitor.pages.job_filter import PAGE
 from kgym_scheduler.database.connection import upgrade
 
 JOBS = 500_000
+PARTS = ("pages", "lists", "paint", "log", "dispatch")
 LINES = 1_000_000
 OPEN = 200
 """Pages that are open while jobs are dispatched: as many streams as one reader may have."""
@@ -66,6 +67,8 @@ START_SECONDS = 300.0
 """That a server may take to start, with all that it imports, on a busy machine."""
 BARE = MonitorPage("bare", "/healthz", "", "")
 LINE = "[{:>12.6f}] CC      drivers/net/ethernet/vendor/part{}.o"
+LOG_SECONDS = 900.0
+"""That a page may take to have read a million lines, on a busy machine."""
 PATIENCE = 120_000
 """Milliseconds that a page may take to show what it has to."""
 
@@ -90,7 +93,7 @@ def serve(data: Path, port: int) -> None:
 
 @contextmanager
 def workers(scheduler: str, data: Path, showcase: Showcase) -> Iterator[None]:
-    """Let three workers do what the showcase says: two stay busy with the jobs that pages show."""
+    """Let four workers do what the showcase says: three are kept busy by jobs that pages show."""
 
     def build(run: StepContext) -> StepResult:
         if found := re.search("# TALK ([0-9]+)", run.spec(BuildSpec).config.fragments[-1]):
@@ -99,7 +102,7 @@ def workers(scheduler: str, data: Path, showcase: Showcase) -> Iterator[None]:
 
     answers = {**showcase.answers, StepKind.BUILD: build}
     with ExitStack() as stack:
-        for _ in range(3):
+        for _ in range(4):
             stack.enter_context(working(scheduler, data, answers))
         yield
 
@@ -156,7 +159,7 @@ class Found:
 
     def p95(self) -> float:
         """Return the server's time on the database where it is longer."""
-        return max(_part(taken, 0.95) for taken in self.server.values())
+        return max((_part(taken, 0.95) for taken in self.server.values()), default=0.0)
 
 
 def shown(client: Client) -> dict[str, MonitorPage]:
@@ -334,7 +337,7 @@ def _followed(page: Page, lines: int) -> None:
 
 def _until_last(page: Page, wanted: Callable[[int], bool]) -> int:
     """Wait for the number of the last line that is shown; the page's policy lets no other way."""
-    limit = time.monotonic() + PATIENCE / 1000
+    limit = time.monotonic() + LOG_SECONDS
     while not wanted(last := page.evaluate(_LAST)):
         if time.monotonic() > limit:
             raise SystemExit(f"the log stays at line {last}")
@@ -382,20 +385,21 @@ def open_paths(job: str) -> list[str]:
 
 
 async def dispatched(
-    bench: Bench, monitor: str, paths: list[str], seconds: float, rounds: int
+    bench: Bench, monitor: str, paths: list[str], options: argparse.Namespace
 ) -> list[tuple[float, float]]:
     """Return by round the milliseconds of dispatch (p50) without and with these pages open."""
     found = []
     loop = asyncio.get_running_loop()
+    await bench.begin()
     await bench.latency(2, SINGLE_RATE)  # to warm up
-    for number in range(rounds):
+    for number in range(options.rounds):
         streams = []
         both = {}
         for opened in (False, True) if number % 2 else (True, False):
             if opened:
                 streams = [await _opened(loop, monitor, path) for path in paths]
                 await asyncio.sleep(2)
-            both[opened] = statistics.median(await bench.latency(seconds, SINGLE_RATE))
+            both[opened] = statistics.median(await bench.latency(options.seconds, SINGLE_RATE))
             if opened:
                 if unheard := sum(one.lost or not one.heard for _, one in streams):
                     raise SystemExit(f"{unheard} of {len(paths)} pages heard nothing")
@@ -438,11 +442,15 @@ def on_sqlite(folder: Path, options: argparse.Namespace, found: dict[str, Found]
         pages = shown(client)
         site = Site("sqlite", scheduler, monitor, [platform, pid])
         figures |= _server(site, pages, options, found)
-        _say("Chromium")
         with chromium() as browser:
-            for name, page in pages.items():
-                found[name].paint = painted(browser, monitor, page.path, options.paints)
-            figures["log_mb"] = long_log(browser, monitor, client, options.lines)
+            if "paint" in options.parts:
+                _say("paint")
+                for name, page in pages.items():
+                    taken = painted(browser, monitor, page.path, options.paints)
+                    found.setdefault(name, Found()).paint = taken
+            if "log" in options.parts:
+                _say(f"a log of {options.lines} lines")
+                figures["log_mb"] = long_log(browser, monitor, client, options.lines)
     return figures
 
 
@@ -464,15 +472,14 @@ def on_postgresql(folder: Path, options: argparse.Namespace, found: dict[str, Fo
             site = Site("postgresql", bench.server, monitor, [*bench.pids, pid])
             figures |= _server(site, pages, options, found)
             showcase.let_go.set()
-        with bench.running(SINGLE_WORKERS, 1), monitored(bench.server, folder) as (monitor, _):
+        if "dispatch" in options.parts:
             _say(f"dispatch with {OPEN} pages")
-            seconds, rounds = options.seconds, options.rounds
-            asyncio.run(bench.begin())
             paths = open_paths(pages["job"].path)
-            rounds = asyncio.run(dispatched(bench, monitor, paths, seconds, rounds))
-        figures["dispatch_p50_ms"] = statistics.median(without for without, _ in rounds)
-        ratios = [opened / without for without, opened in rounds]
-        figures["dispatch_ratio"] = statistics.median(ratios)
+            with bench.running(SINGLE_WORKERS, 1), monitored(bench.server, folder) as (monitor, _):
+                rounds = asyncio.run(dispatched(bench, monitor, paths, options))
+            figures["dispatch_p50_ms"] = statistics.median(without for without, _ in rounds)
+            ratios = [opened / without for without, opened in rounds]
+            figures["dispatch_ratio"] = statistics.median(ratios)
     return figures
 
 
@@ -488,13 +495,19 @@ def _server(
     site: Site, pages: dict[str, MonitorPage], options: argparse.Namespace, found: dict[str, Found]
 ) -> dict[str, float]:
     """Measure what scheduler and monitor answer on this database."""
-    _say(f"{site.database}: {len(pages)} pages, {options.filters} filters")
-    for name, (taken, cpu) in visited(site.monitor, pages, options.visits, site.pids).items():
-        one = found.setdefault(name, Found())
-        one.server[site.database], one.cpu[site.database] = taken, cpu
-    bare, _ = visited(site.monitor, {"bare": BARE}, options.visits, [])["bare"]
-    answers = listed(site.scheduler, filters(options.filters))
-    return {"bare_p95_ms": _part(bare, 0.95), "list_p95_ms": _part(answers, 0.95)}
+    figures = {}
+    if "pages" in options.parts:
+        _say(f"{len(pages)} pages on {site.database}")
+        for name, (taken, cpu) in visited(site.monitor, pages, options.visits, site.pids).items():
+            one = found.setdefault(name, Found())
+            one.server[site.database], one.cpu[site.database] = taken, cpu
+        bare, _ = visited(site.monitor, {"bare": BARE}, options.visits, [])["bare"]
+        figures["bare_p95_ms"] = _part(bare, 0.95)
+    if "lists" in options.parts:
+        _say(f"{options.filters} filters on {site.database}")
+        answers = listed(site.scheduler, filters(options.filters))
+        figures["list_p95_ms"] = _part(answers, 0.95)
+    return figures
 
 
 def _say(text: str) -> None:
@@ -514,8 +527,9 @@ def measure(options: argparse.Namespace) -> tuple[dict[str, float], dict[str, Fo
             with tempfile.TemporaryDirectory(prefix="kgym-bench-") as folder:
                 for key, value in on(Path(folder), options, found).items():
                     figures[key] = max(value, figures.get(key, value))
-    figures["page_p95_ms"] = max(one.p95() for one in found.values())
-    figures["page_cpu_ms"] = max(max(one.cpu.values()) for one in found.values())
+    if "pages" in options.parts:
+        figures["page_p95_ms"] = max(one.p95() for one in found.values())
+        figures["page_cpu_ms"] = max(max(one.cpu.values()) for one in found.values())
     if any(one.paint for one in found.values()):
         figures["paint_s"] = max(statistics.median(one.paint) for one in found.values())
     return figures, found
@@ -527,6 +541,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--jobs", type=int, default=JOBS, help="in the database")
     parser.add_argument("--database", choices=["sqlite", "postgresql", "both"], default="both")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="all by default")
     parser.add_argument("--visits", type=int, default=VISITS, help="of each page")
     parser.add_argument("--paints", type=int, default=PAINTS, help="of each page")
     parser.add_argument("--filters", type=int, default=FILTERS, help="of lists")

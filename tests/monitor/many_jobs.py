@@ -73,7 +73,7 @@ SELECT n, shape.number, shape.kind, lanes.id, 0, n, CASE WHEN shape.number < {la
     CASE WHEN shape.number = {last} AND seed.state = 'running' THEN {later} END,
     CASE WHEN shape.number = {last} AND seed.state = 'queued' THEN NULL
         ELSE 'host-' || (n % 12) || '/' || shape.kind END,
-    created_at, created_at,
+    CASE WHEN seed.state = 'queued' THEN {later} ELSE created_at END, created_at,
     CASE WHEN shape.number = {last} AND seed.state = 'queued' THEN NULL ELSE started_at END,
     CASE WHEN shape.number < {last} THEN coalesce(ended_at, started_at) ELSE ended_at END,
     CASE WHEN shape.number = {last} THEN failure END,
@@ -169,8 +169,8 @@ def statements(uuid: str, later: str, lane: str) -> list[str]:
 
 
 PATCH = Patch(name="fix", diff="--- a/f.c\n+++ b/f.c\n@@ -1 +1 @@\n-int a;\n+long a;\n")
-LANE = '{"memory":999999999}'
-"""Of all steps: so much memory has no worker, so that they stay as they are."""
+LANE = '{"memory":1048576}'
+"""What all steps need; those that wait are in a pause of a day, so that no worker takes them."""
 
 
 def fill_sqlite(path: Path, jobs: int) -> None:
