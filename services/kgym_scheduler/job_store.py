@@ -184,7 +184,8 @@ class JobStore:
             query = of.page(queries.JOB_COLUMNS, wanted.limit + 1, cursor)
             rows = (await connection.execute(query)).all()
             shown = rows[: wanted.limit]
-            found = (await connection.execute(queries.steps_of(job.id for job in shown))).all()
+            own = queries.steps_of((job.id for job in shown), brief=wanted.brief)
+            found = (await connection.execute(own)).all()
             end = shown[-1] if len(rows) > wanted.limit else None
             if end is None and not of.is_whole:  # it has not looked at all
                 last = (await connection.execute(of.last_seen(cursor))).one_or_none()

@@ -119,6 +119,17 @@ async def test_a_count_of_many_says_that_there_are_more(
     assert (count.jobs, count.more) == (1, False)
 
 
+async def test_a_brief_list_says_all_of_steps_but_what_they_left(store: JobStore) -> None:
+    await store.submit(job(), None, "me")
+    [assignment] = (await store.claim(claim_of()))[0].assignments
+    await store.finish(assignment.lease, WELL)
+    [whole] = (await store.page(JobFilter())).jobs
+    [brief] = (await store.page(JobFilter(brief=True))).jobs
+    [step] = whole.steps
+    assert step.result is not None
+    assert brief.steps == [step.model_copy(update={"result": None, "artifacts": []})]
+
+
 async def test_text_is_no_pattern(store: JobStore) -> None:
     await store.submit_all([job(tags=("a=b",)), job(tags=("a_b",))], None, "me")
     assert await listed(store, text="a_b") == [2]

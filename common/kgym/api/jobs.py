@@ -302,6 +302,9 @@ class JobFilter(JobConditions):
         description="`next` of the page before",
     )
     limit: Annotated[int, Field(ge=1, le=200), DIGITS] = Field(50, description="jobs on a page")
+    brief: bool = Field(
+        False, description="leave out results and artifacts of steps, which are most of a list"
+    )
 
 
 class JobCount(Strict):

@@ -124,7 +124,7 @@ class LiveParts:
         return partial(f"{key.kind}-live", self._fragment(f"{key.kind}_live.html", shown))
 
     async def _row(self, number: int, *, pickable: bool) -> str:
-        page = await self._client.page(JobFilter(ids=str(number)))  # without the steps' specs
+        page = await self._client.page(JobFilter(ids=str(number), brief=True))
         if not page.jobs:
             raise NotFound("job_not_found", f"there is no job {number}")
         shown = {"job": page.jobs[0], "pickable": pickable}
@@ -150,7 +150,7 @@ class LiveParts:
 
     async def _newest(self, query: str) -> str:
         wanted = JobQuery.read(dict(parse_qsl(query))).filter or JobFilter()
-        wanted = wanted.model_copy(update={"cursor": None, "limit": NEWEST})
+        wanted = wanted.model_copy(update={"cursor": None, "limit": NEWEST, "brief": True})
         page = await self._client.page(wanted)
         return event("newest", json.dumps([job.id for job in page.jobs]))
 

@@ -65,7 +65,7 @@ def of(act: Act, query: JobQuery, *, everybody: bool) -> Change:
     wanted = query.filter
     if wanted is None:
         raise UserError("bad_filter", query.fault or "")
-    conditions = wanted.model_dump(exclude={"cursor", "limit"}) | {"mine": not everybody}
+    conditions = wanted.model_dump(exclude={"cursor", "limit", "brief"}) | {"mine": not everybody}
     if act == "abort":
         return AbortFilter.model_validate(conditions)
     if wanted.state not in FINAL:

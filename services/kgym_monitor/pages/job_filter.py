@@ -107,6 +107,7 @@ class JobQuery(BaseModel):
             "created_after": _day(self.after),
             "created_before": _day(self.before, timedelta(days=1)),
             "limit": PAGE,
+            "brief": True,
         }
         return JobFilter.model_validate(said)
 

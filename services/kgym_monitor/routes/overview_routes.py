@@ -28,7 +28,7 @@ async def show_overview(
     """Show queues, workers, storage, what steps came to over a time, and the latest jobs."""
     state, client = state_of(request), session_of(request).client
     since = state.changes.position
-    page = await client.page(JobFilter(limit=RECENT))
+    page = await client.page(JobFilter(limit=RECENT, brief=True))
     shown = await overview.read(client)
     history = await state.step_counts.of(span_of(span))
     numbers = [job.id for job in page.jobs]

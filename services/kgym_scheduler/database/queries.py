@@ -41,6 +41,8 @@ LAST_EVENT = (
 )
 _INTERNAL = {"id", "rank", "turn", "tries", "lease", "lease_until", "not_before", "spec"}
 STEP_COLUMNS = [column for column in steps.c if column.name not in _INTERNAL]
+_LONG = {"result", "artifacts"}
+_BRIEF = [column for column in STEP_COLUMNS if column.name not in _LONG]
 
 
 def job(job_id: int) -> Select[Any]:
@@ -48,9 +50,9 @@ def job(job_id: int) -> Select[Any]:
     return select(*JOB_COLUMNS, LAST_EVENT).where(jobs.c.id == job_id)
 
 
-def steps_of(job_ids: Iterable[int], *, specs: bool = False) -> Select[Any]:
-    """Return the steps of these jobs, sorted by job and number."""
-    columns = [*STEP_COLUMNS, steps.c.spec] if specs else STEP_COLUMNS
+def steps_of(job_ids: Iterable[int], *, specs: bool = False, brief: bool = False) -> Select[Any]:
+    """Return the steps of these jobs, sorted by job and number; brief: without what they left."""
+    columns = [*(_BRIEF if brief else STEP_COLUMNS), *([steps.c.spec] if specs else [])]
     return (
         select(*columns)
         .where(steps.c.job_id.in_(list(job_ids)))

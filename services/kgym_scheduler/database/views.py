@@ -102,13 +102,13 @@ def read(model: type[_Model], text: str | None) -> _Model | None:
 
 
 def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
-    """Return the step; its spec only where the row has one.
+    """Return the step; spec, result and artifacts only where the row has them.
 
     What of it cannot be read is null, and `failure` says so: it breaks no list.
     """
-    text = step._mapping.get("spec")
+    text, told, left = map(step._mapping.get, ("spec", "result", "artifacts"))
     spec = spec_of(text) if text else None
-    result = result_of(step.result) if step.result else None
+    result = result_of(told) if told else None
     unread = next((one for one in (spec, result) if isinstance(one, Failure)), None)
     return StepView(
         number=step.number,
@@ -121,7 +121,7 @@ def _step_view(step: Row[Any], reasons: Mapping[int, str]) -> StepView:
         result=None if isinstance(result, Failure) else result,
         failure=read(Failure, step.failure) or unread,
         waiting=reasons.get(step.lane) if step.state == State.QUEUED else None,
-        artifacts=artifacts_of(step.artifacts),
+        artifacts=artifacts_of(left) if left else [],
         artifacts_gone_at=step.artifacts_gone_at,
         queued_at=step.queued_at,
         started_at=step.started_at,
