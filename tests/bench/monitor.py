@@ -43,6 +43,7 @@ from kgym.api.states import State
 from kgym.api.steps import BuildSpec, StepKind, StepResult
 from kgym.client import Client, Refused
 from kgym.worker.context import StepContext
+from kgym_cli.demo_agent import DemoAgent, demo_agent
 from kgym_cli.embedded_platform import Platform
 from kgym_dev import demo_jobs, monitor_pages
 from kgym_dev.given_steps import working
@@ -129,10 +130,11 @@ def served(words: list[str], port: int, log: Path) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def monitored(scheduler: str, folder: Path) -> Iterator[tuple[str, int]]:
-    """Run a monitor of this scheduler; yield its URL and process."""
+def monitored(scheduler: str, agent: str, folder: Path) -> Iterator[tuple[str, int]]:
+    """Run a monitor of this scheduler and agent; yield its URL and process."""
     port = free_port()
-    words = ["-m", "kgym_cli", "monitor", "--server", scheduler, "--monitor-port", str(port)]
+    words = ["-m", "kgym_cli", "monitor", "--server", scheduler, "--agent", agent]
+    words += ["--monitor-port", str(port)]
     with served(words, port, folder / "monitor.log") as found:
         yield found
 
@@ -164,9 +166,11 @@ class Found:
         return max((_part(taken, 0.95) for taken in self.server.values()), default=0.0)
 
 
-def shown(client: Client) -> dict[str, MonitorPage]:
-    """Submit the jobs that pages show; return all pages, and lists of many jobs, by name."""
-    jobs = demo_jobs.put(client)
+def shown(client: Client, agent: DemoAgent) -> dict[str, MonitorPage]:
+    """Make the run and the jobs that pages show; return all pages, and long lists, by name."""
+    run = agent.begin_run()
+    agent.end(run)
+    jobs = demo_jobs.put(client) | {"run": run}
     limit = time.monotonic() + START_SECONDS
     while client.job(jobs["running"]).state is not State.RUNNING:
         if time.monotonic() > limit:
@@ -439,10 +443,11 @@ def on_sqlite(folder: Path, options: argparse.Namespace, found: dict[str, Found]
     words = ["-m", "tests.bench.monitor", "--serve", str(data), str(port)]
     with (
         served(words, port, folder / "scheduler.log") as (scheduler, platform),
+        demo_agent(data, scheduler) as agent,
         Client(scheduler) as client,
-        monitored(scheduler, folder) as (monitor, pid),
+        monitored(scheduler, agent.url, folder) as (monitor, pid),
     ):
-        pages = shown(client)
+        pages = shown(client, agent)
         site = Site("sqlite", scheduler, monitor, [platform, pid])
         figures |= _server(site, pages, options, found)
         with chromium() as browser:
@@ -468,17 +473,21 @@ def on_postgresql(folder: Path, options: argparse.Namespace, found: dict[str, Fo
         with (
             bench.running(0),
             workers(bench.server, folder, showcase),
+            demo_agent(folder, bench.server) as agent,
             Client(bench.server) as client,
-            monitored(bench.server, folder) as (monitor, pid),
+            monitored(bench.server, agent.url, folder) as (monitor, pid),
         ):
-            pages = shown(client)
+            pages = shown(client, agent)
             site = Site("postgresql", bench.server, monitor, [*bench.pids, pid])
             figures |= _server(site, pages, options, found)
             showcase.let_go.set()
         if "dispatch" in options.parts:
             _say(f"dispatch with {OPEN} pages")
             paths = open_paths(pages["job"].path)
-            with bench.running(SINGLE_WORKERS, 1), monitored(bench.server, folder) as (monitor, _):
+            with (
+                bench.running(SINGLE_WORKERS, 1),
+                monitored(bench.server, agent.url, folder) as (monitor, _),
+            ):
                 rounds = asyncio.run(dispatched(bench, monitor, paths, options))
             figures["dispatch_p50_ms"] = statistics.median(without for without, _ in rounds)
             ratios = [opened / without for without, opened in rounds]
