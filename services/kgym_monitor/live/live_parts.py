@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl
 from kgym.api.jobs import JobFilter
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, NotFound
-from kgym_monitor.live import runs_list
+from kgym_monitor.live import running_agents, runs_list
 from kgym_monitor.live.agent_link import AgentLink
 from kgym_monitor.live.fragments import SUMMARY_SECONDS, Key, event, partial
 from kgym_monitor.live.step_counts import StepCounts
@@ -96,7 +96,7 @@ class LiveParts:
     async def _scheduler_s(self, key: Key) -> str:
         match key.kind:
             case "overview":
-                shown = await overview.read(self._client)
+                shown = await overview.read(self._client) | await running_agents.read(self._agent)
                 return partial("overview-live", self._fragment("overview_live.html", shown))
             case "workers":
                 shown = {"workers": await self._client.workers()}

@@ -8,6 +8,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from kgym.api.jobs import JobFilter
 from kgym.web.access import needs
 from kgym.web.scopes import Scope
+from kgym_monitor.live import running_agents
 from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import overview
 from kgym_monitor.pages.step_history import SPANS, span_of
@@ -29,7 +30,7 @@ async def show_overview(
     state, client = state_of(request), session_of(request).client
     since = state.changes.position
     page = await client.page(JobFilter(limit=RECENT, brief=True))
-    shown = await overview.read(client)
+    shown = await overview.read(client) | await running_agents.read(state.agent)
     history = await state.step_counts.of(span_of(span))
     numbers = [job.id for job in page.jobs]
     return state.rendering.page(
