@@ -33,6 +33,14 @@ function settle() {
   rove(now ?? (chosen && card(chosen)) ?? forest.querySelector("a.cycle"));
 }
 
+// Within the box alone: the page stays at its beginning.
+function reveal(one) {
+  const frame = document.getElementById("forest-box");
+  const [of, its] = [one.getBoundingClientRect(), frame.getBoundingClientRect()];
+  if (of.bottom > its.bottom) frame.scrollTop += of.top - its.top - its.height / 3;
+  if (of.right > its.right) frame.scrollLeft += of.left - its.left - its.width / 3;
+}
+
 function nameOf(one) {
   return new URL(one.href).searchParams.get("node");
 }
@@ -114,7 +122,7 @@ export function tendForest() {
   opened = document.getElementById("opened");
   read();
   settle();
-  if (chosen) card(chosen).scrollIntoView({ block: "nearest", inline: "nearest" });
+  if (chosen) reveal(card(chosen));
   document.addEventListener("click", click);
   forest.addEventListener("keydown", move);
   document.getElementById("hide").addEventListener("change", hide);
