@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, Page, expect
 
@@ -72,6 +72,7 @@ def test_an_axis_keeps_the_order_and_is_as_long_as_its_window(
 
 @settings(deadline=None)
 @given(MOMENTS.filter(bool), st.floats(0, 1))
+@example([0, 2**54 - 1], 1.0)
 def test_a_place_on_an_axis_has_a_time_and_that_has_the_place(
     times: list[int], place: float
 ) -> None:

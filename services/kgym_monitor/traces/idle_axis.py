@@ -79,7 +79,8 @@ class Axis:
     def time(self, place: float) -> int:
         """Return the time at a place."""
         moments, places = self._knots()
-        return self.first + round(float(np.interp(place, places, moments)))
+        after = round(float(np.interp(place, places, moments)))
+        return min(self.first + after, self.last)  # floats are too coarse for the end of 208 days
 
     def _knots(self) -> tuple[list[float], list[float]]:
         moments = [float(one.start - self.first) for one in self.stretches]
