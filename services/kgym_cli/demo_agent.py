@@ -4,9 +4,7 @@ For tests and screenshots; in the checkout only, as `demo_site` is.
 """
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from kgym.bugs.bundle import Bug
 from kgym.configs import TAPES
 from kgym.web.scheduler_tokens import SchedulerTokens
 from kgym.web.server import serve
+from kgym_cli.threaded_server import threaded
 from kgym_crashfixer.api.app import create_app
 from kgym_crashfixer.models import tape
 from kgym_crashfixer.models.model import Call, ModelError
@@ -147,32 +146,18 @@ def demo_agent(folder: Path, scheduler: str, seconds: float = 0.02) -> Iterator[
 
     `seconds` is how long the tape takes for an answer.
     """
-    started: Future[DemoAgent] = Future()
-    loop, stop = asyncio.new_event_loop(), asyncio.Event()
 
-    async def main() -> None:
+    @asynccontextmanager
+    async def opened(loop: asyncio.AbstractEventLoop) -> AsyncIterator[DemoAgent]:
         async with (
             _opened(folder, seconds) as agent,
             SchedulerTokens(scheduler) as tokens,
             serve(create_app(agent, tokens)) as listening,
         ):
-            started.set_result(DemoAgent(listening.url, agent, loop))
-            await stop.wait()
+            yield DemoAgent(listening.url, agent, loop)
 
-    def run() -> None:
-        task = loop.create_task(main())
-        loop.run_until_complete(asyncio.wait([task]))
-        if not started.done() and (error := task.exception()) is not None:
-            started.set_exception(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield started.result(60)
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(30)
-        loop.close()
+    with threaded(opened) as agent:
+        yield agent
 
 
 @asynccontextmanager

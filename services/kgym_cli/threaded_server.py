@@ -1,0 +1,43 @@
+"""A server on an event loop in a thread of its own, beside blocking code."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import TypeVar
+
+_SECONDS = 60
+"""How long it may take to start,"""
+_LAST_SECONDS = 30
+"""and to end."""
+Server = TypeVar("Server")
+
+
+@contextmanager
+def threaded(
+    opened: Callable[[asyncio.AbstractEventLoop], AbstractAsyncContextManager[Server]],
+) -> Iterator[Server]:
+    """Open a server, given its loop, while the context lasts; raises what opening it raises."""
+    started: Future[Server] = Future()
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+
+    async def serve() -> None:
+        async with opened(loop) as server:
+            started.set_result(server)
+            await stop.wait()
+
+    def run() -> None:
+        serving = loop.create_task(serve())
+        loop.run_until_complete(asyncio.wait([serving]))
+        if not started.done() and (error := serving.exception()) is not None:
+            started.set_exception(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield started.result(_SECONDS)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(_LAST_SECONDS)
+        loop.close()
