@@ -1,0 +1,1 @@
+"""The benchmark: datasets of bugs, what agents made of them, and the figures of that."""

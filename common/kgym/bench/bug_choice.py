@@ -1,0 +1,130 @@
+"""Which bugs of a dataset are meant: by every attribute of theirs, and by a model's cutoff."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, Field
+
+from kgym.api.steps import Strict
+from kgym.bench.bug_record import BugRecord, Status, Words
+from kgym.bench.dataset import Dataset
+
+Some = Annotated[list[Words], Field(max_length=1000)]
+
+
+class BugChoice(Strict):
+    """Bugs for which all holds that is given; of a list, one entry is enough.
+
+    A bug of which something is not known is left out by a condition about that. Times: from
+    `..._from` on, and before `..._before`.
+    """
+
+    ids: Some = []
+    status: Status | None = None
+    subsystems: Some = Field([], description="names of syzbot's: `net`, `ext4`")
+    types: Some = Field([], description="as syzkaller sorts titles: `KASAN-READ`, `WARNING`")
+    classes: Some = Field([], description="what titles begin with: `KASAN use-after-free`")
+    text: Words | None = Field(None, description="in a title, in any case")
+    compiler: Words | None = Field(None, description="in its compiler's words, in any case")
+    reproducer: Literal["c", "syz", "both", "none"] | None = None
+    has_cause: bool | None = Field(None, description="whether the commit is known that brought it")
+    reported_from: AwareDatetime | None = None
+    reported_before: AwareDatetime | None = None
+    fixed_from: AwareDatetime | None = None
+    fixed_before: AwareDatetime | None = None
+    days_open_from: float | None = Field(None, ge=0, description="days from report to fix")
+    days_open_to: float | None = Field(None, ge=0)
+    lines_from: int | None = Field(None, ge=0, description="lines that the fix changes")
+    lines_to: int | None = Field(None, ge=0)
+    files_to: int | None = Field(None, ge=0, description="files that the fix changes")
+    touches: Words | None = Field(None, description="the fix changes a file below this path")
+
+    def takes(self, bug: BugRecord) -> bool:
+        """Whether this bug is meant."""
+        return all(self._conditions(bug))
+
+    def of(self, dataset: Dataset, name: str) -> Dataset:
+        """Return the bugs that are meant, as a dataset of its own."""
+        return Dataset.of(
+            name,
+            filter(self.takes, dataset.bugs),
+            description=dataset.description,
+            source=f"{dataset.name} {dataset.about.sha256[:12]}: "
+            + self.model_dump_json(exclude_defaults=True),
+        )
+
+    def _conditions(self, bug: BugRecord) -> list[bool]:
+        patch = bug.patch
+        files = None if patch is None else patch.files
+        return [
+            not self.ids or bug.id in self.ids,
+            self.status in {None, bug.status},
+            not self.subsystems or not set(self.subsystems).isdisjoint(bug.subsystems or ()),
+            not self.types or bug.type in self.types,
+            not self.classes or bug.crash_class in self.classes,
+            self.text is None or any(_within(self.text, one) for one in bug.titles),
+            self.compiler is None
+            or any(_within(self.compiler, one.compiler or "") for one in bug.crashes),
+            self.reproducer in {None, _reproducer(bug)},
+            self.has_cause in {None, bug.cause is not None},
+            _between(bug.reported, self.reported_from, self.reported_before),
+            _between(bug.fixed, self.fixed_from, self.fixed_before),
+            _fits(days_open(bug), self.days_open_from, self.days_open_to),
+            _fits(None if patch is None else patch.lines, self.lines_from, self.lines_to),
+            _fits(None if files is None else len(files), None, self.files_to),
+            self.touches is None or any(_below(self.touches, file) for file in files or ()),
+        ]
+
+
+def days_open(bug: BugRecord) -> float | None:
+    """Return the days from its report to its fix, if both are known."""
+    if bug.reported is None or bug.fixed is None:
+        return None
+    return (bug.fixed - bug.reported).total_seconds() / 86400
+
+
+def split(dataset: Dataset, cutoff: datetime) -> tuple[Dataset, Dataset]:
+    """Return the bugs fixed up to a model's knowledge cutoff, and those fixed after it.
+
+    Bugs without a date of their fix are in neither (Live-kBench section 5.2).
+    """
+    known = [(bug, bug.fixed) for bug in dataset.bugs if bug.fixed is not None]
+    day = cutoff.date().isoformat()
+    before = [bug for bug, fixed in known if fixed <= cutoff]
+    after = [bug for bug, fixed in known if fixed > cutoff]
+    return (
+        Dataset.of(f"{dataset.name}-to-{day}", before, source=dataset.name),
+        Dataset.of(f"{dataset.name}-after-{day}", after, source=dataset.name),
+    )
+
+
+def _within(part: str, text: str) -> bool:
+    return part.casefold() in text.casefold()
+
+
+def _reproducer(bug: BugRecord) -> Literal["c", "syz", "both", "none"]:
+    c = any(one.c_reproducer.text or one.c_reproducer.link for one in bug.crashes)
+    syz = any(one.syz_reproducer.text or one.syz_reproducer.link for one in bug.crashes)
+    if c and syz:
+        return "both"
+    return "c" if c else "syz" if syz else "none"
+
+
+def _between(time: datetime | None, begin: datetime | None, end: datetime | None) -> bool:
+    if begin is None and end is None:
+        return True
+    return time is not None and (begin is None or begin <= time) and (end is None or time < end)
+
+
+def _fits(number: float | None, least: float | None, most: float | None) -> bool:
+    if least is None and most is None:
+        return True
+    return (
+        number is not None
+        and (least is None or least <= number)
+        and (most is None or number <= most)
+    )
+
+
+def _below(folder: str, file: str) -> bool:
+    return file == folder or file.startswith(folder.rstrip("/") + "/")

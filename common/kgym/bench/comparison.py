@@ -1,0 +1,118 @@
+"""Two setups on the same bugs, and one setup on two kinds of bugs. Pure."""
+
+from math import comb
+
+import numpy as np
+from pydantic import Field
+
+from kgym.api.steps import Strict
+from kgym.bench.attempt_record import Setup
+from kgym.bench.figures import Figure, Measured, Results
+from kgym.bench.intervals import SEED, Bootstrap, Interval, Values
+
+FLIPS = 10_000
+
+
+class Difference(Strict):
+    """How much a figure differs: `first` less `second`, with its interval at 95 %."""
+
+    figure: Figure
+    first: float
+    second: float
+    difference: Measured
+    ratio: float | None = Field(
+        description="by how much of the second the first is more, as Live-kBench's tables have it;"
+        " null where the second is 0"
+    )
+
+
+class PairedDifference(Difference):
+    """Two setups on the same bugs."""
+
+    p_value: float = Field(
+        description="how often a difference as large comes about if both are equally good: for"
+        " figures of yes and no the exact sign test of McNemar, else by 10,000 exchanges of the"
+        " two setups' values within bugs"
+    )
+
+
+def paired(
+    results: Results, first: Setup, second: Setup, figure: Figure, k: int, *, best: bool = False
+) -> PairedDifference | None:
+    """Compare the means of the first k runs of each bug, or, with `best`, the best of them.
+
+    None where a bug has fewer runs, or the figure of one is not known.
+    """
+    one, other = (_by_bug(results, setup, figure, k, best=best) for setup in (first, second))
+    if one is None or other is None:
+        return None
+    (interval,) = Bootstrap(len(one)).paired(one, other)
+    differences = (one - other)[:, 0]
+    return PairedDifference(
+        **_difference(figure, one, other, interval),
+        p_value=_sign_test(differences) if _is_binary(one, other) else _exchanged(differences),
+    )
+
+
+def across(
+    before: Results, after: Results, setup: Setup, figure: Figure, k: int, *, best: bool = False
+) -> Difference | None:
+    """Compare a setup on the bugs before a model's knowledge cutoff with those after it.
+
+    None where a bug has fewer than k runs, or a figure is not known.
+    """
+    one = _by_bug(before, setup, figure, k, best=best)
+    other = _by_bug(after, setup, figure, k, best=best)
+    if one is None or other is None:
+        return None
+    others = Bootstrap(len(other), seed=SEED + 1)
+    (interval,) = Bootstrap(len(one)).difference(one, others, other)
+    return Difference(**_difference(figure, one, other, interval))
+
+
+def _by_bug(results: Results, setup: Setup, figure: Figure, k: int, *, best: bool) -> Values | None:
+    if k < 1 or k > results.runs(setup):
+        return None
+    table = results.values(setup, figure, k)
+    if table is None:
+        return None
+    by_bug: Values = table.max(axis=1) if best else table.mean(axis=1)
+    return by_bug.reshape(-1, 1)
+
+
+def _difference(
+    figure: Figure, one: Values, other: Values, interval: Interval
+) -> dict[str, object]:
+    first, second = float(one.mean()), float(other.mean())
+    return {
+        "figure": figure,
+        "first": first,
+        "second": second,
+        "difference": Measured(value=interval.value, low=interval.low, high=interval.high),
+        "ratio": first / second - 1 if second else None,
+    }
+
+
+def _is_binary(*values: Values) -> bool:
+    return all(np.isin(one, (0.0, 1.0)).all() for one in values)
+
+
+def _sign_test(differences: Values) -> float:
+    """Return the p-value of McNemar's exact test: which of the two solves what one alone does."""
+    more, less = int((differences > 0).sum()), int((differences < 0).sum())
+    tail = sum(comb(more + less, count) for count in range(min(more, less) + 1))
+    return min(1.0, float(2 * tail / 2 ** (more + less)))
+
+
+def _exchanged(differences: Values) -> float:
+    """Return the p-value of the permutation test: signs change at random, bug by bug."""
+    there = differences[differences != 0]
+    if not len(there):
+        return 1.0
+    generator = np.random.default_rng(SEED)
+    seen, as_large = abs(there.sum()) - 1e-9, 0
+    for _ in range(FLIPS // 1000):
+        signs = generator.choice((-1.0, 1.0), size=(1000, len(there)))
+        as_large += int((abs(signs @ there) >= seen).sum())
+    # The data themselves are one of the exchanges (Phipson and Smyth 2010).
+    return (as_large + 1) / (FLIPS + 1)

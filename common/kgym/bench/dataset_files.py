@@ -1,0 +1,267 @@
+"""Datasets as others keep them: kBenchSyz's folder of JSON, Live-kBench's two tables.
+
+Live-kBench's dataset repository has two configurations, `bugs` and `datasets`, each a table of text
+columns, some of which hold JSON (ARiSE-Lab/live-kbench, kArena/hf_sync.py, commit 8849209). Here a
+table is a file `bugs.parquet`, `bugs.jsonl` or `bugs.json`, or a folder `bugs` of such files, as a
+downloaded repository has it. Parquet needs the package `pyarrow`.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from kgym.bench import syzbot_data
+from kgym.bench.bug_record import BugRecord, FoundText
+from kgym.bench.dataset import MOST, Dataset
+from kgym.errors import NotFound, UserError
+
+FILE = 512 << 20
+"""Bytes of a file of rows at most."""
+BUG_FILE = 64 << 20
+Row = Mapping[str, Any]
+_ENDS = (".parquet", ".jsonl", ".json")
+
+
+def read_kbenchsyz(folder: Path, name: str = "kbenchsyz") -> Dataset:
+    """Read a folder with a JSON file for each bug; raises NotFound, UserError `bad_bug_data`."""
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        raise NotFound("no_dataset", f"{folder} holds no JSON file of a bug")
+    return Dataset.of(name, map(_kbenchsyz_bug, files), source=f"kBenchSyz: {len(files)} files")
+
+
+def _kbenchsyz_bug(path: Path) -> BugRecord:
+    return syzbot_data.read(_object(_json(_bytes(path, BUG_FILE), path), path), str(path))
+
+
+def write_kbenchsyz(dataset: Dataset, folder: Path) -> None:
+    """Write a JSON file for each bug into a new folder; UserError `folder_in_use`."""
+    _new(folder)
+    for bug in dataset.bugs:
+        text = json.dumps(syzbot_data.write(bug), indent=2)
+        (folder / f"{bug.id}.json").write_text(text + "\n")
+
+
+# --- Live-kBench ----------------------------------------------------------------------------
+
+
+def read_live_kbench(folder: Path, wanted: str | None = None) -> Dataset:
+    """Read a folder as Live-kBench publishes it: the dataset `wanted`, or else all bugs.
+
+    Raises NotFound `no_dataset`, `no_such_dataset`, UserError `bad_bug_data`, `no_pyarrow`.
+    """
+    bugs = [
+        live_kbench_bug(row, f"{folder}, table bugs, row {number}")
+        for number, row in enumerate(_table(folder, "bugs"), start=1)
+    ]
+    if wanted is None:
+        return Dataset.of("live-kbench", bugs, source="Live-kBench: all bugs")
+    definitions = list(_table(folder, "datasets"))
+    chosen = [row for row in definitions if row.get("datasetName") == wanted]
+    if not chosen:
+        there = ", ".join(sorted(str(row.get("datasetName")) for row in definitions)) or "none"
+        raise NotFound("no_such_dataset", f"{folder} defines no dataset {wanted!r}, but: {there}")
+    ids = set(_strings(chosen[0].get("bugIds"), f"{folder}, dataset {wanted}, bugIds") or ())
+    if missing := ids - {bug.id for bug in bugs}:
+        raise UserError(
+            "bad_bug_data",
+            f"{folder}: the dataset {wanted} names {len(missing)} bugs that the table bugs does"
+            f" not have, such as {min(missing)}",
+        )
+    return Dataset.of(
+        wanted,
+        [bug for bug in bugs if bug.id in ids],
+        description=str(chosen[0].get("description") or ""),
+        source=f"Live-kBench: {wanted}",
+    )
+
+
+def live_kbench_bug(row: Row, where: str) -> BugRecord:
+    """Return the bug of a row of the table `bugs`, or of kArena's table `syzbot_bugs`."""
+    data = _object(_parsed(row.get("syzbotData"), f"{where}, syzbotData"), where)
+    bug = syzbot_data.read(
+        data,
+        where,
+        **{
+            name: value
+            for name, value in {
+                "id": row.get("bugId"),
+                "extid": row.get("extid"),
+                "reported": time_of(row.get("reportedTime"), f"{where}, reportedTime"),
+                "subsystems": _strings(row.get("subsystem"), f"{where}, subsystem"),
+            }.items()
+            if value
+        },
+    )
+    # What was fetched later stands beside syzbot's own words, for the first crash.
+    report, program = row.get("syzbotCrashReport"), row.get("syzbotReproducer")
+    if not bug.crashes or not (report or program):
+        return bug
+    first = bug.crashes[0]
+    known: dict[str, Any] = {}
+    if report and first.report.text is None:
+        known["report"] = FoundText(text=report, link=first.report.link)
+    if program and first.c_reproducer.text is None and first.syz_reproducer.text is None:
+        syz = first.syz_reproducer
+        known["syz_reproducer"] = FoundText(text=program, link=syz.link)
+    crashes = [first.model_copy(update=known), *bug.crashes[1:]]
+    return bug.model_copy(update={"crashes": crashes})
+
+
+def write_live_kbench(
+    dataset: Dataset, folder: Path, form: Literal["parquet", "jsonl"] = "jsonl"
+) -> None:
+    """Write both tables into a new folder; raises UserError `folder_in_use`, `no_pyarrow`."""
+    _new(folder)
+    now = datetime.now(UTC).isoformat()
+    bugs = [_live_kbench_row(bug, now) for bug in dataset.bugs]
+    about = dataset.about
+    definition = {
+        "datasetName": dataset.name,
+        "description": dataset.description,
+        "addedTime": now,
+        "bugIds": json.dumps([bug.id for bug in dataset.bugs]),
+        "attrs": json.dumps({"sha256": about.sha256, "source": about.source}),
+    }
+    for table, rows in (("bugs", bugs), ("datasets", [definition])):
+        path = folder / table / f"train.{form}"
+        path.parent.mkdir()
+        if form == "parquet":
+            arrow, parquet = _pyarrow()
+            parquet.write_table(arrow.Table.from_pylist(rows), path)
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _live_kbench_row(bug: BugRecord, now: str) -> dict[str, str | None]:
+    first = bug.crashes[0] if bug.crashes else None
+    program = first and (first.c_reproducer.text or first.syz_reproducer.text)
+    return {
+        "bugId": bug.id,
+        "extid": bug.extid or "",
+        "title": bug.title,
+        "addedTime": now,
+        "reportedTime": bug.reported.isoformat() if bug.reported else "",
+        "status": bug.status,
+        "subsystem": json.dumps(bug.subsystems or []),
+        "syzbotCrashReport": first.report.text if first else None,
+        "syzbotReproducer": program or None,
+        "syzkallerCommitId": first.syzkaller_commit if first else None,
+        "syzkallerRollbackTag": None,
+        "syzbotData": json.dumps(syzbot_data.write(bug)),
+    }
+
+
+# --- tables ---------------------------------------------------------------------------------
+
+
+def _table(folder: Path, name: str) -> Iterator[Row]:
+    """Yield the rows of a table: a file, or all files of the folder of its name."""
+    beside = [folder / f"{name}{end}" for end in _ENDS if (folder / f"{name}{end}").is_file()]
+    files = beside[:1] or sorted(
+        path for path in (folder / name).glob("*") if path.suffix in _ENDS and path.is_file()
+    )
+    if not files:
+        raise NotFound(
+            "no_dataset",
+            f"{folder} has no table {name}: neither {name}.parquet, {name}.jsonl or {name}.json,"
+            f" nor a folder {name} with such files",
+        )
+    count = 0
+    for path in files:
+        for row in _rows(path):
+            count += 1
+            if count > MOST:
+                raise UserError("too_many_bugs", f"{path}: a table has at most {MOST:,} rows")
+            yield _object(row, path)
+
+
+def _rows(path: Path) -> Iterable[object]:
+    if path.suffix == ".parquet":
+        _, parquet = _pyarrow()
+        try:
+            with parquet.ParquetFile(path) as file:
+                if file.metadata.num_rows > MOST:
+                    raise UserError("too_many_bugs", f"{path}: a table has at most {MOST:,} rows")
+                for batch in file.iter_batches(batch_size=100):
+                    yield from batch.to_pylist()
+        except (OSError, ValueError) as error:  # pyarrow's errors are both
+            raise UserError("bad_bug_data", f"{path} is no Parquet file: {error}") from error
+        return
+    data = _bytes(path, FILE)
+    if path.suffix == ".jsonl":
+        for number, line in enumerate(data.splitlines(), start=1):
+            if line.strip():
+                yield _json(line, f"{path}:{number}")
+        return
+    rows = _json(data, path)
+    if not isinstance(rows, list):
+        raise UserError("bad_bug_data", f"{path}: a list of rows is wanted")
+    yield from rows
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        return import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise UserError(
+            "no_pyarrow",
+            "Parquet needs the package pyarrow: install it, or use .jsonl files",
+        ) from error
+
+
+def _new(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError("folder_in_use", f"{folder} is not empty: name a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _bytes(path: Path, most: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise NotFound("no_dataset", f"{path}: {error.strerror}") from error
+    if len(data) > most:
+        raise UserError("bad_bug_data", f"{path} is larger than {most >> 20} MiB")
+    return data
+
+
+def _json(data: bytes | str, where: object) -> object:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UserError("bad_bug_data", f"{where} is no JSON: {error}") from error
+
+
+def _parsed(text: object, where: str) -> object:
+    return _json(text, where) if isinstance(text, str) else text
+
+
+def _object(value: object, where: object) -> Row:
+    if not isinstance(value, dict):
+        raise UserError("bad_bug_data", f"{where}: an object is wanted")
+    return value
+
+
+def _strings(value: object, where: str) -> Sequence[str] | None:
+    values = _parsed(value, where) if value else None
+    if values is None:
+        return None
+    if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+        raise UserError("bad_bug_data", f"{where}: a list of texts is wanted")
+    return values
+
+
+def time_of(value: object, where: str) -> datetime | None:
+    """Return a time of theirs; without a zone it is in UTC. UserError `bad_bug_data`."""
+    if not value:
+        return None
+    try:
+        time = datetime.fromisoformat(str(value))
+    except ValueError as error:
+        raise UserError("bad_bug_data", f"{where}: {value!r} is no time") from error
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -1,0 +1,241 @@
+"""A database of Live-kBench's kArena, an SQLite file: its bugs, its datasets, and all results.
+
+Source: ARiSE-Lab/live-kbench, kArena/db/schema.py (commit 8849209). The file may be anybody's: it
+is opened for reading alone, and only its tables are read: no view, whose code could run for ever.
+"""
+
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from kgym.api.steps import Strict
+from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap, Setup, Votes
+from kgym.bench.bug_record import BugRecord
+from kgym.bench.dataset import MOST, Dataset
+from kgym.bench.dataset_files import live_kbench_bug, time_of
+from kgym.errors import NotFound, UserError
+
+ATTEMPTS = 10_000_000
+"""Rows of a table at most."""
+VALUE = 64 << 20
+"""Bytes of one value at most."""
+# An image that does not build, and an error of theirs, say nothing about a patch.
+_OUTCOMES = {
+    "notReproduced": Outcome.PASS,
+    "reproduced": Outcome.TRIGGER,
+    "compilationError": Outcome.COMPILE,
+}
+
+
+class Imported(Strict):
+    """What a database holds; `unjudged` counts patches whose crash was never evaluated."""
+
+    attempts: list[AttemptRecord]
+    unjudged: dict[str, int] = Field(description="by what their database says of them")
+
+
+def datasets(path: Path) -> dict[str, Dataset]:
+    """Return the datasets that the database defines, and under `all` one of all its bugs.
+
+    Raises NotFound `no_dataset`, UserError `bad_karena`.
+    """
+    with closing(_Database(path)) as database:
+        fixes = {row["bugId"]: row for row in database.rows("developer_patches", ATTEMPTS)}
+        bugs = {
+            row["bugId"]: _fixed(
+                live_kbench_bug(row, f"{path}, syzbot_bugs, {row['bugId']}"),
+                fixes.get(row["bugId"]),
+            )
+            for row in database.rows("syzbot_bugs", MOST)
+        }
+        members: dict[int, list[str]] = defaultdict(list)
+        for row in database.rows("bug_dataset_members", ATTEMPTS):
+            members[row["datasetId"]].append(row["bugId"])
+        defined = {
+            str(row["datasetName"]): Dataset.of(
+                str(row["datasetName"]),
+                [bugs[bug] for bug in members[row["datasetId"]] if bug in bugs],
+                description=str(row["description"]),
+                source=f"kArena: {path.name}",
+            )
+            for row in database.rows("bug_datasets", MOST)
+        }
+    return {"all": Dataset.of("all", bugs.values(), source=f"kArena: {path.name}")} | defined
+
+
+def results(path: Path, judge: str | None = None) -> Imported:
+    """Return all attempts of the database, with the votes of the judge of that name.
+
+    Where only one judge has voted, it needs no name. Raises NotFound `no_dataset`,
+    `no_such_judge`, UserError `bad_karena`.
+    """
+    with closing(_Database(path)) as database:
+        return _Results(database, judge).read()
+
+
+class _Database:
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise NotFound("no_dataset", f"{path} is no file")
+        self._path = path
+        self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        self._connection.row_factory = sqlite3.Row
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE)
+        self._connection.execute("PRAGMA trusted_schema = OFF")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def rows(self, table: str, most: int) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a table, in the order of their keys; at most so many."""
+        try:
+            kind = self._connection.execute(
+                "SELECT type FROM sqlite_schema WHERE name = ?", (table,)
+            ).fetchone()
+            if kind is None or kind[0] != "table":
+                raise UserError("bad_karena", f"{self._path} has no table {table}")
+            found = self._connection.execute(f"SELECT * FROM {table}")  # noqa: S608 - our words
+            for number, row in enumerate(found, start=1):
+                if number > most:
+                    raise UserError("bad_karena", f"{self._path}: {table} has over {most:,} rows")
+                yield dict(row)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise UserError("bad_karena", f"{self._path}, {table}: {error}") from error
+
+
+class _Results:
+    """Reads the tables once, and joins them here: they hold at most some 100,000 rows."""
+
+    def __init__(self, database: _Database, judge: str | None) -> None:
+        self._database = database
+        self._patches = {row["patchId"]: row for row in self._all("patches")}
+        self._setups = {
+            row["agentConfigId"]: _setup(row) for row in self._all("agent_configurations")
+        }
+        self._crash = self._latest("patch_crash_resolution_evaluations")
+        self._places = self._latest("patch_localization_evaluations")
+        self._votes = {row["agentPatchId"]: row for row in self._judged(judge)}
+
+    def read(self) -> Imported:
+        attempts, unjudged = [], defaultdict[str, int](int)
+        runs: dict[tuple[int, str], int] = defaultdict(int)
+        rows = sorted(
+            self._all("agent_patches"), key=lambda row: (row["unionId"], row["agentPatchId"])
+        )
+        for row in rows:
+            outcome = self._outcome(row)
+            if outcome is None:
+                said = self._crash.get(row["agentPatchId"], {}).get("kGymEvaluation")
+                unjudged[str(said or row["status"])] += 1
+                continue
+            # The first k runs are those with the lowest unionId, which counts on over all bugs.
+            runs[row["agentConfigId"], row["bugId"]] += 1
+            attempts.append(self._attempt(row, outcome, runs[row["agentConfigId"], row["bugId"]]))
+        return Imported(attempts=attempts, unjudged=dict(unjudged))
+
+    def _attempt(self, row: Mapping[str, Any], outcome: Outcome, run: int) -> AttemptRecord:
+        place = self._places.get(row["agentPatchId"])
+        vote = self._votes.get(row["agentPatchId"])
+        known = _object(row["attrs"])
+        try:
+            return AttemptRecord(
+                bug=row["bugId"],
+                setup=self._setups[row["agentConfigId"]],
+                run=run,
+                outcome=outcome,
+                diff=self._patches[row["patchId"]]["patchContent"],
+                votes=None if vote is None else _votes(vote),
+                files=_overlap(place, "file"),
+                functions=_overlap(place, "function"),
+                dollars=_number(known.get("dollarCost")),
+                seconds=_number(known.get("timeCost")),
+                error=row["systemMessage"] or None if row["status"] == "error" else None,
+            )
+        except (ValidationError, KeyError) as error:
+            raise UserError(
+                "bad_karena", f"agent_patches, row {row['agentPatchId']}: {error}"
+            ) from error
+
+    def _outcome(self, row: Mapping[str, Any]) -> Outcome | None:
+        patch = self._patches.get(row["patchId"])
+        if row["status"] == "error" or patch is None or not patch["patchContent"].strip():
+            return Outcome.BAD
+        evaluated = self._crash.get(row["agentPatchId"])
+        if evaluated is None or evaluated["status"] != "success":
+            return None
+        return _OUTCOMES.get(evaluated["kGymEvaluation"])
+
+    def _judged(self, judge: str | None) -> list[dict[str, Any]]:
+        names = {row["judgeId"]: row["judgeName"] for row in self._all("llm_judge_configurations")}
+        votes = [
+            row for row in self._all("patch_llm_judge_evaluations") if row["status"] == "success"
+        ]
+        used = {names.get(row["judgeId"], "") for row in votes}
+        wanted = judge if judge is not None else next(iter(used)) if len(used) == 1 else None
+        if (wanted is None and used) or (judge is not None and judge not in used):
+            there = ", ".join(sorted(used)) or "none"
+            raise NotFound("no_such_judge", f"name one of the judges that have voted: {there}")
+        return [row for row in votes if names.get(row["judgeId"], "") == wanted]
+
+    def _latest(self, table: str) -> dict[int, dict[str, Any]]:
+        """Return the last evaluation of each patch."""
+        rows = sorted(self._all(table), key=lambda row: row["evalId"])
+        return {row["agentPatchId"]: row for row in rows}
+
+    def _all(self, table: str) -> list[dict[str, Any]]:
+        return list(self._database.rows(table, ATTEMPTS))
+
+
+def _fixed(bug: BugRecord, fix: Mapping[str, Any] | None) -> BugRecord:
+    """Return the bug with what the database knows of its fix beside syzbot's data."""
+    if fix is None or bug.patch is None:
+        return bug
+    known: dict[str, Any] = {}
+    if bug.patch.date is None:
+        known["date"] = time_of(fix["fixedTime"], f"developer_patches, {bug.id}, fixedTime")
+    if bug.patch.message is None:
+        known["message"] = fix["patchMessage"]
+    return bug.model_copy(update={"patch": bug.patch.model_copy(update=known)})
+
+
+def _setup(row: Mapping[str, Any]) -> Setup:
+    return Setup(
+        agent=row["agent"],
+        settings=row["agentConfigName"],
+        model=row["model"],
+        feedback=bool(row["statefulEdit"]),
+        oracle=bool(row["oracleMode"]),
+    )
+
+
+def _votes(row: Mapping[str, Any]) -> Votes:
+    return Votes(yes=row["yesCount"] or 0, no=row["noCount"] or 0, failed=row["errorCount"] or 0)
+
+
+def _overlap(row: Mapping[str, Any] | None, part: str) -> Overlap | None:
+    if row is None or row["status"] != "success":
+        return None
+    return Overlap(common=row[f"{part}IntersectionSize"], all=row[f"{part}UnionSize"])
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    """Return a cost of theirs, which stands as text; None where it is none."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        return None
+    return number if 0 <= number < float("inf") else None

@@ -1,0 +1,264 @@
+"""Bugs as kBenchSyz and Live-kBench write them down: syzbot's JSON, with what was found out since.
+
+Both use the same fields under two names: those of syzbot's own JSON (`fix-commits`, as in
+kBenchSyz's files), and those of Live-kBench's models (`fixCommits`, as in its database and its
+dataset). Either is read, the first is written. Source: ARiSE-Lab/live-kbench,
+kGym/kclient/KBDr/kclient/kgym_dataset.py (commit 8849209).
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+
+from kgym.bench.bug_record import (
+    BugRecord,
+    Cause,
+    Commit,
+    Crash,
+    DeveloperPatch,
+    FoundText,
+    Function,
+)
+from kgym.errors import UserError
+
+_REPOSITORY_END = ("/log/", "/commit/", "/commits/", "/tree/", "/+/")
+
+
+def _either(name: str, other: str) -> Any:
+    return Field(
+        None, validation_alias=AliasChoices(name, other), serialization_alias=name, repr=False
+    )
+
+
+def _aware(time: datetime) -> datetime:
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+Time = Annotated[datetime, AfterValidator(_aware)]
+"""A time without a zone is in UTC."""
+
+
+class _Read(BaseModel):
+    """Others' data: a field that is new there is passed over, one of another type is an error."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Commit(_Read):
+    title: str | None = None
+    link: str | None = None
+    hash: str | None = _either("hash", "hashValue")
+    repo: str | None = None
+    branch: str | None = None
+
+
+class _Crash(_Read):
+    title: str | None = None
+    syz_link: str | None = _either("syz-reproducer", "syzReproducerLink")
+    syz: str | None = _either("syz-reproducer-data", "syzReproducer")
+    c_link: str | None = _either("c-reproducer", "cReproducerLink")
+    c: str | None = _either("c-reproducer-data", "cReproducer")
+    config_link: str | None = _either("kernel-config", "kernelConfigLink")
+    config: str | None = _either("kernel-config-data", "kernelConfig")
+    source_git: str | None = _either("kernel-source-git", "kernelSourceGit")
+    source_commit: str | None = _either("kernel-source-commit", "kernelSourceCommit")
+    syzkaller_git: str | None = _either("syzkaller-git", "syzkallerGit")
+    syzkaller_commit: str | None = _either("syzkaller-commit", "syzkallerCommit")
+    compiler: str | None = _either("compiler-description", "compilerDescription")
+    architecture: str | None = None
+    report_link: str | None = _either("crash-report-link", "crashReportLink")
+
+
+class _Bug(_Read):
+    version: int = 1
+    title: str
+    display_title: str | None = _either("display-title", "displayTitle")
+    id: str = Field(validation_alias=AliasChoices("id", "bugId"), serialization_alias="id")
+    status: str
+    fix_commits: list[_Commit] | None = _either("fix-commits", "fixCommits")
+    cause_commit: _Commit | None = _either("cause-commit", "causeCommit")
+    discussions: list[str] | None = None
+    crashes: list[_Crash] = []
+    subsystems: list[str] | None = None
+    parent: str | None = _either("parent_of_fix_commit", "parentOfFixCommit")
+    patch: str | None = None
+    message: str | None = _either("patchMessage", "patch_message")
+    files: list[str] | None = _either("patch_modified_files", "patchModifiedFiles")
+    functions: list[tuple[str, str]] | None = _either(
+        "patch_modified_functions", "patchModifiedFunctions"
+    )
+    patch_date: Time | None = _either("patch_commit_date", "patchCommitDate")
+    cause_date: Time | None = _either("cause_commit_date", "causeCommitDate")
+    cause_functions: list[tuple[str, str]] | None = _either(
+        "cause_modified_functions", "causeModifiedFunctions"
+    )
+    report: str | None = _either("raw_crash_report", "rawCrashReport")
+
+
+def read(data: Mapping[str, Any], where: str, **known: Any) -> BugRecord:
+    """Return the record of one bug; `known` are fields of the record that are known from elsewhere.
+
+    Raises UserError `bad_bug_data` that names the field; `where` says which file or row it was.
+    """
+    try:
+        bug = _Bug.model_validate(data)
+        report = FoundText(
+            text=bug.report, link=bug.crashes[0].report_link if bug.crashes else None
+        )
+        return BugRecord(
+            **{
+                "id": bug.id,
+                "title": bug.title,
+                "display_title": bug.display_title or None,
+                "status": _status(bug.status),
+                "subsystems": bug.subsystems,
+                "crashes": [
+                    _crash(one, report if number == 0 else FoundText(link=one.report_link))
+                    for number, one in enumerate(bug.crashes)
+                ],
+                "patch": _patch(bug),
+                "cause": _cause(bug),
+                "discussions": bug.discussions or [],
+            }
+            | known
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UserError("bad_bug_data", f"{where}: {place}: {first['msg']}") from error
+
+
+def write(record: BugRecord) -> dict[str, Any]:
+    """Return the bug as kBenchSyz's files have it; what is not known is left out."""
+    patch, cause = record.patch or DeveloperPatch(), record.cause
+    bug = _Bug.model_validate(
+        {
+            "title": record.title,
+            "display-title": record.display_title,
+            "id": record.id,
+            "status": record.status,
+            "fix-commits": [_written(one) for one in patch.commits] or None,
+            "cause-commit": _written(cause.commit) if cause else None,
+            "discussions": record.discussions or None,
+            "crashes": [_written_crash(one) for one in record.crashes],
+            "subsystems": record.subsystems,
+            "parent_of_fix_commit": patch.parent,
+            "patch": patch.diff,
+            "patchMessage": patch.message,
+            "patch_modified_files": patch.files,
+            "patch_modified_functions": _pairs(patch.functions),
+            "patch_commit_date": patch.date,
+            "cause_commit_date": cause.date if cause else None,
+            "cause_modified_functions": _pairs(cause.functions) if cause else None,
+            "raw_crash_report": record.crashes[0].report.text if record.crashes else None,
+        }
+    )
+    return bug.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+# --- from theirs to ours --------------------------------------------------------------------
+
+
+def _status(said: str) -> str:
+    """Return the status: syzbot adds when it was fixed, and what the fix waits for."""
+    return said.split(maxsplit=1)[0].lower() if said.strip() else said
+
+
+def _commit(one: _Commit) -> Commit:
+    return Commit(
+        title=one.title,
+        id=one.hash or None,
+        link=one.link,
+        repository=one.repo,
+        branch=one.branch,
+    )
+
+
+def _crash(one: _Crash, report: FoundText) -> Crash:
+    return Crash(
+        title=one.title or None,
+        repository=_repository(one.source_git),
+        commit=one.source_commit or None,
+        config=FoundText(text=one.config, link=one.config_link),
+        compiler=one.compiler or None,
+        architecture=one.architecture or "amd64",
+        c_reproducer=FoundText(text=one.c, link=one.c_link),
+        syz_reproducer=FoundText(text=one.syz, link=one.syz_link),
+        report=report,
+        syzkaller_repository=_repository(one.syzkaller_git),
+        syzkaller_commit=one.syzkaller_commit or None,
+    )
+
+
+def _repository(link: str | None) -> str | None:
+    """Return the repository that a page of one of its commits belongs to."""
+    for end in _REPOSITORY_END:
+        if link and end in link:
+            return link.partition(end)[0]
+    return link or None
+
+
+def _patch(bug: _Bug) -> DeveloperPatch | None:
+    if not bug.fix_commits and bug.patch is None:
+        return None
+    return DeveloperPatch(
+        commits=[_commit(one) for one in bug.fix_commits or []],
+        parent=bug.parent or None,
+        diff=bug.patch,
+        message=bug.message,
+        date=bug.patch_date,
+        files=bug.files,
+        functions=_functions(bug.functions),
+    )
+
+
+def _cause(bug: _Bug) -> Cause | None:
+    if bug.cause_commit is None:
+        return None
+    return Cause(
+        commit=_commit(bug.cause_commit),
+        date=bug.cause_date,
+        functions=_functions(bug.cause_functions),
+    )
+
+
+def _functions(pairs: list[tuple[str, str]] | None) -> list[Function] | None:
+    return None if pairs is None else [Function(name=name, file=file) for name, file in pairs]
+
+
+# --- from ours to theirs --------------------------------------------------------------------
+
+
+def _written(one: Commit) -> dict[str, Any]:
+    return {
+        "title": one.title,
+        "link": one.link,
+        "hash": one.id,
+        "repo": one.repository,
+        "branch": one.branch,
+    }
+
+
+def _written_crash(one: Crash) -> dict[str, Any]:
+    return {
+        "title": one.title or "",
+        "syz-reproducer": one.syz_reproducer.link,
+        "syz-reproducer-data": one.syz_reproducer.text,
+        "c-reproducer": one.c_reproducer.link,
+        "c-reproducer-data": one.c_reproducer.text,
+        "kernel-config": one.config.link,
+        "kernel-config-data": one.config.text,
+        "kernel-source-git": one.repository,
+        "kernel-source-commit": one.commit,
+        "syzkaller-git": one.syzkaller_repository,
+        "syzkaller-commit": one.syzkaller_commit,
+        "compiler-description": one.compiler,
+        "architecture": one.architecture,
+        "crash-report-link": one.report.link,
+    }
+
+
+def _pairs(functions: list[Function] | None) -> list[tuple[str, str]] | None:
+    return None if functions is None else [(one.name, one.file) for one in functions]

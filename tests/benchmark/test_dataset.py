@@ -1,0 +1,435 @@
+"""Datasets: as others keep them, as ours never change, and which of their bugs are meant."""
+
+import json
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from kgym.bench import dataset, dataset_files, karena, syzbot_data
+from kgym.bench.attempt_record import Outcome
+from kgym.bench.bug_choice import BugChoice, split
+from kgym.bench.dataset import Dataset
+from kgym.bench.patch_overlap import changed_parts, overlap
+from kgym.errors import KgymError, NotFound, UserError
+from tests.conftest import ROOT
+
+KBENCHSYZ = ROOT.parent / "shared" / "data" / "kbenchsyz"
+needs_kbenchsyz = pytest.mark.skipif(
+    not KBENCHSYZ.is_dir(), reason="the 279 bugs of kBenchSyz are not beside this checkout"
+)
+
+SYZBOT = {
+    "version": 1,
+    "title": "KASAN: use-after-free Read in f",
+    "display-title": "KASAN: use-after-free Read in f (2)",
+    "id": "a" * 40,
+    "status": "fixed on 2022/09/20 12:20",
+    "fix-commits": [{"title": "net: fix f", "hash": "b" * 40, "repo": "git://k/linux.git"}],
+    "crashes": [
+        {
+            "title": "",
+            "syz-reproducer": "/text?tag=ReproSyz&x=1",
+            "c-reproducer": "/text?tag=ReproC&x=2",
+            "c-reproducer-data": "int main() { return 0; }",
+            "kernel-config": "/text?tag=KernelConfig&x=3",
+            "kernel-source-git": "https://k/linux.git/log/?id=" + "c" * 40,
+            "kernel-source-commit": "c" * 40,
+            "compiler-description": "gcc (Debian 10.2.1-6) 10.2.1 20210110",
+            "architecture": "amd64",
+        }
+    ],
+    "subsystems": ["net"],
+    "parent_of_fix_commit": "d" * 40,
+    "patch": "--- a/net/f.c\n+++ b/net/f.c\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n",
+    "patch_modified_files": ["net/f.c"],
+    "patch_modified_functions": [["f", "net/f.c"]],
+    "patch_commit_date": "2022-09-20T12:20:17+00:00",
+}
+
+
+def bug(**changed: object) -> dict[str, object]:
+    return {**SYZBOT, **changed}
+
+
+def made(*bugs: dict[str, object], name: str = "some") -> Dataset:
+    return Dataset.of(name, [syzbot_data.read(one, "here") for one in bugs])
+
+
+def reason(caught: pytest.ExceptionInfo[KgymError]) -> str:
+    return caught.value.reason
+
+
+@needs_kbenchsyz
+def test_kbenchsyz_is_read_and_written_without_a_loss(tmp_path: Path) -> None:
+    read = dataset_files.read_kbenchsyz(KBENCHSYZ)
+    assert len(read) == 279
+    dataset_files.write_kbenchsyz(read, tmp_path / "written")
+    assert dataset_files.read_kbenchsyz(tmp_path / "written").bugs == read.bugs
+    for path in sorted(KBENCHSYZ.glob("*.json"))[::20]:
+        theirs = json.loads(path.read_text())
+        ours = json.loads((tmp_path / "written" / path.name).read_text())
+        lost = {name for name, value in theirs.items() if value and name not in ours}
+        assert lost <= {"version"}
+
+
+def test_a_bug_is_read_with_what_is_known_of_it() -> None:
+    read = syzbot_data.read(bug(), "here")
+    assert (read.status, read.type, read.crash_class) == (
+        "fixed",
+        "KASAN-USE-AFTER-FREE-READ",
+        "KASAN use-after-free",
+    )
+    (crash,) = read.crashes
+    assert crash.repository == "https://k/linux.git"
+    assert read.patch is not None
+    assert (read.patch.lines, read.patch.message, read.cause, read.reported) == (
+        2,
+        None,
+        None,
+        None,
+    )
+    assert read.fixed == datetime(2022, 9, 20, 12, 20, 17, tzinfo=UTC)
+
+
+def test_both_ways_to_name_the_fields_are_read_alike() -> None:
+    theirs = {
+        "title": SYZBOT["title"],
+        "displayTitle": SYZBOT["display-title"],
+        "bugId": SYZBOT["id"],
+        "status": "fixed",
+        "fixCommits": [{"title": "net: fix f", "hashValue": "b" * 40, "repo": "git://k/linux.git"}],
+        "crashes": [
+            {
+                "title": "",
+                "syzReproducerLink": "/text?tag=ReproSyz&x=1",
+                "cReproducerLink": "/text?tag=ReproC&x=2",
+                "cReproducer": "int main() { return 0; }",
+                "kernelConfigLink": "/text?tag=KernelConfig&x=3",
+                "kernelSourceGit": "https://k/linux.git/log/?id=" + "c" * 40,
+                "kernelSourceCommit": "c" * 40,
+                "compilerDescription": "gcc (Debian 10.2.1-6) 10.2.1 20210110",
+            }
+        ],
+        "subsystems": ["net"],
+        "parentOfFixCommit": "d" * 40,
+        "patch": SYZBOT["patch"],
+        "patchModifiedFiles": ["net/f.c"],
+        "patchModifiedFunctions": [["f", "net/f.c"]],
+        "patchCommitDate": "2022-09-20T12:20:17",
+    }
+    assert syzbot_data.read(theirs, "there") == syzbot_data.read(bug(), "here")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"id": "../../etc"}, "id"),
+        ({"title": 7}, "title"),
+        ({"status": ""}, "status"),
+        ({"crashes": {"a": 1}}, "crashes"),
+        ({"patch_commit_date": "yesterday"}, "patch_commit_date"),
+    ],
+)
+def test_a_bug_that_is_none_is_refused_with_its_field(
+    changed: dict[str, object], said: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        syzbot_data.read(bug(**changed), "bugs.jsonl:3")
+    assert reason(caught) == "bad_bug_data"
+    assert caught.value.message.startswith(f"bugs.jsonl:3: {said}")
+
+
+def test_a_dataset_is_kept_and_never_changes(tmp_path: Path) -> None:
+    first = made(bug(), bug(id="e" * 40))
+    about = first.save(tmp_path / "d")
+    assert dataset.load(tmp_path / "d") == first
+    assert first.save(tmp_path / "d") == about
+    assert made(bug(id="e" * 40), bug()).about.sha256 == about.sha256
+    with pytest.raises(UserError) as caught:
+        made(bug()).save(tmp_path / "d")
+    assert reason(caught) == "dataset_exists"
+    lines = (tmp_path / "d" / "bugs.jsonl").read_text()
+    (tmp_path / "d" / "bugs.jsonl").write_text(lines.replace("in f", "in g"))
+    with pytest.raises(UserError) as caught:
+        dataset.load(tmp_path / "d")
+    assert reason(caught) == "dataset_changed"
+
+
+def test_what_is_no_dataset_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NotFound) as missing:
+        dataset.load(tmp_path)
+    assert reason(missing) == "no_dataset"
+    with pytest.raises(UserError) as caught:
+        made(bug(), bug(title="another"))
+    assert reason(caught) == "bug_twice"
+    with pytest.raises(UserError) as caught:
+        made(bug(), name="../x")
+    assert reason(caught) == "bad_dataset"
+    one = made(bug(), bug(id="ab" * 20))
+    assert one.get("aaa").id == "a" * 40
+    with pytest.raises(NotFound):
+        one.get("a")
+
+
+@pytest.mark.parametrize(
+    ("choice", "count"),
+    [
+        ({}, 3),
+        ({"status": "open"}, 1),
+        ({"subsystems": ["mm", "fs"]}, 1),
+        ({"types": ["WARNING"]}, 1),
+        ({"classes": ["KASAN use-after-free"]}, 2),
+        ({"text": "IN F (2)"}, 0),
+        ({"text": "IN F"}, 2),
+        ({"compiler": "gcc (debian 10"}, 3),
+        ({"reproducer": "both"}, 3),
+        ({"has_cause": True}, 0),
+        ({"fixed_from": "2022-09-01T00:00:00Z", "fixed_before": "2022-10-01T00:00:00Z"}, 1),
+        ({"fixed_before": "2030-01-01T00:00:00Z"}, 2),
+        ({"days_open_to": 1000}, 0),
+        ({"lines_from": 2, "lines_to": 2, "files_to": 1}, 2),
+        ({"touches": "net/"}, 2),
+        ({"touches": "ne"}, 0),
+    ],
+)
+def test_bugs_are_chosen_by_what_is_known_of_them(choice: dict[str, object], count: int) -> None:
+    there = made(
+        bug(),
+        bug(id="e" * 40, subsystems=["mm"], patch_commit_date="2024-01-01T00:00:00+00:00"),
+        bug(id="f" * 40, title="WARNING in w", status="open", **{"fix-commits": [], "patch": None}),
+    )
+    chosen = BugChoice.model_validate(choice).of(there, "chosen")
+    assert len(chosen) == count
+    assert (chosen.source or "").startswith(f"some {there.about.sha256[:12]}")
+
+
+def test_a_dataset_is_split_at_a_models_cutoff() -> None:
+    there = made(
+        bug(),
+        bug(id="e" * 40, patch_commit_date="2024-01-01T00:00:00+00:00"),
+        bug(id="f" * 40, patch_commit_date=None),
+    )
+    before, after = split(there, datetime(2023, 1, 31, tzinfo=UTC))
+    assert [one.id[0] for one in before.bugs] == ["a"]
+    assert [one.id[0] for one in after.bugs] == ["e"]
+
+
+# --- Live-kBench ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_live_kbenchs_tables_are_written_and_read(tmp_path: Path, form: str) -> None:
+    if form == "parquet":
+        pytest.importorskip("pyarrow", reason="Parquet needs the package pyarrow")
+    there = made(bug(), bug(id="e" * 40))
+    dataset_files.write_live_kbench(there, tmp_path / "hub", form)  # type: ignore[arg-type]
+    assert dataset_files.read_live_kbench(tmp_path / "hub", "some").bugs == there.bugs
+    assert len(dataset_files.read_live_kbench(tmp_path / "hub")) == 2
+    with pytest.raises(NotFound) as missing:
+        dataset_files.read_live_kbench(tmp_path / "hub", "none")
+    assert "some" in missing.value.message
+    with pytest.raises(UserError) as caught:
+        dataset_files.write_live_kbench(there, tmp_path / "hub")
+    assert reason(caught) == "folder_in_use"
+
+
+def test_a_row_says_what_was_fetched_later() -> None:
+    row = {
+        "bugId": "a" * 40,
+        "extid": "0123",
+        "reportedTime": "2022-08-01T00:00:00",
+        "subsystem": '["net", "mm"]',
+        "syzbotCrashReport": "BUG: KASAN: …",
+        "syzbotReproducer": "r0 = socket()",
+        "syzbotData": json.dumps(bug()),
+    }
+    read = dataset_files.live_kbench_bug(row, "row 1")
+    assert (read.extid, read.subsystems) == ("0123", ["net", "mm"])
+    assert read.reported == datetime(2022, 8, 1, tzinfo=UTC)
+    assert read.crashes[0].report.text == "BUG: KASAN: …"
+    assert read.crashes[0].c_reproducer.text == "int main() { return 0; }"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("bugs.jsonl", "no json\n"),
+        ("bugs.jsonl", "[1]\n"),
+        ("bugs.json", "{}"),
+        ("bugs.jsonl", '{"syzbotData": "{}"}\n'),
+        ("bugs.jsonl", '{"syzbotData": "[[[["}\n'),
+        ("bugs.jsonl", "[" * 100_000),
+    ],
+)
+@pytest.mark.attack
+def test_a_table_that_is_none_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError) as caught:
+        dataset_files.read_live_kbench(tmp_path)
+    assert reason(caught) == "bad_bug_data"
+
+
+def karena_file(path: Path) -> Path:
+    """Make a database with two bugs, two runs of an agent, and a judge."""
+    base = sqlite3.connect(path)
+    base.executescript(
+        """
+        CREATE TABLE syzbot_bugs (bugId, extid, reportedTime, subsystem, syzbotCrashReport,
+            syzbotReproducer, syzbotData);
+        CREATE TABLE bug_datasets (datasetId, datasetName, description);
+        CREATE TABLE bug_dataset_members (datasetId, bugId);
+        CREATE TABLE developer_patches (bugId, fixedTime, patchMessage);
+        CREATE TABLE patches (patchId, patchContent);
+        CREATE TABLE agent_configurations (agentConfigId, agent, agentConfigName, model,
+            statefulEdit, oracleMode);
+        CREATE TABLE agent_patches (agentPatchId, patchId, bugId, agentConfigId, unionId, status,
+            systemMessage, attrs);
+        CREATE TABLE patch_crash_resolution_evaluations (evalId, agentPatchId, status,
+            kGymEvaluation);
+        CREATE TABLE patch_localization_evaluations (evalId, agentPatchId, status,
+            fileIntersectionSize, fileUnionSize, functionIntersectionSize, functionUnionSize);
+        CREATE TABLE llm_judge_configurations (judgeId, judgeName);
+        CREATE TABLE patch_llm_judge_evaluations (judgeId, agentPatchId, status, yesCount, noCount,
+            errorCount);
+        INSERT INTO bug_datasets VALUES (1, 'lk', 'some');
+        INSERT INTO patches VALUES (1, 'diff'), (2, ''), (3, 'other');
+        INSERT INTO agent_configurations VALUES (1, 'mini', 'c', 'gemini', 1, 0);
+        INSERT INTO patch_localization_evaluations VALUES (1, 11, 'success', 1, 2, 0, 0);
+        INSERT INTO llm_judge_configurations VALUES (1, 'flash');
+        INSERT INTO patch_llm_judge_evaluations VALUES (1, 11, 'success', 5, 3, 1);
+        INSERT INTO patch_crash_resolution_evaluations VALUES
+            (1, 11, 'success', 'reproduced'), (2, 11, 'success', 'notReproduced'),
+            (3, 13, 'error', NULL), (4, 14, 'success', 'compilationError');
+        """
+    )
+    for one in ("a" * 40, "e" * 40):
+        data = json.dumps(bug(id=one, patch_commit_date=None))
+        base.execute(
+            "INSERT INTO syzbot_bugs VALUES (?, 'x', '2022-08-01', '[]', '', '', ?)", (one, data)
+        )
+        base.execute("INSERT INTO developer_patches VALUES (?, '2023-05-01', 'why')", (one,))
+    base.execute("INSERT INTO bug_dataset_members VALUES (1, ?)", ("e" * 40,))
+    attrs = '{"dollarCost": "1.5", "timeCost": "60"}'
+    rows = [
+        (11, 1, "a" * 40, 2, "success", "", attrs),
+        (12, 2, "a" * 40, 1, "success", "", "{}"),
+        (13, 3, "e" * 40, 1, "success", "", "no json"),
+        (14, 3, "e" * 40, 2, "success", "", "[]"),
+    ]
+    for number, patch, of, run, status, said, more in rows:
+        base.execute(
+            "INSERT INTO agent_patches VALUES (?, ?, ?, 1, ?, ?, ?, ?)",
+            (number, patch, of, run, status, said, more),
+        )
+    base.commit()
+    base.close()
+    return path
+
+
+def test_a_karena_database_is_read_with_all_results(tmp_path: Path) -> None:
+    path = karena_file(tmp_path / "karena.db")
+    there = karena.datasets(path)
+    assert [len(one) for one in there.values()] == [2, 1]
+    (one,) = there["lk"].bugs
+    assert one.patch is not None
+    assert (one.patch.message, one.fixed) == ("why", datetime(2023, 5, 1, tzinfo=UTC))
+    read = karena.results(path)
+    by_bug = {(found.bug[0], found.run): found for found in read.attempts}
+    assert {place: found.outcome for place, found in by_bug.items()} == {
+        ("a", 1): Outcome.BAD,
+        ("a", 2): Outcome.PASS,
+        ("e", 1): Outcome.COMPILE,
+    }
+    best = by_bug["a", 2]
+    assert (best.equivalent, best.dollars, best.seconds) == (True, 1.5, 60)
+    assert best.setup.feedback
+    assert best.files is not None
+    assert best.files.ratio == 0.5
+    assert read.unjudged == {"success": 1}
+    with pytest.raises(NotFound) as caught:
+        karena.results(path, judge="opus")
+    assert "flash" in caught.value.message
+
+
+@pytest.mark.attack
+def test_a_karena_database_whose_tables_are_views_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "karena.db"
+    base = sqlite3.connect(path)
+    base.execute(
+        "CREATE VIEW developer_patches AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1"
+        " FROM n) SELECT i AS bugId FROM n"
+    )
+    base.commit()
+    base.close()
+    with pytest.raises(UserError) as caught:
+        karena.datasets(path)
+    assert reason(caught) == "bad_karena"
+    (tmp_path / "text").write_text("no database, but long enough to be read as one" * 100)
+    with pytest.raises(UserError) as caught:
+        karena.results(tmp_path / "text")
+    assert reason(caught) == "bad_karena"
+    with pytest.raises(NotFound):
+        karena.results(tmp_path / "absent")
+
+
+# --- what patches change --------------------------------------------------------------------
+
+TREE = {
+    "net/f.c": b"int one(void)\n{\n\treturn 1;\n}\n\nint two(void)\n{\n\treturn 2;\n}\n",
+    "Makefile": b"obj-y := f.o\n",
+}
+
+
+def diff(*lines: str) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+FIRST = diff(
+    "--- a/net/f.c",
+    "+++ b/net/f.c",
+    "@@ -1,4 +1,4 @@",
+    " int one(void)",
+    " {",
+    "-\treturn 1;",
+    "+\treturn 10;",
+    " }",
+)
+BOTH = diff(
+    "--- a/net/f.c",
+    "+++ b/net/f.c",
+    "@@ -1,9 +1,14 @@",
+    " int one(void)",
+    " {",
+    "-\treturn 1;",
+    "+\treturn 11;",
+    " }",
+    " ",
+    "+int three(void)",
+    "+{",
+    "+\treturn 3;",
+    "+}",
+    "+",
+    " int two(void)",
+    " {",
+    "-\treturn 2;",
+    "+\treturn 22;",
+    " }",
+    "--- a/Makefile",
+    "+++ b/Makefile",
+    "@@ -1 +1 @@",
+    "-obj-y := f.o",
+    "+obj-y := f.o g.o",
+)
+
+
+def test_functions_are_found_by_the_files_not_by_the_hunks() -> None:
+    first, both = (changed_parts(one, TREE.get) for one in (FIRST, BOTH))
+    assert first.functions == {("net/f.c", "one")}
+    assert both.functions == {("net/f.c", name) for name in ("one", "two", "three")}
+    assert both.files == {"net/f.c"}
+    files, functions = overlap(first, both)
+    assert (files.ratio, functions.ratio) == (1, pytest.approx(1 / 3))
+    with pytest.raises(UserError):
+        changed_parts(FIRST.replace("return 1;", "return 7;"), TREE.get)

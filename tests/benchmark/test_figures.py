@@ -1,0 +1,282 @@
+"""The figures, held against the published tables and against counts made by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap, Setup, Votes
+from kgym.bench.comparison import across, paired
+from kgym.bench.figures import Figure, Results, solves
+from kgym.bench.judge_agreement import Agreement
+
+ONE, OTHER = Setup(agent="one", model="m"), Setup(agent="other", model="m")
+
+
+def attempt(
+    bug: str = "b",
+    run: int = 1,
+    outcome: Outcome = Outcome.PASS,
+    setup: Setup = ONE,
+    **known: object,
+) -> AttemptRecord:
+    return AttemptRecord.model_validate(
+        {"bug": bug, "run": run, "outcome": outcome, "setup": setup, "diff": "x", **known}
+    )
+
+
+def bugs(count: int) -> list[str]:
+    return [f"bug{number}" for number in range(count)]
+
+
+# RGym, Tables 1, 4 and 5: rows of one attempt for each of 143 bugs.
+@pytest.mark.parametrize(
+    ("counts", "passed", "bad"),
+    [
+        ({"pass": 25, "trigger": 85, "boot": 5, "compile": 26, "bad": 2}, 0.1748, 0.0139),
+        ({"pass": 31, "trigger": 77, "boot": 4, "compile": 24, "bad": 7}, 0.2167, 0.0489),
+        ({"pass": 22, "trigger": 87, "boot": 2, "compile": 24, "bad": 8}, 0.1538, 0.0559),
+        ({"pass": 46, "trigger": 73, "boot": 1, "compile": 15, "bad": 8}, 0.3216, 0.0559),
+        ({"pass": 62, "trigger": 60, "boot": 0, "compile": 15, "bad": 6}, 0.4336, 0.0419),
+    ],
+    ids=["SimpleAgent-nobic", "SimpleAgent", "Function-Exploration", "Opus 4.1", "GPT-5"],
+)
+def test_rgyms_rates_follow_from_its_counts(
+    counts: dict[str, int], passed: float, bad: float
+) -> None:
+    ended = [Outcome(name) for name, count in counts.items() for _ in range(count)]
+    names = bugs(len(ended))
+    assert len(names) == 143
+    results = Results(
+        [attempt(bug, outcome=end) for bug, end in zip(names, ended, strict=True)], names
+    )
+    figures = results.figures(ONE, 1)
+    assert figures is not None
+    crr = figures.passed[Figure.CRR]
+    assert crr is not None
+    # The paper cuts some of its figures off after the second decimal instead of rounding them.
+    assert crr.value == pytest.approx(passed, abs=1e-4)
+    assert figures.outcomes.get(Outcome.BAD, 0) / 143 == pytest.approx(bad, abs=1e-4)
+
+
+def test_the_judges_agreement_follows_from_its_counts() -> None:
+    # Live-kBench, Table 10
+    said = Agreement(true_positive=20, true_negative=51, false_positive=3, false_negative=5)
+    figures = (said.accuracy, said.precision, said.recall, said.f1)
+    assert figures == pytest.approx((0.8987, 0.8696, 0.8000, 0.8333), abs=5e-5)
+    pairs = [(True, True)] * 20 + [(False, False)] * 51 + [(True, False)] * 3 + [(False, True)] * 5
+    assert Agreement.of(pairs) == said
+    assert Agreement.of([]).accuracy is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [(0.8558, 0.7154, 0.1963), (0.7503, 0.5811, 0.2912), (0.1674, 0.1364, 0.2273)],
+)
+def test_gains_are_given_as_live_kbench_gives_them(
+    first: float, second: float, said: float
+) -> None:
+    # Tables 1 and 6: by how much of the second figure the first is more.
+    names = bugs(10_000)
+    results = Results(
+        [
+            attempt(bug, setup=setup, outcome=Outcome.PASS if number < part else Outcome.TRIGGER)
+            for setup, part in ((ONE, first * 10_000), (OTHER, second * 10_000))
+            for number, bug in enumerate(names)
+        ],
+        names,
+    )
+    found = paired(results, ONE, OTHER, Figure.CRR, 1)
+    assert found is not None
+    assert found.ratio == pytest.approx(said, abs=2e-4)
+
+
+def test_pass_takes_the_best_of_the_first_runs_and_mean_their_mean() -> None:
+    ends = {"a": [Outcome.TRIGGER, Outcome.PASS, Outcome.PASS], "b": [Outcome.BAD] * 3}
+    results = Results(
+        [attempt(bug, run, end) for bug, all_ in ends.items() for run, end in enumerate(all_, 1)],
+        list(ends),
+    )
+    found = {
+        k: (figures.passed[Figure.CRR], figures.mean[Figure.CRR])
+        for k in (1, 2, 3)
+        if (figures := results.figures(ONE, k))
+    }
+    values = {k: (best and best.value, mean and mean.value) for k, (best, mean) in found.items()}
+    assert values == {1: (0, 0), 2: (0.5, 0.25), 3: (0.5, pytest.approx(1 / 3))}
+
+
+def test_there_is_no_figure_unless_every_bug_has_as_many_runs() -> None:
+    results = Results([attempt("a", 1), attempt("a", 2), attempt("b", 1)], ["a", "b"])
+    assert results.runs(ONE) == 1
+    assert results.figures(ONE, 1) is not None
+    assert results.figures(ONE, 2) is None
+    assert results.figures(OTHER, 1) is None
+    assert Results([], []).figures(ONE, 1) is None
+
+
+def test_a_patch_counts_as_equivalent_only_if_it_resolves_and_more_votes_say_so() -> None:
+    names = ["yes", "tie", "no", "crashes"]
+    votes = {"yes": (5, 4), "tie": (4, 4), "no": (0, 9), "crashes": (9, 0)}
+    results = Results(
+        [
+            attempt(
+                bug,
+                outcome=Outcome.TRIGGER if bug == "crashes" else Outcome.PASS,
+                votes=Votes(yes=votes[bug][0], no=votes[bug][1]),
+            )
+            for bug in names
+        ],
+        names,
+    )
+    figures = results.figures(ONE, 1)
+    assert figures is not None
+    epr = figures.passed[Figure.EPR]
+    assert epr is not None
+    assert epr.value == 0.25
+
+
+def test_what_was_not_found_out_is_not_taken_for_a_failure() -> None:
+    figures = Results([attempt("a"), attempt("b", votes=Votes(yes=9, no=0))], ["a", "b"]).figures(
+        ONE, 1
+    )
+    assert figures is not None
+    assert figures.passed[Figure.EPR] is None
+    assert figures.passed[Figure.FILE_IOU] is None
+    assert figures.dollars is None
+    assert figures.passed[Figure.CRR] is not None
+
+
+def test_an_attempt_without_a_patch_has_changed_nothing() -> None:
+    both = Overlap(common=1, all=2)
+    results = Results(
+        [
+            attempt("a", files=both, functions=both),
+            attempt("b", outcome=Outcome.BAD, diff=None),
+        ],
+        ["a", "b"],
+    )
+    figures = results.figures(ONE, 1)
+    assert figures is not None
+    iou = figures.mean[Figure.FILE_IOU]
+    assert iou is not None
+    assert iou.value == 0.25
+
+
+def test_costs_are_told_by_bug_and_by_resolved_bug_with_those_of_kernels() -> None:
+    results = Results(
+        [
+            attempt("a", 1, dollars=1, kernel_dollars=0.5, seconds=10, kernel_runs=2),
+            attempt("a", 2, Outcome.BAD, dollars=1, seconds=20, kernel_runs=0),
+            attempt("b", 1, Outcome.TRIGGER, dollars=1, seconds=30, kernel_runs=1),
+            attempt("b", 2, Outcome.TRIGGER, dollars=0.5, seconds=40, kernel_runs=1),
+        ],
+        ["a", "b"],
+    )
+    figures = results.figures(ONE, 2)
+    assert figures is not None
+    assert (figures.dollars, figures.dollars_per_bug, figures.dollars_per_resolved) == (4, 2, 4)
+    assert (figures.seconds_per_bug, figures.kernel_runs) == (50, 1)
+
+
+def test_unique_and_union_solves() -> None:
+    names = ["both", "one", "other", "none"]
+    solved = {ONE: {"both", "one"}, OTHER: {"both", "other"}}
+    results = Results(
+        [
+            attempt(bug, setup=setup, outcome=Outcome.PASS if bug in by else Outcome.OTHER)
+            for setup, by in solved.items()
+            for bug in names
+        ],
+        names,
+    )
+    found = solves(results, [ONE, OTHER], 1)
+    assert found.union == ["both", "one", "other"]
+    assert found.unique == {str(ONE): ["one"], str(OTHER): ["other"]}
+    assert found.unsolved == ["none"]
+    assert found.by_bug == {"both": 2, "one": 1, "other": 1, "none": 0}
+
+
+def test_two_setups_are_compared_bug_by_bug() -> None:
+    names = bugs(20)
+    # One solves 12 bugs that the other does not, and the other 2: McNemar's exact p is 0.0129.
+    ends = {ONE: [True] * 12 + [False] * 2 + [True] * 6, OTHER: [False] * 12 + [True] * 8}
+    results = Results(
+        [
+            attempt(bug, setup=setup, outcome=Outcome.PASS if end else Outcome.TRIGGER)
+            for setup, all_ in ends.items()
+            for bug, end in zip(names, all_, strict=True)
+        ],
+        names,
+    )
+    found = paired(results, ONE, OTHER, Figure.CRR, 1)
+    assert found is not None
+    assert found.p_value == pytest.approx(212 / 2**14)
+    assert found.difference.value == pytest.approx(0.5)
+    assert 0 < found.difference.low < 0.5 < found.difference.high
+    assert paired(results, ONE, OTHER, Figure.EPR, 1) is None
+
+
+def test_equal_setups_differ_by_chance_alone() -> None:
+    names = bugs(10)
+    overlaps = [Overlap(common=number % 3, all=3) for number in range(10)]
+    turned = overlaps[5:] + overlaps[:5]
+    results = Results(
+        [
+            attempt(bug, setup=setup, files=one)
+            for setup, all_ in ((ONE, overlaps), (OTHER, turned))
+            for bug, one in zip(names, all_, strict=True)
+        ],
+        names,
+    )
+    found = paired(results, ONE, OTHER, Figure.FILE_IOU, 1)
+    assert found is not None
+    assert found.p_value > 0.5
+    assert found.difference.low < 0 < found.difference.high
+
+
+def test_bugs_before_and_after_a_cutoff_are_compared() -> None:
+    before, after = bugs(40), [f"new{number}" for number in range(30)]
+    ends = [attempt(bug) for bug in before] + [
+        attempt(bug, outcome=Outcome.TRIGGER) for bug in after
+    ]
+    found = across(Results(ends, before), Results(ends, after), ONE, Figure.CRR, 1)
+    assert found is not None
+    assert (found.first, found.second, found.ratio) == (1, 0, None)
+    assert found.difference.low > 0.8
+
+
+def test_a_run_that_is_there_twice_is_an_error() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        Results([attempt("a"), attempt("a")], ["a"])
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(list(Outcome)), min_size=1, max_size=4), min_size=1, max_size=8
+    )
+)
+def test_more_runs_never_solve_less_and_the_best_is_never_below_the_mean(
+    ends: list[list[Outcome]],
+) -> None:
+    names = bugs(len(ends))
+    results = Results(
+        [
+            attempt(bug, run, end)
+            for bug, all_ in zip(names, ends, strict=True)
+            for run, end in enumerate(all_, 1)
+        ],
+        names,
+    )
+    before = 0.0
+    for k in range(1, results.runs(ONE) + 1):
+        figures = results.figures(ONE, k)
+        assert figures is not None
+        best, mean = figures.passed[Figure.CRR], figures.mean[Figure.CRR]
+        assert best is not None
+        assert mean is not None
+        assert before <= best.value
+        assert mean.value <= best.value
+        assert best.low <= best.value <= best.high
+        assert sum(figures.outcomes.values()) == k * len(names)
+        assert figures.resolved == round(best.value * len(names))
+        before = best.value
