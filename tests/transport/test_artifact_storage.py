@@ -1,4 +1,4 @@
-"""Artifacts appear whole or not at all."""
+"""Artifacts appear whole or not at all: in a local folder and in a bucket alike."""
 
 import asyncio
 import fcntl
@@ -7,7 +7,6 @@ import itertools
 import os
 import random
 import tempfile
-import time
 import zlib
 from pathlib import Path
 
@@ -18,14 +17,15 @@ from hypothesis.strategies import DataObject
 
 from kgym.errors import InfrastructureError
 from kgym.transport import file_delta
-from kgym.transport.artifact_storage import LocalStorage
+from kgym.transport.artifact_storage import LocalStorage, Storage
+from tests.transport.places import Place
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> LocalStorage:
-    return LocalStorage(tmp_path / "storage")
+def storage(place: Place) -> Storage:
+    return place.storage
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-async def test_what_was_put_is_got(storage: LocalStorage, file: Path, tmp_path: Path) -> None:
+async def test_what_was_put_is_got(storage: Storage, file: Path, tmp_path: Path) -> None:
     artifact = await storage.put("steps/1/vmlinux", file)
     data = file.read_bytes()
     assert (artifact.name, artifact.size) == ("vmlinux", len(data))
@@ -44,63 +44,94 @@ async def test_what_was_put_is_got(storage: LocalStorage, file: Path, tmp_path: 
     assert (tmp_path / "copy").read_bytes() == data
 
 
-async def test_a_range_is_read(storage: LocalStorage, file: Path) -> None:
+async def test_a_range_is_read(storage: Storage, file: Path) -> None:
     await storage.put("a", file)
     start, stop = 1000, (1 << 20) + 77
     read = b"".join([chunk async for chunk in storage.read("a", start, stop)])
     assert read == file.read_bytes()[start:stop]
 
 
-async def test_a_file_that_cannot_be_stored_leaves_nothing(
-    storage: LocalStorage, tmp_path: Path
-) -> None:
+async def test_a_file_that_cannot_be_stored_leaves_nothing(place: Place, tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="cannot store a/b"):
-        await storage.put("a/b", tmp_path / "absent")
-    assert [path for path in storage.root.rglob("*") if path.is_file()] == []
+        await place.storage.put("a/b", tmp_path / "absent")
+    assert place.sizes() == {}
 
 
 @pytest.mark.parametrize("key", ["../x", "/etc/passwd", "a//b", ".hidden", "a/../b", ""])
 async def test_a_key_that_leaves_the_folder_is_refused(
-    storage: LocalStorage, file: Path, key: str
+    storage: Storage, file: Path, key: str
 ) -> None:
     with pytest.raises(InfrastructureError, match="not a storage key"):
         await storage.put(key, file)
 
 
-async def test_what_is_not_stored_is_named(storage: LocalStorage, tmp_path: Path) -> None:
+async def test_what_is_not_stored_is_named(storage: Storage, tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="no steps/9/x"):
         await storage.get("steps/9/x", tmp_path / "x")
 
 
-async def test_a_file_that_is_given_away_is_moved(storage: LocalStorage, file: Path) -> None:
+async def test_a_file_that_is_given_away_is_moved(place: Place, file: Path) -> None:
     data = file.read_bytes()
-    artifact = await storage.put("steps/1/vmlinux", file, move=True)
+    artifact = await place.storage.put("steps/1/vmlinux", file, move=True)
     assert not file.exists()
     assert artifact.sha256 == hashlib.sha256(data).hexdigest()
-    assert (storage.root / "steps/1/vmlinux").read_bytes() == data
+    assert place.content("steps/1/vmlinux") == data
 
 
-async def test_a_copy_stays_when_the_first_is_removed(storage: LocalStorage, file: Path) -> None:
+async def test_a_copy_stays_when_the_first_is_removed(place: Place, file: Path) -> None:
+    storage = place.storage
     await storage.put("steps/1/vmlinux", file)
     await storage.copy("steps/1/vmlinux", "steps/2/vmlinux")
     await storage.remove("steps/1")
-    assert (storage.root / "steps/2/vmlinux").read_bytes() == file.read_bytes()
+    assert place.sizes() == {"steps/2/vmlinux": file.stat().st_size}
+    assert place.content("steps/2/vmlinux") == file.read_bytes()
 
 
-async def test_what_is_not_stored_cannot_be_copied(storage: LocalStorage) -> None:
+async def test_what_is_not_stored_cannot_be_copied(place: Place) -> None:
     with pytest.raises(InfrastructureError) as caught:
-        await storage.copy("steps/1/vmlinux", "steps/2/vmlinux")
+        await place.storage.copy("steps/1/vmlinux", "steps/2/vmlinux")
     assert caught.value.reason == "artifact_missing"
-    assert not list(storage.root.rglob("*vmlinux*"))
+    assert place.sizes() == {}
 
 
-async def test_folders_have_the_age_of_their_newest_file(storage: LocalStorage, file: Path) -> None:
+async def test_what_is_stored_again_is_replaced(place: Place, file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    for data in (b"second", bytes(2 << 20), b""):
+        other.write_bytes(data)
+        await place.storage.put("a/b", file)
+        await place.storage.put("a/b", other)
+        assert place.content("a/b") == data
+        await place.elsewhere().get("a/b", tmp_path / "again")
+        assert (tmp_path / "again").read_bytes() == data
+
+
+async def test_folders_have_the_age_of_their_newest_file(place: Place, file: Path) -> None:
     for number, ago in ((1, 1000), (2, 10)):
-        await storage.put(f"suitecache/a/{number}", file)
-        at = time.time() - ago
-        os.utime(storage.root / f"suitecache/a/{number}", (at, at))
-    ages = await storage.ages("suitecache", 1)
+        await place.storage.put(f"suitecache/a/{number}", file)
+        place.age(f"suitecache/a/{number}", ago)
+    ages = await place.storage.ages("suitecache", 1)
     assert ages == {"suitecache/a": pytest.approx(10, abs=5)}
+
+
+async def test_folders_have_the_size_of_all_that_is_below(storage: Storage, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for key, size in (("memo/ab/x/y.json", 3), ("memo/ab/x/z", 4), ("memo/ab/y/z", 5)):
+        path.write_bytes(bytes(size))
+        await storage.put(key, path)
+    assert await storage.sizes("memo", 1) == {"memo/ab": 12}
+    assert await storage.sizes("memo", 2) == {"memo/ab/x": 7, "memo/ab/y": 5}
+    assert await storage.sizes("memo", 3) == {}
+    assert await storage.sizes("steps", 2) == {}
+
+
+async def test_a_folder_is_removed_with_all_below_and_nothing_beside(
+    place: Place, file: Path
+) -> None:
+    for key in ("steps/1/a", "steps/1/b/c", "steps/10/a", "steps/1.a"):
+        await place.storage.put(key, file)
+    await place.storage.remove("steps/1")
+    assert sorted(place.sizes()) == ["steps/1.a", "steps/10/a"]
+    await place.storage.remove("steps/1")
 
 
 # --- deltas ----------------------------------------------------------------------------------
@@ -133,21 +164,21 @@ def patched(tmp_path: Path) -> Path:
     return path
 
 
-def _kept(storage: LocalStorage, prefix: str) -> int:
-    folder = storage.root / prefix
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def _kept(place: Place, prefix: str) -> int:
+    return sum(size for key, size in place.sizes().items() if key.startswith(f"{prefix}/"))
 
 
 async def test_what_is_like_a_base_is_kept_as_its_difference(
-    storage: LocalStorage, base: Path, patched: Path, tmp_path: Path
+    place: Place, base: Path, patched: Path, tmp_path: Path
 ) -> None:
+    storage = place.storage
     data = patched.read_bytes()
     name = await storage.put_base(base)
     kept = await storage.put("steps/1/vmlinux", patched, move=True, base=name)
     assert (kept.name, kept.size) == ("vmlinux", len(data))
     assert kept.sha256 == hashlib.sha256(data).hexdigest()
     assert not patched.exists()
-    assert _kept(storage, "steps") < len(data) / 20
+    assert _kept(place, "steps") < len(data) / 20
     await storage.get(kept.key, tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == data
     for start, stop in ((0, 10), (100_001, 350_123), (len(data) - 5, len(data))):
@@ -155,12 +186,11 @@ async def test_what_is_like_a_base_is_kept_as_its_difference(
         assert read == data[start:stop]
 
 
-async def test_what_equals_a_base_takes_nothing(
-    storage: LocalStorage, base: Path, tmp_path: Path
-) -> None:
+async def test_what_equals_a_base_takes_nothing(place: Place, base: Path, tmp_path: Path) -> None:
+    storage = place.storage
     name = await storage.put_base(base)
     kept = await storage.put("steps/1/vmlinux", base, base=name)
-    assert _kept(storage, "steps") == 0
+    assert _kept(place, "steps") == 0
     await storage.get(kept.key, tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == base.read_bytes()
     read = b"".join([chunk async for chunk in storage.read(kept.key, 5, 70_000)])
@@ -169,23 +199,25 @@ async def test_what_equals_a_base_takes_nothing(
 
 @pytest.mark.parametrize("other", [b"", b"short", os.urandom(200_000)])
 async def test_what_is_not_like_the_base_is_kept_whole(
-    storage: LocalStorage, base: Path, tmp_path: Path, other: bytes
+    place: Place, base: Path, tmp_path: Path, other: bytes
 ) -> None:
+    storage = place.storage
     file = tmp_path / "vmlinux"
     file.write_bytes(other)
     kept = await storage.put("steps/1/vmlinux", file, base=await storage.put_base(base))
     assert kept.key == "steps/1/vmlinux"
-    assert [path.name for path in (storage.root / "steps/1").iterdir()] == ["vmlinux"]
+    assert [key for key in place.sizes() if key.startswith("steps/")] == ["steps/1/vmlinux"]
 
 
 async def test_without_its_base_a_file_is_kept_whole(
-    storage: LocalStorage, base: Path, patched: Path
+    place: Place, base: Path, patched: Path
 ) -> None:
+    storage = place.storage
     kept = await storage.put("steps/1/vmlinux", patched, base="0" * 64)
     assert kept.key == "steps/1/vmlinux"
     name = await storage.put_base(base)
     assert await storage.has_base(name)
-    (storage.root / "bases" / name / "file").write_bytes(b"somebody's")
+    place.overwrite(f"bases/{name}/file", b"somebody's")
     assert not await storage.has_base(name)
     kept = await storage.put("steps/2/vmlinux", patched, base=name)
     assert kept.key == "steps/2/vmlinux"
@@ -194,7 +226,7 @@ async def test_without_its_base_a_file_is_kept_whole(
 
 
 async def test_a_copy_of_a_delta_outlives_it(
-    storage: LocalStorage, base: Path, patched: Path, tmp_path: Path
+    storage: Storage, base: Path, patched: Path, tmp_path: Path
 ) -> None:
     kept = await storage.put("steps/1/vmlinux", patched, base=await storage.put_base(base))
     copied = await storage.copy(kept.key, "steps/2/vmlinux")
@@ -205,26 +237,26 @@ async def test_a_copy_of_a_delta_outlives_it(
 
 
 async def test_a_base_goes_when_no_key_names_it_for_a_while(
-    storage: LocalStorage, base: Path, patched: Path
+    place: Place, base: Path, patched: Path
 ) -> None:
+    storage = place.storage
     name = await storage.put_base(base)
     await storage.put("steps/1/vmlinux", patched, base=name)
-    folder = storage.root / "bases" / name
-    os.utime(folder, (1, 1))
+    place.age_base(name, 1e6)
     assert await storage.unused_bases(60) == {}
     await storage.remove("steps/1")
     assert await storage.unused_bases(60) == {name: base.stat().st_size}
     assert await storage.has_base(name)  # asked for
     assert await storage.remove_bases(60) == {}
-    os.utime(folder, (1, 1))
+    place.age_base(name, 1e6)
     assert list(await storage.remove_bases(60)) == [name]
     assert not await storage.has_base(name)
 
 
 async def test_no_delta_loses_its_base_to_a_removal_at_the_same_time(
-    tmp_path: Path, base: Path, patched: Path
+    place: Place, tmp_path: Path, base: Path, patched: Path
 ) -> None:
-    storage, cleaner = LocalStorage(tmp_path / "storage"), LocalStorage(tmp_path / "storage")
+    storage, cleaner = place.storage, place.elsewhere()
     done = False
 
     async def clean() -> int:
@@ -246,8 +278,9 @@ async def test_no_delta_loses_its_base_to_a_removal_at_the_same_time(
 
 
 async def test_a_lock_that_nobody_lets_go_of_is_an_error_that_names_it(
-    storage: LocalStorage, base: Path
+    tmp_path: Path, base: Path
 ) -> None:
+    storage = LocalStorage(tmp_path / "storage")
     stuck = LocalStorage(storage.root, lock_seconds=0.1)
     with (storage.root / ".bases.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -260,29 +293,29 @@ async def test_a_lock_that_nobody_lets_go_of_is_an_error_that_names_it(
 
 @pytest.mark.parametrize("damage", ["base", "delta", "cut", "size", "parts", "bomb"])
 async def test_a_damaged_delta_is_an_error_never_another_file(
-    storage: LocalStorage, base: Path, patched: Path, tmp_path: Path, damage: str
+    place: Place, base: Path, patched: Path, tmp_path: Path, damage: str
 ) -> None:
+    storage = place.storage
     name = await storage.put_base(base)
     kept = await storage.put("steps/1/vmlinux", patched, base=name)
-    stored, of_base = storage.root / kept.key, storage.root / "bases" / name / "file"
-    data = bytearray(stored.read_bytes())
+    of_base = f"bases/{name}/file"
+    data = place.content(kept.key)
     if damage == "base":
-        of_base.write_bytes(of_base.read_bytes()[::-1])
+        place.overwrite(of_base, place.content(of_base)[::-1])
     elif damage == "cut":
-        stored.write_bytes(data[: len(data) // 2])
+        place.overwrite(kept.key, data[: len(data) // 2])
     elif damage == "size":
-        stored.write_bytes(data[:8] + (1 << 50).to_bytes(8, "little") + data[16:])
+        place.overwrite(kept.key, data[:8] + (1 << 50).to_bytes(8, "little") + data[16:])
     elif damage == "parts":
         head = data[:48] + (3).to_bytes(4, "little")
         parts = b"".join(n.to_bytes(8, "little") for n in (9, 1 << 40, 2, 0, kept.size, 1 << 63))
-        stored.write_bytes(head + zlib.compress(parts + bytes(kept.size)))
+        place.overwrite(kept.key, head + zlib.compress(parts + bytes(kept.size)))
     elif damage == "bomb":
-        stored.write_bytes(data[:52] + zlib.compress(bytes(32 << 20), 9))
+        place.overwrite(kept.key, data[:52] + zlib.compress(bytes(32 << 20), 9))
     else:
-        data[-9] ^= 1
-        stored.write_bytes(data)
+        place.overwrite(kept.key, data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
     with pytest.raises(InfrastructureError) as raised:
-        await storage.get(kept.key, tmp_path / "again")
+        await place.elsewhere().get(kept.key, tmp_path / "again")
     assert raised.value.reason == "artifact_damaged"
 
 

@@ -7,7 +7,7 @@ from pydantic import Field
 from kgym.api.states import State
 from kgym.api.steps import Count, Strict
 
-Kept = Literal["artifacts", "bases", "entries", "memos", "sources", "database"]
+Kept = Literal["artifacts", "bases", "entries", "memos", "sources", "toolchains", "database"]
 
 
 class KeptKind(Strict):
@@ -16,7 +16,7 @@ class KeptKind(Strict):
     kind: Kept = Field(
         description="artifacts of steps; bases: what artifacts are kept as their difference from;"
         " entries of SuiteCache; memos of what was found out once; sources that can be read;"
-        " the database"
+        " toolchains: images of compilers; the database"
     )
     bytes: Count
     number: Count = Field(description="of attempts, bases, entries, memos; 1 for the database")

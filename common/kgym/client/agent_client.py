@@ -14,6 +14,7 @@ from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
 from kgym.api.agent.runs import CallView, Event, Limits, RunFilter, RunPage, RunRequest, RunView
 from kgym.api.agent.steps import CallPage, RunStep
+from kgym.client.protocol import FOLLOWING
 from kgym.errors import (
     Conflict,
     Forbidden,
@@ -113,14 +114,22 @@ class AgentClient:
         query = {"text": text, "node": node, "purpose": purpose, "cursor": cursor, "limit": limit}
         return CallPage.model_validate_json(await self._ask("GET", f"runs/{run}/search", query))
 
-    async def follow(self, run: int, after: int = 0) -> AsyncIterator[Event]:
-        """Yield events until the run ends; a lost connection is made anew, and none comes twice."""
+    async def follow(self, run: int, after: int = 0, attempts: int = 5) -> AsyncIterator[Event]:
+        """Yield events until the run ends; a lost connection is made anew, and none comes twice.
+
+        Args:
+            run: Its number.
+            after: The number of the last event that you know.
+            attempts: How often in a row to connect, before it counts as away; 1: you do that.
+        """
         failed = 0
         while True:
             headers = {"Last-Event-ID": str(after)}
             path = f"runs/{run}/events"
             try:
-                async with aconnect_sse(self._http, "GET", path, headers=headers) as stream:
+                async with aconnect_sse(
+                    self._http, "GET", path, headers=headers, timeout=FOLLOWING
+                ) as stream:
                     if stream.response.is_error:
                         raise _refused(await stream.response.aread(), stream.response.status_code)
                     async for sent in stream.aiter_sse():
@@ -133,7 +142,7 @@ class AgentClient:
                         yield event
             except httpx.TransportError as error:
                 failed += 1
-                if failed == 5:
+                if failed == attempts:
                     raise self._away(error) from error
 
     async def patch(self, run: int, number: int = 1, author: str | None = None) -> str:

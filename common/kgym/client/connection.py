@@ -64,7 +64,9 @@ class Connection:
         while not feed.done:
             lost: Exception | None = None
             try:
-                with self._streams.stream("GET", feed.path, headers=feed.headers) as response:
+                with self._streams.stream(
+                    "GET", feed.path, headers=feed.headers, timeout=protocol.FOLLOWING
+                ) as response:
                     if response.is_error:
                         response.read()
                     protocol.checked(response)
@@ -126,7 +128,9 @@ class AsyncConnection:
         while not feed.done:
             lost: Exception | None = None
             try:
-                async with self._streams.stream("GET", feed.path, headers=feed.headers) as response:
+                async with self._streams.stream(
+                    "GET", feed.path, headers=feed.headers, timeout=protocol.FOLLOWING
+                ) as response:
                     if response.is_error:
                         await response.aread()
                     protocol.checked(response)

@@ -9,12 +9,20 @@ from urllib.parse import quote
 
 import httpx
 
-from kgym.api.jobs import Artifact
+from kgym.api.jobs import Artifact, StepView
 from kgym.client.protocol import Retries
-from kgym.errors import InfrastructureError, UserError
+from kgym.errors import Gone, InfrastructureError, UserError
 
 CHUNK = 1 << 20
 """Bytes that are read at once."""
+
+
+def check_kept(step: StepView, artifact: Artifact) -> None:
+    """Raise Gone `artifact_gone` where retention has removed it."""
+    if step.artifacts_gone_at is not None:
+        when = step.artifacts_gone_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        message = f"retention removed {artifact.name} of step {step.number} on {when}"
+        raise Gone("artifact_gone", f"{message}; restart the job to make it again")
 
 
 class Download:
@@ -24,6 +32,8 @@ class Download:
         self.artifact = artifact
         self.url = url
         self.retries = Retries(connected=True)  # by whoever has just listed the artifact
+        self.direct = True
+        """Whether the storage is asked for the file itself, where it gives it out."""
         self._path = path
         self._part = path.with_name(f".{path.name}.{artifact.sha256[:16]}.part")
         self._part.touch()
@@ -49,10 +59,19 @@ class Download:
         return self._have >= self.artifact.size
 
     @property
+    def query(self) -> dict[str, str]:
+        """The query of the next request."""
+        return {"direct": "true"} if self.direct else {}
+
+    @property
+    def part(self) -> dict[str, str]:
+        """The headers that ask for what is missing."""
+        return {"Range": f"bytes={self._have}-", "Accept-Encoding": "identity"}
+
+    @property
     def headers(self) -> dict[str, str]:
         """The headers of the next request: for what is missing, of this very content."""
-        etag = f'"{self.artifact.sha256}"'
-        return {"Range": f"bytes={self._have}-", "If-Range": etag, "Accept-Encoding": "identity"}
+        return {"If-Range": f'"{self.artifact.sha256}"', **self.part}
 
     def begin(self, response: httpx.Response) -> None:
         """Note the answer: one that is not partial begins at the first byte."""

@@ -11,7 +11,11 @@ import httpx
 from kgym.errors import InfrastructureError, KgymError, UserError
 
 TIMEOUT = httpx.Timeout(60, connect=5, pool=None)
-"""Seconds; an event stream says at least every 10 that it lives."""
+"""Seconds."""
+SILENCE_SECONDS = 15.0
+"""After which an event stream counts as cut off: its server says every 5 that it lives."""
+FOLLOWING = httpx.Timeout(60, connect=5, read=SILENCE_SECONDS, pool=None)
+"""Seconds; of event streams."""
 CONNECTIONS = 100
 """Of calls; further ones wait for their turn. Streams and downloads have connections apart."""
 PATIENCE_SECONDS = 60
@@ -95,7 +99,8 @@ def unreachable(url: httpx.URL, error: Exception | None) -> InfrastructureError:
         case _ if _out_of_files(error):
             message = f"cannot connect to {server}: {said}; this process follows too much at once"
         case httpx.ReadTimeout() | httpx.WriteTimeout():
-            message = f"the scheduler at {server} did not answer within {TIMEOUT.read:g} s"
+            seconds = error.request.extensions["timeout"]["read"]
+            message = f"the scheduler at {server} did not answer within {seconds:g} s"
         case httpx.ReadError() | httpx.WriteError() | httpx.RemoteProtocolError() | None:
             message = f"the scheduler at {server} ended the connection without an answer ({said})"
         case _:

@@ -26,10 +26,10 @@ from kgym.errors import InfrastructureError
 
 CHUNK = 1 << 20
 _KEY = re.compile(r"^[\w][\w.+-]*(/[\w][\w.+-]*)*(~[0-9a-f]{64})?$")
-_BASES = "bases"
-_LONGEST_NAME = 128
+BASES = "bases"
+LONGEST_NAME = 128
 """Of a delta: its base, and for a while a temporary name, come behind it."""
-_LEAST = 1 << 12
+LEAST = 1 << 12
 """Bytes of a file that is worth a delta."""
 _ALONE_SECONDS = 20.0
 LOCK_SECONDS = 300.0
@@ -86,6 +86,10 @@ class Storage(Protocol):
 
     def read(self, key: str, start: int, stop: int) -> AsyncIterator[bytes]:
         """Yield the bytes [start, stop) of the file stored under `key`."""
+        ...
+
+    async def link(self, key: str) -> str | None:
+        """Return a URL where anybody can fetch the file for a while; None if there is none."""
         ...
 
     async def room(self) -> tuple[int, int] | None:
@@ -162,6 +166,10 @@ class LocalStorage:
         finally:
             await asyncio.to_thread(pieces.close)
 
+    async def link(self, key: str) -> str | None:
+        """Nobody else reads this disk."""
+        return None
+
     async def room(self) -> tuple[int, int] | None:
         """Ask the disk."""
         usage = await asyncio.to_thread(shutil.disk_usage, self.root)
@@ -209,7 +217,7 @@ class LocalStorage:
 
     def _put_like(self, key: str, path: Path, move: bool, base: str | None) -> Artifact:
         name = key.rpartition("/")[2]
-        if base is None or len(name) > _LONGEST_NAME or not self._worth(key, path):
+        if base is None or len(name) > LONGEST_NAME or not self._worth(key, path):
             return self._put(key, path, move)
         with self._bases_held():
             kept = self._put_delta(key, path, base) if self._touch(base) else None
@@ -221,14 +229,14 @@ class LocalStorage:
 
     def _worth(self, key: str, path: Path) -> bool:
         try:
-            return path.stat().st_size >= _LEAST
+            return path.stat().st_size >= LEAST
         except OSError as error:
-            raise _failed(key, error) from error
+            raise failed(key, error) from error
 
     def _put_delta(self, key: str, path: Path, base: str) -> Artifact | None:
         from kgym.transport import file_delta  # noqa: PLC0415 - numpy's import takes 0.1 s
 
-        sha256, size = _sha256(path), path.stat().st_size
+        sha256, size = sha256_of(path), path.stat().st_size
         named = f"{key}~{base}"
         with self._replacing(named) as (part, target):
             if sha256 == base:
@@ -240,14 +248,14 @@ class LocalStorage:
         return Artifact(name=name, size=size, sha256=sha256, key=named)
 
     def _put_base(self, path: Path) -> str:
-        base = _sha256(path)
+        base = sha256_of(path)
         with self._bases_held():
             if not self._touch(base):
-                self._put(f"{_BASES}/{base}/file", path, move=False)
+                self._put(f"{BASES}/{base}/file", path, move=False)
         return base
 
     def _base(self, base: str) -> Path:
-        return self.root / _BASES / base / "file"
+        return self.root / BASES / base / "file"
 
     def _touch(self, base: str) -> bool:
         """Return whether a base is whole, and say that it was asked for."""
@@ -263,7 +271,7 @@ class LocalStorage:
         status = path.stat()
         looks = (status.st_ino, status.st_size, status.st_mtime_ns)
         if self._seen.get(base) != looks:
-            if _sha256(path) != base:
+            if sha256_of(path) != base:
                 return False
             self._seen[base] = looks
         return True
@@ -290,7 +298,7 @@ class LocalStorage:
 
     def _unused(self, age: float) -> dict[str, int]:
         old = {}
-        for folder in (self.root / _BASES).glob("*"):
+        for folder in (self.root / BASES).glob("*"):
             with contextlib.suppress(FileNotFoundError):
                 if folder.stat().st_mtime < time.time() - age:
                     old[folder.name] = sum(path.stat().st_size for path in folder.iterdir())
@@ -327,12 +335,10 @@ class LocalStorage:
         try:
             whole = self._whole(base)
         except OSError as error:
-            raise _missing(f"{_BASES}/{base}") from error
+            raise missing(f"{BASES}/{base}") from error
         if not whole:
             raise InfrastructureError("artifact_damaged", f"the base of {key} is damaged")
-        if not stored.stat().st_size:
-            return _from(self._base(base), start)
-        return _undone(stored, self._base(base), start)
+        return undone(stored, self._base(base), start)
 
     def _put(self, key: str, path: Path, move: bool) -> Artifact:
         with self._replacing(key) as (part, target):
@@ -351,11 +357,11 @@ class LocalStorage:
         key = target.relative_to(self.root).as_posix()
         with self._bases_held(), self._replacing(key) as (part, _):
             if "~" in key and not self._touch(key.rpartition("~")[2]):
-                raise _missing(key)  # what it rests on is damaged
+                raise missing(key)  # what it rests on is damaged
             try:
                 os.link(source, part)
             except FileNotFoundError as error:
-                raise _missing(key) from error
+                raise missing(key) from error
             except OSError:  # a file system without links, or this file has too many
                 _copied(source, part)
             part.replace(target)
@@ -369,31 +375,39 @@ class LocalStorage:
         try:
             yield part, target
         except OSError as error:
-            raise _failed(key, error) from error
+            raise failed(key, error) from error
         finally:
             part.unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
-        if not _KEY.fullmatch(key):
-            raise InfrastructureError("bad_key", f"not a storage key: {key!r}")
-        return self.root / key
+        return self.root / checked_key(key)
 
     def _stored(self, key: str) -> Path:
         path = self._path(key)
         if not path.is_file():
-            raise _missing(key)
+            raise missing(key)
         return path
 
 
-def _missing(key: str) -> ArtifactMissing:
+def checked_key(key: str) -> str:
+    """Return the key; raise InfrastructureError `bad_key` if it is none."""
+    if not _KEY.fullmatch(key):
+        raise InfrastructureError("bad_key", f"not a storage key: {key!r}")
+    return key
+
+
+def missing(key: str) -> ArtifactMissing:
+    """Return the error for a key that holds nothing."""
     return ArtifactMissing("artifact_missing", f"storage holds no {key}", key=key)
 
 
-def _failed(key: str, error: OSError) -> InfrastructureError:
+def failed(key: str, error: OSError) -> InfrastructureError:
+    """Return the error for a file that cannot be read, or stored."""
     return InfrastructureError("storage_failed", f"cannot store {key}: {error}")
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return a file's SHA-256."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -405,9 +419,13 @@ def _from(path: Path, start: int) -> Generator[bytes]:
             yield chunk
 
 
-def _undone(delta: Path, base: Path, start: int) -> Generator[bytes]:
+def undone(delta: Path, base: Path, start: int) -> Generator[bytes]:
+    """Yield a file that is kept as its difference from a base, from a byte on; none: the base."""
     from kgym.transport import file_delta  # noqa: PLC0415 - as in `_put_delta`
 
+    if not delta.stat().st_size:
+        yield from _from(base, start)
+        return
     at = 0
     for piece in file_delta.read(delta, base):
         if at + len(piece) > start:

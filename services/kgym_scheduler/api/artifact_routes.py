@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import Header, Path, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi import Header, Path, Query, Request, Response
+from fastapi.responses import RedirectResponse, StreamingResponse
 from pydantic import TypeAdapter
 
 from kgym.api.jobs import Artifact
@@ -47,6 +47,7 @@ async def list_artifacts(scheduler: Core, job_id: JobId, number: StepNumber) -> 
         416,
         answers={
             200: {"content": {"application/octet-stream": {}}},
+            307: {"description": "Where the file can be fetched from the storage itself"},
             206: {
                 "content": {"application/octet-stream": {}},
                 "description": "The range asked for",
@@ -67,8 +68,15 @@ async def artifact(
     if_range: Annotated[
         str | None, Header(max_length=200, description="An ETag: the range only of this")
     ] = None,
+    direct: Annotated[
+        bool, Query(description="Rather say where the storage gives the file out, if it does")
+    ] = False,
 ) -> Response:
-    """Send the file. Its ETag is its SHA-256."""
+    """Send the file. Its ETag is its SHA-256.
+
+    With `direct`, a storage in a bucket answers with a URL of its own, which is valid for an hour
+    and needs no token.
+    """
     found = await scheduler.artifact(job_id, number, name)
     if gone := await gone_since(scheduler.database, job_id, number):
         raise Gone(
@@ -77,6 +85,8 @@ async def artifact(
             f"restart job {job_id} from step {number} to make it again",
             gone_at=gone.isoformat(),
         )
+    if direct and (link := await scheduler.storage.link(found.key)):
+        return RedirectResponse(link, 307, {"Cache-Control": "no-store"})
     etag = f'"{found.sha256}"'
     headers = {
         "ETag": etag,

@@ -1,7 +1,7 @@
-"""What is stored for all jobs, and for how long: SuiteCache entries and memos.
+"""What is stored for all jobs, and for how long: SuiteCache entries, memos, toolchain images.
 
-Both can be made again, so nothing has to be told to the database. An entry's
-age counts from when a worker last fetched it, a memo's from its last use for a
+All can be made again, so nothing has to be told to the database. An entry's
+or image's age counts from when a worker last fetched it, a memo's from its last use for a
 result with artifacts, or from when it was made.
 """
 
@@ -13,7 +13,7 @@ from typing import Literal
 from kgym.api.steps import Strict
 from kgym.transport.artifact_storage import Storage
 
-_FOLDERS = {"suitecache": 1, "memo": 2, "source": 1}
+_FOLDERS = {"suitecache": 1, "memo": 2, "source": 1, "toolchains": 1}
 """Where they are stored, and so many names below it is a folder for each."""
 
 

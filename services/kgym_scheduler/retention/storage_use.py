@@ -21,6 +21,7 @@ _FOLDERS: dict[Kept, tuple[str, int]] = {
     "entries": ("suitecache", 1),
     "memos": ("memo", 2),
     "sources": ("source", 1),
+    "toolchains": ("toolchains", 1),
 }
 """Where they are stored, and how many names below it is a folder for each."""
 _DAYS = (1, 7, 30, 90)

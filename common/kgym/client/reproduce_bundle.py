@@ -1,0 +1,109 @@
+"""The bundle of a reproduce step, packed out of what the step and its build left; no I/O.
+
+bundle/kernel, initrd-N.cpio    what the VM of reproducer N booted
+bundle/vmlinux, config          of the kernel, for debuggers and for building it again
+bundle/reproducer…              source and program
+bundle/about.json               what was built, and what is looked for
+bundle/root.zst                 its root disk, if it had one
+bundle/reproduce.sh [N]         boots it with QEMU; the console comes on the terminal
+"""
+
+import tarfile
+import zlib
+from dataclasses import dataclass
+
+from kgym.api.jobs import Artifact, JobView, StepView
+from kgym.api.steps import BuildArtifact, ReproduceArtifact, ReproduceSpec
+from kgym.client.download import check_kept
+from kgym.errors import NotFound
+
+NAME = ReproduceArtifact.BUNDLE
+_SCRIPT = ReproduceArtifact.SCRIPT
+_OWN = ("initrd-", "reproducer", ReproduceArtifact.ABOUT, ReproduceArtifact.ROOT, _SCRIPT)
+_BUILT: dict[str, str] = {
+    BuildArtifact.KERNEL: "kernel",
+    BuildArtifact.VMLINUX: "vmlinux",
+    BuildArtifact.CONFIG: "config",
+}
+_GZIP = 16 + zlib.MAX_WBITS
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file of the bundle: the artifact of a step, and its name in the bundle."""
+
+    job: int
+    step: int
+    artifact: Artifact
+    name: str
+
+
+def is_packable(step: StepView) -> bool:
+    """Return whether the step has left what its bundle is packed of, and no bundle itself."""
+    left = {artifact.name for artifact in step.artifacts}
+    return isinstance(step.spec, ReproduceSpec) and _SCRIPT in left and NAME not in left
+
+
+def build_job(job: JobView, step: StepView) -> int:
+    """Return the number of the job that built the kernel of a reproduce step."""
+    assert isinstance(step.spec, ReproduceSpec)
+    return step.spec.build.job or job.id
+
+
+def members(job: JobView, step: StepView, there: JobView) -> list[Member]:
+    """Return what the bundle of a step holds, by name; `there` is the job of its build.
+
+    Raises:
+        Gone: Retention has removed it (`artifact_gone`).
+        NotFound: There is no such build (`step_not_found`), or it left no kernel
+            (`artifact_not_found`).
+    """
+    assert isinstance(step.spec, ReproduceSpec)
+    named = step.spec.build.step
+    build = there.step(named)
+    if build is None:
+        raise NotFound("step_not_found", f"job {there.id} has no step {named}")
+    own = [(job.id, step, one, one.name) for one in step.artifacts if one.name.startswith(_OWN)]
+    built = [
+        (there.id, build, one, _BUILT[one.name]) for one in build.artifacts if one.name in _BUILT
+    ]
+    if BuildArtifact.KERNEL not in {one.name for one in build.artifacts}:
+        message = f"step {build.number} of job {there.id} left no {BuildArtifact.KERNEL}"
+        raise NotFound("artifact_not_found", message)
+    found = []
+    for of, left_by, artifact, name in (*own, *built):
+        check_kept(left_by, artifact)
+        found.append(Member(of, left_by.number, artifact, name))
+    return sorted(found, key=lambda one: one.name)
+
+
+class BundleArchive:
+    """The archive as it is written, a part at a time; the same files give the same bytes."""
+
+    def __init__(self) -> None:
+        self._gzip = zlib.compressobj(1, zlib.DEFLATED, _GZIP)
+        self._size = 0
+
+    def begin(self, member: Member) -> bytes:
+        """Return what stands before the content of a file."""
+        head = tarfile.TarInfo(f"bundle/{member.name}")
+        head.size = member.artifact.size
+        program = member.name.startswith("reproducer") and "." not in member.name
+        head.mode = 0o755 if program or member.name == _SCRIPT else 0o644
+        return self.add(head.tobuf())
+
+    def add(self, part: bytes) -> bytes:
+        """Return what becomes of a part of the content."""
+        self._size += len(part)
+        return self._gzip.compress(part)
+
+    def end_file(self) -> bytes:
+        """Return what stands behind the content of a file."""
+        return self.add(bytes(-self._size % tarfile.BLOCKSIZE))
+
+    def end(self) -> bytes:
+        """Return the end of the archive."""
+        self._size += (rest := 2 * tarfile.BLOCKSIZE)
+        return self._gzip.compress(bytes(rest + -self._size % tarfile.RECORDSIZE)) + (
+            self._gzip.flush()
+        )

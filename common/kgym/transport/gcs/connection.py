@@ -1,0 +1,74 @@
+"""The connection to the store, with the credentials that Google's libraries find."""
+
+import os
+from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+import google.auth
+import requests.adapters
+from google.auth.credentials import AnonymousCredentials, Credentials, Signing
+from google.auth.exceptions import DefaultCredentialsError
+from google.auth.transport.requests import AuthorizedSession
+from google.cloud import storage
+
+from kgym.errors import UserError
+
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+_EMULATOR = "STORAGE_EMULATOR_HOST"
+"""The address of another server that speaks as the store does: what Google's libraries go by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A client of Google's library, with its HTTP session for large bodies."""
+
+    client: storage.Client
+    session: AuthorizedSession
+    signs: bool
+    """Whether the credentials have a key, with which URLs can be signed."""
+
+    @property
+    def url(self) -> str:
+        """Where the store is."""
+        return str(self.client.api_endpoint)
+
+    def close(self) -> None:
+        """Close its connections."""
+        self.client.close()
+
+
+def connect(at_once: int) -> Connection:
+    """Return a connection for so many requests at once; raise UserError `no_credentials`."""
+    # For traces that nobody collects, the library would look at the bucket itself, from a thread
+    # that it starts: which takes a right that a worker need not have.
+    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+    emulator = os.environ.get(_EMULATOR)
+    credentials: Credentials
+    if emulator and "GOOGLE_APPLICATION_CREDENTIALS" not in os.environ:
+        credentials = AnonymousCredentials()
+    else:
+        try:
+            credentials, _ = google.auth.default(scopes=[_SCOPE])
+        except DefaultCredentialsError as error:
+            raise UserError(
+                "no_credentials",
+                "this machine has no credentials of Google Cloud: it is none of theirs, "
+                "and GOOGLE_APPLICATION_CREDENTIALS names no key file of a service account",
+            ) from error
+    session = AuthorizedSession(credentials)
+    adapter = requests.adapters.HTTPAdapter(pool_maxsize=at_once)
+    session.mount("https://", adapter)
+    session.mount("http://", adapter)
+    # A proxy of the environment cannot reach this machine's own loopback.
+    session.trust_env = not (emulator and _is_loopback(emulator))
+    client = storage.Client(project=None, credentials=credentials, _http=session)
+    return Connection(client, session, isinstance(credentials, Signing))
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,321 @@
+"""Artifact storage in a bucket: what `LocalStorage` does in a folder, for many hosts."""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import requests
+
+from kgym.api.jobs import Artifact
+from kgym.errors import InfrastructureError
+from kgym.host.folder_cache import FolderCache, Make
+from kgym.transport.artifact_storage import (
+    BASES,
+    LEAST,
+    LONGEST_NAME,
+    ArtifactMissing,
+    checked_key,
+    failed,
+    missing,
+    sha256_of,
+    undone,
+)
+from kgym.transport.gcs.bases import Bases
+from kgym.transport.gcs.call import PATIENCE_SECONDS, Call
+from kgym.transport.gcs.connection import Connection, connect
+from kgym.transport.gcs.objects import Found, Objects
+from kgym.transport.gcs.threads import Threads
+
+CALLS = 32
+"""How many operations are under way at once."""
+CACHE_BYTES = 20 << 30
+"""Of bases that this host keeps."""
+_REPLACED = 20
+"""How often in a row a file may be replaced between a look at it and its download."""
+_SMALL = 64 << 10
+_MOST_SMALL = 1000
+"""Files that are remembered: memos are asked for by each step."""
+
+
+class GcsStorage:
+    """Storage below `prefix` in a bucket; `cache` is a folder of this host, which may be lost."""
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str,
+        cache: Path,
+        connection: Connection | None = None,
+        *,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._connection = connection or connect(CALLS)
+        self._objects = Objects(self._connection, bucket)
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._cache = cache
+        self._held = FolderCache(cache / "bases")
+        self._bases = Bases(self._objects, self._prefix)
+        self._threads = Threads(CALLS, patience)
+        self._small: OrderedDict[str, bytes] = OrderedDict()
+        self._small_lock = threading.Lock()
+
+    def close(self) -> None:
+        """End its threads and connections."""
+        self._threads.close()
+        self._connection.close()
+
+    async def put(
+        self, key: str, path: Path, *, move: bool = False, base: str | None = None
+    ) -> Artifact:
+        """Upload the file: it is there once the store has all of it, with the right checksum."""
+        name = checked_key(key).rpartition("/")[2]
+        artifact = None
+        if base is not None and len(name) <= LONGEST_NAME:
+            artifact = await self._put_delta(key, path, base)
+        if artifact is None:
+            sha256, size = await self._threads.run(self._put, key, path)
+            artifact = Artifact(name=name, size=size, sha256=sha256, key=key)
+        if move:
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+        return artifact
+
+    async def copy(self, source: str, key: str) -> str:
+        """Let the store copy it."""
+        key = checked_key(key + "".join(checked_key(source).partition("~")[1:]))
+        await self._threads.run(self._copy, source, key)
+        if "~" in key and not await self._threads.run(self._bases.keep, key.rpartition("~")[2]):
+            await self._threads.run(self._delete, key)
+            raise missing(key)  # what it rests on is gone
+        return key
+
+    async def put_base(self, path: Path) -> str:
+        """Upload it, unless it is there; keep it here for deltas to come."""
+        base = await asyncio.to_thread(sha256_of, path)
+        if not await self.has_base(base):
+            await self._threads.run(self._put, f"{BASES}/{base}/file", path)
+
+        async def make(folder: Path) -> None:
+            await asyncio.to_thread(shutil.copyfile, path, folder / "file")
+
+        with ExitStack() as held:
+            await self._cached(base, make, held)
+        return base
+
+    async def has_base(self, base: str) -> bool:
+        """Look at it, and leave a sign of that."""
+        return await self._threads.run(self._bases.touch, base)
+
+    async def unused_bases(self, age: float) -> dict[str, int]:
+        """Compare the bases with the names of all objects."""
+        unused = await self._threads.run(self._bases.unused, age)
+        return {base: found.size for base, found in unused.items()}
+
+    async def remove_bases(self, age: float) -> dict[str, int]:
+        """Remove those that nobody has come to need meanwhile."""
+        gone = await self._threads.run(self._bases.remove_unused, age)
+        return {base: found.size for base, found in gone.items()}
+
+    async def get(self, key: str, path: Path) -> None:
+        """Download to a temporary name, compare the checksums, then rename into place."""
+        if "~" not in checked_key(key):
+            await self._threads.run(self._get, key, path)
+            return
+        with ExitStack() as held:
+            delta, base = await self._both(key, held)
+            await self._threads.run(_write, undone(delta, base, 0), path)
+
+    async def read(self, key: str, start: int, stop: int) -> AsyncGenerator[bytes]:
+        """Download a range, a piece at a time."""
+        checked_key(key)
+        call = self._threads.call()
+        with ExitStack() as held:
+            held.callback(call.give_up)
+            if "~" in key:
+                delta, base = await self._both(key, held)
+                pieces = undone(delta, base, start)
+            else:
+                found = await self._threads.run(self._look, key)
+                pieces = self._objects.pieces(call, found, start, min(stop, found.size))
+            async with contextlib.aclosing(self._threads.yielded(call, pieces)) as chunks:
+                async for chunk in chunks:
+                    yield chunk[: stop - start]
+                    start += len(chunk)
+                    if start >= stop:
+                        return
+        if start < stop:
+            raise InfrastructureError("artifact_truncated", f"{key} is shorter than stored")
+
+    async def link(self, key: str) -> str | None:
+        """Sign a URL, if the credentials can, and the object is the file itself."""
+        if not self._connection.signs or "~" in checked_key(key):
+            return None
+        return await self._threads.run(self._link, key)
+
+    async def room(self) -> tuple[int, int] | None:
+        """A bucket has no bound."""
+        return None
+
+    async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
+        """List all that is below."""
+
+        def summed(call: Call) -> dict[str, int]:
+            sizes: dict[str, int] = {}
+            for folder, found in self._folders(call, prefix, depth):
+                sizes[folder] = sizes.get(folder, 0) + found.size
+            return sizes
+
+        return await self._threads.run(summed)
+
+    async def ages(self, prefix: str, depth: int) -> dict[str, float]:
+        """List all that is below."""
+
+        def newest(call: Call) -> dict[str, float]:
+            ages: dict[str, float] = {}
+            now = time.time()
+            for folder, found in self._folders(call, prefix, depth):
+                age = now - found.updated.timestamp()
+                ages[folder] = min(age, ages.get(folder, age))
+            return ages
+
+        return await self._threads.run(newest)
+
+    async def remove(self, prefix: str) -> None:
+        """List what is below, and delete it; what is stored there meanwhile stays."""
+        below = await self._threads.run(self._below, checked_key(prefix))
+        for at in range(0, len(below), CALLS):
+            some = below[at : at + CALLS]
+            await asyncio.gather(*(self._threads.run(self._objects.delete, one) for one in some))
+
+    # --- what the threads do -----------------------------------------------------------------
+
+    def _name(self, key: str) -> str:
+        return self._prefix + key
+
+    def _look(self, call: Call, key: str) -> Found:
+        found = self._objects.look(call, self._name(key))
+        if found is None:
+            raise missing(key)
+        return found
+
+    def _put(self, call: Call, key: str, path: Path) -> tuple[str, int]:
+        try:
+            return self._objects.put(call, self._name(key), path)
+        except requests.RequestException:
+            raise
+        except OSError as error:
+            raise failed(key, error) from error
+
+    def _copy(self, call: Call, source: str, key: str) -> None:
+        self._objects.copy(call, self._name(source), self._name(key))
+
+    def _delete(self, call: Call, key: str) -> None:
+        found = self._objects.look(call, self._name(key))
+        if found is not None:
+            self._objects.delete(call, found)
+
+    def _get(self, call: Call, key: str, path: Path) -> None:
+        for _ in range(_REPLACED):
+            found = self._look(call, key)
+            small = found.sha256 if found.size <= _SMALL else None
+            if small is not None and (data := self._remembered(small)) is not None:
+                path.write_bytes(data)
+                return
+            with contextlib.suppress(ArtifactMissing):  # replaced since
+                self._objects.get(call, found, path)
+                if small is not None:
+                    self._remember(small, path.read_bytes())
+                return
+        raise InfrastructureError("storage_busy", f"others store {key} all the time")
+
+    def _link(self, call: Call, key: str) -> str:
+        return self._objects.link(self._look(call, key))
+
+    def _below(self, call: Call, prefix: str) -> list[Found]:
+        return list(self._objects.each(call, self._name(f"{prefix}/")))
+
+    def _folders(self, call: Call, prefix: str, depth: int) -> Iterator[tuple[str, Found]]:
+        """Yield all that is below, each with its folder: there may be millions."""
+        count = len(checked_key(prefix).split("/")) + depth
+        for found in self._objects.each(call, self._name(f"{prefix}/")):
+            key = found.name.removeprefix(self._prefix).split("/")
+            if len(key) > count:
+                yield "/".join(key[:count]), found
+
+    def _remembered(self, sha256: str) -> bytes | None:
+        with self._small_lock:
+            if sha256 in self._small:
+                self._small.move_to_end(sha256)
+            return self._small.get(sha256)
+
+    def _remember(self, sha256: str, data: bytes) -> None:
+        with self._small_lock:
+            self._small[sha256] = data
+            while len(self._small) > _MOST_SMALL:
+                self._small.popitem(last=False)
+
+    # --- deltas ------------------------------------------------------------------------------
+
+    async def _put_delta(self, key: str, path: Path, base: str) -> Artifact | None:
+        """Store the file as its difference from the base; None if it has to be stored whole."""
+        from kgym.transport import file_delta  # noqa: PLC0415 - numpy's import takes 0.1 s
+
+        try:
+            size = (await asyncio.to_thread(path.stat)).st_size
+        except OSError as error:
+            raise failed(key, error) from error
+        if size < LEAST or not await self.has_base(base):
+            return None
+        sha256 = await asyncio.to_thread(sha256_of, path)
+        named = f"{key}~{base}"
+        with ExitStack() as held:
+            delta = Path(held.enter_context(tempfile.TemporaryDirectory())) / "delta"
+            if sha256 == base:
+                delta.touch()  # the base itself
+            else:
+                like = await self._base(base, held)
+                if not await asyncio.to_thread(file_delta.write, path, sha256, like, delta):
+                    return None
+            await self._threads.run(self._put, named, delta)
+        if not await self._threads.run(self._bases.keep, base):
+            await self._threads.run(self._delete, named)
+            return None
+        return Artifact(name=key.rpartition("/")[2], size=size, sha256=sha256, key=named)
+
+    async def _both(self, key: str, held: ExitStack) -> tuple[Path, Path]:
+        """Fetch what is stored under the key, and its base."""
+        delta = Path(held.enter_context(tempfile.TemporaryDirectory())) / "delta"
+        await self._threads.run(self._get, key, delta)
+        return delta, await self._base(key.rpartition("~")[2], held)
+
+    async def _base(self, base: str, held: ExitStack) -> Path:
+        async def make(folder: Path) -> None:
+            await self._threads.run(self._bases.fetch, base, folder / "file")
+
+        return await self._cached(base, make, held)
+
+    async def _cached(self, base: str, make: Make, held: ExitStack) -> Path:
+        folder, there = await self._held.get(base, make, held=held)
+        if not there:
+            await asyncio.to_thread(self._held.trim, CACHE_BYTES)
+        return folder / "file"
+
+
+def _write(call: Call, pieces: Generator[bytes], path: Path) -> None:
+    """Write a file that is whole, or not there."""
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with part.open("wb") as sink:
+            for data in pieces:
+                call.check()
+                sink.write(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,301 @@
+"""The server that stands for Google Cloud Storage keeps what the service promises.
+
+It is asked by Google's own client, and by bare HTTP where that hides what is said.
+"""
+
+import base64
+import io
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import httpx
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+from google.api_core.exceptions import BadRequest, Conflict, NotFound, PreconditionFailed
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+from kgym_dev.cloud_storage.buckets import Buckets, Conditions
+from kgym_dev.cloud_storage.partial_answers import selected
+from kgym_dev.cloud_storage.server import CloudStorage
+
+QUARTER = 256 << 10
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[CloudStorage]:
+    with CloudStorage(tmp_path / "cloud") as server:
+        server.buckets.create("b")
+        yield server
+
+
+@pytest.fixture
+def bucket(cloud: CloudStorage) -> Iterator[Any]:
+    options = {"api_endpoint": cloud.url}
+    with storage.Client("p", AnonymousCredentials(), client_options=options) as client:
+        yield client.bucket("b")
+
+
+@pytest.fixture
+def http(cloud: CloudStorage) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=cloud.url, trust_env=False, verify=False) as client:
+        yield client
+
+
+def crc32c(data: bytes) -> str:
+    return base64.b64encode(google_crc32c.Checksum(data).digest()).decode()
+
+
+# --- preconditions ---------------------------------------------------------------------------
+
+
+def test_a_bucket_is_made_once(cloud: CloudStorage, bucket: Any) -> None:
+    with pytest.raises(Conflict):
+        bucket.client.create_bucket("b")
+
+
+@pytest.mark.parametrize("size", [10, 2 * QUARTER])
+def test_a_name_that_is_taken_is_not_taken_again(bucket: Any, size: int) -> None:
+    blob = bucket.blob("a", chunk_size=QUARTER)
+    blob.upload_from_file(io.BytesIO(bytes(size)), size=size, if_generation_match=0)
+    with pytest.raises(PreconditionFailed):
+        blob.upload_from_file(io.BytesIO(b"x" * size), size=size, if_generation_match=0)
+    assert bucket.blob("a").download_as_bytes() == bytes(size)
+    blob.upload_from_file(io.BytesIO(b"x"), size=1, if_generation_match=blob.generation)
+    assert bucket.blob("a").download_as_bytes() == b"x"
+
+
+def test_a_name_that_is_taken_while_an_upload_goes_on_is_not_replaced_at_its_end(
+    cloud: CloudStorage, http: httpx.Client
+) -> None:
+    where = begun(http, "a", "&ifGenerationMatch=0")
+    assert http.put(where, content=bytes(QUARTER), headers=span(0, QUARTER, 2)).status_code == 308
+    cloud.replace("b", "a", b"somebody's")
+    last = http.put(where, content=bytes(QUARTER), headers=span(QUARTER, QUARTER, 2))
+    assert last.status_code == 412
+    assert cloud.buckets.get("b", "a").file.read_bytes() == b"somebody's"
+    assert http.put(where, headers={"Content-Range": "bytes */*"}).status_code == 404
+
+
+def test_a_change_and_a_removal_are_those_of_what_was_seen(bucket: Any) -> None:
+    blob = bucket.blob("a")
+    blob.upload_from_string(b"1")
+    first = blob.metageneration
+    blob.metadata = {"x": "1", "y": "2"}
+    blob.patch(if_metageneration_match=first)
+    blob.metadata = {"x": None, "z": "3"}
+    blob.patch()
+    assert bucket.get_blob("a").metadata == {"y": "2", "z": "3"}
+    with pytest.raises(PreconditionFailed):
+        blob.patch(if_metageneration_match=first)
+    with pytest.raises(PreconditionFailed):
+        bucket.delete_blob("a", if_metageneration_match=first)
+    bucket.delete_blob("a", if_generation_match=blob.generation)
+    with pytest.raises(NotFound):
+        bucket.delete_blob("a")
+
+
+# --- uploads ---------------------------------------------------------------------------------
+
+
+def begun(http: httpx.Client, name: str, more: str = "", **own: str) -> str:
+    path = f"/upload/storage/v1/b/b/o?uploadType=resumable{more}"
+    answer = http.post(path, json={"name": name, **own})
+    assert answer.status_code == 200
+    return answer.headers["Location"]
+
+
+def span(start: int, length: int, quarters: int) -> dict[str, str]:
+    return {"Content-Range": f"bytes {start}-{start + length - 1}/{quarters * QUARTER}"}
+
+
+def test_an_upload_says_how_far_it_has_come(cloud: CloudStorage, http: httpx.Client) -> None:
+    data = os.urandom(3 * QUARTER)
+    where = begun(http, "a")
+    asked = {"Content-Range": f"bytes */{len(data)}"}
+    answer = http.put(where, headers=asked)
+    assert (answer.status_code, "Range" in answer.headers) == (308, False)
+    cloud.faults.add("^PUT", "cut_upload", QUARTER + 1000)
+    with pytest.raises(httpx.TransportError):
+        http.put(where, content=data, headers=span(0, len(data), 3))
+    answer = http.put(where, headers=asked)
+    assert answer.headers["Range"] == f"bytes=0-{QUARTER - 1}"
+    # What the store has already is passed over; what would leave a gap is refused.
+    gap = http.put(where, content=data[2 * QUARTER :], headers=span(2 * QUARTER, QUARTER, 3))
+    assert gap.status_code == 400
+    answer = http.put(where, content=data[1000:], headers=span(1000, len(data) - 1000, 3))
+    assert answer.status_code == 200
+    assert answer.json()["crc32c"] == crc32c(data)
+    assert http.put(where, headers=asked).json() == answer.json()  # whose answer was lost
+    assert cloud.buckets.get("b", "a").file.read_bytes() == data
+
+
+def test_a_wrong_checksum_is_refused_and_nothing_appears(
+    cloud: CloudStorage, http: httpx.Client, bucket: Any
+) -> None:
+    for where in (begun(http, "a", crc32c=crc32c(b"other")), begun(http, "a")):
+        wrong = {"X-Goog-Hash": f"crc32c={crc32c(b'other')}"}
+        assert http.put(where, content=b"this", headers=wrong).status_code == 400
+    blob = bucket.blob("a")
+    blob.crc32c = crc32c(b"other")
+    with pytest.raises(BadRequest):
+        blob.upload_from_string(b"this", checksum=None)
+    assert cloud.buckets.page("b").objects == []
+
+
+def test_an_upload_can_be_given_up(cloud: CloudStorage, http: httpx.Client) -> None:
+    where = begun(http, "a")
+    assert http.delete(where).status_code == 499
+    assert http.put(where, content=b"x").status_code == 404
+    assert cloud.uploads.open == 0
+
+
+def test_what_is_sent_without_more_is_an_object(http: httpx.Client) -> None:
+    path = "/upload/storage/v1/b/b/o?uploadType=media&name=a"
+    assert http.post(path, content=b"x").json()["size"] == "1"
+    assert http.post("/upload/storage/v1/b/b/o?uploadType=media", content=b"x").status_code == 400
+    assert http.post("/upload/storage/v1/b/b/o?uploadType=multipart").status_code == 400
+
+
+# --- downloads -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "found"),
+    [
+        ("bytes=2-4", 206, b"234"),
+        ("bytes=7-", 206, b"789"),
+        ("bytes=8-100", 206, b"89"),
+        ("bytes=-3", 206, b"789"),
+        ("bytes=10-", 416, None),
+        ("lines=1-2", 200, b"0123456789"),
+    ],
+)
+def test_a_range_is_given(
+    cloud: CloudStorage, http: httpx.Client, asked: str, status: int, found: bytes | None
+) -> None:
+    cloud.replace("b", "a", b"0123456789")
+    answer = http.get("/download/storage/v1/b/b/o/a?alt=media", headers={"Range": asked})
+    assert answer.status_code == status
+    if found is None:
+        assert answer.headers["Content-Range"] == "bytes */10"
+    else:
+        assert answer.content == found
+        assert answer.headers["X-Goog-Hash"] == f"crc32c={crc32c(b'0123456789')}"
+
+
+def test_of_a_generation_only_that_is_given(cloud: CloudStorage, http: httpx.Client) -> None:
+    cloud.replace("b", "a", b"first")
+    first = cloud.buckets.get("b", "a").generation
+    path = f"/download/storage/v1/b/b/o/a?alt=media&generation={first}"
+    assert http.get(path).content == b"first"
+    cloud.replace("b", "a", b"second")
+    assert http.get(path).status_code == 404
+
+
+# --- copies ----------------------------------------------------------------------------------
+
+
+def test_a_copy_has_what_its_source_had_or_only_what_is_said(
+    cloud: CloudStorage, bucket: Any
+) -> None:
+    source = bucket.blob("a")
+    source.metadata = {"sha256": "1"}
+    source.upload_from_string(bytes(100), "text/x")
+    cloud.rewrite_bytes = 30
+    copy, token, calls = bucket.blob("b"), None, 0
+    while True:
+        token, done, total = copy.rewrite(source, token=token)
+        calls += 1
+        if token is None:
+            break
+        assert done < total
+    assert calls == 4
+    assert (copy.metadata, copy.content_type) == ({"sha256": "1"}, "text/x")
+    said = bucket.blob("c")
+    said.metadata = {"other": "2"}
+    with pytest.raises(BadRequest, match="content type"):
+        said.rewrite(source)
+    cloud.rewrite_bytes = 1 << 30
+    said.content_type = "text/y"
+    said.rewrite(source)
+    assert (said.metadata, said.content_type) == ({"other": "2"}, "text/y")
+
+
+# --- lists -----------------------------------------------------------------------------------
+
+_NAMES = st.lists(st.text("ab/~", min_size=1, max_size=6), unique=True, max_size=30)
+
+
+@hypothesis.given(_NAMES, st.text("ab/", max_size=2), st.sampled_from(["", "/"]), st.integers(1, 5))
+@hypothesis.settings(max_examples=100)
+def test_a_list_in_pages_is_the_list(
+    tmp_path_factory: pytest.TempPathFactory,
+    names: list[str],
+    prefix: str,
+    delimiter: str,
+    most: int,
+) -> None:
+    buckets = Buckets(tmp_path_factory.mktemp("pages"))
+    buckets.create("b")
+    for name in names:
+        file = buckets.new_file()
+        file.touch()
+        buckets.insert("b", name, file, {}, Conditions())
+    objects, prefixes, token = [], [], ""
+    while True:
+        page = buckets.page("b", prefix, delimiter, token, most)
+        assert len(page.objects) + len(page.prefixes) <= most
+        objects += [one.name for one in page.objects]
+        prefixes += page.prefixes
+        if page.token is None:
+            break
+        token = page.token
+    below = sorted(name for name in names if name.startswith(prefix))
+    if not delimiter:
+        assert objects == below
+        return
+    folders = {
+        prefix + rest[: rest.index("/") + 1]
+        for name in below
+        if "/" in (rest := name[len(prefix) :])
+    }
+    assert prefixes == sorted(folders)
+    assert objects == [name for name in below if "/" not in name[len(prefix) :]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ("kind", {"kind": "list"}),
+        ("items(name,size),nextPageToken", {"items": [{"name": "a", "size": "1"}, {"name": "b"}]}),
+        ("items/own/x", {"items": [{"own": {"x": 1}}, {}]}),
+        ("items(own(y))", {"items": [{"own": {"y": 2}}, {}]}),
+        ("*/own", {"kind": "list", "items": [{"own": {"x": 1, "y": 2}}, {}]}),
+    ],
+)
+def test_of_a_document_the_fields_are_given(fields: str, found: object) -> None:
+    document = {
+        "kind": "list",
+        "items": [{"name": "a", "size": "1", "own": {"x": 1, "y": 2}}, {"name": "b"}],
+    }
+    assert selected(document, fields) == found
+
+
+@hypothesis.given(st.text("ab(),/* ", max_size=12))
+def test_fields_that_cannot_be_read_are_refused_and_never_more(fields: str) -> None:
+    try:
+        found = selected({"a": {"b": 1}, "b": [{"a": 2}]}, fields)
+    except ValueError:
+        return
+    assert json.dumps(found)
+
+
+def test_bad_fields_are_refused(http: httpx.Client) -> None:
+    assert http.get("/storage/v1/b/b/o?fields=items(").status_code == 400
+    assert http.get("/storage/v1/b/b/o?maxResults=-1").status_code == 400
