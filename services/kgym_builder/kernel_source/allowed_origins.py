@@ -17,6 +17,7 @@ from typing import IO, Self
 from urllib.parse import urlsplit
 
 from kgym.errors import InfrastructureError, UserError
+from kgym_builder.kernel_source.git_mirrors import LocalPlace, Mirrors
 
 FOLDERS = "KGYM_SOURCES"
 NETWORKS = "KGYM_SOURCE_NETWORKS"
@@ -37,12 +38,20 @@ class Origins:
     """Below them lie files and Git repositories of this machine that any job may use."""
     networks: tuple[_Network, ...] = ()
     """Private networks (the worker's own host: 127.0.0.0/8 and ::1) that any job may reach."""
+    mirrors: Mirrors = Mirrors()  # noqa: RUF009 - frozen
+    """Copies on this machine, which stand for the repositories at their URLs."""
 
     @classmethod
     def named(
-        cls, sources: str | None, networks: str | None, folders: tuple[Path, ...] = ()
+        cls,
+        sources: str | None,
+        networks: str | None,
+        folders: tuple[Path, ...] = (),
+        mirrors: Path | None = None,
     ) -> Self:
         """Return what an operator has named, folders as DIR:DIR; `folders` where none are named.
+
+        `mirrors` is the folder of copies of Git repositories.
 
         Raises UserError `bad_option` for what is neither an absolute path nor a network.
         """
@@ -53,7 +62,7 @@ class Origins:
                 raise UserError("bad_option", f"{FOLDERS}: {folder} is no absolute path")
         named = (networks or "").replace(",", " ").split()
         try:
-            return cls(folders, tuple(map(ipaddress.ip_network, named)))
+            return cls(folders, tuple(map(ipaddress.ip_network, named)), Mirrors(mirrors))
         except ValueError as error:
             raise UserError("bad_option", f"{NETWORKS}: {error}, as in 10.1.0.0/16") from error
 
@@ -107,14 +116,26 @@ class Origins:
         except OSError as error:
             raise missing from error
 
-    def repository(self, path: Path) -> tuple[Path, Path]:
-        """Return a folder to show to a sandbox, and the repository's path in it.
+    def repositories(self, url: str) -> list[LocalPlace | None]:
+        """Return where a URL's Git repository is, the first choice first; None stands for the URL.
 
-        Links are followed in there: so they lead to nothing that is not allowed, whenever
-        somebody changes them.
+        A repository of this machine is shown by the allowed folder that it lies in. Links are
+        followed in there: so they lead to nothing that is not allowed, whenever somebody changes
+        them. Raises UserError `source_not_allowed`, InfrastructureError `bad_mirrors`.
         """
+        mirror = self.mirrors.place(url)
+        try:
+            path = self.check(url)
+        except UserError:
+            if mirror is None:
+                raise
+            return [mirror]  # the operator has allowed the copy, whatever the URL would need
+        if path is None:
+            return [mirror, None] if mirror else [None]
         folder = self._allowed(path)
-        return (path, Path()) if folder == Path("/") else (folder, path.relative_to(folder))
+        if folder == Path("/"):
+            return [LocalPlace(path, Path())]
+        return [LocalPlace(folder, path.relative_to(folder))]
 
     async def addresses(self, host: str, port: int) -> list[str]:
         """Return the addresses of a host that may be connected to, at least one.

@@ -28,6 +28,22 @@ _SLOW = 10_000
 _REDIRECTED = {301, 302, 303, 307, 308}
 
 
+async def fetch(
+    url: str,
+    target: Path,
+    sha256: str,
+    origins: Origins,
+    bounds: SourceLimits,
+    report: TellProgress,
+) -> None:
+    """Copy or download what is at a URL, or an absolute path; raises as these two do."""
+    path = origins.check(url)
+    if path is not None:
+        await copy(path, target, sha256, origins, bounds, report)
+    else:
+        await download(url, target, sha256, origins, bounds, report)
+
+
 async def copy(
     path: Path,
     target: Path,

@@ -1,221 +1,252 @@
-"""Git repositories that sources come from, kept on the host, and touched only in a sandbox.
+"""Commits of Git repositories: resolved to their ids, fetched alone, and packed.
 
-Whoever serves a repository decides what Git has to cope with. So each command runs confined, with
-limits, and what it reaches are the one kept repository and the one that is fetched: over HTTP by
-way of a tunnel, or a folder of this machine.
+What comes goes to one store of the host (`git_store.py`). Of a commit, its folders come first; then
+the files that the store lacks, some thousands at a time, each lot kept as it comes. So a commit
+costs what has changed since others that were used, whichever repository these are in, and a fetch
+that broke off is gone on with. From servers that leave nothing out, a commit comes in one piece;
+from those that give no single commits, all branches come.
 """
 
 import asyncio
-import hashlib
 import re
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from kgym.errors import InfrastructureError, UserError
-from kgym.host import proc, sandbox
+from kgym.host import sandbox
 from kgym.host.folder_cache import FolderCache, locked
-from kgym.host.sandbox import Sandbox, prepare
+from kgym_builder.kernel_source import git_program, git_store
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress
-from kgym_builder.kernel_source.git_tunnel import PLACE, Tunnel
+from kgym_builder.kernel_source.git_mirrors import LocalPlace
+from kgym_builder.kernel_source.git_program import SCRATCH, OnlyBranches
+from kgym_builder.kernel_source.git_remote import ALL, NO_FILES, NO_OBJECTS, Remote
+from kgym_builder.kernel_source.git_store import Store
 from kgym_builder.kernel_source.source_limits import SourceLimits
-from kgym_builder.kernel_source.unpack import too_large
 
-_KEPT = "/kgym/git"
-_SOURCE = "/kgym/source"
-_OUT = "/kgym/out"
-_EVERYTHING = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
-_HEAD = "refs/kgym/head"
-"""Where the repository's own HEAD is kept, for who asks for it."""
-_SECONDS = 60.0
-_OURS = re.compile(
-    r"No space left|Disk quota|Cannot allocate|Input/output error|unable to create thread"
-)
-"""What Git says where the host is to blame for it that a repository of it cannot be fetched."""
-_GONE = re.compile(r"(?m)^fatal: repository '.*' not found$")
-_MOST_LINES = 40
-_MOST_WORDS = 4000
-_GIT = (
-    *("git", "-C", _KEPT, "-c", "gc.auto=0", "-c", "core.hooksPath=/dev/null"),
-    # Packs come whole or not at all, unlike the single files of objects; larger ones than this are
-    # not taken into memory.
-    *("-c", "fetch.unpackLimit=1", "-c", "core.bigFileThreshold=32m"),
-    *("-c", "http.lowSpeedLimit=1000", "-c", "http.lowSpeedTime=60"),
-)
-_ENVIRONMENT = {
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_NO_REPLACE_OBJECTS": "1",
-}
-# What a killed command left behind would stop all later ones.
-_FETCH = f"""set -e
-git config --global safe.directory '*'
-git init -q --bare --template= {_KEPT}
-find {_KEPT} '(' -name 'tmp_*' -o -name '*.lock' ')' -delete
-exec "$@"
-"""
+MOST_GENERATIONS = 1000
+"""How far before a named commit another may lie."""
+PARENT = "parent-of "
+"""Before the name of a commit: the one before it."""
+_COMMIT_ID = re.compile(r"[0-9a-f]{40}")
+_STEP = re.compile(r"([~^])(\d*)")
+_T = TypeVar("_T")
 
 
 class Repositories:
-    """The repositories that are kept below `root`, each by its URL."""
+    """The commits of a host, in a store below `root`."""
 
     def __init__(self, root: Path, origins: Origins, bounds: SourceLimits) -> None:
         self._root = root
         self._origins = origins
         self._bounds = bounds
+        self._store = Store(root, bounds)
+
+    def check(self, url: str) -> None:
+        """Raise UserError `source_not_allowed` where nothing may be taken from there."""
+        self._origins.repositories(url)
 
     async def commit(self, url: str, name: str, report: TellProgress) -> str:
-        """Return the full id of a commit, branch or tag, or of HEAD, as it is there now."""
-        async with self._kept(url) as kept:
-            refs = (*_EVERYTHING, f"+HEAD:{_HEAD}") if name == "HEAD" else _EVERYTHING
-            await self._fetch(kept, url, refs, report)
-            commit = await self._known(kept, _HEAD if name == "HEAD" else name)
-        if commit is None:
-            raise UserError("source_not_found", f"{url} has no commit {name}")
-        return commit
+        """Return the full id of a commit, branch or tag, or of HEAD, as it is there now.
+
+        `NAME^`, `NAME~2` and `parent-of NAME` are commits before it. Raises UserError
+        `source_not_found`.
+        """
+        base, steps, generations = _parts(name)
+        found = base
+        if not _COMMIT_ID.fullmatch(base):
+            found = await self._ask(url, report, lambda remote: _resolve(remote, base))
+        if not generations:
+            return found
+        async with self._store.used():
+            before = await self._store.resolve(found + steps)
+            if before is None:
+                # The last one's own objects name the one before it.
+                async def fetch(remote: Remote) -> None:
+                    await self._fetch_commit(remote, found, NO_OBJECTS, generations)
+
+                async with self._held(url):
+                    await self._ask(url, report, fetch)
+                before = await self._store.resolve(found + steps)
+        if before is None:
+            message = f"{url} has no {base}{steps}: the history of {found} does not go so far"
+            raise UserError("source_not_found", message)
+        return before
 
     async def archive(self, url: str, commit: str, report: TellProgress, folder: Path) -> Path:
-        """Write the files of the commit, given by its full id, to a new tar archive."""
-        async with self._kept(url) as kept:
-            if not await self._known(kept, commit):
-                # A server that allows it sends just this commit's history.
-                await self._fetch(kept, url, (commit,), report, check=False)
-            if not await self._known(kept, commit):
-                await self._fetch(kept, url, _EVERYTHING, report)
-            if not await self._known(kept, commit):
-                raise UserError("source_not_found", f"{url} has no commit {commit}")
-            return await self._packed(kept, commit, prepare(folder / "out"))
+        """Write the files of the commit, given by its full id, to a new tar archive.
+
+        Raises UserError `source_not_found`, `source_too_large`, `source_unreadable`,
+        InfrastructureError `download_failed`.
+        """
+        async with self._store.used():
+            if await self._store.missing(commit) != []:
+                async with self._held(url):  # another call may have fetched it by now
+                    if await self._store.missing(commit) != []:
+                        await self._ask(url, report, lambda remote: self._complete(remote, commit))
+            done = await self._store.archive(commit, folder / "out")
+            if done.returncode == 0:
+                return _checked(folder / "out")
+            if git_program.blames_host(done):
+                raise git_program.failed("archive", commit, done)
+            # Is the commit odd, or the store damaged? What is fetched without the store tells.
+            return await self._ask(
+                url, report, lambda remote: self._archive_apart(remote, commit, folder)
+            )
 
     def trim(self, budget: int) -> None:
-        """Remove those that were used the longest time ago, to keep to `budget` bytes."""
+        """Remove the store where it has more than `budget` bytes, and nobody uses it."""
         FolderCache(self._root).trim(budget)
 
-    @asynccontextmanager
-    async def _kept(self, url: str) -> AsyncIterator[Path]:
-        """Hold the repository of this URL alone; without the right of a limit to grow, it goes."""
-        key = hashlib.sha256(url.encode()).hexdigest()[:32]
-        async with locked(self._root / f".{key}.lock"):
-            (self._root / f".{key}.use").touch()
-            kept = prepare(self._root / key)
-            try:
-                yield kept
-            except UserError as error:
-                if error.reason == "source_too_large":
-                    await asyncio.to_thread(sandbox.remove, kept)
-                raise
-
-    async def _known(self, kept: Path, name: str) -> str | None:
-        words = ("rev-parse", "-q", "--verify", "--end-of-options", f"{name}^{{commit}}")
-        box = Sandbox(readonly={_KEPT: kept}, limits=self._bounds.unpacking())
-        done = await self._run("rev-parse", box, [*_GIT, *words], _SECONDS)
-        return done.text.strip() if done.returncode == 0 else None
-
-    async def _fetch(
-        self,
-        kept: Path,
-        url: str,
-        refs: tuple[str, ...],
-        report: TellProgress,
-        *,
-        check: bool = True,
-    ) -> None:
-        report("fetch", 0, None)
-        path = self._origins.check(url)
-        words = ("fetch", "-q", "--no-tags", "--prune", "--no-write-fetch-head")
-        argv = ["sh", "-c", _FETCH, "sh", *_GIT, *words, "--no-recurse-submodules"]
-        if path is not None:
-            done = await self._fetch_local(kept, path, argv, refs)
-        else:
-            done = await self._fetch_remote(kept, url, [*argv, url, *refs], report)
-        # The watch over the sandbox looks now and then.
-        if await asyncio.to_thread(_size, kept) > self._bounds.repository:
-            most = self._bounds.repository
-            raise UserError("source_too_large", f"the repository has more than {most} bytes")
-        if check and done.returncode != 0:
-            failed = _failed("fetch", url, done)
-            lasting = _GONE.search(done.text) or (path and not _OURS.search(done.text))
-            # Of a folder of this host, another attempt says the same.
-            raise UserError("source_not_found", failed.message) if lasting else failed
-
-    async def _fetch_local(
-        self, kept: Path, path: Path, argv: list[str], refs: tuple[str, ...]
-    ) -> proc.Completed:
-        folder, inside = self._origins.repository(path)
-        if not await asyncio.to_thread(folder.is_dir):
-            raise UserError(
-                "source_not_found", f"{path} is no repository that this worker may read"
-            )
-        box = Sandbox(
-            writable={_KEPT: kept},
-            readonly={_SOURCE: folder},
-            limits=self._bounds.fetching(),
-        )
-        argv = [*argv, str(_SOURCE / inside), *refs]
-        return await self._run("fetch", box, argv, self._bounds.seconds, GIT_ALLOW_PROTOCOL="file")
-
-    async def _fetch_remote(
-        self, kept: Path, url: str, argv: list[str], report: TellProgress
-    ) -> proc.Completed:
-        passed = partial(_tell, report)
-        async with Tunnel(self._origins, self._bounds.repository, passed) as tunnel:
-            box = Sandbox(
-                writable={_KEPT: kept},
-                readonly={PLACE: tunnel.folder},
-                limits=self._bounds.fetching(),
-            )
-            allowed = {"GIT_ALLOW_PROTOCOL": "http:https", **tunnel.environment}
-            argv = tunnel.command(argv)
-            done = await self._run("fetch", box, argv, self._bounds.seconds, **allowed)
-        if tunnel.refused is not None:
-            raise tunnel.refused
-        return done
-
-    async def _packed(self, kept: Path, commit: str, out: Path) -> Path:
-        archive = out / "source.tar"
-        box = Sandbox(
-            readonly={_KEPT: kept},
-            writable={_OUT: out},
-            limits=self._bounds.unpacking(),
-        )
-        argv = [*_GIT, "archive", "--prefix=linux/", "-o", f"{_OUT}/source.tar", commit]
-        done = await self._run("archive", box, argv, self._bounds.unpack_seconds)
-        if done.returncode != 0 or archive.is_symlink() or not archive.is_file():
-            # It may lack objects: the next attempt fetches all of it.
-            await asyncio.to_thread(sandbox.remove, kept)
-            raise _failed("archive", commit, done)
-        return archive
-
-    async def _run(
-        self, command: str, box: Sandbox, argv: list[str], seconds: float, **environment: str
-    ) -> proc.Completed:
+    async def _complete(self, remote: Remote, commit: str) -> None:
+        """Fetch what the store lacks of the commit."""
         try:
-            return await box.run(
-                argv, timeout=seconds, check=False, env={**_ENVIRONMENT, **environment}
+            await self._fetch_missing(remote, commit)
+        except OnlyBranches:
+            remote.allow(self._bounds.repository)
+            await self._fetch_branches(remote, commit)
+        else:
+            self._store.note(remote.url, [commit])
+
+    async def _fetch_missing(self, remote: Remote, commit: str) -> None:
+        missing = await self._store.missing(commit)
+        if missing is None:
+            await self._fetch_commit(remote, commit, ALL if remote.is_local else NO_FILES)
+            missing = await self._store.missing(commit)
+        while missing:
+            before = len(missing)
+            try:
+                await self._fetch_objects(remote, missing)
+            except OnlyBranches:  # it leaves files out of commits, but does not send single files
+                await self._fetch_commit(remote, commit, ALL)
+            missing = await self._store.missing(commit)
+            if missing is not None and len(missing) >= before:
+                message = (
+                    f"{remote.name} does not send {before} objects of {commit}, as {missing[0]}"
+                )
+                raise InfrastructureError("download_failed", message)
+        if missing is None:
+            raise UserError("source_not_found", f"{remote.name} does not send commit {commit}")
+
+    async def _fetch_commit(
+        self, remote: Remote, commit: str, what: str, generations: int = 1
+    ) -> None:
+        async with self._scratch(remote.url) as folder:
+            scratch = await self._store.scratch(folder, remote.url, partial=what != ALL)
+            await remote.fetch(self._store, scratch, commit, generations, what)
+            await self._store.take_in(scratch)
+
+    async def _fetch_objects(self, remote: Remote, ids: list[str]) -> None:
+        at_once = self._bounds.objects_at_once
+        for start in range(0, len(ids), at_once):
+            async with self._scratch(remote.url) as folder:
+                scratch = await self._store.scratch(folder, remote.url, partial=True)
+                await remote.fetch_objects(self._store, scratch, ids[start : start + at_once])
+                await self._store.take_in(scratch)
+
+    async def _fetch_branches(self, remote: Remote, commit: str) -> None:
+        """Fetch all branches, from a server that sends no commit that is none's last."""
+        async with self._scratch(remote.url) as folder:
+            scratch = await self._store.scratch(folder, remote.url)
+            await remote.fetch_branches(self._store, scratch)
+            tips = await git_store.tips(scratch, self._bounds)
+            await self._store.take_in(scratch)
+        if await self._store.missing(commit) != []:
+            message = (
+                f"none of the branches and tags of {remote.name} has the commit {commit}, and"
+                " that server sends no others"
             )
-        except proc.ProgramTimedOut as error:
-            message = f"`git {command}` was not done within {seconds:g} s"
-            raise InfrastructureError("download_failed", message) from error
+            raise UserError("source_not_found", message)
+        self._store.note(remote.url, tips, history=True)
+
+    async def _archive_apart(self, remote: Remote, commit: str, folder: Path) -> Path:
+        scratch = await git_store.lone_scratch(folder / "apart")
+        try:
+            await remote.fetch(None, scratch, commit)
+        except OnlyBranches:
+            await remote.fetch_branches(None, scratch)
+        done = await git_store.archive(
+            {SCRATCH: scratch}, SCRATCH, commit, folder / "out", self._bounds
+        )
+        if done.returncode != 0:
+            error = git_program.failed("archive", commit, done)
+            raise (
+                error
+                if git_program.blames_host(done)
+                else UserError("source_unreadable", error.message)
+            )
+        await self._store.remove()
+        return _checked(folder / "out")
+
+    async def _ask(
+        self,
+        url: str,
+        report: TellProgress,
+        work: Callable[[Remote], Awaitable[_T]],
+        places: Sequence[LocalPlace | None] = (),
+    ) -> _T:
+        """Do it with the first of the places that has what is asked for."""
+        place, *others = places or self._origins.repositories(url)
+        most = self._bounds.archive
+        try:
+            async with Remote(url, place, self._origins, self._bounds, report, most) as remote:
+                return await work(remote)
         except UserError as error:
-            raise too_large(error) from error
+            if error.reason != "source_not_found" or not others:
+                raise
+        return await self._ask(url, report, work, others)
+
+    @asynccontextmanager
+    async def _held(self, url: str) -> AsyncIterator[None]:
+        """Fetch from this URL alone: what one call has fetched, the next one need not."""
+        key = git_store.key(url)
+        async with locked(self._root / f".{key}.lock"):
+            for leftover in self._root.glob(f".{key}.part-*"):  # of a call that was killed
+                await asyncio.to_thread(sandbox.remove, leftover)
+            yield
+
+    @asynccontextmanager
+    async def _scratch(self, url: str) -> AsyncIterator[Path]:
+        folder = self._root / f".{git_store.key(url)}.part-{uuid.uuid4().hex}"
+        try:
+            yield folder
+        finally:
+            await asyncio.to_thread(sandbox.remove, folder)
 
 
-def _size(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*"))
+async def _resolve(remote: Remote, name: str) -> str:
+    found = await remote.resolve(name)
+    if found is None:
+        raise UserError(
+            "source_not_found",
+            f"{remote.name} has no branch or tag {name}; a commit is named by its id of 40 digits",
+        )
+    return found
 
 
-def _tell(report: TellProgress, done: int) -> None:
-    report("fetch", done, None)
+def _parts(name: str) -> tuple[str, str, int]:
+    """Return a name without `^` and `~2` at its end, these, and how far back they lead.
+
+    Raises UserError `source_not_found`.
+    """
+    rest = name.removeprefix(PARENT)
+    base = re.split(r"[~^]", rest, maxsplit=1)[0]
+    steps = rest.removeprefix(base) + ("^" if rest != name else "")
+    far = 0
+    for sign, number in _STEP.findall(steps):
+        far += int(number or 1) if sign == "~" else number.strip("0") != "0"
+    if far > MOST_GENERATIONS:
+        message = f"{name[:100]} lies more than {MOST_GENERATIONS} commits before {base[:100]}"
+        raise UserError("source_not_found", message)
+    return base, steps, far
 
 
-def _failed(command: str, what: str, done: proc.Completed) -> InfrastructureError:
-    """Return the error of a command of Git, with its words."""
-    lines = [line.strip() for line in done.text.splitlines() if line.strip()]
-    said = " / ".join(lines[:_MOST_LINES])[:_MOST_WORDS]
-    said = "".join(one if one.isprintable() else "?" for one in said)  # a server may have said it
-    return InfrastructureError(
-        "download_failed",
-        f"`git {command}` of {what} ended with status {done.returncode}: "
-        + (said or "it printed nothing"),
-    )
+def _checked(out: Path) -> Path:
+    """Return the archive, if what the sandbox left is one."""
+    archive = out / git_store.ARCHIVE
+    if archive.is_symlink() or not archive.is_file():
+        raise InfrastructureError("download_failed", "`git archive` left no archive")
+    return archive

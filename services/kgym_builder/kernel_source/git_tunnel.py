@@ -38,8 +38,9 @@ class Tunnel:
         """At most `most` bytes pass in all; `passed` is told how many did."""
         self.refused: KgymError | None = None
         """Why something did not pass."""
+        self.most = most
+        """Bytes that may pass in all."""
         self._origins = origins
-        self._most = most
         self._passed = passed
         self._bytes = 0
         self._open: set[asyncio.Task[None]] = set()
@@ -121,8 +122,8 @@ class Tunnel:
     async def _pump(self, source: StreamReader, sink: StreamWriter) -> None:
         while data := await source.read(_PIECE):
             self._bytes += len(data)
-            if self._bytes > self._most:
-                raise UserError("source_too_large", f"more than {self._most} bytes were sent")
+            if self._bytes > self.most:
+                raise UserError("source_too_large", f"more than {self.most} bytes were sent")
             self._passed(self._bytes)
             sink.write(data)
             await sink.drain()

@@ -15,20 +15,18 @@ from functools import partial
 from pathlib import Path
 
 from kgym.api.steps import GitSource, KernelSource, PackageSource, TarballSource
-from kgym.errors import InfrastructureError, UserError
-from kgym.host import proc
 from kgym.host.folder_cache import FolderCache
 from kgym.host.sandbox import prepare
 from kgym_builder.kernel_source.allowed_origins import Origins
-from kgym_builder.kernel_source.download import TellProgress, copy, download
+from kgym_builder.kernel_source.download import TellProgress, fetch
 from kgym_builder.kernel_source.git_repositories import Repositories
 from kgym_builder.kernel_source.source_limits import SourceLimits
-from kgym_builder.kernel_source.unpack import unpack
+from kgym_builder.kernel_source.source_packages import SourcePackages
+from kgym_builder.kernel_source.unpack import KERNEL, unpack
 
 BUDGET = 40 << 30
 """Bytes of trees that a host keeps, and bytes of Git repositories."""
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}")
-_APT = (Path("/var/lib/apt/lists"), Path("/var/lib/dpkg/status"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +38,24 @@ class Source:
 
 
 class KernelSources:
-    """The kernel sources of a host, under `root`: from where the operator allows, within bounds."""
+    """The kernel sources of a host, under `root`: from where the operator allows, within bounds.
+
+    With another `proof` (see `unpack.KERNEL`), those of something else.
+    """
 
     def __init__(
         self,
         root: Path,
         origins: Origins = Origins(),  # noqa: B008 - frozen
         bounds: SourceLimits = SourceLimits(),  # noqa: B008
+        proof: tuple[str, str] = KERNEL,
     ) -> None:
         self._origins = origins
         self._bounds = bounds
+        self._proof = proof
         self._cache = FolderCache(root / "trees")
         self._repositories = Repositories(root / "repositories", origins, bounds)
-        self._known: dict[tuple[tuple[str, ...], tuple[int, ...]], tuple[str, str]] = {}
+        self._packages = SourcePackages(root / "suites", bounds)
 
     async def get(
         self, source: KernelSource, report: TellProgress, held: ExitStack | None = None
@@ -64,7 +67,7 @@ class KernelSources:
             (folder / "fetched").mkdir()
             archive = await fetch(folder / "fetched")
             report("unpack", 0, None)
-            await unpack(archive, prepare(folder / "tree"), self._bounds)
+            await unpack(archive, prepare(folder / "tree"), self._bounds, self._proof)
             shutil.rmtree(folder / "fetched", ignore_errors=True)
 
         folder, there = await self._cache.get(key(identity), make, held=held)
@@ -88,46 +91,27 @@ class KernelSources:
                 return await self._git(source, report)
 
     async def _package(self, source: PackageSource, report: TellProgress) -> tuple[str, "_Fetch"]:
-        name, version = await self._offered(tuple(source.names))
+        package = await self._packages.offered(source)
 
         async def fetch(folder: Path) -> Path:
             report("download", 0, None)
-            try:
-                argv = ["apt-get", "download", f"{name}={version}"]
-                await proc.run(argv, timeout=self._bounds.seconds, cwd=folder)
-            except proc.ProgramFailed as error:
-                raise InfrastructureError("download_failed", error.message) from error
-            (package,) = await asyncio.to_thread(lambda: list(folder.glob("*.deb")))
-            seconds = self._bounds.unpack_seconds
-            await proc.run(["dpkg-deb", "-x", package, folder], timeout=seconds)
-            return next((folder / "usr" / "src").glob("linux-source-*.tar.*"))
+            return await self._packages.fetch(package, folder)
 
-        return f"package:{name}={version}", fetch
-
-    async def _offered(self, names: tuple[str, ...]) -> tuple[str, str]:
-        """Return the first of these packages that there is, and its version."""
-        # Asking takes apt 0.5 s; what it answers rests on these files.
-        stamps = tuple(path.stat().st_mtime_ns for path in _APT if path.exists())
-        if (names, stamps) not in self._known:
-            self._known[names, stamps] = await _policy(names)
-        return self._known[names, stamps]
+        return package.identity, fetch
 
     def _tarball(self, source: TarballSource, report: TellProgress) -> tuple[str, "_Fetch"]:
         # Also if the tree is there already: nobody gets it from a place that is not allowed.
-        path = self._origins.check(source.url)
+        self._origins.check(source.url)
 
-        async def fetch(folder: Path) -> Path:
+        async def fetched(folder: Path) -> Path:
             archive, how = folder / "source.tar", (source.sha256, self._origins, self._bounds)
-            if path is not None:
-                await copy(path, archive, *how, report)
-            else:
-                await download(source.url, archive, *how, report)
+            await fetch(source.url, archive, *how, report)
             return archive
 
-        return f"tarball:{source.sha256}", fetch
+        return f"tarball:{source.sha256}", fetched
 
     async def _git(self, source: GitSource, report: TellProgress) -> tuple[str, "_Fetch"]:
-        self._origins.check(source.url)
+        self._repositories.check(source.url)
         commit = source.commit
         if not _COMMIT_ID.fullmatch(
             commit
@@ -144,22 +128,3 @@ def key(identity: str) -> str:
 
 _Fetch = Callable[[Path], Awaitable[Path]]
 """Fetches the source into a new folder; returns its tar archive."""
-
-
-async def _policy(names: tuple[str, ...]) -> tuple[str, str]:
-    for name in names:
-        policy = await proc.run(["apt-cache", "policy", name], timeout=60)
-        if version := _candidate(policy.text):
-            return name, version
-    raise UserError(
-        "source_not_found",
-        f"the distribution offers none of {', '.join(names)} (apt-get update refreshes its lists)",
-    )
-
-
-def _candidate(policy: str) -> str | None:
-    for line in policy.splitlines():
-        if line.strip().startswith("Candidate:"):
-            version = line.split(":", 1)[1].strip()
-            return None if version == "(none)" else version
-    return None

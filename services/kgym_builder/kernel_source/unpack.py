@@ -22,8 +22,16 @@ _LONGEST = 3000
 """Bytes of a file's path on this host: Linux takes 4,095, and the tree will lie elsewhere, too."""
 
 
-async def unpack(archive: Path, tree: Path, bounds: SourceLimits) -> None:
+KERNEL = ("Makefile", "kernel")
+"""A file that lies in every kernel's top folder, and what a source without it is none of."""
+
+
+async def unpack(
+    archive: Path, tree: Path, bounds: SourceLimits, proof: tuple[str, str] = KERNEL
+) -> None:
     """Unpack a tar archive with one top folder into the prepared folder `tree`.
+
+    `proof` is as `KERNEL`.
 
     Raises UserError `source_unreadable`, `source_too_large`.
     """
@@ -44,7 +52,7 @@ async def unpack(archive: Path, tree: Path, bounds: SourceLimits) -> None:
         raise UserError("source_unreadable", f"cannot unpack it: {error.message}") from error
     except UserError as error:
         raise too_large(error) from error
-    await asyncio.to_thread(_look_over, tree, bounds)
+    await asyncio.to_thread(_look_over, tree, bounds, *proof)
 
 
 def too_large(error: UserError) -> UserError:
@@ -52,12 +60,12 @@ def too_large(error: UserError) -> UserError:
     return UserError("source_too_large", f"the source is too large: {error.message}")
 
 
-def _look_over(tree: Path, bounds: SourceLimits) -> None:
-    """Refuse what is no kernel, or what those who read the tree could not cope with."""
-    makefile = tree / "Makefile"
+def _look_over(tree: Path, bounds: SourceLimits, file: str, what: str) -> None:
+    """Refuse what lacks the file, or what those who read the tree could not cope with."""
+    proof = tree / file
     # Not `is_file`: a link would be followed on this host.
-    if not os.path.lexists(makefile) or not stat.S_ISREG(makefile.lstat().st_mode):
-        raise UserError("source_unreadable", "it holds no kernel: no Makefile on top")
+    if not os.path.lexists(proof) or not stat.S_ISREG(proof.lstat().st_mode):
+        raise UserError("source_unreadable", f"it holds no {what}: no {file} on top")
     size = files = 0
     rest = [os.fspath(tree)]
     try:

@@ -7,6 +7,7 @@ import hashlib
 import io
 import ipaddress
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym.api.steps import GitSource, KernelSource, TarballSource
+from kgym.api.steps import GitSource, KernelSource, PackageSource, TarballSource
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.kernel_sources import KernelSources
@@ -70,6 +71,42 @@ async def refusal(sources: KernelSources, source: KernelSource) -> KgymError:
     with pytest.raises(KgymError) as caught:
         await sources.get(source, silent)
     return caught.value
+
+
+# --- packages of other suites ---------------------------------------------------------------
+
+
+async def identified(sources: KernelSources, suite: str, name: str) -> str:
+    """The identity of a suite's package; the test is skipped where there is no network."""
+    try:
+        return await sources.identify(PackageSource(names=[name], suite=suite), silent)
+    except InfrastructureError as error:
+        pytest.skip(f"the distribution's archive cannot be reached: {error.message}")
+
+
+@pytest.mark.thorough
+async def test_a_package_is_of_the_suite_that_is_asked_for_and_its_lists_are_kept(
+    tmp_path: Path,
+) -> None:
+    if "bookworm" not in (Path("/etc/os-release")).read_text():
+        pytest.skip("what the archive's suites hold is known for Debian 12 alone")
+    host = {path: path.stat().st_mtime_ns for path in Path("/var/lib/apt/lists").iterdir()}
+    found = await identified(KernelSources(tmp_path), "bullseye", "linux-source-5.10")
+    assert re.fullmatch(r"package:linux-source-5\.10=5\.10\.\d+-\d+", found)
+    (kept,) = (tmp_path / "suites").glob("bullseye_*")
+    made = kept.stat().st_mtime_ns
+    # Another worker process takes the same lists; the host's own stay as they are.
+    assert await identified(KernelSources(tmp_path), "bullseye", "linux-source-5.10") == found
+    assert kept.stat().st_mtime_ns == made
+    assert host == {path: path.stat().st_mtime_ns for path in Path("/var/lib/apt/lists").iterdir()}
+
+
+@pytest.mark.thorough
+async def test_a_suite_that_is_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"suite no\.such\.suite is not at http") as caught:
+        await identified(KernelSources(tmp_path), "no.such.suite", "linux-source-5.10")
+    assert caught.value.reason == "source_not_found"
+    assert not list((tmp_path / "suites").glob("no*"))  # nothing of it is left
 
 
 # --- files of the worker --------------------------------------------------------------------
@@ -409,7 +446,7 @@ async def test_a_server_that_never_ends_has_a_deadline(tmp_path: Path, kind: str
     error = await refusal(KernelSources(tmp_path / "cache", HERE, SourceLimits(seconds=1)), source)
     assert (error.reason, error.cause) == ("download_failed", "infrastructure")
     assert "within 1 s" in error.message
-    assert kind == "tarball" or error.message.startswith("`git fetch`")
+    assert kind == "tarball" or error.message.startswith("`git ls-remote`")
     if come.is_set():  # on a busy machine, the time is over before anybody connects
         await left.wait()
     server.close()
@@ -554,7 +591,7 @@ async def test_a_repository_is_fetched_over_http(tmp_path: Path, repository: Pat
         assert gone.reason == "source_not_found"
         failed = await refusal(sources, GitSource(url=f"{web.url}/nothing", commit="main"))
     assert failed.reason == "source_not_found"
-    assert failed.message.startswith(f"`git fetch` of {web.url}/nothing ended with status 128: ")
+    assert failed.message.startswith(f"`git ls-remote` of {web.url}/nothing ended with status 128")
 
 
 async def test_a_folder_of_this_host_is_taken_at_its_head_or_refused_for_good(
@@ -682,39 +719,6 @@ async def test_a_repository_that_is_too_large_is_refused(tmp_path: Path, reposit
         for url in (str(repository), f"{web.url}/.git"):
             error = await refusal(sources, GitSource(url=url, commit="main"))
             assert (error.reason, error.cause) == ("source_too_large", "user")
-
-
-async def test_what_a_killed_fetch_left_does_not_stop_the_next(
-    tmp_path: Path, repository: Path
-) -> None:
-    sources = KernelSources(tmp_path / "cache", ANYWHERE)
-    source = GitSource(url=str(repository), commit="main")
-    await sources.get(source, silent)
-    (head,) = (tmp_path / "cache" / "repositories").glob("*/HEAD")
-    for name in ("packed-refs.lock", "refs/heads/main.lock", "objects/pack/tmp_pack_x"):
-        (head.parent / name).touch()
-    (repository / "Makefile").write_text("newer")
-    git(repository, "commit", "-q", "-a", "-m", "y")
-    assert await marker(sources, source) == "newer"
-
-
-async def test_a_kept_repository_that_lacks_objects_is_fetched_anew(
-    tmp_path: Path, repository: Path
-) -> None:
-    sources = KernelSources(tmp_path / "cache", ANYWHERE)
-    commit = git(repository, "rev-parse", "HEAD")
-    source = GitSource(url=str(repository), commit=commit)
-    found = await sources.get(source, silent)
-    shutil.rmtree(found.tree.parent)
-    tree = git(repository, "rev-parse", "HEAD^{tree}")
-    (kept,) = (path.parent for path in (tmp_path / "cache" / "repositories").glob("*/HEAD"))
-    pack = next(kept.glob("objects/pack/*.pack")).read_bytes()
-    shutil.rmtree(kept / "objects" / "pack")
-    git(kept, "unpack-objects", "-q", stdin=pack)
-    (kept / "objects" / tree[:2] / tree[2:]).unlink()
-    with pytest.raises(InfrastructureError, match="`git archive` of"):
-        await sources.get(source, silent)
-    assert await marker(sources, source) == "honest"
 
 
 def test_no_thread_of_these_tests_is_left() -> None:

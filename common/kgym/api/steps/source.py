@@ -5,7 +5,8 @@ from typing import Literal
 from pydantic import Field
 
 from kgym.api.steps.base import Count, Line, Name, Needs, Seconds, Step, StepKind, Strict
-from kgym.api.steps.kernel import Compiler, KernelSource, Patch
+from kgym.api.steps.compilers import Compiler, needed
+from kgym.api.steps.kernel import Backports, KernelSource, Patch
 
 
 class SourceSpec(Step):
@@ -17,11 +18,12 @@ class SourceSpec(Step):
     kind: Literal[StepKind.SOURCE] = StepKind.SOURCE
     source: KernelSource
     compiler: Compiler = Field("gcc", description="on which it depends which backports apply")
+    backports: Backports = []
     patches: list[Patch] = Field([], max_length=100)
 
     def needs(self) -> Needs:
         """Return what a build of this source needs, too."""
-        return Needs(architecture="x86_64", compiler=self.compiler)
+        return needed(self.compiler)
 
 
 class SourceResult(Strict):

@@ -1,0 +1,202 @@
+"""A repository that is fetched from: over HTTP by way of a tunnel, or a folder of this machine."""
+
+import asyncio
+import contextlib
+import re
+import time
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from kgym.errors import UserError
+from kgym.host import proc
+from kgym.host.sandbox import Sandbox
+from kgym_builder.kernel_source import git_program
+from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_builder.kernel_source.download import TellProgress
+from kgym_builder.kernel_source.git_mirrors import LocalPlace
+from kgym_builder.kernel_source.git_program import SCRATCH, SOURCE
+from kgym_builder.kernel_source.git_store import Store
+from kgym_builder.kernel_source.git_tunnel import PLACE, Tunnel
+from kgym_builder.kernel_source.source_limits import SourceLimits
+
+_ASK_SECONDS = 120.0
+# The last one is for the program that serves a folder of this machine, in the sandbox as well.
+_START = """set -e
+git config --global safe.directory '*'
+git config --global uploadpack.allowFilter true
+exec "$@"
+"""
+_FETCH = ("fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
+_NAME_KINDS = ("", "refs/", "refs/tags/", "refs/heads/")
+"""Where a name is looked for, in Git's own order (gitrevisions(7))."""
+_HEAD = re.compile(r"(?m)^ref: (refs/heads/[\w./-]{1,200})\tHEAD$", re.ASCII)
+NO_OBJECTS, NO_FILES, ALL = "tree:0", "blob:none", ""
+"""What a server is asked for beside commits: nothing, folders alone, or everything."""
+
+
+class Remote:
+    """The repository at `url`, or at the `place` where this machine has it, in a context.
+
+    At most `most` bytes pass, within the time of one source.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        place: LocalPlace | None,
+        origins: Origins,
+        bounds: SourceLimits,
+        report: TellProgress,
+        most: int,
+    ) -> None:
+        self.url = url
+        self.name = (
+            url if place is None or url.startswith(("/", "file:")) else f"the mirror of {url}"
+        )
+        """What errors call it."""
+        self.is_local = place is not None
+        """Whether it is on this machine: then nothing breaks off."""
+        self._place = place
+        self._origins = origins
+        self._bounds = bounds
+        self._report = report
+        self._most = most
+        self._tunnel: Tunnel | None = None
+        self._stack = contextlib.AsyncExitStack()
+        self._end = time.monotonic() + bounds.seconds
+
+    async def __aenter__(self) -> Self:
+        self._report("fetch", 0, None)
+        if self._place is None:
+            tunnel = Tunnel(self._origins, self._most, partial(_tell, self._report))
+            self._tunnel = await self._stack.enter_async_context(tunnel)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def resolve(self, name: str) -> str | None:
+        """Return the id that a branch, a tag or HEAD has there now; None if there is none."""
+        names = [f"{kind}{name}" for kind in _NAME_KINDS]
+        asked = [pattern for one in names for pattern in (one, f"{one}^{{}}")]
+        argv = git_program.command("ls-remote", "-q", self._address, *asked, folder="/")
+        done = await self._run("ls-remote", None, argv, min(_ASK_SECONDS, self._bounds.seconds))
+        self._check("ls-remote", name, done)
+        lines = (line.split("\t", 1) for line in done.text.splitlines() if "\t" in line)
+        found = {ref: commit for commit, ref in lines}
+        # Of a tag that is an object, what it names stands behind `^{}`.
+        ids = [found[one] for full in names for one in (f"{full}^{{}}", full) if one in found]
+        return next(iter(ids), None)
+
+    async def fetch(
+        self, store: Store | None, scratch: Path, commit: str, depth: int = 1, what: str = ALL
+    ) -> None:
+        """Fetch one commit, with the `depth` - 1 generations before it.
+
+        A server that cannot leave out objects sends all. Raises UserError `source_not_found`,
+        InfrastructureError `download_failed`, OnlyBranches.
+        """
+        words = [f"--depth={depth}", *([f"--filter={what}"] if what else []), "origin", commit]
+        await self._fetch(store, scratch, words, f"commit {commit}")
+
+    async def fetch_objects(self, store: Store, scratch: Path, ids: list[str]) -> None:
+        """Fetch just these objects."""
+        words = [f"--filter={NO_FILES}", "--stdin", "origin"]
+        said = "".join(f"{one}\n" for one in ids).encode()
+        settings = ("fetch.negotiationAlgorithm=noop",)
+        await self._fetch(store, scratch, words, f"object {ids[0]}", settings, said)
+
+    async def fetch_branches(self, store: Store | None, scratch: Path) -> None:
+        """Fetch all branches and tags, with their history."""
+        everything = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+        await self._fetch(store, scratch, ["origin", *everything], "branches")
+
+    async def fetch_everything(self, scratch: Path) -> None:
+        """Fetch all that the repository names, and forget what it names no more."""
+        await self._fetch(None, scratch, ["--prune", "origin", "+refs/*:refs/*"], "branches")
+
+    async def head(self) -> str | None:
+        """Return the branch that HEAD stands for there, such as `refs/heads/main`."""
+        argv = git_program.command("ls-remote", "--symref", self._address, "HEAD", folder="/")
+        done = await self._run("ls-remote", None, argv, min(_ASK_SECONDS, self._bounds.seconds))
+        self._check("ls-remote", "HEAD", done)
+        found = _HEAD.search(done.text)
+        return found[1] if found else None
+
+    @property
+    def _address(self) -> str:
+        return str(Path(SOURCE) / self._place.inside) if self._place else self.url
+
+    def allow(self, most: int) -> None:
+        """Let this many bytes pass."""
+        self._most = most
+        if self._tunnel is not None:
+            self._tunnel.most = most
+
+    async def _fetch(
+        self,
+        store: Store | None,
+        scratch: Path,
+        words: list[str],
+        what: str,
+        settings: tuple[str, ...] = (),
+        stdin: bytes = b"",
+    ) -> None:
+        settings = (f"remote.origin.url={self._address}", *settings)
+        argv = git_program.command(*_FETCH, *words, settings=settings)
+        shown = store.shown if store else {}
+        seconds = max(1.0, self._end - time.monotonic())
+        done = await self._run("fetch", scratch, argv, seconds, shown, stdin)
+        # The watch over the sandbox looks now and then.
+        if await asyncio.to_thread(_size, scratch) > self._most:
+            message = f"{self.name} sends more than {self._most} bytes"
+            raise UserError("source_too_large", message)
+        self._check("fetch", what, done)
+
+    async def _run(
+        self,
+        name: str,
+        scratch: Path | None,
+        argv: list[str],
+        seconds: float,
+        shown: dict[str, Path] | None = None,
+        stdin: bytes = b"",
+    ) -> proc.Completed:
+        shown = dict(shown or {})
+        silence = self._bounds.silence_seconds
+        environment = {"GIT_HTTP_LOW_SPEED_LIMIT": "1000", "GIT_HTTP_LOW_SPEED_TIME": str(silence)}
+        argv = ["sh", "-c", _START, "sh", *argv]
+        if self._place is not None:
+            shown[SOURCE] = await self._folder(self._place)
+            environment["GIT_ALLOW_PROTOCOL"] = "file"
+        if self._tunnel is not None:
+            shown[PLACE] = self._tunnel.folder
+            environment |= {"GIT_ALLOW_PROTOCOL": "http:https", **self._tunnel.environment}
+            argv = self._tunnel.command(argv)
+        writable = {SCRATCH: scratch} if scratch else {}
+        limits = self._bounds.fetching(self._most)
+        box = Sandbox(writable=writable, readonly=shown, limits=limits)
+        done = await git_program.run(name, box, argv, seconds, stdin, **environment)
+        if self._tunnel is not None and self._tunnel.refused is not None:
+            raise self._tunnel.refused
+        return done
+
+    async def _folder(self, place: LocalPlace) -> Path:
+        if not await asyncio.to_thread(place.folder.is_dir):
+            raise UserError(
+                "source_not_found", f"{self.name} is no repository that this worker may read"
+            )
+        return place.folder
+
+    def _check(self, name: str, what: str, done: proc.Completed) -> None:
+        if done.returncode != 0:
+            raise git_program.refused(name, self.name, what, done, local=self.is_local)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*"))
+
+
+def _tell(report: TellProgress, done: int) -> None:
+    report("fetch", done, None)

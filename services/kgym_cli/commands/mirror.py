@@ -1,0 +1,58 @@
+"""`kgym mirror`: works on this host's mirrors themselves."""
+
+import asyncio
+import time
+
+import click
+from rich.markup import escape
+
+from kgym_cli.answer import Answer
+from kgym_cli.output import json_option, people, print_json, print_table
+from kgym_cli.settings import options_of, settings
+
+_REPORT_SECONDS = 10.0
+
+
+class MirrorAnswer(Answer):
+    """A mirror, by its URL, which stands without `.git` at its end."""
+
+    url: str
+    path: str
+
+
+@click.command()
+@click.argument("url", required=False)
+@options_of("mirror")
+@json_option(list[MirrorAnswer])
+def mirror(url: str | None, as_json: bool) -> None:
+    """Copy the Git repository at URL for this host's workers, or bring its copy up to date.
+
+    Commits are then taken from the copy before the URL is asked. It has the whole history: of
+    Linux several GB. Without URL, the mirrors that there are.
+    """
+    from kgym_builder.kernel_source import git_copying  # noqa: PLC0415
+    from kgym_builder.kernel_source.allowed_origins import Origins  # noqa: PLC0415
+
+    chosen = settings()
+    folder = chosen.mirrors.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    origins = Origins.named(chosen.sources, chosen.source_networks, mirrors=folder)
+    if url is not None:
+        asyncio.run(git_copying.copy(url, origins, _Progress()))
+    found = sorted(origins.mirrors.table().items())
+    if as_json:
+        print_json([MirrorAnswer(url=one, path=str(path)) for one, path in found])
+        return
+    print_table("url", "path", rows=([escape(one), escape(str(path))] for one, path in found))
+
+
+class _Progress:
+    """Says every few seconds how much has come."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _REPORT_SECONDS
+
+    def __call__(self, _stage: str, done: float, _total: float | None) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _REPORT_SECONDS
+            people.print(f"{done / 1e6:.0f} MB")

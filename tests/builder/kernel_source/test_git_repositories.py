@@ -1,0 +1,503 @@
+"""Commits of Git repositories, from a real server: alone, once, and gone on with after a break."""
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from kgym.api.steps import GitSource
+from kgym.errors import KgymError, UserError
+from kgym_builder.kernel_source import git_copying
+from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_builder.kernel_source.git_mirrors import Mirrors
+from kgym_builder.kernel_source.git_repositories import Repositories
+from kgym_builder.kernel_source.kernel_sources import KernelSources
+from kgym_builder.kernel_source.source_limits import SourceLimits
+from tests.builder.kernel_source.git_server import GitServer, git_serving
+
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
+
+LOOPBACK = (ip_network("127.0.0.1/32"),)
+LOTS = SourceLimits(objects_at_once=10, silence_seconds=2, seconds=60)
+FILES = 60
+
+
+def git(folder: Path, *words: str, stdin: bytes = b"") -> str:
+    settings = ("user.name=t", "user.email=t@localhost", "safe.directory=*", "gc.auto=0")
+    command = ["git", "-C", str(folder), *(word for one in settings for word in ("-c", one))]
+    done = subprocess.run(
+        [*command, *words], check=True, timeout=60, capture_output=True, input=stdin
+    )
+    return done.stdout.decode().strip()
+
+
+def commit(folder: Path, message: str, **files: str) -> str:
+    """Commit these changes; return the commit's id."""
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", message)
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[GitServer]:
+    """A server with `linux`, of which three commits of many files are on `main`."""
+    root = tmp_path / "served"
+    folder = root / "linux"
+    folder.mkdir(parents=True)
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "config", "uploadpack.allowFilter", "true")
+    rng = random.Random(1)
+    for number in range(FILES):
+        path = folder / f"d{number % 4}" / f"f{number}.c"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(rng.randbytes(4000).hex())
+    commit(folder, "1", Makefile="one")
+    commit(folder, "2", Makefile="two")
+    commit(folder, "3", Makefile="three")
+    with git_serving(root) as server:
+        yield server
+
+
+class Reports:
+    """What is told of progress."""
+
+    def __init__(self) -> None:
+        self.fetched: list[float] = []
+
+    def __call__(self, stage: str, done: float, _total: float | None) -> None:
+        if stage == "fetch":
+            self.fetched.append(done)
+
+
+def sources(
+    tmp_path: Path, limits: SourceLimits = LOTS, mirrors: Path | None = None
+) -> KernelSources:
+    return KernelSources(tmp_path / "cache", Origins((), LOOPBACK, Mirrors(mirrors)), limits)
+
+
+def linux(served: GitServer, name: str, repository: str = "linux") -> GitSource:
+    return GitSource(url=f"{served.url}/{repository}/.git", commit=name)
+
+
+def at(served: GitServer, name: str, repository: str = "linux") -> str:
+    return git(served.root / repository, "rev-parse", name)
+
+
+async def marker(found: KernelSources, source: GitSource) -> str:
+    """Take the source; return what its Makefile says. All of its files are there."""
+    tree = (await found.get(source, Reports())).tree
+    assert len(list(tree.glob("d*/*.c"))) == FILES
+    return (tree / "Makefile").read_text()
+
+
+async def refusal(found: KernelSources, source: GitSource) -> KgymError:
+    with pytest.raises(KgymError) as caught:
+        await found.get(source, Reports())
+    assert caught.value.message.isprintable()
+    return caught.value
+
+
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "repositories" / "store"
+
+
+def kept(tmp_path: Path) -> int:
+    """How many objects the store has."""
+    said = git(store(tmp_path), "count-objects", "-v")
+    return sum(
+        int(line.split()[1]) for line in said.splitlines() if line.startswith(("in-pack", "count"))
+    )
+
+
+# --- what comes -----------------------------------------------------------------------------
+
+
+async def test_one_commit_comes_without_its_history(tmp_path: Path, served: GitServer) -> None:
+    found = sources(tmp_path)
+    assert await marker(found, linux(served, at(served, "main^"))) == "two"
+    # The commit, its folder, four folders in it, and files.
+    assert kept(tmp_path) == 1 + 1 + 4 + FILES + 1
+
+
+@pytest.mark.parametrize("leaves_out", [True, False], ids=["filter", "no filter"])
+async def test_a_later_commit_costs_what_has_changed(
+    tmp_path: Path, served: GitServer, leaves_out: bool
+) -> None:
+    git(served.root / "linux", "config", "uploadpack.allowFilter", str(leaves_out).lower())
+    found = sources(tmp_path)
+    assert await marker(found, linux(served, "main~2")) == "one"
+    first = sum(served.sent)
+    assert await marker(found, linux(served, "main")) == "three"
+    assert sum(served.sent) - first < first / 50
+    commit(served.root / "linux", "4", Makefile="four")
+    second = sum(served.sent)
+    assert await marker(found, linux(served, "main")) == "four"
+    assert sum(served.sent) - second < first / 50
+
+
+async def test_repositories_share_what_they_have_in_common(
+    tmp_path: Path, served: GitServer
+) -> None:
+    fork = served.root / "fork"
+    shutil.copytree(served.root / "linux", fork)
+    commit(fork, "other", Makefile="fork")
+    found = sources(tmp_path)
+    await marker(found, linux(served, "main"))
+    first = sum(served.sent)
+    assert await marker(found, linux(served, "main", "fork")) == "fork"
+    assert sum(served.sent) - first < first / 50
+
+
+async def test_progress_is_told_in_bytes(tmp_path: Path, served: GitServer) -> None:
+    reports = Reports()
+    await sources(tmp_path).get(linux(served, at(served, "main")), reports)
+    assert reports.fetched == sorted(reports.fetched)
+    assert reports.fetched[-1] >= sum(served.sent)
+    assert len(set(reports.fetched)) > 5
+
+
+# --- which commit is meant ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "makefile"),
+    [
+        ("main", "three"),
+        ("HEAD", "three"),
+        ("v1", "one"),
+        ("refs/tags/v1", "one"),
+        ("heads/main", "three"),
+        ("main^", "two"),
+        ("main~2", "one"),
+        ("main^^", "one"),
+        ("parent-of main", "two"),
+        ("parent-of main^", "one"),
+        ("main^0", "three"),
+        ("merged^2", "side"),
+    ],
+)
+async def test_commits_are_named_as_git_names_them(
+    tmp_path: Path, served: GitServer, name: str, makefile: str
+) -> None:
+    folder = served.root / "linux"
+    git(folder, "tag", "-a", "-m", "x", "v1", "main~2")
+    git(folder, "checkout", "-q", "-b", "side", "main")
+    commit(folder, "side", Makefile="side")
+    git(folder, "checkout", "-q", "-b", "merged", "main")
+    git(folder, "merge", "-q", "--no-ff", "-m", "merge", "side")
+    git(folder, "checkout", "-q", "main")
+    assert await marker(sources(tmp_path), linux(served, name)) == makefile
+
+
+async def test_the_parent_of_a_commit_by_its_id_is_asked_for_once(
+    tmp_path: Path, served: GitServer
+) -> None:
+    found, source = sources(tmp_path), linux(served, f"{at(served, 'main')}~2")
+    assert await marker(found, source) == "one"
+    asked = len(served.asked)
+    assert await marker(found, source) == "one"
+    assert len(served.asked) == asked
+
+
+async def test_names_of_nothing_are_refused_with_what_to_do(
+    tmp_path: Path, served: GitServer
+) -> None:
+    folder = served.root / "linux"
+    git(folder, "tag", "a-tree", "main^{tree}")
+    found = sources(tmp_path)
+    for name, words in {
+        "no-such": "a commit is named by its id of 40 digits",
+        at(served, "main")[:12]: "a commit is named by its id of 40 digits",
+        "0" * 40: "has no commit 0000",
+        "main~7": "the history of",
+        "main~1001": "more than 1000 commits before main",
+        at(served, "main:Makefile"): "but no commit",
+        at(served, "main^{tree}"): "but no commit",
+        "a-tree": "but no commit",
+    }.items():
+        error = await refusal(found, linux(served, name))
+        assert (error.reason, words in error.message) == ("source_not_found", True), error
+    assert await marker(found, linux(served, "main")) == "three"
+
+
+async def test_a_commit_that_left_its_branch_is_had_as_long_as_the_server_has_it(
+    tmp_path: Path, served: GitServer
+) -> None:
+    folder = served.root / "linux"
+    left, gone = at(served, "main"), commit(folder, "4", Makefile="four")
+    git(folder, "reset", "-q", "--hard", "main~2")
+    assert await marker(sources(tmp_path), linux(served, left)) == "three"
+    git(folder, "reflog", "expire", "--expire=now", "--all")
+    git(folder, "prune", "--expire=now")
+    error = await refusal(sources(tmp_path), linux(served, gone))
+    assert error.message == f"{served.url}/linux/.git has no commit {gone}, or no longer"
+    shutil.rmtree(tmp_path / "cache" / "trees")
+    # The store has what it has got.
+    assert await marker(sources(tmp_path), linux(served, left)) == "three"
+
+
+async def test_a_server_of_old_gives_its_branches(tmp_path: Path, served: GitServer) -> None:
+    served.newest_protocol = False
+    found = sources(tmp_path)
+    inner, stray = at(served, "main^"), commit(served.root / "linux", "4", Makefile="four")
+    git(served.root / "linux", "reset", "-q", "--hard", "main^")
+    assert await marker(found, linux(served, inner)) == "two"
+    first = sum(served.sent)
+    assert "none of the branches" in (await refusal(found, linux(served, stray))).message
+    commit(served.root / "linux", "5", Makefile="five")
+    assert await marker(found, linux(served, "main")) == "five"
+    assert sum(served.sent) - first < first / 20
+
+
+# --- breaks, lies and floods ----------------------------------------------------------------
+
+
+async def test_a_fetch_that_broke_off_is_gone_on_with(tmp_path: Path, served: GitServer) -> None:
+    source, found = linux(served, at(served, "main")), sources(tmp_path)
+    served.fault = lambda number, said: said[: len(said) // 2] if number == 4 else said
+    error = await refusal(found, source)
+    assert (error.reason, error.cause) == ("download_failed", "infrastructure")
+    served.fault, before = None, len(served.sent)
+    assert await marker(found, source) == "three"
+    # Folders and three lots of files had come.
+    assert len(served.sent) - before == (FILES + 1 - 3 * 10 + 9) // 10
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("number", [0, 2])
+async def test_a_server_that_stalls_is_given_up(
+    tmp_path: Path, served: GitServer, number: int
+) -> None:
+    served.fault = lambda at, said: None if at == number else said
+    async with asyncio.timeout(40):
+        error = await refusal(sources(tmp_path), linux(served, at(served, "main")))
+    assert (error.reason, error.cause) == ("download_failed", "infrastructure")
+    assert "Operation too slow" in error.message
+
+
+@pytest.mark.attack
+async def test_bytes_that_are_not_what_their_hash_says_are_not_taken(
+    tmp_path: Path, served: GitServer
+) -> None:
+    def changed(number: int, said: bytes) -> bytes:
+        middle = len(said) // 2
+        return said if number else said[:middle] + bytes([said[middle] ^ 1]) + said[middle + 1 :]
+
+    served.fault = changed
+    found = sources(tmp_path)
+    error = await refusal(found, linux(served, at(served, "main")))
+    assert error.reason == "download_failed"
+    assert kept(tmp_path) == 0
+    assert await marker(found, linux(served, "main")) == "three"
+
+
+@pytest.mark.attack
+async def test_a_server_that_sends_other_objects_than_it_was_asked_for_is_told_so(
+    tmp_path: Path, served: GitServer
+) -> None:
+    first: list[bytes] = []
+
+    def repeated(number: int, said: bytes) -> bytes:
+        first.append(said)
+        return said if number < 2 else first[1]
+
+    served.fault = repeated
+    error = await refusal(sources(tmp_path), linux(served, at(served, "main")))
+    assert error.reason == "download_failed"
+
+
+@pytest.mark.attack
+async def test_a_flood_is_cut_off_and_what_was_there_stays(
+    tmp_path: Path, served: GitServer
+) -> None:
+    limits = SourceLimits(archive=2 << 20, objects_at_once=10, seconds=60)
+    found, good = sources(tmp_path, limits), at(served, "main")
+    await marker(found, linux(served, good))
+    objects = kept(tmp_path)
+    folder = served.root / "linux"
+    (folder / "flood").write_bytes(os.urandom(8 << 20))
+    flood = commit(folder, "flood")
+    error = await refusal(found, linux(served, flood))
+    assert (error.reason, error.cause) == ("source_too_large", "user")
+    assert sum(served.sent[-1:]) > 4 << 20
+    assert objects <= kept(tmp_path) < objects + 5
+    asked = len(served.asked)
+    shutil.rmtree(tmp_path / "cache" / "trees")
+    assert await marker(found, linux(served, good)) == "three"
+    assert len(served.asked) == asked
+
+
+@pytest.mark.attack
+async def test_a_server_is_not_told_of_others_commits(tmp_path: Path, served: GitServer) -> None:
+    secret = served.root / "secret"
+    shutil.copytree(served.root / "linux", secret)
+    hidden = commit(secret, "hidden", Makefile="hidden")
+    found = sources(tmp_path)
+    await marker(found, linux(served, hidden, "secret"))
+    served.asked.clear()
+    await marker(found, linux(served, "main"))
+    commit(served.root / "linux", "4", Makefile="four")
+    await marker(found, linux(served, "main"))
+    assert any(b"have " in one for one in served.asked)
+    assert not any(hidden.encode() in one for one in served.asked)
+
+
+# --- the store ------------------------------------------------------------------------------
+
+
+async def test_what_a_killed_fetch_left_is_removed(tmp_path: Path, served: GitServer) -> None:
+    found = sources(tmp_path)
+    await marker(found, linux(served, "main^"))
+    (known,) = (store(tmp_path) / "known").iterdir()
+    left = store(tmp_path).parent / f".{known.name}.part-1"
+    (left / "objects").mkdir(parents=True)
+    assert await marker(found, linux(served, "main")) == "three"
+    assert not left.exists()
+
+
+async def test_objects_that_were_lost_are_fetched_again(tmp_path: Path, served: GitServer) -> None:
+    found = sources(tmp_path)
+    await marker(found, linux(served, "main^"))
+    for pack in list(store(tmp_path).glob("objects/pack/*"))[:8]:
+        pack.unlink()
+    assert await marker(found, linux(served, "main")) == "three"
+
+
+async def test_a_damaged_store_is_found_out_and_made_anew(
+    tmp_path: Path, served: GitServer
+) -> None:
+    found, source = sources(tmp_path), linux(served, at(served, "main"))
+    await marker(found, source)
+    shutil.rmtree(tmp_path / "cache" / "trees")
+    for pack in store(tmp_path).glob("objects/pack/*.pack"):
+        data = bytearray(pack.read_bytes())
+        if len(data) > 20_000:
+            data[6000:6100] = bytes(100)
+        pack.chmod(0o644)
+        pack.write_bytes(data)
+    assert await marker(found, source) == "three"
+    assert not store(tmp_path).exists()
+    shutil.rmtree(tmp_path / "cache" / "trees")
+    assert await marker(found, source) == "three"
+
+
+@pytest.mark.attack
+async def test_a_commit_that_cannot_be_written_down_costs_others_nothing(
+    tmp_path: Path, served: GitServer
+) -> None:
+    found, good = sources(tmp_path), linux(served, at(served, "main"))
+    await marker(found, good)
+    folder = served.root / "linux"
+    # A file whose content is a folder.
+    raw = b"100644 Makefile\0" + bytes.fromhex(at(served, "main:d1"))
+    tree = git(folder, "hash-object", "-t", "tree", "-w", "--literally", "--stdin", stdin=raw)
+    odd = git(folder, "commit-tree", tree, "-m", "odd")
+    git(folder, "update-ref", "refs/heads/odd", odd)
+    error = await refusal(found, linux(served, odd))
+    assert error.reason in {"source_unreadable", "download_failed", "source_not_found"}
+    assert store(tmp_path).exists()
+    shutil.rmtree(tmp_path / "cache" / "trees")
+    asked = len(served.asked)
+    assert await marker(found, good) == "three"
+    assert len(served.asked) == asked
+
+
+async def test_the_store_goes_when_it_has_grown_beyond_its_budget(
+    tmp_path: Path, served: GitServer
+) -> None:
+    await marker(sources(tmp_path), linux(served, "main"))
+    repositories = Repositories(store(tmp_path).parent, Origins(), LOTS)
+    repositories.trim(100 << 20)
+    assert store(tmp_path).exists()
+    repositories.trim(1000)
+    assert not store(tmp_path).exists()
+
+
+# --- mirrors --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mirrors(tmp_path: Path, served: GitServer) -> Path:
+    """A folder of mirrors: a copy of `linux`, also under an address that no job may reach."""
+    folder = tmp_path / "mirrors"
+    folder.mkdir()
+    git(folder, "clone", "-q", "--mirror", str(served.root / "linux"), "copy.git")
+    table = {f"{served.url}/linux/.git": "copy.git", "git://example.org/linux": "copy.git/"}
+    (folder / "map.json").write_text(json.dumps(table))
+    return folder
+
+
+async def test_a_mirror_stands_for_its_url_and_what_it_lacks_comes_from_there(
+    tmp_path: Path, served: GitServer, mirrors: Path
+) -> None:
+    found = sources(tmp_path, mirrors=mirrors)
+    assert await marker(found, linux(served, at(served, "main^"))) == "two"
+    assert await marker(found, linux(served, "main")) == "three"
+    other = GitSource(url="git://example.org/linux.git", commit="parent-of main^")
+    assert await marker(found, other) == "one"
+    assert not served.asked
+    newer = commit(served.root / "linux", "4", Makefile="four")
+    assert await marker(found, linux(served, newer)) == "four"
+    assert served.asked
+    error = await refusal(found, GitSource(url=other.url, commit=newer[::-1]))
+    assert error.message.startswith("the mirror of git://example.org/linux.git has no commit")
+
+
+async def test_a_table_of_mirrors_that_cannot_be_read_is_the_operators_fault(
+    tmp_path: Path, served: GitServer, mirrors: Path
+) -> None:
+    for text in ("[]", '{"a": 1}', "{", "[" * 100_000):
+        (mirrors / "map.json").write_text(text)
+        error = await refusal(sources(tmp_path, mirrors=mirrors), linux(served, "main"))
+        assert (error.reason, error.cause) == ("bad_mirrors", "infrastructure")
+    (mirrors / "map.json").unlink()
+    assert await marker(sources(tmp_path, mirrors=mirrors), linux(served, "main")) == "three"
+
+
+async def test_a_copy_is_made_brought_up_to_date_and_used(
+    tmp_path: Path, served: GitServer
+) -> None:
+    mirrors = Mirrors(tmp_path / "mirrors")
+    origins = Origins((), LOOPBACK, mirrors)
+    url = f"{served.url}/linux/.git"
+    await git_copying.copy(url, origins, Reports())
+    (path,) = mirrors.table().values()
+    left = path / "objects" / "pack" / "tmp_pack_x"
+    left.touch()
+    git(served.root / "linux", "branch", "gone", "main^")
+    await git_copying.copy(url.removesuffix(".git"), origins, Reports())
+    git(served.root / "linux", "branch", "-D", "gone")
+    newer = commit(served.root / "linux", "4", Makefile="four")
+    assert await git_copying.copy(f"{url}/", origins, Reports()) == path
+    assert not left.exists()
+    assert git(path, "for-each-ref", "--format=%(refname)") == "refs/heads/main"
+    served.asked.clear()
+    found = sources(tmp_path, mirrors=mirrors.folder)
+    for name in ("HEAD", "main", newer):
+        assert await marker(found, linux(served, name)) == "four"
+    assert not served.asked
+
+
+async def test_a_copy_that_others_keep_is_left_alone(
+    tmp_path: Path, served: GitServer, mirrors: Path
+) -> None:
+    (mirrors / "map.json").write_text(json.dumps({f"{served.url}/linux": "/srv/linux.git"}))
+    origins = Origins((Path("/"),), LOOPBACK, Mirrors(mirrors))
+    for url in (f"{served.url}/linux", str(tmp_path)):
+        with pytest.raises(UserError) as caught:
+            await git_copying.copy(url, origins, Reports())
+        assert caught.value.reason == "bad_option"
+    before = (mirrors / "map.json").read_text()
+    with pytest.raises(UserError) as caught:
+        await git_copying.copy(f"{served.url}/nothing", origins, Reports())
+    assert caught.value.reason == "source_not_found"
+    assert (mirrors / "map.json").read_text() == before
