@@ -4,13 +4,12 @@ import os
 import platform
 import re
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from kgym.api.capabilities import Capabilities
-from kgym.api.steps import DEFAULT_SYZKALLER
+from kgym.api.steps import DEFAULT_SYZKALLER, SyzkallerArtifact
 from kgym.host.resources import Host
-
-SYZKALLER_PROGRAMS = ("syz-execprog", "syz-executor")
 
 
 def syzkallers(folder: Path | None) -> dict[str, Path]:
@@ -26,12 +25,19 @@ def syzkallers(folder: Path | None) -> dict[str, Path]:
     return {
         name: path
         for name, path in folders.items()
-        if all((path / program).is_file() for program in SYZKALLER_PROGRAMS)
+        if all((path / program).is_file() for program in SyzkallerArtifact)
     }
 
 
-def detect(accelerator: str | None = None, syzkaller: Path | None = None) -> Capabilities:
-    """Return what this host has. Which accelerator works has to be found out by trying."""
+def detect(
+    accelerator: str | None = None,
+    syzkaller: Path | None = None,
+    in_images: Collection[str] = (),
+) -> Capabilities:
+    """Return what this host has. Which accelerator works has to be found out by trying.
+
+    `in_images` are the compilers that toolchain images have for it.
+    """
     found = set()
     for folder in os.get_exec_path():
         for pattern in ("gcc*", "clang*"):
@@ -40,7 +46,10 @@ def detect(accelerator: str | None = None, syzkaller: Path | None = None) -> Cap
     host = Host.here()
     return Capabilities(
         architecture=platform.machine(),
-        compilers=sorted(name for name in found if named.fullmatch(name) and shutil.which(name)),
+        compilers=[
+            *sorted(name for name in found if named.fullmatch(name) and shutil.which(name)),
+            *in_images,
+        ],
         accelerator=accelerator,
         cores=host.cores,
         memory=host.memory >> 20,

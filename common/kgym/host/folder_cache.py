@@ -84,6 +84,23 @@ class FolderCache:
             self._doubted.discard(key)
             return folder, False
 
+    @contextlib.asynccontextmanager
+    async def using(self, key: str, begin: Callable[[Path], None]) -> AsyncIterator[Path]:
+        """Yield the folder of a key that its users fill themselves; meanwhile nobody removes it.
+
+        `begin` is called with it if it is empty.
+        """
+        folder = self._root / key
+        with ExitStack() as held:
+            async with locked(self._root / f".{key}.lock"):
+                held.enter_context(_used(self._root / f".{key}.use"))
+                if not folder.exists():
+                    part = self._root / f".{key}.part-{uuid.uuid4().hex}"
+                    part.mkdir()
+                    begin(part)
+                    part.rename(folder)
+            yield folder
+
     def doubt(self, key: str) -> None:
         """Check the entry thoroughly when it is next taken: it could not be read."""
         self._checked.pop(key, None)

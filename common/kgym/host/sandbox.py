@@ -1,8 +1,9 @@
 """Running hostile programs: builds of patched trees, compilers on submitted source.
 
 A sandboxed program has no network, no privileges and no sight of the host but
-its read-only /usr. It runs as nobody in mount, PID, IPC, UTS and user
-namespaces of its own (bubblewrap), on folders that the caller hands in.
+its read-only /usr, or, given another `root`, not even of that. It runs as nobody
+in mount, PID, IPC, UTS and user namespaces of its own (bubblewrap), on folders that
+the caller hands in.
 
 The folders are first mounted, in a private mount namespace, below /mnt: the
 unprivileged program could not walk to a cache in somebody's home. Nothing has
@@ -118,7 +119,8 @@ class Sandbox:
     """Programs run in it see host folders at paths of our choice.
 
     Keys are paths inside the sandbox; `writable` folders come from `prepare`,
-    overlays from `Overlay.create`.
+    overlays from `Overlay.create`. `root` has the programs, instead of the host, all of them
+    below usr/; where it and a layer are images, one keeper has mounted both.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class Sandbox:
         writable: Mapping[str, Path] | None = None,
         readonly: Mapping[str, Path] | None = None,
         overlays: Mapping[str, Overlay] | None = None,
+        root: Layer | None = None,
         limits: SandboxLimits | None = None,
     ) -> None:
         self._limits = limits or SandboxLimits.of_host()
@@ -137,6 +140,11 @@ class Sandbox:
         self._image: Mounted | None = None
         self._mounts: list[str] = []
         self._binds: list[str] = []
+        self._root: str | None = None
+        if isinstance(root, Mounted):
+            self._image, self._root = root, squashfs.ROOT
+        elif root is not None:
+            self._root = self._stage("bind", str(root))
         for inside, folder in (readonly or {}).items():
             self._bind("--ro-bind", self._stage("bind", str(folder)), inside)
         for inside, folder in (writable or {}).items():
@@ -273,14 +281,7 @@ class Sandbox:
         yield from ("--uid", str(NOBODY), "--gid", str(NOBODY), "--new-session", "--clearenv")
         for name, value in {**_ENVIRONMENT, **env}.items():
             yield from ("--setenv", name, value)
-        yield from ("--ro-bind", "/usr", "/usr")
-        for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-            if Path("/", name).is_symlink():
-                yield from ("--symlink", f"usr/{name}", f"/{name}")
-            elif Path("/", name).exists():
-                yield from ("--ro-bind", f"/{name}", f"/{name}")
-        yield from ("--ro-bind-try", "/etc/alternatives", "/etc/alternatives")
-        yield from ("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache")
+        yield from _programs(self._root)
         yield from ("--proc", "/proc", "--dev", "/dev")
         for folder in ("/tmp", "/dev/shm"):  # noqa: S108 - the sandbox's
             size = str(self._limits.memory + sandbox_limits.SLACK)
@@ -291,6 +292,19 @@ class Sandbox:
         # Counted per user namespace, hence set in this one (since Linux 5.14, 21d1c5e386bc;
         # before, all sandboxes of a worker share the count).
         yield from ("prlimit", f"--nproc={self._limits.processes + _MORE_PROCESSES}")
+
+
+def _programs(root: str | None) -> Iterator[str]:
+    """Yield the words that let bubblewrap show the host's programs, or those of another root."""
+    yield from ("--ro-bind", f"{root or ''}/usr", "/usr")
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        if root or Path("/", name).is_symlink():
+            yield from ("--symlink", f"usr/{name}", f"/{name}")
+        elif Path("/", name).exists():
+            yield from ("--ro-bind", f"/{name}", f"/{name}")
+    if root is None:
+        yield from ("--ro-bind-try", "/etc/alternatives", "/etc/alternatives")
+        yield from ("--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache")
 
 
 def _not_made(done: proc.Completed) -> InfrastructureError:

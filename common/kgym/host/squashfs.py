@@ -3,6 +3,8 @@
 Each image is mounted by a process of its own, its keeper, in a mount namespace
 of its own, which sandboxes enter (`Sandbox`). The mount ends with the keeper,
 and the keeper with this process (`pid_namespace.py`); nothing is seen outside.
+A keeper may mount two: the one that is worked on, and another whose programs do
+the work, as the sandbox's root; for no process is in two mount namespaces.
 
     mount         by the kernel, over a loop device: as root
     squashfuse    by FUSE: unprivileged (in a user namespace), or where the kernel refuses
@@ -30,6 +32,8 @@ from kgym.host import pid_namespace, proc
 
 PLACE = "/mnt/image"
 """Where a keeper mounts its image; sandboxes mount on the numbered folders beside it."""
+ROOT = "/mnt/root"
+"""Where it mounts the image that is the sandboxes' root."""
 KEPT = 4
 """Images that stay mounted while nobody uses them; each holds some MB and the pages last read."""
 START_SECONDS = 20.0
@@ -39,23 +43,28 @@ REFUSED_SECONDS = 600.0
 Way = Literal["mount", "squashfuse"]
 WAYS: tuple[Way, ...] = ("mount", "squashfuse")
 
-# Arguments: way, image, options of squashfuse. Says its number on the host and which overlay
-# works, then waits until its stdin closes. On the numbered folders, sandboxes mount: each in a
-# namespace of its own.
+# Arguments: way, options of squashfuse, of the overlay, image, root; one of the images may be
+# empty. Says its number on the host and which overlay works, then waits until its stdin closes. On
+# the numbered folders, sandboxes mount: each in a namespace of its own.
 _KEEPER = """
 read -r pid rest </proc/self/stat && echo "$pid" || exit 3
-mount -t tmpfs -o mode=0755,size=1m kgym /mnt && cd /mnt && mkdir image upper work merged || exit 3
-mkdir 0 1 2 3 4 5 6 7 8 9
-case $1 in
-mount) mount -t squashfs -o loop,ro,nosuid,nodev "$2" image || exit 3 ;;
-squashfuse)
-    setpriv --pdeathsig=KILL squashfuse -f -o "$3" "$2" image &
-    until mountpoint -q image; do
-        kill -0 $! 2>/dev/null || exit 3
-        sleep 0.02
-    done ;;
-esac
-if mount -t overlay -o "$4lowerdir=image,upperdir=upper,workdir=work" kgym merged; then
+mount -t tmpfs -o mode=0755,size=1m kgym /mnt && cd /mnt || exit 3
+mkdir image root upper work merged 0 1 2 3 4 5 6 7 8 9 || exit 3
+way=$1 options=$2
+attach() {
+    case $way in
+    mount) mount -t squashfs -o loop,ro,nosuid,nodev "$1" $2 || exit 3 ;;
+    squashfuse)
+        setpriv --pdeathsig=KILL squashfuse -f -o "$options" "$1" $2 &
+        until mountpoint -q $2; do
+            kill -0 $! 2>/dev/null || exit 3
+            sleep 0.02
+        done ;;
+    esac
+}
+[ -z "$4" ] || attach "$4" image
+[ -z "$5" ] || attach "$5" root
+if mount -t overlay -o "$3lowerdir=image,upperdir=upper,workdir=work" kgym merged; then
     umount merged
     echo overlay
 elif command -v fuse-overlayfs >/dev/null; then
@@ -69,7 +78,7 @@ exec cat
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """An image in a keeper's namespace; `Sandbox` enters it."""
+    """An image, or two, in a keeper's namespace; `Sandbox` enters it."""
 
     keeper: int
     way: Way
@@ -113,7 +122,7 @@ class Images:
         self._refused_seconds = refused_seconds
         self._refused_until = 0.0
         self._ways = ways
-        self._keepers: dict[tuple[int, ...], _Keeper] = {}
+        self._keepers: dict[_Identity, _Keeper] = {}
         self._end = weakref.finalize(self, _end_all, self._keepers)
 
     @property
@@ -125,17 +134,19 @@ class Images:
         """Unmount all."""
         self._end()
 
-    def mount(self, image: Path, held: ExitStack) -> Mounted | None:
+    def mount(
+        self, image: Path | None, held: ExitStack, root: Path | None = None
+    ) -> Mounted | None:
         """Return the image, mounted until `held` is closed; None where that cannot be done.
 
-        A file that was replaced since is another image. Blocks for some 10 ms if it is new.
+        With `root`, that image is mounted beside it, or alone. A file that was replaced since is
+        another image. Blocks for some 10 ms if it is new.
         """
-        status = image.stat()
-        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        identity = (_identity(image), _identity(root))
         keeper = self._keepers.get(identity)
         if keeper is None or not keeper.alive:
             self._end_idle(KEPT - 1)
-            keeper = self._start(image)
+            keeper = self._start(image, root)
             if keeper is None:
                 return None
             self._keepers[identity] = keeper
@@ -153,13 +164,13 @@ class Images:
                 keeper.forgotten = True
                 keeper.end_unused()
 
-    def _start(self, image: Path) -> _Keeper | None:
+    def _start(self, image: Path | None, root: Path | None) -> _Keeper | None:
         if time.monotonic() >= self._refused_until:
             self._refused.clear()
         for way in self._ways:
             if way in self._refused:
                 continue
-            started = _start(way, image)
+            started = _start(way, image, root)
             if isinstance(started, _Keeper):
                 return started
             self._refused[way] = started
@@ -174,6 +185,17 @@ class Images:
             _end(keeper.process)
 
 
+_Identity = tuple[tuple[int, ...] | None, tuple[int, ...] | None]
+"""Which files are mounted: the image, and the root."""
+
+
+def _identity(image: Path | None) -> tuple[int, ...] | None:
+    if image is None:
+        return None
+    status = image.stat()
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
 @contextlib.contextmanager
 def _using(keeper: _Keeper) -> Iterator[None]:
     keeper.users += 1
@@ -185,20 +207,21 @@ def _using(keeper: _Keeper) -> Iterator[None]:
         keeper.end_unused()
 
 
-def _start(way: Way, image: Path) -> _Keeper | str:
+def _start(way: Way, image: Path | None, root: Path | None) -> _Keeper | str:
     """Start a keeper; return it, or why it did not come up."""
-    root = proc.privileged()
-    if way == "mount" and not root:
+    privileged = proc.privileged()
+    if way == "mount" and not privileged:
         return "only root mounts images"
     for program in ("nsenter", *(("squashfuse",) if way == "squashfuse" else ())):
         if shutil.which(program) is None:
             return f"there is no {program}"
-    options = ("ro", "") if root else ("ro,uid=0,gid=0", "userxattr,")
+    options = ("ro", "") if privileged else ("ro,uid=0,gid=0", "userxattr,")
+    images = (str(image or ""), str(root or ""))
     process = subprocess.Popen(
         [
             *pid_namespace.current().entering(),
             *("unshare", "--mount", "--propagation", "private"),
-            *("sh", "-c", _KEEPER, "sh", way, str(image), *options),
+            *("sh", "-c", _KEEPER, "sh", way, *options, *images),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -233,7 +256,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     process.communicate()
 
 
-def _end_all(keepers: dict[tuple[int, ...], _Keeper]) -> None:
+def _end_all(keepers: dict[_Identity, _Keeper]) -> None:
     for keeper in keepers.values():
         _end(keeper.process)
     keepers.clear()

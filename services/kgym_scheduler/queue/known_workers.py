@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.api.capabilities import NO_SYZKALLER, Capabilities, lacking
+from kgym.api.capabilities import NO_COMPILER, NO_SYZKALLER, Capabilities, lacking
 from kgym.api.jobs import WorkerState
 from kgym.api.steps import Needs, StepSpec
 from kgym.api.suitecache import HeldEntry
@@ -143,6 +143,25 @@ def check_syzkaller(specs: Sequence[StepSpec], live: Sequence[Capabilities | Non
             message = f"step {number}: no worker has {', '.join(nearest)}; {NO_SYZKALLER}"
             error = {"location": f"body.steps.{number}.reproducer", "message": message}
             raise UserError("no_syzkaller", message, errors=[error])
+
+
+def check_compiler(number: int, spec: StepSpec, live: Sequence[Capabilities | None]) -> bool:
+    """Raise UserError `no_compiler` if none of these workers has, or can get, the step's compiler.
+
+    They do steps of its kind. Return whether one was found: without any worker nothing is known.
+    """
+    needs = spec.needs()
+    wanted = Needs(compiler=needs.compiler, compilers=needs.compilers)
+    lacks = [lacking(wanted, has) for has in live]
+    if lacks and all(lacks):
+        there = sorted({name for has in live if has for name in has.compilers})
+        message = (
+            f"step {number}: no worker has {needs.compiler}; there are"
+            f" {', '.join(there) or 'none'}; {NO_COMPILER}"
+        )
+        error = {"location": f"body.steps.{number}.compiler", "message": message}
+        raise UserError("no_compiler", message, errors=[error])
+    return bool(lacks)
 
 
 def why(lane: Lane, live: Sequence[WorkerInfo]) -> str | None:

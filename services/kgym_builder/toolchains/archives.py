@@ -1,0 +1,96 @@
+"""Where Debian's suites are downloaded from: the host's own archive, or as the operator says."""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from kgym.api.steps import compilers
+from kgym.errors import InfrastructureError, UserError
+from kgym.host import proc
+
+SETTING = "KGYM_ARCHIVES"
+"""So the setting is called in the environment."""
+NONE = "none"
+_ANY = "*"
+_SECONDS = 60.0
+_ADDRESS = re.compile(
+    r"(?P<options>\[[\w=/., +-]{1,500}\] +)?(?P<url>(https?|copy)://[\w.:/~%@+-]{1,500})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Archives:
+    """Addresses by suite, `*` for all others; the suites in no archive are those that are old."""
+
+    named: tuple[tuple[str, str], ...] = ()
+    off: bool = False
+    """Whether nothing may be downloaded here."""
+
+    @classmethod
+    def read(cls, text: str | None) -> Self:
+        """Read the setting: `buster=http://…;*=http://…`, or `none`.
+
+        Options of sources.list(5) may stand before an address, as `[trusted=yes] copy:///folder`.
+        Raises UserError `bad_option`.
+        """
+        if (text or "").strip() == NONE:
+            return cls(off=True)
+        found = []
+        for part in filter(None, map(str.strip, (text or "").split(";"))):
+            suite, _, address = (word.strip() for word in part.partition("="))
+            known = compilers.table().suites
+            if suite != _ANY and suite not in known:
+                names = ", ".join(known)
+                raise UserError(
+                    "bad_option",
+                    f"{SETTING}: {suite[:100]!r} is no suite that is known: {names}, or *",
+                )
+            if not _ADDRESS.fullmatch(address):
+                raise UserError(
+                    "bad_option",
+                    f"{SETTING}: {address[:200]!r} is no address of an archive; write e.g."
+                    f" {suite}=http://archive.example/debian",
+                )
+            found.append((suite, address))
+        return cls(tuple(found))
+
+    def has(self, suite: str) -> bool:
+        """Whether there is an archive in which the suite is to be expected."""
+        if self.off or suite not in compilers.table().suites:
+            return False
+        return self._named(suite) is not None or not compilers.table().suites[suite].archived
+
+    async def source(self, suite: str) -> str:
+        """Return where the suite is, as mmdebstrap takes it: an address, or a sources.list(5) line.
+
+        Raises InfrastructureError `no_archive`.
+        """
+        named = self._named(suite)
+        if named is None:
+            return await _of_host()
+        address = _ADDRESS.fullmatch(named)
+        assert address is not None
+        if address["options"] is None:
+            return address["url"]
+        return f"deb {address['options']}{address['url']} {suite} main"
+
+    def _named(self, suite: str) -> str | None:
+        named = dict(self.named)
+        return named.get(suite) or named.get(_ANY)
+
+
+async def _of_host() -> str:
+    """Return the address of Debian's archive by which this host installs its own packages."""
+    argv = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"]
+    found = await proc.run([*argv, "Created-By: Packages"], timeout=_SECONDS, check=False)
+    rows = [words for line in found.text.splitlines() if len(words := line.split()) == 3]
+    # Debian's are found by how its archives are laid out: their suites by their code names alone.
+    names = set(compilers.table().suites)
+    for address, release, component in rows:
+        if release in names and component == "main" and _ADDRESS.fullmatch(address):
+            return address
+    raise InfrastructureError(
+        "no_archive",
+        "this host's apt has no archive of Debian's suites, from which toolchain images are made:"
+        f" {SETTING}=*=http://… on the worker names one",
+    )

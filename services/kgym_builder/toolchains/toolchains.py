@@ -1,0 +1,124 @@
+"""The toolchains that the workers of this host use: the host's own, and images, made once.
+
+An image is fetched from storage, or else made by whoever needs it first, while others wait.
+"""
+
+import asyncio
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from kgym.api.capabilities import NO_COMPILER
+from kgym.api.steps import compilers
+from kgym.api.steps.compilers import ImageCompiler
+from kgym.errors import UserError
+from kgym.host import detection, sandbox
+from kgym.host.folder_cache import FolderCache
+from kgym.transport.artifact_storage import Storage
+from kgym.worker.context import StepContext
+from kgym_builder.toolchains import image
+from kgym_builder.toolchains.archives import Archives
+from kgym_builder.toolchains.image import Recipe
+from kgym_builder.toolchains.toolchain import Toolchain, described, installed
+
+MOST = 10 << 30
+"""Bytes of images that a host keeps for its workers; one has 100 to 250 MB."""
+_POLL_SECONDS = 1.0
+
+
+class Toolchains:
+    """The toolchains of this host; images are kept below `cache`, and made from `archives`."""
+
+    def __init__(self, cache: Path, archives: Archives = Archives()) -> None:  # noqa: B008 - frozen
+        self._folders = FolderCache(cache / "toolchains", image.check)
+        self._archives = archives
+
+    async def get(self, compiler: str, run: StepContext) -> Toolchain:
+        """Return the compiler that is asked for; the image that it is in stays for the attempt.
+
+        Raises UserError `no_compiler` if it cannot be had here: workers that say which compilers
+        they have are never asked for another.
+        """
+        for place in compilers.places(compiler):
+            wanted = compilers.image(place)
+            if wanted is None:
+                found = await installed(place)
+            else:
+                found = await self._in_image(wanted, run)
+            if found is not None:
+                said = compilers.substitution(compiler, found.version, found.number, found.name)
+                if said:
+                    run.log(f"compiler: {said}")
+                return replace(found, substitution=said)
+        there = ", ".join([*detection.detect().compilers, *await self.offered(run.storage)])
+        raise UserError(
+            "no_compiler",
+            f"this builder has no {compilers.places(compiler)[0]}; its compilers:"
+            f" {there or 'none'}; {NO_COMPILER}",
+            tool=compiler,
+        )
+
+    async def offered(self, storage: Storage) -> list[str]:
+        """Return the compilers of images that are here or in storage, or can be made here."""
+        there = {*self._folders.sizes(), *await _stored(storage)}
+        return [
+            str(one)
+            for one in compilers.images()
+            if self._can_make(one) or Recipe.of(one).name in there
+        ]
+
+    def _can_make(self, wanted: ImageCompiler) -> bool:
+        return self._archives.has(wanted.suite) and all(map(shutil.which, image.PROGRAMS))
+
+    async def _in_image(self, wanted: ImageCompiler, run: StepContext) -> Toolchain | None:
+        recipe = Recipe.of(wanted)
+        there = self._can_make(wanted) or recipe.name in self._folders.sizes()
+        if not there and await image.find(run, recipe) is None:
+            return None
+
+        async def make(folder: Path) -> None:
+            await self._take(recipe, folder, run)
+
+        folder, _ = await self._folders.get(recipe.name, make, held=run.held)
+        await asyncio.to_thread(self._folders.trim, MOST)
+        about = image.read_about(folder)
+        return replace(
+            described(str(wanted), about.compilers[wanted.name]),
+            image=folder / image.IMAGE,
+            identity=about.identity,
+            doubt=partial(self._folders.doubt, recipe.name),
+        )
+
+    async def _take(self, recipe: Recipe, folder: Path, run: StepContext) -> None:
+        """Fetch the image; or else make it, unless another step does so now."""
+        waits = False
+        while True:
+            ours = await run.hold(f"{image.PREFIX}/{recipe.name}")
+            about = await image.find(run, recipe)
+            if about is not None:
+                run.progress("fetch the toolchain", 0, about.image_bytes, "bytes")
+                if await image.fetch(run, recipe, about, folder):
+                    run.log(f"fetched the toolchain image {recipe.name} from storage")
+                    return
+                run.log("the stored toolchain image is damaged")
+            if ours:
+                break
+            if not waits:
+                run.log("waiting for the step that makes this toolchain image now")
+                run.progress("waiting for the toolchain")
+            waits = True
+            await asyncio.sleep(_POLL_SECONDS)
+        run.log(f"making the toolchain image {recipe.name}: {', '.join(recipe.compilers)}")
+        run.progress("make the toolchain")
+        work = run.folder / "toolchain"
+        work.mkdir(exist_ok=True)
+        try:
+            await image.make(recipe, await self._archives.source(recipe.suite), folder, work)
+        finally:
+            await asyncio.to_thread(sandbox.remove, work)
+        await image.store(run, recipe, folder)
+
+
+async def _stored(storage: Storage) -> set[str]:
+    return {key.rpartition("/")[2] for key in await storage.sizes(image.PREFIX, 1)}

@@ -1,0 +1,148 @@
+"""Which compiler is meant by a name or by its own words, and where it can be had."""
+
+import contextlib
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.api.capabilities import Capabilities, lacking
+from kgym.api.steps import BuildSpec, compilers
+
+SYZBOT = [
+    ("gcc (Debian 10.2.1-6) 10.2.1 20210110", "gcc", "10.2.1", "bullseye/gcc-10"),
+    (
+        "gcc (Debian 10.2.1-6) 10.2.1 20210110, GNU ld (GNU Binutils for Debian) 2.35.2",
+        *("gcc", "10.2.1", "bullseye/gcc-10"),
+    ),
+    ("gcc (GCC) 10.1.0-syz 20200507", "gcc", "10.1.0", "bullseye/gcc-10"),
+    ("gcc (GCC) 9.0.0 20181231 (experimental)", "gcc", "9.0.0", "bullseye/gcc-9"),
+    ("gcc (GCC) 7.1.1 20170620", "gcc", "7.1.1", "buster/gcc-7"),
+    (
+        "Debian clang version 13.0.1-++20220126092033+75e33f71c2da-1~exp1~20220126212112.63,"
+        " GNU ld (GNU Binutils for Debian) 2.35.2",
+        *("clang", "13.0.1", "bullseye/clang-13"),
+    ),
+    (
+        "Debian clang version 15.0.6, GNU ld (GNU Binutils for Debian) 2.40",
+        *("clang", "15.0.6", "bookworm/clang-15"),
+    ),
+    (
+        "clang version 9.0.0 (/home/glider/llvm/clang 80fee25776c2fb61e74c1ecb1a523375c2500b69)",
+        *("clang", "9.0.0", "bullseye/clang-9"),
+    ),
+    ("gcc version 12.2.0 (Debian 12.2.0-14)", "gcc", "12.2.0", "bookworm/gcc-12"),
+    (
+        "x86_64-linux-gnu-gcc-10 (Debian 10.2.1-6) 10.2.1 20210110",
+        "gcc",
+        "10.2.1",
+        "bullseye/gcc-10",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "family", "version", "place"), SYZBOT)
+def test_what_a_compiler_says_of_itself_is_understood(
+    words: str, family: str, version: str, place: str
+) -> None:
+    found = compilers.asked(words)
+    assert (found.family, found.version, found.described) == (family, version, True)
+    assert compilers.places(words)[0] == place
+
+
+def test_a_name_is_the_hosts_own_or_a_suites_and_nothing_else() -> None:
+    assert compilers.places("gcc") == ("gcc",)
+    assert compilers.places("gcc-10") == ("gcc-10", "bullseye/gcc-10")
+    assert compilers.places("clang-16") == ("clang-16", "bookworm/clang-16", "bullseye/clang-16")
+    assert compilers.places("bookworm/gcc-12") == ("bookworm/gcc-12",)
+    assert compilers.places("gcc-99") == ("gcc-99",)
+
+
+def test_what_nobody_has_is_the_nearest_and_of_two_the_newer() -> None:
+    images = [one for one in compilers.places("clang version 10.0.0 (https://x y)") if "/" in one]
+    assert images[:3] == ["bullseye/clang-11", "buster/clang-11", "bullseye/clang-9"]
+
+
+def test_another_version_than_was_described_is_told_and_a_name_is_no_description() -> None:
+    said = compilers.substitution(
+        "gcc (GCC) 10.1.0-syz 1", "gcc 10.2.1", "10.2.1", "bullseye/gcc-10"
+    )
+    assert said.endswith("instead of gcc (GCC) 10.1.0-syz 1: the same major version")
+    assert "nearest" in compilers.substitution("gcc (GCC) 7.1.1 1", "gcc 9", "9.3.0", "x")
+    assert compilers.substitution("gcc (GCC) 10.2.1 1", "gcc 10.2.1", "10.2.1", "x") == ""
+    assert compilers.substitution("gcc-10", "gcc 10.2.1", "10.2.1", "bullseye/gcc-10") == ""
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("icc", "nobody knows the compiler 'icc'"),
+        ("gcc-1234", "nobody knows"),
+        ("potato/gcc-10", "there is no suite `potato`; known are buster, bullseye"),
+        ("trixie/gcc-10", "there is no trixie/gcc-10; of this suite there are trixie/clang-17"),
+        ("trixie/gcc", "there is no trixie/gcc"),
+        ("../gcc-10", "nobody knows"),
+        ("gcc; rm -rf /", "nobody knows"),
+        ("gcc -wrapper /bin/sh", "nobody knows"),
+        ("gcc (Debian 10) 10.2.1\n", "odd characters"),
+        ("gcc (Debian 10) \x1b[2J10.2.1", "odd characters"),
+        ("gcc (Debian 10) 9999999.2", "nobody knows"),
+        ("gcc (Debian 10) ...", "nobody knows"),
+        ("", "nobody knows"),
+    ],
+)
+def test_what_is_no_compiler_is_refused(words: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=r"compiler|suite|there is no") as caught:
+        compilers.asked(words)
+    assert complaint in str(caught.value)
+    with pytest.raises(ValueError, match="compiler"):
+        BuildSpec.model_validate(
+            {
+                "source": {"kind": "git", "url": "https://g.example/l.git", "commit": "v6"},
+                "config": {"base": "defconfig"},
+                "compiler": words,
+            }
+        )
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        found = compilers.asked(text)
+    except ValueError:
+        return
+    assert found.family in {"gcc", "clang"}
+    assert compilers.places(text)
+
+
+@pytest.mark.attack
+@given(
+    st.sampled_from(
+        ["gcc (", "gcc-9 (", "clang version ", "gcc version ", "Debian clang version "]
+    ),
+    st.text(alphabet="().0123456789 a-", max_size=280),
+)
+def test_words_that_almost_fit_take_no_time(begin: str, rest: str) -> None:
+    before = time.monotonic()
+    with contextlib.suppress(ValueError):
+        compilers.asked(begin + rest)
+    assert time.monotonic() - before < 1.0
+
+
+@given(st.integers(0, 999), st.integers(0, 99), st.integers(0, 99))
+def test_any_version_has_places_and_those_of_its_major_come_first(a: int, b: int, c: int) -> None:
+    found = compilers.places(f"gcc (GCC) {a}.{b}.{c}")
+    names = [one.rpartition("/")[2] for one in found]
+    same = [name == f"gcc-{a}" for name in names]
+    assert any(same)
+    assert same == sorted(same, reverse=True)
+    assert len(set(found)) == len(found)
+
+
+def test_a_worker_fits_that_has_any_of_the_places() -> None:
+    needs = compilers.needed("gcc-10")
+    assert lacking(needs, Capabilities(compilers=["gcc", "bullseye/gcc-10"])) == []
+    assert lacking(needs, Capabilities(compilers=["gcc-10"])) == []
+    assert lacking(needs, Capabilities(compilers=["gcc", "bullseye/gcc-9"])) == ["gcc-10"]

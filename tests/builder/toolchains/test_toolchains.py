@@ -1,0 +1,281 @@
+"""Toolchain images: made once, whole or absent, and never another compiler silently."""
+
+import asyncio
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kgym.api.steps import BuildSpec
+from kgym.errors import KgymError
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.worker.context import StepContext
+from kgym_builder.toolchains.archives import Archives
+from kgym_builder.toolchains.image import ABOUT, IMAGE, PREFIX
+from kgym_builder.toolchains.toolchains import Toolchains
+from tests.builder.toolchains import making
+from tests.builder.toolchains.archive import SmallArchive
+from tests.conftest import ROOT, NewRun
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.thorough,
+    pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="mmdebstrap is not installed"),
+]
+SYZBOT = "gcc (Debian 10.2.1-6) 10.2.1 20210110, GNU ld (GNU Binutils for Debian) 2.35.2"
+
+Start = Callable[[], StepContext]
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> SmallArchive:
+    return SmallArchive(tmp_path_factory.mktemp("archive"))
+
+
+@pytest.fixture(scope="session")
+def gcc_image(archive: SmallArchive, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The storage of hosts of which one has made the image with GCC."""
+    folder = tmp_path_factory.mktemp("made")
+    asyncio.run(making.make(folder, archive.line))
+    return folder / "storage"
+
+
+@pytest.fixture
+def stored(gcc_image: Path, tmp_path: Path) -> Path:
+    """The image in the storage that this test's hosts share."""
+    shutil.copytree(gcc_image, tmp_path / "storage", dirs_exist_ok=True)
+    (found,) = (tmp_path / "storage" / PREFIX).rglob(IMAGE)
+    return found
+
+
+@pytest.fixture
+def start(new_run: NewRun, fake_build: BuildSpec) -> Start:
+    return lambda: new_run(fake_build)
+
+
+def host(folder: Path, archives: str = "none") -> Toolchains:
+    return Toolchains(folder, Archives.read(archives))
+
+
+def log(run: StepContext) -> str:
+    return (run.folder / "step.log").read_text()
+
+
+async def failure(toolchains: Toolchains, compiler: str, run: StepContext) -> KgymError:
+    with pytest.raises(KgymError) as caught:
+        await toolchains.get(compiler, run)
+    return caught.value
+
+
+async def test_an_image_has_what_a_suite_has_and_is_made_once_for_all_hosts(
+    archive: SmallArchive, start: Start, tmp_path: Path
+) -> None:
+    first, run = host(tmp_path / "one", archive.line), start()
+    made = await first.get("gcc-10", run)
+    assert (made.name, made.family, made.number) == ("bullseye/gcc-10", "gcc", "10.2.1")
+    assert made.variables == ("CC=gcc-10", "HOSTCC=gcc-10")
+    assert "making the toolchain image bullseye-" in log(run)
+    other = await first.get("gcc-9", start())
+    assert (other.image, other.number) == (made.image, "9.3.0")
+    second, run = host(tmp_path / "two"), start()
+    fetched = await second.get("gcc-10", run)
+    assert "from storage" in log(run)
+    assert (fetched.identity, fetched.version) == (made.identity, made.version)
+    assert await second.offered(LocalStorage(tmp_path / "storage")) == [
+        *("bullseye/gcc-10", "bullseye/gcc-9")
+    ]
+
+
+async def test_a_clang_has_an_image_of_its_own(
+    archive: SmallArchive, start: Start, tmp_path: Path
+) -> None:
+    toolchains = host(tmp_path / "one", archive.line)
+    clang = await toolchains.get("bullseye/clang-13", start())
+    assert (clang.number, clang.variables) == ("13.0.1", ("LLVM=1",))
+    gcc = await toolchains.get("gcc-9", start())
+    assert gcc.image != clang.image
+    assert gcc.identity != clang.identity
+
+
+async def test_what_syzbot_says_is_its_compiler_or_the_nearest_by_name(
+    stored: Path, start: Start, tmp_path: Path
+) -> None:
+    toolchains = host(tmp_path / "one")
+    exact = await toolchains.get(SYZBOT, start())
+    assert (exact.name, exact.substitution) == ("bullseye/gcc-10", "")
+    run = start()
+    near = await toolchains.get("gcc (GCC) 8.0.1 20180413 (experimental)", run)
+    assert near.name == "bullseye/gcc-9"
+    assert near.substitution == (
+        "bullseye/gcc-9 (gcc-9 (Debian 9.3.0-1) 9.3.0) instead of gcc (GCC) 8.0.1 20180413"
+        " (experimental): the nearest version that there is"
+    )
+    assert near.substitution in log(run)
+    same = await toolchains.get("gcc (GCC) 10.1.0-syz 20200507", start())
+    assert same.substitution.endswith(": the same major version")
+
+
+async def test_two_that_want_it_at_once_make_it_once(
+    archive: SmallArchive, start: Start, tmp_path: Path
+) -> None:
+    hosts = [host(tmp_path / "one", archive.line), host(tmp_path / "one", archive.line)]
+    runs = [start(), start(), start()]
+    found = await asyncio.gather(
+        *(one.get("gcc-10", run) for one, run in zip([*hosts, hosts[0]], runs, strict=True))
+    )
+    assert len({one.image for one in found}) == 1
+    assert sum("making the toolchain" in log(run) for run in runs if run.take_news()[0]) == 1
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("where", ["host", "storage"])
+async def test_a_damaged_image_is_never_used(
+    archive: SmallArchive, stored: Path, start: Start, tmp_path: Path, where: str
+) -> None:
+    good, image = stored.read_bytes(), stored
+    if where == "host":
+        first = await host(tmp_path / "one").get("gcc-10", start())
+        assert first.image is not None
+        image = first.image
+    image.write_bytes(good[:5000] + b"damaged" + good[5007:])
+    run = start()
+    again = await host(tmp_path / "one", archive.line).get("gcc-10", run)
+    assert again.image is not None
+    assert hashlib.sha256(again.image.read_bytes()).hexdigest() in _about(again.image)
+    said = {"host": "fetched the toolchain image", "storage": "making the toolchain image"}
+    assert said[where] in log(run)
+
+
+@pytest.mark.attack
+async def test_an_image_that_cannot_be_read_is_checked_thoroughly(
+    stored: Path, start: Start, tmp_path: Path
+) -> None:
+    toolchains = host(tmp_path / "one")
+    first = await toolchains.get("gcc-10", start())
+    assert first.image is not None
+    status, good = first.image.stat(), first.image.read_bytes()
+    with first.image.open("r+b") as file:  # as a disk does that forgets: nothing else changes
+        file.seek(5000)
+        file.write(b"damaged")
+    seal = tmp_path / f"one/toolchains/.{first.image.parent.name}.seal"
+    now = first.image.stat()
+    seal.write_text(f"[{now.st_ino}, {now.st_size}, {now.st_mtime_ns}, {now.st_ctime_ns}]")
+    os.utime(first.image, ns=(status.st_atime_ns, status.st_mtime_ns))
+    first.doubt()
+    again = await toolchains.get("gcc-10", start())
+    assert again.image is not None
+    assert again.image.read_bytes() == good
+
+
+async def test_newer_packages_are_another_toolchain(
+    archive: SmallArchive, stored: Path, start: Start, tmp_path: Path
+) -> None:
+    first = await host(tmp_path / "one").get("gcc-10", start())
+    own = SmallArchive(tmp_path / "archive")
+    own.publish("2")
+    shutil.rmtree(tmp_path / "storage" / PREFIX)
+    second = await host(tmp_path / "two", own.line).get("gcc-10", start())
+    assert second.identity != first.identity
+
+
+async def test_a_compiler_that_cannot_be_had_is_told_with_those_that_can(
+    archive: SmallArchive, stored: Path, start: Start, tmp_path: Path
+) -> None:
+    toolchains = host(tmp_path / "one", archive.line)
+    for compiler in ("gcc-99", "buster/gcc-8"):
+        error = await failure(toolchains, compiler, start())
+        assert (error.reason, error.cause) == ("no_compiler", "user")
+        assert f"this builder has no {compiler}; its compilers: " in error.message
+        assert "bullseye/gcc-10" in error.message
+        assert "KGYM_ARCHIVES" in error.message
+    error = await failure(host(tmp_path / "two"), "trixie/gcc-14", start())
+    assert error.reason == "no_compiler"
+
+
+async def test_a_suite_that_is_gone_is_told_in_apts_words_and_leaves_nothing(
+    archive: SmallArchive, start: Start, tmp_path: Path
+) -> None:
+    gone = f"bullseye=[trusted=yes] copy://{tmp_path}/nowhere"
+    error = await failure(host(tmp_path / "one", gone), "gcc-10", start())
+    assert (error.reason, error.cause) == ("no_toolchain_image", "infrastructure")
+    assert "the toolchain image of bullseye (gcc-10, gcc-9) cannot be made: E" in error.message
+    assert "KGYM_ARCHIVES" in error.message
+    assert not list((tmp_path / "one").rglob(IMAGE))
+    assert not list((tmp_path / "one").rglob(".*.part-*"))
+    assert (await host(tmp_path / "one", archive.line).get("gcc-10", start())).number == "10.2.1"
+
+
+@pytest.mark.attack
+async def test_packages_that_nobody_signed_are_refused(
+    archive: SmallArchive, start: Start, tmp_path: Path
+) -> None:
+    unsigned = f"bullseye=copy://{archive.folder}"
+    error = await failure(host(tmp_path / "one", unsigned), "gcc-10", start())
+    assert error.reason == "no_toolchain_image"
+    assert not list((tmp_path / "one").rglob(IMAGE))
+
+
+def test_any_user_can_make_an_image(archive: SmallArchive, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("the other tests are run as another user than root already")
+    own = tmp_path / "nobody"
+    own.mkdir()
+    shutil.chown(own, 65534, 65534)
+    above = [one for one in tmp_path.parents if one.name.startswith(("pytest-", "popen-"))]
+    for folder in (tmp_path, *above, archive.folder):
+        folder.chmod(folder.stat().st_mode | 0o755)
+    done = subprocess.run(
+        [
+            *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
+            *(sys.executable, "-m", "tests.builder.toolchains.making", own, archive.line),
+        ],
+        env={**os.environ, "HOME": str(own), "TMPDIR": str(own), "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "bullseye/gcc-10 10.2.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("potato=http://archive.example/debian", "'potato' is no suite that is known: buster"),
+        (
+            "bullseye=ftp://archive.example/",
+            "is no address of an archive; write e.g. bullseye=",
+        ),
+        ("bullseye=[trusted=yes] http://x/ $(touch /tmp/x)", "is no address of an archive"),
+        ("bullseye", "'' is no address of an archive"),
+        ("=http://archive.example", "'' is no suite that is known"),
+    ],
+)
+def test_a_setting_that_names_no_archive_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(KgymError, match="KGYM_ARCHIVES: ") as caught:
+        Archives.read(text)
+    assert complaint in caught.value.message
+
+
+def test_an_old_suite_is_offered_only_where_its_archive_is_named() -> None:
+    assert not Archives.read(None).has("buster")
+    assert Archives.read("buster=http://archive.example/debian").has("buster")
+    assert Archives.read("*=http://archive.example/debian").has("buster")
+    assert Archives.read(None).has("bullseye")
+    assert not Archives.read("none").has("bullseye")
+
+
+async def test_what_is_known_of_an_image_names_each_package_with_its_version(stored: Path) -> None:
+    assert '"coreutils_1_amd64"' in _about(stored.parent / IMAGE)
+
+
+def _about(image: Path) -> str:
+    found = [image.with_name(ABOUT), image.parent.with_name(ABOUT)]
+    return next(path for path in found if path.exists()).read_text()
