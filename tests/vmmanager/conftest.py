@@ -71,9 +71,10 @@ def new_step(new_run: NewRun, kernel: Path) -> NewStep:
         instances: int = 1,
         cpus: int = 1,
         append: str = "",
+        root: Any = "initramfs",
         **more: Any,
     ) -> StepContext:
-        vm = VmShape(cpus=cpus, memory=512, append=append)
+        vm = VmShape(cpus=cpus, memory=512, append=append, root=root)
         spec = ReproduceSpec(
             build=StepRef(step=0),
             reproducer=source if isinstance(source, Reproducer) else Reproducer(text=source),

@@ -20,6 +20,12 @@ def edited(before: str, after: str) -> set[str]:
     return {name for name, text in old.items() if new.get(name) != text}
 
 
+def changed(before: str, after: str) -> set[str]:
+    """Return the names of the functions that differ, those of one text alone with them."""
+    old, new = _functions(before), _functions(after)
+    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """The lines of a function, from 0; `end` is the one behind it."""

@@ -52,6 +52,12 @@ class Console:
         """Return whether the watched part holds the words."""
         return words in self.watch.log
 
+    def line_after(self, words: bytes) -> str | None:
+        """Return the rest of the line in the watched part with the words, once it is whole."""
+        _, found, rest = self.watch.log.partition(words)
+        line, whole, _ = rest.partition(b"\n")
+        return line.decode(errors="replace").strip() if found and whole else None
+
     def last_lines(self, count: int = 3) -> str:
         """Return the last lines, joined, for a message."""
         lines = [line.strip() for line in self._tail.decode(errors="replace").splitlines()]

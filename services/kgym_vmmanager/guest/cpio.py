@@ -48,8 +48,8 @@ def character_device(path: str, major: int, minor: int) -> CpioFile:
 
 def archive(entries: Iterable[CpioFile]) -> bytes:
     """Return the archive of the entries, in their order, with its trailer."""
-    parts = [part for number, entry in enumerate(entries, 1) for part in _pack(number, entry)]
-    return b"".join([*parts, *_pack(0, CpioFile("TRAILER!!!", 0))])
+    parts = [part for number, entry in enumerate(entries, 1) for part in pack(number, entry)]
+    return b"".join([*parts, *pack(0, CpioFile("TRAILER!!!", 0))])
 
 
 def write(files: Mapping[str, Path], permissions: int, sink: IO[bytes]) -> None:
@@ -63,7 +63,8 @@ def write(files: Mapping[str, Path], permissions: int, sink: IO[bytes]) -> None:
     sink.write(archive([]))
 
 
-def _pack(number: int, entry: CpioFile) -> Iterator[bytes]:
+def pack(number: int, entry: CpioFile) -> Iterator[bytes]:
+    """Yield the bytes of one entry; its number tells apart what has links, and else nothing."""
     yield _header(number, entry, len(entry.data))
     yield entry.data + bytes(-len(entry.data) % 4)
 

@@ -22,6 +22,8 @@ from kgym_vmmanager.guest.paths import CAPTURE, MAKEDUMPFILE, RUNNER, TRACER
 
 READY = b"kgym: guest ready"
 """What the guest prints on its console when it is about to start its SSH server."""
+REFUSED = b"kgym: root disk refused: "
+"""What it prints instead, and why, where it cannot start from its root disk."""
 
 
 _PACKAGES = ("busybox-static", "dropbear-bin")

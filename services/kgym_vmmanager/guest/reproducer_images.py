@@ -8,22 +8,31 @@ import asyncio
 import shlex
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from kgym.api import syz_program
 from kgym.api.capabilities import NO_SYZKALLER
-from kgym.api.steps import DEFAULT_SYZKALLER, Reproducer
+from kgym.api.steps import DEFAULT_SYZKALLER, Reproducer, SyzkallerArtifact
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import proc
-from kgym.host.detection import SYZKALLER_PROGRAMS, syzkallers
 from kgym.host.reproducer_compiler import compile_reproducer
-from kgym.host.sandbox import prepare
+from kgym.host.sandbox import Sandbox, prepare
+from kgym.host.sandbox_limits import LimitExceeded, SandboxLimits
 from kgym_vmmanager.guest import cpio
 from kgym_vmmanager.guest.guest_image import GuestImage
 from kgym_vmmanager.guest.paths import PROGRAM
 
 _GUEST_FOLDER = "/kgym"
+# As the runner does with programs: a patch shall not know them by their names.
+_SCRIPT = f"""#!/bin/sh
+name=$(mktemp -u XXXXXXXX)
+ln {_GUEST_FOLDER}/syz-execprog "p$name" 2>/dev/null || ln -s {_GUEST_FOLDER}/syz-execprog "p$name"
+ln {_GUEST_FOLDER}/syz-executor "e$name" 2>/dev/null || ln -s {_GUEST_FOLDER}/syz-executor "e$name"
+"""
 _HELP_SECONDS = 60.0
+_HELP_MEMORY = 2 << 30
+_HELP_OUTPUT = 1 << 20
 
 
 def source_name(reproducer: Reproducer, number: int) -> str:
@@ -32,58 +41,92 @@ def source_name(reproducer: Reproducer, number: int) -> str:
 
 
 async def program(
-    reproducer: Reproducer, source: Path, folder: Path, syzkaller: Path | None
+    reproducer: Reproducer, source: Path, folder: Path, syzkaller: Mapping[str, Path]
 ) -> dict[str, Path]:
     """Make what the guest is to have, in the new `folder`; return it by name in the guest's folder.
 
+    `syzkaller` are the folders with its binaries, by commit (`kgym.host.detection.syzkallers`).
     Raises UserError for what does not compile, and `no_syzkaller`.
     """
     if reproducer.kind == "c":
         return {PROGRAM: await compile_reproducer(source, folder)}
     name = reproducer.syzkaller or DEFAULT_SYZKALLER
-    binaries = syzkallers(syzkaller).get(name)
+    binaries = syzkaller.get(name)
     if binaries is None:
         which = f" of commit {name}" if name != DEFAULT_SYZKALLER else ""
         message = f"a `syz` reproducer needs syzkaller's binaries{which}, which are not here"
         raise UserError("no_syzkaller", f"{message}; {NO_SYZKALLER}")
-    known = await _flags(binaries)
+    known = await _flags(binaries / SyzkallerArtifact.EXECPROG, folder)
     wanted = syz_program.options(reproducer.text)
     text, script = prepare(folder) / "program.syz", folder / "reproducer"
     text.write_text(syz_program.program(reproducer.text, wanted, known))
-    command = [
-        f"{_GUEST_FOLDER}/syz-execprog",
-        f"-executor={_GUEST_FOLDER}/syz-executor",
-        *syz_program.arguments(wanted, known),
-        f"{_GUEST_FOLDER}/{text.name}",
-    ]
-    script.write_text(f"#!/bin/sh\nexec {shlex.join(command)}\n")
+    script.write_text(_SCRIPT + "\n".join(_lines(wanted, known, text.name)) + "\n")
     files = {PROGRAM: script, f"{_GUEST_FOLDER}/{text.name}": text}
-    return files | {f"{_GUEST_FOLDER}/{name}": binaries / name for name in SYZKALLER_PROGRAMS}
+    return files | {f"{_GUEST_FOLDER}/{name}": binaries / name for name in SyzkallerArtifact}
 
 
-async def initrd(image: GuestImage, files: Mapping[str, Path], path: Path) -> Path:
-    """Write the image with the files in it, by their paths in the guest, as executables."""
-    await asyncio.to_thread(_write, image, files, path)
+def _lines(wanted: syz_program.Options, known: frozenset[str], text: str) -> list[str]:
+    """Return what runs the program: once, telling what it executes, and then as often as wanted.
+
+    One that is repeated for ever would else tell of each time.
+    """
+    end = f"{_GUEST_FOLDER}/{text}"
+    first = shlex.join([*syz_program.first_run(wanted, known), end])
+    rest = shlex.join([*syz_program.arguments(wanted, known), end])
+    run = '"./p$name" "-executor=./e$name"'
+    return (
+        [f"{run} {first} || exit", f"exec {run} {rest}"]
+        if wanted.repeat
+        else [f"exec {run} {first}"]
+    )
+
+
+async def initrd(
+    image: GuestImage, files: Mapping[str, Path], path: Path, modules: Path | None = None
+) -> Path:
+    """Write the image with the files in it, by their paths in the guest, as executables.
+
+    `modules` is a further archive, of the kernel's.
+    """
+    await asyncio.to_thread(_write, image, files, path, modules)
     return path
 
 
-def _write(image: GuestImage, files: Mapping[str, Path], path: Path) -> None:
+def _write(image: GuestImage, files: Mapping[str, Path], path: Path, modules: Path | None) -> None:
     with path.open("wb") as sink:
-        with image.initrd.open("rb") as source:
-            shutil.copyfileobj(source, sink)
+        for archive in filter(None, (image.initrd, modules)):
+            with archive.open("rb") as source:
+                shutil.copyfileobj(source, sink)
         cpio.write({name.lstrip("/"): file for name, file in files.items()}, 0o755, sink)
 
 
-async def _flags(binaries: Path) -> frozenset[str]:
-    """Return the flags that this syz-execprog knows. Whoever runs the worker vouches for it."""
-    argv: list[str | Path] = [binaries / "syz-execprog", "-help"]
+async def _flags(execprog: Path, folder: Path) -> frozenset[str]:
+    """Return the flags that this syz-execprog knows: asked in a sandbox, as anybody may build one.
+
+    Raises UserError `bad_syzkaller` for a program that is none.
+    """
+    place = prepare(folder / "help")
+    copy = place / execprog.name  # who runs it there may not be able to read where it lies
+    await asyncio.to_thread(shutil.copyfile, execprog, copy)
+    copy.chmod(0o755)
+    usual = SandboxLimits.of_host()
+    limits = replace(usual, memory=min(_HELP_MEMORY, usual.memory), output=_HELP_OUTPUT)
+    argv = [f"/syzkaller/{SyzkallerArtifact.EXECPROG}", "-help"]
+    box = Sandbox(readonly={"/syzkaller": place}, limits=limits)
     try:
-        done = await proc.run(argv, timeout=_HELP_SECONDS, check=False)
-    except (proc.ProgramTimedOut, OSError) as error:
-        raise InfrastructureError("bad_syzkaller", f"{argv[0]} -help: {error}") from error
-    known = syz_program.flags(done.text)
+        done = await box.run(argv, timeout=_HELP_SECONDS, check=False)
+        said = done.text
+    except LimitExceeded as error:
+        raise UserError("bad_syzkaller", f"syz-execprog -help: {error.message}") from error
+    except proc.ProgramTimedOut as error:  # the host may be busy: nobody's program is to blame yet
+        raise InfrastructureError(
+            "bad_syzkaller", f"syz-execprog -help: {error.message}"
+        ) from error
+    finally:
+        copy.unlink()
+    known = syz_program.flags(said)
     if "executor" not in known:
-        said = " ".join(done.text.split())[-300:]
-        message = f"{binaries}/syz-execprog lists no flag -executor for -help; it says: {said}"
-        raise InfrastructureError("bad_syzkaller", message)
+        words = " ".join(said.split())[-300:]
+        message = f"the syz-execprog lists no flag -executor for -help; it says: {words}"
+        raise UserError("bad_syzkaller", message)
     return known

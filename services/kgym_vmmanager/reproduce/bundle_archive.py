@@ -4,6 +4,7 @@
     bundle/vmlinux, config          of the kernel, for debuggers and for building it again
     bundle/reproducer…              source and program
     bundle/about.json               what was built, and what is looked for
+    bundle/root.zst                 its root disk, if it had one
     bundle/reproduce.sh [N]         boots it; the console comes on the terminal
 
 Measured: whole 83 MB in 4 s (vmlinux is 144 MB of 160), small 14 MB in 0.6 s. So it is
@@ -18,24 +19,28 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kgym.api.steps import BuildResult, ReproduceArtifact, ReproduceSpec, VmShape
+from kgym.api.steps import BuildResult, ReproduceArtifact, ReproduceSpec, UsedRoot, VmShape
 from kgym.host import proc
 from kgym_vmmanager.vm.accelerator import Probed
-from kgym_vmmanager.vm.qemu import arguments_by_hand
+from kgym_vmmanager.vm.qemu import Drive, arguments_by_hand
 
 NAME = ReproduceArtifact.BUNDLE
 KERNEL = "kernel"
 _SECONDS = 600.0
 _NICENESS = "5"  # at 19 it was measured to take minutes beside busy VMs, and its step with it
+_UNPACK = """\
+# What the guest writes to the disk is gone with QEMU.
+[ -e disk ] || { zstd -d -q --sparse root.zst -o disk.part && mv disk.part disk; }
+"""
 _SCRIPT = """\
 #!/bin/sh
 # Boots the kernel as kGymSuite did, and runs the reproducer until Ctrl-C ends QEMU.
 #   reproduce.sh [N]    N: which reproducer, from 0 to {last}
-# Needs qemu-system-x86_64 (it was {version}).
+# Needs qemu-system-x86_64 (it was {version}){and_zstd}.
 set -eu
 cd "$(dirname -- "$0")"
 number=${{1:-0}}
-exec {command}
+{unpack}exec {command}
 """
 
 
@@ -60,32 +65,43 @@ async def pack(folder: Path, files: Mapping[str, Path]) -> Path:
     return archive
 
 
-def script(shape: VmShape, probed: Probed, programs: int) -> str:
+def script(shape: VmShape, probed: Probed, programs: int, disk: UsedRoot | None = None) -> str:
     """Return reproduce.sh, with the QEMU command of the VMs. Pure."""
     mark = "@initrd@"
     elsewhere = probed.model_copy(update={"tsc_khz": None})  # another machine's has another rate
-    command = shlex.join(arguments_by_hand(shape, elsewhere, "kernel", mark))
+    drive = Drive("disk", disk.format) if disk and disk.format else None
+    command = shlex.join(arguments_by_hand(shape, elsewhere, "kernel", mark, drive))
     # The host's identity holds the first line of `qemu-system-x86_64 --version`.
     version = "".join(char for char in probed.host.partition("|")[2] if char.isprintable())
     return _SCRIPT.format(
         last=programs - 1,
         version=version.partition("|")[0].strip() or "not known",
+        and_zstd=" and zstd" if drive else "",
+        unpack=_UNPACK if drive else "",
         command=command.replace(shlex.quote(mark), '"initrd-$number.cpio"'),
     )
 
 
-def about(spec: ReproduceSpec, build: BuildResult, probed: Probed, titles: Sequence[str]) -> str:
+def about(
+    spec: ReproduceSpec,
+    build: BuildResult,
+    probed: Probed,
+    titles: Sequence[str],
+    disk: UsedRoot | None,
+) -> str:
     """Return about.json. Pure."""
     return json.dumps(
         {
             "source": build.source_identity,
             "kernel_release": build.kernel_release,
             "compiler": build.compiler_version,
+            "compiler_substitution": build.compiler_substitution,
             "titles": list(titles),
             "accelerator": probed.accelerator,
             "instances": spec.instances,
             "time": spec.time,
-            "vm": spec.vm.model_dump(),
+            "vm": spec.vm.model_dump(mode="json"),
+            "root": (disk or UsedRoot()).model_dump(mode="json"),
         },
         indent=1,
     )

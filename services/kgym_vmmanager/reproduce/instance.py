@@ -22,14 +22,14 @@ from kgym_vmmanager.evidence.compared_work import lacks
 from kgym_vmmanager.evidence.controls import Connect, Controls, Idle, Share
 from kgym_vmmanager.evidence.smoke import SmokeTest
 from kgym_vmmanager.guest.console import Console
-from kgym_vmmanager.guest.guest_image import READY
+from kgym_vmmanager.guest.guest_image import READY, REFUSED
 from kgym_vmmanager.guest.paths import RUNNER
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
 from kgym_vmmanager.reproduce.instance_plan import InstancePlan
 from kgym_vmmanager.reproduce.reproducer_run import Session
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed
 from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
-from kgym_vmmanager.vm.qemu import STUB, Vm, connected, qemu_arguments
+from kgym_vmmanager.vm.qemu import DISK, STUB, Vm, connected, qemu_arguments
 
 _POLL_SECONDS = 0.05
 _QUIET_SECONDS = 1.0
@@ -62,7 +62,8 @@ class Instance:
         share: Share | None = None,
         clean: bool = False,
     ) -> None:
-        argv = qemu_arguments(plan.shape, probed, plan.words)
+        disk_format = plan.disk.used.format if plan.disk else None
+        argv = qemu_arguments(plan.shape, probed, plan.words, disk_format)
         self._program = number % len(plan.initrds)
         self.command = shlex.join(argv)
         self.report: CrashReport | None = None
@@ -97,7 +98,13 @@ class Instance:
             if plan.method is not None:
                 self._dump = Dump(plan.method, plan.folder / f"dump-{name}")
             self._session = Session(
-                plan.time, self._limits, self.console, self.output, on_time, plan.completed
+                plan.time,
+                self._limits,
+                self.console,
+                self.output,
+                on_time,
+                plan.completed,
+                plan.texts[self._program] if plan.texts else None,
             )
         if share is not None and plan.detectors is not None:
             self.controls = Controls(self.console, plan.detectors, share)
@@ -171,6 +178,8 @@ class Instance:
     def _furnish(self) -> None:
         sandbox.prepare(self._folder)
         files = {"kernel": self._plan.kernel, "initrd": self._initrd}
+        if self._plan.disk is not None:  # in the step's folder, so that it is a link
+            files[DISK] = self._plan.disk.path
         for name, source in files.items():
             try:
                 os.link(source, self._folder / name)
@@ -199,6 +208,8 @@ class Instance:
                     return ending
                 if self.output.watch.crash_seen and (ending := await self._given_up()):
                     return ending
+                if vm.disk_error:
+                    raise vm.disk_error
                 if died.done():
                     raise died.result()
                 if vm.stopped.is_set():
@@ -358,6 +369,8 @@ class Instance:
                 words = self.console.last_lines()
                 detail = f"not booted after {limit:.0f} s; its last words: {words}"
                 raise InstanceEnded(InstanceOutcome.BOOT_FAILED, detail, retry=True)
+            if why := self.console.line_after(REFUSED):
+                raise InstanceEnded(InstanceOutcome.BOOT_FAILED, f"its root disk: {why}")
             await asyncio.sleep(_POLL_SECONDS)
         limit = boots.limit(self._limits.boot)
         try:

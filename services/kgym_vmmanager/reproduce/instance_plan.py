@@ -9,6 +9,7 @@ from kgym.bugs.detectors import Detectors
 from kgym.bugs.run_ends import CONVENTION, CompletedRuns
 from kgym_vmmanager.dump.guest_memory import Method
 from kgym_vmmanager.guest.guest_image import GuestImage
+from kgym_vmmanager.root.root_disk import RootDisk
 from kgym_vmmanager.vm.accelerator import Accelerator
 
 
@@ -94,10 +95,12 @@ class InstancePlan:
     instances take them in turn. `smoke` holds the smoke test, if one is to run;
     `method` takes the dumps, if there are to be any; `words` are added to the
     kernel's command line; with `leaks`, those of the boot are cleared;
+    `texts` are syzkaller's programs, None for those in C, in the order of `initrds`;
     `completed` says which runs did their work;
     where `profiled`, the program is traced afterwards on the first instance that
     survives, and has to do some of the work that it did `before`; `way` are the
-    functions on the way to the crash, with their addresses; `detectors` says what
+    functions on the way to the crash, with their addresses; `disk` is the root disk, if guests
+    have one; `detectors` says what
     the kernel has to report when faults are raised on purpose, if they are; `boots` knows how
     long its guests take to boot.
     """
@@ -114,8 +117,10 @@ class InstancePlan:
     method: Method | None = None
     words: str = ""
     leaks: bool = False
+    texts: tuple[str | None, ...] = ()
     detectors: Detectors | None = None
     completed: CompletedRuns = CONVENTION
     profiled: bool = False
     before: Work | None = None
     way: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    disk: RootDisk | None = None

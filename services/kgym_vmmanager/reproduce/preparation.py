@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kgym.api.steps import (
+    DEFAULT_SYZKALLER,
     BuildArtifact,
     BuildResult,
     Calibration,
@@ -13,12 +14,16 @@ from kgym.api.steps import (
     ReproduceResult,
     ReproduceSpec,
     RunEnd,
+    SyzkallerArtifact,
+    SyzkallerResult,
     Work,
+    syzkaller_input,
 )
 from kgym.bugs import calibration
 from kgym.bugs.detectors import Detectors, detectors
 from kgym.bugs.run_ends import completed
 from kgym.errors import KgymError
+from kgym.host.detection import syzkallers
 from kgym.source.instrument import buffer_size
 from kgym.worker.context import StepContext
 from kgym_vmmanager.dump import kdump
@@ -27,10 +32,13 @@ from kgym_vmmanager.dump.hypervisor_dump import Hypervisor
 from kgym_vmmanager.dump.kdump import Kdump
 from kgym_vmmanager.evidence import crash_path, leaks
 from kgym_vmmanager.guest.guest_image import GuestImage, guest_image
+from kgym_vmmanager.guest.kernel_modules import modules
 from kgym_vmmanager.guest.paths import PROGRAM
 from kgym_vmmanager.guest.reproducer_images import initrd, program, source_name
 from kgym_vmmanager.reproduce import bundle_archive
 from kgym_vmmanager.reproduce.instance_plan import Boots, InstanceLimits, InstancePlan, RunTime
+from kgym_vmmanager.root.image_file import Fetch
+from kgym_vmmanager.root.root_disk import root_disk
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed, best_accelerator
 from kgym_vmmanager.vm.qemu import capture_command_line, kernel_command_line
 
@@ -52,6 +60,7 @@ async def prepare(
     cache: Path,
     limits: Mapping[Accelerator, InstanceLimits],
     syzkaller: Path | None,
+    fetch: Fetch,
 ) -> Preparation:
     """Make everything that the VMs boot.
 
@@ -61,25 +70,29 @@ async def prepare(
     folder = run.folder / "reproduce"
     folder.mkdir()
     sources, made = [], []
-    for number, one in enumerate([spec.reproducer, *spec.others]):
+    programs = [spec.reproducer, *spec.others]
+    binaries = await _syzkallers(run, folder) if spec.syzkaller else syzkallers(syzkaller)
+    for number, one in enumerate(programs):
         source = folder / f"source-{number}" / source_name(one, number)
         source.parent.mkdir()
         source.write_text(one.text)
         await run.keep(source)
         sources.append(source)
-        made.append(await program(one, source, folder / f"program-{number}", syzkaller))
+        made.append(await program(one, source, folder / f"program-{number}", binaries))
     probed = await best_accelerator(cache)
     run.log(f"accelerator: {probed.accelerator}" + (f" ({probed.reason})" * bool(probed.reason)))
     image = await guest_image(cache, run.held)
+    disk = await root_disk(run, cache, folder, fetch)
     method = _method(spec, probed)
     more = await _capture(run, image, folder)
+    own = await modules(run, folder)
     initrds = [
-        await initrd(image, {**files, **more}, folder / f"initrd-{number}.cpio")
+        await initrd(image, {**files, **more}, folder / f"initrd-{number}.cpio", own)
         for number, files in enumerate(made)
     ]
     smoke = None
     if spec.smoke:
-        smoke = await initrd(image, {PROGRAM: image.smoke}, folder / "initrd-smoke.cpio")
+        smoke = await initrd(image, {PROGRAM: image.smoke}, folder / "initrd-smoke.cpio", own)
     kernel = folder / "bzImage"
     await run.fetch("build", BuildArtifact.KERNEL, kernel)
     words = _words(spec, built, method)
@@ -96,19 +109,37 @@ async def prepare(
         method=method,
         words=words,
         leaks=leaks.wanted(spec.titles, spec.vm),
+        texts=tuple(one.text if one.kind == "syz" else None for one in programs),
         detectors=_detectors(spec, built, probed, words),
         completed=completed(spec.completed, _ends_before(run, spec.calibration)),
         profiled=spec.evidence and spec.baseline is not None,
         before=work_before(run),
         way=await _way(run, folder) if spec.evidence else {},
+        disk=disk,
     )
-    programs = {path.stem: files[PROGRAM] for path, files in zip(sources, made, strict=True)}
+    executed = {path.stem: files[PROGRAM] for path, files in zip(sources, made, strict=True)}
     files = {
         bundle_archive.KERNEL: kernel,
         **{path.name: path for path in [*initrds, *sources]},
-        **programs,
+        **executed,
     }
+    if disk is not None:
+        files[ReproduceArtifact.ROOT] = disk.packed
     return Preparation(plan, probed, files)
+
+
+async def _syzkallers(run: StepContext, folder: Path) -> dict[str, Path]:
+    """Fetch syzkaller's programs that steps have built; return their folders, by commit."""
+    found: dict[str, Path] = {}
+    for number in range(len(run.spec(ReproduceSpec).syzkaller)):
+        name = syzkaller_input(number)
+        place = folder / name
+        place.mkdir()
+        for file in SyzkallerArtifact:
+            await run.fetch(name, file, place / file)
+            (place / file).chmod(0o755)
+        found[run.input(name, SyzkallerResult).commit] = place
+    return {DEFAULT_SYZKALLER: next(iter(found.values())), **found}
 
 
 def _method(spec: ReproduceSpec, probed: Probed) -> Method | None:
@@ -227,7 +258,10 @@ async def _keep_parts(run: StepContext, files: Mapping[str, Path]) -> None:
 
 def _texts(spec: ReproduceSpec, built: BuildResult, prepared: Preparation) -> dict[str, str]:
     programs = len(prepared.plan.initrds)
+    disk = prepared.plan.disk.used if prepared.plan.disk else None
     return {
-        ReproduceArtifact.SCRIPT: bundle_archive.script(spec.vm, prepared.probed, programs),
-        ReproduceArtifact.ABOUT: bundle_archive.about(spec, built, prepared.probed, spec.titles),
+        ReproduceArtifact.SCRIPT: bundle_archive.script(spec.vm, prepared.probed, programs, disk),
+        ReproduceArtifact.ABOUT: bundle_archive.about(
+            spec, built, prepared.probed, spec.titles, disk
+        ),
     }

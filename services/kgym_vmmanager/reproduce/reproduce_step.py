@@ -19,6 +19,7 @@ from kgym.api.steps import (
     ReproduceArtifact,
     ReproduceResult,
     ReproduceSpec,
+    UsedRoot,
     Verdict,
 )
 from kgym.bugs.verdict import Judgement, judge, unseen_chance
@@ -33,6 +34,7 @@ from kgym_vmmanager.reproduce.instance import Instance
 from kgym_vmmanager.reproduce.instance_plan import LIMITS, InstanceLimits, InstancePlan
 from kgym_vmmanager.reproduce.preparation import keep_bundle, prepare, work_before
 from kgym_vmmanager.reproduce.report_symbolizer import ReportSymbolizer
+from kgym_vmmanager.root.image_file import Fetch, fetch_nothing
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed
 from kgym_vmmanager.vm.instance_ending import InstanceEnding
 
@@ -45,7 +47,8 @@ class Reproduce:
     """Performs `reproduce` steps with what is kept in the folder `cache` (guest image, …).
 
     Steps that run at the same time share the `budget`, the whole host by default.
-    `syzkaller` is where the binaries for `syz` programs are (`capabilities.syzkallers`).
+    `syzkaller` is where the binaries for `syz` programs are (`capabilities.syzkallers`);
+    `fetch` gets root disks from elsewhere.
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class Reproduce:
         budget: Budget | None = None,
         limits: Mapping[Accelerator, InstanceLimits] = LIMITS,
         syzkaller: Path | None = None,
+        fetch: Fetch = fetch_nothing,
     ) -> None:
         self._cache = cache
+        self._fetch = fetch
         self._syzkaller = syzkaller
         self._limits = limits
         self._budget = budget or Budget.of_host()
@@ -68,7 +73,7 @@ class Reproduce:
         """
         with run.stage("prepare"):
             self._cache.mkdir(parents=True, exist_ok=True)
-            prepared = await prepare(run, self._cache, self._limits, self._syzkaller)
+            prepared = await prepare(run, self._cache, self._limits, self._syzkaller, self._fetch)
         spec = chosen(run, run.spec(ReproduceSpec), prepared.probed.accelerator)
         prepared.plan.time.seconds = spec.time
         group = _Group(run, spec, prepared.plan, prepared.probed, self._budget)
@@ -98,6 +103,7 @@ class Reproduce:
             calibration=known,
             confidence=sure,
             accelerator=group.probed.accelerator,
+            root=prepared.plan.disk.used if prepared.plan.disk else UsedRoot(),
             instances=results,
             sample=group.sample,
             findings=[

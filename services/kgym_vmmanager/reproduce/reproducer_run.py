@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from kgym.api.steps import InstanceOutcome
+from kgym.api.syz_program import Executed
 from kgym.bugs.run_ends import KILLED, CompletedRuns, End
 from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.paths import PROGRAM, RUNNER
@@ -22,6 +23,11 @@ _READ_SECONDS = 0.25
 _GRACE_SECONDS = 2.0
 """How long a crash may take to show up on the console, after something else showed."""
 _RESTARTS = 20
+_MOST_SAID = 1 << 20
+"""Bytes of syz-execprog's words that are kept: it says at first what it executes."""
+_SYZ_SECONDS = 120.0
+"""How much longer a program of syzkaller's may run that has not been executed once: on an emulated
+CPU it takes seconds to read what syz-execprog knows of the kernel's calls."""
 _EARLY_SECONDS = 30.0
 """A program whose every run failed at once is given up after so long."""
 
@@ -31,7 +37,8 @@ class Session:
 
     A program that kills our runner (`kill(-1)`) may go on: another runner is
     started, as long as the guest answers. `on_time` hears the seconds so far.
-    Runs of which too few are `completed` do not survive.
+    Runs of which too few are `completed` do not survive, nor does `syz`, a program of
+    syzkaller's, if its calls were not all executed.
     """
 
     def __init__(
@@ -42,6 +49,7 @@ class Session:
         output: Console,
         on_time: Callable[[float], None],
         completed: CompletedRuns,
+        syz: str | None = None,
     ) -> None:
         self._time = time
         self._limits = limits
@@ -49,6 +57,8 @@ class Session:
         self._output = output
         self._on_time = on_time
         self._completed = completed
+        self._syz = syz
+        self._said = b""
         self._log = RunnerLog()
         self._lives: list[tuple[float, RunnerLog]] = []  # of runners that were killed
         self._begin = self._heard = 0.0
@@ -149,6 +159,8 @@ class Session:
         out, err, more = await stream.read(_READ_SECONDS)
         self._log.feed(out)
         self._output.feed(err)
+        if self._syz is not None and len(self._said) < _MOST_SAID:
+            self._said += err
         if self._log.failed is not None:
             why = os.strerror(self._log.failed)
             raise InstanceEnded(
@@ -164,7 +176,17 @@ class Session:
 
     def _is_enough(self) -> bool:
         early = self._failed_at_once and self.seconds >= _EARLY_SECONDS
-        return (early and self._lacking is not None) or self.seconds >= self._time.seconds
+        over = self.seconds - self._time.seconds
+        enough = over >= _SYZ_SECONDS or (over >= 0 and self._has_executed)
+        return (early and self._lacking is not None) or enough
+
+    @property
+    def _has_executed(self) -> bool:
+        """Whether a program of syzkaller's has been executed to its end: others begin at once."""
+        if self._syz is None:
+            return True
+        said = Executed.read(self._said)
+        return bool(said.calls) and bool(said.results or said.idle or self.ends)
 
     @property
     def _failed_at_once(self) -> bool:
@@ -176,7 +198,10 @@ class Session:
         return self._completed.lacks(self.ends)
 
     def _judge_runs(self) -> None:
-        if (why := self._lacking) is None:
+        why = self._lacking
+        if why is None and self._syz is not None:
+            why = Executed.read(self._said).lacks(self._syz)
+        if why is None:
             return
         words = f"the program's last words: {self._output.last_lines()}"
         if self._failed_at_once:
@@ -205,4 +230,5 @@ class Session:
                 InstanceOutcome.HUNG, f"afterwards, the guest's `true` ended with {status}"
             )
         await asyncio.sleep(_GRACE_SECONDS)
-        return InstanceEnding(InstanceOutcome.SURVIVED)
+        detail = Executed.read(self._said).told() if self._syz is not None else ""
+        return InstanceEnding(InstanceOutcome.SURVIVED, detail)

@@ -2,23 +2,27 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import re
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from qemu.qmp import EventListener, QMPClient, QMPError
 
-from kgym.api.steps import VmShape
+from kgym.api.steps import VmShape, on_disk
 from kgym.errors import InfrastructureError
 from kgym.host import proc
 from kgym_vmmanager.vm.accelerator import QEMU, Accelerator, Probed
 from kgym_vmmanager.vm.qemu_jail import Confined, confined
 
 FOLDER = "/vm"
-"""Where the confined QEMU sees its VM's folder, which holds `kernel` and `initrd`."""
+"""Where the confined QEMU sees its VM's folder: `kernel`, `initrd`, perhaps the root DISK."""
+
+DISK = "disk"
 
 STUB = "stub"
 """The socket in it at which QEMU's gdb stub listens."""
@@ -46,6 +50,8 @@ logging.getLogger("qemu.qmp").setLevel(logging.CRITICAL)  # it logs each lost co
 def kernel_command_line(shape: VmShape, probed: Probed, first: str = "") -> str:
     """Return the kernel's command line; what the shape appends comes last, and so wins."""
     words = ["console=ttyS0", *first.split(), _PANIC, _MUTE, "nokaslr", "net.ifnames=0"]
+    if on_disk(shape.root):
+        words.append("kgym_root=disk")
     if probed.accelerator is Accelerator.TCG:
         words += [_SLOW, *_clock(probed)]
     if shape.cpus == 1:
@@ -68,17 +74,30 @@ def _clock(probed: Probed) -> Iterator[str]:
         yield f"tsc=reliable tsc_early_khz={probed.tsc_khz}"
 
 
-def qemu_arguments(shape: VmShape, probed: Probed, first: str = "") -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """A root disk: where it is, and its format, which QEMU shall not find out by looking."""
+
+    path: str
+    format: str
+
+
+def qemu_arguments(
+    shape: VmShape, probed: Probed, first: str = "", disk_format: str | None = None
+) -> list[str]:
     """Return QEMU's command line for a VM whose folder is mounted on FOLDER.
 
-    `first` are words that go before others on the kernel's command line.
+    `first` are words that go before others on the kernel's command line; `disk_format` is that
+    of the root disk, if there is one.
 
     The guest reaches nothing; its port 22 is reached through a port that the
     kernel chooses, on QEMU's own loopback. A guest that resets stops. With ACPI, `pc`
     takes 6 s longer to boot under TCG than `q35` (measured; its interrupt links).
     """
+    drive = Drive(f"{FOLDER}/{DISK}", disk_format) if disk_format else None
     return [
         *_machine(shape, probed.accelerator.arguments, f"{FOLDER}/kernel", f"{FOLDER}/initrd"),
+        *_disk(drive),
         *("-append", kernel_command_line(shape, probed, first)),
         *("-no-shutdown", "-chardev", "stdio,id=console,signal=off"),
         *("-chardev", f"socket,id=monitor,path={FOLDER}/monitor,server=on,wait=off"),
@@ -89,13 +108,16 @@ def qemu_arguments(shape: VmShape, probed: Probed, first: str = "") -> list[str]
     ]
 
 
-def arguments_by_hand(shape: VmShape, probed: Probed, kernel: str, initrd: str) -> list[str]:
+def arguments_by_hand(
+    shape: VmShape, probed: Probed, kernel: str, initrd: str, drive: Drive | None = None
+) -> list[str]:
     """Return the command line of the same VM for people: the console is the terminal.
 
     The guest runs the reproducer by itself. Ctrl-C ends QEMU.
     """
     return [
         *_machine(shape, probed.accelerator.elsewhere, kernel, initrd),
+        *_disk(drive),
         *("-append", kernel_command_line(shape, probed, "kgym.autorun")),
         *("-chardev", "stdio,id=console,signal=on"),
     ]
@@ -113,12 +135,29 @@ def _machine(shape: VmShape, accelerator: list[str], kernel: str, initrd: str) -
     yield from ("-device", "virtio-rng-pci", "-device", "vmcoreinfo")
 
 
+def _disk(drive: Drive | None) -> Iterator[str]:
+    """Yield the root disk: what the guest writes goes to a file of QEMU's, which goes with it.
+
+    An image that names another file as its ground never gets one. A host that cannot read or
+    write stops the guest: to the program, it must not look like an error of the kernel.
+    """
+    if drive is None:
+        return
+    image: dict[str, object] = {"driver": drive.format}
+    image |= {"backing": None} if drive.format == "qcow2" else {}
+    image |= {"file": {"driver": "file", "filename": drive.path}}
+    options = "if=none,id=root,snapshot=on,werror=stop,rerror=stop"
+    yield from ("-drive", f"file=json:{json.dumps(image).replace(',', ',,')},{options}")
+    yield from ("-device", "virtio-blk-pci,drive=root")
+
+
 class Vm:
     """A running QEMU. `stopped` is set when the guest resets or powers off."""
 
     def __init__(self, jail: Confined) -> None:
         self.stopped = asyncio.Event()
         self.why_stopped = ""
+        self.disk_error: InfrastructureError | None = None
         self._port = 0
         self._jail = jail
         self._process = jail.process
@@ -245,10 +284,16 @@ class Vm:
         return str(answer)
 
     async def _obey_events(self) -> None:
-        listener = EventListener(("SHUTDOWN",))
+        listener = EventListener(("SHUTDOWN", "BLOCK_IO_ERROR"))
         with self._monitor.listen(listener):
             async for event in listener:
                 data = event.get("data")
+                if event.get("event") == "BLOCK_IO_ERROR":
+                    why = str(data.get("reason")) if isinstance(data, dict) else ""
+                    self.disk_error = InfrastructureError(
+                        "disk_failed", f"the root disk cannot be read or written here: {why[:200]}"
+                    )
+                    continue
                 self.why_stopped = str(data.get("reason")) if isinstance(data, dict) else ""
                 self.stopped.set()
 

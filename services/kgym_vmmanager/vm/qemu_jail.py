@@ -115,6 +115,8 @@ def _room(inside: str, status: int) -> Iterator[str]:
     yield from ("--uid", str(NOBODY), "--gid", str(NOBODY))
     yield from ("--die-with-parent", "--json-status-fd", str(status), "--clearenv")
     yield from ("--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--ro-bind", "/usr", "/usr")
+    # What a guest writes to its disk: on the host's disk, with the VM's folder, not in memory.
+    yield from ("--setenv", "TMPDIR", inside)
     for name in ("bin", "lib", "lib64"):
         if Path("/", name).is_symlink():
             yield from ("--symlink", f"usr/{name}", f"/{name}")

@@ -7,8 +7,8 @@ import pytest
 
 from kgym.api.capabilities import Capabilities, lacking
 from kgym.api.steps import Reproducer, ReproduceSpec, StepRef
-from kgym.errors import InfrastructureError, UserError
-from kgym.host.detection import detect
+from kgym.errors import UserError
+from kgym.host.detection import detect, syzkallers
 from kgym_vmmanager.guest.guest_image import GuestImage
 from kgym_vmmanager.guest.reproducer_images import initrd, program
 
@@ -23,7 +23,8 @@ def reproducer(calls: str = "getpid()\n", syzkaller: str | None = None) -> Repro
 
 
 async def made(one: Reproducer, folder: Path, syzkaller: Path | None) -> dict[str, Path]:
-    return await program(one, folder / "reproducer.syz", folder / "program", syzkaller)
+    found = syzkallers(syzkaller)
+    return await program(one, folder / "reproducer.syz", folder / "program", found)
 
 
 async def test_a_program_of_syzkallers_is_run_with_its_options(
@@ -38,9 +39,14 @@ async def test_a_program_of_syzkallers_is_run_with_its_options(
     }
     lines = files["/kgym/reproducer"].read_text().splitlines()
     assert lines[0] == "#!/bin/sh"
-    words = lines[1].split()
-    assert words[:3] == ["exec", "/kgym/syz-execprog", "-executor=/kgym/syz-executor"]
+    first, words = lines[-2].split(), lines[-1].split()
+    assert first[:2] == ['"./p$name"', '"-executor=./e$name"']
+    assert first[-2:] == ["||", "exit"]
+    # Once, it tells what it executes.
+    assert {"-output=true", "-vv=1", "-procs=1", "-repeat=1", "-sandbox=setuid"} <= set(first)
+    assert words[:3] == ["exec", '"./p$name"', '"-executor=./e$name"']
     assert {"-procs=3", "-repeat=0", "-sandbox=setuid", "-threaded=true"} <= set(words)
+    assert not {"-output=true", "-vv=1"} & set(words)
     assert not any(word.startswith("-collide") for word in words)  # this syz-execprog has none
     assert words[-1] == "/kgym/program.syz"
 
@@ -50,7 +56,8 @@ async def test_the_script_runs_the_program(tmp_path: Path, syzkaller: Path) -> N
     script = files["/kgym/reproducer"].read_text()
     for inside, path in files.items():
         script = script.replace(inside, str(path))
-    done = subprocess.run(["sh", "-c", script], capture_output=True, timeout=20, check=True)
+    argv = ["sh", "-c", script]
+    done = subprocess.run(argv, capture_output=True, timeout=20, check=True, cwd=tmp_path)
     assert done.stderr.endswith(b"getpid()\n")
     assert b"-procs=3" in done.stderr
 
@@ -72,11 +79,40 @@ async def test_without_binaries_it_is_refused(tmp_path: Path, commit: str | None
     assert caught.value.reason == "no_syzkaller"
 
 
+async def test_a_program_that_is_not_repeated_runs_once(tmp_path: Path, syzkaller: Path) -> None:
+    one = Reproducer(kind="syz", text="#{}\ngetpid()\n")
+    files = await made(one, tmp_path, syzkaller)
+    line = files["/kgym/reproducer"].read_text().splitlines()[-1]
+    assert {"exec", "-output=true", "-vv=1", "-procs=1", "-repeat=1"} <= set(line.split())
+
+
+@pytest.mark.attack
+async def test_a_built_execprog_reaches_nothing_of_the_host(tmp_path: Path) -> None:
+    # Whoever submits a source of syzkaller's decides what its programs do.
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "syz-executor").touch()
+    execprog = folder / "syz-execprog"
+    execprog.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-here\necho '  -executor string'\n")
+    execprog.chmod(0o755)
+    await made(reproducer(), tmp_path, folder)
+    assert not (tmp_path / "was-here").exists()
+
+
+@pytest.mark.attack
+async def test_an_execprog_that_never_stops_talking_is_stopped(tmp_path: Path) -> None:
+    for name in ("syz-execprog", "syz-executor"):
+        (tmp_path / name).write_text("#!/bin/sh\nyes\n")
+        (tmp_path / name).chmod(0o755)
+    with pytest.raises(UserError, match="more printed"):
+        await made(reproducer(), tmp_path, tmp_path)
+
+
 async def test_another_program_of_that_name_is_told(tmp_path: Path) -> None:
     for name in ("syz-execprog", "syz-executor"):
         (tmp_path / name).write_text("#!/bin/sh\necho something else\n")
         (tmp_path / name).chmod(0o755)
-    with pytest.raises(InfrastructureError, match="something else"):
+    with pytest.raises(UserError, match="something else"):
         await made(reproducer(), tmp_path, tmp_path)
 
 

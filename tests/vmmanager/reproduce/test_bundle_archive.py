@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym.api.steps import Reproducer, VmShape
+from kgym.api.steps import Reproducer, UsedRoot, VmShape
 from kgym_vmmanager.reproduce import bundle_archive
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed
@@ -156,3 +156,33 @@ def _read_until(process: "subprocess.Popen[bytes]", words: bytes) -> bytes:
         assert time.monotonic() < limit, console[-2000:]
         console += line
     return console
+
+
+def test_a_script_of_guests_with_a_disk_unpacks_it_and_keeps_it_as_it_is(tmp_path: Path) -> None:
+    disk = UsedRoot(kind="disk", format="qcow2", sha256="0" * 64)
+    text = bundle_archive.script(VmShape(root="disk"), PROBED, 1, disk)
+    stand_in = tmp_path / "qemu-system-x86_64"
+    stand_in.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    stand_in.chmod(0o755)
+    (tmp_path / "disk-as-it-was").write_bytes(b"disk")
+    packed = ["zstd", "-q", tmp_path / "disk-as-it-was", "-o", tmp_path / "root.zst"]
+    subprocess.run(packed, check=True, timeout=20)
+    script = tmp_path / "reproduce.sh"
+    script.write_text(text)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for _ in range(2):
+        done = subprocess.run(
+            ["sh", script], env=environment, capture_output=True, text=True, timeout=20, check=True
+        )
+    words = done.stdout.splitlines()
+    assert (tmp_path / "disk").read_bytes() == b"disk"
+    drive = words[words.index("-drive") + 1]
+    assert "snapshot=on" in drive
+    assert json.loads(
+        drive.removeprefix("file=json:").rpartition("},")[0].replace(",,", ",") + "}"
+    ) == {
+        "driver": "qcow2",
+        "backing": None,
+        "file": {"driver": "file", "filename": "disk"},
+    }
+    assert "kgym_root=disk" in words[words.index("-append") + 1].split()

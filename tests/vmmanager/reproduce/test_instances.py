@@ -288,7 +288,30 @@ async def test_programs_of_both_kinds_take_turns(
     assert {"reproducer.c", "reproducer-1.syz"} <= set(kept)
     path = run.folder / "said"
     await run.storage.get(kept["reproducer-1.log"].key, path)
-    assert "-procs=3 -repeat=0 -threaded=true getpid()" in path.read_text()
+    assert "-procs=1 -repeat=1 -threaded=true getpid()" in path.read_text()
+
+
+@pytest.mark.attack
+async def test_a_program_of_which_calls_were_left_out_proves_nothing(
+    new_step: NewStep, cache: Path, syzkaller: Path
+) -> None:
+    text = '#{"threaded":true,"sandbox":"none"}\ngetpid()\nunknown$call(0x1)\n'
+    run = await new_step(Reproducer(kind="syz", text=text))
+    result = await Reproduce(cache, syzkaller=syzkaller)(run)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "left out 1 of the program's calls: unknown$call" in result.reason
+
+
+async def test_a_program_of_syzkallers_tells_what_its_calls_came_to(
+    new_step: NewStep, cache: Path, syzkaller: Path
+) -> None:
+    one = Reproducer(kind="syz", text="#{}\ngetpid()\n")
+    result = await Reproduce(cache, syzkaller=syzkaller)(await new_step(one))
+    assert result.verdict is Verdict.NO_CRASH
+    assert result.instances[0].detail == (
+        "1 of 1 calls came back at first; not well: getpid errno 22; the kernel lacks:"
+        " net packet injection (/dev/net/tun does not exist)"
+    )
 
 
 async def test_another_crash_does_not_stop_the_search(perform: Perform) -> None:

@@ -1,0 +1,56 @@
+"""Which config symbols a file is compiled for, by what kbuild's Makefiles say. Pure."""
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+_ASSIGNED = re.compile(
+    r"^[ \t]*([\w.+-]+)-(?:\$[({]CONFIG_(\w+)[)}]|y|m|objs)[ \t]*[:+]?=(.*)$", re.MULTILINE
+)
+_TOPS = frozenset({"obj", "lib", "core", "drivers", "net", "libs", "virt"})
+"""What whole lists are called; others are made into one object of their name."""
+_MOST = 100
+"""Objects of objects that are looked at."""
+MAKEFILES = ("Makefile", "Kbuild")
+
+
+def places(path: str) -> Iterator[tuple[str, str]]:
+    """Yield the folders whose Makefiles decide on a C file, and what each calls it.
+
+    `net/802/garp.c`: `garp.o` in `net/802`, `802/` in `net`.
+    """
+    whole = PurePosixPath(path)
+    if whole.suffix not in {".c", ".S"}:
+        return
+    yield str(whole.parent), f"{whole.stem}.o"
+    for folder in whole.parents[:-2]:
+        yield str(folder.parent), f"{folder.name}/"
+
+
+def conditions(makefile: str, item: str) -> frozenset[str]:
+    """Return the symbols, without CONFIG_, that a Makefile wants for an object or folder.
+
+    Empty if it is always compiled, or the Makefile does not name it; of several ways, the first.
+    """
+    lists: dict[str, list[tuple[str, str | None]]] = {}
+    for group, symbol, items in _ASSIGNED.findall(re.sub(r"\\\n", " ", makefile)):
+        for one in items.partition("#")[0].split():
+            lists.setdefault(one, []).append((group, symbol or None))
+    return _wanted(lists, item, set()) or frozenset()
+
+
+def _wanted(
+    lists: dict[str, list[tuple[str, str | None]]], item: str, seen: set[str]
+) -> frozenset[str] | None:
+    """Return the symbols of the first way from an item to a whole list; None if there is none."""
+    if item in seen or len(seen) == _MOST:
+        return None
+    seen.add(item)
+    for group, symbol in lists.get(item, ()):
+        own = frozenset({symbol} if symbol else ())
+        if group in _TOPS:
+            return own
+        above = _wanted(lists, f"{group}.o", seen)
+        if above is not None:
+            return own | above
+    return None

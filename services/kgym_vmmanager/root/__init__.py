@@ -1,0 +1,1 @@
+"""The disks that guests start from."""

@@ -1,0 +1,115 @@
+"""A submitter's own root disk. It is as hostile as the guest that starts from it.
+
+What a qcow2 image names (another file as its ground, or with its data) is never opened: such an
+image is refused, QEMU is told that there is no such file, and could reach none (`qemu_jail.py`).
+Format: QEMU's docs/interop/qcow2.txt.
+"""
+
+import asyncio
+import hashlib
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from kgym.api.steps import ReproduceArtifact, ReproduceResult, RootImage, UsedRoot
+from kgym.errors import UserError
+from kgym.worker.context import StepContext
+from kgym_vmmanager.root.debian_disk import ABOUT, DISK, PACKED, pack, sha256, unpack
+
+MOST_BYTES = 8 << 30
+"""Of the file."""
+LARGEST = 32 << 30
+"""Bytes of the disk that it holds: each VM may write so much beside it."""
+_SECTOR = 512
+_HEADER = struct.Struct(">4sIQIIQI")
+_FEATURES = struct.Struct(">Q")
+_FEATURES_AT = 72
+_HARMLESS = 1 << 3 | 1 << 4
+"""Incompatible features that any image may have: another compression, longer tables."""
+
+Fetch = Callable[[StepContext, str, str, Path, int], Awaitable[None]]
+"""Fetches a URL, or a path, of such a SHA-256 and so many bytes at most, as operators allow it."""
+
+
+async def fetch_nothing(run: StepContext, url: str, digest: str, target: Path, most: int) -> None:
+    """Refuse: this worker fetches nothing."""
+    del run, digest, target, most
+    raise UserError("source_not_allowed", f"{url}: this worker fetches no root disks")
+
+
+def key(run: StepContext, image: RootImage) -> str:
+    """Return what names the disk in a cache."""
+    if image.step is not None:
+        before = run.input("root", ReproduceResult).root
+        parts = [str(before.format), str(before.sha256)]
+    else:
+        parts = [str(image.format), str(image.sha256)]
+    return hashlib.sha256("\n".join(["1", *parts]).encode()).hexdigest()[:32]
+
+
+async def make(run: StepContext, image: RootImage, fetch: Fetch, folder: Path) -> None:
+    """Leave the disk's files in `folder`; raises UserError `bad_root_image`, or as `fetch` does."""
+    if image.step is not None:
+        about = await _of_step(run, folder)
+    else:
+        assert image.url is not None
+        assert image.sha256 is not None
+        await fetch(run, image.url, image.sha256, folder / DISK, MOST_BYTES)
+        await asyncio.to_thread(check, folder / DISK, str(image.format))
+        await pack(folder)
+        about = UsedRoot(kind="image", format=image.format, sha256=image.sha256)
+    (folder / ABOUT).write_text(about.model_dump_json())
+
+
+async def _of_step(run: StepContext, folder: Path) -> UsedRoot:
+    before = run.input("root", ReproduceResult).root
+    kept = {one.name for one in run.input_artifacts("root")}
+    if before.format is None or ReproduceArtifact.ROOT not in kept:
+        why = "an initramfs" if before.format is None else "left none: it was to keep no bundle"
+        raise UserError("bad_root_image", f"the step that `vm.root` names has no disk: {why}")
+    await run.fetch("root", ReproduceArtifact.ROOT, folder / PACKED)
+    await unpack(folder)
+    if await asyncio.to_thread(sha256, folder / DISK) != before.sha256:
+        raise UserError("bad_root_image", "the disk of the step that `vm.root` names is damaged")
+    return before
+
+
+def check(path: Path, form: str) -> None:
+    """Look at an image of the format that was stated; raise UserError `bad_root_image`."""
+    with path.open("rb") as file:
+        head = file.read(_FEATURES_AT + _FEATURES.size)
+    size = path.stat().st_size if form == "raw" else _qcow2_size(head)
+    if not 0 < size <= LARGEST:
+        message = f"the disk has {size:,} bytes; it may have up to {LARGEST >> 30} GiB"
+        raise UserError("bad_root_image", message)
+    if form == "raw" and size % _SECTOR:
+        raise UserError(
+            "bad_root_image",
+            f"the file has {size:,} bytes, a raw disk a multiple of {_SECTOR}: it may be packed,"
+            " or cut off",
+        )
+
+
+def _qcow2_size(head: bytes) -> int:
+    """Return the size of the disk in an image that stands alone. Pure."""
+    if len(head) < _FEATURES_AT:
+        raise _refused("it is too short")
+    magic, version, ground, ground_length, _, size, encryption = _HEADER.unpack_from(head)
+    if magic != b"QFI\xfb" or version not in {2, 3}:
+        raise _refused("it does not begin as one; is it `raw`?")
+    if ground or ground_length:
+        raise _refused("it has a backing file: `qemu-img convert -O qcow2` makes one that has none")
+    if encryption:
+        raise _refused("it is encrypted")
+    features = 0
+    if version == 3:
+        if len(head) < _FEATURES_AT + _FEATURES.size:
+            raise _refused("it is too short")
+        (features,) = _FEATURES.unpack_from(head, _FEATURES_AT)
+    if features & ~_HARMLESS:
+        raise _refused("it is damaged, still in use, or its data lie in another file")
+    return int(size)
+
+
+def _refused(why: str) -> UserError:
+    return UserError("bad_root_image", f"the root disk is no qcow2 image that can be used: {why}")

@@ -1,0 +1,108 @@
+"""A submitter's own image: what it claims to be is checked, and what it names is never opened."""
+
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.api.steps import RootImage
+from kgym.errors import UserError
+from kgym_vmmanager.root.image_file import LARGEST, check
+
+
+def qcow2(
+    *,
+    version: int = 3,
+    ground: int = 0,
+    size: int = 1 << 30,
+    encryption: int = 0,
+    features: int = 0,
+) -> bytes:
+    head = struct.pack(
+        ">4sIQIIQI", b"QFI\xfb", version, ground, 9 * bool(ground), 16, size, encryption
+    )
+    return head.ljust(72, b"\0") + struct.pack(">Q", features) + bytes(24) + b"/etc/passwd"
+
+
+def refused(tmp_path: Path, content: bytes, form: str = "qcow2") -> str:
+    image = tmp_path / "image"
+    image.write_bytes(content)
+    with pytest.raises(UserError) as error:
+        check(image, form)
+    assert error.value.reason == "bad_root_image"
+    return error.value.message
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_image_that_stands_alone_is_taken(tmp_path: Path, version: int) -> None:
+    image = tmp_path / "image"
+    image.write_bytes(qcow2(version=version))
+    check(image, "qcow2")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_image_on_a_file_of_the_host_is_refused(tmp_path: Path, version: int) -> None:
+    assert "backing file" in refused(tmp_path, qcow2(version=version, ground=104))
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("feature", [0, 1, 2, 5, 63])
+def test_an_image_with_its_data_elsewhere_or_unknown_is_refused(
+    tmp_path: Path, feature: int
+) -> None:
+    assert "its data lie" in refused(tmp_path, qcow2(features=1 << feature))
+
+
+@pytest.mark.attack
+def test_a_raw_image_is_never_taken_for_another(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.write_bytes(qcow2(ground=104).ljust(512, b"\0"))
+    check(image, "raw")  # its bytes are the disk's: nothing in them is followed
+    assert "raw" in refused(tmp_path, bytes(512))
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("size", [0, LARGEST + 512, 1 << 62])
+def test_sizes_are_bounded(tmp_path: Path, size: int) -> None:
+    assert "GiB" in refused(tmp_path, qcow2(size=size))
+
+
+@pytest.mark.parametrize(("content", "words"), [(b"", "0 bytes"), (bytes(1000), "multiple of 512")])
+def test_what_is_no_raw_disk_is_told(tmp_path: Path, content: bytes, words: str) -> None:
+    assert words in refused(tmp_path, content, "raw")
+
+
+def test_an_encrypted_image_is_refused(tmp_path: Path) -> None:
+    assert "encrypted" in refused(tmp_path, qcow2(encryption=1))
+
+
+@given(st.binary(max_size=120))
+def test_any_bytes_are_refused_or_taken(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    image = tmp_path_factory.mktemp("any") / "image"
+    image.write_bytes(data)
+    with suppress(UserError):
+        check(image, "qcow2")
+        assert data.startswith(b"QFI\xfb")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"url": "/disk"},
+        {"url": "/disk", "sha256": "0" * 64},
+        {"url": "/disk", "format": "raw"},
+        {"url": "/disk", "sha256": "0" * 64, "format": "raw", "step": {"step": 0}},
+        {"step": {"step": 0}, "format": "raw"},
+        {"url": "/disk", "sha256": "0" * 64, "format": "vmdk"},
+    ],
+)
+def test_an_image_has_one_place_and_a_stated_format(fields: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"url|format"):
+        RootImage.model_validate(fields)
