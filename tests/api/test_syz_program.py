@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kgym.api import syz_program
 from kgym.api.steps import Reproducer
-from kgym.api.syz_program import Options
+from kgym.api.syz_program import Executed, Options
 
 CALLS = "r0 = socket(0x10, 0x3, 0x0)\nsendmsg(r0, 0x0, 0x0)\n"
 # What `-help` of Go's flag package prints, with syz-execprog's flags of 2017 and of 2025.
@@ -174,3 +174,68 @@ def test_both_forms_of_a_header_say_the_same(fields: dict[str, object]) -> None:
     assert syz_program.options(f"#{json.dumps(fields)}\n") == syz_program.options(
         f"#{{{' '.join(words)}}}\n"
     )
+
+
+# What syz-execprog of 2021 prints with -output=true and -vv=1, but for most features.
+SAID = """2026/11/23 03:43:11 parsed 1 programs
+2026/11/23 03:43:12 code coverage           : debugfs is not enabled or not mounted
+2026/11/23 03:43:12 setuid sandbox          : enabled
+2026/11/23 03:43:12 802.15.4 emulation      : /sys/bus/platform does not exist
+2026/11/23 03:43:12 executed programs: 0
+2026/11/23 03:43:12 executing program 0:
+r0 = socket(0x10, 0x3, 0x0)
+sendmsg(r0, 0x0, 0x0)
+2026/11/23 03:43:12 CALL 0: signal 1, coverage 0 errno 0
+2026/11/23 03:43:12 CALL 1: signal 1, coverage 0 errno 14 blocked
+"""
+
+
+def test_what_was_executed_is_read() -> None:
+    found = Executed.read(SAID.encode())
+    assert found.calls == ("socket", "sendmsg")
+    assert found.lacks(with_header("#{}")) is None
+    assert found.told() == (
+        "2 of 2 calls came back at first; not well: sendmsg errno 14 blocked; the kernel lacks:"
+        " code coverage (debugfs is not enabled or not mounted), 802.15.4 emulation"
+        " (/sys/bus/platform does not exist)"
+    )
+
+
+@pytest.mark.parametrize(
+    "said", ["", "2026/11/23 03:43:11 parsed 0 programs\n", "executing program 0:\n", "panic: x\n"]
+)
+def test_nothing_executed_is_no_work(said: str) -> None:
+    why = Executed.read(said.encode()).lacks(with_header("#{}"))
+    assert why == "syz-execprog told of no program that it executes"
+
+
+@pytest.mark.attack
+def test_calls_that_were_left_out_are_named() -> None:
+    text = with_header("#{}") + "sendmsg(r0, 0x0, 0x0)\nopenat$none(0x0)\n"
+    why = Executed.read(SAID.encode()).lacks(text)
+    assert why == "this syzkaller left out 2 of the program's calls: openat$none, sendmsg"
+
+
+def test_an_executor_that_executed_nothing_proves_nothing() -> None:
+    said = SAID.partition("2026/11/23 03:43:12 CALL")[0] + "x RESULT: no calls executed\n"
+    why = Executed.read(said.encode()).lacks(with_header("#{}"))
+    assert why == "the executor executed no call"
+
+
+def test_a_first_run_tells_of_itself_as_far_as_the_binary_can() -> None:
+    known = {"procs", "repeat", "output", "vv"}
+    wanted = Options(repeat=True, procs=4)
+    assert syz_program.first_run(wanted, known) == [
+        "-procs=1",
+        "-repeat=1",
+        "-output=true",
+        "-vv=1",
+    ]
+    assert syz_program.first_run(wanted, {"procs"}) == ["-procs=1"]
+
+
+@given(st.binary(max_size=2000) | st.text(max_size=2000).map(lambda text: (SAID + text).encode()))
+def test_any_output_can_be_read(said: bytes) -> None:
+    found = Executed.read(said)
+    assert isinstance(found.told(), str)
+    assert found.calls or found.lacks("getpid()\n")

@@ -10,12 +10,23 @@ tools/syz-execprog/execprog.go, pkg/ipc/ipcconfig.
 
 import json
 import re
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 SANDBOXES = ("none", "setuid", "namespace", "android", "android_untrusted_app")
 MOST_PROCS = 128
+_MOST = 1 << 20
+"""Bytes of output that are looked at: what is looked for is said at first."""
 
+_LINE = 300
+"""Characters of a line that are looked at: a guest says anything, and searches shall stay quick."""
+_CALL = re.compile(r"(?:r[0-9]+ = )?([a-z_][\w$]*)\(")
+_SAID = re.compile(rb"(?m)^(?:[0-9/]+ [0-9:]+ )?executing program [0-9]+:\s*$")
+_RESULT = re.compile(r"CALL ([0-9]{1,4}): .*?errno ([0-9]{1,4})((?: [a-z]+)*)\s*$")
+_FEATURE = re.compile(r"(?:[0-9/]+ [0-9:]+ )?([A-Za-z0-9][\w .-]{22,30}): (?!enabled$)(.{1,200})")
+_WELL = "errno 0"
+_IDLE = "RESULT: no calls executed"
 _HEADER = re.compile(r"^#\s*(\{.*\})\s*$")
 _LEGACY = re.compile(r"(\w+):(\S*)")
 _FLAG = re.compile(r"^\s+-(\w+)", re.MULTILINE)
@@ -99,6 +110,83 @@ def arguments(wanted: Options, known: Collection[str]) -> list[str]:
     if wanted.slowdown > 1:
         values["slowdown"] = wanted.slowdown
     return [f"-{name}={value}" for name, value in values.items() if name in known]
+
+
+def first_run(wanted: Options, known: Collection[str]) -> list[str]:
+    """Return the flags of a first run of the program, which says what it executes (`Executed`)."""
+    once = arguments(replace(wanted, repeat=False, procs=1), known)
+    return [*once, *(flag for flag in ("-output=true", "-vv=1") if flag[1:].split("=")[0] in known)]
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What syz-execprog says that it executed: the calls, and what each came to at the last."""
+
+    calls: tuple[str, ...] = ()
+    results: Mapping[int, str] = field(default_factory=dict)
+    """Of calls by their number: `errno 22`, `errno 0 blocked`."""
+    lacking: tuple[str, ...] = ()
+    """What the executor could set up, and this kernel does not have, each with the reason."""
+    idle: bool = False
+    """Whether it says that no call was executed."""
+
+    @classmethod
+    def read(cls, output: bytes) -> "Executed":
+        """Read what it printed in its first run, perhaps cut off."""
+        if (begin := _SAID.search(output)) is None:
+            return cls()
+        lines = output[begin.end() : begin.end() + _MOST].decode(errors="replace").splitlines()
+        names, results = [], {}
+        for line in lines:
+            if match := _CALL.match(line):
+                names.append(match[1])
+            elif line.strip() and names:
+                break
+        for line in lines:
+            if match := _RESULT.search(line[:_LINE]):
+                results[int(match[1])] = f"errno {match[2]}{match[3]}"
+        features = map(
+            _FEATURE.fullmatch, output[: begin.start()].decode(errors="replace").split("\n")
+        )
+        lacking = tuple(f"{one[1].strip()} ({one[2]})" for one in features if one)
+        return cls(
+            tuple(names), results, lacking, not results and any(_IDLE in one for one in lines)
+        )
+
+    def told(self) -> str:
+        """Return in words what the calls came to, and what the kernel lacks."""
+        failed = [
+            f"{name} {self.results[number]}"
+            for number, name in enumerate(self.calls)
+            if self.results.get(number, _WELL) != _WELL
+        ]
+        words = [f"{len(self.results)} of {len(self.calls)} calls came back at first"]
+        words += [f"not well: {', '.join(failed)}"] if failed else []
+        words += [f"the kernel lacks: {', '.join(self.lacking)}"] if self.lacking else []
+        return "; ".join(words)
+
+    def lacks(self, text: str) -> str | None:
+        """Say what of the program was not executed; None if all of it was.
+
+        Syzkaller leaves out lines that it cannot read, such as calls that a commit does not know,
+        and says nothing of it.
+        """
+        if not self.calls:
+            return "syz-execprog told of no program that it executes"
+        if self.idle:
+            return "the executor executed no call"
+        left = Counter(call_names(text)) - Counter(self.calls)
+        if left:
+            names = ", ".join(sorted(left))
+            return f"this syzkaller left out {left.total()} of the program's calls: {names}"
+        return None
+
+
+def call_names(text: str) -> list[str]:
+    """Return the names of the program's calls, as `ioctl$KVM_RUN`, in order."""
+    lines = text.splitlines()
+    found = (_CALL.match(lines[number]) for number in _calls(text))
+    return [match[1] if match else "?" for match in found]
 
 
 def program(text: str, wanted: Options, known: Collection[str]) -> str:

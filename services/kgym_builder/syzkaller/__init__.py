@@ -1,0 +1,1 @@
+"""Syzkaller's programs, built from its source."""

@@ -1,0 +1,176 @@
+"""From syzkaller's source to the two programs that a guest gets.
+
+The source is as hostile as a patch: its generator is run, and compilers read it. So all of that is
+done in the sandbox, without network: the modules that Go needs have to lie in the source
+(`vendor`). The commands are those of syzkaller's own Makefile (its targets `descriptions`,
+`execprog` and `executor`), which would also ask Git, and look for other architectures' compilers.
+"""
+
+import re
+import shutil
+import stat
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from kgym.api.steps import SyzkallerArtifact
+from kgym.errors import UserError
+from kgym.host import proc
+from kgym.host.sandbox import Overlay, Sandbox, prepare
+from kgym.host.sandbox_limits import MIB, SandboxLimits
+from kgym.worker.context import StepContext
+
+LAYOUT = 1
+"""Version of how they are built; part of what their memo is named by."""
+MEMORY = 8 << 30
+"""Bytes at most; the largest of Go's compilations, that of the descriptions, takes 2 GiB."""
+SECONDS = 3600.0
+"""For each command; on two busy cores the longest takes 150 s."""
+
+_TREE, _OUT, _SCRATCH = "/syzkaller", "/out", "/scratch"
+_LARGEST = 256 * MIB
+"""Bytes of a program: it lies in the memory of each guest."""
+_DISK = 12 << 30
+_X86_64, _SEGMENT = 62, 56
+_PT_INTERP = (3).to_bytes(4, "little")
+_ELF = struct.Struct("<4sBB10xHHIQQQIHHH")
+_SAID = 1500
+_NO_VENDOR = "its modules do not lie in it (`vendor`), and there is no network to fetch them"
+_HINT = "docker/syzkaller.sh builds commits that need the network, or another age's compilers"
+_ENVIRONMENT = {
+    "GO111MODULE": "on",
+    "GOFLAGS": "-mod=vendor",
+    "GOPROXY": "off",
+    "GOSUMDB": "off",
+    "GOTOOLCHAIN": "local",
+    "GOENV": "off",
+    "CGO_ENABLED": "0",
+    # Not /tmp, which is memory.
+    "HOME": _SCRATCH,
+    "GOCACHE": f"{_SCRATCH}/cache",
+    "GOPATH": f"{_SCRATCH}/go",
+    "GOTMPDIR": _SCRATCH,
+    "TMPDIR": _SCRATCH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Compilers:
+    """The versions of what builds the programs."""
+
+    go: str
+    compiler: str
+
+    @classmethod
+    async def here(cls) -> "Compilers":
+        """Return those of this host. Raises UserError `no_go`, `no_compiler`."""
+        go = await _version("go", "version", reason="no_go", package="golang-go")
+        compiler = await _version("g++", "--version", reason="no_compiler", package="g++")
+        return cls(go, compiler)
+
+
+async def build(
+    tree: Path, commit: str, folder: Path, run: StepContext
+) -> dict[SyzkallerArtifact, Path]:
+    """Build both from the source's tree in the new `folder`; return them.
+
+    Raises UserError `syzkaller_does_not_build`, `sandbox_limit`.
+    """
+    build = _Build(tree, folder, run.log)
+    with run.stage("descriptions"):
+        await build.run(["sh", "-c", "[ -f vendor/modules.txt ]"], otherwise=_NO_VENDOR)
+        await build.run(["go", "run", "./sys/syz-sysgen"])
+    execprog, executor = SyzkallerArtifact.EXECPROG, SyzkallerArtifact.EXECUTOR
+    with run.stage("execprog"):
+        flags = f"-ldflags=-s -w -X github.com/google/syzkaller/prog.GitRevision={commit}"
+        await build.run(["go", "build", flags, "-o", f"{_OUT}/{execprog}", "./tools/syz-execprog"])
+    with run.stage("executor"):
+        words = ["-m64", "-O2", "-pthread", "-static", "-w", "-s", "-I.", "-Iexecutor/_include"]
+        words += ["-DGOOS_linux=1", "-DGOARCH_amd64=1", "-DHOSTGOOS_linux=1"]
+        words += [f'-DGIT_REVISION="{commit}"', "-o", f"{_OUT}/{executor}"]
+        await build.run(["g++", *words, "executor/executor.cc"])
+    return {name: _checked(build.out / name) for name in SyzkallerArtifact}
+
+
+class _Build:
+    """One build: what its commands write goes to `folder`, on top of the source's tree."""
+
+    def __init__(self, tree: Path, folder: Path, log: Callable[[str], None]) -> None:
+        usual = SandboxLimits.of_host()
+        limits = replace(
+            usual, memory=min(MEMORY, usual.memory), disk=_DISK, output=16 * MIB, seconds=SECONDS
+        )
+        self.out = prepare(folder / "out")
+        self._log = log
+        self._box = Sandbox(
+            writable={_OUT: self.out, _SCRATCH: prepare(folder / "scratch")},
+            overlays={_TREE: Overlay((tree,), folder / "tree").create()},
+            limits=limits,
+        )
+
+    async def run(self, argv: Sequence[str], *, otherwise: str = "") -> None:
+        """Run one of its commands; `otherwise` says what it means that it fails."""
+        done = await self._box.run(argv, cwd=_TREE, env=_ENVIRONMENT, check=False)
+        if done.returncode == 0:
+            return
+        said = done.text.strip()
+        self._log(said[-20_000:])
+        why = otherwise or f"`{' '.join(argv[:2])} … {argv[-1]}` fails: {_telling(said)}"
+        raise _refusal(why)
+
+
+def _telling(text: str) -> str:
+    """Return the part of a compiler's words that is worth reading first."""
+    errors = [line for line in text.splitlines() if re.search(r"error:|\.go:\d+|^go: ", line)]
+    return " / ".join(errors[:5])[:_SAID] or text[-_SAID:] or "it says nothing"
+
+
+def _checked(program: Path) -> Path:
+    """Return the program, if it is one that can run in a guest, which has no libraries."""
+    if not _is_file(program):
+        raise _refusal(f"it leaves no {program.name}")
+    if (size := program.stat().st_size) > _LARGEST:
+        raise _refusal(f"its {program.name} has {size} bytes, {_LARGEST} allowed")
+    with program.open("rb") as file:
+        if not _is_static(file):
+            raise _refusal(f"its {program.name} is no static program for x86_64")
+    program.chmod(0o755)
+    return program
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)  # a link would be followed on this host
+    except OSError:
+        return False
+
+
+def _is_static(file: IO[bytes]) -> bool:
+    """Tell whether it is an ELF file for x86_64 that asks for no loader."""
+    head = file.read(_ELF.size)
+    if len(head) < _ELF.size:
+        return False
+    magic, bits, order, _, machine, _, _, table, _, _, _, size, count = _ELF.unpack(head)
+    if (magic, bits, order, machine, size) != (b"\x7fELF", 2, 1, _X86_64, _SEGMENT):
+        return False
+    kinds = []
+    for number in range(count):
+        file.seek(table + number * _SEGMENT)
+        kinds.append(file.read(4))
+    return bool(kinds) and _PT_INTERP not in kinds
+
+
+async def _version(program: str, argument: str, *, reason: str, package: str) -> str:
+    if shutil.which(program) is None:
+        message = f"this builder has no {program} to build syzkaller with: install {package}"
+        raise UserError(reason, f"{message}; {_HINT}", tool=program)
+    done = await proc.run([program, argument], timeout=30)
+    return done.text.splitlines()[0]
+
+
+def _refusal(why: str) -> UserError:
+    return UserError(
+        "syzkaller_does_not_build", f"syzkaller's source does not build: {why}; {_HINT}"
+    )

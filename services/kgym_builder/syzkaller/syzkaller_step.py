@@ -1,0 +1,144 @@
+"""The `syzkaller` step: the programs of one commit, found or built."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kgym.api.steps import (
+    GitSource,
+    SyzkallerArtifact,
+    SyzkallerResult,
+    SyzkallerSpec,
+    TarballSource,
+)
+from kgym.errors import UserError
+from kgym.host import sandbox
+from kgym.host.budget import Budget, Use
+from kgym.host.detection import syzkallers
+from kgym.worker.context import StepContext
+from kgym_builder import memo
+from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_builder.kernel_source.download import TellProgress
+from kgym_builder.kernel_source.kernel_sources import KernelSources
+from kgym_builder.syzkaller import programs
+from kgym_builder.syzkaller.programs import Compilers
+
+_FULL_ID = re.compile(r"[0-9a-f]{40}")
+_PROOF = ("go.mod", "syzkaller that Go's modules build")
+_MIB = 4096
+"""What a build takes of the host's memory: two of Go's compilations at a time."""
+_POLL_SECONDS = 1.0
+
+
+class SyzkallerBuilder:
+    """Builds syzkaller's programs with what is kept in the folder `cache`.
+
+    `own` are those that the worker's operator has given it (`kgym.host.detection.syzkallers`):
+    they are believed to be of their commit. Sources come from public addresses, and from what
+    `origins` allow. What others built is known by the source's own identity, which tells its
+    content (a commit's id, or a SHA-256), so nobody gets programs of somebody else's making.
+    """
+
+    def __init__(self, cache: Path, origins: Origins, own: Path | None, budget: Budget) -> None:
+        self._sources = KernelSources(cache / "syzkaller", origins, proof=_PROOF)
+        self._own = own
+        self._budget = budget
+
+    async def __call__(self, run: StepContext) -> SyzkallerResult:
+        """Perform one step.
+
+        Raises UserError `syzkaller_does_not_build`, `wrong_commit`, `no_go`, and as sources do.
+        """
+        spec = run.spec(SyzkallerSpec)
+        if spec.cache == "use" and (found := await self._operators(spec, run)):
+            return found
+        with run.stage("source"):
+            identity = await self._sources.identify(spec.source, _bytes(run))
+        commit = _commit(spec, identity)
+        # By whichever compilers: the programs do the same, and some builders have none.
+        name = memo.key("syzkaller", programs.LAYOUT, identity, commit)
+        found = await memo.recall(run, name, SyzkallerResult) if spec.cache == "use" else None
+        while found is None and not await run.hold(f"syzkaller/{identity}/{commit}"):
+            run.progress("waiting for the step that builds it")
+            await asyncio.sleep(_POLL_SECONDS)
+            found = await memo.recall(run, name, SyzkallerResult)
+        if found is not None:
+            run.log(f"syzkaller {commit}: built before from {identity}")
+            return found.model_copy(update={"made": False, "seconds": run.seconds})
+        found = await self._built(spec, commit, run)
+        await memo.remember(run, name, found, run.artifacts)
+        return found
+
+    async def _operators(self, spec: SyzkallerSpec, run: StepContext) -> SyzkallerResult | None:
+        """Return the operator's own programs of the commit, if it is known by its id."""
+        commit = spec.commit or _full_id(spec.source)
+        folder = syzkallers(self._own).get(commit or "")
+        if folder is None or commit is None:
+            return None
+        files = {name: folder / name for name in SyzkallerArtifact}
+        stamps = [(stat.st_size, stat.st_mtime_ns) for stat in map(Path.stat, files.values())]
+        name = memo.key("syzkaller-own", str(folder), stamps)
+        run.log(f"syzkaller {commit}: the worker has it in {folder}")
+        if found := await memo.recall(run, name, SyzkallerResult):
+            return found.model_copy(update={"seconds": run.seconds})
+        found = await _kept(files, run, commit=commit, source_identity="worker", made=False)
+        await memo.remember(run, name, found, run.artifacts)
+        return found
+
+    async def _built(self, spec: SyzkallerSpec, commit: str, run: StepContext) -> SyzkallerResult:
+        compilers = await Compilers.here()
+        run.log(f"building syzkaller {commit} with {compilers.go}, {compilers.compiler}")
+        with run.stage("source"):
+            source = await self._sources.get(spec.source, _bytes(run), run.held)
+        folder = run.folder / "syzkaller"
+        async with self._budget.share(Use.BUILD, 0, _MIB):
+            files = await programs.build(source.tree, commit, folder, run)
+        with run.stage("store"):
+            found = await _kept(
+                files,
+                run,
+                commit=commit,
+                source_identity=source.identity,
+                made=True,
+                go=compilers.go,
+                compiler=compilers.compiler,
+            )
+            await asyncio.to_thread(sandbox.remove, folder)
+        return found
+
+
+async def _kept(
+    files: Mapping[SyzkallerArtifact, Path], run: StepContext, **told: Any
+) -> SyzkallerResult:
+    """Keep the programs, and return the result that tells of them."""
+    for name, path in files.items():
+        await run.keep(path, name)
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    return SyzkallerResult(bytes=sizes, seconds=run.seconds, **told)
+
+
+def _commit(spec: SyzkallerSpec, identity: str) -> str:
+    """Return the source's commit; raise UserError `wrong_commit` if it is not the one asked for."""
+    if not isinstance(spec.source, GitSource):
+        assert spec.commit is not None  # the model asks for it
+        return spec.commit
+    commit = identity.removeprefix("git:")
+    if spec.commit not in {None, commit}:
+        message = f"{spec.source.commit} of {spec.source.url} is {commit}, not {spec.commit}"
+        raise UserError("wrong_commit", message)
+    return commit
+
+
+def _full_id(source: GitSource | TarballSource) -> str | None:
+    if isinstance(source, GitSource) and _FULL_ID.fullmatch(source.commit):
+        return source.commit
+    return None
+
+
+def _bytes(run: StepContext) -> TellProgress:
+    def report(stage: str, done: float, total: float | None) -> None:
+        run.progress(stage, done, total, "bytes" if done else "")
+
+    return report

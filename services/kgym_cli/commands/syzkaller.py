@@ -1,0 +1,133 @@
+"""`kgym syzkaller`."""
+
+import hashlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import click
+
+from kgym.api.jobs import JobRequest, JobView
+from kgym.api.steps import (
+    SYZKALLER_GIT,
+    GitSource,
+    SyzkallerArtifact,
+    SyzkallerResult,
+    SyzkallerSpec,
+    TarballSource,
+)
+from kgym.client import Client
+from kgym.errors import UserError
+from kgym_cli.answer import Answer
+from kgym_cli.job_answer import FailedStep
+from kgym_cli.job_progress import follow
+from kgym_cli.output import Exit, json_option, leave, people, print_json, results
+from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.settings import settings
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_REVISION = re.compile(r"[\w][\w./-]*")
+_FORMS = "a full commit id, a repository as URL@COMMIT or FOLDER@COMMIT, or a tarball with --commit"
+
+
+class SyzkallerAnswer(Answer):
+    """What was built or found; without a result, `failure` says why."""
+
+    job: int
+    failure: FailedStep | None
+    commit: str | None = None
+    source_identity: str | None = None
+    made: bool | None = None
+    go: str | None = None
+    compiler: str | None = None
+    folder: Path | None = None
+    seconds: dict[str, float] = {}
+
+    @classmethod
+    def of(
+        cls, job: JobView, result: SyzkallerResult | None, folder: Path | None
+    ) -> "SyzkallerAnswer":
+        """Return the answer of a job of one `syzkaller` step."""
+        told = result.model_dump(exclude={"kind", "bytes"}) if result else {}
+        return cls(job=job.id, failure=FailedStep.of(job), folder=folder, **told)
+
+
+@click.group()
+def syzkaller() -> None:
+    """Build the programs that reproducers of the kind `syz` are run by."""
+
+
+@syzkaller.command()
+@click.argument("source")
+@click.option("--commit", help="The commit that a tarball is.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder that gets them, by commit.  [default: KGYM_SYZKALLER, or else syzkaller in the"
+    " data folder, where workers of this machine find them]",
+)
+@click.option("--fresh", is_flag=True, help="Build again what was built before.")
+@json_option(SyzkallerAnswer)
+def build(source: str, commit: str | None, output: Path | None, fresh: bool, as_json: bool) -> None:
+    """Build syz-execprog and syz-executor from SOURCE, and keep them by commit.
+
+    SOURCE is a full commit id of syzkaller's, a repository as URL@COMMIT or FOLDER@COMMIT, or
+    a tarball (then --commit says which commit it is). A builder does it in its sandbox,
+    without network, with Debian's golang-go and g++; once for each source. The exit status is 0 if
+    they are there, 2 for bad input, 3 if there is no answer.
+    """
+    spec = _spec(source, commit).model_copy(update={"cache": "fresh" if fresh else "use"})
+    with scheduler(work=True) as client:
+        job = follow(client, client.submit(JobRequest(steps=[spec])))
+        result = job.steps[0].result
+        found = result if isinstance(result, SyzkallerResult) else None
+        kept = output or settings().syzkaller
+        folder = _installed(client, job, found.commit, kept) if found else None
+    answer = SyzkallerAnswer.of(job, found, folder)
+    if as_json:
+        print_json(answer)
+    elif found is not None:
+        how = f"built in {sum(found.seconds.values()):.0f} s" if found.made else "found"
+        results.print(f"syzkaller {found.commit}: {how}; in {folder}", markup=False)
+    if found is None:
+        failure = job.steps[0].failure
+        people.print(failure.message if failure else f"job {job.id} is {job.state}", markup=False)
+        leave(Exit.USER if failure and failure.cause == "user" else Exit.INFRASTRUCTURE)
+
+
+def _spec(named: str, commit: str | None) -> SyzkallerSpec:
+    """Return what builds this source; raise UserError `bad_option`."""
+    if commit is not None and not _COMMIT.fullmatch(commit):
+        raise UserError("bad_option", f"--commit {commit!r} is no full commit id")
+    path = Path(named).expanduser()
+    if _COMMIT.fullmatch(named):
+        return SyzkallerSpec(source=GitSource(url=SYZKALLER_GIT, commit=named), commit=commit)
+    if path.is_file():
+        if commit is None:
+            raise UserError("bad_option", "a tarball does not tell its commit: give --commit")
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        tarball = TarballSource(url=str(path.resolve()), sha256=digest)
+        return SyzkallerSpec(source=tarball, commit=commit)
+    url, _, revision = named.rpartition("@")
+    if url and _REVISION.fullmatch(revision):
+        place = url if "://" in url else str(Path(url).expanduser().resolve())
+        return SyzkallerSpec(source=GitSource(url=place, commit=revision), commit=commit)
+    raise UserError("bad_option", f"{named!r} names no source of syzkaller: give {_FORMS}")
+
+
+def _installed(client: Client, job: JobView, commit: str, folder: Path) -> Path:
+    """Bring the programs to the folder of their commit, each whole; return it."""
+    place = folder / commit
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
+            for name in SyzkallerArtifact:
+                client.download(job.id, 0, name, Path(part, name))
+                Path(part, name).chmod(0o755)
+            for name in SyzkallerArtifact:
+                os.replace(Path(part, name), place / name)
+    except OSError as error:
+        raise UserError("cannot_write", f"{place}: {error.strerror or error}") from error
+    return place
