@@ -1,5 +1,6 @@
 """Bug bundles: what they say becomes a job; what is wrong with them is named."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -8,7 +9,16 @@ import pytest
 from pydantic import ValidationError
 
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import BuildSpec, Calibration, Measure, ReproduceSpec
+from kgym.api.steps import (
+    BuildSpec,
+    Calibration,
+    GitSource,
+    Measure,
+    PackageSource,
+    Patch,
+    ReproduceSpec,
+    SyzkallerSpec,
+)
 from kgym.bugs import bundle as bug
 from kgym.bugs.shipped import shipped
 from kgym.errors import UserError
@@ -54,6 +64,30 @@ def test_a_folder_becomes_a_job_of_four_steps(bundle: Path) -> None:
     assert survive.build.step == after.name == bug.BUILD_AFTER
     assert survive.baseline
     assert survive.baseline.step == crash.name == bug.BEFORE
+
+
+def test_backports_go_with_each_of_its_steps(bundle: Path) -> None:
+    (bundle / "backport.patch").write_text(PATCH.replace("good", "old").replace("bad", "new"))
+    more = """
+[[kernel.backports]]
+name = "loop"
+patch = "backport.patch"
+when = { kernel_before = "5.4", compiler = "gcc", compiler_from = "12" }
+"""
+    (bundle / "bug.toml").write_text(BUG.replace("[reproducer]", more + "[reproducer]"))
+    one = bug.load(str(bundle))
+    (backport,) = one.build.backports
+    assert (backport.name, backport.when.compiler_from) == ("loop", "12")
+    assert backport.diff
+    for job in (one.job(one.fix), one.source(), one.check([Patch(diff=PATCH)])):
+        for step in job.steps:
+            if not isinstance(step, ReproduceSpec):
+                assert step.backports == [backport]  # type: ignore[union-attr]
+    for wrong in ("../loop", ""):
+        text = BUG.replace("[reproducer]", more.replace("loop", wrong) + "[reproducer]")
+        (bundle / "bug.toml").write_text(text)
+        with pytest.raises(UserError, match=r"kernel\.backports"):
+            bug.load(str(bundle))
 
 
 def test_programs_of_syzkallers_stand_beside_others(bundle: Path) -> None:
@@ -236,6 +270,78 @@ def test_a_shipped_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         shipped(tmp_path)
 
 
+# --- other kernels ---------------------------------------------------------------------------
+
+
+ON = """
+[on."linux-5.10"]
+title = "KASAN: use-after-free Read in g"
+files = ["kernel/g.c"]
+[[on."linux-5.10".regress.edits]]
+file = "kernel/g.c"
+original = "better();"
+replacement = "worse();"
+"""
+
+
+def test_a_bug_is_tried_on_a_shared_kernel_by_name_at_kernel(bundle: Path) -> None:
+    own, other = bug.load(str(bundle)), bug.load(f"{bundle}@linux-5.10")
+    assert (own.name, other.name) == ("my-bug", "my-bug@linux-5.10")
+    source = other.build.source
+    assert isinstance(source, PackageSource)
+    assert (source.names, source.suite) == (["linux-source-5.10"], "bullseye")
+    assert (own.build.patches, own.fix) == (other.build.patches, other.fix)
+    assert other.job(other.fix).tags[0] == "bug=my-bug@linux-5.10"
+    assert own.calibration_tag != other.calibration_tag
+
+
+def test_what_is_otherwise_on_a_kernel_holds_there_alone(bundle: Path) -> None:
+    (bundle / "bug.toml").write_text(BUG + '[fix]\npatch = "regress.patch"\n' + ON)
+    here, there = bug.load(f"{bundle}@linux-6.12"), bug.load(f"{bundle}@linux-5.10")
+    assert (here.titles, here.file.files) == (["KASAN: use-after-free Read in f"], ["kernel/f.c"])
+    assert (there.titles, there.file.files) == (["KASAN: use-after-free Read in g"], ["kernel/g.c"])
+    assert here.fix is not None
+    assert here.fix.diff == PATCH
+    # The bundle's own fix does not undo what brings the bug back there.
+    assert there.fix is not None
+    assert [edit.replacement for edit in there.fix.edits] == ["better();"]
+
+
+def test_a_folder_whose_name_has_an_at_sign_is_meant_itself(bundle: Path) -> None:
+    same = bundle.rename(bundle.with_name("my-bug@linux-5.10"))
+    assert bug.load(str(same)).build.source.kind == "tarball"
+    assert bug.load(f"{same}@linux-5.10").build.source.kind == "package"
+
+
+@pytest.mark.parametrize("kernel", ["linux-0.1", "capture", "..", ""])
+def test_a_kernel_that_there_is_not_is_answered_with_those_there_are(kernel: str) -> None:
+    with pytest.raises(UserError, match=r"there are: .*linux-5\.10, linux-6\.1") as caught:
+        bug.load(f"watch-queue-filter@{kernel}")
+    assert caught.value.reason == "no_such_kernel"
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "suite",
+    [
+        "sid\nURIs: http://example.org",
+        "sid main",
+        "../../sid",
+        "sid/updates",
+        "SID",
+        "-o",
+        "a" * 90,
+    ],
+)
+def test_a_suite_cannot_be_more_than_a_suite(bundle: Path, suite: str) -> None:
+    packages = f'packages = ["linux-source-5.10"]\nsuite = {json.dumps(suite)}'
+    table = re.sub(r'tarball = .*\nsha256 = ".*"', lambda _: packages, BUG)
+    (bundle / "bug.toml").write_text(table)
+    with pytest.raises(UserError, match="suite") as caught:
+        bug.load(str(bundle))
+    assert caught.value.reason == "bad_bundle"
+
+
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UserError, match="watch-queue-filter") as caught:
         bug.load("no-such-bug")
@@ -263,6 +369,8 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         ('tarball = "linux.tar"\n', 'git = "x"\ncommit = ""\n', "kernel.commit"),
         ('tarball = "linux.tar"\n', 'tarball = "~nobody-here/x"\n', "nobody-here"),
         ('[kernel]\ntarball = "linux.tar"', '[kernel]\nuse = "linux-0.1"', "sha256"),
+        ("[kernel]", '[kernel]\nsuite = "trixie"', "`suite` goes with `packages`"),
+        ("[regress]", "[on.x]\nfile = 1\n[regress]", "on.x.file"),
     ],
 )
 def test_what_is_wrong_with_a_bundle_is_named(
@@ -338,3 +446,75 @@ def test_a_file_of_a_bundle_may_not_be_huge(bundle: Path) -> None:
         file.truncate(1 << 40)
     with pytest.raises(UserError, match="more than 16 MiB"):
         bug.load(str(bundle))
+
+
+ON_REQUEST = """
+[[reproducer.on_request]]
+file = "repro.syz"
+kind = "syz"
+syzkaller = "3ab38479ab60b50d5b27332bd001c78382877ecd"
+[regress]"""
+
+
+@pytest.fixture
+def both(bundle: Path) -> bug.Bug:
+    (bundle / "repro.syz").write_text('#{"procs":4,"sandbox":"none"}\ngetpid()\n')
+    (bundle / "bug.toml").write_text(BUG.replace("[regress]", ON_REQUEST))
+    return bug.load(str(bundle))
+
+
+def test_programs_on_request_run_where_they_are_asked_for(both: bug.Bug) -> None:
+    kinds = {
+        kind: [one.kind for one in both.run_by(kind).reproducers] for kind in ("c", "syz", "all")
+    }
+    assert [one.kind for one in both.reproducers] == ["c"]
+    assert kinds == {"c": ["c"], "syz": ["syz"], "all": ["c", "syz"]}
+    assert not any(isinstance(one, SyzkallerSpec) for one in both.job(both.fix).steps)
+
+
+def test_a_named_commit_of_syzkaller_is_built_before_the_kernel(both: bug.Bug) -> None:
+    one = both.run_by("all")
+    jobs = [one.job(one.fix), one.shown(), one.calibration(3)]
+    assert one.fix is not None
+    jobs.append(one.trial(one.fix, 7))
+    for job in jobs:
+        first, *rest = job.steps
+        assert isinstance(first, SyzkallerSpec)
+        assert isinstance(first.source, GitSource)
+        assert first.source.commit == "3ab38479ab60b50d5b27332bd001c78382877ecd"
+        for step in rest:
+            if isinstance(step, ReproduceSpec):
+                assert [ref.step for ref in step.syzkaller] == [first.name]
+                assert step.needs().syzkaller == []
+
+
+def test_a_calibration_is_of_the_syzkaller_that_ran(both: bug.Bug) -> None:
+    one = both.run_by("syz")
+    job = one.calibration(3)
+    assert one.calibration_tag in job.tags
+    first, *rest = job.steps
+    assert isinstance(first, SyzkallerSpec)
+    other = first.model_copy(update={"source": GitSource(url="https://example.org/x", commit="x")})
+    with pytest.raises(ValidationError, match="not true"):
+        JobRequest(steps=[other, *rest], tags=job.tags)
+    build, runs = rest
+    unused = runs.model_copy(update={"syzkaller": []})
+    with pytest.raises(ValidationError, match="not true"):
+        JobRequest(steps=[first, build, unused], tags=job.tags)
+
+
+def test_a_program_that_names_no_commit_is_the_workers_to_run(bundle: Path) -> None:
+    (bundle / "repro.syz").write_text("getpid()\n")
+    unnamed = ON_REQUEST.replace('syzkaller = "3ab38479ab60b50d5b27332bd001c78382877ecd"\n', "")
+    (bundle / "bug.toml").write_text(BUG.replace("[regress]", unnamed))
+    one = bug.load(str(bundle)).run_by("syz")
+    build, runs = one.calibration(3).steps
+    assert isinstance(build, BuildSpec)
+    assert isinstance(runs, ReproduceSpec)
+    assert runs.needs().syzkaller == ["default"]
+
+
+def test_a_kind_that_a_bug_does_not_have_is_named(bundle: Path) -> None:
+    with pytest.raises(UserError, match="there are: c") as caught:
+        bug.load(str(bundle)).run_by("syz")
+    assert caught.value.reason == "no_such_program"

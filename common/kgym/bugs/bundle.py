@@ -8,7 +8,7 @@ a folder of the same form. docs/own-bug.md describes the format.
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,7 +17,10 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 from kgym.api import trusted_tags
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import (
+    DISK_SYMBOLS,
+    SYZKALLER_GIT,
     Ahead,
+    Backport,
     BuildSpec,
     Calibration,
     CheckSpec,
@@ -32,14 +35,18 @@ from kgym.api.steps import (
     Patch,
     Reproducer,
     ReproduceSpec,
+    RootImage,
     Sha256,
     SourceSpec,
     StepRef,
     StepSpec,
     Strict,
+    SyzkallerSpec,
     TarballSource,
     TreePath,
     VmShape,
+    When,
+    on_disk,
 )
 from kgym.bugs import calibration
 from kgym.bugs.calibration import Effort
@@ -49,6 +56,8 @@ from kgym.configs import CONFIGS, data_folder
 from kgym.errors import UserError
 from kgym.source import diff_text, patching
 
+ProgramKind = Literal["c", "syz", "all"]
+"""Which programs show a bug: those in C, syzkaller's, or both in turn."""
 _MOST_BYTES = 16 << 20
 """Bytes of one file of a bundle, at most."""
 BUILD_BEFORE, BEFORE = "build_before", "reproduce_before"
@@ -57,11 +66,21 @@ BUILD_AFTER, AFTER = "build_after", "reproduce_after"
 """The names of its steps on the kernel with the fix."""
 
 
+class BackportTable(Strict):
+    """`[[kernel.backports]]`: a patch file, or edits, that this kernel needs to compile."""
+
+    name: str
+    when: When = When()
+    patch: str | None = None
+    edits: list[Edit] = []
+
+
 class KernelFile(Strict):
     """`configs/kernels/NAME.toml`, or the `[kernel]` of a bundle; paths lie beside the file."""
 
     description: str = ""
     packages: list[str] | None = Field(None, min_length=1)
+    suite: str | None = Field(None, description="of the packages, if it is not the worker's own")
     git: str | None = Field(None, min_length=1)
     commit: str | None = Field(None, min_length=1)
     tree: str | None = Field(None, min_length=1, description="folder, taken as it is now")
@@ -70,7 +89,9 @@ class KernelFile(Strict):
     base: Literal["allnoconfig", "tinyconfig", "defconfig"] | None = None
     fragments: list[str] = []
     config: str | None = Field(None, description="file that holds a full .config")
+    modules: Literal["load", "builtin"] = "load"
     compiler: Compiler = "gcc"
+    backports: list[BackportTable] = []
     objects: int | None = Field(None, gt=0, description="of a full build, for the progress bar")
 
     @model_validator(mode="after")
@@ -82,6 +103,8 @@ class KernelFile(Strict):
             raise ValueError("`git` and `commit` go together")
         if (self.tarball is None) != (self.sha256 is None):
             raise ValueError("`tarball` and `sha256` go together")
+        if self.suite is not None and self.packages is None:
+            raise ValueError("`suite` goes with `packages`")
         if (self.base is None) == (self.config is None):
             raise ValueError("give either `base` (with `fragments`) or `config`")
         if self.config is not None and self.fragments:
@@ -89,10 +112,13 @@ class KernelFile(Strict):
         return self
 
 
+KernelName = Annotated[str, Field(max_length=100, pattern=r"^[\w.+-]+$")]
+
+
 class KernelUse(Strict):
     """`[kernel] use = "NAME"`: a shared kernel of `configs/kernels`."""
 
-    use: Annotated[str, Field(pattern=r"^[\w.+-]+$")]
+    use: KernelName
 
 
 class ProgramTable(Strict):
@@ -106,13 +132,15 @@ class ProgramTable(Strict):
 class ReproducerTable(ProgramTable):
     """`[reproducer]`: the program, and how long a patched kernel must survive it.
 
-    `[[reproducer.others]]` are further programs; the instances take all in turn.
+    `[[reproducer.others]]` are further programs; the instances take all in turn. Those of
+    `[[reproducer.on_request]]` show the bug as well, and run only where they are asked for.
     """
 
     time: float = Field(120, gt=0, le=86400, description="seconds")
     instances: int = Field(2, ge=1, le=1000)
     completed: list[CompletedEnd] = Field([], description="how a run ends that did its work")
     others: list[ProgramTable] = []
+    on_request: list[ProgramTable] = []
 
 
 class ChangeTable(Strict):
@@ -120,6 +148,16 @@ class ChangeTable(Strict):
 
     patch: str | None = None
     edits: list[Edit] = []
+
+
+class OnKernel(Strict):
+    """`[on."linux-5.10"]`: what is otherwise on another kernel than the bundle's own."""
+
+    title: str | None = Field(None, min_length=1)
+    alt_titles: list[str] | None = None
+    files: list[TreePath] | None = None
+    regress: ChangeTable | None = None
+    fix: ChangeTable | None = None
 
 
 class BugFile(Strict):
@@ -139,6 +177,15 @@ class BugFile(Strict):
     vm: VmShape = VmShape()
     regress: ChangeTable | None = None
     fix: ChangeTable | None = None
+    on: dict[KernelName, OnKernel] = Field({}, max_length=100)
+
+    def with_kernel(self, kernel: str) -> "BugFile":
+        """Return the file as it is on a shared kernel in place of its own one."""
+        other = self.on.get(kernel, OnKernel())
+        said = {name: getattr(other, name) for name in other.model_fields_set}
+        if "regress" in said:  # the fix of another kernel does not undo it
+            said = {"fix": None} | said
+        return self.model_copy(update={"kernel": KernelUse(use=kernel), **said})
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +215,26 @@ class Bug:
     build: BuildSpec
     reproducers: tuple[Reproducer, ...]
     fix: Patch | None
+    on_request: tuple[Reproducer, ...] = ()
+
+    def run_by(self, kind: ProgramKind) -> "Bug":
+        """Return the bug as all of its programs of this kind show it, those on request, too.
+
+        Raises UserError `no_such_program` where there is none.
+        """
+        every = (*self.reproducers, *self.on_request)
+        chosen = tuple(one for one in every if kind in {one.kind, "all"})
+        if not chosen:
+            there = ", ".join(sorted({one.kind for one in every}))
+            message = f"{self.name} has no reproducer of the kind `{kind}`; there are: {there}"
+            raise UserError("no_such_program", message)
+        return replace(self, reproducers=chosen, on_request=())
+
+    def built_by(self, compiler: str | None) -> "Bug":
+        """Return the same bug, on a kernel that another compiler builds; None changes nothing."""
+        if compiler is None:
+            return self
+        return replace(self, build=self.build.model_copy(update={"compiler": compiler}))
 
     def job(self, fix: Patch | None, trial: TrialOptions = DEFAULT_OPTIONS) -> JobRequest:
         """Return the job that shows the bug and, with a fix, tries it.
@@ -208,6 +275,7 @@ class Bug:
             source=build.source,
             config=build.config,
             compiler=build.compiler,
+            backports=build.backports,
             base=build.patches,
             patches=list(patches),
             **how,
@@ -220,10 +288,13 @@ class Bug:
         It compiles nothing: the first one for a source takes a minute or two, others a moment.
         """
         build = self.build
-        patches = build.patches
-        return self._job(
-            [SourceSpec(source=build.source, compiler=build.compiler, patches=patches)]
+        spec = SourceSpec(
+            source=build.source,
+            compiler=build.compiler,
+            backports=build.backports,
+            patches=build.patches,
         )
+        return self._job([spec])
 
     def calibration(self, runs: int, time: float | None = None) -> JobRequest:
         """Return the job that measures how often and how soon the bug shows: all runs end.
@@ -249,10 +320,16 @@ class Bug:
             return False
         return trial.known is None or trial.known.runs < calibration.ENOUGH_RUNS
 
+    def on_root(self, root: Literal["initramfs", "disk"]) -> "Bug":
+        """Return the same bug, of which the guests have this root file system."""
+        vm = self.file.vm.model_copy(update={"root": root})
+        return replace(self, file=self.file.model_copy(update={"vm": vm}))
+
     @property
     def calibration_tag(self) -> str:
         """The tag of calibrations that hold for this bug as it is: kernel, programs, VM."""
-        return trusted_tags.calibration(self.build, self.reproducers, self.file.vm)
+        programs = self.reproducers
+        return trusted_tags.calibration(self.build, programs, self.file.vm, self._syzkallers)
 
     @property
     def titles(self) -> list[str]:
@@ -261,7 +338,25 @@ class Bug:
 
     def _job(self, steps: list[StepSpec], *, measured: bool = False) -> JobRequest:
         tags = [f"bug={self.name}", *([self.calibration_tag] if measured else [])]
-        return JobRequest(steps=steps, tags=tags)
+        runs = any(isinstance(one, ReproduceSpec) for one in steps)
+        return JobRequest(steps=[*(self._syzkallers if runs else ()), *steps], tags=tags)
+
+    @property
+    def _syzkallers(self) -> tuple[SyzkallerSpec, ...]:
+        """The steps that build syzkaller's programs, or find them: for each commit that is named.
+
+        First in a job: what cannot be built is told before a kernel is. Programs that name no
+        commit are run by the worker's own, so where there is one, all are.
+        """
+        named = [one.syzkaller for one in self.reproducers if one.kind == "syz"]
+        if None in named:
+            return ()
+        return tuple(
+            SyzkallerSpec(
+                name=f"syzkaller_{number}", source=GitSource(url=SYZKALLER_GIT, commit=commit)
+            )
+            for number, commit in enumerate(dict.fromkeys(filter(None, named)))
+        )
 
     def _before(self, *, tried: bool, measured: bool = False) -> ReproduceSpec:
         """Return the step that shows the bug; `tried` says whether a fix is, after it."""
@@ -285,7 +380,11 @@ class Bug:
         return [self.build.model_copy(update=patched), before.model_copy(update=after)]
 
     def _build(self, fix: Patch | None = None) -> BuildSpec:
-        ahead = Ahead(patches=[fix] if fix else [], programs=list(self.reproducers))
+        ahead = Ahead(
+            patches=[fix] if fix else [],
+            programs=list(self.reproducers),
+            symbols=list(DISK_SYMBOLS) if on_disk(self.file.vm.root) else [],
+        )
         return self.build.model_copy(update={"name": BUILD_BEFORE, "ahead": ahead})
 
     def _reproduce(self) -> ReproduceSpec:
@@ -295,6 +394,7 @@ class Bug:
             build=StepRef(step=BUILD_BEFORE),
             reproducer=first,
             others=others,
+            syzkaller=[StepRef(step=one.name or 0) for one in self._syzkallers],
             titles=self.titles,
             vm=self.file.vm,
             instances=self.file.reproducer.instances,
@@ -306,16 +406,34 @@ class Bug:
 def load(name: str, configs: Path = CONFIGS) -> Bug:
     """Load a bundle by its name, or by the path of its folder.
 
-    Raise UserError `no_such_bug`, `ambiguous_bug` or `bad_bundle`; the last one's message
-    names the file and each place in it that is wrong.
+    `NAME@KERNEL` is the bug on a shared kernel of `configs/kernels` in place of its own one.
+    Raise UserError `no_such_bug`, `no_such_kernel`, `ambiguous_bug` or `bad_bundle`; the last
+    one's message names the file and each place in it that is wrong.
     """
-    folder = _folder(name, configs)
+    bug_name, kernel = named(name)
+    folder = _folder(bug_name, configs)
+    if kernel is not None and kernel not in kernels(configs):
+        shared = ", ".join(kernels(configs))
+        raise UserError("no_such_kernel", f"there is no kernel `{kernel}`; there are: {shared}")
     try:
-        bug = _load(folder, configs)
+        bug = _load(folder, configs, kernel)
         bug.job(bug.fix)  # what a job cannot hold is refused here, before a job waits in the queue
     except ValidationError as error:
         raise UserError("bad_bundle", f"{folder}: {_faults(error)}") from error
     return bug
+
+
+def named(name: str) -> tuple[str, str | None]:
+    """Return the bug that `NAME@KERNEL` names, or its folder, and the kernel; None is its own."""
+    bug_name, at, kernel = name.rpartition("@")
+    if not at or "/" in kernel or _holds_bundle(Path(name)):
+        return name, None
+    return bug_name, kernel
+
+
+def is_shipped(name: str, configs: Path = CONFIGS) -> bool:
+    """Tell whether a name is that of a shipped bug, on whichever kernel; others name folders."""
+    return named(name)[0] in names(configs)
 
 
 def _folder(name: str, configs: Path) -> Path:
@@ -345,8 +463,11 @@ def _holds_bundle(folder: Path) -> bool:
         return False
 
 
-def _load(folder: Path, configs: Path) -> Bug:
+def _load(folder: Path, configs: Path, kernel: str | None) -> Bug:
     file = _read(BugFile, folder / "bug.toml")
+    if kernel is not None:
+        file = file.with_kernel(kernel)
+    file = file.model_copy(update={"vm": _vm(file.vm, folder)})
     build = _build(file, folder, configs)
     regress = _change("regress", file.regress, folder)
     if regress is not None:
@@ -354,14 +475,16 @@ def _load(folder: Path, configs: Path) -> Bug:
     fix = _change("fix", file.fix, folder)
     if fix is None and regress is not None:
         fix = patching.reverse(regress).model_copy(update={"name": "fix"})
+    name = folder.resolve().name
     return Bug(
-        name=folder.resolve().name,
+        name=name if kernel is None else f"{name}@{kernel}",
         file=file,
         build=build,
         reproducers=tuple(
             _reproducer(one, folder) for one in (file.reproducer, *file.reproducer.others)
         ),
         fix=fix,
+        on_request=tuple(_reproducer(one, folder) for one in file.reproducer.on_request),
     )
 
 
@@ -387,6 +510,13 @@ def _where(location: tuple[int | str, ...]) -> str:
     return ".".join(map(str, table)) or "file"
 
 
+def kernels(configs: Path = CONFIGS) -> list[str]:
+    """Return the names of the shared kernels that bugs can be tried on, sorted."""
+    return sorted(
+        path.stem for path in (configs / "kernels").glob("*.toml") if path.stem != "capture"
+    )
+
+
 def kernel(name: str, configs: Path = CONFIGS) -> BuildSpec:
     """Return the build of a shared kernel of `configs/kernels`; raise UserError `bad_bundle`."""
     path = configs / "kernels" / f"{name}.toml"
@@ -403,21 +533,22 @@ def _build(file: BugFile, folder: Path, configs: Path) -> BuildSpec:
 
 def _kernel(kernel: KernelFile, folder: Path) -> BuildSpec:
     if kernel.config is not None:
-        config = KernelConfig(full=_text(folder, kernel.config))
+        config = KernelConfig(full=_text(folder, kernel.config), modules=kernel.modules)
     else:
         fragments = [_text(folder, name) for name in kernel.fragments]
-        config = KernelConfig(base=kernel.base, fragments=fragments)
+        config = KernelConfig(base=kernel.base, fragments=fragments, modules=kernel.modules)
     return BuildSpec(
         source=_source(kernel, folder),
         config=config,
         compiler=kernel.compiler,
+        backports=[_backport(one, folder) for one in kernel.backports],
         objects=kernel.objects,
     )
 
 
 def _source(kernel: KernelFile, folder: Path) -> KernelSource:
     if kernel.packages is not None:
-        return PackageSource(names=kernel.packages)
+        return PackageSource(names=kernel.packages, suite=kernel.suite)
     if kernel.git is not None and kernel.commit is not None:
         return GitSource(url=_place(kernel.git, folder), commit=kernel.commit)
     if kernel.tree is not None:
@@ -425,6 +556,15 @@ def _source(kernel: KernelFile, folder: Path) -> KernelSource:
     assert kernel.tarball is not None
     assert kernel.sha256 is not None
     return TarballSource(url=_place(kernel.tarball, folder), sha256=kernel.sha256)
+
+
+def _vm(vm: VmShape, folder: Path) -> VmShape:
+    """Return the VM; the path of its root disk lies beside the bundle."""
+    root = vm.root
+    if not isinstance(root, RootImage) or root.url is None:
+        return vm
+    root = root.model_copy(update={"url": _place(root.url, folder)})
+    return vm.model_copy(update={"root": root})
 
 
 def _place(named: str, folder: Path) -> str:
@@ -446,7 +586,17 @@ def _reproducer(table: ProgramTable, folder: Path) -> Reproducer:
         raise UserError("bad_bundle", f"{folder / table.file}: {wrong}") from error
 
 
-def _change(name: str, table: ChangeTable | None, folder: Path) -> Patch | None:
+def _backport(table: BackportTable, folder: Path) -> Backport:
+    patch = _change(f"backport {table.name}", table, folder)
+    assert patch is not None
+    try:
+        return Backport(name=table.name, when=table.when, diff=patch.diff, edits=patch.edits)
+    except ValidationError as error:
+        message = f"{folder}: kernel.backports: {table.name}: {_faults(error)}"
+        raise UserError("bad_bundle", message) from error
+
+
+def _change(name: str, table: ChangeTable | BackportTable | None, folder: Path) -> Patch | None:
     if table is None:
         return None
     diff = None

@@ -7,7 +7,16 @@ from typing import Self
 from pydantic import Field
 
 from kgym.api.jobs import JobView, StepView
-from kgym.api.steps import Calibration, Evidence, Finding, ReproduceResult, Strict, Verdict
+from kgym.api.steps import (
+    BuildResult,
+    Calibration,
+    Evidence,
+    Finding,
+    ReproduceResult,
+    Strict,
+    Verdict,
+)
+from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.bugs import bundle as bugs
 from kgym.bugs import calibration
 from kgym.bugs.bundle import Bug
@@ -86,6 +95,8 @@ class TrialResult(Strict):
     after: SideResult | None
     resolved: bool
     obstacles: list[Obstacle]
+    compiler: str | None = Field(None, description="that built the kernel, in its own words")
+    compiler_substitution: str = Field("", description=SUBSTITUTION)
     seconds: dict[str, float] = Field(description="by step, and `total`")
 
     @classmethod
@@ -98,6 +109,7 @@ class TrialResult(Strict):
         if before is None:
             raise ValueError(f"job {job.id} is no trial: it has no step `{bugs.BEFORE}`")
         found = resolution_of(job, accepted) or Resolution(False, ())
+        built = next((s.result for s in job.steps if isinstance(s.result, BuildResult)), None)
         return TrialResult(
             bug=bug,
             job=job.id,
@@ -105,6 +117,8 @@ class TrialResult(Strict):
             after=SideResult.of(job, after, accepted) if after else None,
             resolved=found.resolved,
             obstacles=list(found.obstacles),
+            compiler=built.compiler_version if built else None,
+            compiler_substitution=built.compiler_substitution if built else "",
             seconds=_seconds(job),
         )
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from kgym.api.steps import BuildArtifact, BuildResult, BuildSpec, InstrumentedFile, Strict
 from kgym.bugs import detectors
+from kgym.bugs.config_symbols import refuse_without
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
 from kgym.host import sandbox
-from kgym.source import diagnostics, instrument
+from kgym.source import diagnostics, instrument, module_archive
 from kgym.source.instrument import Untraced
 from kgym.source.patching import Change
 from kgym.source.source_archive import name_of
@@ -18,7 +19,7 @@ from kgym_builder import memo
 from kgym_builder.build import early_checks, instrumented_files
 from kgym_builder.evidence.patch_review import on_trial, review
 from kgym_builder.evidence.static_evidence import Built, evidence
-from kgym_builder.kbuild import control
+from kgym_builder.kbuild import control, kbuild, kconfig
 from kgym_builder.kbuild.dump_symbols import SYMBOLS, dumpable, with_symbols
 from kgym_builder.kbuild.kbuild import Kbuild, Output, TreeUnreadable
 from kgym_builder.kbuild.object_index import Index
@@ -37,7 +38,7 @@ ARTIFACTS = (
     ".config",
     BuildArtifact.COMPILE_COMMANDS,
 )
-_NAMES = {".config": BuildArtifact.CONFIG}
+_NAMES = {".config": BuildArtifact.CONFIG, kbuild.MODULES: BuildArtifact.MODULES}
 
 
 class _Bases(Strict):
@@ -79,6 +80,9 @@ class _Build:
         self.instrumented: list[InstrumentedFile] = []
         self.trace_symbols: list[str] = []
         self.lacking: dict[str, str] = {}
+        self.modules = 0
+        self.built_in: list[str] = []
+        self.artifacts: tuple[str, ...] = ARTIFACTS
 
     async def result(self) -> BuildResult:
         """Build; or copy what was built before from the same, if that is not forbidden."""
@@ -87,13 +91,20 @@ class _Build:
                 await early_checks.compile_all(self.run, self.spec.ahead.programs)
         with self.run.stage("identify"):
             found = await self._identify()
+        if self.spec.ahead:
+            refuse_without(found.config, self.spec.ahead.symbols)
+        self.built_in = found.built_in
+        if kconfig.modules(found.config):
+            self.artifacts = (*ARTIFACTS, kbuild.MODULES)
         served = await early_checks.known(self.run, found.identity, self.spec)
         entry = None if served else await self._looked_ahead(found.identity)
-        if self.spec.cache == "use" and (known := await self._recalled(found.identity)):
+        if self.spec.cache == "use" and (known := await self._recalled(found)):
             return known
         with self.run.stage("tree"):
             entry = entry or await self._entry(found.identity)
         self.run.log(f"entry {entry.identity}: {'cached' if entry.cached else 'built'}")
+        if entry.built_in:
+            self.run.log(f"config: built in, not modules: {' '.join(entry.built_in)[:2000]}")
         for one in entry.dropped_symbols:
             self.run.log(f"config: CONFIG_{one.symbol} is {one.got}, not {one.wanted}")
         try:
@@ -125,20 +136,26 @@ class _Build:
         looked = [self.spec.files, self.spec.checkpatch] if self.spec.review else []
         records = [instrument.VERSION, self.untraced, self.spec.instrument, self.trace_symbols]
         asked = records if self.spec.instrument else []
-        return memo.key("build", LAYOUT, identity, patches, ARTIFACTS, looked, *asked)
+        return memo.key("build", LAYOUT, identity, patches, self.artifacts, looked, *asked)
 
     @property
     def _dump_symbols(self) -> list[str]:
         return list(SYMBOLS[self.spec.for_dump]) if self.spec.for_dump else []
 
-    async def _recalled(self, identity: str) -> BuildResult | None:
+    async def _recalled(self, found: Identified) -> BuildResult | None:
         with self.run.stage("memo"):
-            known = await memo.recall(self.run, self._memo(identity), BuildResult)
+            known = await memo.recall(self.run, self._memo(found.identity), BuildResult)
         if known is None:
             return None
-        self.run.log(f"entry {identity}: the same was built before")
-        own = {"memoised": True, "tree_cached": True, "objects_compiled": 0}
+        self.run.log(f"entry {found.identity}: the same was built before")
+        own = {
+            "memoised": True,
+            "built_in": self.built_in,
+            "tree_cached": True,
+            "objects_compiled": 0,
+        }
         asked = {"dump_symbols": self._dump_symbols, "seconds": self.run.seconds}
+        asked |= {"compiler_substitution": found.substitution}
         return known.model_copy(update={**own, **asked})
 
     async def _built(self, entry: Entry) -> BuildResult:
@@ -168,11 +185,14 @@ class _Build:
             source_tree=name_of(about.source_identity, about.backports),
             kernel_release=about.kernel_release,
             compiler_version=about.compiler_version,
+            compiler_substitution=entry.tools.substitution,
             tree=entry.identity,
             tree_cached=entry.cached,
             shortcut=short,
             backports=about.backports,
             dropped_symbols=entry.dropped_symbols,
+            modules=self.modules,
+            built_in=entry.built_in,
             dump_symbols=self._dump_symbols,
             instrumented=self.instrumented,
             trace_symbols=self.trace_symbols,
@@ -212,7 +232,7 @@ class _Build:
         """Make what patches and records changed; return whether the shortcut did."""
         if not self.spec.patches and not self.spec.instrument:
             return False
-        kbuild = Kbuild(tree, entry.tools, self.output)
+        tool = Kbuild(tree, entry.tools, self.output)
         changed = await self._changes(tree)
         if self.spec.instrument:
             changed = await self._with_records(entry, tree, changed)
@@ -225,14 +245,14 @@ class _Build:
 
         async def make() -> None:
             if objects is not None:
-                await link_shortcut.Shortcut(tree, kbuild, entry.about).build(objects)
+                await link_shortcut.Shortcut(tree, tool, entry.about).build(objects)
                 return
             if any("Kconfig" in change.path for change in changed):
-                await kbuild.make("olddefconfig")
+                await tool.make("olddefconfig")
             await again()
 
         async def again() -> None:
-            await kbuild.make("bzImage")
+            await tool.kernel(entry.about.config)
 
         known = entry.about.lacking
         self.lacking = await control.spared(make, again, tree, self.output, known)
@@ -256,11 +276,15 @@ class _Build:
         return tuple({change.path: change for change in [*changed, *new]}.values())
 
     async def _keep(self, entry: Entry, tree: Tree) -> None:
-        found = await tree.export(ARTIFACTS, self.run.folder / "out")
+        found = await tree.export(self.artifacts, self.run.folder / "out")
         missing = {BuildArtifact.KERNEL, BuildArtifact.VMLINUX} - {path.name for path in found}
         if missing:
             raise UserError("no_kernel", f"make left no {' and no '.join(sorted(missing))}")
         names = {path: _NAMES.get(path.name, path.name) for path in found}
+        for path in found:
+            if path.name == kbuild.MODULES:
+                self.modules = await asyncio.to_thread(module_archive.count, path)
+                self.run.log(f"modules: {self.modules}, which guests load on demand")
         bases = await self._bases(entry)
         keeping = (
             self.run.keep(path, name, move=True, base=bases.get(name))
@@ -274,14 +298,14 @@ class _Build:
 
     async def _bases(self, entry: Entry) -> dict[str, str]:
         """Return what the storage has of the unpatched kernel, for the artifacts are like it."""
-        named = memo.key("bases", entry.identity, ARTIFACTS)
+        named = memo.key("bases", entry.identity, self.artifacts)
         known = await memo.recall(self.run, named, _Bases)
         if known:
             there = [await self.run.storage.has_base(base) for base in known.bases.values()]
             if all(there):
                 return known.bases
         folder = self.run.folder / "unpatched"
-        found = await entry.tree(folder / "tree").export(ARTIFACTS, folder / "out")
+        found = await entry.tree(folder / "tree").export(self.artifacts, folder / "out")
         bases = {
             _NAMES.get(path.name, path.name): await self.run.storage.put_base(path)
             for path in found

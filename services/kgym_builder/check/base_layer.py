@@ -23,7 +23,7 @@ from kgym_builder import memo
 from kgym_builder.check import compile_plan, patch_judgement
 from kgym_builder.check.compilation import CompileBatch, CompileCommands, compiled
 from kgym_builder.check.compile_plan import FileChange
-from kgym_builder.kbuild import object_index
+from kgym_builder.kbuild import kconfig, object_index
 from kgym_builder.kbuild.object_index import Index, Object
 from kgym_builder.kbuild.saved_commands import compile_words
 from kgym_builder.kbuild.working_tree import Tree
@@ -53,7 +53,8 @@ class BaseLayer:
     def tree(self, folder: Path) -> Tree:
         """Return the tree for one use, as `Entry.tree` does."""
         above = () if self.upper is None else (self.upper,)
-        return Tree((*above, *self.entry.lower), folder, self.entry.limits)
+        lower = (*above, *self.entry.lower)
+        return Tree(lower, folder, self.entry.limits, root=self.entry.root)
 
 
 class BaseLayers:
@@ -106,7 +107,9 @@ async def _compile_base(
     before = await patched_files.read(tree, base)
     changes = patched_files.in_all(await patched_files.applied(base, before, run.log))
     files = [FileChange(one.path, before.get(one.path), one.content) for one in changes]
-    plan = compile_plan.plan(files, bare.index.dependents(one.path for one in files), _EVERY)
+    modules = bool(kconfig.modules(bare.entry.about.config))
+    known = bare.index.dependents(one.path for one in files)
+    plan = compile_plan.plan(files, known, _EVERY, modules=modules)
     cores = Host.here().cores
     work = patch_judgement.work(plan, bare.entry.tools, changes, ())
     outcome = await compiled(tree, work, cores)

@@ -34,12 +34,13 @@ from kgym_builder.check.compilation import Counts, compiled
 from kgym_builder.check.compile_plan import CompilePlan, FileChange, Way
 from kgym_builder.check.new_warnings import Lines, new_warnings
 from kgym_builder.check.patch_judgement import PatchJudgement
+from kgym_builder.kbuild import kconfig
 from kgym_builder.kbuild.kbuild import Output
 from kgym_builder.kbuild.working_tree import behind_link
 from kgym_builder.patches import changed_functions, patched_files, separate_process
 from kgym_builder.patches.changed_functions import Function
 from kgym_builder.suitecache import compiled_trees
-from kgym_builder.suitecache.compiled_trees import About
+from kgym_builder.suitecache.compiled_trees import About, Identified
 from kgym_builder.suitecache.suitecache import SuiteCache
 
 LAYOUT = 3
@@ -94,7 +95,7 @@ class _Check:
             checks = await self._recalled(found.identity)
         answered = len(checks) == len(spec.patches)
         if answered and (about := await compiled_trees.find(run, found.identity)):
-            return self._result(found.identity, about, checks, cached=True)
+            return self._result(found, about, checks, cached=True)
         with run.stage("tree"):
             output = Output(run.folder / "build.log")
             entry = await self.checker.suite.take(spec, run, output)
@@ -112,17 +113,18 @@ class _Check:
                 checks |= dict(zip(numbers, await asyncio.gather(*trials), strict=True))
             finally:
                 await _ended(trials)
-        return self._result(entry.identity, entry.about, checks, cached=entry.cached)
+        return self._result(found, entry.about, checks, cached=entry.cached)
 
     def _result(
-        self, identity: str, about: About, checks: Mapping[int, PatchCheck], *, cached: bool
+        self, found: Identified, about: About, checks: Mapping[int, PatchCheck], *, cached: bool
     ) -> CheckResult:
         return CheckResult(
             source_identity=about.source_identity,
             source_tree=name_of(about.source_identity, about.backports),
             kernel_release=about.kernel_release,
             compiler_version=about.compiler_version,
-            tree=identity,
+            compiler_substitution=found.substitution,
+            tree=found.identity,
             tree_cached=cached,
             patches=[checks[number] for number in range(len(checks))],
             seconds=self.run.seconds,
@@ -219,7 +221,8 @@ class _Check:
     ) -> _Known:
         changed = [FileChange(one.path, files.get(one.path), one.content) for one in changes]
         known = ground.index.dependents(one.path for one in changed)
-        plan = compile_plan.plan(changed, known, self.spec.dependents)
+        modules = bool(kconfig.modules(ground.entry.about.config))
+        plan = compile_plan.plan(changed, known, self.spec.dependents, modules=modules)
         return _Known(changes, changed, found, plan)
 
     async def _compiled(

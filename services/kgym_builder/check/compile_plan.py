@@ -66,6 +66,8 @@ class CompilePlan:
 
     files: tuple[FilePlan, ...]
     way: Way
+    modules: bool = False
+    """Whether the kernel has any."""
 
     @property
     def objects(self) -> tuple[Object, ...]:
@@ -77,7 +79,7 @@ class CompilePlan:
         """What make is called for."""
         named = {file.target for file in self.files if file.target is not None}
         if EVERYTHING in named:
-            return [EVERYTHING]
+            return [EVERYTHING, *["modules"] * self.modules]
         objects = {one.path for one in self.objects if not OWN_MAKES.match(one.path)}
         return sorted(named | objects)
 
@@ -90,12 +92,22 @@ class CompilePlan:
 _COMPILED = re.compile(r"(?<!\.lds)\.[cS]$")
 
 
-def plan(changes: Iterable[FileChange], known: Mapping[str, Dependents], limit: int) -> CompilePlan:
-    """Plan the check of a patch; at most `limit` objects for a file that others include."""
+def plan(
+    changes: Iterable[FileChange],
+    known: Mapping[str, Dependents],
+    limit: int,
+    *,
+    modules: bool = False,
+) -> CompilePlan:
+    """Plan the check of a patch; at most `limit` objects for a file that others include.
+
+    `modules` says whether the kernel has any.
+    """
     changes = list(changes)
     touched = {change.path for change in changes}
     files = tuple(_file(change, known[change.path], touched, limit) for change in changes)
-    return CompilePlan(files, max((file.way for file in files), default=Way.COMMANDS))
+    way = max((file.way for file in files), default=Way.COMMANDS)
+    return CompilePlan(files, way, modules)
 
 
 def _file(change: FileChange, known: Dependents, touched: set[str], limit: int) -> FilePlan:

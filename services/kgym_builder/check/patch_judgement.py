@@ -18,10 +18,10 @@ from kgym_builder.check.compilation import (
 )
 from kgym_builder.check.compile_plan import EVERYTHING, CompilePlan, FilePlan, Way
 from kgym_builder.kbuild import kbuild
-from kgym_builder.kbuild.kbuild import Toolchain
 from kgym_builder.kbuild.object_index import Index, Object
 from kgym_builder.kbuild.saved_commands import compile_words, depfile
 from kgym_builder.kbuild.working_tree import orphans
+from kgym_builder.toolchains.toolchain import Toolchain
 
 _MADE = re.compile(r"(?m)^ +(?:CC|AS)(?: \[M\])? +(\S+\.o)$")
 _FAILED = re.compile(r"(?m)^make(?:\[\d+\])?: \*\*\* \[(?:\S+: )?(\S+\.o)\] ")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from kgym.api.steps import DroppedSymbol, KernelConfig
 from kgym.errors import InfrastructureError, UserError
-from kgym.host import detection, proc
 from kgym.host.resources import Host
 from kgym.source import diagnostics
 from kgym.source.patching import Change
 from kgym.worker.context import StepContext
 from kgym_builder.kbuild import kconfig
 from kgym_builder.kbuild.working_tree import Tree
+from kgym_builder.toolchains.toolchain import Toolchain
 
 # Documentation/kbuild/reproducible-builds.rst
 _REPRODUCIBLE = (
@@ -23,6 +23,8 @@ _REPRODUCIBLE = (
     "KBUILD_BUILD_VERSION=1",
 )
 _OBJECT = re.compile(rb"^ +(?:CC|AS)(?: \[M\])? +(\S+\.o)$")
+_INSIDE = re.compile(r"(?!\.\.?/)[\w.+-]{1,200}(/(?!\.\.?/)[\w.+-]{1,200}){0,20}")
+_NO_RULE = re.compile(r"^make(?:\[\d+\])?: \*\*\* (No rule to make target .*)$")
 _SHOWN = 2000
 _MOST_MADE = 100_000
 """Bytes of a line that can go into an error or a warning; the file has all of it."""
@@ -38,6 +40,15 @@ _PACKERS = tuple(
         "ZSTD": "zstd -1",
     }.items()
 )
+MODULES = ".kgym-modules.tar"
+"""Where a tree has its modules, installed, in an archive that is the same for the same modules."""
+_STAGE = ".kgym-modules"
+_PACK_MODULES = """set -e
+rm -f "$1"/lib/modules/*/build "$1"/lib/modules/*/source
+tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \\
+    -C "$1" -cf "$2" lib/modules
+rm -rf "$1"
+"""
 _OF_THE_PROCESS = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "MAKE_TERMOUT"} | {
     *("MAKE_TERMERR", "PATH", "HOME", "PWD", "OLDPWD", "SHLVL", "_", "TZ", "LC_ALL")
 }
@@ -84,41 +95,18 @@ _HOST_ERRORS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Toolchain:
-    """A compiler that is installed; `version` is its own words, `number` the dotted number."""
-
-    family: str
-    variables: tuple[str, ...]
-    version: str
-    number: str
-
-
-async def toolchain(compiler: str) -> Toolchain:
-    """Find the compiler `gcc`, `gcc-12`, `clang`, `clang-16`, …; UserError `no_compiler` without.
-
-    Workers that say which compilers they have are never asked for another.
-    """
-    family, _, suffix = compiler.partition("-")
-    try:
-        proc.require(compiler)
-    except InfrastructureError as error:
-        there = ", ".join(detection.detect().compilers) or "none"
-        message = f"this builder has no {compiler}; its compilers: {there}"
-        raise UserError("no_compiler", message, tool=compiler) from error
-    version = (await proc.run([compiler, "--version"], timeout=30)).text.splitlines()[0]
-    number = re.search(r"\d+(\.\d+)+", version.rsplit(")", 1)[-1]) or re.search(r"\d+", version)
-    if family == "gcc":
-        variables: tuple[str, ...] = (f"CC={compiler}", f"HOSTCC={compiler}")
-    else:
-        variables = (f"LLVM=-{suffix}" if suffix else "LLVM=1",)
-    return Toolchain(family, variables, version, number[0] if number else "0")
-
-
 def kernel_version(makefile: str) -> str:
     """Return the version, as `6.1.192`, that the first lines of the top Makefile state."""
     found = dict(re.findall(r"^(VERSION|PATCHLEVEL|SUBLEVEL) *:?= *(\d+)", makefile, re.MULTILINE))
     return ".".join(found.get(name, "0") for name in ("VERSION", "PATCHLEVEL", "SUBLEVEL"))
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What became of a config: what kconfig did not take as asked, and what it made `y` of `m`."""
+
+    dropped: list[DroppedSymbol]
+    built_in: list[str]
 
 
 @dataclass(slots=True)
@@ -165,8 +153,8 @@ class Kbuild:
         self._output = output
         self._make = [*command(tools), *_PACKERS]
 
-    async def configure(self, config: KernelConfig) -> list[DroppedSymbol]:
-        """Write `.config`; return the symbols that kconfig did not take as asked."""
+    async def configure(self, config: KernelConfig) -> "Configured":
+        """Write `.config`; return what kconfig did not take as asked, and what it made `y`."""
         if config.full is not None:
             wanted = kconfig.symbols(config.full)
             await self._write(".config", config.full)
@@ -182,10 +170,55 @@ class Kbuild:
             base = (await self._tree.read([".config"]))[".config"].decode(errors="replace")
             await self._write(".config", base + kconfig.text(wanted))
             await self.make("olddefconfig")
+        final = await self._config()
+        if absent := await self._absent(final):
+            # Distributions name keys of theirs, which are no part of the source: make would end
+            # after an hour for want of one. No crash depends on them.
+            await self._write(".config", final + kconfig.text(dict.fromkeys(absent, '""')))
+            await self.make("olddefconfig")
+        built_in = await self._build_in() if config.modules == "builtin" else []
+        dropped = kconfig.dropped(wanted, await self._config())
+        dropped = [one for one in dropped if one.got != "y" or one.symbol not in built_in]
+        return Configured(dropped, built_in)
+
+    async def _build_in(self) -> list[str]:
+        """Make `y` of what is `m`; return those symbols. What can only be a module stays one."""
+        before = set(kconfig.modules(config := await self._config()))
+        modules = before
+        while modules:  # what is `y` now may let others be
+            await self._write(".config", kconfig.built_in(config))
+            await self.make("olddefconfig")
+            left = set(kconfig.modules(config := await self._config()))
+            if left >= modules:
+                break
+            modules = left
+        return sorted(name for name in before if f"\nCONFIG_{name}=y\n" in f"\n{config}")
+
+    async def _config(self) -> str:
         final = (await self._tree.read([".config"])).get(".config")
         if final is None:
             raise UserError("config_rejected", "kconfig left no .config")
-        return kconfig.dropped(wanted, final.decode(errors="replace"))
+        return final.decode(errors="replace")
+
+    async def _absent(self, final: str) -> list[str]:
+        """Return the symbols that name a file which is not in the tree."""
+        named = kconfig.named_files(final)
+        files = {file for group in named.values() for file in group}
+        inside = [file for file in files if _INSIDE.fullmatch(file)]
+        there, _ = await self._tree.look(inside) if inside else ({}, [])
+        return [symbol for symbol, group in named.items() if not there.keys() >= set(group)]
+
+    async def kernel(self, config: str) -> None:
+        """Make the kernel of this final `.config`, and its modules, if it has any, as MODULES."""
+        if not kconfig.modules(config):
+            await self.make("bzImage")
+            return
+        await self.make("bzImage", "modules")
+        await self._tree.run(["rm", "-rf", _STAGE, MODULES])
+        # Stripped: with their debug information, those of a distribution's kernel have gigabytes.
+        how = (f"INSTALL_MOD_PATH={_STAGE}", "INSTALL_MOD_STRIP=1")
+        await self.make("modules_install", *how)
+        await self._tree.run(["sh", "-c", _PACK_MODULES, "sh", _STAGE, MODULES])
 
     async def make(self, *targets: str) -> None:
         """Make targets; raise UserError `does_not_compile` with the diagnostics."""
@@ -226,7 +259,7 @@ class Kbuild:
                 raise kind(*words, output=end)
         errors = [one for one in diagnostics.parse(lines) if one.severity == "error"]
         first = errors[0] if errors else None
-        where = f"{first.file}:{first.line}: {first.message}" if first else end
+        where = f"{first.file}:{first.line}: {first.message}" if first else _said(lines) or end
         raise DoesNotCompile(
             "does_not_compile",
             f"{what} failed: {where}",
@@ -236,3 +269,8 @@ class Kbuild:
 
     async def _write(self, name: str, text: str) -> None:
         await self._tree.write([Change(name, text.encode())])
+
+
+def _said(lines: list[str]) -> str | None:
+    """Return make's own reason, which may stand before pages of warnings."""
+    return next((match[1] for line in lines if (match := _NO_RULE.match(line))), None)

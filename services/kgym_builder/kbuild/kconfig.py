@@ -7,6 +7,9 @@ from kgym.api.steps import DroppedSymbol
 from kgym.errors import UserError
 
 _SET = re.compile(r"^CONFIG_([A-Za-z0-9_]+)=(.*)$")
+_FILES = ("SYSTEM_TRUSTED_KEYS", "SYSTEM_REVOCATION_KEYS", "EXTRA_FIRMWARE", "INITRAMFS_SOURCE")
+"""Symbols that name files which are built in."""
+_MODULE = re.compile(r"^CONFIG_([A-Za-z0-9_]+)=m$")
 _UNSET = re.compile(r"^# CONFIG_([A-Za-z0-9_]+) is not set$")
 
 
@@ -47,6 +50,26 @@ def text(wanted: dict[str, str]) -> str:
         for name, value in wanted.items()
     )
     return "\n".join(lines) + "\n"
+
+
+def named_files(final: str) -> dict[str, list[str]]:
+    """Return the files that a config has built into the kernel, by the symbol that names them."""
+    got = symbols(final)
+    named = {symbol: got.get(symbol, "").strip('"').split() for symbol in _FILES}
+    return {symbol: files for symbol, files in named.items() if files}
+
+
+def modules(config: str) -> list[str]:
+    """Return the symbols that a `.config` makes modules of."""
+    return [match[1] for line in config.splitlines() if (match := _MODULE.match(line))]
+
+
+def built_in(config: str) -> str:
+    """Return the `.config` with `y` in place of `m`; kconfig has yet to agree."""
+    return "".join(
+        f"CONFIG_{match[1]}=y\n" if (match := _MODULE.match(line)) else f"{line}\n"
+        for line in config.splitlines()
+    )
 
 
 def dropped(wanted: dict[str, str], final: str) -> list[DroppedSymbol]:

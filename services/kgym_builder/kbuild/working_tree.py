@@ -53,13 +53,22 @@ done
 
 
 class Tree:
-    """A kernel tree whose changes go to `folder`; `lower` are the layers below, topmost first."""
+    """A kernel tree whose changes go to `folder`; `lower` are the layers below, topmost first.
+
+    `root` has the programs that work on it; by default they are the host's.
+    """
 
     def __init__(
-        self, lower: Sequence[Layer], folder: Path, limits: SandboxLimits | None = None
+        self,
+        lower: Sequence[Layer],
+        folder: Path,
+        limits: SandboxLimits | None = None,
+        *,
+        root: Layer | None = None,
     ) -> None:
         self.overlay = Overlay(tuple(lower), folder).create()
         self._limits = limits
+        self._root = root
         self._exchange = folder / "exchange"
 
     async def read(self, paths: Iterable[str]) -> dict[str, bytes]:
@@ -155,6 +164,10 @@ class Tree:
         copies = [out / Path(path).name for path in wanted]
         return [copy for copy in copies if copy.is_file() and not copy.is_symlink()]
 
+    def with_hosts_programs(self) -> "Tree":
+        """Return the same tree, for programs of the host."""
+        return Tree(self.overlay.lower, self.overlay.folder, self._limits)
+
     def discard_work(self) -> None:
         """Remove all but the changes, which can then serve as a layer."""
         remove(self.overlay.folder / "work")
@@ -165,7 +178,9 @@ class Tree:
         limits = self._limits
         if most_output is not None:
             limits = replace(limits or SandboxLimits.of_host(), output=most_output)
-        return Sandbox(overlays={PLACE: self.overlay}, writable=writable, limits=limits)
+        return Sandbox(
+            overlays={PLACE: self.overlay}, writable=writable, root=self._root, limits=limits
+        )
 
 
 def orphans(changes: Iterable[Change]) -> list[str]:

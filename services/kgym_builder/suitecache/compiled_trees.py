@@ -6,24 +6,24 @@ entry is whole or absent, also while another replaces it.
 """
 
 import asyncio
-import hashlib
-import json
 import posixpath
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
 from kgym.api.steps import DroppedSymbol, Sha256, Strict
+from kgym.host import sealed_image
 from kgym.host.sandbox import Layer
 from kgym.host.sandbox_limits import SandboxLimits
 from kgym.transport.artifact_storage import ArtifactMissing
 from kgym.worker.context import StepContext
-from kgym_builder.kbuild.kbuild import Toolchain
 from kgym_builder.kbuild.working_tree import Tree
+from kgym_builder.toolchains.toolchain import Toolchain
 
 IMAGE = "image.squashfs"
 INDEX = "index.db"
@@ -46,7 +46,11 @@ class Identified(Strict):
     config: str
     """The final .config."""
     dropped_symbols: list[DroppedSymbol]
+    built_in: list[str] = []
+    """The symbols that were to be modules, and are not."""
     backports: list[str]
+    substitution: str = ""
+    """What is to be said of the compiler; it goes with the request, and is not kept."""
 
 
 class About(Strict):
@@ -78,10 +82,14 @@ class Entry:
     about: About
     dropped_symbols: list[DroppedSymbol]
     """Of the requested config: another request may come to the same entry."""
+    built_in: list[str]
+    """Likewise."""
     tools: Toolchain
     folder: Path
     """Holds the entry's files on this host."""
     layer: Layer
+    root: Layer | None
+    """The toolchain image, whose programs work on the tree; None for the host's."""
     limits: SandboxLimits | None
     """Of the sandboxes that the tree is used in."""
     doubt: Callable[[], None]
@@ -89,7 +97,7 @@ class Entry:
 
     def tree(self, folder: Path) -> Tree:
         """Return the tree for one use: what is changed goes to `folder`, which it makes."""
-        return Tree(self.lower, folder, self.limits)
+        return Tree(self.lower, folder, self.limits, root=self.root)
 
     @property
     def lower(self) -> tuple[Layer, ...]:
@@ -140,8 +148,10 @@ async def fetch(run: StepContext, identity: str, about: About, folder: Path) -> 
     except ArtifactMissing:
         return False
     (folder / ABOUT).write_text(about.model_dump_json())
-    seal = _seal(folder.parent, identity)
-    if not await asyncio.to_thread(_matches, folder, seal, thorough=True):
+    seal = folder.parent / f".{identity}.seal"  # while `folder` has another name
+    image = folder / IMAGE
+    right = partial(sealed_image.matches, image, about.image_sha256, thorough=True, seal=seal)
+    if not await asyncio.to_thread(right):
         await run.storage.remove(f"suitecache/{identity}")
         for name in (*_FILES, ABOUT):
             (folder / name).unlink()
@@ -174,26 +184,10 @@ def check(folder: Path, thorough: bool) -> bool:
     changed, or copied, since that was last done.
     """
     try:
-        return _matches(folder, _seal(folder.parent, folder.name), thorough=thorough)
+        sha256 = read_about(folder).image_sha256
+        return sealed_image.matches(folder / IMAGE, sha256, thorough=thorough)
     except (OSError, ValueError):
         return False
-
-
-def _seal(root: Path, identity: str) -> Path:
-    """Return where it is noted which file was found to be right."""
-    return root / f".{identity}.seal"
-
-
-def _matches(folder: Path, seal: Path, *, thorough: bool) -> bool:
-    about, status = read_about(folder), (folder / IMAGE).stat()
-    now = [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-    if not thorough and seal.exists() and json.loads(seal.read_text()) == now:
-        return True
-    with (folder / IMAGE).open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != about.image_sha256:
-            return False
-    seal.write_text(json.dumps(now))
-    return True
 
 
 def _prefix(identity: str, about: About) -> str:

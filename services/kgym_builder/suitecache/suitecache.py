@@ -6,13 +6,13 @@ writable overlay by each step that uses it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kgym.api.steps import Kernel, SourceSpec
+from kgym.api.steps import Backport, Kernel, SourceSpec
 from kgym.api.suitecache import ENTRY, HeldEntry
 from kgym.host import sandbox
 from kgym.host.budget import JOB_MIB, Budget, Use
@@ -23,8 +23,8 @@ from kgym.host.squashfs import WAYS, Images, Mounted, Way
 from kgym.source.patching import Change
 from kgym.worker.context import StepContext
 from kgym_builder import memo
-from kgym_builder.kbuild import control
-from kgym_builder.kbuild.kbuild import Kbuild, Output, Toolchain, kernel_version, toolchain
+from kgym_builder.kbuild import control, kconfig
+from kgym_builder.kbuild.kbuild import Kbuild, Output, TreeUnreadable, kernel_version
 from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress
@@ -33,9 +33,14 @@ from kgym_builder.patches import patched_files
 from kgym_builder.suitecache import backports, compiled_trees
 from kgym_builder.suitecache.compiled_trees import Entry, Identified
 from kgym_builder.suitecache.full_build import FullBuild
+from kgym_builder.toolchains.image import read_about
+from kgym_builder.toolchains.toolchain import Toolchain
+from kgym_builder.toolchains.toolchains import Toolchains
 
 LAYOUT = 5
 """Version of what an entry holds; part of its identity."""
+_WITH_MODULES = "modules"
+"""Likewise, of kernels that have any: earlier versions did not make them."""
 MOST = 30 << 30
 """Bytes of images that a host keeps for its workers."""
 UNPACKED = 5
@@ -54,7 +59,8 @@ class SuiteCache:
     the first of the `ways` that works, or else unpacked. `limits` are those of
     the sandboxes in which trees are configured, built and used. Sources come from
     public addresses, and from what `origins` allow. `budget` is shared with
-    what else works on this host, by default nobody.
+    what else works on this host, by default nobody; `toolchains` are by default
+    those that Debian's own archive has.
     """
 
     def __init__(
@@ -66,12 +72,14 @@ class SuiteCache:
         origins: Origins = Origins(),  # noqa: B008 - frozen
         most: int = MOST,
         budget: Budget | None = None,
+        toolchains: Toolchains | None = None,
         ways: tuple[Way, ...] = WAYS,
     ) -> None:
         self._sources = KernelSources(cache / "sources", origins)
         self._folders = FolderCache(cache / "suitecache", compiled_trees.check)
         self._unpacked = FolderCache(cache / "unpacked")
         self._images = Images(ways)
+        self._toolchains = toolchains or Toolchains(cache)
         self._backports = backports.load(backport_folder)
         self._limits = limits
         self._most = most
@@ -87,17 +95,16 @@ class SuiteCache:
 
     async def identify(self, kernel: Kernel, run: StepContext) -> Identified:
         """Return what names the kernel's entry: for a new config in seconds, else at once."""
-        tools = await toolchain(kernel.compiler)
+        tools = await self._toolchains.get(kernel.compiler, run)
         source_identity = await self._sources.identify(kernel.source, _bytes(run))
-        rules = [one.model_dump() for one in self._backports]
-        compiler = (kernel.compiler, tools.version)
-        parts = (LAYOUT, source_identity, kernel.config, *compiler, rules, str(control.SOURCE))
+        rules = [one.model_dump() for one in self._of(kernel)]
+        parts = (LAYOUT, source_identity, kernel.config, *tools.parts, rules, str(control.SOURCE))
         name = memo.key("config", *parts)
         found = await memo.recall(run, name, Identified)
         if found is None:
             found = await self._configure(kernel, tools, run)
             await memo.remember(run, name, found)
-        return found
+        return found.model_copy(update={"substitution": tools.substitution})
 
     def building(self) -> AbstractAsyncContextManager[int]:
         """Hold the host's room for one build: make is given all cores, and needs memory."""
@@ -117,6 +124,7 @@ class SuiteCache:
         `output` takes what a full build prints, `objects` is how many it is known to have.
         """
         found = await self.identify(kernel, run)
+        tools = await self._toolchains.get(kernel.compiler, run)
         run.log(f"source {found.source_identity}; entry {found.identity}")
         made = False
         fresh = kernel.cache == "refresh"
@@ -126,103 +134,134 @@ class SuiteCache:
             if await _fetched(run, found.identity, folder, fresh=fresh):
                 return
             run.log("building the unpatched kernel, once for all builds and checks of its config")
-            tree, tools = await self._prepared(kernel, run, trial)
-            async with self.building():
-                await FullBuild(tree, tools, run, output).make(found, objects, folder)
+            tree = await self._prepared(kernel, tools, run, trial)
+            with _doubting(tools):
+                async with self.building():
+                    await FullBuild(tree, tools, run, output).make(found, objects, folder)
             await compiled_trees.store(run, found.identity, folder)
             made = True
 
         folder, _ = await self._folders.get(found.identity, make, fresh=fresh, held=run.held)
         if gone := await asyncio.to_thread(self._folders.trim, self._most):
             run.log(f"removed from this host, to keep to its budget: {', '.join(gone)}")
-        layer = await self._layer(folder, run)
-        tools = await toolchain(kernel.compiler)
+        layer, root = await self._layers(folder, tools, run)
         return Entry(
             identity=found.identity,
             cached=not made,
             dropped_symbols=found.dropped_symbols,
+            built_in=found.built_in,
             about=compiled_trees.read_about(folder),
             tools=tools,
             folder=folder,
             layer=layer,
+            root=root,
             limits=self._limits,
-            doubt=partial(self._doubt, found.identity, layer),
+            doubt=partial(self._doubt, found.identity, layer, tools),
         )
 
     async def published(self, kernel: Kernel | SourceSpec, run: StepContext) -> "Published":
         """Return the kernel's source as builds see it; it stays for the attempt."""
         source = await self._sources.get(kernel.source, _bytes(run), run.held)
-        tools = await toolchain(kernel.compiler)
+        tools = await self._toolchains.get(kernel.compiler, run)
         tree = Tree((source.tree,), run.folder / "published", self._limits)
-        backported = await self._backport(tree, tools, run)
+        backported = await self._backport(tree, kernel, tools, run)
         return Published(source, tree, backported.names, backported.changes)
 
     async def _configure(self, kernel: Kernel, tools: Toolchain, run: StepContext) -> Identified:
         source = await self._sources.get(kernel.source, _bytes(run), run.held)
         run.progress("config")
-        tree = Tree((source.tree,), run.folder / "config", self._limits)
-        backported = await self._backport(tree, tools, run)
-        dropped = await Kbuild(tree, tools, Output(run.folder / "config.log")).configure(
-            kernel.config
-        )
+        root = await self._root(tools, run)
+        tree = Tree((source.tree,), run.folder / "config", self._limits, root=root)
+        backported = await self._backport(tree, kernel, tools, run)
+        with _doubting(tools):
+            kbuild = Kbuild(tree, tools, Output(run.folder / "config.log"))
+            configured = await kbuild.configure(kernel.config)
         config = (await tree.read([".config"]))[".config"].decode(errors="surrogateescape")
         await asyncio.to_thread(sandbox.remove, run.folder / "config")
         changed = [[one.path, str(one.content)] for one in backported.changes]
         return Identified(
             identity=memo.digest(
-                *(LAYOUT, source.identity, config, kernel.compiler, tools.version, changed)
+                *(LAYOUT, source.identity, config, *tools.parts, changed),
+                *([_WITH_MODULES] if kconfig.modules(config) else []),
             ),
             source_identity=source.identity,
             config=config,
-            dropped_symbols=dropped,
+            dropped_symbols=configured.dropped,
+            built_in=configured.built_in,
             backports=backported.names,
         )
 
     async def _prepared(
-        self, kernel: Kernel, run: StepContext, trial: TryPatches | None
-    ) -> tuple[Tree, Toolchain]:
+        self, kernel: Kernel, tools: Toolchain, run: StepContext, trial: TryPatches | None
+    ) -> Tree:
         """Return the tree that is about to be compiled, on which the trial was made."""
         source = await self._sources.get(kernel.source, _bytes(run), run.held)
-        tools = await toolchain(kernel.compiler)
-        tree = Tree((source.tree,), run.folder / "full", self._limits)
-        await self._backport(tree, tools, run)
+        root = await self._root(tools, run)
+        tree = Tree((source.tree,), run.folder / "full", self._limits, root=root)
+        await self._backport(tree, kernel, tools, run)
         if trial is not None:
             await trial(tree)
-        return tree, tools
+        return tree
 
-    async def _backport(self, tree: Tree, tools: Toolchain, run: StepContext) -> "_Backported":
+    def _of(self, kernel: Kernel | SourceSpec) -> list[Backport]:
+        return backports.chosen(self._backports, kernel.backports)
+
+    async def _backport(
+        self, tree: Tree, kernel: Kernel | SourceSpec, tools: Toolchain, run: StepContext
+    ) -> "_Backported":
         """Apply the backports that fit, and add the object that raises faults."""
-        paths = {edit.file for backport in self._backports for edit in backport.edits}
-        files = await tree.read(sorted({*paths, "Makefile", control.MAKEFILE}))
+        own = self._of(kernel)
+        files = await tree.read(sorted({*await backports.paths(own), "Makefile", control.MAKEFILE}))
         version = kernel_version(files.get("Makefile", b"").decode(errors="replace"))
-        fitting = [
-            patch
-            for backport in self._backports
-            if backport.applies(version, tools.family, tools.number)
-            and (patch := backport.patch(files.get))
-        ]
-        applied = patched_files.in_all(await patched_files.applied(fitting, files, run.log))
-        changes = (*applied, *control.changes(files.get(control.MAKEFILE)))
+        fitting = [one for one in own if backports.fits(one, version, tools)]
+        done = await backports.apply(fitting, files)
+        run.log(f"backports: {', '.join(done.names) or 'none'}")
+        if done.left_out:
+            names = ", ".join(done.left_out)
+            run.log(f"backports left out, which the source has or does not need: {names}")
+        changes = (
+            *patched_files.in_all(done.applied),
+            *control.changes(files.get(control.MAKEFILE)),
+        )
         await tree.write(changes)
-        return _Backported([patch.name for patch in fitting], changes)
+        return _Backported(done.names, changes)
 
-    async def _layer(self, folder: Path, run: StepContext) -> Layer:
-        mounted = self._images.mount(folder / compiled_trees.IMAGE, run.held)
+    async def _layers(
+        self, folder: Path, tools: Toolchain, run: StepContext
+    ) -> tuple[Layer, Layer | None]:
+        """Return the tree of the entry in this folder, and the root that its toolchain is in."""
+        mounted = self._images.mount(folder / compiled_trees.IMAGE, run.held, tools.image)
         if mounted is not None:
             run.log(f"tree: mounted by {mounted.way} and {mounted.overlay}")
-            return mounted
+            return mounted, mounted if tools.image else None
         run.log(f"tree: unpacked, as no image can be mounted here ({self._images.refusal})")
+        sha256 = compiled_trees.read_about(folder).image_sha256
+        tree = await self._unpack(folder / compiled_trees.IMAGE, sha256, run)
+        return tree, tools.image and await self._unpack_root(tools.image, run)
+
+    async def _root(self, tools: Toolchain, run: StepContext) -> Layer | None:
+        """Return the root that a toolchain is in; None for the host's."""
+        if tools.image is None:
+            return None
+        mounted = self._images.mount(None, run.held, tools.image)
+        return mounted or await self._unpack_root(tools.image, run)
+
+    async def _unpack_root(self, image: Path, run: StepContext) -> Path:
+        return await self._unpack(image, read_about(image.parent).image_sha256, run)
+
+    async def _unpack(self, image: Path, sha256: str, run: StepContext) -> Path:
+        """Return the folder that an image was unpacked to."""
 
         async def make(unpacked: Path) -> None:
-            await _unpack(folder / compiled_trees.IMAGE, prepare(unpacked / "tree"))
+            await _unpack(image, prepare(unpacked / "tree"))
 
-        key = compiled_trees.read_about(folder).image_sha256[:32]
-        unpacked, _ = await self._unpacked.get(key, make, held=run.held)
+        unpacked, _ = await self._unpacked.get(sha256[:32], make, held=run.held)
         await asyncio.to_thread(self._unpacked.trim, UNPACKED * self._most)
         return unpacked / "tree"
 
-    def _doubt(self, identity: str, layer: Layer) -> None:
+    def _doubt(self, identity: str, layer: Layer, tools: Toolchain) -> None:
         self._folders.doubt(identity)
+        tools.doubt()
         if isinstance(layer, Mounted):
             self._images.forget(layer)
 
@@ -267,6 +306,16 @@ async def _fetched(run: StepContext, identity: str, folder: Path, *, fresh: bool
             run.progress("waiting for the entry")
         waits = True
         await asyncio.sleep(_POLL_SECONDS)
+
+
+@contextmanager
+def _doubting(tools: Toolchain) -> Iterator[None]:
+    """Let the toolchain's image be checked if what it works on could not be read."""
+    try:
+        yield
+    except TreeUnreadable:
+        tools.doubt()
+        raise
 
 
 async def _unpack(image: Path, tree: Path) -> None:

@@ -126,6 +126,19 @@ async def test_a_full_config_is_used_as_it_is(
     assert result.dropped_symbols == []
 
 
+@pytest.mark.parametrize(
+    ("keys", "got"),
+    [("certs/ours.pem", '""'), ("/etc/keys.pem", '""'), ("../x", '""'), ("Makefile", None)],
+)
+async def test_files_that_a_config_names_and_the_source_lacks_are_left_out(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec, keys: str, got: str | None
+) -> None:
+    config = KernelConfig(full=f'CONFIG_BASE=y\nCONFIG_SYSTEM_TRUSTED_KEYS="{keys}"\n')
+    result = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    dropped = [(one.symbol, one.wanted, one.got) for one in result.dropped_symbols]
+    assert dropped == ([("SYSTEM_TRUSTED_KEYS", f'"{keys}"', got)] if got else [])
+
+
 async def test_a_config_line_that_is_none_is_refused_with_its_number(
     builder: Builder, new_run: NewRun, fake_build: BuildSpec
 ) -> None:
@@ -133,6 +146,18 @@ async def test_a_config_line_that_is_none_is_refused_with_its_number(
     spec = fake_build.model_copy(update={"config": config})
     error = await failure(builder, new_run, spec)
     assert (error.reason, error.details["line"]) == ("config_rejected", 2)
+
+
+async def test_what_make_finds_no_rule_for_is_told_before_all_warnings(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    rule = edit("bzImage: arch", "bzImage: certs/none.pem arch", "Makefile")
+    warns = edit("return parent + 1;", "int unused; return parent + 1;", "kernel/fork.c")
+    error = await failure(builder, new_run, patched(fake_build, rule, warns))
+    assert error.reason == "does_not_compile"
+    assert error.message.startswith(
+        "make bzImage failed: No rule to make target 'certs/none.pem', needed by 'bzImage'"
+    )
 
 
 async def test_a_patch_that_does_not_compile_gives_file_line_and_message(
@@ -316,13 +341,17 @@ async def test_a_backport_is_applied_where_its_rules_hold_and_its_original_stand
         "too-new": 'kernel_before = "5.0"',
         "clang-only": 'compiler = "clang"',
     }.items():
-        (rules / f"{name}.toml").write_text(f'summary = "x"\n[when]\n{when}\n{body}')
+        (rules / f"{name}.toml").write_text(
+            f'summary = "x"\nreferences = ["here"]\n[when]\n{when}\n{body}'
+        )
     absent = '[[edits]]\nfile = "kernel/fork.c"\noriginal = "no such"\nreplacement = ""\n'
-    (rules / "fixed-already.toml").write_text(f'summary = "x"\n[when]\n{absent}')
+    (rules / "fixed-already.toml").write_text(
+        f'summary = "x"\nreferences = ["here"]\n[when]\n{absent}'
+    )
     result = await Builder(SuiteCache(tmp_path / "cache", rules, origins=ANYWHERE))(
         new_run(fake_build)
     )
-    assert result.backports == ["backport fits"]
+    assert result.backports == ["fits"]
 
 
 async def test_what_later_steps_rest_on_is_tried_before_anything_is_built(

@@ -147,6 +147,24 @@ async def test_a_file_that_the_config_does_not_compile_is_not_built(checks: Chec
     assert (check.outcome, files(check)) == ("not_built", {"lib/extra.c": ("not_built", 0, 0)})
 
 
+AS_MODULE = KernelConfig(base="allnoconfig", fragments=["CONFIG_BASE=y\nCONFIG_EXTRA=m\n"])
+
+
+async def test_a_module_is_compiled_as_one(checks: Checks) -> None:
+    good, bad = edits(("lib/extra.c", "= 1", "= 2")), edits(("lib/extra.c", "= 1", "= none"))
+    fine, broken = (await checks.result(good, bad, config=AS_MODULE)).patches
+    assert (fine.outcome, files(fine)) == ("compiles", {"lib/extra.c": ("compiles", 1, 1)})
+    assert broken.outcome == "does_not_compile"
+
+
+async def test_what_only_make_can_follow_makes_modules_too(checks: Checks) -> None:
+    patch = edits(
+        ("Makefile", "SUBLEVEL = 0", "SUBLEVEL = 1"), ("lib/extra.c", "= 1", "= nonsense")
+    )
+    check = await checks.one(patch, config=AS_MODULE)
+    assert (check.outcome, check.through_make) == ("does_not_compile", True)
+
+
 async def test_a_patch_is_not_built_if_one_of_its_files_is_not(checks: Checks) -> None:
     patch = edits((WATCH, "return 0;", "return 1;"), ("lib/extra.c", "= 1", "= 2"))
     assert (await checks.one(patch)).outcome == "not_built"

@@ -1,0 +1,53 @@
+"""Bugs that are fixed in public: what syzbot reported, and the fix, as kBenchSyz has them."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AliasChoices, BaseModel, Field, ValidationError
+
+from kgym.api.steps import Patch
+from kgym.errors import UserError
+from kgym.source import patching
+
+_MOST_BYTES = 8 << 20
+"""Bytes of a bug's file, at most; those of kBenchSyz have 100 kB."""
+
+
+class FixCommit(BaseModel):
+    """The commit that has fixed a bug."""
+
+    title: str = Field("", max_length=1000)
+    hash: Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f]*$")] = ""
+
+
+class FixedBug(BaseModel):
+    """What is used of the file of a bug; it has further fields."""
+
+    id: str = Field(pattern=r"^[0-9a-zA-Z_-]{1,64}$")
+    title: str = Field(min_length=1, max_length=1000)
+    patch: str = Field(min_length=1, description="the fix, as a unified diff")
+    commits: list[FixCommit] = Field([], validation_alias=AliasChoices("fix-commits", "commits"))
+
+    @property
+    def fix(self) -> Patch:
+        """The public fix."""
+        return Patch(name="fix", diff=self.patch)
+
+    def regress(self) -> Patch:
+        """Return what brings the bug back: the reverse of its fix; raise UserError if it is bad."""
+        return patching.reverse(self.fix).model_copy(update={"name": "regress"})
+
+
+def read(path: Path) -> FixedBug:
+    """Read a bug's file; raise UserError `bad_fixed_bug`, which names it and what is wrong."""
+    try:
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            raise UserError("bad_fixed_bug", f"{path}: no file of at most {_MOST_BYTES >> 20} MiB")
+        return FixedBug.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UserError("bad_fixed_bug", f"{path}: {error.strerror or error}") from error
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5]
+        )
+        raise UserError("bad_fixed_bug", f"{path}: {wrong}") from error

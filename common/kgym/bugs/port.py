@@ -1,0 +1,342 @@
+"""Campaigns: bugs that are fixed in public are brought back on other kernels, and proven there.
+
+Of each bug the fix is reversed, exactly or not at all. Where that applies, it is compiled, its
+reproducer is run on the kernel with the bug, and then on the kernel with the fix. All jobs are of
+one group and are kept as those of sweeps are (`kgym.bugs.sweep`): the same campaign again goes on.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import Field
+
+from kgym.api.jobs import JobRequest, JobView
+from kgym.api.source import FileLook
+from kgym.api.states import State
+from kgym.api.steps import (
+    CheckResult,
+    PatchCheck,
+    PatchOutcome,
+    Reproducer,
+    ReproduceSpec,
+    Strict,
+    Verdict,
+)
+from kgym.bugs import bundle as bugs
+from kgym.bugs import ended_job
+from kgym.bugs.bundle import Bug, BugFile, TrialOptions
+from kgym.bugs.conclusion import conclusion
+from kgym.bugs.fixed_bug import FixedBug
+from kgym.bugs.sweep import SweepOptions, kept_job
+from kgym.bugs.trial_result import TrialResult
+from kgym.client import AsyncClient, Refused
+from kgym.configs import CONFIGS
+from kgym.errors import UserError
+from kgym.source import kbuild_symbols, patching
+
+_DOES_NOT_REVERSE = frozenset({"patch_does_not_apply", "empty_patch"})
+_NOT_TRIED = {
+    PatchOutcome.NOT_BUILT: "not_compiled",
+    PatchOutcome.DOES_NOT_COMPILE: "does_not_compile",
+    PatchOutcome.DOES_NOT_APPLY: "does_not_reverse",
+}
+_LOOKS = 8
+"""Looks at a source at a time."""
+_MOST_FILES = 100
+"""Files of a fix whose symbols are looked for."""
+_LINE = 300
+"""Characters of a row's reason."""
+
+
+class Outcome(StrEnum):
+    """What became of a bug on a kernel."""
+
+    COMES_BACK = "comes_back"
+    """It crashes with the fix reversed, and does not with the fix."""
+    NOT_FIXED = "not_fixed"
+    """It crashes, and the fix is not proven there: it is perhaps another crash."""
+    NO_CRASH = "no_crash"
+    REVERSES = "reverses"
+    """The fix can be reversed; more was not asked for."""
+    DOES_NOT_REVERSE = "does_not_reverse"
+    NOT_COMPILED = "not_compiled"
+    """The kernel's config does not compile what the fix changes."""
+    DOES_NOT_COMPILE = "does_not_compile"
+    REFUSED = "refused"
+    """What is known of the bug cannot be used."""
+    INCONCLUSIVE = "inconclusive"
+
+
+class PortRow(Strict):
+    """What became of a bug on a kernel."""
+
+    bug: str = Field(description="its id")
+    kernel: str
+    outcome: Outcome
+    title: str | None = Field(None, description="under which the bug is known")
+    crash: str | None = Field(None, description="title of the crash that was seen here")
+    crashed: int = Field(0, description="of the attempts on the kernel with the bug")
+    completed: int = Field(0, description="attempts that count")
+    needs: list[str] = Field([], description="config symbols for which the changed files compile")
+    fix: str = Field("", description="commit of the public fix")
+    reason: str = Field("", description="in one line")
+    job: int | None = Field(None, description="that has tried it")
+    seconds: float = Field(0, description="that its builds and runs took")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A bug, and the C program that shows it."""
+
+    bug: FixedBug
+    program: Path
+
+
+@dataclass(frozen=True, slots=True)
+class PortOptions:
+    """The options of a campaign."""
+
+    sweep: SweepOptions
+    """Name, how many trials at a time, patience: as a sweep's."""
+    attempts: int = 5
+    """Runs of the reproducer on the kernel with the bug; the first crash ends them."""
+    survivals: int = 2
+    """Runs that the kernel with the fix has to survive."""
+    time: float = 60
+    """Seconds of each run."""
+    only_reverse: bool = False
+    configs: Path = CONFIGS
+    """Where the shared kernels are."""
+
+
+Tell = Callable[[PortRow], None]
+
+
+async def port(
+    client: AsyncClient,
+    kernels: Iterable[str],
+    subjects: Sequence[Subject],
+    options: PortOptions,
+    tell: Tell,
+) -> None:
+    """Bring the bugs back on the kernels; `tell` is called with each row, once it is known.
+
+    What goes wrong with one bug or kernel is told in its rows. Raises KgymError where the
+    scheduler cannot be used.
+    """
+    for kernel in kernels:  # one after the other: each needs a full build
+        await _Port(client, kernel, options, tell).all(subjects)
+
+
+def bug_on(subject: Subject, kernel: str, options: PortOptions) -> Bug:
+    """Return a bug on a shared kernel, its fix reversed; raise UserError for what is no bug."""
+    public = subject.bug
+    try:
+        text = subject.program.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError("bad_fixed_bug", f"{subject.program}: {error}") from error
+    regress = public.regress()
+    leaks = public.title.startswith("memory leak")
+    file = BugFile.model_validate(
+        {
+            "title": public.title,
+            "files": patching.files(regress),
+            "kernel": {"use": kernel},
+            "reproducer": {
+                "file": "repro.c",
+                "time": options.time,
+                "instances": options.attempts,
+            },
+            "vm": {"append": "kmemleak=on"} if leaks else {},
+        }
+    )
+    build = bugs.kernel(kernel, options.configs).model_copy(update={"patches": [regress]})
+    program = Reproducer(kind="c", text=text)
+    return Bug(f"{public.id[:12]}@{kernel}", file, build, (program,), public.fix)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a bug on its way."""
+
+    subject: Subject
+    kernel: str
+    bug: Bug
+    needs: tuple[str, ...] = ()
+
+    def row(self, outcome: Outcome, reason: str | None = None, **facts: object) -> PortRow:
+        """Return its row."""
+        known = {"needs": list(self.needs), **facts}
+        return _row(self.subject, self.kernel, outcome, reason, **known)
+
+
+class _Port:
+    """All bugs on one kernel."""
+
+    def __init__(self, client: AsyncClient, kernel: str, options: PortOptions, tell: Tell) -> None:
+        self.client = client
+        self.kernel = kernel
+        self.options = options
+        self.tell = tell
+        self.looks = asyncio.Semaphore(_LOOKS)
+        self.makefiles: dict[str, asyncio.Task[str]] = {}
+
+    async def all(self, subjects: Sequence[Subject]) -> None:
+        """Tell the row of each bug."""
+        found = []
+        for subject in subjects:
+            try:
+                bug = bug_on(subject, self.kernel, self.options)
+                found.append(_Known(subject, self.kernel, bug))
+            except (UserError, ValueError) as error:
+                self.tell(_row(subject, self.kernel, Outcome.REFUSED, str(error)))
+        if not found:
+            return
+        job = await self._job(_base(found[0].bug).source())
+        if isinstance(job, str) or job.state is not State.SUCCEEDED:
+            why = job if isinstance(job, str) else f"job {job.id}: {conclusion(job).reason}"
+            self._all(found, Outcome.INCONCLUSIVE, f"there is no source: {why}")
+            return
+        looked = await asyncio.gather(*(self._reversed(job.id, one) for one in found))
+        left = [one for one in looked if one is not None]
+        if self.options.only_reverse:
+            self._all(left, Outcome.REVERSES)
+        elif left:
+            await self._checked(left)
+
+    async def _reversed(self, source: int, one: _Known) -> _Known | None:
+        """Return the bug with what it needs, if its fix can be reversed; else tell its row."""
+        try:
+            async with self.looks:
+                await self.client.read_source(
+                    source, FileLook(path="Makefile", last=1, patches=one.bug.build.patches)
+                )
+        except Refused as error:
+            if not ended_job.concerns_one_request(error):
+                raise
+            unlike = error.reason in _DOES_NOT_REVERSE
+            outcome = Outcome.DOES_NOT_REVERSE if unlike else Outcome.REFUSED
+            self.tell(one.row(outcome, error.message))
+            return None
+        return replace(one, needs=await self._needs(source, one.bug.file.files))
+
+    async def _needs(self, source: int, files: Sequence[str]) -> tuple[str, ...]:
+        """Return the config symbols that the Makefiles want for these files."""
+        needs: set[str] = set()
+        for file in files[:_MOST_FILES]:
+            for folder, item in kbuild_symbols.places(file):
+                if folder not in self.makefiles:
+                    looked = asyncio.create_task(self._makefile(source, folder))
+                    self.makefiles[folder] = looked
+                needs |= kbuild_symbols.conditions(await self.makefiles[folder], item)
+        return tuple(sorted(needs))
+
+    async def _makefile(self, source: int, folder: str) -> str:
+        """Return a folder's Makefile; empty if it has none."""
+        for name in kbuild_symbols.MAKEFILES:
+            try:
+                async with self.looks:
+                    look = FileLook(path=f"{folder}/{name}")
+                    return (await self.client.read_source(source, look)).text
+            except Refused as error:
+                if not ended_job.concerns_one_request(error):
+                    raise
+        return ""
+
+    async def _checked(self, left: Sequence[_Known]) -> None:
+        """Compile what the fixes change, as it was before them; try the bugs where it compiles."""
+        patches = [one.bug.build.patches[0] for one in left]
+        job = await self._job(_base(left[0].bug).check(patches))
+        result = None if isinstance(job, str) else job.steps[0].result
+        if isinstance(job, str) or not isinstance(result, CheckResult):
+            why = job if isinstance(job, str) else f"job {job.id}: {conclusion(job).reason}"
+            self._all(left, Outcome.INCONCLUSIVE, f"not checked: {why}")
+            return
+        trials = []
+        for one, checked in zip(left, result.patches, strict=True):
+            if checked.outcome in _NOT_TRIED:
+                outcome = Outcome(_NOT_TRIED[checked.outcome])
+                self.tell(one.row(outcome, _why(one, checked)))
+            else:
+                trials.append(self._tried(one))
+        await asyncio.gather(*trials)
+
+    async def _tried(self, one: _Known) -> None:
+        """Run the reproducer on the kernel with the bug, then on the kernel with the fix."""
+        trial = TrialOptions(instances=self.options.survivals, time=self.options.time)
+        request = one.bug.job(one.bug.fix, trial)
+        # Any crash will do: what a kernel of another age calls it is to be found out.
+        steps = [
+            step.model_copy(update={"titles": []}) if isinstance(step, ReproduceSpec) else step
+            for step in request.steps
+        ]
+        job = await self._job(request.model_copy(update={"steps": steps}))
+        self.tell(one.row(Outcome.INCONCLUSIVE, job) if isinstance(job, str) else _tried(one, job))
+
+    async def _job(self, request: JobRequest) -> JobView | str:
+        """Return the job of this request in the campaign, once it has ended; or why it is none."""
+        try:
+            return await kept_job(self.client, request, self.options.sweep)
+        except Refused as error:
+            if not ended_job.concerns_one_request(error):
+                raise
+            return error.message
+
+    def _all(self, left: Iterable[_Known], outcome: Outcome, reason: str | None = None) -> None:
+        for one in left:
+            self.tell(one.row(outcome, reason))
+
+
+def _base(bug: Bug) -> Bug:
+    """Return the kernel of a bug, as it was published."""
+    return replace(bug, name="campaign", build=bug.build.model_copy(update={"patches": []}))
+
+
+def _tried(one: _Known, job: JobView) -> PortRow:
+    """Return the row of a bug whose trial has ended."""
+    result = TrialResult.of(one.bug.name, job)
+    before, after = result.before, result.after
+    facts: dict[str, object] = {
+        "crash": before.title,
+        "crashed": before.crashed,
+        "completed": before.completed,
+        "job": job.id,
+        "seconds": result.seconds["total"],
+    }
+    if before.verdict == Verdict.NO_CRASH:
+        return one.row(Outcome.NO_CRASH, before.reason, **facts)
+    if before.verdict != Verdict.SAME_CRASH or after is None:
+        return one.row(Outcome.INCONCLUSIVE, before.reason, **facts)
+    if result.resolved:
+        return one.row(Outcome.COMES_BACK, after.reason, **facts)
+    why = "; ".join(obstacle.message for obstacle in result.obstacles) or after.reason
+    unsure = after.verdict == Verdict.INCONCLUSIVE
+    return one.row(Outcome.INCONCLUSIVE if unsure else Outcome.NOT_FIXED, why, **facts)
+
+
+def _why(one: _Known, checked: PatchCheck) -> str:
+    if checked.outcome is PatchOutcome.NOT_BUILT:
+        named = ", ".join(f"CONFIG_{name}" for name in one.needs) or "nothing that is known"
+        return f"the kernel's config leaves the files out; they need {named}"
+    return checked.reason
+
+
+def _row(
+    subject: Subject, kernel: str, outcome: Outcome, reason: str | None, **facts: object
+) -> PortRow:
+    line = " ".join((reason or "").split())
+    commits = subject.bug.commits
+    return PortRow.model_validate(
+        {
+            "bug": subject.bug.id,
+            "kernel": kernel,
+            "outcome": outcome,
+            "title": subject.bug.title,
+            "fix": commits[0].hash if commits else "",
+            "reason": line if len(line) <= _LINE else line[: _LINE - 1] + "…",
+            **facts,
+        }
+    )

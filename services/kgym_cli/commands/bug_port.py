@@ -1,0 +1,231 @@
+"""`kgym bug port`."""
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+import click
+from pydantic import Field
+from rich.markup import escape
+
+from kgym.api import result_csv
+from kgym.bugs import bundle as bugs
+from kgym.bugs import fixed_bug
+from kgym.bugs import port as campaign
+from kgym.bugs.port import Outcome, PortOptions, PortRow, Subject
+from kgym.bugs.sweep import SweepOptions
+from kgym.client import AsyncClient
+from kgym.errors import UserError
+from kgym_cli.answer import Answer
+from kgym_cli.output import Exit, json_option, leave, people, print_json, print_table
+from kgym_cli.ported_bundle import write_bundle
+from kgym_cli.scheduler_choice import address
+from kgym_cli.settings import settings
+
+_KERNELS = ("campaign-6.1", "campaign-6.12", "campaign-5.10")
+_COLUMNS = (
+    *("bug", "kernel", "outcome", "title", "crash", "crashed", "completed", "needs"),
+    *("fix", "job", "seconds", "reason"),
+)
+_STYLES = {Outcome.COMES_BACK: "green", Outcome.REVERSES: "green", Outcome.INCONCLUSIVE: "magenta"}
+"""Of the others, yellow."""
+
+
+class PortAnswer(PortRow):
+    """A line of --json: a bug on a kernel."""
+
+    kind: Literal["pair"] = "pair"
+
+
+class PortSummary(Answer):
+    """The last line of --json."""
+
+    kind: Literal["summary"] = "summary"
+    name: str = Field(description="the group of the jobs")
+    pairs: int
+    outcomes: dict[Outcome, int] = Field(description="how many pairs came to what")
+    seconds: float = Field(description="that this command took")
+
+
+_folder = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=_folder)
+@click.option("--repros", type=_folder, help="Folder of their C programs, ID.c.  [default: DIR]")
+@click.option(
+    "--kernel",
+    "kernels",
+    multiple=True,
+    default=_KERNELS,
+    show_default=True,
+    help="Shared kernel; may be repeated.",
+)
+@click.option("--only", multiple=True, metavar="ID", help="Only bugs whose id begins so.")
+@click.option("--dry-run", is_flag=True, help="Only reverse the fixes; compile and run nothing.")
+@click.option("--attempts", type=click.IntRange(1, 100), default=5, show_default=True)
+@click.option(
+    "--time",
+    "seconds",
+    type=click.FloatRange(0, 86400, min_open=True),
+    default=60,
+    show_default=True,
+    help="Seconds of each run.",
+)
+@click.option("--name", help="Group of the jobs.  [default: made of DIR]")
+@click.option("--retry", is_flag=True, help="Run again what has come to no answer.")
+@click.option(
+    "--write",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write a bundle of each bug that comes back to this folder, as KERNEL/ID.",
+)
+@click.option("--csv", "table", type=click.Path(path_type=Path, dir_okay=False))
+@json_option(PortAnswer | PortSummary)
+def port(
+    folder: Path,
+    repros: Path | None,
+    kernels: tuple[str, ...],
+    only: tuple[str, ...],
+    dry_run: bool,
+    attempts: int,
+    seconds: float,
+    name: str | None,
+    retry: bool,
+    write: Path | None,
+    table: Path | None,
+    as_json: bool,
+) -> None:
+    """Bring fixed bugs back on other kernels: reverse each fix, crash the kernel, prove the fix.
+
+    DIR holds bugs as kBenchSyz has them: ID.json with `title`, `patch` and `fix-commits`. Those
+    whose C program is there are tried. A fix is reversed exactly or not at all.
+
+    Interrupted or killed, the same command goes on; nothing runs twice. The exit status is 0 if
+    each bug has an answer on each kernel, 2 for bad input, 3 if some have none.
+    """
+    begun = time.monotonic()
+    subjects = _subjects(folder, repros or folder, only)
+    for kernel in kernels:
+        if kernel not in bugs.kernels():
+            shared = ", ".join(bugs.kernels())
+            raise UserError("no_such_kernel", f"there is no kernel `{kernel}`; there are: {shared}")
+    group = name or _name(folder)
+    sweep = SweepOptions(group, retry=retry)
+    run = _Run(PortOptions(sweep, attempts, 2, seconds, only_reverse=dry_run), as_json=as_json)
+    people.print(f"{group}: {len(subjects)} bugs on {len(kernels)} kernels", markup=False)
+    try:
+        run.go(kernels, subjects)
+    finally:
+        rows = run.sorted(kernels)
+        if table is not None:
+            _write(table, rows)
+    if write is not None:
+        _bundles(write, rows, subjects, run.options)
+    counted = Counter(row.outcome for row in rows)
+    if as_json:
+        took = round(time.monotonic() - begun, 1)
+        print_json(PortSummary(name=group, pairs=len(rows), outcomes=dict(counted), seconds=took))
+    else:
+        print_table("bug", "kernel", "outcome", "crash or title", "why", rows=map(_cells, rows))
+    people.print(", ".join(f"{count} {one}" for one, count in counted.items()), markup=False)
+    leave(Exit.INFRASTRUCTURE if counted[Outcome.INCONCLUSIVE] else Exit.OK)
+
+
+class _Run:
+    """One run of the command."""
+
+    def __init__(self, options: PortOptions, *, as_json: bool) -> None:
+        self.options = options
+        self.as_json = as_json
+        self.rows: dict[tuple[str, str], PortRow] = {}
+
+    def go(self, kernels: Sequence[str], subjects: Sequence[Subject]) -> None:
+        """Bring all bugs back on all kernels."""
+        try:
+            with address(work=True) as (url, token):
+                if settings().server is None:
+                    # Nobody starts a platform of this machine again.
+                    sweep = replace(self.options.sweep, patience=0)
+                    self.options = replace(self.options, sweep=sweep)
+                asyncio.run(self._go(url, token, kernels, subjects))
+        except asyncio.CancelledError:
+            people.print("interrupted; the same command goes on", markup=False)
+            raise KeyboardInterrupt from None
+
+    def sorted(self, kernels: Sequence[str]) -> list[PortRow]:
+        """Return the rows that are known, by kernel and bug."""
+        places = {kernel: place for place, kernel in enumerate(kernels)}
+        return sorted(self.rows.values(), key=lambda row: (places[row.kernel], row.bug))
+
+    async def _go(
+        self, url: str, token: str | None, kernels: Sequence[str], subjects: Sequence[Subject]
+    ) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, task.cancel)
+        async with AsyncClient(url, token) as client:
+            await campaign.port(client, kernels, subjects, self.options, self._hear)
+
+    def _hear(self, row: PortRow) -> None:
+        self.rows[row.kernel, row.bug] = row
+        people.print(f"{row.kernel} {row.bug[:12]}: {row.outcome} {row.reason}", markup=False)
+        if self.as_json:
+            print_json(PortAnswer(**dict(row)))
+
+
+def _subjects(folder: Path, repros: Path, only: Sequence[str]) -> list[Subject]:
+    """Return the bugs whose program is there; raise UserError if there is none, or one is bad."""
+    try:
+        files = sorted(folder.glob("*.json"))
+    except OSError as error:
+        raise UserError("cannot_read", f"{folder}: {error.strerror or error}") from error
+    found = []
+    for file in files:
+        program = repros / f"{file.stem}.c"
+        if (not only or file.stem.startswith(tuple(only))) and program.is_file():
+            found.append(Subject(fixed_bug.read(file), program))
+    if not found:
+        raise UserError("no_bugs", f"no bug ID.json in {folder} whose program ID.c is in {repros}")
+    return found
+
+
+def _name(folder: Path) -> str:
+    return f"port-{sha256(str(folder.resolve()).encode()).hexdigest()[:10]}"
+
+
+def _cells(row: PortRow) -> tuple[str, ...]:
+    return (
+        row.bug[:12],
+        escape(row.kernel),
+        f"[{_STYLES.get(row.outcome, 'yellow')}]{row.outcome}[/]",
+        escape(row.crash or row.title or ""),
+        escape(row.reason),
+    )
+
+
+def _write(path: Path, rows: Iterable[PortRow]) -> None:
+    """Write the table as CSV."""
+    values = (row.model_dump(mode="json") | {"needs": " ".join(row.needs)} for row in rows)
+    text = result_csv.text([_COLUMNS, *([one[name] for name in _COLUMNS] for one in values)])
+    try:
+        path.write_text(text, newline="")
+    except OSError as error:
+        raise UserError("cannot_write", f"{path}: {error.strerror or error}") from error
+
+
+def _bundles(
+    target: Path, rows: Iterable[PortRow], subjects: Iterable[Subject], options: PortOptions
+) -> None:
+    """Write a bundle of each bug that has come back; those that are there already are replaced."""
+    known = {subject.bug.id: subject for subject in subjects}
+    for row in rows:
+        if row.outcome is Outcome.COMES_BACK:
+            write_bundle(target / row.kernel / row.bug, row, known[row.bug], options)
