@@ -83,6 +83,12 @@ _PAGES = (
         "the console of a VM whose kernel crashed",
     ),
     MonitorPage(
+        "consoles",
+        "/jobs/{fixed}/steps/1/consoles",
+        ".consoles .card:last-child .log-line",
+        "the consoles of two VMs side by side, each at its end",
+    ),
+    MonitorPage(
         "abort",
         "/jobs/abort?state=running",
         "main form button",

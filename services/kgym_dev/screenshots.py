@@ -105,6 +105,8 @@ def _show(tab: Page, page: MonitorPage, width: int, most: int) -> int:
         raise InfrastructureError(
             "page_not_shown", f"{page.name}: {page.path} answers {status}, not {page.status}"
         )
+    # A crash report is loaded when it comes near: on a narrow page it stands further down.
+    tab.evaluate("document.querySelector('[data-report]')?.scrollIntoView()")
     tab.wait_for_selector(page.ready)
     tab.wait_for_function("!document.querySelector('.log-window:not([data-filled])')")
     if tab.locator("#live-mark").count():

@@ -31,7 +31,7 @@ from kgym.host.proc import require
 
 LOOPBACK = "127.0.0.1"
 USER = "kgym"
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 _PLACE = Path("/mnt")
@@ -149,7 +149,7 @@ class Server(Program, ABC):
         self.wait()
 
     def wait(self) -> None:
-        """Wait until it answers; raise InfrastructureError if it ends or does not in a minute."""
+        """Wait until it answers; raise InfrastructureError if it ends, or does not in time."""
         limit = time.monotonic() + START_SECONDS
         while not self.answers():
             if self.pid is None or time.monotonic() > limit:

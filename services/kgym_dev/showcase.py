@@ -77,6 +77,7 @@ OUTCOMES = {
     "SAME": Verdict.SAME_CRASH,
     "OTHER": Verdict.OTHER_CRASH,
     "UNSURE": Verdict.INCONCLUSIVE,
+    "MIXED": Verdict.SAME_CRASH,
 }
 
 
@@ -85,7 +86,8 @@ class Showcase:
     """Answers steps by the marks of their job (`trial`); a build that is HELD waits for `let_go`.
 
     The other marks: BROKEN, HOSTILE: the build with the fix fails; AWAY: the platform fails it;
-    SAME, OTHER, UNSURE: the verdict on the fix, which else mends the bug; TRACED: with a trace.
+    SAME, OTHER, UNSURE: the verdict on the fix, which else mends the bug; MIXED: as
+    SAME, though not on each instance; TRACED: with a trace.
     """
 
     let_go: threading.Event = field(default_factory=threading.Event)
@@ -125,6 +127,8 @@ class Showcase:
             self._hold(run)
         (run.folder / "build.log").write_text("  CC      kernel/fork.o\n" * 50)
         (run.folder / "vmlinux").write_bytes(b"\x7fELF" * 1000)
+        (run.folder / "bzImage").write_bytes(b"MZ" * 2000)
+        (run.folder / "config").write_text("CONFIG_WATCH_QUEUE=y\n")
         return BuildResult(
             source_identity="package:linux-source-6.1=6.1.192-1",
             kernel_release="6.1.192",
@@ -168,10 +172,14 @@ class Showcase:
         if "TRACED" in marks:
             (run.folder / "trace-0.txt").write_text("\n".join(lines(crash())) + "\n")
             (run.folder / "report-0.txt").write_text(REPORT)
+        (run.folder / "reproduce.sh").write_text("#!/bin/sh\nexec qemu-system-x86_64\n")
+        (run.folder / "initrd-0.cpio").write_bytes(b"070701" * 1000)
         if spec.baseline is None:
             return _crashed(run, Verdict.SAME_CRASH)
         outcomes = [OUTCOMES[mark] for mark in marks if mark in OUTCOMES]
         verdict = outcomes[0] if outcomes else Verdict.NO_CRASH
+        if "MIXED" in marks:
+            return _mixed(run, verdict)
         crashes = verdict in {Verdict.SAME_CRASH, Verdict.OTHER_CRASH}
         return _crashed(run, verdict) if crashes else _quiet(run, verdict)
 
@@ -254,6 +262,17 @@ def _crashed(run: StepContext, verdict: Verdict) -> ReproduceResult:
         accelerator="tcg",
         seconds={"run": 5.6},
     )
+
+
+def _mixed(run: StepContext, verdict: Verdict) -> ReproduceResult:
+    """Have the last instance end without the crash of the others."""
+    result = _crashed(run, verdict)
+    *others, last = result.instances
+    (run.folder / f"console-{last.number}.log").write_text("booted\n")
+    (run.folder / f"report-{last.number}.json").unlink()
+    survived = last.model_copy(update={"outcome": InstanceOutcome.SURVIVED, "title": None})
+    changed = {"instances": [*others, survived], "crashed": len(others)}
+    return result.model_copy(update=changed)
 
 
 def _quiet(run: StepContext, verdict: Verdict) -> ReproduceResult:

@@ -8,6 +8,8 @@ list_p95_ms     the scheduler's answer to any filter that the page of jobs can m
 paint_s         first contentful paint of the slowest page, in headless Chromium
 log_mb          JavaScript heap, with the text that it holds, of a live log of 1,000,000 lines
 dispatch_ratio  from submission to start with 200 open pages, over the same without, at 20 jobs/s
+open_cpu        hundredths of a core that scheduler, database, workers and monitor take then,
+closed_cpu      and without open pages: other work on the machine does not stretch these
 fill_s          what it took to fill the slower of the databases
 """
 
@@ -34,6 +36,7 @@ from pathlib import Path
 from typing import cast
 
 import httpx
+import structlog
 from playwright.sync_api import Browser, Page, sync_playwright
 from tests.bench.dispatch import SINGLE_RATE, SINGLE_WORKERS, Bench, cpu_seconds, process, until
 from tests.monitor import many_jobs
@@ -51,7 +54,9 @@ from kgym_dev.monitor_pages import MonitorPage
 from kgym_dev.servers import PostgreSQL, RabbitMQ, free_port
 from kgym_dev.showcase import Showcase, trial
 from kgym_monitor.pages.job_filter import PAGE
-from kgym_scheduler.database.connection import upgrade
+from kgym_scheduler.database.change_log import ChangeLog
+from kgym_scheduler.database.connection import Database, upgrade
+from kgym_scheduler.database.subjects import Subjects
 
 JOBS = 500_000
 PARTS = ("pages", "lists", "paint", "log", "dispatch")
@@ -392,9 +397,13 @@ def open_paths(job: str) -> list[str]:
 
 
 async def dispatched(
-    bench: Bench, monitor: str, paths: list[str], options: argparse.Namespace
-) -> list[tuple[float, float]]:
-    """Return by round the milliseconds of dispatch (p50) without and with these pages open."""
+    bench: Bench, monitor: tuple[str, int], paths: list[str], options: argparse.Namespace
+) -> list[dict[bool, tuple[float, float]]]:
+    """Return of each round the milliseconds of dispatch (p50), and hundredths of a core.
+
+    By whether these pages are open.
+    """
+    url, pid = monitor
     found = []
     loop = asyncio.get_running_loop()
     await bench.begin()
@@ -404,16 +413,19 @@ async def dispatched(
         both = {}
         for opened in (False, True) if number % 2 else (True, False):
             if opened:
-                streams = [await _opened(loop, monitor, path) for path in paths]
+                streams = [await _opened(loop, url, path) for path in paths]
                 await asyncio.sleep(2)
-            both[opened] = statistics.median(await bench.latency(options.seconds, SINGLE_RATE))
+            begun, spent = time.monotonic(), sum(map(cpu_seconds, [*bench.pids, pid]))
+            taken = statistics.median(await bench.latency(options.seconds, SINGLE_RATE))
+            spent = sum(map(cpu_seconds, [*bench.pids, pid])) - spent
+            both[opened] = taken, 100 * spent / (time.monotonic() - begun)
             if opened:
                 if unheard := sum(one.lost or not one.heard for _, one in streams):
                     raise SystemExit(f"{unheard} of {len(paths)} pages heard nothing")
                 for transport, _ in streams:
                     transport.close()
                 await asyncio.sleep(1)
-        found.append((both[False], both[True]))
+        found.append(both)
     return found
 
 
@@ -486,12 +498,14 @@ def on_postgresql(folder: Path, options: argparse.Namespace, found: dict[str, Fo
             paths = open_paths(pages["job"].path)
             with (
                 bench.running(SINGLE_WORKERS, 1),
-                monitored(bench.server, agent.url, folder) as (monitor, _),
+                monitored(bench.server, agent.url, folder) as monitor,
             ):
                 rounds = asyncio.run(dispatched(bench, monitor, paths, options))
-            figures["dispatch_p50_ms"] = statistics.median(without for without, _ in rounds)
-            ratios = [opened / without for without, opened in rounds]
+            figures["dispatch_p50_ms"] = statistics.median(one[False][0] for one in rounds)
+            ratios = [one[True][0] / one[False][0] for one in rounds]
             figures["dispatch_ratio"] = statistics.median(ratios)
+            figures["open_cpu"] = statistics.median(one[True][1] for one in rounds)
+            figures["closed_cpu"] = statistics.median(one[False][1] for one in rounds)
     return figures
 
 
@@ -500,7 +514,21 @@ def _filled(url: str, jobs: int) -> float:
     begun = time.monotonic()
     asyncio.run(upgrade(url))
     many_jobs.fill(url, jobs)
-    return time.monotonic() - begun
+    took = time.monotonic() - begun
+    _say("bugs and entries")
+    asyncio.run(_count(url))
+    return took
+
+
+async def _count(url: str) -> None:
+    """Count bugs and entries, which the scheduler would do in its own time: pages show them."""
+    database = Database(url)
+    try:
+        subjects = Subjects(database, ChangeLog(database))
+        while await subjects.catch_up():
+            pass
+    finally:
+        await database.close()
 
 
 def _server(
@@ -566,6 +594,7 @@ def main() -> None:
         data, port = options.serve
         serve(Path(data), int(port))
         return
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     figures, found = measure(options)
     table = {
         name: {

@@ -108,6 +108,30 @@ def test_a_crash_is_read_with_its_stack(
     expect(page.locator(".log-view")).to_contain_text("BUG: KASAN: slab-out-of-bounds")
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_consoles_are_chosen_by_keyboard_and_stand_side_by_side(
+    browser: Browser, site: Site, jobs: dict[str, JobView], width: int
+) -> None:
+    reader = Reader(browser, site.url, Look("light", width))
+    page = reader.open(f"/jobs/{jobs['fixed'].id}?step=1")
+    for number in (0, 1):
+        page.get_by_label(f"Show the console of instance {number}").press("Space")
+    page.get_by_role("button", name="Consoles side by side").press("Enter")
+    page.wait_for_url("**/consoles?instance=0&instance=1")
+    for number in (0, 1):
+        console = page.get_by_role("region", name=f"Console of instance {number}")
+        expect(console).to_contain_text("=" * 40)
+        console.press("Home")
+        expect(console.locator(".log-line").first).to_have_attribute("data-number", "1")
+    left, right = (one.bounding_box() for one in page.locator(".log-view").all())
+    assert left is not None
+    assert right is not None
+    assert (left["y"] == right["y"]) is (width > 1000)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert reader.faults == []
+    reader.context.close()
+
+
 def test_a_failed_job_opens_at_the_end_of_its_log(reader: Reader, jobs: dict[str, JobView]) -> None:
     page = reader.open(f"/jobs/{jobs['broken'].id}")
     expect(page.locator("#step-title")).to_have_text("Step 2: Build")

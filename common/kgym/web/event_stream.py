@@ -13,8 +13,9 @@ from starlette.types import Receive, Scope, Send
 
 from kgym.web.connection_limits import SEND_NOW
 
-PING_SECONDS = 10
-"""How often an event stream says that it lives."""
+PING_SECONDS = 5
+"""How often an event stream says that it lives: clients take one that is silent for three times
+as long to be cut off (`kgym.client.protocol.SILENCE_SECONDS`)."""
 SendNow = Callable[[bytes], bool]
 """Sends more of the answer at once (`Guarded.send_now`); False where the client does not read."""
 _PING = b": ping\n\n"

@@ -22,6 +22,8 @@ QUIET_SECONDS = 10.0
 SUMMARIES_PER_SECOND = 4
 """Summaries that are rendered in a second, about: people may look at lists with many filters."""
 RETRY_SECONDS = 1.0
+RENDER_SECONDS = 15.0
+"""That one may take: connections on which nothing comes any more would hold up all the others."""
 
 _log = structlog.get_logger()
 
@@ -165,8 +167,9 @@ class Fragments:
         shown.dirty = False
         shown.rendered_at = time.monotonic()
         try:
-            text = await self._render(shown.key)
-        except InfrastructureError:
+            async with asyncio.timeout(RENDER_SECONDS):
+                text = await self._render(shown.key)
+        except (InfrastructureError, TimeoutError):
             shown.dirty = True
             await asyncio.sleep(RETRY_SECONDS)
             return False

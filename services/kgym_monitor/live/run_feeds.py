@@ -106,7 +106,8 @@ class RunFeed:
     async def _follow(self) -> None:
         while True:
             try:
-                async for one in self._agent.client().follow(self.number, self.position):
+                # Opened anew here, not by the client: pages say at once that they are stale.
+                async for one in self._agent.client().follow(self.number, self.position, 1):
                     self.connected = True
                     self._hear(one)
                 self.connected = True

@@ -2,13 +2,16 @@
 
 import json
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from kgym.api.jobs import Artifact, JobView, StepView
 from kgym.api.states import State
-from kgym.api.steps import InstanceArtifact, ReproduceResult
-from kgym.client import AsyncClient
-from kgym_monitor.pages import check_results, plan_words
+from kgym.api.steps import ReproduceArtifact, ReproduceResult
+from kgym.client import AsyncClient, reproduce_bundle
+from kgym.client.download import check_kept
+from kgym.errors import UserError
+from kgym_monitor.pages import check_results, instance_consoles, plan_words
 from kgym_monitor.pages.timeline import timeline
 
 TEXT_ENDINGS = (".log", ".txt", ".json", ".sh", "config", "System.map")
@@ -38,7 +41,8 @@ def shown(job: JobView, step: int | None, attempt: int | None) -> dict[str, Any]
         "live_log": tried == chosen.attempt and chosen.state is State.RUNNING,
         "patches": check_results.patches(chosen),
         "result": chosen.result,
-        "instances": _instances(chosen, names),
+        "instances": instance_consoles.instances(chosen),
+        "bundle": bundle(job, chosen),
         "reports": [one for one in _report_numbers(chosen) if f"report-{one}.json" in names],
         "spec": spec_text(chosen),
         "is_text": is_text,
@@ -50,6 +54,34 @@ async def place(client: AsyncClient, job: JobView) -> dict[str, Any]:
     step = plan_words.queued(job)
     workers = plan_words.workers(step, await client.workers()) if step else ""
     return {"job": job, "queued": step, "workers": workers}
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What a page says of the bundle of a reproduce step."""
+
+    size: int | None
+    """Bytes: of the archive, or of what is in it; None: another job has the kernel."""
+    packed: bool
+    fault: str = ""
+    """Why it cannot be fetched, if so."""
+
+
+def bundle(job: JobView, step: StepView) -> Bundle | None:
+    """Return what there is to say of the bundle of a step; None where there never was one."""
+    whole = [one for one in step.artifacts if one.name == ReproduceArtifact.BUNDLE]
+    if not whole and not reproduce_bundle.is_packable(step):
+        return None
+    try:
+        for one in whole:
+            check_kept(step, one)
+            return Bundle(one.size, packed=True)
+        if reproduce_bundle.build_job(job, step) != job.id:
+            return Bundle(None, packed=False)
+        files = reproduce_bundle.members(job, step, job)
+        return Bundle(sum(one.artifact.size for one in files), packed=False)
+    except UserError as error:
+        return Bundle(None, packed=False, fault=str(error))
 
 
 def is_text(artifact: Artifact) -> bool:
@@ -75,23 +107,6 @@ def _cut(value: Any, most: int = 2000) -> Any:
         case dict():
             return {name: _cut(one, most) for name, one in value.items()}
     return value
-
-
-def _instances(step: StepView, names: set[str]) -> list[dict[str, Any]]:
-    if not isinstance(step.result, ReproduceResult):
-        return []
-    found = []
-    for one in step.result.instances:
-        console = InstanceArtifact.CONSOLE.of(one.number)
-        program = InstanceArtifact.PROGRAM.of(one.number)
-        found.append(
-            {
-                "about": one,
-                "console": console if console in names else None,
-                "program": program if program in names else None,
-            }
-        )
-    return found
 
 
 def _report_numbers(step: StepView) -> list[int]:

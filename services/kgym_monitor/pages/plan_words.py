@@ -16,6 +16,7 @@ from kgym.api.steps import (
     ReproduceSpec,
     SourceSpec,
     StepRef,
+    SyzkallerSpec,
 )
 from kgym_monitor.pages.wording import KINDS, duration, percent
 
@@ -26,19 +27,22 @@ _COMMIT = 12
 
 def plan(job: JobView, step: StepView) -> str | None:
     """Return what the step does, in a sentence or a few; None where its spec is not known."""
+    words = None
     match step.spec:
         case BuildSpec() as spec:
-            return _build(spec)
+            words = _build(spec)
         case CheckSpec() as spec:
-            return _check(spec)
+            words = _check(spec)
         case ReproduceSpec() as spec:
-            return _reproduce(job, spec)
+            words = _reproduce(job, spec)
         case MinimizeSpec() as spec:
-            return _minimize(job, spec)
+            words = _minimize(job, spec)
         case SourceSpec() as spec:
             patches = _patches(spec.patches)
-            return f"Makes {_source(spec.source)} readable{patches and f', with {patches}'}."
-    return None
+            words = f"Makes {_source(spec.source)} readable{patches and f', with {patches}'}."
+        case SyzkallerSpec() as spec:
+            words = f"Builds syzkaller's programs from {_source(spec.source)}, or finds them built."
+    return words
 
 
 def _build(spec: BuildSpec) -> str:

@@ -31,6 +31,7 @@ KINDS = {
     StepKind.REPRODUCE: "Reproduce",
     StepKind.MINIMIZE: "Minimize",
     StepKind.SOURCE: "Source",
+    StepKind.SYZKALLER: "Syzkaller",
 }
 
 

@@ -16,7 +16,7 @@ from kgym_monitor.live import live_parts
 from kgym_monitor.live.fragments import Key, sent
 from kgym_monitor.monitor_state import MonitorState, state_of
 
-BEAT_SECONDS = 10.0
+BEAT_SECONDS = 5.0
 """How often a page hears that all is well; after three times as long it says that it is stale."""
 ROWS = 200
 

@@ -39,7 +39,7 @@ async def log(
 ) -> Response:
     """Send what an attempt has logged; of one that runs, also what it logs until it ends."""
     state, client = state_of(request), session_of(request).client
-    step = _step(await client.job(job_id), number)
+    step = step_of(await client.job(job_id), number)
     if step.state is State.RUNNING and step.attempt == attempt:
         return await _text(state.tails.log(job_id, (number, attempt), start))
     return await _text(_after(client.read_log(job_id, number, attempt), start))
@@ -69,7 +69,7 @@ async def file_text(
 @readers.get("/files/{name}")
 async def show_file(request: Request, job_id: JobId, number: Number, name: Name) -> HTMLResponse:
     """Show a text that the step left."""
-    step = _step(await session_of(request).client.job(job_id), number)
+    step = step_of(await session_of(request).client.job(job_id), number)
     found = [one for one in step.artifacts if one.name == name]
     if not found:
         raise NotFound("artifact_not_found", f"step {number} of job {job_id} left no {name!r}")
@@ -97,7 +97,7 @@ async def report(
     """Send the crash report of an instance, as a part of the job's page."""
     state, client = state_of(request), session_of(request).client
     job = await client.job(job_id)
-    step = _step(job, number)
+    step = step_of(job, number)
     content = b""
     async for part in client.read_artifact(job_id, number, f"report-{instance}.json"):
         content += part
@@ -120,7 +120,8 @@ async def report(
     return HTMLResponse(state.rendering.fragment("crash_report.html", context))
 
 
-def _step(job: JobView, number: int) -> StepView:
+def step_of(job: JobView, number: int) -> StepView:
+    """Return a step of a job; raise NotFound `step_not_found`."""
     if number >= len(job.steps):
         raise NotFound("step_not_found", f"job {job.id} has {len(job.steps)} steps")
     return job.steps[number]

@@ -1,5 +1,5 @@
 // The mark that says whether the page is as things are now, and the count of newer jobs.
-const PATIENCE = 30_000; // three heartbeats
+const PATIENCE = 15_000; // three heartbeats
 const RETRY = 5_000;
 
 export function showLive() {

@@ -122,11 +122,12 @@ class LogWindow {
       if (text) element.textContent = text;
       return element;
     };
+    const label = this.place.dataset.label ?? "log"; // several windows may stand on a page
     const tools = make("div", "log-tools");
     this.search = make("input");
     this.search.type = "search";
     this.search.placeholder = "Search the log";
-    this.search.setAttribute("aria-label", "Search the log");
+    this.search.setAttribute("aria-label", `Search the ${label}`);
     this.hits = make("span", "muted");
     this.hits.setAttribute("role", "status");
     const previous = make("button", "quiet", "↑");
@@ -145,7 +146,7 @@ class LogWindow {
     this.view = make("div", "log-view");
     this.view.tabIndex = 0;
     this.view.setAttribute("role", "region");
-    this.view.setAttribute("aria-label", "Log");
+    this.view.setAttribute("aria-label", label[0].toUpperCase() + label.slice(1));
     this.spacer = make("div", "log-spacer");
     this.shown = make("div", "log-lines");
     this.view.append(this.shown, this.spacer);

@@ -1,0 +1,68 @@
+"""The instances of a reproduce step, and whose consoles are shown side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kgym.api.jobs import JobView, StepView
+from kgym.api.steps import InstanceArtifact, InstanceOutcome, InstanceResult, ReproduceResult
+from kgym.client.download import check_kept
+from kgym.errors import NotFound, UserError
+
+MOST = 6
+"""Consoles side by side: each is read whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance, and the names of the artifacts with what it printed, if they are there."""
+
+    about: InstanceResult
+    console: str | None
+    program: str | None
+
+
+def instances(step: StepView) -> list[Instance]:
+    """Return the instances of a reproduce step; none of any other, or before it has ended."""
+    if not isinstance(step.result, ReproduceResult):
+        return []
+    left = {artifact.name for artifact in step.artifacts}
+    found = []
+    for one in step.result.instances:
+        console = InstanceArtifact.CONSOLE.of(one.number)
+        program = InstanceArtifact.PROGRAM.of(one.number)
+        found.append(
+            Instance(
+                one, console if console in left else None, program if program in left else None
+            )
+        )
+    return found
+
+
+def chosen(job: JobView, step: StepView, numbers: Sequence[int]) -> list[Instance]:
+    """Return the instances of these numbers; without any, one that crashed and one that did not.
+
+    Raises:
+        NotFound: There is no such console (`artifact_not_found`).
+        Gone: Retention has removed them (`artifact_gone`).
+        UserError: These are too many (`bad_comparison`).
+    """
+    shown = {one.about.number: one for one in instances(step) if one.console is not None}
+    wanted = sorted(set(numbers)) or _telling(list(shown.values()))
+    if len(wanted) > MOST:
+        message = f"at most {MOST} consoles stand side by side, not {len(wanted)}"
+        raise UserError("bad_comparison", message)
+    if missing := [number for number in wanted if number not in shown] or not wanted:
+        of = f"of instance {missing[0]}" if isinstance(missing, list) else ""
+        message = f"step {step.number} of job {job.id} left no console {of}".rstrip()
+        raise NotFound("artifact_not_found", message)
+    for artifact in step.artifacts:
+        check_kept(step, artifact)
+    return [shown[number] for number in wanted]
+
+
+def _telling(shown: Sequence[Instance]) -> list[int]:
+    """Return the first instance that crashed and the first that did not, or else the first two."""
+    crashed = [one for one in shown if one.about.outcome is InstanceOutcome.CRASH]
+    others = [one for one in shown if one.about.outcome is not InstanceOutcome.CRASH]
+    two = [*crashed[:1], *others[:1]] if crashed and others else shown[:2]
+    return sorted(one.about.number for one in two)
