@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pydantic import BaseModel
 
 from kgym.api.steps import BuildSpec, KernelConfig, StepSpec, TarballSource
@@ -28,6 +30,29 @@ DATA = ROOT / ".kgym"
 ANYWHERE = Origins(folders=(Path("/"),))
 """Workers of tests take kernel sources from any folder; from networks, where a test says so."""
 os.environ.setdefault(FOLDERS, "/")  # those that are processes of their own, too
+# A busy machine makes no example wrong.
+settings.register_profile(
+    "untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("untimed")
+BUCKETS = importlib.util.find_spec("google_crc32c") is not None
+"""Whether the packages are installed that a bucket of Google Cloud Storage takes."""
+collect_ignore = [
+    one
+    for one in (
+        "cli/test_bucket.py",
+        "scheduler/api/test_direct_downloads.py",
+        "transport/test_cloud_storage_server.py",
+        "transport/test_gcs_storage.py",
+    )
+    if not BUCKETS
+]
+
+
+def pytest_report_header() -> list[str]:
+    """Say what is left out, and why."""
+    left_out = ", ".join(collect_ignore)
+    return [f"left out, as ./run has yet to install kgymsuite[gcp]: {left_out}"] if left_out else []
 
 
 def kgym(*words: object, stdin: BaseModel | None = None) -> tuple[int, dict[str, Any]]:

@@ -1,6 +1,8 @@
 """Slow tests that take turns, so that a whole run stays under an hour.
 
-Each case of a test that is marked `@pytest.mark.in_turn(days)` runs on one of so many days.
+Each case of a test that is marked `@pytest.mark.in_turn(days)` runs on one of so many days. With
+`on=DAY`, the first case runs on that day of them, the next one on the day after: so tests that
+build a kernel or a compiler's image of their own come on different days.
 `KGYM_TEST_ALL=1` lets all of them run, and so does naming the test or its file.
 """
 
@@ -13,7 +15,7 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "in_turn(days): each case runs on one day of so many")
+    config.addinivalue_line("markers", "in_turn(days, on=None): each case runs on one of the days")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -28,6 +30,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         (days,) = mark.args
         test, _, _ = item.nodeid.partition("[")
-        if (today + crc32(test.encode()) + cases[test]) % days:
+        begin = mark.kwargs.get("on", -crc32(test.encode()))
+        if (today - begin - cases[test]) % days:
             item.add_marker(pytest.mark.skip(f"one day of {days}; KGYM_TEST_ALL=1 runs it today"))
         cases[test] += 1

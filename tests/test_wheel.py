@@ -36,6 +36,8 @@ EXTRAS = {
     "tracer": ("kgym.trace", "kgym_tracer"),
     "agent": ("kgym_crashfixer", "kgym.web"),
     "monitor": ("kgym_monitor",),
+    "bench": ("kgym.bench",),
+    "gcp": ("kgym.transport.gcs",),
     "all": (
         "kgym",
         "kgym_builder",

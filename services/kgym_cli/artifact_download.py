@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from kgym.api.jobs import Artifact, JobView, StepView
 from kgym.api.steps import StepKind
 from kgym.client import Client
+from kgym.client.download import check_kept
 from kgym.errors import InfrastructureError, UserError
 from kgym_cli.output import people
 
@@ -28,7 +29,7 @@ class Fetched(BaseModel):
 def chosen(job: JobView, names: Sequence[str], step: int | None) -> list[tuple[StepView, Artifact]]:
     """Return the artifacts with these names or patterns, of all steps or of one.
 
-    Raises UserError `artifact_not_found` where one names nothing, `artifact_gone` where
+    Raises UserError `artifact_not_found` where one names nothing, Gone `artifact_gone` where
     retention has removed what it names.
     """
     if step is not None and step >= len(job.steps):
@@ -46,16 +47,8 @@ def chosen(job: JobView, names: Sequence[str], step: int | None) -> list[tuple[S
         if not names or any(fnmatchcase(artifact.name, name) for name in names)
     ]
     for one, artifact in found:
-        checked(one, artifact)
+        check_kept(one, artifact)
     return found
-
-
-def checked(step: StepView, artifact: Artifact) -> None:
-    """Raise UserError `artifact_gone` where retention has removed it."""
-    if step.artifacts_gone_at is not None:
-        when = step.artifacts_gone_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        message = f"retention removed {artifact.name} of step {step.number} on {when}"
-        raise UserError("artifact_gone", f"{message}; restart the job to make it again")
 
 
 def fetch(

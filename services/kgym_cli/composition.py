@@ -1,5 +1,6 @@
 """What a process of the distributed platform is made of: its bus and its storage."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,10 @@ from kgym.errors import UserError
 from kgym.transport.artifact_storage import LocalStorage, Storage
 from kgym.transport.bus import Bus, InProcessBus
 from kgym.transport.rabbitmq import RabbitBus
+from kgym_cli import extras
+
+_BUCKET = re.compile(r"gs://([a-z0-9][\w.-]{1,221})/?((?:[\w][\w.+-]*/?)*)", re.ASCII)
+"""What may stand before keys, as they are. A bucket's name: the service's own rule."""
 
 
 @asynccontextmanager
@@ -23,14 +28,23 @@ async def open_bus(url: str | None) -> AsyncIterator[Bus]:
         yield bus
 
 
-def open_storage(url: str) -> Storage:
-    """Return the storage in a folder, given by its path or as `file://…`."""
+def open_storage(url: str, cache: Path) -> Storage:
+    """Return the storage in a folder, given by its path or as `file://…`, or at `gs://…`.
+
+    That in a bucket keeps bases of deltas in a folder of the `cache`, where `kgym gc` sees them.
+    """
+    if found := _BUCKET.fullmatch(url):
+        extras.require("gcp")
+        from kgym.transport.gcs.storage import GcsStorage  # noqa: PLC0415 - it takes 2 s
+
+        return GcsStorage(found[1], found[2].rstrip("/"), cache / "storage")
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc:
         return LocalStorage(Path(unquote(parts.path)))
     if parts.scheme:
         raise UserError(
             "unsupported_storage",
-            f"cannot use the storage {url!r}: give a folder that scheduler and workers share",
+            f"cannot use the storage {url!r}: give a folder that scheduler and workers share, "
+            "or gs://BUCKET/PREFIX",
         )
     return LocalStorage(Path(url))

@@ -133,8 +133,9 @@ class Platform:
             bus, storage = InProcessBus(), LocalStorage(self._data / "artifacts")
             url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
             await upgrade(url)
-            host = detect(syzkaller=self._syzkaller)
-            has = Equipment(self._data / "cache", await _origins(url), self._syzkaller)
+            cache, origins = self._data / "cache", await _origins(url)
+            has = Equipment(cache, origins, self._syzkaller, settings().archives)
+            host = detect(None, self._syzkaller, await has.toolchains.offered(storage))
             # Before it listens: what handlers import takes seconds, in which it would not answer.
             shapes = [
                 (one.slots, handlers(one.kinds, has), entries(one.kinds, has))
@@ -188,4 +189,5 @@ async def _origins(database: str) -> Origins:
     finally:
         await opened.close()
     own = () if shared else (Path("/"),)
-    return Origins.named(settings().sources, settings().source_networks, own)
+    chosen = settings()
+    return Origins.named(chosen.sources, chosen.source_networks, own, chosen.mirrors.absolute())

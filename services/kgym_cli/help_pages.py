@@ -18,6 +18,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kgym bug reproduce watch-queue-filter",
         "kgym bug reproduce watch-queue-filter --fix my.patch --json",
         "kgym bug reproduce ./my-bug --no-fix --trace",
+        "kgym bug reproduce watch-queue-filter --kernel linux-5.10",
+        "kgym bug reproduce watch-queue-filter --compiler bullseye/gcc-10",
+    ),
+    "bug port": (
+        "kgym bug port kbenchsyz --repros kbenchsyz_repros --dry-run",
+        "kgym bug port kbenchsyz --repros kbenchsyz_repros --kernel campaign-6.1 --write ported",
     ),
     "bug source": ("kgym bug source watch-queue-filter linux",),
     "bug new": (
@@ -64,6 +70,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kgym mcp --bug watch-queue-filter",
         "kgym mcp --tree linux --server https://kgym.example.org",
     ),
+    "mirror": (
+        "kgym mirror https://git.kernel.org/pub/scm/linux/kernel/git/torvalds/linux.git",
+        "kgym mirror",
+    ),
     "monitor": ("kgym monitor", "kgym monitor --server http://127.0.0.1:8420 --monitor-port 0"),
     "monitor shoot": ("kgym monitor shoot pictures --theme dark --width 390",),
     "report parse": (
@@ -94,6 +104,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "sweep": (
         "kgym sweep watch-queue-filter epoll-loop --patches patches --csv table.csv",
         "kgym sweep ./my-bug --patches night-1 --patches night-2 --name nights --json",
+    ),
+    "syzkaller build": (
+        "kgym syzkaller build 1d849ab4d892af13a249f75628790b47e42b7c74",
+        "kgym syzkaller build https://github.com/google/syzkaller@master --output binaries",
+        "kgym syzkaller build syzkaller.tar.xz --commit 1d849ab4d892af13a249f75628790b47e42b7c74",
     ),
     "token create": (
         "kgym token create alice --scope submit",

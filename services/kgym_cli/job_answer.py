@@ -119,6 +119,7 @@ class CheckAnswer(Answer):
     source_tree: str | None = None
     kernel_release: str | None = None
     compiler_version: str | None = None
+    compiler_substitution: str | None = None
     tree: str | None = None
     tree_cached: bool | None = None
     patches: list[PatchCheck] = []

@@ -34,6 +34,7 @@ COMMANDS = {
     "group": Lazy("group", "List, show, export and abort groups of jobs.", remote=True),
     "job": Lazy("job", "Submit, list, show, wait for, abort and restart jobs.", remote=True),
     "mcp": Lazy("mcp", "Serve the tools for a bug to an agent (MCP).", remote=True),
+    "mirror": Lazy("mirror", "Keep copies of Git repositories for this host's workers."),
     "monitor": Lazy("monitor", "Serve web pages of jobs, their steps and workers.", remote=True),
     "report": Lazy("report", "Read crash reports out of console logs."),
     "run-kernel": Lazy(
@@ -43,6 +44,9 @@ COMMANDS = {
     "scheduler": Lazy("scheduler", "Take jobs and hand their steps to workers."),
     "source": Lazy("source", "Read and search the source of a kernel.", remote=True),
     "sweep": Lazy("sweep", "Try many patches on many bugs.", remote=True),
+    "syzkaller": Lazy(
+        "syzkaller", "Build the programs that run syzkaller's reproducers.", remote=True
+    ),
     "token": Lazy("token", "Make, list and revoke the tokens of callers and workers."),
     "trace": Lazy("trace", "What a kernel executed before it crashed."),
     "up": Lazy("up", "Start scheduler, workers and monitor on this machine."),

@@ -16,7 +16,7 @@ from kgym_cli.shared_platform import platform_of
 
 if TYPE_CHECKING:
     from kgym.client import Client
-    from kgym.transport.artifact_storage import LocalStorage
+    from kgym.transport.artifact_storage import Storage
     from kgym_scheduler.database.connection import Database
 
 
@@ -61,11 +61,11 @@ async def open_database() -> AsyncIterator["Database"]:
         await database.close()
 
 
-def storage() -> "LocalStorage":
-    """Return the storage in the folder that the settings name."""
-    from kgym.transport.artifact_storage import LocalStorage  # noqa: PLC0415 - as above
+def storage() -> "Storage":
+    """Return the storage that the settings name."""
+    from kgym_cli.composition import open_storage  # noqa: PLC0415 - as above
 
-    return LocalStorage(Path(settings().storage))
+    return open_storage(settings().storage, settings().cache)
 
 
 @contextmanager

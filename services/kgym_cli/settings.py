@@ -153,7 +153,7 @@ class Settings:
         commands=("scheduler", "worker"),
     )
     storage = Setting[str](
-        "Folder of the artifacts, which scheduler and workers share.",
+        "Folder of the artifacts, which scheduler and workers share; or gs://BUCKET/PREFIX.",
         lambda settings: str(settings.data / "artifacts"),
         commands=("scheduler", "worker"),
         shown="artifacts in the data folder",
@@ -279,11 +279,12 @@ class Settings:
         commands=("gc", "scheduler", "worker"),
         shown="cache in the data folder",
     )
-    syzkaller = Setting[Path | None](
+    syzkaller = Setting[Path](
         "Folder with syz-execprog and syz-executor, or with such folders named by commit.",
-        None,
+        lambda settings: settings.data / "syzkaller",
         _EXISTING_FOLDER,
         commands=("up", "worker"),
+        shown="syzkaller in the data folder",
     )
     sources = Setting[str | None](
         "Folders (DIR:DIR) with tarballs and Git repositories that any job may use.",
@@ -294,6 +295,19 @@ class Settings:
         "Private networks (10.1.0.0/16,…) from which any job may take kernel sources.",
         None,
         commands=("up", "worker"),
+    )
+    mirrors = Setting[Path](
+        "Folder of Git mirrors, with a table map.json: an object from URL to path.",
+        lambda settings: settings.data / "mirrors",
+        _FOLDER,
+        commands=("mirror", "up", "worker"),
+        shown="mirrors in the data folder",
+    )
+    archives = Setting[str | None](
+        "Where Debian's suites are (buster=http://…;*=http://…), for toolchain images; or `none`.",
+        None,
+        commands=("up", "worker"),
+        shown="the archive of this host's apt",
     )
 
     bug = Setting[str | None](

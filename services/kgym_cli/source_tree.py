@@ -67,7 +67,9 @@ async def _commits(
     )
     run = StepContext(assignment, work, LocalStorage(data / "artifacts"), held=held)
     # Whoever calls is the user, whose files they are.
-    origins = Origins.named(settings().sources, settings().source_networks, (Path("/"),))
+    chosen = settings()
+    mirrors = chosen.mirrors.absolute()
+    origins = Origins.named(chosen.sources, chosen.source_networks, (Path("/"),), mirrors)
     suite = SuiteCache(data / "cache", CONFIGS / "backports", origins=origins)
     published = await suite.published(bug.build, run)
     added = ", ".join(["the object that raises faults", *published.backports])

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING
 from kgym.api.capabilities import Capabilities
 from kgym.api.steps import StepKind
 from kgym.configs import CONFIGS
-from kgym.worker.context import Handler
+from kgym.worker.context import Handler, StepContext
 
 # Commands that only name kinds import this module, too: what handlers need is imported for them.
 if TYPE_CHECKING:
     from kgym.api.suitecache import HeldEntry
+    from kgym.transport.artifact_storage import Storage
     from kgym_builder.kernel_source.allowed_origins import Origins
     from kgym_builder.suitecache.suitecache import SuiteCache
+    from kgym_builder.toolchains.toolchains import Toolchains
 
 
 class Service(StrEnum):
@@ -33,17 +35,32 @@ class Service(StrEnum):
 class Equipment:
     """What the handlers of one process share: the host's cores and memory, caches, binaries.
 
-    Kernel sources come from where `origins` allow. `syzkaller` is where the binaries for `syz`
-    programs are.
+    Kernel sources come from where `origins` allow, toolchain images from `archives`. `syzkaller` is
+    where the binaries for `syz` programs are.
     """
 
-    def __init__(self, cache: Path, origins: "Origins", syzkaller: Path | None = None) -> None:
+    def __init__(
+        self,
+        cache: Path,
+        origins: "Origins",
+        syzkaller: Path | None = None,
+        archives: str | None = None,
+    ) -> None:
         from kgym.host.budget import Budget  # noqa: PLC0415
 
         self.cache = cache
         self.syzkaller = syzkaller
         self.budget = Budget.of_host()
-        self._origins = origins
+        self.origins = origins
+        self._archives = archives
+
+    @cached_property
+    def toolchains(self) -> "Toolchains":
+        """The compilers of this host, and those of toolchain images."""
+        from kgym_builder.toolchains.archives import Archives  # noqa: PLC0415
+        from kgym_builder.toolchains.toolchains import Toolchains  # noqa: PLC0415
+
+        return Toolchains(self.cache, Archives.read(self._archives))
 
     @cached_property
     def suite(self) -> "SuiteCache":
@@ -51,7 +68,23 @@ class Equipment:
         from kgym_builder.suitecache.suitecache import SuiteCache  # noqa: PLC0415
 
         backports = CONFIGS / "backports"
-        return SuiteCache(self.cache, backports, origins=self._origins, budget=self.budget)
+        return SuiteCache(
+            self.cache,
+            backports,
+            origins=self.origins,
+            budget=self.budget,
+            toolchains=self.toolchains,
+        )
+
+    async def fetch(self, run: StepContext, url: str, sha256: str, target: Path, most: int) -> None:
+        """Fetch a file of at most so many bytes from where kernel sources may come from."""
+        from kgym_builder.kernel_source.download import fetch  # noqa: PLC0415
+        from kgym_builder.kernel_source.source_limits import SourceLimits  # noqa: PLC0415
+
+        def report(stage: str, done: float, total: float | None) -> None:
+            run.progress(f"{stage} root disk", done, total, "bytes")
+
+        await fetch(url, target, sha256, self.origins, SourceLimits(archive=most), report)
 
 
 def _builder(has: Equipment) -> Handler:
@@ -72,10 +105,16 @@ def _reader(has: Equipment) -> Handler:
     return SourceReader(has.suite)
 
 
+def _syzkaller(has: Equipment) -> Handler:
+    from kgym_builder.syzkaller.syzkaller_step import SyzkallerBuilder  # noqa: PLC0415
+
+    return SyzkallerBuilder(has.cache, has.origins, has.syzkaller, has.budget)
+
+
 def _reproduce(has: Equipment) -> Handler:
     from kgym_vmmanager.reproduce.reproduce_step import Reproduce  # noqa: PLC0415
 
-    return Reproduce(has.cache, has.budget, syzkaller=has.syzkaller)
+    return Reproduce(has.cache, has.budget, syzkaller=has.syzkaller, fetch=has.fetch)
 
 
 def _minimizer(_: Equipment) -> Handler:
@@ -103,6 +142,7 @@ REGISTRY: Mapping[StepKind, Registered] = {
     StepKind.CHECK: Registered(_checker, Service.BUILDER, side_by_side=True),
     StepKind.SOURCE: Registered(_reader, Service.BUILDER, side_by_side=True),
     StepKind.REPRODUCE: Registered(_reproduce, Service.VMMANAGER, side_by_side=True, runs_vms=True),
+    StepKind.SYZKALLER: Registered(_syzkaller, Service.BUILDER),
     StepKind.MINIMIZE: Registered(_minimizer, Service.TRACER, extras=("tracer",)),
 }
 
@@ -153,8 +193,10 @@ def entries(kinds: Collection[StepKind], has: Equipment) -> Callable[[], list["H
     return has.suite.held if uses else None
 
 
-async def capabilities(kinds: Collection[StepKind], has: Equipment) -> Capabilities:
-    """Return what a worker of these kinds declares of its host."""
+async def capabilities(
+    kinds: Collection[StepKind], has: Equipment, storage: "Storage"
+) -> Capabilities:
+    """Return what a worker of these kinds declares: what host and storage have."""
     from kgym.host.detection import detect  # noqa: PLC0415
 
     accelerator = None
@@ -162,4 +204,6 @@ async def capabilities(kinds: Collection[StepKind], has: Equipment) -> Capabilit
         from kgym_vmmanager.vm.accelerator import best_accelerator  # noqa: PLC0415
 
         accelerator = (await best_accelerator(has.cache)).accelerator
-    return detect(accelerator, has.syzkaller)
+    builds = any(REGISTRY[kind].service is Service.BUILDER for kind in kinds)
+    offered = await has.toolchains.offered(storage) if builds else ()
+    return detect(accelerator, has.syzkaller, offered)

@@ -6,6 +6,7 @@ Workers are notified after the commit; the sweeper notifies them again, in case 
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import TracebackType
@@ -34,7 +35,7 @@ from kgym.api.jobs import (
 )
 from kgym.api.states import State
 from kgym.api.statistics import Statistics, StatisticsFilter
-from kgym.api.steps import StepKind
+from kgym.api.steps import StepKind, StepSpec
 from kgym.api.suitecache import EntryFilter, EntryPage
 from kgym.api.worker_calls import AttemptEnding, Claim, Claimed, ConnectedWorker
 from kgym.errors import KgymError, NotFound, UserError
@@ -62,6 +63,9 @@ QUIET_SWEEP_SECONDS = 5.0
 NOTIFY_SECONDS = 10.0
 """How often workers are notified of steps that wait, whatever was sent before."""
 STOP_SECONDS = 5.0
+COMPILER_SECONDS = 10.0
+"""How long it counts that a worker was found to have a compiler: not every job asks again."""
+MOST_COMPILERS = 1000
 COUNT_SECONDS = 2.0
 """How often bugs and entries are counted, if there is anything to count."""
 COUNT_PAUSES = 4
@@ -106,6 +110,8 @@ class Scheduler:
         self._attendance = store.attendance
         self._alone = alone
         self._host = host
+        self._compilers: dict[tuple[str, ...], float] = {}
+        """Which compilers a worker was found to have, by kind of step; until when that counts."""
         self._helpers: list[asyncio.Task[None]] = []
         self.dead_workers = DeadWorkers(store, self._announce)
         """Hears of the connections of workers."""
@@ -176,10 +182,10 @@ class Scheduler:
     ) -> tuple[JobView, bool]:
         """Add a job; return it, and whether it is new (see `JobStore.submit`).
 
-        Raises UserError `no_syzkaller` for a program that no worker can run.
+        Raises UserError `no_syzkaller` for a program that no worker can run, `no_compiler` for a
+        kernel that none can build.
         """
-        if any(spec.needs().syzkaller for spec in request.steps):
-            known_workers.check_syzkaller(request.steps, await self._reproducers())
+        await self._check_needs([request])
         room = self.idle_workers.room(request.steps[0]) if self._attendance is None else None
         try:
             job, changed = await self._store.submit(request, key, submitter, room)
@@ -198,10 +204,7 @@ class Scheduler:
         self, requests: Sequence[JobRequest], key: str | None = None, submitter: str = LOCAL
     ) -> Submitted:
         """Add all jobs in one transaction, or none (see `submit`)."""
-        asking = [one for one in requests if any(spec.needs().syzkaller for spec in one.steps)]
-        has = await self._reproducers() if asking else []
-        for one in asking:
-            known_workers.check_syzkaller(one.steps, has)
+        await self._check_needs(requests)
         ids, changes = await self._store.submit_all(requests, key, submitter)
         for changed in changes:
             self._announce(changed)
@@ -470,14 +473,35 @@ class Scheduler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _reproducers(self) -> list[Capabilities | None]:
-        """Return what the live workers have that do `reproduce` steps."""
+    async def _check_needs(self, requests: Sequence[JobRequest]) -> None:
+        """Refuse what no worker will ever be able to do: it would wait for ever."""
+        for request in requests:
+            if any(spec.needs().syzkaller for spec in request.steps):
+                has = await self._able(StepKind.REPRODUCE)
+                known_workers.check_syzkaller(request.steps, has)
+            for number, spec in enumerate(request.steps):
+                await self._check_compiler(number, spec)
+
+    async def _check_compiler(self, number: int, spec: StepSpec) -> None:
+        needs, now = spec.needs(), time.monotonic()
+        if needs.compiler is None:
+            return
+        wanted = (spec.kind, needs.compiler, *needs.compilers)
+        if now < self._compilers.get(wanted, 0.0):
+            return
+        if known_workers.check_compiler(number, spec, await self._able(spec.kind)):
+            if len(self._compilers) >= MOST_COMPILERS:
+                self._compilers.clear()
+            self._compilers[wanted] = now + COMPILER_SECONDS
+
+    async def _able(self, kind: StepKind) -> list[Capabilities | None]:
+        """Return what the live workers have that do steps of a kind."""
         if self._host is not None:
             return [self._host]
         return [
             one.capabilities
             for one in await self.workers()
-            if one.state == "live" and StepKind.REPRODUCE in one.kinds
+            if one.state == "live" and kind in one.kinds
         ]
 
     def _announce(self, changed: Changed | None) -> bool:

@@ -44,6 +44,7 @@ from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.kernel_source.kernel_sources import KernelSources
 from kgym_builder.suitecache.compiled_trees import IMAGE, Entry
 from kgym_builder.suitecache.suitecache import SuiteCache
+from kgym_builder.toolchains.toolchain import installed
 
 BUG = "watch-queue-filter"
 BIG = Path(__file__).with_name("big.config")
@@ -91,7 +92,8 @@ class Bare:
         return await self._make(Change(path, text + b"\n/* %d */\n" % self.rounds))
 
     async def _make(self, change: Change) -> float:
-        tools = await kbuild.toolchain(self.spec.compiler)
+        tools = await installed(self.spec.compiler)
+        assert tools is not None
         await self.tree.write([change])
         argv = [*kbuild.command(tools), "bzImage"]
         done = await self.tree.run(argv, timeout=MAKE_SECONDS, on_line=Output(self.log))

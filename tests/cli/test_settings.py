@@ -22,6 +22,7 @@ import reference
 OTHERS = {
     "kgym/bugs/tree_snapshot.py": "Git's own variables are taken away from Git",
     "kgym/configs.py": "where the data folder is, libraries ask as well",
+    "kgym/transport/gcs/connection.py": "Google's own, which its libraries read",
     "kgym/host/proc.py": "a list of harmless ones is handed on to programs",
     "kgym_builder/kernel_source/git_relay.py": "a program of its own, which hands all on to Git",
     "kgym_builder/kernel_source/git_tunnel.py": "which certificates the operator's Git trusts",

@@ -9,6 +9,7 @@ import yaml
 
 from kgym.api.steps import BuildSpec, MinimizeSpec, StepKind, StepRef, StepResult, StepSpec
 from kgym.errors import InfrastructureError
+from kgym.transport.artifact_storage import LocalStorage
 from kgym_cli.step_registry import (
     REGISTRY,
     Equipment,
@@ -60,7 +61,8 @@ def test_one_host_has_a_worker_for_every_kind() -> None:
 
 
 def test_a_service_is_short_for_its_kinds() -> None:
-    assert kinds_named("builder") == [StepKind.BUILD, StepKind.CHECK, StepKind.SOURCE]
+    of_builder = [StepKind.BUILD, StepKind.CHECK, StepKind.SOURCE, StepKind.SYZKALLER]
+    assert kinds_named("builder") == of_builder
     assert kinds_named("tracer, check,tracer") == [StepKind.MINIMIZE, StepKind.CHECK]
     assert sorted(kinds_named(",".join(Service))) == sorted(StepKind)
     with pytest.raises(ValueError, match="'vm' is not a valid StepKind"):
@@ -70,7 +72,8 @@ def test_a_service_is_short_for_its_kinds() -> None:
 @pytest.mark.anyio
 async def test_only_workers_with_vms_try_the_accelerators(tmp_path: Path) -> None:
     has = Equipment(tmp_path / "cache", ANYWHERE)
-    assert (await capabilities(kinds_named("builder,tracer"), has)).accelerator is None
+    storage = LocalStorage(tmp_path / "artifacts")
+    assert (await capabilities(kinds_named("builder,tracer"), has, storage)).accelerator is None
     assert not (tmp_path / "cache").exists()
 
 

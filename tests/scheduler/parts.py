@@ -22,7 +22,7 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.api.worker_calls import AttemptEnding, Claim, WorkerInfo
-from kgym.transport.artifact_storage import LocalStorage
+from kgym.transport.artifact_storage import LocalStorage, Storage
 from kgym.transport.bus import InProcessBus
 from kgym.worker.context import Handler
 from kgym.worker.loop import Worker
@@ -92,7 +92,7 @@ class Platform:
         self.clock = clock
         self.url = url
         self.bus = InProcessBus()
-        self.storage = LocalStorage(folder / "storage")
+        self.storage: Storage = LocalStorage(folder / "storage")
         self._folder = folder / "work"
 
     def store(self, lease_seconds: float = 60) -> JobStore:

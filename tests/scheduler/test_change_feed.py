@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
@@ -179,40 +180,27 @@ async def test_other_schedulers_changes_are_told(platform: Platform) -> None:
         await subscriber.close()
 
 
-async def test_what_is_committed_out_of_order_is_told_in_order(
-    new_postgresql: NewDatabase, tmp_path: Path, clock: Clock
-) -> None:
-    platform = Platform(new_postgresql(), tmp_path, clock)
-    dsn = make_url(platform.url).set(drivername="postgresql")
-    slow = await asyncpg.connect(dsn.render_as_string(hide_password=False))
-    async with platform.scheduler() as scheduler:
-        first, _ = await scheduler.submit(job())
-        subscriber = Subscriber(scheduler)
-        await subscriber.until(0)
-        [begin] = subscriber.changes
-        transaction = slow.transaction()
-        await transaction.start()
-        number = await slow.fetchval(
+class Other(NamedTuple):
+    """Somebody else's transaction beside a scheduler on PostgreSQL that has one job."""
+
+    scheduler: Scheduler
+    job: int
+    subscriber: Subscriber
+    connection: asyncpg.Connection
+
+    async def tag(self) -> int:
+        """Write a change of the job; return its number."""
+        number: int = await self.connection.fetchval(
             "INSERT INTO events (job_id, kind, at, data) VALUES ($1, 'tags', now(), $2)"
             " RETURNING id",
-            first.id,
+            self.job,
             json.dumps({"tags": ["late"]}),
         )
-        later, _ = await scheduler.submit(job())
-        page = await scheduler.changes.page(int(begin.cursor), 10)
-        assert page.changes == []  # the one with the lower number may yet come
-        assert int(page.next) < number
-        await transaction.commit()
-        changes = await subscriber.until(2)
-        assert told(changes) == [(first.id, "tags"), (later.id, "queued")]
-        assert await pages(scheduler, int(page.next)) == changes
-        await subscriber.close()
-    await slow.close()
+        return number
 
 
-async def test_a_transaction_that_is_undone_holds_up_nothing_for_long(
-    new_postgresql: NewDatabase, tmp_path: Path, clock: Clock
-) -> None:
+@pytest.fixture
+async def other(new_postgresql: NewDatabase, tmp_path: Path, clock: Clock) -> AsyncIterator[Other]:
     platform = Platform(new_postgresql(), tmp_path, clock)
     dsn = make_url(platform.url).set(drivername="postgresql")
     slow = await asyncpg.connect(dsn.render_as_string(hide_password=False))
@@ -220,17 +208,34 @@ async def test_a_transaction_that_is_undone_holds_up_nothing_for_long(
         first, _ = await scheduler.submit(job())
         subscriber = Subscriber(scheduler)
         await subscriber.until(0)
-        transaction = slow.transaction()
-        await transaction.start()
-        await slow.execute(
-            "INSERT INTO events (job_id, kind, at, data) VALUES ($1, 'tags', now(), '{}')",
-            first.id,
-        )
-        await scheduler.abort(first.id)
-        await transaction.rollback()
-        assert told(await subscriber.until(1)) == [(first.id, "aborted")]
+        yield Other(scheduler, first.id, subscriber, slow)
         await subscriber.close()
     await slow.close()
+
+
+async def test_what_is_committed_out_of_order_is_told_in_order(other: Other) -> None:
+    scheduler, first, subscriber, slow = other
+    [begin] = subscriber.changes
+    transaction = slow.transaction()
+    await transaction.start()
+    number = await other.tag()
+    later, _ = await scheduler.submit(job())
+    page = await scheduler.changes.page(int(begin.cursor), 10)
+    assert page.changes == []  # the one with the lower number may yet come
+    assert int(page.next) < number
+    await transaction.commit()
+    changes = await subscriber.until(2)
+    assert told(changes) == [(first, "tags"), (later.id, "queued")]
+    assert await pages(scheduler, int(page.next)) == changes
+
+
+async def test_a_transaction_that_is_undone_holds_up_nothing_for_long(other: Other) -> None:
+    transaction = other.connection.transaction()
+    await transaction.start()
+    await other.tag()
+    await other.scheduler.abort(other.job)
+    await transaction.rollback()
+    assert told(await other.subscriber.until(1)) == [(other.job, "aborted")]
 
 
 async def test_a_cursor_that_is_too_old_or_of_another_database_is_reset(

@@ -8,9 +8,15 @@ from pydantic import Field
 
 from kgym.api.steps import DEFAULT_SYZKALLER, Count, Name, Needs, Strict
 
+NO_COMPILER = (
+    "a worker has those that its host has installed and, where mmdebstrap is installed or the"
+    " storage has their image, those of Debian's suites (`configs/toolchains.toml`; those of old"
+    " suites need KGYM_ARCHIVES on the worker)"
+)
 NO_SYZKALLER = (
     "give a worker a folder with syz-execprog and syz-executor, or with such folders named by"
-    " commit: `--syzkaller DIR` or KGYM_SYZKALLER (docker/README.md tells how to build them)"
+    " commit: `--syzkaller DIR` or KGYM_SYZKALLER (`kgym syzkaller build` fills it); or let the job"
+    " build them, by a step of the kind `syzkaller` that the reproduce step names"
 )
 
 
@@ -19,7 +25,7 @@ class Capabilities(Strict):
 
     architecture: Name = "x86_64"
     compilers: list[Name] = Field([], max_length=10_000)
-    """Names of programs, such as `gcc-12`."""
+    """Names of programs, such as `gcc-12`, and of those in toolchain images: `bullseye/gcc-10`."""
     accelerator: Name | None = None
     """What runs its VMs, `kvm` or `tcg`; None where it has not been tried."""
     cores: Count = 1
@@ -37,7 +43,9 @@ def lacking(needs: Needs, has: Capabilities | None) -> list[str]:
     missing = []
     if needs.architecture not in {None, has.architecture}:
         missing.append(str(needs.architecture))
-    if needs.compiler is not None and needs.compiler not in has.compilers:
+    if needs.compiler is not None and not any(
+        name in has.compilers for name in (needs.compiler, *needs.compilers)
+    ):
         missing.append(needs.compiler)
     if needs.cores > has.cores:
         missing.append(f"{needs.cores} cores")

@@ -6,8 +6,16 @@ bug. Nobody can give a job a mark that is not true of it (`JobRequest`, and `Job
 
 from collections.abc import Collection, Iterable, Sequence
 from hashlib import sha256
+from itertools import takewhile
 
-from kgym.api.steps import BuildSpec, Reproducer, ReproduceSpec, StepSpec, VmShape
+from kgym.api.steps import (
+    BuildSpec,
+    Reproducer,
+    ReproduceSpec,
+    StepSpec,
+    SyzkallerSpec,
+    VmShape,
+)
 
 REQUEST = "request="
 CALIBRATION = "calibration="
@@ -30,19 +38,34 @@ def request(steps: Sequence[StepSpec]) -> str:
     return REQUEST + _hash(step.model_dump_json() for step in steps)
 
 
-def calibration(build: BuildSpec, programs: Collection[Reproducer], vm: VmShape) -> str:
-    """Return the mark of jobs that measure how often these programs crash this kernel."""
-    parts = (build.model_copy(update={"name": None, "ahead": None}), *programs, vm)
+def calibration(
+    build: BuildSpec,
+    programs: Collection[Reproducer],
+    vm: VmShape,
+    syzkallers: Sequence[SyzkallerSpec] = (),
+) -> str:
+    """Return the mark of jobs that measure how often these programs crash this kernel.
+
+    `syzkallers` are what runs those of the kind `syz`: other binaries might do other things.
+    """
+    parts = (build.model_copy(update={"name": None, "ahead": None}), *programs, vm, *syzkallers)
     return CALIBRATION + _hash(one.model_dump_json() for one in parts)
 
 
 def _calibration(steps: Sequence[StepSpec]) -> str | None:
-    """Return the mark of a job that begins with a build, and runs it so as to measure the bug."""
-    match steps:
+    """Return the mark of a job that builds, and runs that so as to measure the bug.
+
+    Before the build, there are only the steps for syzkaller's programs, all used by their names.
+    """
+    before = list(takewhile(lambda one: isinstance(one, SyzkallerSpec), steps))
+    match steps[len(before) :]:
         case [BuildSpec() as build, ReproduceSpec() as runs, *_]:
             measures = not runs.stop_at_first_crash or runs.measure is not None
-            if measures and runs.build.job is None:  # and so the one step before it
-                return calibration(build, (runs.reproducer, *runs.others), runs.vm)
+            own = runs.build.job is None and all(one.job is None for one in runs.syzkaller)
+            used = {one.step for one in runs.syzkaller} == {one.name for one in before}
+            if measures and own and used:
+                syzkallers = [one for one in before if isinstance(one, SyzkallerSpec)]
+                return calibration(build, (runs.reproducer, *runs.others), runs.vm, syzkallers)
     return None
 
 

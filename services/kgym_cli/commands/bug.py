@@ -32,6 +32,7 @@ class BugAnswer(Answer):
         "new": Lazy(
             "bug_new", "Write a bundle for a bug of your own, and run it once.", remote=True
         ),
+        "port": Lazy("bug_port", "Bring fixed bugs back on other kernels.", remote=True),
         "reproduce": Lazy(
             "bug_trial", "Crash the kernel with the bug, then try the fix.", remote=True
         ),

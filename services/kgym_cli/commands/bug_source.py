@@ -37,7 +37,7 @@ def source(name: str, folder: Path, as_json: bool) -> None:
     from kgym_cli.source_tree import write  # noqa: PLC0415 - its imports take 0.3 s
 
     done = write(one, folder, settings().data)
-    shipped = name in bugs.names()
+    shipped = bugs.is_shipped(name)
     tree_changes.remember(done.folder, name if shipped else str(Path(name).absolute()))
     if as_json:
         print_json(

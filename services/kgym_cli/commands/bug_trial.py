@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 from rich.markup import escape
@@ -17,7 +17,15 @@ from kgym.bugs.trial_result import CalibrationResult, JudgedFinding, TrialResult
 from kgym.configs import TAPES
 from kgym.errors import UserError
 from kgym_cli import known_bugs
-from kgym_cli.commands.trial_options import accept_option, effort_options
+from kgym_cli.commands.trial_options import (
+    accept_option,
+    compiler_option,
+    effort_options,
+    kernel_option,
+    on_kernel,
+    repro_option,
+    root_option,
+)
 from kgym_cli.exit_status import exit_status
 from kgym_cli.job_answer import CalibrationAnswer, FailedStep, TrialAnswer, crashes
 from kgym_cli.job_progress import follow
@@ -39,9 +47,13 @@ fix_option = click.option(
 
 @click.command()
 @click.argument("name", shell_complete=known_bugs.complete)
+@kernel_option
+@root_option
 @fix_option
 @click.option("--no-fix", is_flag=True, help="Only show the bug; try no fix.")
+@repro_option
 @effort_options
+@compiler_option
 @click.option("--validate", is_flag=True, help="Look at the fix itself, too, and smoke-test it.")
 @click.option("--trace", is_flag=True, help="Also show what the kernel did before it crashed.")
 @click.option(
@@ -56,11 +68,15 @@ fix_option = click.option(
 @json_option(TrialAnswer)
 def reproduce(
     name: str,
+    kernel: str | None,
+    root: Literal["initramfs", "disk"] | None,
     fix: Path | None,
     no_fix: bool,
+    repro: bugs.ProgramKind | None,
     confidence: float,
     instances: int | None,
     time: float | None,
+    compiler: str | None,
     validate: bool,
     trace: bool,
     dump: DumpMethod,
@@ -79,7 +95,8 @@ def reproduce(
     the way; for another one, the bundle tells.
     """
     wanted = bugs.TrialOptions(instances, time, validate=validate, confidence=confidence)
-    one = bugs.load(name)
+    one = _loaded(on_kernel(name, kernel), repro).built_by(compiler)
+    one = one.on_root(root) if root else one
     how = tracing_job.tracing(one, files, dump) if trace else None
     accepted = reasons(accept_findings)
     _try(one, fix, wanted, accepted, no_fix=no_fix, as_json=as_json, how=how)
@@ -87,21 +104,32 @@ def reproduce(
 
 @click.command()
 @click.argument("name", shell_complete=known_bugs.complete)
+@kernel_option
 @click.option("--runs", type=click.IntRange(1, 1000), default=10, show_default=True)
 @click.option(
     "--time",
     type=click.FloatRange(0, 86400, min_open=True),
     help="Seconds after which a run counts as one without the crash.  [default: the bundle's]",
 )
+@compiler_option
+@repro_option
 @json_option(CalibrationAnswer)
-def calibrate(name: str, runs: int, time: float | None, as_json: bool) -> None:
+def calibrate(
+    name: str,
+    kernel: str | None,
+    runs: int,
+    time: float | None,
+    compiler: str | None,
+    repro: bugs.ProgramKind | None,
+    as_json: bool,
+) -> None:
     """Measure how often and how soon the bug shows, on the kernel without the fix.
 
     The job with its result stays in the database; `kgym bug reproduce` finds it
     as long as kernel, reproducer and VM are the same. The exit status is 0 if
     the bug showed, 1 if it did not, 2 for bad input, 3 if nothing was measured.
     """
-    one = bugs.load(name)
+    one = _loaded(on_kernel(name, kernel), repro).built_by(compiler)
     with scheduler(work=True) as client:
         job = _follow(client, one.calibration(runs, time))
         together = earlier_jobs.known(client, one)
@@ -144,6 +172,11 @@ def demo(fix: Path | None, accept_findings: str, agent: bool, as_json: bool) -> 
         replayed(DEMO_BUG, TAPES / f"{DEMO_BUG}.jsonl", as_json)
     accepted = reasons(accept_findings)
     _try(one, fix, bugs.DEFAULT_OPTIONS, accepted, no_fix=False, as_json=as_json)
+
+
+def _loaded(name: str, repro: bugs.ProgramKind | None) -> bugs.Bug:
+    one = bugs.load(name)
+    return one if repro is None else one.run_by(repro)
 
 
 def _try(
@@ -225,6 +258,8 @@ def _print_calibration(outcome: CalibrationResult) -> None:
 
 
 def _print(outcome: TrialResult, trace: TraceResult | None) -> None:
+    if outcome.compiler_substitution:
+        results.print(f"compiler: {outcome.compiler_substitution}", markup=False)
     for side, one in (("before", outcome.before), ("after", outcome.after)):
         if one is not None:
             style = _STYLES.get(one.verdict, "yellow")

@@ -12,6 +12,7 @@ from kgym.api.steps import CheckResult, Patch, PatchCheck, PatchOutcome
 from kgym.bugs import bundle as bugs
 from kgym.errors import UserError
 from kgym_cli import known_bugs
+from kgym_cli.commands.trial_options import compiler_option
 from kgym_cli.job_answer import CheckAnswer
 from kgym_cli.job_progress import follow
 from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
@@ -35,16 +36,24 @@ _STYLES = {
     show_default=True,
     help="Objects to compile for a header that a patch changes.",
 )
+@compiler_option
 @click.option("--fresh", is_flag=True, help="Check again what was checked before.")
 @json_option(CheckAnswer)
-def check(bug: str, patches: tuple[Path, ...], dependents: int, fresh: bool, as_json: bool) -> None:
+def check(
+    bug: str,
+    patches: tuple[Path, ...],
+    dependents: int,
+    compiler: str | None,
+    fresh: bool,
+    as_json: bool,
+) -> None:
     """Say of each of PATCHES whether it applies and compiles, and what it changes.
 
     BUG is a shipped bug or the folder of a bundle: each patch, a unified diff, compressed or
     not, - for standard input, is tried alone on the kernel that has the bug. The exit status
     is 0 if all compile, 1 if one does not, 2 for bad input, 3 if there is no answer.
     """
-    one = bugs.load(bug)
+    one = bugs.load(bug).built_by(compiler)
     given = [_given(path) for path in patches]
     readable = [patch for patch in given if isinstance(patch, Patch)]
     if not readable:
@@ -101,6 +110,8 @@ def _no_result(job: JobView) -> Exit:
 
 
 def _print(result: CheckResult) -> None:
+    if result.compiler_substitution:
+        results.print(f"compiler: {result.compiler_substitution}", markup=False)
     columns = ("patch", "outcome", "files", "objects", "functions", "s")
     print_table(*columns, rows=map(_row, result.patches))
     for one in result.patches:

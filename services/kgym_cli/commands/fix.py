@@ -178,9 +178,9 @@ def _request(
     else:
         asked |= {"strategy": strategies.load(strategy or "forest")}
     asked |= {"limits": chosen} if chosen is not None else {}
-    if name not in bugs.names():
-        folder = Path(name).resolve()
-        asked |= {"folder": str(folder)} if here else {"bundle": packed(folder)}
+    if not bugs.is_shipped(name):
+        own = Path(bugs.named(name)[0]).resolve()
+        asked |= {"folder": str(Path(name).resolve())} if here else {"bundle": packed(own)}
     try:
         return RunRequest.model_validate(asked)
     except ValidationError as error:

@@ -21,6 +21,7 @@ from kgym.api.states import State
 from kgym.api.steps import StepKind
 from kgym.bugs.conclusion import Answer, Conclusion, conclusion
 from kgym.client import Client
+from kgym.client.reproduce_bundle import NAME as BUNDLE
 from kgym.errors import KgymError, UserError
 from kgym_cli import artifact_download, bundle_download, compressed_files, waiting
 from kgym_cli.artifact_download import Fetched
@@ -281,7 +282,7 @@ def fetch(
     with scheduler(work=False) as client:
         found = client.job(job_id)
         unpacked = bundle_download.packable(found, names, step)
-        rest = [name for name in names if not unpacked or name != bundle_download.NAME]
+        rest = [name for name in names if not unpacked or name != BUNDLE]
         wanted = artifact_download.chosen(found, rest, step) if rest or not names else []
         got = [
             artifact_download.fetch(client, job_id, one, folder, quiet=as_json) for one in wanted

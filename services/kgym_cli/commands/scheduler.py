@@ -55,7 +55,7 @@ async def _serve(chosen: Settings, limits: "CallerLimits") -> None:
 
     database = database_url()
     await upgrade(database)
-    storage = open_storage(chosen.storage)
+    storage = open_storage(chosen.storage, chosen.cache)
     async with (
         open_bus(chosen.bus) as opened,
         Scheduler(JobStore(database, chosen.lease), opened, storage) as one,

@@ -25,7 +25,7 @@ from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym_cli import known_bugs, live_view, sweep_files, sweep_view
 from kgym_cli.answer import Answer
-from kgym_cli.commands.trial_options import accept_option, effort_options
+from kgym_cli.commands.trial_options import accept_option, compiler_option, effort_options
 from kgym_cli.exit_status import exit_status
 from kgym_cli.output import json_option, leave, people, print_json, print_table
 from kgym_cli.scheduler_choice import address
@@ -80,6 +80,7 @@ class SweepSummary(Answer):
 )
 @click.option("--retry", is_flag=True, help="Run again what has come to no answer.")
 @effort_options
+@compiler_option
 @click.option(
     "--validate", is_flag=True, help="Look at the fixes themselves, too; smoke-test them."
 )
@@ -100,6 +101,7 @@ def sweep(
     confidence: float,
     instances: int | None,
     time: float | None,
+    compiler: str | None,
     validate: bool,
     accept_findings: str,
     table: Path | None,
@@ -118,7 +120,7 @@ def sweep(
     The exit status is 0 if all patches resolve their bugs, 1 if some do not, 2 for bad input
     (also where some files hold no patch), 3 if some pairs have no answer.
     """
-    loaded = _loaded(names)
+    loaded = [one.built_by(compiler) for one in _loaded(names)]
     found = sweep_files.find(loaded, places)
     for folder in found.left_out:
         people.print(f"left out: {folder}, as no bug of that name is swept", markup=False)

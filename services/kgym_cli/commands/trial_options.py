@@ -1,10 +1,12 @@
 """Options of the commands that try a fix."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
+from kgym.api.steps import compilers
+from kgym.bugs.bundle import ProgramKind
 from kgym.bugs.calibration import CONFIDENCES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -13,6 +15,54 @@ accept_option = click.option(
     metavar="REASON,…",
     default="",
     help="Findings that shall not stand in the way, by their reason; `all` for every one.",
+)
+kernel_option = click.option(
+    "--kernel",
+    metavar="NAME",
+    help="Shared kernel to use in place of the bug's own, such as linux-5.10; NAME@KERNEL is the"
+    " same, for all commands.",
+)
+
+
+root_option = click.option(
+    "--root",
+    type=click.Choice(["initramfs", "disk"]),
+    help="What the guests start from: an initramfs, or Debian on ext4.  [default: the bundle's]",
+)
+
+
+def on_kernel(name: str, kernel: str | None) -> str:
+    """Return the name of a bug on the kernel that --kernel gives, if it does."""
+    return name if kernel is None else f"{name}@{kernel}"
+
+
+class CompilerWords(click.ParamType[str]):
+    """A compiler's name, or what it says of itself."""
+
+    name = "compiler"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Return it as it is; refuse what nobody knows."""
+        try:
+            compilers.asked(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+compiler_option = click.option(
+    "--compiler",
+    type=CompilerWords(),
+    metavar="NAME",
+    help="Such as gcc-12, bullseye/gcc-10, or what a compiler says of itself."
+    "  [default: the bundle's]",
+)
+repro_option = click.option(
+    "--repro",
+    type=click.Choice(get_args(ProgramKind)),
+    help="Reproducers to run, those on request, too: in C, syzkaller's, or both in turn.",
 )
 
 

@@ -92,10 +92,11 @@ async def _serve(chosen: Settings, server: str, kinds: list[StepKind]) -> None:
     from kgym_cli.composition import open_bus, open_storage  # noqa: PLC0415
     from kgym_cli.process import settle  # noqa: PLC0415
 
-    origins = Origins.named(chosen.sources, chosen.source_networks)
-    has = Equipment(chosen.cache, origins, chosen.syzkaller)
-    declared, does = await capabilities(kinds, has), handlers(kinds, has)
-    storage = open_storage(chosen.storage)
+    mirrors = chosen.mirrors.absolute()
+    origins = Origins.named(chosen.sources, chosen.source_networks, mirrors=mirrors)
+    has = Equipment(chosen.cache, origins, chosen.syzkaller, chosen.archives)
+    storage = open_storage(chosen.storage, chosen.cache)
+    declared, does = await capabilities(kinds, has, storage), handlers(kinds, has)
     async with open_bus(chosen.bus) as bus, HttpWorkerCalls(server, chosen.token) as calls:
         shape = chosen.slots, declared, entries(kinds, has)
         one = Worker(calls, bus, storage, does, chosen.folder, *shape)

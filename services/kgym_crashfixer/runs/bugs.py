@@ -19,15 +19,16 @@ def load(request: RunRequest) -> Bug:
     if request.folder is not None:
         return bundle.load(request.folder)
     if request.bundle is None:
-        if request.bug not in bundle.names():
+        if not bundle.is_shipped(request.bug):
             known = ", ".join(bundle.names())
             raise UserError("no_such_bug", f"there is no bug `{request.bug}`; shipped are: {known}")
         return bundle.load(request.bug)
     _check(request.bundle)
     with tempfile.TemporaryDirectory(prefix="kgym-bundle-") as scratch:
-        folder = Path(scratch) / _named(request.bug)
+        bug, kernel = bundle.named(request.bug)
+        folder = Path(scratch) / _named(bug)
         _unpack(request.bundle, folder)
-        return bundle.load(str(folder))
+        return bundle.load(f"{folder}@{kernel}" if kernel else str(folder))
 
 
 def _unpack(files: Mapping[str, str], folder: Path) -> None:

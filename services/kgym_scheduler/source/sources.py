@@ -176,5 +176,10 @@ def tree_of(job: JobView, number: int | None) -> SourceTree:
     return SourceTree(
         # Results of before had no name: what is made now is under another job.
         name=result.source_tree or "none",
-        spec=SourceSpec(source=spec.source, compiler=spec.compiler, patches=patches),
+        spec=SourceSpec(
+            source=spec.source,
+            compiler=spec.compiler,
+            backports=spec.backports,
+            patches=patches,
+        ),
     )

@@ -162,7 +162,13 @@ def test_the_largest_needs_fit_their_column() -> None:
     )
     width = tables.lanes.c.needs.type
     assert isinstance(width, String)
-    largest = [spec.needs(), BUILD.model_copy(update={"compiler": "clang-" + "9" * 14}).needs()]
+    described = [
+        f"{said} {major}.2.6"
+        for said in ("gcc (GCC)", "clang version")
+        for major in (*range(30), 999)
+    ]
+    compilers = [BUILD.model_copy(update={"compiler": one}).needs() for one in described]
+    largest = [spec.needs(), *compilers]
     assert all(
         len(one.model_dump_json(exclude_defaults=True)) <= (width.length or 0) for one in largest
     )

@@ -38,6 +38,7 @@ from kgym.api.steps.check import (
     PatchCheck,
     PatchOutcome,
 )
+from kgym.api.steps.compilers import Compiler
 from kgym.api.steps.evidence import (
     Call,
     Control,
@@ -50,7 +51,7 @@ from kgym.api.steps.evidence import (
 )
 from kgym.api.steps.findings import Diagnostic, Finding, Severity
 from kgym.api.steps.kernel import (
-    Compiler,
+    Backport,
     Edit,
     GitSource,
     Kernel,
@@ -59,6 +60,7 @@ from kgym.api.steps.kernel import (
     PackageSource,
     Patch,
     TarballSource,
+    When,
 )
 from kgym.api.steps.minimize import (
     DumpPart,
@@ -92,12 +94,23 @@ from kgym.api.steps.reproduce import (
     ReproduceSpec,
     Verdict,
     VmShape,
+    syzkaller_input,
 )
+from kgym.api.steps.root import DISK_SYMBOLS, RootImage, UsedRoot, on_disk
 from kgym.api.steps.source import SourceResult, SourceSpec
+from kgym.api.steps.syzkaller import (
+    SYZKALLER_GIT,
+    SyzkallerArtifact,
+    SyzkallerResult,
+    SyzkallerSpec,
+)
 
 __all__ = [
     "DEFAULT_SYZKALLER",
+    "DISK_SYMBOLS",
+    "SYZKALLER_GIT",
     "Ahead",
+    "Backport",
     "BuildArtifact",
     "BuildResult",
     "BuildSpec",
@@ -150,6 +163,7 @@ __all__ = [
     "ReproduceResult",
     "ReproduceSpec",
     "Reproducer",
+    "RootImage",
     "RunEnd",
     "Severity",
     "Sha256",
@@ -165,6 +179,9 @@ __all__ = [
     "StepSpec",
     "StopReason",
     "Strict",
+    "SyzkallerArtifact",
+    "SyzkallerResult",
+    "SyzkallerSpec",
     "TarballSource",
     "TraceAlternative",
     "TraceAnchor",
@@ -174,15 +191,21 @@ __all__ = [
     "TraceStatistics",
     "TracedFunction",
     "TreePath",
+    "UsedRoot",
     "Verdict",
     "VmShape",
+    "When",
     "Work",
+    "on_disk",
+    "syzkaller_input",
 ]
 
 StepSpec = Annotated[
-    BuildSpec | CheckSpec | ReproduceSpec | MinimizeSpec | SourceSpec, Field(discriminator="kind")
+    BuildSpec | CheckSpec | ReproduceSpec | MinimizeSpec | SourceSpec | SyzkallerSpec,
+    Field(discriminator="kind"),
 ]
 StepResult = Annotated[
-    BuildResult | CheckResult | ReproduceResult | MinimizeResult | SourceResult,
+    BuildResult | CheckResult | ReproduceResult | MinimizeResult | SourceResult | SyzkallerResult,
     Field(discriminator="kind"),
+    "When",
 ]

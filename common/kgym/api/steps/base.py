@@ -60,6 +60,7 @@ class StepKind(StrEnum):
     REPRODUCE = "reproduce"
     MINIMIZE = "minimize"
     SOURCE = "source"
+    SYZKALLER = "syzkaller"
 
 
 StepName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=60)]
@@ -87,6 +88,8 @@ class Needs(Strict):
 
     architecture: str | None = None
     compiler: str | None = None
+    compilers: list[str] = []
+    """Others that serve as well, the best first."""
     cores: int = 0
     memory: int = 0
     """MiB, rounded up to 2^k or 3/2 * 2^k, to keep lanes few."""

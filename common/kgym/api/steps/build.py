@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from kgym.api.steps.base import Count, Line, Name, Seconds, StepKind, Strict, TreePath
+from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.api.steps.findings import Diagnostic, Finding
 from kgym.api.steps.kernel import Kernel, Patch
 from kgym.api.steps.program import Reproducer
@@ -27,6 +28,8 @@ class BuildArtifact(StrEnum):
     CONFIG = "config"
     """The `.config` that it was built with."""
     COMPILE_COMMANDS = "compile_commands.json"
+    MODULES = "modules.tar"
+    """The modules, as `make modules_install` leaves them, where the config has any."""
     LOG = "build.log"
     """What make and the compilers printed."""
 
@@ -38,6 +41,9 @@ class Ahead(Strict):
         [], max_length=10, description="each has to apply after the build's own, alone"
     )
     programs: list[Reproducer] = Field([], max_length=10, description="those in C have to compile")
+    symbols: list[Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9_]+$")]] = Field(
+        [], max_length=100, description="of the config, without CONFIG_: each has to be `y`"
+    )
 
 
 class BuildSpec(Kernel):
@@ -129,6 +135,7 @@ class BuildResult(Strict):
     source_identity: Line = Field(description="e.g. `package:linux-source-6.1=6.1.192-1`")
     kernel_release: Name
     compiler_version: Name
+    compiler_substitution: Name = Field("", description=SUBSTITUTION)
     tree: Name = Field(description="the SuiteCache entry that was used")
     source_tree: Name = Field("", description="names the source with its backports")
     tree_cached: bool = Field(description="whether that entry was there already")
@@ -136,6 +143,10 @@ class BuildResult(Strict):
     shortcut: bool = Field(False, description="whether saved commands did what make would have")
     backports: list[Name] = Field(max_length=1000)
     dropped_symbols: list[DroppedSymbol] = Field(max_length=100_000)
+    modules: Count = Field(0, description="modules that were built; guests load them on demand")
+    built_in: list[Name] = Field(
+        [], max_length=100_000, description="symbols that were `m`, and made `y` as was asked"
+    )
     dump_symbols: list[Name] = Field(
         [], max_length=1000, description="what `for_dump` asked of the config"
     )

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from kgym.api.steps.base import Count, Details, Line, Name, Seconds, StepKind, Strict, Words
+from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.api.steps.findings import Diagnostic
 from kgym.api.steps.kernel import Kernel, Patch
 
@@ -91,6 +92,7 @@ class CheckResult(Strict):
     source_identity: Line
     kernel_release: Name
     compiler_version: Name
+    compiler_substitution: Name = Field("", description=SUBSTITUTION)
     tree: Name = Field(description="the SuiteCache entry that was used")
     source_tree: Name = Field("", description="names the source with its backports")
     tree_cached: bool = Field(description="whether that entry was there already")

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from kgym.api.steps.base import Needs, Sha256, Step, Strict, TreePath
+from kgym.api.steps.compilers import Compiler, needed
 
 TEXT = 4 << 20
 """Characters of a config or a diff."""
@@ -23,7 +24,10 @@ class GitSource(Strict):
         " folder that its operator allows",
     )
     commit: str = Field(
-        max_length=250, pattern=r"^[\w][\w./-]*$", description="full commit id, tag or branch"
+        max_length=250,
+        pattern=r"^(parent-of )?[\w][\w./-]*([~^][0-9]{0,4})*$",
+        description="full commit id, tag, branch or HEAD; `COMMIT^`, `COMMIT~2` or"
+        " `parent-of COMMIT` for one before it",
     )
 
 
@@ -50,6 +54,13 @@ class PackageSource(Strict):
             description="the first one that the distribution offers is taken",
         )
     )
+    suite: str | None = Field(
+        None,
+        max_length=45,
+        pattern=r"^[a-z][a-z0-9.]{1,30}(-(security|updates|backports))?$",
+        description="suite of the distribution's archive, such as `bullseye` or"
+        " `trixie-security`; left out, the worker's own",
+    )
 
 
 KernelSource = Annotated[GitSource | TarballSource | PackageSource, Field(discriminator="kind")]
@@ -67,6 +78,11 @@ class KernelConfig(Strict):
     fragments: list[Annotated[str, Field(max_length=TEXT)]] = Field(
         [], max_length=100, description="texts of `CONFIG_X=y` lines, later ones win"
     )
+    modules: Literal["load", "builtin"] = Field(
+        "load",
+        description="what becomes of symbols that are `m`: guests load the modules on demand; or"
+        " they are built in (`y`), where kconfig lets them be",
+    )
 
     @model_validator(mode="after")
     def _one_form(self) -> "KernelConfig":
@@ -75,9 +91,6 @@ class KernelConfig(Strict):
         if self.full is not None and self.fragments:
             raise ValueError("`fragments` go with `base`, not with `full`")
         return self
-
-
-Compiler = Annotated[str, Field(max_length=20, pattern=r"^(gcc|clang)(-[0-9]{1,3})?$")]
 
 
 # --- changes to the source ----------------------------------------------------------------
@@ -107,6 +120,45 @@ class Patch(Strict):
         return self
 
 
+# --- changes that old kernels need --------------------------------------------------------
+
+Version = Annotated[str, Field(max_length=30, pattern=r"^[0-9]+(\.[0-9]+){0,2}$")]
+
+
+class When(Strict):
+    """The kernels and compilers that need a backport; versions as dotted numbers."""
+
+    kernel_before: Version | None = None
+    kernel_from: Version | None = None
+    compiler: Literal["gcc", "clang"] | None = None
+    compiler_from: Version | None = None
+    compiler_before: Version | None = None
+
+
+class Backport(Patch):
+    """A change without which a toolchain does not compile an old kernel: part of its source."""
+
+    name: str = Field(max_length=60, pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    when: When = Field(When(), description="all of it has to hold; empty, it always does")
+
+
+def _of_different_names(backports: list[Backport]) -> list[Backport]:
+    if len({one.name for one in backports}) < len(backports):
+        raise ValueError("two backports have the same name")
+    return backports
+
+
+Backports = Annotated[
+    list[Backport],
+    Field(
+        max_length=50,
+        description="applied after the shipped ones, of which one with the same name is left out;"
+        " what the source has already is left out as well",
+    ),
+    AfterValidator(_of_different_names),
+]
+
+
 # --- the kernel that changes are tried on -------------------------------------------------
 
 
@@ -116,6 +168,7 @@ class Kernel(Step):
     source: KernelSource
     config: KernelConfig
     compiler: Compiler = "gcc"
+    backports: Backports = []
     cache: Literal["use", "fresh", "refresh"] = Field(
         "use",
         description="`fresh` does the step again even where its result is known already; "
@@ -124,4 +177,4 @@ class Kernel(Step):
 
     def needs(self) -> Needs:
         """Return what a build needs: all kernels here are built for x86_64."""
-        return Needs(architecture="x86_64", compiler=self.compiler)
+        return needed(self.compiler)

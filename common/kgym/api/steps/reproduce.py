@@ -23,6 +23,7 @@ from kgym.api.steps.build import DumpMethod
 from kgym.api.steps.evidence import Evidence, RunEnd
 from kgym.api.steps.findings import Finding
 from kgym.api.steps.program import Reproducer
+from kgym.api.steps.root import Root, RootImage, UsedRoot
 
 _MOST_INSTANCES = 1000
 DEFAULT_SYZKALLER = "default"
@@ -43,6 +44,8 @@ class ReproduceArtifact(StrEnum):
     """Crashes the kernel again by hand, beside what belongs to the bundle."""
     ABOUT = "about.json"
     """What the script runs: bug, kernel, QEMU."""
+    ROOT = "root.zst"
+    """The root disk, packed by zstd, where guests had one; its format stands in about.json."""
     BUNDLE = "bundle.tar.gz"
     """All of it in one, where the step was asked for that (`"bundle": "whole"`)."""
 
@@ -74,6 +77,7 @@ class VmShape(Strict):
     append: str = Field(
         "", max_length=1000, pattern=r"^[ -~]*$", description="kernel command line, added last"
     )
+    root: Root = "initramfs"
 
 
 class Verdict(StrEnum):
@@ -149,6 +153,12 @@ class ReproduceSpec(Step):
         max_length=8,
         description="further programs for the same bug; instances take all of them in turn",
     )
+    syzkaller: list[StepRef] = Field(
+        [],
+        max_length=9,
+        description="`syzkaller` steps: `syz` programs are run by the one of their commit, those"
+        " that name none by the first; empty: by the worker's own",
+    )
     titles: list[Annotated[str, Field(max_length=1000)]] = Field(
         [], max_length=100, description="of the crash that is looked for; empty: any crash will do"
     )
@@ -223,12 +233,16 @@ class ReproduceSpec(Step):
         return self
 
     def inputs(self) -> list[StepInput]:
-        """Return the build, and the baseline and the capture kernel where they are named."""
-        named = [
+        """Return the build, and those others that are named."""
+        root = self.vm.root
+        named: list[tuple[str, StepRef | None, StepKind]] = [
             ("build", self.build, StepKind.BUILD),
             ("baseline", self.baseline, StepKind.REPRODUCE),
             ("capture", self.capture, StepKind.BUILD),
+            ("root", root.step if isinstance(root, RootImage) else None, StepKind.REPRODUCE),
         ]
+        for number, ref in enumerate(self.syzkaller):
+            named.append((syzkaller_input(number), ref, StepKind.SYZKALLER))
         return [StepInput(name, ref, kind) for name, ref, kind in named if ref is not None]
 
     def unmet(self, result: Strict) -> Failure | None:
@@ -242,7 +256,7 @@ class ReproduceSpec(Step):
 
     def needs(self) -> Needs:
         """Return what its VMs need: all kernels here are built for x86_64."""
-        programs = [self.reproducer, *self.others]
+        programs = [] if self.syzkaller else [self.reproducer, *self.others]
         return Needs(
             architecture="x86_64",
             cores=self.vm.cpus,
@@ -251,6 +265,11 @@ class ReproduceSpec(Step):
                 {one.syzkaller or DEFAULT_SYZKALLER for one in programs if one.kind == "syz"}
             ),
         )
+
+
+def syzkaller_input(number: int) -> str:
+    """Return the name that the input of `ReproduceSpec.syzkaller` with this number has."""
+    return f"syzkaller-{number}"
 
 
 def _class(memory: int) -> int:
@@ -334,6 +353,7 @@ class ReproduceResult(Strict):
         " shown, as far as so few measured runs can tell (`kgym.bugs.calibration`)",
     )
     accelerator: Name = Field(description="what ran the VMs: `kvm` or `tcg`")
+    root: UsedRoot = UsedRoot()
     instances: list[InstanceResult] = Field(max_length=1000)
     sample: list[Count] | None = Field(
         None,
