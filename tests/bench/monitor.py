@@ -318,11 +318,11 @@ def long_log(browser: Browser, monitor: str, client: Client, lines: int) -> floa
         _followed(page, lines)
         view = page.locator(".log-view")
         view.hover()
-        for part in range(100):  # from its end to its beginning and back
+        for part in range(100):  # from its beginning to its end
             view.evaluate(
                 "(view, part) => { view.scrollTop = view.scrollHeight * part }", part / 99
             )
-        page.wait_for_function(f"{_LAST} > {lines - 100}")
+        _until_last(page, lambda last: last > lines - 100)
         view.evaluate("(view) => { view.scrollTop = 0 }")
         _until_last(page, lambda last: 0 < last < 200)
         page.get_by_role("button", name="Follow").click()
@@ -337,7 +337,6 @@ def long_log(browser: Browser, monitor: str, client: Client, lines: int) -> floa
             client.abort(job.id)
 
 
-_SCROLL = "(view, part) => { view.scrollTop = view.scrollHeight * (1 - part) }"
 _LAST = "Number(document.querySelector('.log-line:last-child')?.dataset.number ?? 0)"
 
 
