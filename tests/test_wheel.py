@@ -36,10 +36,11 @@ EXTRAS = {
     "tracer": ("kgym.trace", "kgym_tracer"),
     "agent": ("kgym_crashfixer", "kgym.web"),
     "monitor": ("kgym_monitor",),
-    "bench": ("kgym.bench",),
+    "bench": ("kgym.bench", "kgym_benchmark"),
     "gcp": ("kgym.transport.gcs",),
     "all": (
         "kgym",
+        "kgym_benchmark",
         "kgym_builder",
         "kgym_cli",
         "kgym_crashfixer",

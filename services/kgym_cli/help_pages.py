@@ -12,6 +12,22 @@ ENVIRONMENT = {
 """The variables, but for those of one command, which its own --help shows."""
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "agent": ("kgym agent", "kgym agent --host 0.0.0.0 --agent-models openai:gpt-5"),
+    "bench export": (
+        "kgym bench export bugs after-2025 --cutoff 2025-01-31",
+        "kgym bench export bugs published --form live-kbench --status fixed",
+    ),
+    "bench import": (
+        "kgym bench import kbenchsyz kBenchSyz --into bugs",
+        "kgym bench import karena karena.db --dataset lkbench-2512 --into bugs --attempts a.jsonl",
+    ),
+    "bench list": (
+        "kgym bench list bugs --class 'KASAN use-after-free' --lines-to 20",
+        "kgym bench list bugs --touches net --reproducer both --json",
+    ),
+    "bench show": (
+        "kgym bench show bugs",
+        "kgym bench show bugs 0a1b2c --part report",
+    ),
     "bug list": ("kgym bug list",),
     "bug show": ("kgym bug show watch-queue-filter", "kgym bug show ./my-bug --json"),
     "bug reproduce": (

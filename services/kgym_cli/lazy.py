@@ -1,7 +1,9 @@
 """Groups of commands that are imported when they are asked for: all of them take a second."""
 
+import builtins
 from collections.abc import Mapping
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any, NamedTuple, cast
 
 import click
@@ -38,7 +40,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         module = import_module(f"{commands.__name__}.{self.lazy[cmd_name].module}")
-        command = cast(click.Command, getattr(module, cmd_name.replace("-", "_")))
+        command = cast(click.Command, getattr(module, _function(cmd_name)))
         if self.lazy[cmd_name].remote:
             reachable(command)
         path = f"{self.path} {cmd_name}".strip()
@@ -64,3 +66,9 @@ class LazyGroup(click.Group):
     def _summaries(self) -> dict[str, str]:
         own = {name: one.get_short_help_str(100) for name, one in self.commands.items()}
         return dict(sorted((own | {name: one.summary for name, one in self.lazy.items()}).items()))
+
+
+def _function(command: str) -> str:
+    """Return the name of a command's function: `run_kernel`; `import_`, as `import` is taken."""
+    name = command.replace("-", "_")
+    return f"{name}_" if iskeyword(name) or hasattr(builtins, name) else name

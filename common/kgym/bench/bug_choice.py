@@ -65,7 +65,7 @@ class BugChoice(Strict):
             self.text is None or any(_within(self.text, one) for one in bug.titles),
             self.compiler is None
             or any(_within(self.compiler, one.compiler or "") for one in bug.crashes),
-            self.reproducer in {None, _reproducer(bug)},
+            self.reproducer in {None, reproducer(bug)},
             self.has_cause in {None, bug.cause is not None},
             _between(bug.reported, self.reported_from, self.reported_before),
             _between(bug.fixed, self.fixed_from, self.fixed_before),
@@ -102,7 +102,8 @@ def _within(part: str, text: str) -> bool:
     return part.casefold() in text.casefold()
 
 
-def _reproducer(bug: BugRecord) -> Literal["c", "syz", "both", "none"]:
+def reproducer(bug: BugRecord) -> Literal["c", "syz", "both", "none"]:
+    """Return which programs are known to show it."""
     c = any(one.c_reproducer.text or one.c_reproducer.link for one in bug.crashes)
     syz = any(one.syz_reproducer.text or one.syz_reproducer.link for one in bug.crashes)
     if c and syz:

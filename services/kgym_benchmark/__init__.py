@@ -1,0 +1,1 @@
+"""The benchmark at work: bugs are fetched and validated, agents run on them and are judged."""

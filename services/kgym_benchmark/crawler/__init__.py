@@ -1,0 +1,1 @@
+"""syzbot's dashboard, Git trees and mailing lists, read politely into records of bugs."""

@@ -1,0 +1,1 @@
+"""Bugs are tried on their own kernels, before agents are."""

@@ -1,0 +1,21 @@
+"""`kgym bench`: datasets of bugs, and what is done with them; each verb is a module of its own."""
+
+import click
+
+from kgym_cli.lazy import Lazy, LazyGroup
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "export": Lazy("bench_export", "Write bugs of a dataset, in a form of one's choice."),
+        "import": Lazy("bench_import", "Make a dataset of what others have published."),
+        "list": Lazy("bench_list", "List bugs of a dataset."),
+        "show": Lazy("bench_show", "Show a dataset, or a bug of it."),
+    },
+)
+def bench() -> None:
+    """Datasets of bugs, for agents to be measured on.
+
+    A dataset is a folder with a name and a SHA-256, and never changes.
+    """

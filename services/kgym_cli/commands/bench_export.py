@@ -1,0 +1,56 @@
+"""`kgym bench export`."""
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from kgym.bench import dataset, dataset_files
+from kgym.bench.dataset import About
+from kgym_cli.answer import Answer
+from kgym_cli.bug_choice_options import ChosenBugs, choice_options, dataset_argument
+from kgym_cli.output import json_option, print_json, results
+
+Form = Literal["dataset", "kbenchsyz", "live-kbench", "live-kbench-parquet"]
+
+
+class ExportAnswer(Answer):
+    """What was written; `dataset` says which bugs."""
+
+    folder: Path
+    form: Form
+    dataset: About
+
+
+@click.command()
+@dataset_argument
+@click.argument("target", metavar="NEW", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--form",
+    type=click.Choice(("dataset", "kbenchsyz", "live-kbench", "live-kbench-parquet")),
+    default="dataset",
+    show_default=True,
+    help="A dataset of its own; a JSON file a bug; Live-kBench's two tables, as JSON lines or"
+    " Parquet.",
+)
+@click.option("--name", help="Name of what is written.  [default: the dataset's, and `-chosen`]")
+@choice_options
+@json_option(ExportAnswer)
+def export(
+    folder: Path, target: Path, form: Form, name: str | None, chosen: ChosenBugs, as_json: bool
+) -> None:
+    """Write the dataset in DIR, or those of its bugs that the options choose, to a folder NEW."""
+    bugs = chosen.of(dataset.load(folder), name)
+    if form == "dataset":
+        bugs.save(target)
+    elif form == "kbenchsyz":
+        dataset_files.write_kbenchsyz(bugs, target)
+    else:
+        dataset_files.write_live_kbench(
+            bugs, target, "parquet" if form == "live-kbench-parquet" else "jsonl"
+        )
+    about = bugs.about
+    if as_json:
+        print_json(ExportAnswer(folder=target, form=form, dataset=about))
+    else:
+        results.print(f"{about.name}: {about.bugs} bugs in {target}", markup=False)

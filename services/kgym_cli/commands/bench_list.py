@@ -1,0 +1,83 @@
+"""`kgym bench list`."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+import click
+from pydantic import Field
+from rich.markup import escape
+
+from kgym.bench import bug_choice, dataset
+from kgym.bench.bug_record import BugRecord, Status
+from kgym_cli.answer import Answer
+from kgym_cli.bug_choice_options import ChosenBugs, choice_options, dataset_argument
+from kgym_cli.output import json_option, people, print_json, print_table
+
+
+class BenchBug(Answer):
+    """A bug of a dataset, in short."""
+
+    id: str
+    title: str
+    status: Status
+    type: str
+    class_: str = Field(serialization_alias="class")
+    subsystems: list[str] | None
+    reproducer: Literal["c", "syz", "both", "none"]
+    reported: datetime | None
+    fixed: datetime | None
+    days_open: float | None = Field(description="from its report to its fix")
+    files: list[str] | None = Field(description="that the fix changes")
+    lines: int | None = Field(description="that the fix changes")
+    has_cause: bool
+
+    @classmethod
+    def of(cls, bug: BugRecord) -> "BenchBug":
+        """Return a bug in short."""
+        patch = bug.patch
+        return cls(
+            id=bug.id,
+            title=bug.title,
+            status=bug.status,
+            type=bug.type,
+            class_=bug.crash_class,
+            subsystems=bug.subsystems,
+            reproducer=bug_choice.reproducer(bug),
+            reported=bug.reported,
+            fixed=bug.fixed,
+            days_open=bug_choice.days_open(bug),
+            files=None if patch is None else patch.files,
+            lines=None if patch is None else patch.lines,
+            has_cause=bug.cause is not None,
+        )
+
+
+@click.command("list")
+@dataset_argument
+@choice_options
+@json_option(list[BenchBug])
+def list_(folder: Path, chosen: ChosenBugs, as_json: bool) -> None:
+    """List the bugs of the dataset in DIR for which all holds that the options say.
+
+    An option that may be repeated takes bugs for which one of its values holds. A bug of which
+    something is not known is left out by an option about that.
+    """
+    whole = dataset.load(folder)
+    bugs = [BenchBug.of(one) for one in chosen.of(whole).bugs]
+    if as_json:
+        print_json(bugs)
+        return
+    rows = (
+        (
+            one.id[:12],
+            one.status,
+            one.reproducer,
+            f"{one.fixed:%Y-%m-%d}" if one.fixed else "",
+            "" if one.lines is None else str(one.lines),
+            escape(one.title),
+        )
+        for one in bugs
+    )
+    print_table("bug", "status", "programs", "fixed", "lines", "title", rows=rows)
+    people.print(f"{len(bugs)} of {len(whole)} bugs", markup=False)

@@ -1,0 +1,118 @@
+"""`kgym bench show`."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Literal
+
+import click
+from pydantic import Field
+from rich.markup import escape
+
+from kgym.bench import bug_choice, dataset
+from kgym.bench.bug_record import BugRecord
+from kgym.bench.dataset import About, Dataset
+from kgym.errors import NotFound
+from kgym_cli.answer import Answer
+from kgym_cli.bug_choice_options import dataset_argument
+from kgym_cli.output import echo, json_option, print_json, results
+
+Part = Literal["report", "c", "syz", "patch", "config"]
+
+
+class DatasetAnswer(Answer):
+    """What a dataset is, and how many of its bugs are of which kind."""
+
+    dataset: About
+    statuses: dict[str, int]
+    classes: dict[str, int] = Field(description="by what titles begin with")
+    reproducers: dict[str, int]
+    fixed: dict[str, int] = Field(description="by the year of the fix; unknown ones are left out")
+
+
+@click.command()
+@dataset_argument
+@click.argument("bug", required=False)
+@click.option(
+    "--part",
+    type=click.Choice(("report", "c", "syz", "patch", "config")),
+    help="Print this text of the bug, and nothing else.",
+)
+@json_option(DatasetAnswer | BugRecord)
+def show(folder: Path, bug: str | None, part: Part | None, as_json: bool) -> None:
+    """Show what the dataset in DIR is, or a BUG of it, by its id or how that begins."""
+    whole = dataset.load(folder)
+    if bug is None:
+        _show_dataset(_counted(whole), as_json=as_json)
+        return
+    one = whole.get(bug)
+    if part is not None:
+        text = _text(one, part)
+        if text is None:
+            raise NotFound("no_such_part", f"of {one.id} the dataset holds no such text: {part}")
+        echo(text, end="")
+    elif as_json:
+        print_json(one)
+    else:
+        _show_bug(one)
+
+
+def _counted(whole: Dataset) -> DatasetAnswer:
+    bugs = whole.bugs
+    years = sorted(f"{one.fixed:%Y}" for one in bugs if one.fixed is not None)
+    return DatasetAnswer(
+        dataset=whole.about,
+        statuses=dict(Counter(one.status for one in bugs).most_common()),
+        classes=dict(Counter(one.crash_class for one in bugs).most_common()),
+        reproducers=dict(Counter(bug_choice.reproducer(one) for one in bugs).most_common()),
+        fixed=dict(Counter(years)),
+    )
+
+
+def _show_dataset(answer: DatasetAnswer, *, as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+        return
+    about = answer.dataset
+    results.print(f"[bold]{escape(about.name)}[/]: {about.bugs} bugs, {about.sha256}")
+    for line in (about.description, about.source):
+        if line:
+            results.print(line, markup=False)
+    for name, counts in (
+        ("status", answer.statuses),
+        ("programs", answer.reproducers),
+        ("fixed", answer.fixed),
+        ("class", answer.classes),
+    ):
+        told = ", ".join(f"{word} {count}" for word, count in counts.items())
+        results.print(f"{name}: {told or '-'}", markup=False)
+
+
+def _show_bug(bug: BugRecord) -> None:
+    results.print(f"[bold]{escape(bug.title)}[/]")
+    patch, first = bug.patch, bug.crashes[0] if bug.crashes else None
+    lines = {
+        "id": bug.id,
+        "status": bug.status,
+        "class": bug.crash_class,
+        "subsystems": ", ".join(bug.subsystems or ()),
+        "programs": bug_choice.reproducer(bug),
+        "reported": str(bug.reported or ""),
+        "fixed": str(bug.fixed or ""),
+        "kernel": " ".join(filter(None, (first.repository, first.commit))) if first else "",
+        "compiler": (first.compiler or "") if first else "",
+        "fix": ", ".join(one.title or one.id or "" for one in patch.commits) if patch else "",
+        "parent": (patch.parent or "") if patch else "",
+        "files": ", ".join(patch.files or ()) if patch else "",
+        "cause": (bug.cause.commit.title or bug.cause.commit.id or "") if bug.cause else "",
+    }
+    for name, value in lines.items():
+        if value:
+            results.print(f"{name}: {value}", markup=False)
+
+
+def _text(bug: BugRecord, part: Part) -> str | None:
+    if part == "patch":
+        return bug.patch.diff if bug.patch else None
+    fields = {"report": "report", "c": "c_reproducer", "syz": "syz_reproducer", "config": "config"}
+    found = (getattr(one, fields[part]).text for one in bug.crashes)
+    return next((text for text in found if text), None)

@@ -1,0 +1,5 @@
+"""The command line, as tests of commands have it."""
+
+from tests.cli.conftest import data, kgym
+
+__all__ = ["data", "kgym"]

@@ -1,0 +1,71 @@
+"""`kgym bench`: datasets are made, listed, shown and written, as a person or a script does it."""
+
+import json
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+
+from kgym.bench import dataset, dataset_files
+from kgym.bench.bug_record import BugRecord
+from tests.benchmark.test_dataset import bug, made
+from tests.cli.conftest import Kgym
+
+OLD, NEW = "a" * 40, "e" * 40
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A dataset of two bugs."""
+    late = bug(
+        id=NEW,
+        title="WARNING in g",
+        patch_commit_date="2025-06-01T00:00:00+00:00",
+        patch_modified_files=["fs/g.c"],
+    )
+    made(bug(), late).save(tmp_path / "bugs")
+    return tmp_path / "bugs"
+
+
+def test_kbenchsyz_is_imported_once_and_for_all(kgym: Kgym, tmp_path: Path) -> None:
+    dataset_files.write_kbenchsyz(made(bug(), bug(id=NEW)), tmp_path / "theirs")
+    words = ("bench", "import", "kbenchsyz", tmp_path / "theirs", "--into", tmp_path / "d")
+    first = kgym(*words, "--name", "mine", "--json")
+    assert (first.status, first.json["dataset"]["bugs"]) == (0, 2), first.err
+    assert dataset.load(tmp_path / "d").name == "mine"
+    again = kgym(*words, "--json")
+    assert (again.status, again.json["reason"]) == (2, "dataset_exists")
+
+
+def test_a_choice_is_listed_and_written(kgym: Kgym, folder: Path, tmp_path: Path) -> None:
+    listed = kgym("bench", "list", folder, "--touches", "fs", "--json")
+    schema = json.loads(kgym("bench", "list", "--json-schema").out)
+    jsonschema_rs.validate(schema, listed.json)
+    assert [one["id"] for one in listed.json] == [NEW]
+    written = kgym("bench", "export", folder, tmp_path / "new", "--cutoff", "2025-01-01")
+    assert written.status == 0, written.err
+    assert [one.id for one in dataset.load(tmp_path / "new").bugs] == [NEW]
+
+
+def test_a_dataset_and_its_bugs_are_shown(kgym: Kgym, folder: Path) -> None:
+    told = kgym("bench", "show", folder, "--json").json
+    assert (told["dataset"]["bugs"], told["fixed"]) == (2, {"2022": 1, "2025": 1})
+    one = kgym("bench", "show", folder, "aaaa", "--json").json
+    assert BugRecord.model_validate(one).id == OLD
+    assert kgym("bench", "show", folder, "aaaa", "--part", "c").out == "int main() { return 0; }"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("show", "{}", "bbbb"), "no_such_bug"),
+        (("show", "{}", "aaaa", "--part", "report"), "no_such_part"),
+        (("list", "{}", "--text", "x" * 20_000), "bad_choice"),
+        (("import", "kbenchsyz", "{}", "--into", "{}/d", "--attempts", "a"), "no_attempts"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    kgym: Kgym, folder: Path, words: tuple[str, ...], reason: str
+) -> None:
+    done = kgym("bench", *(word.format(folder) for word in words), "--json")
+    assert (done.status, done.json["reason"]) == (2, reason), done.err
