@@ -1,10 +1,12 @@
 """Which bugs of a dataset are meant: by every attribute of theirs, and by a model's cutoff."""
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
+from kgym.api.benchmarks.bugs import BugFacts
 from kgym.api.steps import Strict
 from kgym.bench.bug_record import BugRecord, Status, Words
 from kgym.bench.dataset import Dataset
@@ -39,9 +41,9 @@ class BugChoice(Strict):
     files_to: int | None = Field(None, ge=0, description="files that the fix changes")
     touches: Words | None = Field(None, description="the fix changes a file below this path")
 
-    def takes(self, bug: BugRecord) -> bool:
+    def takes(self, bug: BugRecord | BugFacts) -> bool:
         """Whether this bug is meant."""
-        return all(self._conditions(bug))
+        return all(self._conditions(bug if isinstance(bug, BugFacts) else bug.facts))
 
     def of(self, dataset: Dataset, name: str) -> Dataset:
         """Return the bugs that are meant, as a dataset of its own."""
@@ -53,34 +55,22 @@ class BugChoice(Strict):
             + self.model_dump_json(exclude_defaults=True),
         )
 
-    def _conditions(self, bug: BugRecord) -> list[bool]:
-        patch = bug.patch
-        files = None if patch is None else patch.files
-        return [
-            not self.ids or bug.id in self.ids,
-            self.status in {None, bug.status},
-            not self.subsystems or not set(self.subsystems).isdisjoint(bug.subsystems or ()),
-            not self.types or bug.type in self.types,
-            not self.classes or bug.crash_class in self.classes,
-            self.text is None or any(_within(self.text, one) for one in bug.titles),
-            self.compiler is None
-            or any(_within(self.compiler, one.compiler or "") for one in bug.crashes),
-            self.reproducer in {None, reproducer(bug)},
-            self.has_cause in {None, bug.cause is not None},
-            _between(bug.reported, self.reported_from, self.reported_before),
-            _between(bug.fixed, self.fixed_from, self.fixed_before),
-            _fits(days_open(bug), self.days_open_from, self.days_open_to),
-            _fits(None if patch is None else patch.lines, self.lines_from, self.lines_to),
-            _fits(None if files is None else len(files), None, self.files_to),
-            self.touches is None or any(_below(self.touches, file) for file in files or ()),
-        ]
-
-
-def days_open(bug: BugRecord) -> float | None:
-    """Return the days from its report to its fix, if both are known."""
-    if bug.reported is None or bug.fixed is None:
-        return None
-    return (bug.fixed - bug.reported).total_seconds() / 86400
+    def _conditions(self, bug: BugFacts) -> Iterator[bool]:
+        yield not self.ids or bug.id in self.ids
+        yield self.status in {None, bug.status}
+        yield not self.subsystems or not set(self.subsystems).isdisjoint(bug.subsystems or ())
+        yield not self.types or bug.type in self.types
+        yield not self.classes or bug.crash_class in self.classes
+        yield self.text is None or any(_within(self.text, one) for one in bug.titles)
+        yield self.compiler is None or any(_within(self.compiler, one) for one in bug.compilers)
+        yield self.reproducer in {None, bug.reproducer}
+        yield self.has_cause in {None, bug.has_cause}
+        yield _between(bug.reported, self.reported_from, self.reported_before)
+        yield _between(bug.fixed, self.fixed_from, self.fixed_before)
+        yield _fits(bug.days_open, self.days_open_from, self.days_open_to)
+        yield _fits(bug.lines, self.lines_from, self.lines_to)
+        yield _fits(None if bug.files is None else len(bug.files), None, self.files_to)
+        yield self.touches is None or any(_below(self.touches, file) for file in bug.files or ())
 
 
 def split(dataset: Dataset, cutoff: datetime) -> tuple[Dataset, Dataset]:
@@ -100,15 +90,6 @@ def split(dataset: Dataset, cutoff: datetime) -> tuple[Dataset, Dataset]:
 
 def _within(part: str, text: str) -> bool:
     return part.casefold() in text.casefold()
-
-
-def reproducer(bug: BugRecord) -> Literal["c", "syz", "both", "none"]:
-    """Return which programs are known to show it."""
-    c = any(one.c_reproducer.text or one.c_reproducer.link for one in bug.crashes)
-    syz = any(one.syz_reproducer.text or one.syz_reproducer.link for one in bug.crashes)
-    if c and syz:
-        return "both"
-    return "c" if c else "syz" if syz else "none"
 
 
 def _between(time: datetime | None, begin: datetime | None, end: datetime | None) -> bool:

@@ -2,23 +2,34 @@
 
 from datetime import datetime
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AwareDatetime, Field
 
+from kgym.api.benchmarks.attempts import TEXT, BugId, Text, Words
+from kgym.api.benchmarks.bugs import FIX, BugFacts, CommitId, Programs, PublishedBug, Status
 from kgym.api.steps import Strict
 from kgym.crash.report import CrashType, type_of
 from kgym.crash.report.crash_class import crash_class
 
-TEXT = 8 << 20
-"""Characters of a config, a report, a program or a diff."""
-
-CommitId = Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$", max_length=64)]
 Link = Annotated[str, Field(max_length=2000)]
-Text = Annotated[str, Field(max_length=TEXT)]
-Words = Annotated[str, Field(max_length=10_000)]
-BugId = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w][\w.:-]*$")]
-Status = Literal["open", "fixed", "invalid"]
+
+__all__ = [
+    "TEXT",
+    "BugId",
+    "BugRecord",
+    "Cause",
+    "Commit",
+    "CommitId",
+    "Crash",
+    "DeveloperPatch",
+    "FoundText",
+    "Function",
+    "Link",
+    "Status",
+    "Text",
+    "Words",
+]
 
 
 class Commit(Strict):
@@ -130,3 +141,53 @@ class BugRecord(Strict):
     def fixed(self) -> datetime | None:
         """When the fix was committed."""
         return self.patch.date if self.patch is not None else None
+
+    @property
+    def facts(self) -> BugFacts:
+        """What lists and filters use; of what there is too much, the first."""
+        patch = self.patch or DeveloperPatch()
+        fix = patch.commits[0] if patch.commits else Commit()
+        functions = patch.functions
+        return BugFacts(
+            id=self.id,
+            extid=self.extid,
+            title=self.title,
+            titles=self.titles[:100],
+            status=self.status,
+            subsystems=_first(self.subsystems, 100),
+            type=self.type,
+            crash_class=self.crash_class,
+            compilers=list(dict.fromkeys(one.compiler for one in self.crashes if one.compiler))[
+                :100
+            ],
+            reproducer=self._programs,
+            reported=self.reported,
+            fixed=self.fixed,
+            fix=fix.id,
+            fix_title=fix.title,
+            lines=patch.lines,
+            files=_first(patch.files, 500),
+            functions=None
+            if functions is None
+            else _first([f"{one.file}:{one.name}" for one in functions], 500),
+            has_cause=self.cause is not None,
+            cause=self.cause.commit.id if self.cause else None,
+        )
+
+    @property
+    def published(self) -> PublishedBug:
+        """What a scheduler keeps of it: its facts, and the developers' patch if it is short."""
+        diff = self.patch.diff if self.patch is not None else None
+        return PublishedBug(facts=self.facts, diff=diff if diff and len(diff) <= FIX else None)
+
+    @property
+    def _programs(self) -> Programs:
+        c = any(one.c_reproducer.text or one.c_reproducer.link for one in self.crashes)
+        syz = any(one.syz_reproducer.text or one.syz_reproducer.link for one in self.crashes)
+        if c and syz:
+            return "both"
+        return "c" if c else "syz" if syz else "none"
+
+
+def _first(words: list[str] | None, most: int) -> list[str] | None:
+    return None if words is None else [one[:1000] for one in words[:most]]

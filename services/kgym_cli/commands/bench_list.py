@@ -8,7 +8,7 @@ import click
 from pydantic import Field
 from rich.markup import escape
 
-from kgym.bench import bug_choice, dataset
+from kgym.bench import dataset
 from kgym.bench.bug_record import BugRecord, Status
 from kgym_cli.answer import Answer
 from kgym_cli.bug_choice_options import ChosenBugs, choice_options, dataset_argument
@@ -35,7 +35,7 @@ class BenchBug(Answer):
     @classmethod
     def of(cls, bug: BugRecord) -> "BenchBug":
         """Return a bug in short."""
-        patch = bug.patch
+        facts = bug.facts
         return cls(
             id=bug.id,
             title=bug.title,
@@ -43,13 +43,13 @@ class BenchBug(Answer):
             type=bug.type,
             class_=bug.crash_class,
             subsystems=bug.subsystems,
-            reproducer=bug_choice.reproducer(bug),
+            reproducer=facts.reproducer,
             reported=bug.reported,
             fixed=bug.fixed,
-            days_open=bug_choice.days_open(bug),
-            files=None if patch is None else patch.files,
-            lines=None if patch is None else patch.lines,
-            has_cause=bug.cause is not None,
+            days_open=facts.days_open,
+            files=facts.files,
+            lines=facts.lines,
+            has_cause=facts.has_cause,
         )
 
 

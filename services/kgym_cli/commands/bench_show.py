@@ -8,7 +8,7 @@ import click
 from pydantic import Field
 from rich.markup import escape
 
-from kgym.bench import bug_choice, dataset
+from kgym.bench import dataset
 from kgym.bench.bug_record import BugRecord
 from kgym.bench.dataset import About, Dataset
 from kgym.errors import NotFound
@@ -63,7 +63,7 @@ def _counted(whole: Dataset) -> DatasetAnswer:
         dataset=whole.about,
         statuses=dict(Counter(one.status for one in bugs).most_common()),
         classes=dict(Counter(one.crash_class for one in bugs).most_common()),
-        reproducers=dict(Counter(bug_choice.reproducer(one) for one in bugs).most_common()),
+        reproducers=dict(Counter(one.facts.reproducer for one in bugs).most_common()),
         fixed=dict(Counter(years)),
     )
 
@@ -95,7 +95,7 @@ def _show_bug(bug: BugRecord) -> None:
         "status": bug.status,
         "class": bug.crash_class,
         "subsystems": ", ".join(bug.subsystems or ()),
-        "programs": bug_choice.reproducer(bug),
+        "programs": bug.facts.reproducer,
         "reported": str(bug.reported or ""),
         "fixed": str(bug.fixed or ""),
         "kernel": " ".join(filter(None, (first.repository, first.commit))) if first else "",

@@ -12,6 +12,7 @@ from kgym.web.access import EVERYBODY
 from kgym.web.service import Service
 from kgym_scheduler.api import (
     artifact_routes,
+    benchmark_routes,
     bulk_routes,
     change_routes,
     group_routes,
@@ -41,6 +42,8 @@ _ROUTERS = (
     artifact_routes.readers,
     source_routes.readers,
     subject_routes.readers,
+    benchmark_routes.readers,
+    benchmark_routes.submitters,
     scheduler_routes.readers,
     scheduler_routes.admins,
     worker_routes.router,

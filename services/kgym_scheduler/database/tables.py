@@ -347,3 +347,57 @@ tokens = Table(
 
 VALID = tokens.c.revoked_at.is_(None)
 Index("uq_tokens_valid", tokens.c.name, unique=True, sqlite_where=VALID, postgresql_where=VALID)
+
+benchmarks = Table(
+    "benchmarks",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("name", String(100), nullable=False),
+    Column("submitter", String(100), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Column("updated_at", Utc, nullable=False),
+    # counts the batches that have changed something
+    Column("version", BigInteger, nullable=False),
+    # of the dataset, as its publisher says
+    Column("bugs", Integer, nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("description", Text, nullable=False),
+    Column("source", Text),
+    UniqueConstraint("name"),
+)
+
+benchmark_bugs = Table(
+    "benchmark_bugs",
+    metadata,
+    Column("benchmark_id", ForeignKey("benchmarks.id"), primary_key=True),
+    Column("bug", String(200), primary_key=True),
+    Column("version", BigInteger, nullable=False),  # the batch that has changed it last
+    Column("facts", Text, nullable=False),
+    Column("diff", Text),
+)
+
+benchmark_setups = Table(
+    "benchmark_setups",
+    metadata,
+    Column("benchmark_id", ForeignKey("benchmarks.id"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("attempts", Integer, nullable=False),
+    Column("hash", String(64), nullable=False),  # SHA-256 of `setup`, in hex
+    Column("setup", Text, nullable=False),
+    UniqueConstraint("benchmark_id", "hash"),
+)
+
+benchmark_attempts = Table(
+    "benchmark_attempts",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("benchmark_id", ForeignKey("benchmarks.id"), nullable=False),
+    Column("setup", Integer, nullable=False),  # its number
+    Column("bug", String(200), nullable=False),
+    Column("run", Integer, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("attempt", Text, nullable=False),  # as lists show it
+    Column("diff", Text),
+    UniqueConstraint("benchmark_id", "setup", "bug", "run"),
+    Index(None, "benchmark_id", "version", "id"),
+)

@@ -1,0 +1,1 @@
+"""Benchmarks as they are published: bugs by what is known of them, and agents' attempts."""
