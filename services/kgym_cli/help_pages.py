@@ -24,6 +24,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kgym bench list bugs --class 'KASAN use-after-free' --lines-to 20",
         "kgym bench list bugs --touches net --reproducer both --json",
     ),
+    "bench publish": (
+        "kgym bench publish bugs --attempts attempts.jsonl",
+        "kgym bench publish bugs --attempts a.jsonl --attempts b.jsonl --name lkbench-2512",
+    ),
     "bench show": (
         "kgym bench show bugs",
         "kgym bench show bugs 0a1b2c --part report",

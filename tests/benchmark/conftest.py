@@ -1,5 +1,5 @@
 """The command line, as tests of commands have it."""
 
-from tests.cli.conftest import data, kgym
+from tests.cli.conftest import data, idle, kgym
 
-__all__ = ["data", "kgym"]
+__all__ = ["data", "idle", "kgym"]

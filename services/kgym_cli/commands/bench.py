@@ -11,6 +11,9 @@ from kgym_cli.lazy import Lazy, LazyGroup
         "export": Lazy("bench_export", "Write bugs of a dataset, in a form of one's choice."),
         "import": Lazy("bench_import", "Make a dataset of what others have published."),
         "list": Lazy("bench_list", "List bugs of a dataset."),
+        "publish": Lazy(
+            "bench_publish", "Put bugs and attempts where the monitor shows them.", remote=True
+        ),
         "show": Lazy("bench_show", "Show a dataset, or a bug of it."),
     },
 )

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import click
 
-from kgym.bench import dataset_files, karena
-from kgym.bench.attempt_record import AttemptRecord
+from kgym.bench import attempt_files, dataset_files, karena
 from kgym.bench.dataset import About, Dataset
 from kgym.errors import NotFound, UserError
 from kgym_cli.answer import Answer
@@ -87,7 +86,7 @@ def import_(
     found = None if attempts is None else karena.results(source, judge).attempts
     about = dataset.save(into)
     if attempts is not None and found is not None:
-        _write(attempts, found)
+        attempt_files.write(attempts, found)
     if as_json:
         made = None if found is None else len(found)
         print_json(ImportAnswer(folder=into, dataset=about, attempts=made))
@@ -95,11 +94,3 @@ def import_(
     if found is not None:
         people.print(f"{len(found)} attempts in {attempts}", markup=False)
     results.print(f"{about.name}: {about.bugs} bugs, {about.sha256}", markup=False)
-
-
-def _write(path: Path, attempts: list[AttemptRecord]) -> None:
-    try:
-        with path.open("w") as file:
-            file.writelines(one.model_dump_json() + "\n" for one in attempts)
-    except OSError as error:
-        raise UserError("cannot_write", f"{path}: {error.strerror or error}") from error

@@ -1,0 +1,53 @@
+"""Attempts in a file: one a line, as JSON (`attempts.jsonl`)."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from kgym.bench.attempt_record import AttemptRecord
+from kgym.errors import NotFound, UserError
+
+NAME = "attempts.jsonl"
+LINE = 16 << 20
+"""Bytes of one attempt at most."""
+MOST = 2_000_000
+"""Attempts of a file at most."""
+
+
+def read(path: Path) -> Iterator[AttemptRecord]:
+    """Yield the attempts of a file; raise NotFound `no_attempts_file`, UserError `bad_attempts`.
+
+    A last line that was not written to its end is passed over: its attempt will be made again.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(LINE), b""), start=1):
+                if number > MOST:
+                    raise UserError("bad_attempts", f"{path} has more than {MOST:,} attempts")
+                if not line.endswith(b"\n") and len(line) < LINE:
+                    return
+                yield _attempt(line, f"{path}:{number}")
+    except OSError as error:
+        raise NotFound("no_attempts_file", f"{path}: {error.strerror}") from error
+
+
+def write(path: Path, attempts: Iterable[AttemptRecord]) -> None:
+    """Write a new file, whole or not at all; raise UserError `cannot_write`."""
+    beside = path.with_name(f".{path.name}")
+    try:
+        with beside.open("w") as file:
+            for one in attempts:
+                file.write(one.model_dump_json(exclude_none=True) + "\n")
+        beside.replace(path)
+    except OSError as error:
+        raise UserError("cannot_write", f"{path}: {error.strerror or error}") from error
+
+
+def _attempt(line: bytes, where: str) -> AttemptRecord:
+    try:
+        return AttemptRecord.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UserError("bad_attempts", f"{where}: {place}: {first['msg']}") from error
