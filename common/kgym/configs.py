@@ -19,3 +19,9 @@ def data_folder() -> Path:
         return _CHECKOUT / ".kgym"  # as `./run` says
     share = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(share) / "kgym"
+
+
+def program_folder() -> Path | None:
+    """Return where programs are that bundles name without holding them: KGYM_PROGRAMS."""
+    named = os.environ.get("KGYM_PROGRAMS")
+    return Path(named) if named else None

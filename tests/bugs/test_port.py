@@ -197,6 +197,28 @@ def test_what_comes_back_becomes_a_bundle_whatever_its_crash_is_called(
     assert [path.name for path in folder.parent.iterdir()] == ["back"]
 
 
+def test_a_bundle_may_name_a_program_that_lies_elsewhere(
+    tmp_path: Path, kernels: Path, subjects: list[Subject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = PortRow(bug="back", kernel="small", outcome=Outcome.COMES_BACK)
+    folder, program = tmp_path / "named", subjects[0].program
+    options = PortOptions(SweepOptions("campaign"), configs=kernels)
+    write_bundle(folder, row, subjects[0], options, with_program=False)
+    assert {path.name for path in folder.iterdir()} == {"bug.toml", "regress.patch"}
+    monkeypatch.delenv("KGYM_PROGRAMS", raising=False)
+    with pytest.raises(UserError, match="KGYM_PROGRAMS") as refused:
+        bundle.load(str(folder), kernels)
+    assert refused.value.reason == "no_program"
+    monkeypatch.setenv("KGYM_PROGRAMS", str(program.parent))
+    text = bundle.load(str(folder), kernels).reproducers[0].text
+    assert text == program.read_text()
+    program.write_text("int main(void) { return 1; }\n")
+    with pytest.raises(UserError, match="SHA-256"):
+        bundle.load(str(folder), kernels)
+    (folder / program.name).write_text(text)
+    assert bundle.load(str(folder), kernels).reproducers[0].text == text
+
+
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("text", "wrong"),

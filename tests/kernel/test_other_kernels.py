@@ -1,4 +1,4 @@
-"""Shipped bugs on kernels of other suites: 5.10 and 6.12, each through crash, fix and trace."""
+"""Shipped bugs on kernels of other suites and by other compilers: crash, fix and trace."""
 
 import pytest
 
@@ -9,14 +9,24 @@ from tests.kernel.test_bugs import assert_resolved
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-# One of four a day: a day's run builds one kernel more.
+# One of five, each on a day of its own: a day's run builds one kernel more, and perhaps an image.
 @pytest.mark.in_turn(8, on=0)
-@pytest.mark.parametrize("name", ["watch-queue-filter", "key-read-negative"])
-@pytest.mark.parametrize("kernel", ["linux-5.10", "linux-6.12"])
-def test_a_shipped_bug_is_resolved_and_traced_on_another_kernel(kernel: str, name: str) -> None:
-    one = bundle.load(f"{name}@{kernel}")
-    status, outcome = kgym("bug", "reproduce", name, "--kernel", kernel, "--trace")
+@pytest.mark.parametrize(
+    ("name", "kernel", "compiler"),
+    [
+        ("watch-queue-filter", "linux-5.10", "bullseye/gcc-10"),
+        ("key-read-negative", "linux-5.10", "bullseye/gcc-10"),
+        ("watch-queue-filter", "linux-6.12", "trixie/gcc-14"),
+        ("key-read-negative", "linux-6.12", "trixie/gcc-14"),
+        ("watch-queue-filter", "linux-6.1", "bookworm/clang-15"),
+    ],
+)
+def test_a_shipped_bug_is_resolved_and_traced_on_another_kernel(
+    name: str, kernel: str, compiler: str
+) -> None:
+    asked = ("--kernel", kernel, "--compiler", compiler, "--trace")
+    status, outcome = kgym("bug", "reproduce", name, *asked)
     assert outcome["bug"] == f"{name}@{kernel}"
-    assert_resolved(status, outcome, one.titles)
+    assert_resolved(status, outcome, bundle.load(f"{name}@{kernel}").titles)
     assert outcome["trace"]["trace"] is not None, outcome["trace"]
     assert outcome["trace"]["trace"]["calls"]

@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -52,7 +53,7 @@ from kgym.bugs import calibration
 from kgym.bugs.calibration import Effort
 from kgym.bugs.shipped import names as names  # noqa: PLC0414 - for those who load bundles, too
 from kgym.bugs.tree_snapshot import snapshot
-from kgym.configs import CONFIGS, data_folder
+from kgym.configs import CONFIGS, data_folder, program_folder
 from kgym.errors import UserError
 from kgym.source import diff_text, patching
 
@@ -122,9 +123,14 @@ class KernelUse(Strict):
 
 
 class ProgramTable(Strict):
-    """A program: C, or syzkaller's, with the commit of the syzkaller that it was found with."""
+    """A program: C, or syzkaller's, with the commit of the syzkaller that it was found with.
+
+    With `sha256`, the file may also lie in the folder KGYM_PROGRAMS: datasets of others' programs
+    name them so.
+    """
 
     file: str
+    sha256: Sha256 | None = None
     kind: Literal["c", "syz"] = "c"
     syzkaller: str | None = None
 
@@ -578,12 +584,29 @@ def _place(named: str, folder: Path) -> str:
 
 
 def _reproducer(table: ProgramTable, folder: Path) -> Reproducer:
-    text = _text(folder, table.file)
+    text = _text(_holder(table, folder), table.file)
+    if table.sha256 not in {None, sha256(text.encode()).hexdigest()}:
+        message = f"{folder}: {table.file} is not the program with this SHA-256: {table.sha256}"
+        raise UserError("bad_bundle", message)
     try:
         return Reproducer(kind=table.kind, text=text, syzkaller=table.syzkaller)
     except ValidationError as error:
         wrong = "; ".join(one["msg"] for one in error.errors())
         raise UserError("bad_bundle", f"{folder / table.file}: {wrong}") from error
+
+
+def _holder(table: ProgramTable, folder: Path) -> Path:
+    """Return the folder that has a program: the bundle's; or KGYM_PROGRAMS, if only its hash is."""
+    if table.sha256 is None or _within(folder, table.file).is_file():
+        return folder
+    elsewhere = program_folder()
+    if elsewhere is None or not _within(elsewhere, table.file).is_file():
+        raise UserError(
+            "no_program",
+            f"{folder}: the program {table.file} is not part of the bundle: get it (`references`"
+            " in bug.toml says whose it is), and name the folder that has it with KGYM_PROGRAMS",
+        )
+    return elsewhere
 
 
 def _backport(table: BackportTable, folder: Path) -> Backport:

@@ -85,6 +85,11 @@ _folder = click.Path(path_type=Path, file_okay=False)
     type=click.Path(path_type=Path, file_okay=False),
     help="Write a bundle of each bug that comes back to this folder, as KERNEL/ID.",
 )
+@click.option(
+    "--without-programs",
+    is_flag=True,
+    help="Let these bundles name their programs, which are others' work, instead of holding them.",
+)
 @click.option("--csv", "table", type=click.Path(path_type=Path, dir_okay=False))
 @json_option(PortAnswer | PortSummary)
 def port(
@@ -98,6 +103,7 @@ def port(
     name: str | None,
     retry: bool,
     write: Path | None,
+    without_programs: bool,
     table: Path | None,
     as_json: bool,
 ) -> None:
@@ -126,7 +132,7 @@ def port(
         if table is not None:
             _write(table, rows)
     if write is not None:
-        _bundles(write, rows, subjects, run.options)
+        _bundles(write, rows, subjects, run.options, with_program=not without_programs)
     counted = Counter(row.outcome for row in rows)
     if as_json:
         took = round(time.monotonic() - begun, 1)
@@ -222,10 +228,16 @@ def _write(path: Path, rows: Iterable[PortRow]) -> None:
 
 
 def _bundles(
-    target: Path, rows: Iterable[PortRow], subjects: Iterable[Subject], options: PortOptions
+    target: Path,
+    rows: Iterable[PortRow],
+    subjects: Iterable[Subject],
+    options: PortOptions,
+    *,
+    with_program: bool,
 ) -> None:
     """Write a bundle of each bug that has come back; those that are there already are replaced."""
     known = {subject.bug.id: subject for subject in subjects}
     for row in rows:
         if row.outcome is Outcome.COMES_BACK:
-            write_bundle(target / row.kernel / row.bug, row, known[row.bug], options)
+            folder = target / row.kernel / row.bug
+            write_bundle(folder, row, known[row.bug], options, with_program=with_program)
