@@ -28,7 +28,7 @@ from time import monotonic
 from tests.alone import alone
 
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import BuildResult, BuildSpec
+from kgym.api.steps import BuildResult, BuildSpec, KernelConfig
 from kgym.api.worker_calls import Assignment
 from kgym.bugs import bundle
 from kgym.client import Client
@@ -66,6 +66,18 @@ def big() -> BuildSpec:
 
 
 SPECS = {"shipped": shipped, "big": big}
+
+
+def of_config(build: BuildSpec, config: Path, compiler: str) -> BuildSpec:
+    """Return the build with a full config of one's own, such as syzbot's, by this compiler."""
+    full = KernelConfig(full=config.read_text())
+    return build.model_copy(update={"config": full, "compiler": compiler, "objects": None})
+
+
+def add_config_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--config` and `--compiler`, from which `of_config` makes a build."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a full .config instead")
+    parser.add_argument("--compiler", default="gcc", help="for --config")
 
 
 @dataclass(slots=True)
@@ -208,24 +220,28 @@ def main() -> None:
         help="no full build by make: that of the entry counts, and a copy of its tree is used",
     )
     parser.add_argument("--json", action="store_true")
+    add_config_options(parser)
     options = parser.parse_args()
+    specs = {name: SPECS[name]() for name in options.configs}
+    if options.config:
+        specs = {options.config.stem: of_config(shipped(), options.config, options.compiler)}
     process_logs.configure(level=logging.WARNING)
     data_folder().mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))
     found: dict[str, dict[str, float]] = {}
     try:
         with alone(data_folder()) as client:
-            for name in options.configs:
+            for name, spec in specs.items():
                 (work / name).mkdir()
                 found[name] = measure(
-                    client, SPECS[name](), work / name, options.rounds, quick=options.quick
+                    client, spec, work / name, options.rounds, quick=options.quick
                 )
                 remove(work / name)
     finally:
         remove(work)
     if options.json:
         machine = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
-        first = found.pop(options.configs[0])
+        first = found.pop(next(iter(found)))
         sys.stdout.write(json.dumps({**first, **machine, **found}) + "\n")
         return
     print_table(found)

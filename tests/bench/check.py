@@ -21,9 +21,10 @@ from pathlib import Path
 from time import monotonic
 
 from tests.alone import alone
+from tests.bench.build import add_config_options, of_config
 
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import CheckResult, CheckSpec, Patch
+from kgym.api.steps import BuildSpec, CheckResult, CheckSpec, Patch
 from kgym.api.worker_calls import Assignment
 from kgym.bugs import bundle
 from kgym.client import Client
@@ -59,9 +60,8 @@ def patches(number: int) -> list[Patch]:
     ]
 
 
-def spec(number: int) -> CheckSpec:
+def spec(build: BuildSpec, number: int) -> CheckSpec:
     """Return the check of so many patches, never answered from memory."""
-    build = bundle.load(BUG).build
     return CheckSpec(
         source=build.source,
         config=build.config,
@@ -72,10 +72,10 @@ def spec(number: int) -> CheckSpec:
     )
 
 
-def submitted(client: Client, number: int) -> float:
+def submitted(client: Client, build: BuildSpec, number: int) -> float:
     """Return the seconds from submission to result."""
     start = monotonic()
-    job = client.wait(client.submit(JobRequest(steps=[spec(number)])).id)
+    job = client.wait(client.submit(JobRequest(steps=[spec(build, number)])).id)
     seconds = monotonic() - start
     result = job.steps[0].result
     if not isinstance(result, CheckResult):
@@ -86,16 +86,18 @@ def submitted(client: Client, number: int) -> float:
     return seconds
 
 
-async def with_entry(work: Path, use: Callable[[Entry], Awaitable[float]]) -> float:
+async def with_entry(
+    build: BuildSpec, work: Path, use: Callable[[Entry], Awaitable[float]]
+) -> float:
     """Take the entry as a step does, and use it."""
-    lease = uuid.uuid4()
+    one = spec(build, 1)
     assignment = Assignment(
-        step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec(1), inputs={}
+        step_id=1, job_id=1, number=0, attempt=1, lease=uuid.uuid4(), spec=one, inputs={}
     )
     run = StepContext(assignment, work, LocalStorage(data_folder() / "artifacts"))
     suite = SuiteCache(data_folder() / "cache", CONFIGS / "backports")
     with run.held:
-        return await use(await suite.take(spec(1), run, Output(work / "build.log")))
+        return await use(await suite.take(one, run, Output(work / "build.log")))
 
 
 async def in_tree(entry: Entry, folder: Path, argv: list[str]) -> float:
@@ -106,7 +108,7 @@ async def in_tree(entry: Entry, folder: Path, argv: list[str]) -> float:
     return done.seconds
 
 
-def bare(work: Path) -> tuple[float, float]:
+def bare(build: BuildSpec, work: Path) -> tuple[float, float]:
     """Return the seconds of the compiler alone, and of an empty command."""
     file = bundle.load(BUG).file.files[0]
 
@@ -119,20 +121,20 @@ def bare(work: Path) -> tuple[float, float]:
         assert words is not None
         return await in_tree(entry, work / "bare", list(words))
 
-    taken = asyncio.run(with_entry(work, mount))
-    return asyncio.run(with_entry(work, compiler)) - taken, taken
+    taken = asyncio.run(with_entry(build, work, mount))
+    return asyncio.run(with_entry(build, work, compiler)) - taken, taken
 
 
-def measured(client: Client, work: Path, rounds: int) -> dict[str, float]:
+def measured(client: Client, build: BuildSpec, work: Path, rounds: int) -> dict[str, float]:
     """Measure all in turns, so that other work on the machine falls on each; return medians."""
-    submitted(client, 1)  # what is made once: the entry, the base
+    submitted(client, build, 1)  # what is made once: the entry, the base
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
-        compiler, mount = bare(work)
+        compiler, mount = bare(build, work)
         turn = {
             "bare_compile_s": compiler,
-            "check_s": submitted(client, 1),
-            "check10_s": submitted(client, 10),
+            "check_s": submitted(client, build, 1),
+            "check10_s": submitted(client, build, 10),
             "mount_s": mount,
         }
         for name, seconds in turn.items():
@@ -152,13 +154,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
+    add_config_options(parser)
     options = parser.parse_args()
+    build = bundle.load(BUG).build
+    if options.config:
+        build = of_config(build, options.config, options.compiler)
     process_logs.configure(level=logging.WARNING)
     data_folder().mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))
     try:
         with alone(data_folder()) as client:
-            results = measured(client, work, options.rounds)
+            results = measured(client, build, work, options.rounds)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     if options.json:
