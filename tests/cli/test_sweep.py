@@ -46,6 +46,7 @@ from tests.results import built, ran
 
 BUG = "watch-queue-filter"
 SECOND = "epoll-loop"
+INSTEAD = "gcc-12 (Debian 12.2.0) instead of gcc 9"
 GOOD = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
 BROKEN = Diagnostic(file="drivers/a.c", line=7, severity="error", message="expected ';'")
 
@@ -115,7 +116,7 @@ class Farm:
             self.done.append(f"build {spec.review[0]}")
         if any("unlinked" in (one.diff or "") for one in spec.patches):
             raise UserError("does_not_compile", "undefined reference to `a'")
-        return built(tree=spec.patches[-1].diff or "")
+        return built(tree=spec.patches[-1].diff or "", compiler_substitution=INSTEAD)
 
     def reproduce(self, run: StepContext) -> StepResult:
         """Crash, or not."""
@@ -240,6 +241,8 @@ def test_every_patch_gets_a_row(kgym: Kgym, idle: Platform, data: Path, patches:
     assert rows["broken.patch"]["reason"] == "drivers/a.c:7: expected ';'"
     assert rows["broken.patch"]["diagnostic"]["line"] == 7
     assert rows["mends.patch"]["same_as"] == "again.diff"
+    assert rows["mends.patch"]["compiler_substitution"] == INSTEAD
+    assert f"compiler: {INSTEAD}" in again.err
     assert rows["mends.patch"]["job"] == rows["again.diff"]["job"]
     assert "undefined reference" in rows["unlinked.patch"]["reason"]
     summary = done.json

@@ -33,6 +33,7 @@ from kgym.api.steps import (
     Strict,
     Verdict,
 )
+from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs
 from kgym.bugs.bundle import DEFAULT_OPTIONS, Bug, TrialOptions
@@ -102,6 +103,7 @@ class KernelRun(Strict):
     job: int | None = Field(None, description="that has tried it")
     shown_by: int | None = Field(None, description="the job that showed the bug")
     checked_by: int | None = Field(None, description="the job that checked it")
+    compiler_substitution: str = Field("", description=SUBSTITUTION)
     seconds: dict[str, float] = Field({}, description="of its steps, and `total` of this call")
 
     @property

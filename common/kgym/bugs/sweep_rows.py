@@ -9,12 +9,14 @@ from pydantic import Field
 
 from kgym.api.jobs import JobView
 from kgym.api.steps import (
+    BuildResult,
     Diagnostic,
     PatchCheck,
     PatchOutcome,
     Strict,
     Verdict,
 )
+from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.bugs import bundle as bugs
 from kgym.bugs.conclusion import Answer, conclusion, resolution_of
 from kgym.bugs.resolution import Obstacle
@@ -61,6 +63,7 @@ class Row(Strict):
     shown_by: int | None = Field(None, description="the job that showed the bug")
     checked_by: int | None = Field(None, description="the job that checked it")
     same_as: str | None = Field(None, description="the patch of the same content that was tried")
+    compiler_substitution: str = Field("", description=SUBSTITUTION)
     seconds: float = Field(0, description="that its check, build and runs took")
 
 
@@ -130,10 +133,12 @@ def checked(pair: Pair, one: PatchCheck) -> Pair | Row:
 def tried(pair: Pair, job: JobView, accepted: Collection[str]) -> Row:
     """Return the row of a patch whose trial (`Bug.trial`) has ended."""
     came_to, found = conclusion(job, accepted), resolution_of(job, accepted)
-    run = job.step(bugs.AFTER)
+    built, run = job.step(bugs.BUILD_AFTER), job.step(bugs.AFTER)
     before = pair.facts.get("seconds", 0)
     facts: dict[str, object] = {"job": job.id, "verdict": came_to.verdict, "title": came_to.title}
     facts["seconds"] = round((before if isinstance(before, float) else 0) + _seconds(job), 1)
+    if built is not None and isinstance(built.result, BuildResult):
+        facts["compiler_substitution"] = built.result.compiler_substitution
     why = next((step.failure for step in job.steps if step.failure is not None), None)
     reason = came_to.reason or f"job {job.id} is {job.state}"
     if why is not None and why.cause == "user" and why.reason in NOT_BUILT:

@@ -35,7 +35,7 @@ from kgym_cli.sweep_view import STYLES, View
 
 _COLUMNS = (
     *("bug", "patch", "outcome", "verdict", "check", "title", "reason"),
-    *("job", "same_as", "seconds", "file"),
+    *("job", "same_as", "compiler_substitution", "seconds", "file"),
 )
 
 
@@ -199,6 +199,8 @@ class _Run:
             )
         else:
             print_table(*_HEADS, rows=map(_cells, rows))
+            for said in sorted({row.compiler_substitution for row in rows} - {""}):
+                people.print(f"compiler: {said}", markup=False)
         people.print(sweep_view.counts(self.view.pairs, rows, len(self.view.pairs)))
         if any(row.outcome is Outcome.INCONCLUSIVE for row in rows) and not self.options.retry:
             people.print("the same command with --retry runs again what has no answer")
