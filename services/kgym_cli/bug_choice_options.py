@@ -77,6 +77,11 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "--cause/--no-cause",
         {"default": None, "help": "Whether the commit is known that brought it."},
     ),
+    (
+        "racy",
+        "--racy/--not-racy",
+        {"default": None, "help": "Whether it showed in some of its runs alone, when validated."},
+    ),
     ("reported_from", "--reported-from", {"type": Moment()}),
     ("reported_before", "--reported-before", {"type": Moment()}),
     ("fixed_from", "--fixed-from", {"type": Moment()}),

@@ -18,6 +18,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "bench import": (
         "kgym bench import kbenchsyz kBenchSyz --into bugs",
+        "kgym bench import bundles configs/bugs --into shipped",
         "kgym bench import karena karena.db --dataset lkbench-2512 --into bugs --attempts a.jsonl",
     ),
     "bench list": (

@@ -1,13 +1,10 @@
 """Bundles of bugs that a campaign has brought back (`kgym.bugs.port`)."""
 
-import json
-import shutil
-import tempfile
 from hashlib import sha256
 from pathlib import Path
 
+from kgym.bugs.bundle_folder import toml, write_folder
 from kgym.bugs.port import PortOptions, PortRow, Subject, bug_on
-from kgym.errors import UserError
 
 
 def write_bundle(
@@ -31,32 +28,18 @@ def write_bundle(
     program = 'file = "repro.c"'
     if not with_program:
         digest = sha256(subject.program.read_bytes()).hexdigest()
-        program = f'file = {_toml(subject.program.name)}\nsha256 = "{digest}"'
+        program = f'file = {toml(subject.program.name)}\nsha256 = "{digest}"'
     lines = [
-        f"title = {_toml(title)}",
-        f"alt_titles = {_toml(others)}",
-        f"references = {_toml([f'syzbot {own.id}', *commits])}",
-        f"files = {_toml(one.file.files)}",
-        f"\n[kernel]\nuse = {_toml(row.kernel)}",
+        f"title = {toml(title)}",
+        f"alt_titles = {toml(others)}",
+        f"references = {toml([f'syzbot {own.id}', *commits])}",
+        f"files = {toml(one.file.files)}",
+        f"\n[kernel]\nuse = {toml(row.kernel)}",
         f"\n[reproducer]\n{program}\ntime = {options.time}\ninstances = {options.survivals}",
-        *([f"\n[vm]\nappend = {_toml(one.file.vm.append)}"] if one.file.vm.append else []),
+        *([f"\n[vm]\nappend = {toml(one.file.vm.append)}"] if one.file.vm.append else []),
         '\n[regress]\npatch = "regress.patch"\n',
     ]
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".part-") as part:
-            made = Path(part) / "bundle"
-            made.mkdir()
-            (made / "bug.toml").write_text("\n".join(lines))
-            (made / "regress.patch").write_text(one.build.patches[0].diff or "", newline="")
-            if with_program:
-                shutil.copyfile(subject.program, made / "repro.c")
-            shutil.rmtree(folder, ignore_errors=True)
-            made.rename(folder)
-    except OSError as error:
-        raise UserError("cannot_write", f"{folder}: {error.strerror or error}") from error
-
-
-def _toml(value: str | list[str]) -> str:
-    """Return a value in TOML, whose form is JSON's but for DEL."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    files = {"bug.toml": "\n".join(lines), "regress.patch": one.build.patches[0].diff or ""}
+    if with_program:
+        files["repro.c"] = one.reproducers[0].text
+    write_folder(folder, files)

@@ -30,6 +30,7 @@ class BugChoice(Strict):
     compiler: Words | None = Field(None, description="in its compiler's words, in any case")
     reproducer: Literal["c", "syz", "both", "none"] | None = None
     has_cause: bool | None = Field(None, description="whether the commit is known that brought it")
+    racy: bool | None = Field(None, description="whether it showed in some of its runs alone")
     reported_from: AwareDatetime | None = None
     reported_before: AwareDatetime | None = None
     fixed_from: AwareDatetime | None = None
@@ -65,6 +66,7 @@ class BugChoice(Strict):
         yield self.compiler is None or any(_within(self.compiler, one) for one in bug.compilers)
         yield self.reproducer in {None, bug.reproducer}
         yield self.has_cause in {None, bug.has_cause}
+        yield self.racy in {None, bug.racy}
         yield _between(bug.reported, self.reported_from, self.reported_before)
         yield _between(bug.fixed, self.fixed_from, self.fixed_before)
         yield _fits(bug.days_open, self.days_open_from, self.days_open_to)

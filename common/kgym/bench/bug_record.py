@@ -104,6 +104,21 @@ class Cause(Strict):
     functions: list[Function] | None = Field(None, max_length=10_000)
 
 
+class Validation(Strict):
+    """How the bug showed when it was tried, before any agent was (`kgym bench validate`)."""
+
+    kernel: Words = Field(description="the parent of its fix, or the shared kernel it came back on")
+    crashed: int = Field(ge=1, description="of the runs on the kernel with the bug")
+    runs: int = Field(ge=1)
+    instances: int = Field(ge=1, description="runs that a kernel has to survive to prove a fix")
+    seconds: float = Field(gt=0, description="of each of them")
+
+    @property
+    def racy(self) -> bool:
+        """Whether it showed in some of the runs alone (RGym's column Racey)."""
+        return self.crashed < self.runs
+
+
 class BugRecord(Strict):
     """A bug; `id` is its own in the dataset, `extid` the one of its mails."""
 
@@ -120,6 +135,10 @@ class BugRecord(Strict):
     patch: DeveloperPatch | None = None
     cause: Cause | None = None
     discussions: list[Link] = Field([], max_length=1000)
+    bundle: Words | None = Field(
+        None, description="the bundle that it is tried by: a shipped bug's name, or a folder"
+    )
+    validation: Validation | None = None
 
     @property
     def titles(self) -> list[str]:
@@ -172,6 +191,7 @@ class BugRecord(Strict):
             else _first([f"{one.file}:{one.name}" for one in functions], 500),
             has_cause=self.cause is not None,
             cause=self.cause.commit.id if self.cause else None,
+            racy=self.validation.racy if self.validation else None,
         )
 
     @property

@@ -7,6 +7,7 @@ downloaded repository has it. Parquet needs the package `pyarrow`.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import import_module
@@ -21,20 +22,84 @@ from kgym.errors import NotFound, UserError
 FILE = 512 << 20
 """Bytes of a file of rows at most."""
 BUG_FILE = 64 << 20
+PROGRAM = 1 << 20
+"""Bytes of a program at most."""
 Row = Mapping[str, Any]
+_SYZBOT_ID = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{40}|[0-9a-f]{20})(?![0-9a-f])")
+"""syzbot's ids: of a bug, and (half as long) of its mails."""
 _ENDS = (".parquet", ".jsonl", ".json")
 
 
-def read_kbenchsyz(folder: Path, name: str = "kbenchsyz") -> Dataset:
-    """Read a folder with a JSON file for each bug; raises NotFound, UserError `bad_bug_data`."""
+def read_kbenchsyz(folder: Path, name: str = "kbenchsyz", programs: Path | None = None) -> Dataset:
+    """Read a folder with a JSON file for each bug; raises NotFound, UserError `bad_bug_data`.
+
+    `programs` is a folder with their programs in C, as ID.c: the files have links to them alone.
+    """
     files = sorted(folder.glob("*.json"))
     if not files:
         raise NotFound("no_dataset", f"{folder} holds no JSON file of a bug")
-    return Dataset.of(name, map(_kbenchsyz_bug, files), source=f"kBenchSyz: {len(files)} files")
+    bugs: Iterable[BugRecord] = map(_kbenchsyz_bug, files)
+    if programs is not None:
+        bugs = [_with_program(bug, programs / f"{bug.id}.c") for bug in bugs]
+    return Dataset.of(name, bugs, source=f"kBenchSyz: {len(files)} files")
 
 
 def _kbenchsyz_bug(path: Path) -> BugRecord:
     return syzbot_data.read(_object(_json(_bytes(path, BUG_FILE), path), path), str(path))
+
+
+def _with_program(bug: BugRecord, path: Path) -> BugRecord:
+    if not bug.crashes or bug.crashes[0].c_reproducer.text or not path.is_file():
+        return bug
+    try:
+        text = _bytes(path, PROGRAM).decode()
+    except UnicodeDecodeError as error:
+        raise UserError("bad_bug_data", f"{path}: {error}") from error
+    first = bug.crashes[0]
+    program = first.c_reproducer.model_copy(update={"text": text})
+    first = first.model_copy(update={"c_reproducer": program})
+    return bug.model_copy(update={"crashes": [first, *bug.crashes[1:]]})
+
+
+def read_list(path: Path, known: Dataset) -> Dataset:
+    """Return the bugs of a dataset that a file names: as ids, or as links to syzbot's pages.
+
+    This is what RGym has published of its 143 bugs. The file is JSON (a list of names, of objects
+    with `id`, `bug_id` or `extid`, or an object by names), CSV, or a name a line. A name is an id,
+    or the `extid` of syzbot's mails. Raises NotFound `no_dataset`, `no_such_bug`, UserError
+    `bad_bug_data`.
+    """
+    names = list(dict.fromkeys(_names(_bytes(path, BUG_FILE), path)))
+    if not names:
+        raise UserError("bad_bug_data", f"{path} names no bug of syzbot's")
+    by_name = {name: bug for bug in known.bugs for name in (bug.id, bug.extid) if name}
+    if missing := [name for name in names if name not in by_name]:
+        raise NotFound(
+            "no_such_bug",
+            f"{path} names {len(missing)} bugs that {known.name} does not have, such as"
+            f" {missing[0]}: import or fetch them first",
+        )
+    bugs = [by_name[name] for name in names]
+    return Dataset.of(
+        path.stem, bugs, source=f"{known.name} {known.about.sha256[:12]}: {path.name}"
+    )
+
+
+def _names(data: bytes, path: Path) -> Iterator[str]:
+    if path.suffix == ".json":
+        found = _json(data, path)
+        for one in found if isinstance(found, list | dict) else ():
+            said = one if isinstance(one, str) else next(_named(one), "")
+            yield from _SYZBOT_ID.findall(said)
+        return
+    for line in data.decode(errors="replace").splitlines():
+        yield from _SYZBOT_ID.findall(line)[:1]
+
+
+def _named(row: object) -> Iterator[str]:
+    if isinstance(row, dict):
+        found = (row.get(name) for name in ("id", "bug_id", "bugId", "extid"))
+        yield from (one for one in found if isinstance(one, str))
 
 
 def write_kbenchsyz(dataset: Dataset, folder: Path) -> None:

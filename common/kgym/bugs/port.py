@@ -133,29 +133,43 @@ async def port(
 
 def bug_on(subject: Subject, kernel: str, options: PortOptions) -> Bug:
     """Return a bug on a shared kernel, its fix reversed; raise UserError for what is no bug."""
-    public = subject.bug
     try:
-        text = subject.program.read_text()
+        program = Reproducer(kind="c", text=subject.program.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise UserError("bad_fixed_bug", f"{subject.program}: {error}") from error
+    return ported(subject.bug, program, kernel, options.attempts, options.time, options.configs)
+
+
+def ported(
+    public: FixedBug,
+    program: Reproducer,
+    kernel: str,
+    instances: int,
+    seconds: float,
+    configs: Path = CONFIGS,
+) -> Bug:
+    """Return a bug on a shared kernel, its fix reversed, as this program shows it.
+
+    Raises UserError for what is no bug.
+    """
     regress = public.regress()
-    leaks = public.title.startswith("memory leak")
+    append = append_for(public.title)
     file = BugFile.model_validate(
         {
             "title": public.title,
             "files": patching.files(regress),
             "kernel": {"use": kernel},
-            "reproducer": {
-                "file": "repro.c",
-                "time": options.time,
-                "instances": options.attempts,
-            },
-            "vm": {"append": "kmemleak=on"} if leaks else {},
+            "reproducer": {"file": "repro.c", "time": seconds, "instances": instances},
+            "vm": {"append": append} if append else {},
         }
     )
-    build = bugs.kernel(kernel, options.configs).model_copy(update={"patches": [regress]})
-    program = Reproducer(kind="c", text=text)
+    build = bugs.kernel(kernel, configs).model_copy(update={"patches": [regress]})
     return Bug(f"{public.id[:12]}@{kernel}", file, build, (program,), public.fix)
+
+
+def append_for(title: str) -> str:
+    """Return what the kernel's command line needs for a bug of this title to be reported."""
+    return "kmemleak=on" if title.startswith("memory leak") else ""
 
 
 @dataclass(frozen=True, slots=True)

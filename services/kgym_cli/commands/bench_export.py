@@ -1,17 +1,17 @@
 """`kgym bench export`."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import click
 
-from kgym.bench import dataset, dataset_files
+from kgym.bench import bug_bundles, dataset, dataset_files
 from kgym.bench.dataset import About
 from kgym_cli.answer import Answer
 from kgym_cli.bug_choice_options import ChosenBugs, choice_options, dataset_argument
 from kgym_cli.output import json_option, print_json, results
 
-Form = Literal["dataset", "kbenchsyz", "live-kbench", "live-kbench-parquet"]
+Form = Literal["dataset", "kbenchsyz", "live-kbench", "live-kbench-parquet", "bundles"]
 
 
 class ExportAnswer(Answer):
@@ -27,11 +27,11 @@ class ExportAnswer(Answer):
 @click.argument("target", metavar="NEW", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
     "--form",
-    type=click.Choice(("dataset", "kbenchsyz", "live-kbench", "live-kbench-parquet")),
+    type=click.Choice(get_args(Form)),
     default="dataset",
     show_default=True,
     help="A dataset of its own; a JSON file a bug; Live-kBench's two tables, as JSON lines or"
-    " Parquet.",
+    " Parquet; a bundle a bug, on the parent of its fix.",
 )
 @click.option("--name", help="Name of what is written.  [default: the dataset's, and `-chosen`]")
 @choice_options
@@ -45,6 +45,8 @@ def export(
         bugs.save(target)
     elif form == "kbenchsyz":
         dataset_files.write_kbenchsyz(bugs, target)
+    elif form == "bundles":
+        bug_bundles.write_bundles(bugs, target)
     else:
         dataset_files.write_live_kbench(
             bugs, target, "parquet" if form == "live-kbench-parquet" else "jsonl"

@@ -1,17 +1,19 @@
 """`kgym bench import`."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import click
 
-from kgym.bench import attempt_files, dataset_files, karena
+from kgym.bench import attempt_files, bug_bundles, dataset_files, karena
+from kgym.bench import dataset as datasets
 from kgym.bench.dataset import About, Dataset
 from kgym.errors import NotFound, UserError
 from kgym_cli.answer import Answer
 from kgym_cli.output import json_option, people, print_json, results
 
-Reader = Callable[[Path, str | None], Dataset]
+Form = Literal["kbenchsyz", "live-kbench", "karena", "bundles", "rgym"]
 
 
 class ImportAnswer(Answer):
@@ -22,27 +24,42 @@ class ImportAnswer(Answer):
     attempts: int | None = None
 
 
-def _kbenchsyz(source: Path, wanted: str | None) -> Dataset:
-    return dataset_files.read_kbenchsyz(source)
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What is imported, and how."""
 
+    form: Form
+    path: Path
+    wanted: str | None
+    programs: Path | None
+    known: Path | None
 
-def _karena(source: Path, wanted: str | None) -> Dataset:
-    defined = karena.datasets(source)
-    if (name := wanted or "all") not in defined:
-        there = ", ".join(sorted(defined))
-        raise NotFound("no_such_dataset", f"{source} defines no dataset {name!r}, but: {there}")
-    return defined[name]
+    def read(self) -> Dataset:
+        """Return its bugs."""
+        if self.form == "kbenchsyz":
+            return dataset_files.read_kbenchsyz(self.path, programs=self.programs)
+        if self.form == "live-kbench":
+            return dataset_files.read_live_kbench(self.path, self.wanted)
+        if self.form == "bundles":
+            return bug_bundles.read_bundles(self.path)
+        if self.form == "rgym":
+            if self.known is None:
+                raise UserError("bad_choice", "rgym names bugs: --from says where they are")
+            return dataset_files.read_list(self.path, datasets.load(self.known))
+        return self._karena()
 
-
-READERS: dict[str, Reader] = {
-    "kbenchsyz": _kbenchsyz,
-    "live-kbench": dataset_files.read_live_kbench,
-    "karena": _karena,
-}
+    def _karena(self) -> Dataset:
+        defined = karena.datasets(self.path)
+        if (name := self.wanted or "all") not in defined:
+            there = ", ".join(sorted(defined))
+            raise NotFound(
+                "no_such_dataset", f"{self.path} defines no dataset {name!r}, but: {there}"
+            )
+        return defined[name]
 
 
 @click.command("import")
-@click.argument("form", type=click.Choice(tuple(READERS)))
+@click.argument("form", type=click.Choice(get_args(Form)))
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option(
     "--into",
@@ -53,6 +70,17 @@ READERS: dict[str, Reader] = {
 @click.option("--name", help="Its name.  [default: as its source calls it]")
 @click.option("--dataset", "wanted", help="Which dataset of the source.  [default: all bugs]")
 @click.option(
+    "--programs",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder with the programs in C, as ID.c (kbenchsyz).",
+)
+@click.option(
+    "--from",
+    "known",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Dataset that holds the bugs (rgym).",
+)
+@click.option(
     "--attempts",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write what agents came to on them to this file, an attempt a line (karena).",
@@ -60,11 +88,13 @@ READERS: dict[str, Reader] = {
 @click.option("--judge", help="Whose votes the attempts get, where several judges have voted.")
 @json_option(ImportAnswer)
 def import_(
-    form: str,
+    form: Form,
     source: Path,
     into: Path,
     name: str | None,
     wanted: str | None,
+    programs: Path | None,
+    known: Path | None,
     attempts: Path | None,
     judge: str | None,
     as_json: bool,
@@ -75,10 +105,12 @@ def import_(
     kbenchsyz    a folder with a JSON file for each bug
     live-kbench  a folder with the tables `bugs` and `datasets`
     karena       kArena's database, an SQLite file
+    bundles      a bundle, or a folder of bundles
+    rgym         a file that names bugs by syzbot's ids, which --from holds
     """
     if attempts is not None and form != "karena":
         raise UserError("no_attempts", f"{form} holds no attempts: --attempts goes with karena")
-    dataset = READERS[form](source, wanted)
+    dataset = _Source(form, source, wanted, programs, known).read()
     if name is not None:
         dataset = Dataset.of(
             name, dataset.bugs, description=dataset.description, source=dataset.source

@@ -38,6 +38,7 @@ class BugFacts(Strict):
     functions: list[Line] | None = Field(None, max_length=500, description="`FILE:NAME`")
     has_cause: bool = Field(False, description="whether the commit is known that brought it")
     cause: CommitId | None = None
+    racy: bool | None = Field(None, description="whether it showed in some of its runs alone")
 
     @property
     def days_open(self) -> float | None:

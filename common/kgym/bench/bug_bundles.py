@@ -1,0 +1,129 @@
+"""Bundles (`kgym.bugs.bundle`) as bugs of a dataset, and bugs of a dataset as bundles."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kgym.api.steps import GitSource, Reproducer
+from kgym.bench.bug_record import BugRecord, Crash, DeveloperPatch, FoundText
+from kgym.bench.dataset import Dataset
+from kgym.bench.tried_bug import Base, tried_bug
+from kgym.bugs import bundle
+from kgym.bugs.bundle import Bug
+from kgym.bugs.bundle_folder import toml, write_folder
+from kgym.configs import CONFIGS
+from kgym.errors import NotFound, UserError
+
+
+def read_bundles(folder: Path, configs: Path = CONFIGS) -> Dataset:
+    """Read a bundle, or a folder of bundles; raises NotFound `no_dataset`, UserError `bad_bundle`.
+
+    A bug's id is the name of its folder. Shipped ones are known by their names everywhere, others
+    by their paths on this machine.
+    """
+    found = sorted(path.parent for path in folder.glob("*/bug.toml"))
+    if (folder / "bug.toml").is_file():
+        found = [folder]
+    if not found:
+        raise NotFound("no_dataset", f"{folder} holds no bundle: no bug.toml, nor folders with one")
+    bugs = (_record(one, configs) for one in found)
+    return Dataset.of(folder.resolve().name, bugs, source=f"{len(found)} bundles")
+
+
+def _record(folder: Path, configs: Path) -> BugRecord:
+    shipped = folder.resolve().parent == (configs / "bugs").resolve()
+    named = folder.name if shipped else str(folder.resolve())
+    bug = bundle.load(named, configs)
+    file, fix = bug.file, bug.fix
+    others = [Crash(title=title) for title in file.alt_titles]
+    return BugRecord(
+        id=folder.resolve().name,
+        title=file.title,
+        status="open" if fix is None else "fixed",
+        crashes=[_crash(bug), *others],
+        patch=None if fix is None else DeveloperPatch(diff=fix.diff, files=file.files or None),
+        discussions=[one for one in file.references if one.startswith(("http://", "https://"))],
+        bundle=named,
+    )
+
+
+def _crash(bug: Bug) -> Crash:
+    known: dict[str, Any] = {}
+    source = bug.build.source
+    if isinstance(source, GitSource):
+        commit = source.commit if _is_commit(source.commit) else None
+        known |= {"repository": source.url, "commit": commit}
+    every = (*bug.reproducers, *bug.on_request)
+    syz = _first(every, "syz")
+    return Crash(
+        title=bug.file.title,
+        config=FoundText(text=bug.build.config.full),
+        compiler=bug.build.compiler,
+        c_reproducer=FoundText(text=_text(_first(every, "c"))),
+        syz_reproducer=FoundText(text=_text(syz)),
+        syzkaller_commit=syz.syzkaller if syz else None,
+        **known,
+    )
+
+
+def _is_commit(text: str) -> bool:
+    return len(text) == 40 and all(one in "0123456789abcdef" for one in text)
+
+
+def _first(programs: tuple[Reproducer, ...], kind: str) -> Reproducer | None:
+    return next((one for one in programs if one.kind == kind), None)
+
+
+def _text(program: Reproducer | None) -> str | None:
+    return None if program is None else program.text
+
+
+def write_bundles(dataset: Dataset, folder: Path, base: Base = "parent") -> None:
+    """Write a bundle of each bug below a new folder; UserError `folder_in_use`, `not_triable`.
+
+    A bug that has a bundle of its own is none to be written: it is tried by that.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError("folder_in_use", f"{folder} is not empty: name a new folder")
+    for record in dataset.bugs:
+        if record.bundle is not None:
+            raise UserError(
+                "not_triable", f"{record.id} is tried by the bundle {record.bundle}: copy that"
+            )
+    bugs = [(record, tried_bug(record, base)) for record in dataset.bugs]
+    for record, bug in bugs:
+        write_folder(folder / record.id, dict(_files(record, bug)))
+
+
+def _files(record: BugRecord, bug: Bug) -> Iterator[tuple[str, str]]:
+    source, config = bug.build.source, bug.build.config.full
+    assert isinstance(source, GitSource)
+    assert config is not None
+    first, *others = bug.reproducers
+    commits = record.patch.commits if record.patch else []
+    about = [f"commit {one.id}: {one.title or ''}" for one in commits if one.id]
+    lines = [
+        f"title = {toml(record.title)}",
+        f"alt_titles = {toml(bug.file.alt_titles)}",
+        f"references = {toml([f'syzbot {record.id}', *about, *record.discussions])}",
+        f"files = {toml(bug.file.files)}",
+        f"\n[kernel]\ngit = {toml(source.url)}\ncommit = {toml(source.commit)}",
+        f'config = "kernel.config"\ncompiler = {toml(bug.build.compiler)}',
+        f"\n[reproducer]\n{_program(first)}",
+        f"time = {bug.file.reproducer.time}\ninstances = {bug.file.reproducer.instances}",
+        *(f"\n[[reproducer.others]]\n{_program(one)}" for one in others),
+    ]
+    if bug.file.vm.append:
+        lines.append(f"\n[vm]\nappend = {toml(bug.file.vm.append)}")
+    if bug.fix is not None:
+        lines.append('\n[fix]\npatch = "fix.patch"')
+        yield "fix.patch", bug.fix.diff or ""
+    yield "kernel.config", config
+    for program in bug.reproducers:
+        yield f"repro.{program.kind}", program.text
+    yield "bug.toml", "\n".join(lines) + "\n"
+
+
+def _program(program: Reproducer) -> str:
+    known = f"\nsyzkaller = {toml(program.syzkaller)}" if program.syzkaller else ""
+    return f'file = "repro.{program.kind}"\nkind = "{program.kind}"{known}'

@@ -1,0 +1,126 @@
+"""Bugs of a dataset as they are tried: a kernel to build, programs to run, the developers' fix."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from kgym.api.steps import BuildSpec, GitSource, KernelConfig, Patch, Reproducer
+from kgym.bench.bug_record import BugRecord, Crash
+from kgym.bugs import bundle
+from kgym.bugs.bundle import Bug, BugFile
+from kgym.bugs.fixed_bug import FixCommit, FixedBug
+from kgym.bugs.port import append_for, ported
+from kgym.configs import CONFIGS
+from kgym.errors import UserError
+from kgym.source import patching
+
+Base = Literal["parent", "crash"]
+"""The kernel: the commit that the fix was made on, or the one that syzbot saw the crash on."""
+INSTANCES = 5
+SECONDS = 60.0
+
+
+def tried_bug(
+    record: BugRecord,
+    base: Base = "parent",
+    *,
+    kernel: str | None = None,
+    instances: int = INSTANCES,
+    seconds: float = SECONDS,
+    configs: Path = CONFIGS,
+) -> Bug:
+    """Return the bug, to be tried on `instances` VMs for `seconds` each.
+
+    With `kernel`, it is tried on that shared kernel, on which its fix is reversed. One that has a
+    bundle is tried as that says. Raises UserError `not_triable`, which says what is missing, and
+    as `kgym.bugs.bundle.load` does.
+    """
+    if record.bundle is not None:
+        name = record.bundle if kernel is None else f"{record.bundle}@{kernel}"
+        return bundle.load(name, configs)
+    try:
+        if kernel is not None:
+            return _ported(record, kernel, instances, seconds, configs)
+        return _on_commit(record, base, instances, seconds)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError("not_triable", f"{record.id}: {where}: {first['msg']}") from error
+
+
+def fix_of(record: BugRecord) -> Patch | None:
+    """Return the developers' fix; None where its diff is not known."""
+    diff = record.patch.diff if record.patch else None
+    return Patch(name="fix", diff=diff) if diff else None
+
+
+def programs(crash: Crash) -> tuple[Reproducer, ...]:
+    """Return the programs that show the crash: in C, and syzkaller's."""
+    found = []
+    if crash.c_reproducer.text:
+        found.append(Reproducer(kind="c", text=crash.c_reproducer.text))
+    if crash.syz_reproducer.text:
+        commit = crash.syzkaller_commit
+        known = commit if commit is not None and len(commit) == 40 else None
+        found.append(Reproducer(kind="syz", text=crash.syz_reproducer.text, syzkaller=known))
+    return tuple(found)
+
+
+def _on_commit(record: BugRecord, base: Base, instances: int, seconds: float) -> Bug:
+    crash = next((one for one in record.crashes if programs(one)), None)
+    if crash is None:
+        raise _lacks(record, "a program that shows it")
+    if not crash.config.text:
+        raise _lacks(record, "its kernel's config")
+    commit = crash.commit if base == "crash" else _parent(record)
+    if crash.repository is None or commit is None:
+        raise _lacks(record, "the repository and commit of its kernel")
+    fix = fix_of(record)
+    compiler = crash.compiler or "gcc"
+    kernel = {"git": crash.repository, "commit": commit, "config": "kernel.config"}
+    build = BuildSpec(
+        source=GitSource(url=crash.repository, commit=commit),
+        config=KernelConfig(full=crash.config.text),
+        compiler=compiler,
+    )
+    append = append_for(record.title)
+    file = BugFile.model_validate(
+        {
+            "title": record.title,
+            "alt_titles": record.titles[1:],
+            "files": [] if fix is None else patching.files(fix),
+            "kernel": {**kernel, "compiler": compiler},
+            "reproducer": {"file": "repro.c", "time": seconds, "instances": instances},
+            "vm": {"append": append} if append else {},
+        }
+    )
+    return Bug(record.id, file, build, programs(crash), fix)
+
+
+def _parent(record: BugRecord) -> str | None:
+    patch = record.patch
+    if patch is None:
+        return None
+    if patch.parent is not None:
+        return patch.parent
+    fixes = [one.id for one in patch.commits if one.id is not None and len(one.id) == 40]
+    return f"{fixes[0]}^" if fixes else None
+
+
+def _ported(record: BugRecord, kernel: str, instances: int, seconds: float, configs: Path) -> Bug:
+    patch = record.patch
+    if patch is None or not patch.diff:
+        raise _lacks(record, "its fix's diff, which would be reversed")
+    found = [program for crash in record.crashes for program in programs(crash)]
+    if not found:
+        raise _lacks(record, "a program that shows it")
+    commits = [FixCommit(title=one.title or "", hash=one.id or "") for one in patch.commits]
+    public = FixedBug.model_validate(
+        {"id": record.id, "title": record.title, "patch": patch.diff, "commits": commits}
+    )
+    return ported(public, found[0], kernel, instances, seconds, configs)
+
+
+def _lacks(record: BugRecord, what: str) -> UserError:
+    return UserError("not_triable", f"{record.id} cannot be tried: of it, {what} is not known")

@@ -1,0 +1,29 @@
+"""Folders of bundles that are written whole; one that is there is replaced."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from kgym.errors import UserError
+
+
+def write_folder(folder: Path, files: Mapping[str, str]) -> None:
+    """Write a bundle of these files, by their names; raise UserError `cannot_write`."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".part-") as part:
+            made = Path(part) / "bundle"
+            made.mkdir()
+            for name, text in files.items():
+                (made / name).write_text(text, newline="")
+            shutil.rmtree(folder, ignore_errors=True)
+            made.rename(folder)
+    except OSError as error:
+        raise UserError("cannot_write", f"{folder}: {error.strerror or error}") from error
+
+
+def toml(value: str | list[str]) -> str:
+    """Return a value in TOML, whose form is JSON's but for DEL."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
