@@ -21,7 +21,7 @@ from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.guest_image import guest_image
 from kgym_vmmanager.guest.ssh import Ssh
 from kgym_vmmanager.vm.accelerator import best_accelerator
-from kgym_vmmanager.vm.qemu import Vm, qemu_arguments
+from kgym_vmmanager.vm.qemu import QemuVm, qemu_arguments
 
 INIT = """#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys /tmp /dev
@@ -84,7 +84,7 @@ async def _crash_and_dump(work: Path, cache: Path, script: str, shape: VmShape) 
     os.link(work / "kernel", folder / "kernel")
     console = Console(work / "console.log")
     argv = qemu_arguments(shape, probed, "rdinit=/start")
-    async with Vm.running(argv, folder, console.feed) as vm:
+    async with QemuVm.running(argv, folder, console.feed) as vm:
         begin = time.monotonic()
         while not console.watch.complete:
             assert time.monotonic() - begin < 300, console.last_lines(20)

@@ -18,7 +18,7 @@ from kgym.api.steps import DumpFailure, DumpMethod, InstanceDump
 from kgym.errors import KgymError
 from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
-from kgym_vmmanager.vm.qemu import Vm
+from kgym_vmmanager.vm.provider import Vm
 
 ATTEMPTS = 3
 """So often a dump is tried, where another attempt may go better."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -39,13 +39,17 @@ class Hypervisor:
 
     async def take(self, scene: Scene, stem: Path) -> Path:
         """Stop the guest and write its memory."""
+        if (dump := scene.vm.dump_memory) is None:
+            raise DumpFailed(
+                DumpFailure.QEMU, "nobody can save the memory of such a VM from outside"
+            )
         path = Path(f"{stem}.elf.zst")
         with _pipe() as (source, sink):
             argv: list[str | Path] = ["zstd", "-1", "-T0", "-q", "-f", "-o", path]
             packer = await proc.spawn(argv, stdin=source)
             source.close()
             try:
-                failed = await _write(scene, sink)
+                failed = await _write(scene, dump(sink.fileno()))
                 sink.close()  # QEMU has closed its own: the packer comes to the end
                 async with asyncio.timeout(_GRACE_SECONDS if failed else None):
                     await _finish(packer)
@@ -59,9 +63,9 @@ class Hypervisor:
         return path
 
 
-async def _write(scene: Scene, sink: IO[bytes]) -> DumpFailed | None:
+async def _write(scene: Scene, dumping: Awaitable[None]) -> DumpFailed | None:
     """Let QEMU write; return why it did not."""
-    written = asyncio.create_task(scene.vm.dump_memory(sink.fileno()))
+    written = asyncio.ensure_future(dumping)
     died = asyncio.create_task(scene.vm.died())
     try:
         await asyncio.wait({written, died}, return_when=asyncio.FIRST_COMPLETED)

@@ -16,7 +16,7 @@ from pathlib import Path
 from kgym.api.steps import DumpFailure, DumpMethod
 from kgym_vmmanager.dump.guest_memory import DumpFailed, Scene
 from kgym_vmmanager.dump.received_dump import Filtered, Received
-from kgym_vmmanager.guest.paths import CAPTURE
+from kgym_vmmanager.guest.paths import ADDRESS, CAPTURE
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
 
 KEXEC = "/kgym/kexec"
@@ -57,7 +57,9 @@ class Kdump:
 
     async def arm(self, ssh: Ssh) -> None:
         """Load the capture kernel; then its files need no memory any more."""
-        load = shlex.join([KEXEC, KERNEL, INITRD, self._command_line])
+        # The capture kernel takes the address that the guest has.
+        line = f'"{self._command_line} kgym_net=$(cat {ADDRESS})"'
+        load = f"{shlex.join([KEXEC, KERNEL, INITRD])} {line}"
         status, said = await ssh.run(load, limit=_ARM_SECONDS)
         if status != 0:
             failure = _REFUSALS.get(status, DumpFailure.KEXEC_REFUSED)

@@ -108,7 +108,7 @@ class Profiling:
         self,
         ssh: Ssh,
         reconnect: Callable[[], Awaitable[Ssh]] | None = None,
-        is_idle: Callable[[], Awaitable[bool]] | None = None,
+        is_idle: Callable[[], Awaitable[bool | None]] | None = None,
     ) -> InstanceEnding:
         """Trace it for a few seconds; raises Ended if the guest is lost on the way."""
         del reconnect, is_idle

@@ -89,7 +89,7 @@ class Idle:
         self,
         ssh: Ssh,
         reconnect: Callable[[], Awaitable[Ssh]],
-        is_idle: Callable[[], Awaitable[bool]],
+        is_idle: Callable[[], Awaitable[bool | None]],
     ) -> InstanceEnding:
         """Return at once."""
         del ssh, reconnect, is_idle
@@ -213,13 +213,13 @@ class _Guest:
 
     async def _try(self, name: ControlName, fault: str, wanted: str) -> None:
         """Raise a fault whose report comes at once."""
-        self._console.watch_anew()
+        await self._begin_anew()
         if await self._raise(name, fault):
             await self._expect(name, wanted, _REPORT_SECONDS)
 
     async def _hang(self) -> None:
         name = ControlName.HUNG_TASK
-        self._console.watch_anew()
+        await self._begin_anew()
         if not await self._raise(name, "hang"):
             return
         # Writing the second wakes the detector.
@@ -266,7 +266,7 @@ class _Guest:
 
     async def _end_by(self, fault: str) -> "_End":
         """Raise a fault, and wait until the kernel panicked or went on."""
-        self._console.watch_anew()
+        await self._begin_anew()
         raising = asyncio.create_task(self._shell.do(f"echo {fault} >{_RAISE}", _PANIC_SECONDS))
         try:
             begin = time.monotonic()
@@ -276,6 +276,7 @@ class _Guest:
                 await asyncio.sleep(_POLL_SECONDS)
             # For the rest of the report, and to see whether anything goes on after a panic.
             await asyncio.sleep(_AFTER_SECONDS)
+            await self._console.catch_up()
             return _end(raising, panicked=self._console.watch.panicked)
         finally:
             raising.cancel()
@@ -316,6 +317,8 @@ class _Guest:
         begin = time.monotonic()
         while (title := await self._title(wanted)) is None:
             if time.monotonic() - begin > seconds:
+                await self._console.catch_up()
+                title = await self._title(wanted)
                 break
             await asyncio.sleep(_POLL_SECONDS)
         self._note(name, title, self._instead())
@@ -340,8 +343,15 @@ class _Guest:
         else:
             self._controls.note(name, ControlOutcome.REPORTED, title)
 
+    async def _begin_anew(self) -> None:
+        """Forget what the console has said, the end of an earlier report included."""
+        await self._console.catch_up()
+        self._console.watch_anew()
+
     def _silent(self, name: ControlName, detail: str) -> None:
-        if name in self._share.names:
+        if lost := self._console.gap:
+            self._untried(name, f"its report may be in what was lost of the console: {lost}")
+        elif name in self._share.names:
             self._controls.note(name, ControlOutcome.SILENT, None, detail)
 
     def _untried(self, name: ControlName, detail: str) -> None:

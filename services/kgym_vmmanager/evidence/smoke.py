@@ -39,7 +39,7 @@ class SmokeTest:
         self,
         ssh: Ssh,
         reconnect: Callable[[], Awaitable[Ssh]],
-        is_idle: Callable[[], Awaitable[bool]],
+        is_idle: Callable[[], Awaitable[bool | None]],
     ) -> InstanceEnding:
         """Run it to its end; raises Ended if the guest is lost on the way."""
         del reconnect, is_idle  # a guest that is lost has failed

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Protocol
 
 from kgym.crash.report import Watch
 from kgym.errors import InfrastructureError
@@ -13,14 +14,33 @@ WATCH_BYTES = 32 << 20
 _TAIL_BYTES = 2000
 
 
+class Source(Protocol):
+    """Where a stream comes from that is behind what the guest says: a `Vm`."""
+
+    @property
+    def console_until(self) -> float:
+        """The moment (monotonic clock) up to which it has been read."""
+
+    @property
+    def console_gap(self) -> str:
+        """What of it was lost, in words."""
+
+    async def catch_up(self) -> None:
+        """Return once all has been read that was said by now."""
+
+
 class Console:
-    """The console of a guest, or the output of a program in it."""
+    """The console of a guest, or the output of a program in it.
+
+    The console's `source` is known once its VM runs.
+    """
 
     def __init__(self, path: Path) -> None:
         self.watch = Watch()
         self.last = time.monotonic()
         self.error: InfrastructureError | None = None
         self.size = 0
+        self.source: Source | None = None
         self._tail = b""
         self._fed = 0
         self._path = path
@@ -39,6 +59,21 @@ class Console:
         if self.size < FILE_BYTES:
             self._write(data)
         self.size += len(data)
+
+    @property
+    def until(self) -> float:
+        """The moment (monotonic clock) up to which it has been read."""
+        return self.source.console_until if self.source else time.monotonic()
+
+    @property
+    def gap(self) -> str:
+        """What of it was lost, in words."""
+        return self.source.console_gap if self.source else ""
+
+    async def catch_up(self) -> None:
+        """Return once all has been read that was said by now."""
+        if self.source is not None:
+            await self.source.catch_up()
 
     def watch_anew(self, judged: bytes | None = None) -> None:
         """Forget what was seen so far: the whole lines of `judged`, its beginning, or all of it."""

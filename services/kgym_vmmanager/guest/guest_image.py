@@ -18,7 +18,7 @@ from kgym.errors import InfrastructureError
 from kgym.host import proc
 from kgym.host.folder_cache import FolderCache
 from kgym_vmmanager.guest import cpio
-from kgym_vmmanager.guest.paths import CAPTURE, MAKEDUMPFILE, RUNNER, TRACER
+from kgym_vmmanager.guest.paths import CAPTURE, MAKEDUMPFILE, NETWORK, RUNNER, TRACER
 
 READY = b"kgym: guest ready"
 """What the guest prints on its console when it is about to start its SSH server."""
@@ -89,6 +89,11 @@ async def guest_image(cache: Path, held: ExitStack | None = None) -> GuestImage:
 
     folder, _ = await FolderCache(cache / "guest").get(identity, make, held=held)
     return GuestImage(folder)
+
+
+def network() -> Path:
+    """Return the script that gives a guest its address."""
+    return _INSIDE / "network"
 
 
 async def _parts() -> dict[str, Path]:
@@ -162,6 +167,7 @@ async def _make(folder: Path, parts: Mapping[str, Path], more: Mapping[str, Path
         *(cpio.file(path, source.read_bytes(), 0o755) for path, source in parts.items()),
         *(cpio.file(path, text.encode()) for path, text in _ETC.items()),
         cpio.file("etc/host_key", (folder / "host_key").read_bytes(), 0o600),
+        cpio.file(NETWORK.lstrip("/"), network().read_bytes(), 0o755),
         cpio.folder("root/.ssh", 0o700),
         cpio.file("root/.ssh/authorized_keys", f"{client}\n".encode(), 0o600),
     ]

@@ -22,7 +22,8 @@ from pathlib import Path
 from kgym.api.steps import BuildResult, ReproduceArtifact, ReproduceSpec, UsedRoot, VmShape
 from kgym.host import proc
 from kgym_vmmanager.vm.accelerator import Probed
-from kgym_vmmanager.vm.qemu import Drive, arguments_by_hand
+from kgym_vmmanager.vm.provider import Drive
+from kgym_vmmanager.vm.qemu import arguments_by_hand
 
 NAME = ReproduceArtifact.BUNDLE
 KERNEL = "kernel"
@@ -85,7 +86,7 @@ def script(shape: VmShape, probed: Probed, programs: int, disk: UsedRoot | None 
 def about(
     spec: ReproduceSpec,
     build: BuildResult,
-    probed: Probed,
+    accelerator: str,
     titles: Sequence[str],
     disk: UsedRoot | None,
 ) -> str:
@@ -97,7 +98,7 @@ def about(
             "compiler": build.compiler_version,
             "compiler_substitution": build.compiler_substitution,
             "titles": list(titles),
-            "accelerator": probed.accelerator,
+            "accelerator": accelerator,
             "instances": spec.instances,
             "time": spec.time,
             "vm": spec.vm.model_dump(mode="json"),

@@ -2,9 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import shlex
-import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
@@ -13,7 +10,6 @@ from kgym.api.steps import InstanceArtifact, InstanceDump, InstanceOutcome, Inst
 from kgym.bugs.known_noise import noise
 from kgym.bugs.run_ends import listed
 from kgym.crash.report import CrashReport, CrashType, parse, parse_all
-from kgym.host import sandbox
 from kgym_vmmanager.dump.guest_memory import Dump, Scene
 from kgym_vmmanager.evidence import crash_path, leaks
 from kgym_vmmanager.evidence.breakpoints import Breakpoints, StubFailed
@@ -27,9 +23,8 @@ from kgym_vmmanager.guest.paths import RUNNER
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
 from kgym_vmmanager.reproduce.instance_plan import InstancePlan
 from kgym_vmmanager.reproduce.reproducer_run import Session
-from kgym_vmmanager.vm.accelerator import Accelerator, Probed
 from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
-from kgym_vmmanager.vm.qemu import DISK, STUB, Vm, connected, qemu_arguments
+from kgym_vmmanager.vm.provider import Boot, Drive, Vm, VmHost
 
 _POLL_SECONDS = 0.05
 _QUIET_SECONDS = 1.0
@@ -52,7 +47,7 @@ class Instance:
     def __init__(
         self,
         plan: InstancePlan,
-        probed: Probed,
+        host: VmHost,
         number: int,
         name: str,
         on_time: Callable[[float], None],
@@ -62,10 +57,7 @@ class Instance:
         share: Share | None = None,
         clean: bool = False,
     ) -> None:
-        disk_format = plan.disk.used.format if plan.disk else None
-        argv = qemu_arguments(plan.shape, probed, plan.words, disk_format)
         self._program = number % len(plan.initrds)
-        self.command = shlex.join(argv)
         self.report: CrashReport | None = None
         self.dump: InstanceDump | None = None
         self.ending: InstanceEnding | None = None
@@ -73,20 +65,16 @@ class Instance:
         self.console = Console(plan.folder / InstanceArtifact.CONSOLE.of(name))
         self.output = Console(plan.folder / InstanceArtifact.PROGRAM.of(name))
         self._plan = plan
-        self._argv = argv
+        self._host = host
         self._number = number
-        self._folder = plan.folder / f"vm-{name}"
-        self._limits = plan.limits[probed.accelerator]
-        self._most_points = 4 if probed.accelerator is Accelerator.KVM else 1000  # registers
+        self._limits = host.limits
         self.unwatched = ""
-        self._initrd = plan.initrds[self._program]
         self._session: Session | SmokeTest | Profiling | Idle
         self._profiling: Profiling | None = None
         self._common: frozenset[str] = frozenset()
         self._points: Breakpoints | None = None
         self._dump: Dump | None = None
         if smoke and plan.smoke is not None:
-            self._initrd = plan.smoke
             self._session = SmokeTest(self.output)
         elif profile:
             self._session = self._profiling = Profiling()
@@ -108,9 +96,20 @@ class Instance:
             )
         if share is not None and plan.detectors is not None:
             self.controls = Controls(self.console, plan.detectors, share)
+        is_smoke = isinstance(self._session, SmokeTest)
+        initrd = plan.smoke if is_smoke and plan.smoke else plan.initrds[self._program]
+        folder, drive = plan.folder / f"vm-{name}", None
+        if plan.disk is not None and plan.disk.used.format is not None:
+            drive = Drive(str(plan.disk.path), plan.disk.used.format)
+        self._boot = Boot(name, folder, plan.kernel, initrd, plan.shape, plan.words, drive)
         self._running = False
         self._boot_seconds: float | None = None
         self._verdict_lag: float | None = None
+
+    @property
+    def command(self) -> str:
+        """How its VM is started, for people."""
+        return self._host.told(self._boot)
 
     @property
     def said(self) -> str:
@@ -138,13 +137,13 @@ class Instance:
         return traced + (self.controls.seconds if self.controls else 0.0)
 
     async def live(self, on_end: Callable[[InstanceEnding], None]) -> InstanceEnding:
-        """Run the VM from boot to end; raises InfrastructureError if QEMU or the disk fails.
+        """Run the VM from boot to end; raises InfrastructureError if it or the disk fails.
 
         `on_end` hears how it ends, before the dump is taken, or faults are raised.
         """
         try:
-            await asyncio.to_thread(self._furnish)
-            async with Vm.running(self._argv, self._folder, self.console.feed) as vm:
+            async with self._host.running(self._boot, self.console.feed) as vm:
+                self.console.source = vm
                 self.ending = await _first(self._trouble(vm), self._work(vm))
                 on_end(self.ending)
                 if self._dump is not None and self.ending.outcome in _DUMPED:
@@ -153,7 +152,6 @@ class Instance:
                     await self.controls.raise_all(self._connect(vm))
                 return self.ending
         finally:
-            sandbox.remove(self._folder)
             self.console.close()
             self.output.close()
 
@@ -175,17 +173,6 @@ class Instance:
             dump=self.dump,
         )
 
-    def _furnish(self) -> None:
-        sandbox.prepare(self._folder)
-        files = {"kernel": self._plan.kernel, "initrd": self._initrd}
-        if self._plan.disk is not None:  # in the step's folder, so that it is a link
-            files[DISK] = self._plan.disk.path
-        for name, source in files.items():
-            try:
-                os.link(source, self._folder / name)
-            except OSError:  # on another file system
-                shutil.copyfile(source, self._folder / name)
-
     def _connect(self, vm: Vm) -> Connect:
         image = self._plan.image
         return partial(Ssh.connected, vm.dial, image.host_key, image.client_key)
@@ -197,7 +184,7 @@ class Instance:
     # --- what may happen at any time ------------------------------------------------------
 
     async def _trouble(self, vm: Vm) -> InstanceEnding:
-        """Wait for a crash, a reset, or the end of QEMU."""
+        """Wait for a crash, a reset, or the end of the VM."""
         died = asyncio.create_task(vm.died())
         try:
             while True:
@@ -208,8 +195,8 @@ class Instance:
                     return ending
                 if self.output.watch.crash_seen and (ending := await self._given_up()):
                     return ending
-                if vm.disk_error:
-                    raise vm.disk_error
+                if vm.trouble:
+                    raise vm.trouble
                 if died.done():
                     raise died.result()
                 if vm.stopped.is_set():
@@ -221,8 +208,9 @@ class Instance:
     async def _complete(self, source: Console) -> bytes:
         """Wait for the rest of a report, and return all that was said."""
         watch, begin = source.watch, time.monotonic()
-        while not watch.complete and time.monotonic() - source.last < _QUIET_SECONDS:
-            if time.monotonic() - begin > _SETTLE_SECONDS[watch.panicked]:
+        while not watch.complete and source.until - source.last < _QUIET_SECONDS:
+            over = source.until - begin > _SETTLE_SECONDS[watch.panicked]
+            if over or time.monotonic() - begin > _JUDGED_SECONDS:
                 break
             await asyncio.sleep(_POLL_SECONDS)
         return bytes(watch.log)
@@ -270,7 +258,7 @@ class Instance:
         return InstanceEnding(InstanceOutcome.CRASH, report.title)
 
     async def _stopped(self, vm: Vm) -> InstanceEnding:
-        await asyncio.sleep(_POLL_SECONDS)  # for what is left in the pipe
+        await vm.catch_up()
         if self.console.watch.crash_seen and (ending := await self._settle()):
             return ending
         words = self.console.last_lines()
@@ -286,7 +274,12 @@ class Instance:
 
         On a busy host a report may be known to be there, and not be read yet.
         """
-        ending, begin = await self._go(vm), time.monotonic()
+        ending = await self._go(vm)
+        await vm.catch_up()
+        if ending.outcome is InstanceOutcome.SURVIVED and (lost := vm.console_gap):
+            detail = f"a crash may be in what was lost of the console: {lost}"
+            ending = InstanceEnding(InstanceOutcome.NOT_DONE, detail, retry=True)
+        begin = time.monotonic()
         while self.console.watch.crash_seen:
             if time.monotonic() - begin > _JUDGED_SECONDS:
                 detail = f"its console tells of crashes for {_JUDGED_SECONDS:g} s, and of none"
@@ -303,13 +296,13 @@ class Instance:
                 return await stack.enter_async_context(self._connect(vm)(limit))
 
             try:
-                ssh = await self._boot(connect)
+                ssh = await self._booted(connect)
                 if self._dump is not None:
                     await self._dump.arm(ssh)
                 scans = self._plan.leaks and await leaks.clear(ssh)
                 self.console.watch_anew()  # a crash from here on is caused by the reproducer
                 self._running = True
-                async with self._watched(ssh):
+                async with self._watched(vm, ssh):
                     ending = await self._session.run(
                         ssh, lambda: connect(self._limits.reconnect), vm.is_idle
                     )
@@ -332,13 +325,14 @@ class Instance:
         return self._profiling is not None and self._profiling is not self._session
 
     @contextlib.asynccontextmanager
-    async def _watched(self, ssh: Ssh) -> AsyncIterator[None]:
+    async def _watched(self, vm: Vm, ssh: Ssh) -> AsyncIterator[None]:
         """Note which functions of the crash's way are gone through; the guest cannot tell."""
         async with contextlib.AsyncExitStack() as stack:
-            if self._is_profiled_after and self._plan.way:
-                armed = Breakpoints.armed(
-                    lambda: connected(self._folder / STUB), self._plan.way, self._most_points
-                )
+            wanted = self._is_profiled_after and self._plan.way
+            if wanted and vm.debugger is None:
+                self.unwatched = "VMs of this kind have no debugger's stub"
+            elif wanted and vm.debugger is not None:
+                armed = Breakpoints.armed(vm.debugger, self._plan.way, self._host.most_points)
                 try:
                     self._points = await stack.enter_async_context(armed)
                     # What a harmless program goes through on its way says nothing.
@@ -360,7 +354,7 @@ class Instance:
         if why := lacks(self._plan.before, work):
             raise InstanceEnded(InstanceOutcome.NOT_DONE, why)
 
-    async def _boot(self, connect: Callable[[float], Coroutine[None, None, Ssh]]) -> Ssh:
+    async def _booted(self, connect: Callable[[float], Coroutine[None, None, Ssh]]) -> Ssh:
         start, boots = time.monotonic(), self._plan.boots
         # What other guests take is learned while this one boots.
         while not self.console.has_seen(READY):

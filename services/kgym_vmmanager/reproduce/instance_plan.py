@@ -1,4 +1,4 @@
-"""The plan that all instances of a step share, and their limits of time."""
+"""The plan that all instances of a step share."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,29 +10,6 @@ from kgym.bugs.run_ends import CONVENTION, CompletedRuns
 from kgym_vmmanager.dump.guest_memory import Method
 from kgym_vmmanager.guest.guest_image import GuestImage
 from kgym_vmmanager.root.root_disk import RootDisk
-from kgym_vmmanager.vm.accelerator import Accelerator
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceLimits:
-    """Seconds: for a boot of which nothing is known (see `Boots`), without a sign of life,
-    for a lost guest to answer again, for the kernel's watchdogs to report what hangs, and for
-    the runner to kill what it runs.
-    """
-
-    boot: float
-    silence: float
-    reconnect: float
-    watchdog: float
-    finish: float = 120  # twice what it allows itself
-
-
-# The slowest watchdog is the hung task detector: two periods of 120 s.
-LIMITS = {
-    Accelerator.KVM: InstanceLimits(boot=60, silence=20, reconnect=20, watchdog=250),
-    Accelerator.TCG: InstanceLimits(boot=180, silence=45, reconnect=45, watchdog=250),
-}
-
 
 _SLOWER = 5.0
 """How much longer than the slowest boot so far one may take: other guests take up the host."""
@@ -112,7 +89,6 @@ class InstancePlan:
     smoke: Path | None
     shape: VmShape
     time: RunTime
-    limits: Mapping[Accelerator, InstanceLimits]
     boots: Boots = field(default_factory=Boots)
     method: Method | None = None
     words: str = ""

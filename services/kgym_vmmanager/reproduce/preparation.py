@@ -36,11 +36,10 @@ from kgym_vmmanager.guest.kernel_modules import modules
 from kgym_vmmanager.guest.paths import PROGRAM
 from kgym_vmmanager.guest.reproducer_images import initrd, program, source_name
 from kgym_vmmanager.reproduce import bundle_archive
-from kgym_vmmanager.reproduce.instance_plan import Boots, InstanceLimits, InstancePlan, RunTime
+from kgym_vmmanager.reproduce.instance_plan import Boots, InstancePlan, RunTime
 from kgym_vmmanager.root.image_file import Fetch
 from kgym_vmmanager.root.root_disk import root_disk
-from kgym_vmmanager.vm.accelerator import Accelerator, Probed, best_accelerator
-from kgym_vmmanager.vm.qemu import capture_command_line, kernel_command_line
+from kgym_vmmanager.vm.provider import VmHost
 
 _BUILT = (BuildArtifact.VMLINUX, BuildArtifact.CONFIG)
 _LARGE = 1 << 16
@@ -51,14 +50,14 @@ class Preparation:
     """The plan of a step, and what its bundle holds, by name in it."""
 
     plan: InstancePlan
-    probed: Probed
+    host: VmHost
     files: Mapping[str, Path]
 
 
 async def prepare(
     run: StepContext,
     cache: Path,
-    limits: Mapping[Accelerator, InstanceLimits],
+    host: VmHost,
     syzkaller: Path | None,
     fetch: Fetch,
 ) -> Preparation:
@@ -79,11 +78,9 @@ async def prepare(
         await run.keep(source)
         sources.append(source)
         made.append(await program(one, source, folder / f"program-{number}", binaries))
-    probed = await best_accelerator(cache)
-    run.log(f"accelerator: {probed.accelerator}" + (f" ({probed.reason})" * bool(probed.reason)))
     image = await guest_image(cache, run.held)
     disk = await root_disk(run, cache, folder, fetch)
-    method = _method(spec, probed)
+    method = _method(spec, host)
     more = await _capture(run, image, folder)
     own = await modules(run, folder)
     initrds = [
@@ -104,13 +101,12 @@ async def prepare(
         smoke=smoke,
         shape=spec.vm,
         time=RunTime(spec.time),
-        limits=limits,
-        boots=Boots(_boots_before(run, probed.accelerator)),
+        boots=Boots(_boots_before(run, host.accelerator)),
         method=method,
         words=words,
         leaks=leaks.wanted(spec.titles, spec.vm),
         texts=tuple(one.text if one.kind == "syz" else None for one in programs),
-        detectors=_detectors(spec, built, probed, words),
+        detectors=_detectors(spec, built, host, words),
         completed=completed(spec.completed, _ends_before(run, spec.calibration)),
         profiled=spec.evidence and spec.baseline is not None,
         before=work_before(run),
@@ -125,7 +121,7 @@ async def prepare(
     }
     if disk is not None:
         files[ReproduceArtifact.ROOT] = disk.packed
-    return Preparation(plan, probed, files)
+    return Preparation(plan, host, files)
 
 
 async def _syzkallers(run: StepContext, folder: Path) -> dict[str, Path]:
@@ -142,12 +138,12 @@ async def _syzkallers(run: StepContext, folder: Path) -> dict[str, Path]:
     return {DEFAULT_SYZKALLER: next(iter(found.values())), **found}
 
 
-def _method(spec: ReproduceSpec, probed: Probed) -> Method | None:
+def _method(spec: ReproduceSpec, host: VmHost) -> Method | None:
     match spec.dump:
         case "hypervisor":
             return Hypervisor()
         case "kdump":
-            return Kdump(spec.vm.memory, capture_command_line(probed))
+            return Kdump(spec.vm.memory, host.capture_command_line())
         case "none":
             return None
 
@@ -192,12 +188,12 @@ def _boots_before(run: StepContext, accelerator: str) -> list[float]:
 
 
 def _detectors(
-    spec: ReproduceSpec, built: BuildResult, probed: Probed, words: str
+    spec: ReproduceSpec, built: BuildResult, host: VmHost, words: str
 ) -> Detectors | None:
     """Return what a kernel without the patches detects, if that is to be tried, and is known."""
     if not spec.evidence or not built.detectors:
         return None
-    command_line = kernel_command_line(spec.vm, probed, words)
+    command_line = host.command_line(spec.vm, words)
     return detectors(built.detectors, command_line, built.controls_lacking)
 
 
@@ -260,8 +256,10 @@ def _texts(spec: ReproduceSpec, built: BuildResult, prepared: Preparation) -> di
     programs = len(prepared.plan.initrds)
     disk = prepared.plan.disk.used if prepared.plan.disk else None
     return {
-        ReproduceArtifact.SCRIPT: bundle_archive.script(spec.vm, prepared.probed, programs, disk),
+        ReproduceArtifact.SCRIPT: bundle_archive.script(
+            spec.vm, prepared.host.by_hand, programs, disk
+        ),
         ReproduceArtifact.ABOUT: bundle_archive.about(
-            spec, built, prepared.probed, spec.titles, disk
+            spec, built, prepared.host.accelerator, spec.titles, disk
         ),
     }

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,16 +31,17 @@ from kgym_vmmanager.evidence.control_set import ControlSet
 from kgym_vmmanager.evidence.controls import Share
 from kgym_vmmanager.reproduce.confidence import chosen, confidence, how_sure, known_here
 from kgym_vmmanager.reproduce.instance import Instance
-from kgym_vmmanager.reproduce.instance_plan import LIMITS, InstanceLimits, InstancePlan
+from kgym_vmmanager.reproduce.instance_plan import InstancePlan
 from kgym_vmmanager.reproduce.preparation import keep_bundle, prepare, work_before
 from kgym_vmmanager.reproduce.report_symbolizer import ReportSymbolizer
 from kgym_vmmanager.root.image_file import Fetch, fetch_nothing
-from kgym_vmmanager.vm.accelerator import Accelerator, Probed
 from kgym_vmmanager.vm.instance_ending import InstanceEnding
+from kgym_vmmanager.vm.provider import Provider, VmHost, VmLost
+from kgym_vmmanager.vm.qemu_provider import Qemu
 
 _RETRIES = 2
-OVERHEAD_MIB = 384
-"""What a QEMU takes beyond the guest's memory: mostly translated code, bounded at 256 MiB."""
+_LOSSES = 5
+"""So many VMs of one instance may be lost to others' needs, or to failing machines."""
 
 
 class Reproduce:
@@ -48,35 +49,39 @@ class Reproduce:
 
     Steps that run at the same time share the `budget`, the whole host by default.
     `syzkaller` is where the binaries for `syz` programs are (`capabilities.syzkallers`);
-    `fetch` gets root disks from elsewhere.
+    `fetch` gets root disks from elsewhere; `provider` runs the VMs, by default this host.
     """
 
     def __init__(
         self,
         cache: Path,
         budget: Budget | None = None,
-        limits: Mapping[Accelerator, InstanceLimits] = LIMITS,
         syzkaller: Path | None = None,
         fetch: Fetch = fetch_nothing,
+        provider: Provider | None = None,
     ) -> None:
         self._cache = cache
         self._fetch = fetch
         self._syzkaller = syzkaller
-        self._limits = limits
+        self._provider = provider or Qemu()
         self._budget = budget or Budget.of_host()
 
     async def __call__(self, run: StepContext) -> ReproduceResult:
         """Perform one step.
 
         Raises UserError for a reproducer that does not compile, and
-        InfrastructureError if QEMU, the disk or a tool fails.
+        InfrastructureError if a VM, the disk or a tool fails.
         """
+        self._cache.mkdir(parents=True, exist_ok=True)
+        async with self._provider.host(run, self._cache) as host:
+            return await self._perform(run, host)
+
+    async def _perform(self, run: StepContext, host: VmHost) -> ReproduceResult:
         with run.stage("prepare"):
-            self._cache.mkdir(parents=True, exist_ok=True)
-            prepared = await prepare(run, self._cache, self._limits, self._syzkaller, self._fetch)
-        spec = chosen(run, run.spec(ReproduceSpec), prepared.probed.accelerator)
+            prepared = await prepare(run, self._cache, host, self._syzkaller, self._fetch)
+        spec = chosen(run, run.spec(ReproduceSpec), host.accelerator)
         prepared.plan.time.seconds = spec.time
-        group = _Group(run, spec, prepared.plan, prepared.probed, self._budget)
+        group = _Group(run, spec, prepared.plan, host, self._budget)
         packing = asyncio.create_task(keep_bundle(run, prepared))
         try:
             results = await group.run_all()
@@ -86,7 +91,7 @@ class Reproduce:
             await asyncio.gather(packing, return_exceptions=True)
         controls = group.evidence.controls
         judgement = judge(results, spec.titles, group.requested, controls)
-        known = known_here(run, spec, group.probed.accelerator)
+        known = known_here(run, spec, group.host.accelerator)
         sure = confidence(judgement, results, known)
         reason = "; ".join([judgement.reason, *how_sure(sure, known)])
         run.log(f"{judgement.verdict}: {reason}")
@@ -102,7 +107,7 @@ class Reproduce:
             time=prepared.plan.time.seconds,
             calibration=known,
             confidence=sure,
-            accelerator=group.probed.accelerator,
+            accelerator=group.host.accelerator,
             root=prepared.plan.disk.used if prepared.plan.disk else UsedRoot(),
             instances=results,
             sample=group.sample,
@@ -128,7 +133,7 @@ class _Group:
     run: StepContext
     spec: ReproduceSpec
     plan: InstancePlan
-    probed: Probed
+    host: VmHost
     budget: Budget
     findings: list[Finding] = field(default_factory=list)
     evidence: Evidence = field(default_factory=Evidence)
@@ -193,11 +198,12 @@ class _Group:
         """
         kind = "smoke" if smoke_test else "clean" if clean else ""
         share = self.controls.share(number) if self.controls and not kind else clean
-        async with self.budget.share(Use.VM, self.spec.vm.cpus, self.spec.vm.memory + OVERHEAD_MIB):
+        async with self.budget.share(Use.VM, *self.host.room(self.spec.vm)):
             result = InstanceResult(
                 number=number, outcome=InstanceOutcome.STOPPED, detail="not started"
             )
-            for attempt in range(_RETRIES + 1):
+            attempt = losses = 0
+            while attempt - losses <= _RETRIES:
                 if self._stop.is_set() or self.plan.boots.hopeless:
                     break
                 name = "smoke" if smoke_test else "-".join(filter(None, (kind, str(number))))
@@ -205,7 +211,7 @@ class _Group:
                 on_time = functools.partial(self._on_time, number)
                 instance = Instance(
                     self.plan,
-                    self.probed,
+                    self.host,
                     number,
                     name,
                     on_time,
@@ -213,7 +219,16 @@ class _Group:
                     share=share,
                     clean=clean is not None,
                 )
-                ending = await self._live(instance, counts=not kind)
+                attempt += 1
+                try:
+                    ending = await self._live(instance, counts=not kind)
+                except VmLost as error:
+                    losses += 1
+                    if losses > _LOSSES:
+                        raise
+                    self.run.log(f"instance {name}: {error.reason}: {error.message}; once more")
+                    await self.run.keep(instance.console.close())
+                    continue
                 result = await self._keep_dump(instance.result(ending))
                 self.run.log(_summary(name, result))
                 if self.plan.profiled and number == 0 and not kind and not ending.retry:
@@ -251,9 +266,9 @@ class _Group:
 
     async def _profile(self) -> None:
         """Trace the program on an instance of its own: the others show what it does untraced."""
-        async with self.budget.share(Use.VM, self.spec.vm.cpus, self.spec.vm.memory + OVERHEAD_MIB):
+        async with self.budget.share(Use.VM, *self.host.room(self.spec.vm)):
             begin = time.monotonic()
-            instance = Instance(self.plan, self.probed, 0, "traced", lambda _: None, profile=True)
+            instance = Instance(self.plan, self.host, 0, "traced", lambda _: None, profile=True)
             try:
                 ending = await instance.live(lambda _: None)
                 self.run.log(_summary("traced", instance.result(ending)))
@@ -333,10 +348,12 @@ class _Group:
         self.run.progress("reproduce", round(sum(self._times.values()), 1), whole, "s")
 
     def _distrust_accelerator(self, instance: Instance) -> None:
-        """Use TCG for the next guests if this one hung under KVM before it printed anything."""
-        if self.probed.accelerator is Accelerator.KVM and instance.console.size == 0:
-            self.run.log("the guest printed nothing under KVM; going on with TCG")
-            self.probed = self.probed.model_copy(update={"accelerator": Accelerator.TCG})
+        """Use a slower one for the next guests if this one hung before it printed anything."""
+        slower = self.host.instead() if instance.console.size == 0 else None
+        if slower is not None:
+            what = f"under {self.host.accelerator.upper()}; going on with {slower.accelerator}"
+            self.run.log(f"the guest printed nothing {what}")
+            self.host = slower
             self.plan.boots.begin_anew()
 
     async def _keep_dump(self, result: InstanceResult) -> InstanceResult:

@@ -14,8 +14,9 @@ from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.paths import PROGRAM, RUNNER
 from kgym_vmmanager.guest.runner_log import RunnerLog
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh, Stream
-from kgym_vmmanager.reproduce.instance_plan import InstanceLimits, RunTime
+from kgym_vmmanager.reproduce.instance_plan import RunTime
 from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
+from kgym_vmmanager.vm.provider import InstanceLimits
 
 _FOLDER = "/tmp"  # noqa: S108 - the guest's
 _CALL_SECONDS = 60.0
@@ -88,7 +89,7 @@ class Session:
         self,
         ssh: Ssh,
         reconnect: Callable[[], Awaitable[Ssh]],
-        is_idle: Callable[[], Awaitable[bool]],
+        is_idle: Callable[[], Awaitable[bool | None]],
     ) -> InstanceEnding:
         """Run the reproducer to the end of its time; raises Ended if that does not come.
 
@@ -110,7 +111,7 @@ class Session:
         self,
         ssh: Ssh,
         reconnect: Callable[[], Awaitable[Ssh]],
-        is_idle: Callable[[], Awaitable[bool]],
+        is_idle: Callable[[], Awaitable[bool | None]],
     ) -> InstanceEnding:
         for _ in range(_RESTARTS + 1):
             try:
@@ -130,7 +131,9 @@ class Session:
             InstanceOutcome.SSH_LOST, f"after {self.seconds:.0f} s: {lost}", retry=True
         )
 
-    async def _follow(self, ssh: Ssh, folder: str, is_idle: Callable[[], Awaitable[bool]]) -> None:
+    async def _follow(
+        self, ssh: Ssh, folder: str, is_idle: Callable[[], Awaitable[bool | None]]
+    ) -> None:
         """Follow one runner until the time is over; raises Ended or ConnectionLost."""
         stream = await ssh.start(f"{RUNNER} {folder} {PROGRAM}", _CALL_SECONDS)
         self._begin = self._heard = sign_of_life = time.monotonic()
@@ -210,7 +213,7 @@ class Session:
         raise InstanceEnded(InstanceOutcome.NOT_DONE, f"{why}; {words}")
 
     async def _wait_for_watchdog(
-        self, stream: Stream, is_idle: Callable[[], Awaitable[bool]]
+        self, stream: Stream, is_idle: Callable[[], Awaitable[bool | None]]
     ) -> None:
         """Give the kernel time to report that it hangs; return if the guest answers again."""
         begin = time.monotonic()
@@ -219,8 +222,11 @@ class Session:
                 return
         silent = self._limits.silence + self._limits.watchdog
         detail = f"no sign of life for {silent:.0f} s, and no report of why"
-        if await is_idle():
+        if idle := await is_idle():
             raise InstanceEnded(InstanceOutcome.SSH_LOST, f"{detail}; the guest's CPUs idle")
+        if idle is None:  # it may be the network
+            detail = f"{detail}; whether its CPUs are busy cannot be told"
+            raise InstanceEnded(InstanceOutcome.SSH_LOST, detail, retry=True)
         raise InstanceEnded(InstanceOutcome.HUNG, f"{detail}; the guest's CPUs are busy")
 
     async def _check_alive(self, ssh: Ssh) -> InstanceEnding:

@@ -7,8 +7,8 @@ import logging
 import os
 import re
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from qemu.qmp import EventListener, QMPClient, QMPError
@@ -17,6 +17,7 @@ from kgym.api.steps import VmShape, on_disk
 from kgym.errors import InfrastructureError
 from kgym.host import proc
 from kgym_vmmanager.vm.accelerator import QEMU, Accelerator, Probed
+from kgym_vmmanager.vm.provider import Drive
 from kgym_vmmanager.vm.qemu_jail import Confined, confined
 
 FOLDER = "/vm"
@@ -31,6 +32,7 @@ _START_SECONDS = 30.0
 _MONITOR_SECONDS = 10.0
 _DYING_SECONDS = 2.0
 """How long a process whose monitor is gone may take to be gone too."""
+_PIPE_SECONDS = 0.05
 _SAID_BYTES = 1000
 _IDLE_SAMPLES = 20
 
@@ -72,14 +74,6 @@ def _clock(probed: Probed) -> Iterator[str]:
     yield "no_timer_check"
     if probed.tsc_khz:
         yield f"tsc=reliable tsc_early_khz={probed.tsc_khz}"
-
-
-@dataclass(frozen=True, slots=True)
-class Drive:
-    """A root disk: where it is, and its format, which QEMU shall not find out by looking."""
-
-    path: str
-    format: str
 
 
 def qemu_arguments(
@@ -151,14 +145,17 @@ def _disk(drive: Drive | None) -> Iterator[str]:
     yield from ("-device", "virtio-blk-pci,drive=root")
 
 
-class Vm:
-    """A running QEMU. `stopped` is set when the guest resets or powers off."""
+class QemuVm:
+    """A running QEMU: a `Vm`."""
 
-    def __init__(self, jail: Confined) -> None:
+    console_gap = ""
+
+    def __init__(self, jail: Confined, folder: Path) -> None:
         self.stopped = asyncio.Event()
         self.why_stopped = ""
-        self.disk_error: InfrastructureError | None = None
+        self.trouble: InfrastructureError | None = None
         self._port = 0
+        self._folder = folder
         self._jail = jail
         self._process = jail.process
         self._monitor = QMPClient("vm")
@@ -168,13 +165,13 @@ class Vm:
     @contextlib.asynccontextmanager
     async def running(
         cls, argv: list[str], folder: Path, on_console: Callable[[bytes], None]
-    ) -> "AsyncIterator[Vm]":
+    ) -> "AsyncIterator[QemuVm]":
         """Start QEMU with `argv` of `qemu_arguments`; kill it at the end of the block.
 
         Raises InfrastructureError if it does not start.
         """
         async with confined(argv, folder, FOLDER) as jail:
-            vm = cls(jail)
+            vm = cls(jail, folder)
             console = asyncio.create_task(vm._read_console(on_console))
             events: asyncio.Task[None] | None = None
             try:
@@ -190,6 +187,19 @@ class Vm:
                 with contextlib.suppress(QMPError, OSError, EOFError, TimeoutError):
                     async with asyncio.timeout(1):
                         await vm._monitor.disconnect()
+
+    @property
+    def console_until(self) -> float:
+        """The console is a pipe."""
+        return time.monotonic()
+
+    async def catch_up(self) -> None:
+        """Leave the time for what is in the pipe."""
+        await asyncio.sleep(_PIPE_SECONDS)
+
+    def debugger(self) -> socket.socket:
+        """Connect to QEMU's gdb stub."""
+        return connected(self._folder / STUB)
 
     def dial(self, limit: float) -> socket.socket:
         """Connect to the guest's SSH; blocks for `limit` seconds at most. Raises OSError."""
@@ -290,7 +300,7 @@ class Vm:
                 data = event.get("data")
                 if event.get("event") == "BLOCK_IO_ERROR":
                     why = str(data.get("reason")) if isinstance(data, dict) else ""
-                    self.disk_error = InfrastructureError(
+                    self.trouble = InfrastructureError(
                         "disk_failed", f"the root disk cannot be read or written here: {why[:200]}"
                     )
                     continue

@@ -19,8 +19,8 @@ from kgym.api.steps import (
 from kgym.api.worker_calls import Input
 from kgym.bugs import bundle
 from kgym.worker.context import StepContext
-from kgym_vmmanager.reproduce.instance_plan import LIMITS
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
+from kgym_vmmanager.vm.qemu_provider import LIMITS, Qemu
 from tests.conftest import fetched, kgym
 from tests.vmmanager.conftest import BUILT, NewStep
 from tests.vmmanager.reproduce.test_instances import IMPATIENT, program
@@ -94,7 +94,7 @@ async def test_a_guest_that_hangs_leaves_one(new_step: NewStep, cache: Path) -> 
     for (;;);
     """
     run = await new_step(program(body), dump="hypervisor")
-    result = await Reproduce(cache, limits=IMPATIENT)(run)
+    result = await Reproduce(cache, provider=Qemu(IMPATIENT))(run)
     assert (result.verdict, result.instances[0].outcome) == (
         Verdict.INCONCLUSIVE,
         InstanceOutcome.HUNG,
@@ -125,7 +125,7 @@ async def failed(
     """Return the result of a crash without a dump, and why that is not there."""
     run = await new_step(CRASHES, time=60, append=append, dump="kdump", capture=StepRef(step=1))
     limits = {name: dataclasses.replace(one, boot=60) for name, one in LIMITS.items()}
-    result = await Reproduce(cache, limits=limits)(await with_capture(run, kernel))
+    result = await Reproduce(cache, provider=Qemu(limits))(await with_capture(run, kernel))
     dump = result.instances[0].dump
     assert dump is not None
     assert dump.artifact is None

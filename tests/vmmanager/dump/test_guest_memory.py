@@ -15,7 +15,7 @@ from kgym_vmmanager.dump.guest_memory import ATTEMPTS, Dump, DumpFailed, Scene
 from kgym_vmmanager.dump.kdump import Kdump, reservation
 from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
-from kgym_vmmanager.vm.qemu import Vm
+from kgym_vmmanager.vm.provider import Vm
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from kgym_vmmanager.dump.hypervisor_dump import Hypervisor
 from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.ssh import Ssh
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed
-from kgym_vmmanager.vm.qemu import Vm, qemu_arguments
+from kgym_vmmanager.vm.qemu import QemuVm, qemu_arguments
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
@@ -28,7 +28,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         at = argv.index(option)
         del argv[at : at + 2]
     console = Console(tmp_path / "console.log")
-    async with Vm.running(argv, sandbox.prepare(tmp_path / "vm"), console.feed) as vm:
+    async with QemuVm.running(argv, sandbox.prepare(tmp_path / "vm"), console.feed) as vm:
         connect = partial(Ssh.connected, vm.dial, "", tmp_path / "no-key")
         yield Scene(vm, console, False, MEMORY, 10, connect)
     console.close()

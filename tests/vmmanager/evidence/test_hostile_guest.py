@@ -24,9 +24,10 @@ from kgym_vmmanager.evidence.controls import Controls
 from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.runner_log import RunnerLog
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
-from kgym_vmmanager.reproduce.instance_plan import InstanceLimits, RunTime
+from kgym_vmmanager.reproduce.instance_plan import RunTime
 from kgym_vmmanager.reproduce.reproducer_run import Session
 from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
+from kgym_vmmanager.vm.provider import InstanceLimits
 
 pytestmark = pytest.mark.anyio
 

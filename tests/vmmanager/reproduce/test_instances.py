@@ -21,8 +21,8 @@ from kgym.api.steps import (
 )
 from kgym.api.worker_calls import Input
 from kgym.host.budget import Budget
-from kgym_vmmanager.reproduce.instance_plan import LIMITS
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
+from kgym_vmmanager.vm.qemu_provider import LIMITS, Qemu
 from tests.results import ran
 from tests.vmmanager.conftest import NewStep, Perform
 
@@ -360,7 +360,7 @@ async def test_guests_that_hang_while_booting_do_not_keep_the_host(
     limits = {one: dataclasses.replace(own, boot=12) for one, own in LIMITS.items()}
     append = "rdinit=/bin/busybox -- sleep 1000"
     run = await new_step(program("return 0;"), instances=4, append=append)
-    result = await Reproduce(cache, Budget(2, 4096), limits=limits)(run)
+    result = await Reproduce(cache, Budget(2, 4096), provider=Qemu(limits))(run)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "not booted after 12 s" in result.reason
     consoles = [one.name for one in run.artifacts if one.name.startswith("console-")]
@@ -370,7 +370,7 @@ async def test_guests_that_hang_while_booting_do_not_keep_the_host(
     )
     run = await new_step(program("return 0;"), append=append, baseline=StepRef(step=1))
     run.assignment.inputs["baseline"] = Input(result=known, artifacts=[])
-    assert "not booted after 5 s" in (await Reproduce(cache, limits=limits)(run)).reason
+    assert "not booted after 5 s" in (await Reproduce(cache, provider=Qemu(limits))(run)).reason
 
 
 async def test_a_reboot_is_no_verdict(perform: Perform) -> None:
@@ -449,7 +449,7 @@ async def test_killing_everything_does_not_end_the_run(perform: Perform) -> None
 async def test_a_lost_connection_is_no_verdict(new_step: NewStep, cache: Path) -> None:
     body = 'sleep(1); unlink("/bin/dropbear"); kill(-1, SIGKILL); return 0;'
     run = await new_step(program(body))
-    result = await Reproduce(cache, limits=IMPATIENT)(run)
+    result = await Reproduce(cache, provider=Qemu(IMPATIENT))(run)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.instances[0].outcome is InstanceOutcome.SSH_LOST
     assert "console-0-retry-2.log" in {artifact.name for artifact in run.artifacts}
@@ -505,7 +505,7 @@ async def test_a_guest_without_network_is_lost(new_step: NewStep, cache: Path) -
     for (;;) pause();
     """
     run = await new_step(program(body))
-    result = await Reproduce(cache, limits=IMPATIENT)(run)
+    result = await Reproduce(cache, provider=Qemu(IMPATIENT))(run)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.instances[0].outcome is InstanceOutcome.SSH_LOST
 
@@ -520,6 +520,6 @@ async def test_a_guest_that_does_nothing_else_is_hung(new_step: NewStep, cache: 
     for (;;);
     """
     run = await new_step(program(body))
-    result = await Reproduce(cache, limits=IMPATIENT)(run)
+    result = await Reproduce(cache, provider=Qemu(IMPATIENT))(run)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.instances[0].outcome is InstanceOutcome.HUNG

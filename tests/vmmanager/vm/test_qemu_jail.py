@@ -16,7 +16,7 @@ from kgym.api.steps import VmShape
 from kgym.errors import InfrastructureError
 from kgym.host import proc, sandbox
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed
-from kgym_vmmanager.vm.qemu import Vm, qemu_arguments
+from kgym_vmmanager.vm.qemu import QemuVm, qemu_arguments
 from kgym_vmmanager.vm.qemu_jail import confined
 from tests.conftest import ROOT
 from tests.host.test_sandbox import NOT_ROOT
@@ -125,7 +125,7 @@ async def test_all_that_holds_for_a_worker_that_is_not_root(tmp_path: Path) -> N
 async def test_an_early_death_of_qemu_is_told_in_its_words(tmp_path: Path) -> None:
     argv = qemu_arguments(VmShape(memory=256), Probed(accelerator=Accelerator.TCG))
     with pytest.raises(InfrastructureError, match="could not open kernel file") as caught:
-        async with Vm.running(argv, sandbox.prepare(tmp_path / "vm"), lambda _: None):
+        async with QemuVm.running(argv, sandbox.prepare(tmp_path / "vm"), lambda _: None):
             pass
     assert caught.value.reason == "qemu_died"
 
@@ -141,7 +141,7 @@ async def test_a_qemu_that_dies_at_any_moment_is_a_named_error(tmp_path: Path) -
         killer = threading.Timer(0.02 * number, kill_users_of, [str(folder), argv[0]])
         killer.start()
         with pytest.raises(InfrastructureError) as caught:
-            async with Vm.running(argv, folder, lambda _: None) as vm, asyncio.timeout(LIMIT):
+            async with QemuVm.running(argv, folder, lambda _: None) as vm, asyncio.timeout(LIMIT):
                 raise await vm.died()
         assert caught.value.reason == "qemu_died"
         killer.join()

@@ -132,9 +132,11 @@ static void read_memory(void)
 	while (file && fgets(line, sizeof(line), file)) {
 		if (sscanf(line, " %lx-%lx : %63[^\n]", &range.start, &range.end, name) != 3)
 			continue;
-		if (strcmp(name, "System RAM") == 0 && range.end < LOW)
-			low = range;
-		else if (strcmp(name, "System RAM") == 0 && ranges < RANGES - 1)
+		if (strcmp(name, "System RAM") == 0 && range.end < LOW) {
+			/* Of several, the largest: the capture kernel's way into real mode has to fit. */
+			if (range.end - range.start > low.end - low.start)
+				low = range;
+		} else if (strcmp(name, "System RAM") == 0 && ranges < RANGES - 1)
 			memory[ranges++] = range;
 		if (strcmp(name, "Crash kernel") == 0 && range.end > crash.end)
 			crash = range; /* of two, the higher one is the large one */

@@ -1,0 +1,115 @@
+"""VMs on this host: each a confined QEMU."""
+
+import asyncio
+import os
+import shlex
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from kgym.api.steps import DumpMethod, VmShape
+from kgym.host import sandbox
+from kgym.worker.context import StepContext
+from kgym_vmmanager.vm.accelerator import Accelerator, Probed, best_accelerator
+from kgym_vmmanager.vm.provider import Boot, InstanceLimits, Vm, VmHost
+from kgym_vmmanager.vm.qemu import (
+    DISK,
+    QemuVm,
+    capture_command_line,
+    kernel_command_line,
+    qemu_arguments,
+)
+
+OVERHEAD_MIB = 384
+"""What a QEMU takes beyond the guest's memory: mostly translated code, bounded at 256 MiB."""
+# The slowest watchdog is the hung task detector: two periods of 120 s.
+LIMITS = {
+    Accelerator.KVM: InstanceLimits(boot=60, silence=20, reconnect=20, watchdog=250),
+    Accelerator.TCG: InstanceLimits(boot=180, silence=45, reconnect=45, watchdog=250),
+}
+_POINTS = {Accelerator.KVM: 4, Accelerator.TCG: 1000}
+"""Breakpoints: KVM's are the CPU's registers."""
+
+
+class Qemu:
+    """The provider of workers that are told of no other."""
+
+    dumps: tuple[DumpMethod, ...] = ("hypervisor", "kdump")
+    capacity = None
+
+    def __init__(self, limits: Mapping[Accelerator, InstanceLimits] = LIMITS) -> None:
+        self._limits = limits
+
+    async def accelerator(self, cache: Path) -> str:
+        """Return the fastest that works here; a first call takes up to 10 s."""
+        return (await best_accelerator(cache)).accelerator
+
+    @asynccontextmanager
+    async def host(self, run: StepContext, cache: Path) -> AsyncIterator[VmHost]:
+        """Choose the accelerator."""
+        probed = await best_accelerator(cache)
+        why = f" ({probed.reason})" * bool(probed.reason)
+        run.log(f"accelerator: {probed.accelerator}{why}")
+        yield QemuHost(probed, self._limits)
+
+
+class QemuHost:
+    """This host, with one accelerator: a `VmHost`."""
+
+    def __init__(self, probed: Probed, limits: Mapping[Accelerator, InstanceLimits]) -> None:
+        self.by_hand = probed
+        self.accelerator = str(probed.accelerator)
+        self.limits = limits[probed.accelerator]
+        self.most_points = _POINTS[probed.accelerator]
+        self._all_limits = limits
+
+    def room(self, shape: VmShape) -> tuple[int, int]:
+        """Return what the guest has, and what QEMU takes."""
+        return shape.cpus, shape.memory + OVERHEAD_MIB
+
+    def command_line(self, shape: VmShape, words: str) -> str:
+        """Return the kernel's command line."""
+        return kernel_command_line(shape, self.by_hand, words)
+
+    def capture_command_line(self) -> str:
+        """Return what a capture kernel has to be told."""
+        return capture_command_line(self.by_hand)
+
+    def told(self, boot: Boot) -> str:
+        """Return QEMU's command line."""
+        return shlex.join(self._argv(boot))
+
+    @asynccontextmanager
+    async def running(self, boot: Boot, on_console: Callable[[bytes], None]) -> AsyncIterator[Vm]:
+        """Start QEMU in the boot's folder; its files there are links."""
+        try:
+            await asyncio.to_thread(_furnish, boot)
+            async with QemuVm.running(self._argv(boot), boot.folder, on_console) as vm:
+                yield vm
+        finally:
+            sandbox.remove(boot.folder)
+
+    def instead(self) -> "QemuHost | None":
+        """Return TCG, where it was KVM."""
+        if self.by_hand.accelerator is Accelerator.TCG:
+            return None
+        slower = self.by_hand.model_copy(update={"accelerator": Accelerator.TCG})
+        return QemuHost(slower, self._all_limits)
+
+    def _argv(self, boot: Boot) -> list[str]:
+        disk_format = boot.disk.format if boot.disk else None
+        return qemu_arguments(boot.shape, self.by_hand, boot.words, disk_format)
+
+
+def _furnish(boot: Boot) -> None:
+    """Make the VM's folder, with what it boots."""
+    sandbox.prepare(boot.folder)
+    files = {"kernel": boot.kernel, "initrd": boot.initrd}
+    if boot.disk is not None:  # in the step's folder, so that it is a link
+        files[DISK] = Path(boot.disk.path)
+    for name, source in files.items():
+        try:
+            os.link(source, boot.folder / name)
+        except OSError:  # on another file system
+            shutil.copyfile(source, boot.folder / name)
