@@ -64,12 +64,12 @@ def with_agent(
     extras.require("agent")
     found = None if own else service()
     if found is not None:
-        return _interruptible(_remote(ask, *found))
+        return interruptible(_remote(ask, *found))
     with address(work=True) if work else nullcontext(("", None)) as (url, token):
-        return _interruptible(_local(ask, url, token, opener(record)))
+        return interruptible(_local(ask, url, token, opener(record)))
 
 
-def _interruptible(work: Coroutine[Any, Any, T]) -> T:
+def interruptible(work: Coroutine[Any, Any, T]) -> T:
     """Carry it out; SIGINT or SIGTERM cancels it, and lets it end its jobs. A second one does not.
 
     A KeyboardInterrupt in the middle of an event loop would cancel the end of the jobs as well.

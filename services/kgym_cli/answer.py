@@ -3,6 +3,7 @@
 Each has all of its keys always; what is not known is null.
 """
 
+from types import FunctionType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -47,7 +48,11 @@ class _AllKeys(GenerateJsonSchema):
 
 
 def schema(answer: Any) -> dict[str, Any]:
-    """Return the JSON schema of what a command prints with --json: its answer, or a problem."""
+    """Return the JSON schema of what a command prints with --json: its answer, or a problem.
+
+    A function stands for what it returns: for answers whose import needs an extra.
+    """
+    answer = answer() if isinstance(answer, FunctionType) else answer
     either: TypeAdapter[Any] = TypeAdapter(answer | Problem)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

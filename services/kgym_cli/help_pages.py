@@ -12,6 +12,10 @@ ENVIRONMENT = {
 """The variables, but for those of one command, which its own --help shows."""
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "agent": ("kgym agent", "kgym agent --host 0.0.0.0 --agent-models openai:gpt-5"),
+    "bench door": (
+        "kgym bench door watch-queue-filter --feedback",
+        "kgym bench door ./my-bug --host 172.17.0.1 --port 8430 --json",
+    ),
     "bench export": (
         "kgym bench export bugs after-2025 --cutoff 2025-01-31",
         "kgym bench export bugs published --form live-kbench --status fixed",
@@ -28,6 +32,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench publish": (
         "kgym bench publish bugs --attempts attempts.jsonl",
         "kgym bench publish bugs --attempts a.jsonl --attempts b.jsonl --name lkbench-2512",
+    ),
+    "bench report": (
+        "kgym bench report results",
+        "kgym bench report results --compare 1 2 --json",
+    ),
+    "bench run": (
+        "kgym bench run campaign.toml --into results --dry-run",
+        "kgym bench run campaign.toml --into results --json",
     ),
     "bench show": (
         "kgym bench show bugs",

@@ -175,7 +175,7 @@ class Settings:
         "URL of an agent service (`kgym agent`); otherwise the one of this machine, if it runs.",
         None,
         Url(),
-        commands=("fix", *(f"run {one}" for one in RUNS), "monitor", "up"),
+        commands=("fix", "bench run", *(f"run {one}" for one in RUNS), "monitor", "up"),
     )
     agent_port = Setting[int](
         "Port that the agent listens on; 0 takes any that is free.",

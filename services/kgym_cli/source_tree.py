@@ -44,11 +44,15 @@ def write(bug: Bug, folder: Path, data: Path) -> SourceTree:
     """
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and _is_empty(folder))):
         raise UserError("bad_option", f"{folder} is there already; name a new folder")
-    data.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
-        work = Path(tempfile.mkdtemp(prefix="source-", dir=data))
-        held.callback(sandbox.remove, work)
-        published, commits = asyncio.run(_commits(bug, data, work, held))
+        found = asyncio.run(source_of(bug, data, held))
+        published = found.published
+        added = ", ".join(["the object that raises faults", *found.backports])
+        commits = [
+            _Commit(f"{published.identity}, as published", ()),
+            _Commit(f"What builds add: {added}", found.added),
+            *(_Commit(f"{bug.name}: {name}", changed) for name, changed in found.patches),
+        ]
         try:
             _copy(published.tree, folder)
             told = [_commit(folder, one) for one in commits]
@@ -58,10 +62,26 @@ def write(bug: Bug, folder: Path, data: Path) -> SourceTree:
     return SourceTree(folder, published.identity, [one for one in told if one])
 
 
-async def _commits(
-    bug: Bug, data: Path, work: Path, held: ExitStack
-) -> tuple[Source, list["_Commit"]]:
-    """Return the source, and the commits that lead from it to what the bug's builds see."""
+@dataclass(frozen=True, slots=True)
+class SourceOfBug:
+    """A bug's source as published, and what leads from it to what the bug's builds see."""
+
+    published: Source
+    backports: list[str]
+    added: tuple[Change, ...]
+    """What builds add."""
+    patches: list[tuple[str, tuple[Change, ...]]]
+    """What brings the bug back: each patch by its name."""
+
+
+async def source_of(bug: Bug, data: Path, held: ExitStack) -> SourceOfBug:
+    """Return a bug's source, which stays until `held` is closed.
+
+    Sources are kept with the platform's on `data`. Raises UserError as builds do.
+    """
+    await asyncio.to_thread(data.mkdir, parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix="source-", dir=data))
+    held.callback(sandbox.remove, work)
     assignment = Assignment(
         step_id=0, job_id=0, number=0, attempt=1, lease=uuid.uuid4(), spec=bug.build, inputs={}
     )
@@ -72,17 +92,13 @@ async def _commits(
     origins = Origins.named(chosen.sources, chosen.source_networks, (Path("/"),), mirrors)
     suite = SuiteCache(data / "cache", CONFIGS / "backports", origins=origins)
     published = await suite.published(bug.build, run)
-    added = ", ".join(["the object that raises faults", *published.backports])
-    commits = [
-        _Commit(f"{published.source.identity}, as published", ()),
-        _Commit(f"What builds add: {added}", published.changes),
-    ]
+    patches = []
     for one in bug.build.patches:
         changed = await patched_files.changes(published.tree, [one], run.log)
         changed = tuple(await published.tree.with_modes(changed))
         await published.tree.write(changed)
-        commits.append(_Commit(f"{bug.name}: {one.name}", changed))
-    return published.source, commits
+        patches.append((one.name, changed))
+    return SourceOfBug(published.source, published.backports, published.changes, patches)
 
 
 @dataclass(frozen=True, slots=True)

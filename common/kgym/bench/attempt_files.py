@@ -1,5 +1,6 @@
 """Attempts in a file: one a line, as JSON (`attempts.jsonl`)."""
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -42,6 +43,25 @@ def write(path: Path, attempts: Iterable[AttemptRecord]) -> None:
         beside.replace(path)
     except OSError as error:
         raise UserError("cannot_write", f"{path}: {error.strerror or error}") from error
+
+
+def append(path: Path, attempt: AttemptRecord) -> None:
+    """Add an attempt; it is on the disk when this returns."""
+    with path.open("ab") as file:
+        file.write(attempt.model_dump_json(exclude_none=True).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def mend(path: Path) -> None:
+    """Remove half a line from the end, which a process that was killed has left."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        whole = 0
+        for line in iter(lambda: file.readline(LINE), b""):
+            whole += len(line) if line.endswith(b"\n") else 0
+        file.truncate(whole)
 
 
 def _attempt(line: bytes, where: str) -> AttemptRecord:

@@ -92,10 +92,11 @@ def write_bundles(dataset: Dataset, folder: Path, base: Base = "parent") -> None
             )
     bugs = [(record, tried_bug(record, base)) for record in dataset.bugs]
     for record, bug in bugs:
-        write_folder(folder / record.id, dict(_files(record, bug)))
+        write_folder(folder / record.id, dict(bundle_files(record, bug)))
 
 
-def _files(record: BugRecord, bug: Bug) -> Iterator[tuple[str, str]]:
+def bundle_files(record: BugRecord, bug: Bug) -> Iterator[tuple[str, str]]:
+    """Yield the files of a bundle of a bug that is tried on a commit, and their texts."""
     source, config = bug.build.source, bug.build.config.full
     assert isinstance(source, GitSource)
     assert config is not None

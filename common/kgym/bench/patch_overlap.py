@@ -24,21 +24,22 @@ class ChangedParts:
     functions: frozenset[tuple[str, str]]
 
 
-def changed_parts(diff: str, read: Read) -> ChangedParts:
-    """Return what the diff changes in the tree that `read` reads.
+def changed_parts(change: str | Patch, read: Read) -> ChangedParts:
+    """Return what a diff, or a patch, changes in the tree that `read` reads.
 
     Raises UserError as `kgym.source.patching.apply` does, where it does not apply.
     """
-    applied = patching.apply(Patch(name="patch", diff=diff), read)
+    patch = Patch(name="patch", diff=change) if isinstance(change, str) else change
+    applied = patching.apply(patch, read)
     files, functions = set(), set()
-    for change in applied.changes:
-        if not change.path.endswith(SOURCES):
+    for one in applied.changes:
+        if not one.path.endswith(SOURCES):
             continue
-        files.add(change.path)
-        if change.path.endswith(_PARSED):
-            before, after = _text(read(change.path)), _text(change.content)
+        files.add(one.path)
+        if one.path.endswith(_PARSED):
+            before, after = _text(read(one.path)), _text(one.content)
             names = edited_functions.changed(before, after)
-            functions |= {(change.path, name) for name in names}
+            functions |= {(one.path, name) for name in names}
     return ChangedParts(frozenset(files), frozenset(functions))
 
 

@@ -5,13 +5,13 @@ from typing import Literal, get_args
 
 import click
 
-from kgym.bench import bug_bundles, dataset, dataset_files
+from kgym.bench import bug_bundles, dataset, dataset_files, harbor
 from kgym.bench.dataset import About
 from kgym_cli.answer import Answer
 from kgym_cli.bug_choice_options import ChosenBugs, choice_options, dataset_argument
-from kgym_cli.output import json_option, print_json, results
+from kgym_cli.output import json_option, people, print_json, results
 
-Form = Literal["dataset", "kbenchsyz", "live-kbench", "live-kbench-parquet", "bundles"]
+Form = Literal["dataset", "kbenchsyz", "live-kbench", "live-kbench-parquet", "bundles", "harbor"]
 
 
 class ExportAnswer(Answer):
@@ -31,7 +31,7 @@ class ExportAnswer(Answer):
     default="dataset",
     show_default=True,
     help="A dataset of its own; a JSON file a bug; Live-kBench's two tables, as JSON lines or"
-    " Parquet; a bundle a bug, on the parent of its fix.",
+    " Parquet; a bundle, or a task of Harbor, a bug, on the parent of its fix.",
 )
 @click.option("--name", help="Name of what is written.  [default: the dataset's, and `-chosen`]")
 @choice_options
@@ -45,6 +45,9 @@ def export(
         bugs.save(target)
     elif form == "kbenchsyz":
         dataset_files.write_kbenchsyz(bugs, target)
+    elif form == "harbor":
+        for why in harbor.write(bugs, target).values():
+            people.print(f"left out: {why}", style="yellow", markup=False)
     elif form == "bundles":
         bug_bundles.write_bundles(bugs, target)
     else:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 from rich.markup import escape
@@ -16,7 +16,7 @@ from kgym.bugs.tracing_job import TraceResult, Tracing
 from kgym.bugs.trial_result import CalibrationResult, JudgedFinding, TrialResult
 from kgym.configs import TAPES
 from kgym.errors import UserError
-from kgym_cli import known_bugs
+from kgym_cli import extras, known_bugs
 from kgym_cli.commands.trial_options import (
     accept_option,
     compiler_option,
@@ -144,6 +144,13 @@ def calibrate(
     leave(exit_status(outcome.answer(job)))
 
 
+def _demo_answer() -> Any:
+    """Return what `demo --json` prints; one of them needs the extra `bench`."""
+    from kgym.bench.report import Report  # noqa: PLC0415
+
+    return TrialAnswer | Report
+
+
 @click.command()
 @fix_option
 @accept_option
@@ -152,14 +159,42 @@ def calibrate(
     is_flag=True,
     help="Let CrashFixer find the fix; its model's answers are replayed from a tape.",
 )
-@json_option(TrialAnswer)
-def demo(fix: Path | None, accept_findings: str, agent: bool, as_json: bool) -> None:
+@click.option(
+    "--bench",
+    is_flag=True,
+    help="Let two scripted agents work on bugs, with feedback and without; print the leaderboard.",
+)
+@click.option(
+    "--bugs",
+    "count",
+    type=click.IntRange(1, 1000),
+    help="Of --bench, how many bugs.  [default: 10, or with --one-kernel 8]",
+)
+@click.option("--one-kernel", is_flag=True, help="Of --bench, only bugs of the demo's kernel.")
+@json_option(_demo_answer)
+def demo(
+    fix: Path | None,
+    accept_findings: str,
+    agent: bool,
+    bench: bool,
+    count: int | None,
+    one_kernel: bool,
+    as_json: bool,
+) -> None:
     """Show a real bug: build the kernel, crash it, fix it, prove the fix.
 
     With --agent, CrashFixer searches for the fix, and --json prints what `kgym fix` does. No
     model is asked: a tape answers, whose answers were written by hand so that patches fail in
     each way that there is. All else is real: kernels, checks, crashes, verdicts.
+
+    With --bench, agents are measured: one whose first try is wrong and which learns from
+    `run_kernel`, and one that guesses. --json prints what `kgym bench report` does.
     """
+    if bench:
+        if fix is not None or agent:
+            raise UserError("bad_option", "--bench goes with neither --fix nor --agent")
+        _benched(count or (8 if one_kernel else 10), one_kernel=one_kernel, as_json=as_json)
+        return
     one = bugs.load(DEMO_BUG)
     if agent and fix is not None:
         raise UserError("bad_option", "--fix gives a patch to try, --agent searches for one")
@@ -172,6 +207,19 @@ def demo(fix: Path | None, accept_findings: str, agent: bool, as_json: bool) -> 
         replayed(DEMO_BUG, TAPES / f"{DEMO_BUG}.jsonl", as_json)
     accepted = reasons(accept_findings)
     _try(one, fix, bugs.DEFAULT_OPTIONS, accepted, no_fix=False, as_json=as_json)
+
+
+def _benched(count: int, *, one_kernel: bool, as_json: bool) -> None:
+    """Run the demo's campaign, and print its leaderboard."""
+    extras.require("bench")
+    from kgym_cli import bench_demo  # noqa: PLC0415 - needs the extra `bench`
+    from kgym_cli.leaderboard import show  # noqa: PLC0415
+
+    found = bench_demo.run(count, one_kernel=one_kernel)
+    if as_json:
+        print_json(found)
+    else:
+        show(found)
 
 
 def _loaded(name: str, repro: bugs.ProgramKind | None) -> bugs.Bug:

@@ -103,7 +103,8 @@ def fix(
         raise UserError("no_model", "name a model: --model PROVIDER:MODEL, or KGYM_MODEL")
     own = model.startswith(REPLAY) or record is not None
     found = None if own else service()
-    request = _request(name, strategy, model, trace, files, limits(None, **budgets), found is None)
+    bounds = limits(None, **budgets)
+    request = request_of(name, strategy, model, trace, files, bounds, found is None)
     request = request.model_copy(update={"window": window}) if window else request
     if record is not None:
         _begin(record, request)
@@ -121,7 +122,7 @@ def fix(
 
 def replayed(name: str, tape: Path, as_json: bool) -> None:
     """Carry out the run of a tape: the model's answers are replayed, all else is done anew."""
-    request = _request(name, None, f"{REPLAY}{tape}", True, (), None, here=True)
+    request = request_of(name, None, f"{REPLAY}{tape}", True, (), None, here=True)
 
     async def ask(agent: "AgentCalls") -> FixAnswer:
         return await told(agent, await agent.start(request), None)
@@ -154,7 +155,7 @@ def _begin(tape: Path, request: "RunRequest") -> None:
     begin(tape, head)
 
 
-def _request(
+def request_of(
     name: str,
     strategy: str | None,
     model: str,

@@ -1,0 +1,207 @@
+"""What an agent did, in the Agent Trajectory Interchange Format. Pure.
+
+Source: Harbor's RFC 0001 (docs/rfcs/0001-trajectory-format.md), version 1.4. Forms that are read:
+those of mini-swe-agent, SWE-agent and OpenHands; of any other, what was printed is kept.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from kgym.api.steps import Strict
+from kgym.bench.bug_record import Words
+
+MOST_LOG = 1 << 20
+"""Bytes of a log that stands for steps, where these are not known."""
+MOST_STEPS = 20_000
+MOST_TEXT = 1 << 20
+Text = Annotated[str, Field(max_length=2 * MOST_TEXT)]
+
+
+class Agent(Strict):
+    """Who has worked."""
+
+    name: Words
+    version: Words
+    model_name: Words | None = None
+
+
+class ToolCall(Strict):
+    """What an agent has done."""
+
+    tool_call_id: Words
+    function_name: Words
+    arguments: dict[str, Any]
+
+
+class Result(Strict):
+    """What came of it."""
+
+    source_call_id: Words | None = None
+    content: Text
+
+
+class Observation(Strict):
+    """What an agent saw."""
+
+    results: list[Result]
+
+
+class Step(Strict):
+    """A turn; `step_id` counts from 1."""
+
+    step_id: int = Field(ge=1)
+    source: Literal["system", "user", "agent"]
+    message: Text
+    tool_calls: list[ToolCall] | None = None
+    observation: Observation | None = None
+
+
+class FinalMetrics(Strict):
+    """What all of it took."""
+
+    total_cost_usd: float | None = None
+    total_steps: int
+
+
+class Trajectory(Strict):
+    """A whole trajectory."""
+
+    schema_version: Literal["ATIF-v1.4"] = "ATIF-v1.4"
+    session_id: Words
+    agent: Agent
+    steps: list[Step] = Field(min_length=1, max_length=MOST_STEPS + 1)
+    notes: Words | None = None
+    final_metrics: FinalMetrics
+
+
+Turn = tuple[Literal["system", "user", "agent"], str, str | None, str | None]
+"""Who spoke, the words, the command that was given, and what it printed."""
+
+
+def trajectory(
+    form: str,
+    data: bytes | None,
+    *,
+    log: bytes,
+    agent: Agent,
+    session: str,
+    dollars: float | None,
+) -> Trajectory:
+    """Return a trajectory of the given form as one of ATIF; what cannot be read is left out."""
+    turns = list(_turns(form, data))
+    notes = None
+    if not turns:
+        notes = "the agent's own steps are not known: this is what it printed"
+        turns = [("agent", "", None, log.decode(errors="replace"))]
+    return _made(turns, agent=agent, session=session, dollars=dollars, notes=notes)
+
+
+def conversation(
+    told: Iterable[tuple[str, str, str]], *, agent: Agent, session: str, dollars: float | None
+) -> Trajectory:
+    """Return questions to a model (their purpose, the words, the answer) as a trajectory."""
+    turns: list[Turn] = []
+    for purpose, prompt, answer in told:
+        turns += [("user", f"[{purpose}]\n{prompt}", None, None), ("agent", answer, None, None)]
+    turns = turns or [("agent", "", None, None)]
+    return _made(turns, agent=agent, session=session, dollars=dollars, notes=None)
+
+
+def _made(
+    turns: list[Turn], *, agent: Agent, session: str, dollars: float | None, notes: str | None
+) -> Trajectory:
+    steps = [_step(number, one) for number, one in enumerate(turns[:MOST_STEPS], start=1)]
+    if len(turns) > MOST_STEPS:
+        notes = f"the first {MOST_STEPS} of {len(turns)} steps"
+    return Trajectory(
+        session_id=session,
+        agent=agent,
+        steps=steps,
+        notes=notes,
+        final_metrics=FinalMetrics(total_cost_usd=dollars, total_steps=len(steps)),
+    )
+
+
+def _step(number: int, turn: Turn) -> Step:
+    source, message, command, printed = turn
+    step = Step(step_id=number, source=source, message=message[:MOST_TEXT])
+    call = f"call_{number}"
+    more: dict[str, Any] = {}
+    if command is not None:
+        arguments = {"command": command[:MOST_TEXT]}
+        one = ToolCall(tool_call_id=call, function_name="bash", arguments=arguments)
+        more["tool_calls"] = [one]
+    if printed is not None:
+        result = Result(
+            source_call_id=call if command is not None else None, content=printed[:MOST_TEXT]
+        )
+        more["observation"] = Observation(results=[result])
+    return step.model_copy(update=more)
+
+
+def _turns(form: str, data: bytes | None) -> Iterator[Turn]:
+    try:
+        said = json.loads(data or b"null")
+    except (ValueError, RecursionError):
+        return
+    read = {"mini-swe-agent": _mini, "swe-agent": _swe, "openhands": _openhands}.get(form)
+    if read is not None:
+        yield from read(said)
+
+
+def _mini(said: Any) -> Iterator[Turn]:
+    """Read a list of messages: what a command printed comes as the user's next one."""
+    waiting: Turn | None = None
+    for one in _objects(_of(said, "messages")):
+        role, text = one.get("role"), _text(one.get("content"))
+        if waiting is not None:
+            if role in {"user", "tool"}:
+                yield (*waiting[:3], text)
+                waiting = None
+                continue
+            yield waiting
+            waiting = None
+        if role == "assistant":
+            actions = _objects(_of(one.get("extra"), "actions"))
+            commands = [_text(action.get("command")) for action in actions]
+            waiting = ("agent", text, "\n".join(commands) if commands else None, None)
+        else:
+            yield ("system" if role == "system" else "user", text, None, None)
+    if waiting is not None:
+        yield waiting
+
+
+def _swe(said: Any) -> Iterator[Turn]:
+    for one in _objects(_of(said, "trajectory")):
+        thought, action = _text(one.get("thought")), _text(one.get("action"))
+        yield "agent", thought or _text(one.get("response")), action, _text(one.get("observation"))
+
+
+def _openhands(said: Any) -> Iterator[Turn]:
+    """Read a list of events: an action, then the observation that it is the cause of."""
+    for one in _objects(said if isinstance(said, list) else _of(said, "history")):
+        words = _text(one.get("message"))
+        if "observation" in one:
+            yield "user", "", None, _text(one.get("content"))
+        elif one.get("source") == "agent":
+            command = _of(one.get("args"), "command")
+            yield "agent", words, command if isinstance(command, str) else None, None
+        else:
+            yield "user", words, None, None
+
+
+def _of(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value)

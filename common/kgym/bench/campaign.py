@@ -1,0 +1,224 @@
+"""A campaign as it is described and planned: agents, models, bugs, attempts, settings. Pure.
+
+docs/benchmark.md describes the file, `CAMPAIGN.toml`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from kgym.api.steps import Strict
+from kgym.bench.attempt_record import AttemptRecord, Setup
+from kgym.bench.bug_choice import BugChoice
+from kgym.bench.bug_record import BugId, Link, Words
+
+Path = Annotated[str, Field(min_length=1, max_length=4096)]
+Name = Annotated[str, Field(pattern=r"^[\w][\w.-]{0,99}$")]
+Variables = Annotated[dict[Name, Words], Field(max_length=100)]
+Dollars = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class Prices(Strict):
+    """What a model takes for a million tokens, in dollars."""
+
+    input: Dollars
+    cached: Dollars | None = Field(None, description="of the input; null: as `input`")
+    output: Dollars
+
+
+class ModelAccess(Strict):
+    """Where a model is; agents reach it, and nothing else, at http://127.0.0.1:8400."""
+
+    endpoint: Annotated[Link, Field(pattern=r"^https?://")]
+    key_env: Name | None = Field(None, description="variable of this machine that holds its key")
+    key_header: Literal["authorization", "x-api-key", "x-goog-api-key"] = "authorization"
+    prices: Prices | None = None
+
+
+class AgentEntry(Strict):
+    """An agent, with the models and settings that it is tried with."""
+
+    name: Words
+    kind: Literal["program", "crashfixer"] = "program"
+    adapter: Name | None = Field(None, description="a shipped description of its command")
+    command: list[Words] | None = Field(None, min_length=1, max_length=100)
+    folder: Path | None = Field(None, description="that it finds at /agent")
+    programs: list[Path] = Field(
+        [], max_length=20, description="folders that it finds where they are"
+    )
+    environment: Variables = {}
+    settings: Words = ""
+    agent_config: Path | None = None
+    model_config_file: Path | None = Field(None, description="that it finds at /KBDr/model-config")
+    models: list[Words] = Field([""], min_length=1, max_length=100)
+    feedback: list[bool] | None = Field(None, min_length=1, max_length=2)
+    strategy: Words = Field("forest", description="of CrashFixer")
+
+    @model_validator(mode="after")
+    def _one_command(self) -> "AgentEntry":
+        said = (self.adapter is not None) + (self.command is not None)
+        if self.kind == "program" and said != 1:
+            raise ValueError("a program has a `command`, or an `adapter`")
+        if self.kind == "crashfixer" and (said or self.models == [""]):
+            raise ValueError("CrashFixer has `models` and a `strategy`, and no command")
+        return self
+
+
+class AttemptLimits(Strict):
+    """What one attempt may take."""
+
+    dollars: Dollars | None = None
+    hours: float = Field(2.0, gt=0, le=168)
+    kernel_runs: int = Field(20, ge=0, le=10_000)
+
+
+class CampaignLimits(Strict):
+    """What the whole campaign may take; each setup gets the same share of the dollars."""
+
+    dollars: Dollars | None = None
+    hours: float | None = Field(None, gt=0, le=10_000)
+
+
+class Campaign(Strict):
+    """What `CAMPAIGN.toml` says."""
+
+    name: Name
+    bugs: list[Path] = Field([], max_length=10_000, description="shipped bugs, or folders")
+    bundles: list[Path] = Field([], max_length=100, description="folders of bundles")
+    dataset: Path | None = Field(None, description="whose bugs are meant, as far as bundled")
+    choice: BugChoice = BugChoice()
+    attempts: int = Field(1, ge=1, le=1000, description="of each setup on each bug")
+    feedback: list[bool] = Field([True], min_length=1, max_length=2)
+    parallel: int = Field(2, ge=1, le=64, description="attempts at a time")
+    commit_from: Literal["parent", "crash"] = "parent"
+    instances: int | None = Field(
+        25, ge=1, le=1000, description="VMs that prove a patch; null: as calibrated"
+    )
+    feedback_instances: int = Field(5, ge=1, le=1000, description="VMs of a `run_kernel`")
+    time: float | None = Field(None, gt=0, le=86400, description="seconds of each VM")
+    limits: CampaignLimits = CampaignLimits()
+    attempt: AttemptLimits = AttemptLimits()
+    models: dict[Words, ModelAccess] = Field({}, max_length=100)
+    agents: list[AgentEntry] = Field(min_length=1, max_length=100)
+
+    @model_validator(mode="after")
+    def _priced(self) -> "Campaign":
+        limited = self.attempt.dollars is not None or self.limits.dollars is not None
+        for name, model in self.models.items():
+            if limited and model.prices is None:
+                raise ValueError(f"a limit in dollars needs the `prices` of {name}")
+        named = [(entry.name, entry.settings) for entry in self.agents]
+        if len(set(named)) < len(named):
+            raise ValueError("two agents have the same name and settings")
+        return self
+
+    @property
+    def how(self) -> str:
+        """What attempts have to share to be compared."""
+        parts = {"name", "commit_from", "instances", "feedback_instances", "time"}
+        return self.model_dump_json(include=parts)
+
+    def setups(self) -> Iterator[tuple[Setup, AgentEntry]]:
+        """Yield who tries."""
+        for entry in self.agents:
+            for model in entry.models:
+                for feedback in dict.fromkeys(entry.feedback or self.feedback):
+                    setup = Setup(
+                        agent=entry.name,
+                        settings=entry.settings,
+                        model=model,
+                        feedback=feedback,
+                        dollars=self.attempt.dollars,
+                    )
+                    yield setup, entry
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An attempt that is to be made."""
+
+    bug: BugId
+    setup: Setup
+    run: int
+    entry: AgentEntry
+
+
+def plan(campaign: Campaign, bugs: Sequence[BugId]) -> list[Planned]:
+    """Return all attempts, in an order that is fair: whenever it ends, all have had as much."""
+    return [
+        Planned(bug, setup, run, entry)
+        for run in range(1, campaign.attempts + 1)
+        for bug in bugs
+        for setup, entry in campaign.setups()
+    ]
+
+
+def missing(planned: Iterable[Planned], done: Iterable[AttemptRecord]) -> list[Planned]:
+    """Return those that have no record."""
+    there = {(one.bug, one.setup, one.run) for one in done}
+    return [one for one in planned if (one.bug, one.setup, one.run) not in there]
+
+
+class SetupEstimate(Strict):
+    """What a setup's open attempts will take, by those that it has made; null: not known."""
+
+    setup: Setup
+    attempts: int = Field(description="that are open")
+    seconds: float | None = Field(description="of them all, from start to patch")
+    dollars: float | None
+    rests_on: int = Field(description="earlier attempts of this setup")
+
+
+class Estimate(Strict):
+    """What a campaign will take; what is not known of a setup makes the sum null."""
+
+    attempts: int
+    done: int
+    setups: list[SetupEstimate]
+    hours: float | None = Field(description="with so many attempts at a time, proofs left out")
+    dollars: float | None
+
+
+def estimate(
+    campaign: Campaign, planned: Sequence[Planned], history: Iterable[AttemptRecord], done: int
+) -> Estimate:
+    """Return what the open attempts will take, by earlier attempts of the same setups."""
+    earlier: Mapping[Setup, list[AttemptRecord]] = defaultdict(list)
+    for one in history:
+        earlier[one.setup].append(one)
+    setups = []
+    for setup in dict.fromkeys(one.setup for one in planned):
+        count = sum(one.setup == setup for one in planned)
+        found = earlier.get(setup, [])
+        seconds = _mean([one.seconds for one in found])
+        dollars = _mean([one.dollars for one in found])
+        setups.append(
+            SetupEstimate(
+                setup=setup,
+                attempts=count,
+                seconds=None if seconds is None else round(seconds * count, 1),
+                dollars=None if dollars is None else round(dollars * count, 4),
+                rests_on=len(found),
+            )
+        )
+    seconds_in_all = _sum([one.seconds for one in setups])
+    return Estimate(
+        attempts=len(planned),
+        done=done,
+        setups=setups,
+        hours=None if seconds_in_all is None else seconds_in_all / campaign.parallel / 3600,
+        dollars=_sum([one.dollars for one in setups]),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

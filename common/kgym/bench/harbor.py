@@ -1,0 +1,158 @@
+"""Datasets as Harbor tasks: a folder for each bug, which Harbor builds, hands out and judges.
+
+Format: https://www.harborframework.com/docs/tasks. The tree is cloned while the image is built, so
+a task needs a commit; its patch is tried by a platform (KGYM_SERVER, KGYM_TOKEN), so it needs a
+config and a program too.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kgym.api.steps import GitSource
+from kgym.bench.bug_bundles import bundle_files
+from kgym.bench.bug_record import BugRecord, Crash
+from kgym.bench.dataset import Dataset
+from kgym.bench.tried_bug import tried_bug
+from kgym.bugs.bundle_folder import toml
+from kgym.errors import UserError
+
+IMAGE = "kgym-kenv:latest"
+"""What docker/kenv/base.Dockerfile makes."""
+_URL = re.compile(r"https?://[^\s'\"\\]+")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_INSTRUCTION = """\
+The Linux kernel in `/linux` crashes. Find the cause in its source, and mend it: change files of
+`/linux`. Do not silence what reports the crash.
+
+<crashReport>
+{report}
+</crashReport>
+<reproducer>
+{program}
+</reproducer>
+"""
+_TASK = """\
+schema_version = "1.1"
+
+[task]
+name = {name}
+description = {title}
+keywords = ["linux", "kernel", {kind}]
+
+[metadata]
+bug = {bug}
+title = {title}
+subsystems = {subsystems}
+
+[agent]
+timeout_sec = {agent_seconds}
+
+[verifier]
+timeout_sec = {verifier_seconds}
+env = {{ KGYM_SERVER = "${{KGYM_SERVER}}", KGYM_TOKEN = "${{KGYM_TOKEN}}" }}
+
+[environment]
+build_timeout_sec = 3600.0
+cpus = 2
+memory_mb = 4096
+storage_mb = 20480
+"""
+_DOCKERFILE = """\
+FROM {image}
+RUN git init -q /linux && cd /linux \\
+    && git fetch -q --depth 1 {repository} {commit} \\
+    && git checkout -q FETCH_HEAD \\
+    && git config kgym.base "$(git rev-parse HEAD)" \\
+    && rm -f .git/FETCH_HEAD
+WORKDIR /linux
+"""
+# Whether a patch compiles, and whether the crash is gone, is the reward; what failed is none.
+_TEST = """\
+#!/bin/sh
+cd /linux && git add -A && git diff --cached "$(git config kgym.base)" >/tmp/patch || exit 1
+kgym run-kernel --bug /tests/bundle --patch /tmp/patch --instances {instances} --json \\
+    >/logs/verifier/run_kernel.json
+case $? in
+0) echo 1 >/logs/verifier/reward.txt ;;
+1 | 2) echo 0 >/logs/verifier/reward.txt ;;
+*) exit 1 ;;
+esac
+"""
+_SOLVE = """\
+#!/bin/sh
+cd /linux && git apply /solution/fix.patch
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HarborOptions:
+    """How tasks are judged, and what they may take, in seconds."""
+
+    instances: int = 25
+    agent_seconds: float = 7200.0
+    verifier_seconds: float = 14400.0
+
+
+def write(
+    dataset: Dataset, folder: Path, options: HarborOptions = HarborOptions()
+) -> dict[str, str]:
+    """Write the tasks into a new folder; return why bugs were left out, by their ids.
+
+    Raises UserError `folder_in_use`, `no_tasks`.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError("folder_in_use", f"{folder} is not empty: name a new folder")
+    left_out: dict[str, str] = {}
+    for bug in dataset.bugs:
+        files = task(bug, dataset.name, options)
+        if isinstance(files, str):
+            left_out[bug.id] = files
+            continue
+        for name, text in files.items():
+            path = folder / bug.id / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o755 if path.suffix == ".sh" else 0o644)
+    if len(left_out) == len(dataset):
+        why = next(iter(left_out.values()), "there is no bug")
+        raise UserError("no_tasks", f"no bug of {dataset.name} can be a task: {why}")
+    return left_out
+
+
+def task(record: BugRecord, dataset: str, options: HarborOptions) -> Mapping[str, str] | str:
+    """Return the files of a bug's task by their paths, or what it lacks to be one."""
+    try:
+        bug = tried_bug(record)
+    except UserError as error:
+        return error.message
+    source, crash = bug.build.source, next(iter(record.crashes), Crash())
+    if not isinstance(source, GitSource) or bug.build.config.full is None:
+        return f"{record.id} is on no commit with a config of its own"
+    if not _URL.fullmatch(source.url) or not _COMMIT.fullmatch(source.commit):
+        return f"{record.id}: {source.commit!r} of {source.url!r} cannot be fetched by an image"
+    bundle = bundle_files(record, replace(bug, fix=None))
+    files = {
+        "instruction.md": _INSTRUCTION.format(
+            report=(crash.report.text or record.title).strip(),
+            program=bug.reproducers[0].text.strip(),
+        ),
+        "task.toml": _TASK.format(
+            name=toml(f"kgym/{dataset}-{record.id}".lower()),
+            title=toml(record.title),
+            kind=toml(str(record.type)),
+            bug=toml(record.id),
+            subsystems=toml(record.subsystems or []),
+            agent_seconds=options.agent_seconds,
+            verifier_seconds=options.verifier_seconds,
+        ),
+        "environment/Dockerfile": _DOCKERFILE.format(
+            image=IMAGE, repository=source.url, commit=source.commit
+        ),
+        "tests/test.sh": _TEST.format(instances=options.instances),
+        **{f"tests/bundle/{name}": text for name, text in bundle},
+    }
+    if bug.fix is not None and bug.fix.diff is not None:
+        files |= {"solution/solve.sh": _SOLVE, "solution/fix.patch": bug.fix.diff}
+    return files

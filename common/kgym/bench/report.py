@@ -1,0 +1,102 @@
+"""What a campaign came to: figures of each setup, and comparisons. Pure."""
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+from pydantic import Field
+
+from kgym.api.steps import Strict
+from kgym.bench.attempt_record import AttemptRecord, Setup
+from kgym.bench.bug_record import BugId
+from kgym.bench.comparison import PairedDifference, paired
+from kgym.bench.figures import Figure, Results, SetupFigures, Solves, solves
+from kgym.errors import UserError
+
+MOST_COMPARED = 6
+"""Setups of which all pairs are compared, unless one asks for a pair."""
+
+
+class Comparison(Strict):
+    """Two setups on the same bugs; a figure is left out where one of it is not known."""
+
+    first: Setup
+    second: Setup
+    best: bool = Field(description="the best of the first k runs, else their mean")
+    figures: list[PairedDifference]
+
+
+class Report(Strict):
+    """Figures of all setups on the bugs that all of them have tried."""
+
+    attempts: int
+    bugs: int
+    left_out: list[BugId] = Field(description="bugs that some setup has not tried yet")
+    runs: int = Field(description="k: how many runs of each bug count")
+    setups: list[SetupFigures]
+    solves: Solves
+    comparisons: list[Comparison]
+
+
+def report(
+    attempts: Iterable[AttemptRecord],
+    bugs: Sequence[BugId],
+    *,
+    runs: int | None = None,
+    pair: tuple[int, int] | None = None,
+) -> Report:
+    """Return the report of attempts on these bugs.
+
+    `runs` is k, by default as many as each setup has made on each bug; `pair` are the numbers of
+    two setups, from 1, that are compared by all figures. Raises UserError `nothing_to_report`,
+    `no_such_setup`.
+    """
+    records = [one for one in attempts if one.bug in set(bugs)]
+    every = {one.setup for one in records}
+    tried = {bug: {one.setup for one in records if one.bug == bug} for bug in bugs}
+    whole = [bug for bug in bugs if tried[bug] == every and every]
+    results = Results(records, whole)
+    setups = results.setups
+    k = runs or min((results.runs(one) for one in setups), default=0)
+    found = [figures for one in setups if (figures := results.figures(one, k)) is not None]
+    if not found:
+        raise UserError(
+            "nothing_to_report",
+            f"no bug has {runs or 1} attempts of every setup: there are {len(records)} attempts",
+        )
+    return Report(
+        attempts=len(records),
+        bugs=len(whole),
+        left_out=[bug for bug in bugs if bug not in whole],
+        runs=k,
+        setups=found,
+        solves=solves(results, setups, k),
+        comparisons=list(_comparisons(results, setups, k, pair)),
+    )
+
+
+def _comparisons(
+    results: Results, setups: Sequence[Setup], k: int, pair: tuple[int, int] | None
+) -> Iterable[Comparison]:
+    if pair is None:
+        for first, second in combinations(setups[:MOST_COMPARED], 2):
+            yield _compared(results, first, second, k, (Figure.CRR,))
+        return
+    if not all(1 <= number <= len(setups) for number in pair):
+        raise UserError("no_such_setup", f"setups are numbered from 1 to {len(setups)}")
+    first, second = (setups[number - 1] for number in pair)
+    for best in (False, True):
+        yield _compared(results, first, second, k, tuple(Figure), best=best)
+
+
+def _compared(
+    results: Results,
+    first: Setup,
+    second: Setup,
+    k: int,
+    wanted: Sequence[Figure],
+    *,
+    best: bool = False,
+) -> Comparison:
+    found = [paired(results, first, second, figure, k, best=best) for figure in wanted]
+    figures = [one for one in found if one is not None]
+    return Comparison(first=first, second=second, best=best, figures=figures)

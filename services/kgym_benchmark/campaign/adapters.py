@@ -1,0 +1,102 @@
+"""What runs an agent in an environment: a campaign's own command, or a shipped adapter's.
+
+An adapter is a file of `configs/adapters/`: which command lets an agent work on /root/task.txt in
+/linux, and where it says what it did and what that cost.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from kgym.api.steps import Strict
+from kgym.bench.bug_record import Words
+from kgym.bench.campaign import AgentEntry, Variables
+from kgym.configs import CONFIGS
+from kgym.errors import NotFound, UserError
+
+ADAPTERS = CONFIGS / "adapters"
+
+
+class Adapter(Strict):
+    """How an agent is run; `cost` and `tokens` are places in its trajectory: `info.cost`."""
+
+    description: Words
+    version: Words = Field(description="of the agent, that this was written for")
+    command: list[Words] = Field(min_length=1, max_length=100)
+    environment: Variables = {}
+    trajectory: Words = Field(description="the form of traj.json: `mini-swe-agent`, …")
+    cost: Words | None = None
+    tokens: Words | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command in an environment."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    folders: Mapping[str, Path]
+    agent_config: Path | None
+    model_config: Path | None
+    form: str
+    """Of its trajectory."""
+    cost: str | None
+    tokens: str | None
+    free: bool
+    """Whether it asks no model."""
+
+
+def command(entry: AgentEntry, home: Path) -> Command:
+    """Return the command of an agent; paths lie beside the campaign, in `home`.
+
+    Raises UserError `bad_campaign`, NotFound `no_such_adapter`.
+    """
+    adapter = _adapter(entry.adapter) if entry.adapter is not None else None
+    folders = {str(path): path for path in (_folder(one, home) for one in entry.programs)}
+    if entry.folder is not None:
+        folders["/agent"] = _folder(entry.folder, home)
+    return Command(
+        words=tuple(entry.command or (adapter.command if adapter else ())),
+        environment={**(adapter.environment if adapter else {}), **entry.environment},
+        folders=folders,
+        agent_config=_there(entry.agent_config, home),
+        model_config=_there(entry.model_config_file, home),
+        form=adapter.trajectory if adapter else "",
+        cost=adapter.cost if adapter else None,
+        tokens=adapter.tokens if adapter else None,
+        free=adapter is None and entry.models == [""],
+    )
+
+
+def names() -> list[str]:
+    """Return the names of the shipped adapters, sorted."""
+    return sorted(path.stem for path in ADAPTERS.glob("*.toml"))
+
+
+def _adapter(name: str) -> Adapter:
+    path = ADAPTERS / f"{name}.toml"
+    if not path.is_file():
+        raise NotFound("no_such_adapter", f"no adapter {name}; there are: {', '.join(names())}")
+    try:
+        return Adapter.model_validate(tomllib.loads(path.read_text()))
+    except (tomllib.TOMLDecodeError, ValidationError) as error:
+        raise UserError("bad_campaign", f"{path}: {error}") from error
+
+
+def _folder(name: str, home: Path) -> Path:
+    found = _there(name, home)
+    if found is None or not found.is_dir():
+        raise UserError("bad_campaign", f"{home / name} is no folder")
+    return found
+
+
+def _there(name: str | None, home: Path) -> Path | None:
+    if name is None:
+        return None
+    path = (home / name).resolve()
+    if not path.exists():
+        raise UserError("bad_campaign", f"there is no {path}")
+    return path

@@ -1,0 +1,250 @@
+"""One attempt of an agent on a bug, in a folder of its own: from its start to its patch.
+
+What it leaves is whole or absent: `ended.json` is written last. An attempt that was killed begins
+again, with the jobs and the model's answers that it had.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from kgym.api.steps import Strict
+from kgym.bench.bug_record import Words
+from kgym.bench.campaign import Campaign, Planned
+from kgym.bugs.bundle import TrialOptions
+from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
+from kgym.client import AsyncClient
+from kgym.errors import InfrastructureError, UserError
+from kgym.host import sandbox
+from kgym_benchmark.campaign.adapters import Command
+from kgym_benchmark.campaign.model_proxy import ModelProxy
+from kgym_benchmark.campaign.subjects import Subject
+from kgym_benchmark.kenv.door import Door, KernelCall
+from kgym_benchmark.kenv.environment import LOG, PATCH, TRAJECTORY, Ended, Environment, Given
+from kgym_benchmark.kenv.protocol import Case
+from kgym_benchmark.kenv.trees import BugTree
+
+ENDED, CALLS, ATIF = "ended.json", "kernel_runs.jsonl", "trajectory.atif.json"
+Tree = Callable[[Subject, ExitStack], Awaitable[BugTree]]
+
+
+class AgentEnded(Strict):
+    """What an attempt took, and how it ended."""
+
+    seconds: float
+    kernel_seconds: float = 0
+    kernel_runs: int = 0
+    model_seconds: float | None = None
+    dollars: float | None = Field(None, description="null: not known")
+    tokens: int | None = None
+    error: Words | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt that is to be made, and where."""
+
+    campaign: Campaign
+    planned: Planned
+    subject: Subject
+    report: str
+    """The crash, as the platform has seen it."""
+    folder: Path
+
+    def ended(self) -> AgentEnded | None:
+        """Return how it ended, if it has."""
+        try:
+            return AgentEnded.model_validate_json((self.folder / ENDED).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    @property
+    def patch(self) -> str:
+        """The patch of one that has ended."""
+        return (self.folder / PATCH).read_text()
+
+    def keep(self, ended: AgentEnded, patch: str) -> None:
+        """Write what it came to; after this it is not made again."""
+        write(self.folder / PATCH, patch.encode())
+        write(self.folder / ENDED, ended.model_dump_json(indent=1).encode())
+
+
+async def in_environment(
+    attempt: Attempt, command: Command, client: AsyncClient, tree: Tree
+) -> AgentEnded:
+    """Let a program work on the bug in an environment; keep what it leaves."""
+    folder = attempt.folder
+    calls: list[KernelCall] = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (LOG, CALLS):
+        (folder / name).unlink(missing_ok=True)
+
+    def told(call: KernelCall) -> None:
+        calls.append(call)
+        with (folder / CALLS).open("a") as file:
+            file.write(call.model_dump_json() + "\n")
+
+    async with AsyncExitStack() as stack:
+        held = stack.enter_context(ExitStack())
+        found = await tree(attempt.subject, held)
+        proxy = await _proxy(attempt, command, stack)
+        place = folder / "environment"
+        await asyncio.to_thread(sandbox.remove, place)  # of one that was killed
+        door = Door(
+            _case(attempt), _kernels(attempt, client), attempt.campaign.attempt.kernel_runs, told
+        )
+        given = _given(attempt, command, proxy)
+        environment = await stack.enter_async_context(Environment(place, found, door, given))
+        ended = await _run(environment, command, folder / LOG, proxy)
+        patch, error = await _patch(environment)
+        trajectory = environment.trajectory()
+    if trajectory is not None:
+        write(folder / TRAJECTORY, trajectory)
+    costs = _costs(command, trajectory, proxy)
+    done = AgentEnded(
+        seconds=ended.seconds,
+        kernel_seconds=round(door.seconds, 3),
+        kernel_runs=len(calls),
+        error=ended.error or error,
+        **costs,
+    )
+    attempt.keep(done, patch)
+    return done
+
+
+async def _run(
+    environment: Environment, command: Command, log: Path, proxy: ModelProxy | None
+) -> Ended:
+    """Run the agent; end it when its money is used up."""
+    running = asyncio.create_task(environment.run(command.words, log))
+    if proxy is None:
+        return await running
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    ended = asyncio.create_task(proxy.exhausted.wait())
+    try:
+        await asyncio.wait([running, ended], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            done = running.result()
+            return replace(done, error=proxy.refusal or done.error)
+        return Ended(round(loop.time() - begun, 3), error=proxy.refusal)
+    finally:
+        for task in (running, ended):
+            task.cancel()
+        await asyncio.gather(running, ended, return_exceptions=True)
+
+
+async def _proxy(attempt: Attempt, command: Command, stack: AsyncExitStack) -> ModelProxy | None:
+    """Return what answers for the agent's model, if the campaign lists it."""
+    planned = attempt.planned
+    access = attempt.campaign.models.get(planned.setup.model)
+    if access is None:
+        return None
+    key = None
+    if access.key_env is not None and (key := os.environ.get(access.key_env)) is None:
+        raise InfrastructureError(
+            "no_model_key", f"the variable {access.key_env} holds no key of {planned.setup.model}"
+        )
+    tape = attempt.folder / "model.jsonl"
+    proxy = ModelProxy(access, key, tape, attempt.campaign.attempt.dollars)
+    return await stack.enter_async_context(proxy)
+
+
+def _case(attempt: Attempt) -> Case:
+    program = next(
+        (one for one in attempt.subject.bug.reproducers if one.kind == "syz"),
+        attempt.subject.bug.reproducers[0],
+    )
+    return Case(bug=attempt.subject.id, report=attempt.report, program=program.text)
+
+
+def _kernels(attempt: Attempt, client: AsyncClient) -> Callable[[str], Awaitable[KernelRun]] | None:
+    """Return what runs kernels for the agent; None where it may not."""
+    if not attempt.planned.setup.feedback:
+        return None
+    campaign = attempt.campaign
+    trial = TrialOptions(campaign.feedback_instances, campaign.time)
+
+    async def run(diff: str) -> KernelRun:
+        return await run_kernel(client, attempt.subject.bug, diff, RunOptions(trial=trial))
+
+    return run
+
+
+def _given(attempt: Attempt, command: Command, proxy: ModelProxy | None) -> Given:
+    campaign, setup = attempt.campaign, attempt.planned.setup
+    return Given(
+        bug=attempt.subject.id,
+        commit_from=campaign.commit_from,
+        feedback=setup.feedback,
+        environment={**command.environment, **_variables(attempt, command)},
+        folders=command.folders,
+        agent_config=command.agent_config,
+        model_config=command.model_config,
+        model_folder=proxy.folder if proxy else None,
+        seconds=campaign.attempt.hours * 3600,
+    )
+
+
+def _variables(attempt: Attempt, command: Command) -> dict[str, str]:
+    """Return what an agent's command may want to know."""
+    planned = attempt.planned
+    found = {"KGYM_MODEL": planned.setup.model, "KGYM_RUN": str(planned.run)}
+    if command.agent_config is not None:
+        found["KGYM_AGENT_CONFIG"] = "/KBDr/agent-config"
+    return found
+
+
+async def _patch(environment: Environment) -> tuple[str, str | None]:
+    """Return the patch, and what is wrong with it if there is none."""
+    try:
+        return await environment.patch(), None
+    except UserError as error:
+        return "", error.message
+
+
+def _costs(command: Command, trajectory: bytes | None, proxy: ModelProxy | None) -> dict[str, Any]:
+    """Return what the model took: as was counted from outside, else as the agent says."""
+    if proxy is not None:
+        return {
+            "dollars": proxy.dollars,
+            "tokens": proxy.tokens,
+            "model_seconds": round(proxy.seconds, 3),
+        }
+    if command.free:
+        return {"dollars": 0.0, "tokens": 0, "model_seconds": 0.0}
+    said = _object(trajectory)
+    dollars, tokens = (pointed(said, place) for place in (command.cost, command.tokens))
+    return {"dollars": dollars, "tokens": int(tokens) if tokens is not None else None}
+
+
+def _object(data: bytes | None) -> Any:
+    try:
+        return json.loads(data or b"null")
+    except (ValueError, RecursionError):
+        return None
+
+
+def pointed(value: Any, place: str | None) -> float | None:
+    """Return the number at a place such as `info.cost`; None where there is none."""
+    for name in (place or "").split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if known and 0 <= value < 1e12 else None
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file whole; it is on the disk when this returns."""
+    part = path.with_name(f".{path.name}.part")
+    with part.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)

@@ -1,0 +1,95 @@
+"""CrashFixer as an agent of a campaign: a run, which is resumed and never begun twice."""
+
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kgym.api.agent.runs import Limits, RunRequest, RunState, RunView
+from kgym.bench import atif
+from kgym.bench.campaign import Campaign
+from kgym.client.agent_calls import AgentCalls
+from kgym.errors import InfrastructureError
+from kgym_benchmark.campaign.attempt import ATIF, AgentEnded, Attempt, write
+from kgym_benchmark.kenv.environment import TRAJECTORY
+
+RUN = "run.json"
+_GOES_ON = {RunState.INTERRUPTED, RunState.STOPPED}
+
+MakeRequest = Callable[[str, str, str, Limits], RunRequest]
+"""Given a bug's name, a strategy, a model and limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrashFixer:
+    """The agent, and what makes requests of it."""
+
+    agent: AgentCalls
+    request: MakeRequest
+
+
+async def worked(attempt: Attempt, one: CrashFixer) -> AgentEnded:
+    """Let CrashFixer search for the fix; keep its best patch.
+
+    Raises InfrastructureError `run_failed` where its run came to no end.
+    """
+    attempt.folder.mkdir(parents=True, exist_ok=True)
+    number = await _number(attempt, one)
+    view = await one.agent.show(number)
+    if view.state in _GOES_ON:
+        await one.agent.resume(number)
+    async for _ in one.agent.follow(number):
+        pass
+    view = await one.agent.show(number)
+    if view.state in {*_GOES_ON, RunState.FAILED, RunState.RUNNING}:
+        message = f"run {number} of CrashFixer is {view.state}: {view.reason}"
+        raise InfrastructureError("run_failed", message)
+    patch = view.ranked[0].diff if view.ranked else ""
+    ended = _ended(view)
+    calls = await one.agent.calls(number)
+    setup = attempt.planned.setup
+    told = [(one.purpose, one.prompt, one.reply.text if one.reply else "") for one in calls]
+    trajectory = atif.conversation(
+        told,
+        agent=atif.Agent(name=setup.agent, version="-", model_name=setup.model),
+        session=f"crashfixer-{number}",
+        dollars=ended.dollars,
+    )
+    write(attempt.folder / TRAJECTORY, view.model_dump_json(indent=1).encode())
+    write(attempt.folder / ATIF, trajectory.model_dump_json(exclude_none=True, indent=1).encode())
+    attempt.keep(ended, patch)
+    return ended
+
+
+async def _number(attempt: Attempt, one: CrashFixer) -> int:
+    """Return the number of the attempt's run, which is begun if there is none."""
+    path = attempt.folder / RUN
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return int(json.loads(path.read_text())["run"])
+    planned = attempt.planned
+    request = one.request(
+        attempt.subject.name, planned.entry.strategy, planned.setup.model, _limits(attempt.campaign)
+    )
+    number = await one.agent.start(request)
+    write(path, json.dumps({"run": number}).encode())
+    return number
+
+
+def _limits(campaign: Campaign) -> Limits:
+    return Limits(
+        dollars=campaign.attempt.dollars or None,
+        seconds=campaign.attempt.hours * 3600,
+        builds=max(campaign.attempt.kernel_runs, 1),
+    )
+
+
+def _ended(view: RunView) -> AgentEnded:
+    spent = view.spent
+    return AgentEnded(
+        seconds=round(spent.seconds, 3),
+        kernel_runs=spent.builds,
+        model_seconds=round(spent.seconds_of_model, 3),
+        dollars=spent.dollars,
+        tokens=spent.input_tokens + spent.output_tokens,
+        error=view.reason if view.state is RunState.LIMITED else None,
+    )

@@ -1,0 +1,340 @@
+"""A campaign on its way: all its attempts, each once, whoever is killed meanwhile.
+
+The folder of a campaign:
+
+    dataset.json, bugs.jsonl  its bugs, as a dataset
+    attempts.jsonl            a record for each attempt that is done, durable once it is there
+    campaign.json             what attempts have to share to be compared
+    attempts/BUG/SETUP/RUN/   patch.txt, traj.json, log.txt, trajectory.atif.json and ended.json
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from kgym.api.steps import Strict
+from kgym.bench import atif, attempt_files
+from kgym.bench.attempt_record import AttemptRecord, Outcome, Setup
+from kgym.bench.campaign import Campaign, Planned, missing, plan
+from kgym.bench.patch_identity import identity
+from kgym.bench.patch_overlap import changed_parts, overlap
+from kgym.bugs.bundle import TrialOptions
+from kgym.bugs.kernel_run import RunOptions, run_kernel
+from kgym.client import AsyncClient
+from kgym.errors import InfrastructureError, KgymError, UserError
+from kgym_benchmark.campaign import adapters, crashfixer
+from kgym_benchmark.campaign.attempt import (
+    ATIF,
+    AgentEnded,
+    Attempt,
+    Tree,
+    in_environment,
+    write,
+)
+from kgym_benchmark.campaign.crashfixer import CrashFixer
+from kgym_benchmark.campaign.subjects import Subject, Subjects
+from kgym_benchmark.campaign.verification import Verification, Verified
+from kgym_benchmark.kenv.environment import LOG, TRAJECTORY
+
+ABOUT, SPENT = "campaign.json", "spent.json"
+_SLUG = re.compile(r"[^\w.-]+")
+
+
+class Summary(Strict):
+    """What a run of a campaign came to."""
+
+    name: str
+    attempts: int = Field(description="of the whole campaign")
+    done: int = Field(description="that have a record")
+    made: int = Field(description="by this run")
+    failed: int = Field(description="without a verdict: the same command makes them again")
+    limit: str | None = Field(None, description="that was reached before all were made")
+    problems: list[str] = Field([], description="the first of why there is no verdict")
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """What a campaign works with."""
+
+    client: AsyncClient
+    tree: Tree
+    """Gives the tree of a bug."""
+    home: Path
+    """Where the description lies, beside which its paths are."""
+    crashfixer: CrashFixer | None = None
+
+
+Tell = Callable[[AttemptRecord | str], None]
+"""Hears of each record, and of what has no verdict."""
+
+
+class Run:
+    """One run of a campaign on its folder."""
+
+    def __init__(
+        self, campaign: Campaign, subjects: Subjects, folder: Path, equipment: Equipment, tell: Tell
+    ) -> None:
+        self._campaign = campaign
+        self._subjects = {one.id: one for one in subjects.bugs}
+        self._folder = folder
+        self._equipment = equipment
+        self._tell = tell
+        self._reports: dict[str, asyncio.Task[str]] = {}
+        self._problems: list[str] = []
+        self._made = self._failed = 0
+        self._limit: str | None = None
+
+    async def go(self) -> Summary:
+        """Make what is missing; raises UserError `campaign_in_use`, `campaign_changed`."""
+        self._commands = {
+            one.name + one.settings: adapters.command(one, self._equipment.home)
+            for one in self._campaign.agents
+            if one.kind == "program"
+        }
+        with held(self._folder):
+            await asyncio.to_thread(
+                begin, self._folder, self._campaign, list(self._subjects.values())
+            )
+            log = self._folder / attempt_files.NAME
+            await asyncio.to_thread(attempt_files.mend, log)
+            self._records = list(attempt_files.read(log)) if log.exists() else []
+            planned = plan(self._campaign, list(self._subjects))
+            open_ = missing(planned, self._records)
+            trial = TrialOptions(self._campaign.instances, self._campaign.time, validate=True)
+            self._verification = Verification(self._equipment.client, trial, self._records)
+            self._clock = _Clock(self._folder / SPENT)
+            try:
+                await self._all(open_)
+            finally:
+                await self._verification.close()
+                for task in self._reports.values():
+                    task.cancel()
+                await asyncio.gather(*self._reports.values(), return_exceptions=True)
+                self._clock.keep()
+        return Summary(
+            name=self._campaign.name,
+            attempts=len(planned),
+            done=len(planned) - len(open_) + self._made,
+            made=self._made,
+            failed=self._failed,
+            limit=self._limit,
+            problems=self._problems[:10],
+        )
+
+    async def _all(self, open_: list[Planned]) -> None:
+        """Make the attempts in their order, so many at a time."""
+        turn = asyncio.Semaphore(self._campaign.parallel)
+        async with asyncio.TaskGroup() as group:
+            for one in open_:
+                await turn.acquire()
+                if self._is_over(one.setup):
+                    turn.release()
+                    continue
+                group.create_task(self._made_in_turn(one, turn))
+
+    async def _made_in_turn(self, planned: Planned, turn: asyncio.Semaphore) -> None:
+        try:
+            record = await self._record(planned)
+        except KgymError as error:
+            self._fail(planned, error)
+        else:
+            log = self._folder / attempt_files.NAME
+            await asyncio.to_thread(attempt_files.append, log, record)
+            self._records.append(record)
+            self._made += 1
+            self._tell(record)
+        finally:
+            self._clock.keep()
+            turn.release()
+
+    def _fail(self, planned: Planned, error: KgymError) -> None:
+        self._failed += 1
+        said = f"{planned.bug}, {planned.setup}, run {planned.run}: {error.reason}: {error.message}"
+        self._problems.append(said[:1000])
+        self._tell(said)
+
+    async def _record(self, planned: Planned) -> AttemptRecord:
+        subject = self._subjects[planned.bug]
+        place = self._folder / "attempts" / _slug(planned.bug) / slug(planned.setup)
+        attempt = Attempt(
+            self._campaign,
+            planned,
+            subject,
+            await self._report(subject),
+            place / str(planned.run),
+        )
+        ended = attempt.ended() or await self._worked(attempt)
+        diff = attempt.patch
+        if not diff.strip():
+            return _recorded(planned, ended, Verified(Outcome.BAD))
+        with contextlib.ExitStack() as kept:
+            tree = await self._equipment.tree(subject, kept)
+            change = await asyncio.to_thread(identity, diff, tree.read)
+            verified = await self._verification.verify(subject, diff, change)
+            record = _recorded(planned, ended, verified, diff, change)
+            return await asyncio.to_thread(_compared, record, subject, tree.read)
+
+    async def _worked(self, attempt: Attempt) -> AgentEnded:
+        """Let the agent work."""
+        entry, equipment = attempt.planned.entry, self._equipment
+        if entry.kind == "crashfixer":
+            if equipment.crashfixer is None:
+                raise UserError("no_agent", "CrashFixer runs where an agent can: name its service")
+            return await crashfixer.worked(attempt, equipment.crashfixer)
+        command = self._commands[entry.name + entry.settings]
+        ended = await in_environment(attempt, command, equipment.client, equipment.tree)
+        await asyncio.to_thread(_write_atif, attempt, command.form, ended)
+        return ended
+
+    async def _report(self, subject: Subject) -> str:
+        """Return the crash report of a bug, as the platform has seen it, once for all attempts."""
+        if subject.id not in self._reports:
+            self._reports[subject.id] = asyncio.create_task(self._shown(subject))
+        return await asyncio.shield(self._reports[subject.id])
+
+    async def _shown(self, subject: Subject) -> str:
+        trial = TrialOptions(self._campaign.feedback_instances, self._campaign.time)
+        run = await run_kernel(self._equipment.client, subject.bug, "", RunOptions(trial=trial))
+        if run.title is None:
+            raise InfrastructureError("not_shown", f"{subject.id} does not show: {run.reason}")
+        return run.report or run.title
+
+    def _is_over(self, setup: Setup) -> bool:
+        """Tell whether a limit forbids another attempt of a setup."""
+        limits = self._campaign.limits
+        if limits.hours is not None and self._clock.hours >= limits.hours:
+            self._limit = f"{limits.hours:g} hours"
+            return True
+        if limits.dollars is None:
+            return False
+        share = limits.dollars / len(list(self._campaign.setups()))
+        spent = [one.dollars for one in self._records if one.setup == setup]
+        if None in spent:
+            self._limit = f"{setup}: what an attempt took is not known"
+            return True
+        if spent and sum(filter(None, spent)) >= share:
+            self._limit = f"{setup}: its share of ${limits.dollars:g}"
+            return True
+        return False
+
+
+class _Clock:
+    """How long a campaign has run, all its runs together."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._before = 0.0
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            self._before = float(json.loads(path.read_text())["seconds"])
+        self._begun = time.monotonic()
+
+    @property
+    def hours(self) -> float:
+        return (self._before + time.monotonic() - self._begun) / 3600
+
+    def keep(self) -> None:
+        write(self._path, json.dumps({"seconds": round(self.hours * 3600, 1)}).encode())
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a campaign's folder, which is made if need be; raise UserError `campaign_in_use`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = f"another command runs the campaign in {folder}"
+            raise UserError("campaign_in_use", message) from None
+        yield
+
+
+def begin(folder: Path, campaign: Campaign, subjects: list[Subject]) -> None:
+    """Note what a campaign is; raise UserError `campaign_changed` if it was another."""
+    about = folder / ABOUT
+    if about.exists() and about.read_text() != campaign.how:
+        raise UserError(
+            "campaign_changed",
+            f"{folder} holds attempts that were made otherwise ({about.read_text()}): results could"
+            " not be compared. Give this campaign another folder",
+        )
+    write(about, campaign.how.encode())
+    dataset = Subjects(tuple(subjects)).dataset(campaign.name)
+    try:
+        dataset.save(folder)
+    except UserError as error:
+        if error.reason != "dataset_exists":
+            raise
+        raise UserError(
+            "campaign_changed",
+            f"{folder} holds attempts on other bugs, or on others of these names; give this"
+            " campaign another folder",
+        ) from error
+
+
+def slug(setup: Setup) -> str:
+    """Return the name of a setup's folder."""
+    digest = hashlib.sha256(setup.model_dump_json().encode()).hexdigest()[:8]
+    return f"{_slug(str(setup))[:60]}-{digest}"
+
+
+def _slug(text: str) -> str:
+    return _SLUG.sub("-", text)
+
+
+def _recorded(
+    planned: Planned,
+    ended: AgentEnded,
+    verified: Verified,
+    diff: str | None = None,
+    change: str | None = None,
+) -> AttemptRecord:
+    return AttemptRecord(
+        bug=planned.bug,
+        setup=planned.setup,
+        run=planned.run,
+        outcome=verified.outcome,
+        diff=diff,
+        patch=change,
+        crashed=verified.crashed,
+        completed=verified.completed,
+        clean=verified.clean,
+        **ended.model_dump(),
+    )
+
+
+def _compared(
+    record: AttemptRecord, subject: Subject, read: Callable[[str], bytes | None]
+) -> AttemptRecord:
+    """Return the record with what its patch shares with the developers'; null if there is none."""
+    fix = subject.bug.fix
+    if record.diff is None or fix is None:
+        return record
+    try:
+        files, functions = overlap(changed_parts(record.diff, read), changed_parts(fix, read))
+    except UserError:  # one of them does not apply
+        return record
+    return record.model_copy(update={"files": files, "functions": functions})
+
+
+def _write_atif(attempt: Attempt, form: str, ended: AgentEnded) -> None:
+    folder, setup = attempt.folder, attempt.planned.setup
+    path = folder / TRAJECTORY
+    trajectory = atif.trajectory(
+        form,
+        path.read_bytes() if path.exists() else None,
+        log=(folder / LOG).read_bytes()[-atif.MOST_LOG :],
+        agent=atif.Agent(name=setup.agent, version=setup.settings or "-", model_name=setup.model),
+        session=f"{attempt.planned.bug}-{slug(setup)}-{attempt.planned.run}",
+        dollars=ended.dollars,
+    )
+    write(folder / ATIF, trajectory.model_dump_json(exclude_none=True, indent=1).encode())

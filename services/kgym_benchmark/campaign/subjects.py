@@ -1,0 +1,154 @@
+"""The bugs of a campaign: bundles that can be run, with what a dataset knows of them."""
+
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from kgym.api.steps import GitSource
+from kgym.bench import dataset as datasets
+from kgym.bench.bug_record import BugRecord, Commit, Crash, DeveloperPatch, FoundText
+from kgym.bench.campaign import Campaign
+from kgym.bench.dataset import Dataset
+from kgym.bench.tried_bug import tried_bug
+from kgym.bugs import bundle as bundles
+from kgym.bugs.bundle import Bug
+from kgym.errors import UserError
+
+_UNNAMED = re.compile(r"[^\w.:-]")
+_SYZBOT = "syzbot "
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A bug of a campaign; `id` is its id in results."""
+
+    id: str
+    name: str
+    """By which bundles are loaded."""
+    bug: Bug
+    record: BugRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """The bugs of a campaign, and how many of its dataset cannot be tried."""
+
+    bugs: tuple[Subject, ...]
+    unbundled: int = 0
+
+    def dataset(self, name: str) -> Dataset:
+        """Return them as a dataset."""
+        return Dataset.of(name, [one.record for one in self.bugs], source="a campaign's bugs")
+
+
+def load(campaign: Campaign, home: Path) -> Subjects:
+    """Load the bugs of a campaign; paths of its description lie beside it, in `home`.
+
+    Raises UserError `no_bugs`, and as bundles and datasets do.
+    """
+    found = [_named(name, home) for name in campaign.bugs]
+    found += _within(campaign.bundles, home)
+    unbundled = 0
+    if campaign.dataset is not None:
+        wanted = campaign.choice.of(datasets.load(home / campaign.dataset), campaign.name)
+        by_id: dict[str, tuple[str, Bug]] = {}
+        for name, bug in found:
+            by_id |= dict.fromkeys(_ids(bug), (name, bug))
+        every = [_of_dataset(one, by_id, campaign) for one in wanted.bugs]
+        subjects = [one for one in every if one is not None]
+        unbundled = len(every) - len(subjects)
+    else:
+        subjects = [bundled(name, bug) for name, bug in found]
+    if not subjects:
+        lacking = f": {unbundled} bugs of its dataset cannot be tried" if unbundled else ""
+        raise UserError("no_bugs", f"the campaign {campaign.name} has no bug to run{lacking}")
+    ids = [one.id for one in subjects]
+    if twice := {one for one in ids if ids.count(one) > 1}:
+        raise UserError("bug_twice", f"several bugs have the id {', '.join(sorted(twice)[:5])}")
+    return Subjects(tuple(subjects), unbundled)
+
+
+def _named(name: str, home: Path) -> tuple[str, Bug]:
+    place = name if bundles.is_shipped(name) else str((home / name).resolve())
+    return place, bundles.load(place)
+
+
+def _within(places: Sequence[str], home: Path) -> Iterable[tuple[str, Bug]]:
+    for place in places:
+        folder = (home / place).resolve()
+        tables = sorted([*folder.glob("*/bug.toml"), *folder.glob("*/*/bug.toml")])
+        if not tables:
+            raise UserError("no_bugs", f"{folder} holds no folder with a bug.toml")
+        for table in tables:
+            yield str(table.parent), bundles.load(str(table.parent))
+
+
+def _of_dataset(
+    record: BugRecord, bundled_: dict[str, tuple[str, Bug]], campaign: Campaign
+) -> Subject | None:
+    """Return a bug of a dataset by its bundle, or else by what it says itself, if that will do."""
+    if record.id in bundled_:
+        name, bug = bundled_[record.id]
+        return Subject(record.id, name, bug, record)
+    try:
+        bug = tried_bug(record, campaign.commit_from)
+    except UserError as error:
+        if error.reason != "not_triable":
+            raise
+        return None
+    return Subject(record.id, record.bundle or record.id, bug, record)
+
+
+def _ids(bug: Bug) -> list[str]:
+    """Return the ids under which datasets may know a bundle: its name's, and syzbot's."""
+    said = [one.removeprefix(_SYZBOT) for one in bug.file.references if one.startswith(_SYZBOT)]
+    return [_id(bug.name), *said]
+
+
+def _id(name: str) -> str:
+    return _UNNAMED.sub(":", name)
+
+
+def bundled(name: str, bug: Bug) -> Subject:
+    """Return a bundle with a record of what it says itself."""
+    fix = bug.fix
+    kernel = getattr(bug.file.kernel, "use", "")
+    found = _id(bug.name)
+    if kernel and not bundles.is_shipped(name) and Path(name).parent.name == kernel:
+        found = f"{found}:{_id(kernel)}"
+    source = bug.build.source
+    git = source if isinstance(source, GitSource) else None
+    program = bug.reproducers[0]
+    text = FoundText(text=program.text)
+    crash = Crash(
+        title=bug.file.title,
+        repository=git.url if git else None,
+        compiler=bug.build.compiler,
+        c_reproducer=text if program.kind == "c" else FoundText(),
+        syz_reproducer=text if program.kind == "syz" else FoundText(),
+    )
+    patch = DeveloperPatch(
+        commits=[Commit(title=one) for one in bug.file.references],
+        diff=fix.diff if fix else None,
+        files=list(bug.file.files) or None,
+    )
+    record = BugRecord(id=found, title=bug.file.title, status="fixed", crashes=[crash], patch=patch)
+    return Subject(found, name, bug, record)
+
+
+def read(path: Path) -> Campaign:
+    """Read a campaign's description; raise UserError `bad_campaign` that names the field."""
+    try:
+        return Campaign.model_validate(tomllib.loads(path.read_text()))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError("bad_campaign", f"{path}: {error}") from error
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}"
+            for one in error.errors()[:10]
+        )
+        raise UserError("bad_campaign", f"{path}: {wrong}") from error

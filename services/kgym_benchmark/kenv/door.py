@@ -1,0 +1,126 @@
+"""The campaign's side of an environment: what its programs ask is answered here.
+
+A call is a line of JSON on a socket, and so is its answer. The environment has no token: jobs are
+submitted by the campaign, which counts them and enforces the limits.
+"""
+
+import asyncio
+import base64
+import contextlib
+import hmac
+import json
+import time
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kgym.api.steps import Strict
+from kgym.bugs.kernel_run import KernelRun
+from kgym.errors import KgymError
+from kgym.source import diff_text
+from kgym_benchmark.kenv.inside.programs import NOT_ALLOWED
+from kgym_benchmark.kenv.protocol import Case, Observation, failed, observation, without_binaries
+
+MOST = 24 << 20
+"""Bytes of a call: a patch has at most 8 MiB, in Base64."""
+MOST_OPEN = 32
+RunKernel = Callable[[str], Awaitable[KernelRun]]
+
+
+class Call(Strict):
+    """What a program asks."""
+
+    call: str
+    secret: str = ""
+    diff: str = ""
+
+
+class KernelCall(Strict):
+    """A call of `run_kernel`, for the record."""
+
+    answer: str
+    job: int | None = None
+    seconds: float
+
+
+@dataclass(slots=True)
+class Door:
+    """The door of one environment; `calls` grows, and `told` hears of each."""
+
+    case: Case
+    run: RunKernel | None
+    """None: agents may not run kernels."""
+    most_calls: int
+    told: Callable[[KernelCall], None]
+    secret: str = ""
+    calls: int = 0
+    seconds: float = 0.0
+    """Spent in `run_kernel`."""
+    _turn: asyncio.Lock | None = None
+    _open: int = 0
+
+    @contextlib.asynccontextmanager
+    async def on_socket(self, path: Path) -> AsyncIterator[None]:
+        """Answer on a Unix socket at this path while the context lasts."""
+        server = await asyncio.start_unix_server(self.accept, path, limit=MOST)
+        await asyncio.to_thread(path.chmod, 0o666)
+        try:
+            yield
+        finally:
+            server.close()
+
+    @contextlib.asynccontextmanager
+    async def on_port(self, host: str, port: int = 0) -> AsyncIterator[str]:
+        """Answer on a port, for a container; yield what KENV_KGYM_ENDPOINT has to be."""
+        server = await asyncio.start_server(self.accept, host, port, limit=MOST)
+        try:
+            yield f"tcp:{host}:{server.sockets[0].getsockname()[1]}:{self.secret}"
+        finally:
+            server.close()
+
+    async def accept(self, reader: StreamReader, writer: StreamWriter) -> None:
+        """Answer one call."""
+        self._open += 1
+        try:
+            if self._open <= MOST_OPEN:
+                answer = await self._answer(await reader.readline())
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+        except (ValueError, OSError):  # longer than it may be, no call at all, or the agent is gone
+            pass
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _answer(self, line: bytes) -> dict[str, object]:
+        asked = Call.model_validate_json(line)
+        if not hmac.compare_digest(asked.secret.encode(), self.secret.encode()):
+            raise ValueError("not ours")
+        if asked.call == "bug":
+            case = self.case
+            words = ("report", "reproducer", "task", "repository", "commit")
+            return {word: getattr(case, word) for word in words}
+        if asked.call != "run_kernel":
+            raise ValueError(asked.call)
+        self._turn = self._turn or asyncio.Lock()
+        async with self._turn:
+            return asdict(await self._run_kernel(base64.b64decode(asked.diff)))
+
+    async def _run_kernel(self, data: bytes) -> Observation:
+        if self.run is None:
+            return Observation(NOT_ALLOWED, {})
+        if self.calls >= self.most_calls:
+            return failed("limit", f"all {self.most_calls} runs of kernels are used up")
+        self.calls += 1
+        begun, job = time.monotonic(), None
+        try:
+            diff = without_binaries(diff_text.decode(data, "the tree's changes"))
+            run = await self.run(diff)
+            seen, answer, job = observation(run), run.answer, run.job
+        except KgymError as error:
+            seen, answer = failed(error.reason, error.message), error.reason
+        seconds = time.monotonic() - begun
+        self.seconds += seconds
+        self.told(KernelCall(answer=answer, job=job, seconds=round(seconds, 3)))
+        return seen

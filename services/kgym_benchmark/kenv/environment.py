@@ -1,0 +1,275 @@
+"""One environment: a sandbox in which an agent finds what Live-kBench's containers have.
+
+/linux        the kernel with the bug, a Git repository, as a writable overlay
+/root         its home: report.txt, reproducer.txt; task.txt holds both, as agents are told them
+/KBDr         initialize, run_kernel, agent-config, model-config; output/ takes patch.txt, traj.json
+
+It has no network but what the campaign leads through a socket, no token, and nothing of this
+machine's but its programs. What the agent prints goes to log.txt.
+"""
+
+import asyncio
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from kgym.configs import CONFIGS
+from kgym.errors import UserError
+from kgym.host import proc, sandbox
+from kgym.host.sandbox import Overlay, Sandbox, prepare
+from kgym.host.sandbox_limits import LimitExceeded, SandboxLimits
+from kgym.source import diff_text
+from kgym_benchmark.kenv import trees
+from kgym_benchmark.kenv.door import Door
+from kgym_benchmark.kenv.inside import programs
+from kgym_benchmark.kenv.protocol import CommitFrom, without_binaries
+from kgym_benchmark.kenv.trees import GIT, BugTree
+
+PATCH, TRAJECTORY, LOG = "patch.txt", "traj.json", "log.txt"
+"""Files of the output."""
+DISK = 8 << 30
+LOG_BYTES = 64 << 20
+MOST_PATCH = 8 << 20
+MOST_TRAJECTORY = 256 << 20
+MODEL_PORT = 8400
+MODEL_SOCKET = "socket"
+_NET, _DOOR, _MODEL = "net", "door", "model"
+_DIFF_SECONDS = 600.0
+_GITCONFIG = "[safe]\n\tdirectory = *\n[user]\n\tname = agent\n\temail = agent@localhost\n"
+_USERS = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:agent:/root:/bin/sh\n"
+# By a repository of ours that borrows the tree's first objects: whatever the agent has done to its
+# own, what is compared are files.
+_DIFF = """set -e
+cp -r /base/.git/config /base/.git/HEAD /base/.git/refs /base/.git/index /own/git
+mkdir -p /own/git/objects/info
+echo /base/.git/objects >/own/git/objects/info/alternates
+export GIT_DIR=/own/git GIT_WORK_TREE=/linux
+git config core.bare false
+git -c advice.addEmbeddedRepo=false -c core.hooksPath=/dev/null add -A .
+git diff --cached --no-color --no-ext-diff --no-textconv --no-renames HEAD >/own/patch
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What an agent finds, and what it may use."""
+
+    bug: str
+    commit_from: CommitFrom = "parent"
+    feedback: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    """Folders of this machine that it may read, by their places in the sandbox."""
+    agent_config: Path | None = None
+    model_config: Path | None = None
+    model_folder: Path | None = None
+    """Holds the socket on which its model is answered for; None leaves it without any."""
+    seconds: float = 7200.0
+    limits: SandboxLimits = field(default_factory=SandboxLimits.of_host)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an agent's run ended; `error` is why it did not come to its end, if so."""
+
+    seconds: float
+    status: int | None = None
+    error: str | None = None
+
+
+class Environment:
+    """An environment in `folder`, which has to be new, while the context lasts."""
+
+    def __init__(self, folder: Path, tree: BugTree, door: Door, given: Given) -> None:
+        self._folder = folder
+        self._tree = tree
+        self._door = door
+        self._given = given
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with self._stack as stack:
+            await asyncio.to_thread(self._prepare)
+            # The path of a socket has at most 107 bytes.
+            net = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kgym-kenv-"))) / _NET
+            net.mkdir()
+            net.chmod(0o755)
+            self._net = net
+            await stack.enter_async_context(self._door.on_socket(net / _DOOR))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+        await asyncio.to_thread(sandbox.remove, self._folder)
+
+    async def run(self, command: Sequence[str], log: Path) -> Ended:
+        """Initialize, and run an agent to its end; what it prints goes to `log`."""
+        begun = asyncio.get_running_loop().time()
+        status, error = None, None
+        with log.open("ab") as file:
+            try:
+                done = await self._sandbox().run(
+                    ["/KBDr/start", *command],
+                    cwd=trees.PLACE,
+                    env=self._variables(),
+                    timeout=self._given.seconds,
+                    on_line=_Log(file).add,
+                    check=False,
+                )
+                status = done.returncode
+                error = f"it ended with status {status}" if status else None
+            except LimitExceeded as exceeded:
+                error = exceeded.message
+            except proc.ProgramTimedOut:
+                error = f"it did not end within {self._given.seconds:g} s"
+        return Ended(round(asyncio.get_running_loop().time() - begun, 3), status, error)
+
+    async def patch(self) -> str:
+        """Return the patch: what the agent wrote as its output, else the changes of the tree.
+
+        Raises UserError `patch_too_large`, or as `kgym.source.diff_text` does.
+        """
+        own = _taken(self._output / PATCH, MOST_PATCH)
+        if own is None or not own.strip():
+            own = await self._changes()
+        if len(own) > MOST_PATCH:
+            raise UserError("patch_too_large", f"the agent's patch has over {MOST_PATCH >> 20} MiB")
+        return without_binaries(diff_text.decode(own, "the agent's patch"))
+
+    def trajectory(self) -> bytes | None:
+        """Return what the agent has written of its steps."""
+        return _taken(self._output / TRAJECTORY, MOST_TRAJECTORY)
+
+    def file(self, name: str, most: int = MOST_TRAJECTORY) -> bytes | None:
+        """Return another file of its output."""
+        return _taken(self._output / name, most)
+
+    @property
+    def _output(self) -> Path:
+        return self._folder / "KBDr" / "output"
+
+    async def _changes(self) -> bytes:
+        own = prepare(self._folder / "own")
+        prepare(own / "git")
+        base = Overlay(self._tree.layers, self._folder / "base").create()
+        box = Sandbox(
+            overlays={trees.PLACE: self._overlay, "/base": base},
+            writable={"/own": own},
+            limits=self._limits,
+        )
+        await box.run(["sh", "-c", _DIFF], cwd=trees.PLACE, env=GIT, timeout=_DIFF_SECONDS)
+        return _taken(own / "patch", MOST_PATCH + 1) or b""
+
+    def _prepare(self) -> None:
+        self._folder.mkdir(parents=True)
+        self._overlay = Overlay(self._tree.layers, self._folder / "linux").create()
+        home = prepare(self._folder / "root")
+        (home / ".gitconfig").write_text(_GITCONFIG)
+        self._etc()
+        kbdr = self._folder / "KBDr"
+        kbdr.mkdir()
+        for name in (_NET, _MODEL):
+            (kbdr / name).mkdir()
+        prepare(kbdr / "output")
+        for name in programs.PROGRAMS:
+            shutil.copy(str(programs.__file__), kbdr / name)
+            (kbdr / name).chmod(0o755)
+        for name, path in (
+            ("agent-config", self._given.agent_config),
+            ("model-config", self._given.model_config),
+        ):
+            if path is not None:
+                copy = shutil.copytree if path.is_dir() else shutil.copy
+                copy(path, kbdr / name)
+
+    def _etc(self) -> None:
+        """Make what programs look for there: who they are, and names of programs."""
+        etc = self._folder / "etc"
+        (etc / "alternatives").mkdir(parents=True)
+        (etc / "passwd").write_text(_USERS)
+        (etc / "group").write_text("root:x:0:\nnogroup:x:65534:\n")
+        (etc / "hosts").write_text("127.0.0.1 localhost\n")
+        (self._folder / "nothing").mkdir()
+
+    @property
+    def _limits(self) -> SandboxLimits:
+        given = self._given
+        disk = min(given.limits.disk, DISK)
+        return replace(given.limits, disk=disk, output=LOG_BYTES, seconds=given.seconds)
+
+    def _sandbox(self) -> Sandbox:
+        own = self._folder
+        readonly = {
+            "/etc": own / "etc",
+            **_if_there("/etc/alternatives"),
+            **{str(path): own / "nothing" for path in _hidden()},
+            "/KBDr": own / "KBDr",
+            f"/KBDr/{_NET}": self._net,
+            **self._given.folders,
+        }
+        if self._given.model_folder is not None:
+            readonly[f"/KBDr/{_MODEL}"] = self._given.model_folder
+        return Sandbox(
+            readonly=readonly,
+            writable={"/KBDr/output": self._output, "/root": own / "root"},
+            overlays={trees.PLACE: self._overlay},
+            limits=self._limits,
+        )
+
+    def _variables(self) -> dict[str, str]:
+        given = self._given
+        bridge = {}
+        if given.model_folder is not None:
+            bridge["KENV_MODEL_BRIDGE"] = f"{MODEL_PORT}:/KBDr/{_MODEL}/{MODEL_SOCKET}"
+        return {
+            "HOME": "/root",
+            **given.environment,
+            "KENV_SYZBOT_BUG_ID": given.bug,
+            "KENV_COMMIT_FROM": given.commit_from,
+            "KENV_STATEFUL_EDIT": "true" if given.feedback else "false",
+            "KENV_KGYM_ENDPOINT": f"unix:/KBDr/{_NET}/{_DOOR}",
+            **bridge,
+        }
+
+
+class _Log:
+    """Writes lines to a file, as many as it may hold; the sandbox's own limit ends the agent."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def add(self, line: bytes) -> None:
+        self._file.write(line + b"\n")
+
+
+def _hidden() -> list[Path]:
+    """Return folders below /usr that could hold a fix: kernels' sources, and our own bugs."""
+    named = (Path("/usr/src"), CONFIGS.resolve())
+    return [path for path in named if path.is_relative_to("/usr") and path.is_dir()]
+
+
+def _if_there(folder: str) -> dict[str, Path]:
+    return {folder: Path(folder)} if Path(folder).is_dir() else {}
+
+
+def _taken(path: Path, most: int) -> bytes | None:
+    """Return a file that an agent wrote; None where it is no regular one, or too large."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        data = file.read(most + 1)
+    return data if len(data) <= most else None

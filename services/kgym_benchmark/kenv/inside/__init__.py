@@ -1,0 +1,1 @@
+"""What runs within an environment; it imports nothing but the standard library."""

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""The programs of an environment, told apart by their names: all are copies of this file.
+
+/KBDr/initialize   writes the crash report and the reproducer to /root
+/KBDr/run_kernel   tries the changes of /linux on a kernel, and prints what came of it
+/KBDr/start        initializes, leads 127.0.0.1 to the model's endpoint if there is one, and runs
+                   the agent: its arguments. In a container it then writes patch.txt and log.txt,
+                   which a sandbox has taken from outside
+
+Names, places and answers are those of Live-kBench's kEnv (docs/kEnv.md, kenv/initialize,
+kenv/run_kernel and kclient/agentic.py, commit 8849209). KENV_KGYM_ENDPOINT names the campaign's
+door: unix:PATH, or tcp:HOST:PORT:SECRET.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+HOME = Path("/root")
+TREE = Path("/linux")
+OUTPUT = Path("/KBDr/output")
+MIRROR = Path("/KBDr/mirror")
+MOST = 64 << 20
+"""Bytes of an answer."""
+NOT_ALLOWED = "Stateful edit is not allowed in the current environment."
+
+
+def ask(**call: str) -> dict[str, Any]:
+    """Return the campaign's answer: both are a line of JSON."""
+    kind, _, place = os.environ["KENV_KGYM_ENDPOINT"].partition(":")
+    secret = ""
+    if kind == "unix":
+        door = socket.socket(socket.AF_UNIX)
+        door.connect(place)
+    else:
+        host, port, secret = place.removeprefix("//").rsplit(":", 2)
+        door = socket.create_connection((host, int(port)))
+    with door, door.makefile("rb") as answers:
+        door.sendall(json.dumps({"secret": secret, **call}).encode() + b"\n")
+        answer: dict[str, Any] = json.loads(answers.readline(MOST))
+    return answer
+
+
+def initialize() -> int:
+    """Write what is known of the bug; in a container without a tree, clone the mirror's."""
+    bug = ask(call="bug")
+    (HOME / "report.txt").write_text(bug["report"])
+    (HOME / "reproducer.txt").write_text(bug["reproducer"])
+    (HOME / "task.txt").write_text(bug["task"])
+    if not (TREE / "Makefile").exists() and bug["repository"]:
+        _clone(bug["repository"], bug["commit"])
+    return 0
+
+
+def _clone(repository: str, commit: str) -> None:
+    mirrors = json.loads((MIRROR / "map.json").read_text())
+    if repository not in mirrors:
+        raise SystemExit(f"No mapping found for git URL {repository}")
+    _git(Path("/"), "clone", "--no-checkout", str(MIRROR / mirrors[repository]), str(TREE))
+    _git(TREE, "remote", "set-url", "origin", repository)
+    _git(TREE, "checkout", "--quiet", commit)
+
+
+def run_kernel() -> int:
+    """Try the changes; say so if this is not allowed."""
+    if json.loads(os.environ.get("KENV_STATEFUL_EDIT", "false").lower()) is not True:
+        print(NOT_ALLOWED)
+        return 0
+    answer = ask(call="run_kernel", diff=base64.b64encode(_changes()).decode())
+    for name, text in answer["files"].items():
+        if text is None:
+            (HOME / name).unlink(missing_ok=True)
+        else:
+            (HOME / name).write_text(text)
+    print(answer["text"])
+    return 0
+
+
+def _base() -> list[str]:
+    """Return the commit that changes count from, where it is noted: agents may commit."""
+    said = subprocess.run(
+        ["git", "config", "kgym.base"], cwd=TREE, capture_output=True, check=False, text=True
+    )
+    return [said.stdout.strip()] if said.stdout.strip() else []
+
+
+def _git(folder: Path, *words: str) -> bytes:
+    return subprocess.run(["git", *words], cwd=folder, stdout=subprocess.PIPE, check=True).stdout
+
+
+def start() -> int:
+    """Run the agent; return its status."""
+    initialize()
+    if bridge := os.environ.get("KENV_MODEL_BRIDGE"):
+        port, _, place = bridge.partition(":")
+        listening = socket.create_server(("127.0.0.1", int(port)))
+        threading.Thread(target=_serve, args=(listening, place), daemon=True).start()
+    if os.environ["KENV_KGYM_ENDPOINT"].startswith("unix:"):
+        return subprocess.run(sys.argv[1:], cwd=TREE, check=False).returncode
+    with (OUTPUT / "log.txt").open("wb") as log:
+        argv = sys.argv[1:]
+        done = subprocess.run(argv, cwd=TREE, stdout=log, stderr=log, check=False)
+    if not (OUTPUT / "patch.txt").exists():
+        (OUTPUT / "patch.txt").write_bytes(_changes())
+    return done.returncode
+
+
+def _changes() -> bytes:
+    """Return what was changed in the tree: new files, and what was committed, too."""
+    _git(TREE, "add", "-A")
+    return _git(TREE, "diff", "--cached", *_base())
+
+
+def _serve(listening: socket.socket, place: str) -> None:
+    while True:
+        near, _ = listening.accept()
+        far = socket.socket(socket.AF_UNIX)
+        far.connect(place)
+        for pair in ((near, far), (far, near)):
+            threading.Thread(target=_pump, args=pair, daemon=True).start()
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    with contextlib.suppress(OSError):
+        sink.shutdown(socket.SHUT_WR)
+
+
+PROGRAMS = {"initialize": initialize, "run_kernel": run_kernel, "start": start}
+
+if __name__ == "__main__":
+    sys.exit(PROGRAMS[Path(sys.argv[0]).name]())

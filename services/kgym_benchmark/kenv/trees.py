@@ -1,0 +1,193 @@
+"""Kernel trees for agents, as Git repositories: made once, then mounted in no time.
+
+A repository of a kernel takes a minute to make. So its files and objects are a layer that is kept
+for each kernel, on which lies one for each bug: the files that bring the bug back, and the one
+commit. An environment is an overlay of both, whose changes are its own.
+
+An agent must not find the fix in the repository: the objects of the files as they were without
+the bug are removed, and there is no commit but the one with the bug.
+"""
+
+import asyncio
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym.host import sandbox
+from kgym.host.folder_cache import FolderCache
+from kgym.host.sandbox import Overlay, Sandbox
+from kgym.source.patching import Change
+
+PLACE = "/linux"
+LAYOUT = 1
+"""Version of what layers hold; part of their names."""
+BUDGET = 20 << 30
+"""Bytes of layers that a host keeps."""
+_SECONDS = 1800.0
+_UPPER = "layer/upper"
+GIT = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    **{
+        f"GIT_{who}_{what}": value
+        for who in ("AUTHOR", "COMMITTER")
+        for what, value in {
+            "NAME": "kgym",
+            "EMAIL": "kgym@localhost",
+            "DATE": "1970-01-01T00:00:00Z",
+        }.items()
+    },
+}
+"""The environment of Git as nobody has configured it, whose commits have the same id each time."""
+
+# Arguments: the files to remove. stdin: an archive of the files to write.
+_KERNEL = """set -e
+tar -xf - --no-same-owner --unlink-first
+[ $# = 0 ] || rm -f -- "$@"
+rm -rf .git
+git init -q --template= -b master
+git config core.checkStat minimal
+git config core.trustctime false
+git config core.looseCompression 1
+git config core.fsync none
+git config gc.auto 0
+git config maintenance.auto false
+git config core.logAllRefUpdates false
+git add -A -f .
+git write-tree >/dev/null
+"""
+# /out has the paths that change, each ended by a zero byte.
+_BUG = """set -e
+xargs -0r git --literal-pathspecs ls-files -s -- </out/paths | cut -d' ' -f2 | sort -u >/out/old
+tar -xf - --no-same-owner --unlink-first
+[ $# = 0 ] || rm -f -- "$@"
+[ ! -s /out/paths ] ||
+    git --literal-pathspecs add -A -f --pathspec-from-file=/out/paths --pathspec-file-nul
+git ls-files -s | cut -d' ' -f2 | sort -u >/out/kept
+comm -23 /out/old /out/kept | while read -r id; do
+    rest=${id#??}
+    rm -f -- ".git/objects/${id%"$rest"}/$rest"
+done
+git commit -q --allow-empty --no-verify -m 'The kernel'
+git config kgym.base "$(git rev-parse HEAD)"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A kernel's source, what builds add to it, and what brings the bug back."""
+
+    identity: str
+    tree: Path
+    """The files as published."""
+    added: Sequence[Change]
+    bug: Sequence[Change]
+
+
+@dataclass(frozen=True, slots=True)
+class BugTree:
+    """A tree with a bug; `layers` are read-only, the topmost first."""
+
+    layers: tuple[Path, ...]
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content; None where there is none, or it is no regular file."""
+        for layer in self.layers:
+            found = _inside(layer, path)
+            if found is not None and found.is_file():
+                return found.read_bytes()
+            if found is not None and (found.is_char_device() or found.is_symlink()):
+                return None  # a file that the layer removes
+        return None
+
+
+def _inside(layer: Path, path: str) -> Path | None:
+    """Return the path in a layer, unless there is none or a link leads to it."""
+    here = layer
+    parts = Path(path).parts
+    if ".." in parts or Path(path).is_absolute():
+        return None
+    for part in parts:
+        if here.is_symlink():
+            return None
+        here = here / part
+    return here if here.is_symlink() or here.exists() else None
+
+
+class Trees:
+    """The trees of a host, kept below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._kernels = FolderCache(root / "kernels")
+        self._bugs = FolderCache(root / "bugs")
+
+    async def get(
+        self, source: Published, held: ExitStack, tell: Callable[[str], None] = lambda _: None
+    ) -> BugTree:
+        """Return the tree with the bug, made if need be; it stays until `held` is closed."""
+        kernel_key = _key(LAYOUT, source.identity, *map(_named, source.added))
+        key = _key(kernel_key, *map(_named, source.bug))
+
+        async def kernel(folder: Path) -> None:
+            tell("making a Git repository of the kernel, once for all its bugs")
+            await _layer(folder, (source.tree,), _KERNEL, source.added)
+
+        kernel_folder, _ = await self._kernels.get(kernel_key, kernel, held=held)
+        below = (kernel_folder / _UPPER, source.tree)
+
+        async def bug(folder: Path) -> None:
+            await _layer(folder, below, _BUG, source.bug)
+
+        folder, there = await self._bugs.get(key, bug, held=held)
+        if not there:
+            await asyncio.to_thread(self._bugs.trim, BUDGET)
+            await asyncio.to_thread(self._kernels.trim, BUDGET)
+        return BugTree((folder / _UPPER, *below))
+
+
+async def _layer(
+    folder: Path, lower: tuple[Path, ...], script: str, changes: Sequence[Change]
+) -> None:
+    """Make the layer of what a script does with these changes, in `folder`."""
+    overlay = Overlay(lower, folder / "layer").create()
+    out = sandbox.prepare(folder / "out")
+    (out / "paths").write_bytes(b"".join(one.path.encode() + b"\0" for one in changes))
+    box = Sandbox(overlays={PLACE: overlay}, writable={"/out": out})
+    removed = [one.path for one in changes if one.content is None]
+    await box.run(
+        ["sh", "-c", script, "sh", *removed],
+        cwd=PLACE,
+        stdin=archive(changes),
+        env=GIT,
+        timeout=_SECONDS,
+    )
+    for rest in (out, folder / "layer" / "work"):
+        await asyncio.to_thread(sandbox.remove, rest)
+
+
+def archive(changes: Sequence[Change]) -> bytes:
+    """Return a tar archive of the files that these changes write."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as file:
+        for change in changes:
+            if change.content is None:
+                continue
+            member = tarfile.TarInfo(change.path)
+            member.size = len(change.content)
+            member.mode = 0o755 if change.executable else 0o644
+            file.addfile(member, io.BytesIO(change.content))
+    return buffer.getvalue()
+
+
+def _named(change: Change) -> str:
+    content = "" if change.content is None else hashlib.sha256(change.content).hexdigest()
+    return f"{change.path}\0{content}\0{change.executable}"
+
+
+def _key(*parts: object) -> str:
+    return hashlib.sha256(json.dumps([str(one) for one in parts]).encode()).hexdigest()[:32]

@@ -1,0 +1,127 @@
+"""`kgym bench door`."""
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING
+
+import click
+from pydantic import Field
+
+from kgym.api.steps import GitSource
+from kgym.bugs import bundle as bugs
+from kgym.bugs.bundle import Bug, TrialOptions
+from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
+from kgym.client import AsyncClient
+from kgym.errors import InfrastructureError
+from kgym_cli import extras, known_bugs
+from kgym_cli.answer import Answer
+from kgym_cli.output import json_option, people, print_json, results
+from kgym_cli.scheduler_choice import address
+
+if TYPE_CHECKING:
+    from kgym_benchmark.kenv.door import KernelCall
+
+
+class DoorAnswer(Answer):
+    """Where an environment finds its bug; printed once it can."""
+
+    bug: str
+    endpoint: str = Field(description="for KENV_KGYM_ENDPOINT; whoever knows it can run kernels")
+
+
+@click.command()
+@click.argument("name", shell_complete=known_bugs.complete)
+@click.option("--feedback", is_flag=True, help="Allow run_kernel.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 takes any that is free.")
+@click.option(
+    "--kernel-runs", type=click.IntRange(0), default=20, show_default=True, help="At most."
+)
+@click.option(
+    "--instances", type=click.IntRange(1, 1000), default=5, show_default=True, help="VMs of each."
+)
+@json_option(DoorAnswer)
+def door(
+    name: str,
+    feedback: bool,
+    host: str,
+    port: int,
+    kernel_runs: int,
+    instances: int,
+    as_json: bool,
+) -> None:
+    """Answer for a bug to an environment in a container, until interrupted.
+
+    A container of docker/kenv finds the bug, and its run_kernel, at what this prints. Campaigns
+    need no containers: `kgym bench run` makes environments of its own.
+    """
+    extras.require("bench")
+    bug = bugs.load(name)
+    trial = TrialOptions(instances)
+    with address(work=True) as (url, token):
+        asyncio.run(
+            _serve(_Door(bug, url, token, trial, feedback, kernel_runs, as_json), (host, port))
+        )
+
+
+class _Door:
+    """What is asked of the command."""
+
+    def __init__(
+        self,
+        bug: Bug,
+        url: str,
+        token: str | None,
+        trial: TrialOptions,
+        feedback: bool,
+        kernel_runs: int,
+        as_json: bool,
+    ) -> None:
+        self.bug = bug
+        self.url = url
+        self.token = token
+        self.trial = trial
+        self.feedback = feedback
+        self.kernel_runs = kernel_runs
+        self.as_json = as_json
+
+
+async def _serve(one: _Door, place: tuple[str, int]) -> None:
+    """Show the bug, then answer calls for ever."""
+    from kgym_benchmark.kenv.door import Door  # noqa: PLC0415 - needs the extra `bench`
+    from kgym_benchmark.kenv.protocol import Case  # noqa: PLC0415
+
+    async with AsyncClient(one.url, one.token) as client:
+
+        async def run(diff: str) -> KernelRun:
+            return await run_kernel(client, one.bug, diff, RunOptions(trial=one.trial))
+
+        shown = await run("")
+        if shown.title is None:
+            raise InfrastructureError("not_shown", f"{one.bug.name} does not show: {shown.reason}")
+        source = one.bug.build.source
+        git = source if isinstance(source, GitSource) else None
+        case = Case(
+            bug=one.bug.name,
+            report=shown.report or shown.title,
+            program=one.bug.reproducers[0].text,
+            repository=git.url if git else "",
+            commit=git.commit if git else "",
+        )
+        answering = Door(
+            case,
+            run if one.feedback else None,
+            one.kernel_runs,
+            _tell,
+            secret=secrets.token_urlsafe(24),
+        )
+        async with answering.on_port(*place) as endpoint:
+            if one.as_json:
+                print_json(DoorAnswer(bug=one.bug.name, endpoint=endpoint))
+            else:
+                results.print(f"KENV_KGYM_ENDPOINT={endpoint}", markup=False)
+            await asyncio.Event().wait()
+
+
+def _tell(call: "KernelCall") -> None:
+    people.print(f"run_kernel: {call.answer} ({call.seconds:.0f} s)", style="dim", markup=False)

@@ -1,0 +1,44 @@
+"""`kgym bench report`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kgym_cli import extras
+from kgym_cli.output import json_option, print_json
+
+
+def answer() -> Any:
+    """Return what --json prints; its import needs the extra `bench`."""
+    from kgym.bench.report import Report  # noqa: PLC0415
+
+    return Report
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--k", "runs", type=click.IntRange(1), help="Runs of each bug.  [default: all]")
+@click.option(
+    "--compare",
+    "pair",
+    nargs=2,
+    type=click.IntRange(1),
+    metavar="N N",
+    help="Compare two setups, by their numbers in the table, in all figures.",
+)
+@json_option(answer)
+def report(folder: Path, runs: int | None, pair: tuple[int, int] | None, as_json: bool) -> None:
+    """Show what a campaign in DIR came to: the figures of each setup, with their intervals.
+
+    Only bugs count that every setup has tried. Pass@k is the best of the first k runs of each bug,
+    Mean@k their mean; intervals are at 95 %. The table is a leaderboard: the most resolved first.
+    """
+    extras.require("bench")
+    from kgym_cli import leaderboard  # noqa: PLC0415 - needs the extra `bench`
+
+    found = leaderboard.of_folder(folder, runs, pair)
+    if as_json:
+        print_json(found)
+    else:
+        leaderboard.show(found)

@@ -1,0 +1,81 @@
+"""`kgym bench run`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kgym_cli import extras
+from kgym_cli.output import json_option, leave, people, print_json, results
+from kgym_cli.settings import options_of
+
+
+def answer() -> Any:
+    """Return what --json prints; its import needs the extra `bench`."""
+    from kgym.bench.campaign import Estimate  # noqa: PLC0415
+    from kgym_benchmark.campaign.runner import Summary  # noqa: PLC0415
+
+    return Summary | Estimate
+
+
+@click.command()
+@click.argument(
+    "description", metavar="CAMPAIGN.toml", type=click.Path(path_type=Path, dir_okay=False)
+)
+@click.option(
+    "--into",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the campaign: what it has made, and will make.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Only say what there is to do, and what it will take."
+)
+@click.option(
+    "--history",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True),
+    help="Another campaign, whose attempts tell what this one will take; may be repeated.",
+)
+@options_of("bench run")
+@json_option(answer)
+def run(
+    description: Path, into: Path, dry_run: bool, history: tuple[Path, ...], as_json: bool
+) -> None:
+    """Run a campaign: agents on bugs, so many attempts each.
+
+    CAMPAIGN.toml says which bugs, agents, models and limits. Each attempt's record is on the disk
+    as soon as it is made. Interrupted or killed, the same line goes on: no attempt, no question to
+    a model, and no kernel is made twice.
+
+    The exit status is 0 if all attempts are made, 1 if a limit was reached before, 2 for bad input,
+    3 if some attempts came to no verdict: the same line makes them again.
+    """
+    extras.require("worker", "bench")
+    from kgym_benchmark.campaign import subjects  # noqa: PLC0415 - needs the extras
+    from kgym_cli import campaign_run  # noqa: PLC0415
+
+    campaign = subjects.read(description)
+    home = description.absolute().parent
+    found = subjects.load(campaign, home)
+    if found.unbundled:
+        people.print(f"{found.unbundled} bugs of the dataset cannot be tried, and are left out")
+    if dry_run:
+        estimate = campaign_run.estimated(campaign, found, into, history)
+        if as_json:
+            print_json(estimate)
+        else:
+            campaign_run.show(estimate)
+        return
+    summary = campaign_run.carried_out(campaign, found, into, home)
+    if as_json:
+        print_json(summary)
+    else:
+        results.print(
+            f"{summary.name}: {summary.done} of {summary.attempts} attempts are made,"
+            f" {summary.made} now" + (f"; {summary.failed} failed" if summary.failed else ""),
+            markup=False,
+        )
+    leave(campaign_run.status_of(summary))

@@ -1,0 +1,214 @@
+"""Campaigns: every attempt once, whoever is killed; and what they come to."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+
+from kgym.api.jobs import JobFilter
+from kgym.api.steps import Edit, Patch, StepResult
+from kgym.bench import attempt_files, dataset
+from kgym.bench.attempt_record import Outcome
+from kgym.client import Client
+from kgym.configs import CONFIGS
+from kgym.worker.context import StepContext
+from kgym_cli.embedded_platform import Platform
+from tests.bench.agent_door import _bundle
+from tests.cli.conftest import Kgym
+from tests.cli.test_run_kernel import Told
+from tests.cli.worked import working
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
+
+FILE = "kernel/watch_queue.c"
+CAMPAIGN = """
+name = "small"
+bundles = ["bugs"]
+attempts = {attempts}
+feedback = [true, false]
+parallel = {parallel}
+instances = 3
+feedback_instances = 2
+time = 5
+
+[attempt]
+hours = 0.5
+
+[[agents]]
+name = "mender"
+command = ["python3", "/agent/mender.py"]
+folder = "agent"
+
+[[agents]]
+name = "guesser"
+command = ["sh", "/agent/guesser.sh"]
+folder = "agent"
+feedback = [false]
+"""
+MEND = Edit(file=FILE, original="type >= 100", replacement="type >= mends")
+
+
+class Counted(Told):
+    """Counts the patched kernels that are built."""
+
+    def build(self, run: StepContext) -> StepResult:
+        self.done.append("built")
+        return super().build(run)
+
+
+@pytest.fixture
+def farm(data: Path) -> Iterator[Counted]:
+    given = Counted()
+    with Platform(data, work=False) as platform, working(platform, data, given.answers):
+        given.url = platform.url
+        yield given
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "campaign"
+    (folder / "bugs").mkdir(parents=True)
+    for name in ("one", "two"):
+        _bundle(folder / "bugs" / name)
+    shutil.copytree(CONFIGS / "demo-agents", folder / "agent")
+    (folder / "agent" / "patches").mkdir()
+    for name in ("one", "two"):
+        patch = folder / "agent" / "patches" / f"{name}.json"
+        patch.write_text(Patch(edits=[MEND]).model_dump_json())
+    return folder
+
+
+def described(home: Path, attempts: int = 1, parallel: int = 2, more: str = "") -> Path:
+    path = home / "campaign.toml"
+    path.write_text(CAMPAIGN.format(attempts=attempts, parallel=parallel) + more)
+    return path
+
+
+def test_a_campaign_is_run_reported_and_published(
+    farm: Counted, kgym: Kgym, home: Path, tmp_path: Path
+) -> None:
+    into = tmp_path / "into"
+    words = ("bench", "run", described(home), "--into", into)
+    planned = kgym(*words, "--dry-run", "--json").json
+    assert (planned["attempts"], planned["done"], planned["hours"]) == (6, 0, None)
+    done = kgym(*words, "--json")
+    assert done.status == 0, done.err
+    assert {name: done.json[name] for name in ("attempts", "done", "made", "failed")} == {
+        "attempts": 6,
+        "done": 6,
+        "made": 6,
+        "failed": 0,
+    }
+    records = list(attempt_files.read(into / attempt_files.NAME))
+    found = {(one.setup.agent, one.setup.feedback, one.bug): one for one in records}
+    outcomes = {key[:2]: one.outcome for key, one in found.items()}
+    assert outcomes == {
+        ("mender", True): Outcome.PASS,
+        ("mender", False): Outcome.COMPILE,
+        ("guesser", False): Outcome.BAD,
+    }
+    for bug in ("one", "two"):
+        one = found["mender", True, bug]
+        assert (one.kernel_runs, one.dollars, one.clean, one.error) == (2, 0.0, True, None)
+        assert (one.files and one.files.ratio, one.functions and one.functions.ratio) == (1, 1)
+        assert "+" in (one.diff or "")
+        assert found["mender", False, bug].kernel_runs == 0
+    # The same change is one kernel, whoever has made it.
+    assert farm.done.count("built") <= 2 * 4
+    (place,) = (into / "attempts" / "one").glob("mender-feedback*/1")
+    assert {path.name for path in place.iterdir()} == {
+        *("patch.txt", "log.txt", "ended.json", "kernel_runs.jsonl", "trajectory.atif.json"),
+    }
+    assert "Compilation error" in (place / "log.txt").read_text()
+    assert "No crash reproduced." in (place / "log.txt").read_text()
+
+    # Once more: nothing is left to do.
+    before = (farm.done.count("built"), (into / attempt_files.NAME).read_bytes())
+    again = kgym(*words, "--json").json
+    assert (again["made"], again["done"]) == (0, 6)
+    assert (farm.done.count("built"), (into / attempt_files.NAME).read_bytes()) == before
+    report = kgym("bench", "report", into, "--json")
+    jsonschema_rs.validate(json.loads(kgym("bench", "report", "--json-schema").out), report.json)
+    figures = {
+        (one["setup"]["agent"], one["setup"]["feedback"]): one for one in report.json["setups"]
+    }
+    assert figures["mender", True]["passed"]["crr"]["value"] == 1
+    assert figures["guesser", False]["passed"]["crr"]["value"] == 0
+    assert figures["mender", True]["kernel_runs"] == 2
+    assert (report.json["bugs"], report.json["runs"]) == (2, 1)
+    told = kgym("bench", "report", into, "--compare", "1", "2").out
+    assert "crr: " in told
+    assert kgym("bench", "report", into, "--compare", "1", "9").status == 2
+
+    # Other bugs are another campaign; so is another way of proving.
+    assert dataset.load(into).about.bugs == 2
+    text = described(home).read_text()
+    described(home).write_text(text.replace("instances = 3", "instances = 4"))
+    changed = kgym(*words, "--json")
+    assert (changed.status, changed.json["reason"]) == (2, "campaign_changed")
+
+
+def kill_when(process: "subprocess.Popen[bytes]", seen: Callable[[], bool]) -> None:
+    """Kill a campaign as soon as something is seen."""
+    end = time.monotonic() + 300
+    while not seen() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait(20)
+
+
+def test_a_killed_campaign_goes_on_and_makes_nothing_twice(
+    farm: Counted, kgym: Kgym, home: Path, tmp_path: Path, data: Path
+) -> None:
+    shutil.rmtree(home / "bugs" / "two")
+    into, path = tmp_path / "into", described(home, parallel=1)
+    words = ["bench", "run", str(path), "--into", str(into), "--json"]
+    log = into / attempt_files.NAME
+    argv, env = [sys.executable, "-m", "kgym_cli", *words], {**os.environ, "KGYM_DATA": str(data)}
+
+    def lines() -> int:
+        return log.read_bytes().count(b"\n") if log.exists() else 0
+
+    points: list[Callable[[], bool]] = [
+        lambda: any(into.glob("attempts/*/*/*/kernel_runs.jsonl")),  # within an attempt
+        lambda: lines() >= 1,
+    ]
+    for point in points:
+        null = subprocess.DEVNULL
+        with subprocess.Popen(argv, env=env, stderr=null, stdout=null) as one:
+            kill_when(one, point)
+    with log.open("ab") as file:
+        file.write(b'{"bug": "half')
+    kept = log.read_bytes().rpartition(b"\n")[0]
+    done = kgym(*words)
+    assert (done.status, done.json["done"]) == (0, 3), done.err
+    assert log.read_bytes().startswith(kept)
+    records = list(attempt_files.read(log))
+    assert len({(one.bug, one.setup, one.run) for one in records}) == len(records) == 3
+    # No job is there twice: each is another request.
+    with Client(farm.url) as client:
+        jobs = [client.job(one.id) for one in client.jobs(JobFilter())]
+    specs = [
+        [step.spec and step.spec.model_dump(mode="json") for step in job.steps] for job in jobs
+    ]
+    requests = list(map(json.dumps, specs))
+    assert len(set(requests)) == len(requests)
+    assert farm.done.count("show") == 1
+    assert not list(into.glob("attempts/*/*/*/environment"))
+
+
+def test_limits_end_a_campaign_in_fair_shares(
+    farm: Counted, kgym: Kgym, home: Path, tmp_path: Path
+) -> None:
+    path = described(home)
+    path.write_text(path.read_text() + "\n[limits]\nhours = 1e-9\n")
+    done = kgym("bench", "run", path, "--into", tmp_path / "into", "--json")
+    assert (done.status, done.json["made"], done.json["limit"]) == (1, 0, "1e-09 hours")

@@ -1,0 +1,365 @@
+"""The pure parts of campaigns: order, estimates, equal patches, trajectories, tasks, tokens."""
+
+import difflib
+import json
+import tempfile
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.api.steps import ReproduceResult, Verdict
+from kgym.bench import atif, attempt_files, harbor
+from kgym.bench.attempt_record import AttemptRecord, Outcome, Setup
+from kgym.bench.bug_record import BugRecord, Crash, DeveloperPatch, FoundText
+from kgym.bench.campaign import AgentEntry, Campaign, Prices, estimate, missing, plan
+from kgym.bench.dataset import Dataset
+from kgym.bench.harbor import HarborOptions
+from kgym.bench.patch_identity import identity
+from kgym.bench.report import report
+from kgym.bugs import bundle
+from kgym.bugs.kernel_run import KernelRun
+from kgym.bugs.sweep_rows import Outcome as Ran
+from kgym.errors import InfrastructureError, UserError
+from kgym_benchmark.campaign import adapters, subjects
+from kgym_benchmark.campaign.attempt import pointed
+from kgym_benchmark.campaign.model_proxy import Used, used
+from kgym_benchmark.campaign.verification import judged
+from tests.results import ran
+
+AGENTS = [{"name": "a", "command": ["a"]}, {"name": "b", "command": ["b"], "models": ["x", "y"]}]
+SOURCE = [f"line {number}" for number in range(30)]
+
+
+def campaign(**more: Any) -> Campaign:
+    return Campaign.model_validate({"name": "c", "agents": AGENTS, "attempts": 2, **more})
+
+
+def record(setup: Setup, bug: str = "one", run: int = 1, **more: Any) -> AttemptRecord:
+    given_ = {"bug": bug, "setup": setup, "run": run, "outcome": Outcome.PASS, **more}
+    return AttemptRecord.model_validate(given_)
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.lists(st.booleans(), min_size=1, max_size=2))
+def test_the_order_is_fair_wherever_it_ends(attempts: int, bugs: int, feedback: list[bool]) -> None:
+    one = campaign(attempts=attempts, feedback=feedback)
+    planned = plan(one, [f"bug-{number}" for number in range(bugs)])
+    setups = list(one.setups())
+    assert len(planned) == attempts * bugs * len(setups)
+    assert len({(p.bug, p.setup, p.run) for p in planned}) == len(planned)
+    for end in range(1, len(planned) + 1):
+        counts = Counter(p.setup for p in planned[:end])
+        tried = [counts[setup] for setup, _ in setups]
+        assert max(tried) - min(tried) <= 1
+
+
+def test_estimates_rest_on_the_same_setup_and_say_on_how_many() -> None:
+    one = campaign(feedback=[True])
+    planned = plan(one, ["one", "two"])
+    first = planned[0].setup
+    done = [record(first, seconds=100, dollars=0.5), record(first, "two", seconds=300)]
+    open_ = missing(planned, done)
+    assert len(open_) == len(planned) - 2
+    found = estimate(one, open_, done, 2)
+    by_setup = {row.setup: row for row in found.setups}
+    assert by_setup[first].rests_on == 2
+    assert (by_setup[first].seconds, by_setup[first].dollars) == (400, 1.0)
+    assert (found.hours, found.dollars) == (None, None)  # nothing is known of the others
+    known = [record(setup, seconds=36, dollars=1) for setup, _ in one.setups()]
+    assert estimate(one, planned, known, 0).hours == pytest.approx(12 * 36 / 2 / 3600)
+
+
+def diff(old: list[str], new: list[str], context: int, path: str = "a.c") -> str:
+
+    lines = difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", n=context, lineterm="")
+    return "".join(f"{line}\n" for line in lines)
+
+
+edits = st.dictionaries(st.integers(0, 29), st.sampled_from(["", "x", "y\nz"]), min_size=1)
+
+
+def read(path: str) -> bytes | None:
+    """Read a tree of two files."""
+    return "".join(f"{line}\n" for line in SOURCE).encode() if path in {"a.c", "b.c"} else None
+
+
+@given(edits, edits, st.integers(1, 5), st.integers(1, 5))
+def test_patches_are_the_same_if_they_make_the_same(
+    one: dict[int, str], other: dict[int, str], context: int, more: int
+) -> None:
+    def changed(edit: dict[int, str]) -> list[str]:
+        lines = [edit.get(number, line) for number, line in enumerate(SOURCE)]
+        return "\n".join(lines).split("\n")
+
+    first, second = diff(SOURCE, changed(one), context), diff(SOURCE, changed(other), more)
+    assert identity(first, read) == identity(f"words before\n{first}", read)
+    assert identity(first, read) == identity(diff(SOURCE, changed(one), more), read)
+    assert (identity(first, read) == identity(second, read)) == (changed(one) == changed(other))
+    assert identity(first, read) != identity(diff(SOURCE, changed(one), context, "b.c"), read)
+
+
+def test_the_order_of_files_does_not_count_and_what_does_not_apply_is_its_text() -> None:
+    a, b = (diff(SOURCE, ["x"], 3, path) for path in ("a.c", "b.c"))
+    assert identity(a + b, read) == identity(b + a, read) != identity(a, read)
+    assert identity("no diff", read) != identity("no diff at all", read)
+    # The same lines, in a place where they are not: that is another patch, which does not apply.
+    elsewhere = a.replace(" line", " other").replace("-line 7", "-line 70")
+    assert identity(elsewhere, read) not in {identity(a, read), identity(f"{elsewhere}\n", read)}
+
+
+@given(st.lists(st.builds(lambda n: {"n": n}, st.integers())), st.binary(max_size=20))
+def test_half_a_line_is_removed_and_nothing_else(lines: list[dict[str, int]], half: bytes) -> None:
+
+    half = half.replace(b"\n", b"")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "attempts.jsonl")
+        whole = b"".join(json.dumps(one).encode() + b"\n" for one in lines)
+        path.write_bytes(whole + half)
+        attempt_files.mend(path)
+        assert path.read_bytes() == whole
+
+
+AGENT = atif.Agent(name="a", version="1")
+MINI = {
+    "messages": [
+        {"role": "system", "content": "rules"},
+        {"role": "user", "content": "task"},
+        {"role": "assistant", "content": "look", "extra": {"actions": [{"command": "ls"}]}},
+        {"role": "user", "content": "Makefile"},
+        {"role": "assistant", "content": "done"},
+    ]
+}
+SWE = {"trajectory": [{"thought": "look", "action": "ls", "observation": "Makefile"}]}
+HANDS = [
+    {"source": "user", "message": "task"},
+    {"source": "agent", "message": "look", "args": {"command": "ls"}},
+    {"source": "agent", "observation": "run", "content": "Makefile"},
+]
+
+
+@pytest.mark.parametrize(
+    ("form", "data", "steps"),
+    [("mini-swe-agent", MINI, 4), ("swe-agent", SWE, 1), ("openhands", HANDS, 3)],
+)
+def test_trajectories_become_atif(form: str, data: Any, steps: int) -> None:
+    text = json.dumps(data).encode()
+    found = atif.trajectory(form, text, log=b"", agent=AGENT, session="s", dollars=0.5)
+    assert [one.step_id for one in found.steps] == list(range(1, steps + 1))
+    calls = [call for one in found.steps for call in one.tool_calls or []]
+    assert [call.arguments["command"] for call in calls] == ["ls"]
+    seen = [
+        result.content
+        for one in found.steps
+        if one.observation
+        for result in one.observation.results
+    ]
+    assert seen == ["Makefile"]
+    assert found.final_metrics.total_cost_usd == 0.5
+    assert json.loads(found.model_dump_json())["schema_version"] == "ATIF-v1.4"
+
+
+@pytest.mark.attack
+@given(st.sampled_from(["mini-swe-agent", "swe-agent", "openhands", ""]), st.binary())
+def test_whatever_an_agent_wrote_there_is_a_trajectory(form: str, data: bytes) -> None:
+    found = atif.trajectory(form, data, log=b"printed\xff", agent=AGENT, session="s", dollars=None)
+    assert found.steps[0].observation is not None
+    assert found.steps[0].observation.results[0].content.startswith("printed")
+
+
+NAMES = ("messages", "trajectory", "role", "content", "extra", "actions", "usage")
+ANYTHING = st.recursive(
+    st.none() | st.text() | st.integers(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(NAMES), inner),
+)
+
+
+@pytest.mark.attack
+@given(ANYTHING)
+def test_whatever_json_it_is(said: Any) -> None:
+    for form in ("mini-swe-agent", "swe-agent", "openhands"):
+        data = json.dumps(said).encode()
+        assert atif.trajectory(form, data, log=b"", agent=AGENT, session="s", dollars=None).steps
+    used(json.dumps(said).encode())
+    pointed(said, "messages.content")
+
+
+@pytest.mark.parametrize(
+    ("answer", "tokens"),
+    [
+        ({"usage": {"prompt_tokens": 10, "completion_tokens": 5}}, (10, 0, 5)),
+        (
+            {"usage": {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 4}}},
+            (10, 4, 0),
+        ),
+        (
+            {"usage": {"input_tokens": 3, "cache_read_input_tokens": 7, "output_tokens": 2}},
+            (10, 7, 2),
+        ),
+        ({"usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 1}}, (9, 0, 1)),
+        ({"usage": {"prompt_tokens": -1}}, None),
+        ({"choices": []}, None),
+    ],
+)
+def test_tokens_are_read_as_providers_say_them(answer: Any, tokens: Any) -> None:
+    found = used(json.dumps(answer).encode())
+    assert (None if found is None else (found.input, found.cached, found.output)) == tokens
+    pieces = (
+        b'data: {"choices": []}\n\ndata: ' + json.dumps(answer).encode() + b"\n\ndata: [DONE]\n"
+    )
+    assert used(pieces) == found
+
+
+def test_prices_are_for_a_million_tokens() -> None:
+    prices = Prices(input=1.0, cached=0.1, output=10.0)
+    took = Used(input=2_000_000, cached=1_000_000, output=100_000)
+    assert took.dollars(prices) == pytest.approx(1.0 + 0.1 + 1.0)
+    assert took.dollars(Prices(input=1.0, output=0.0)) == pytest.approx(2.0)
+
+
+def bug(**more: Any) -> BugRecord:
+    crash = {
+        "repository": "https://git.kernel.org/linux.git",
+        "commit": "a" * 40,
+        "config": FoundText(text="CONFIG_X=y\n"),
+        "c_reproducer": FoundText(text="int main(void) { return 0; }\n"),
+        "report": FoundText(text="BUG: bad"),
+    }
+    patch = DeveloperPatch(parent="b" * 40, diff="--- a/a\n+++ b/a\n@@ -1 +1 @@\n-a\n+b\n")
+    crashes = [Crash.model_validate({**crash, **more})]
+    about = {"id": "b1", "title": 'KASAN: "bad" in f', "status": "fixed"}
+    return BugRecord.model_validate({**about, "crashes": crashes, "patch": patch})
+
+
+def test_bugs_become_tasks_of_harbor(tmp_path: Path) -> None:
+    lacking = bug(config=FoundText()).model_copy(update={"id": "b2"})
+    left_out = harbor.write(Dataset.of("small", [bug(), lacking]), tmp_path / "tasks")
+    assert list(left_out) == ["b2"]
+    assert "config" in left_out["b2"]
+    (folder,) = (tmp_path / "tasks").iterdir()
+    table = tomllib.loads((folder / "task.toml").read_text())
+    assert table["metadata"]["title"] == 'KASAN: "bad" in f'
+    assert table["verifier"]["env"]["KGYM_SERVER"] == "${KGYM_SERVER}"
+    assert "b" * 40 in (folder / "environment" / "Dockerfile").read_text()
+    assert "BUG: bad" in (folder / "instruction.md").read_text()
+    assert (folder / "tests" / "test.sh").stat().st_mode & 0o111
+
+    loaded = bundle.load(str(folder / "tests" / "bundle"))
+    assert (loaded.file.title, loaded.build.source.commit) == ('KASAN: "bad" in f', "b" * 40)
+    # The fix is nowhere that the agent sees.
+    for name in ("instruction.md", "environment/Dockerfile"):
+        assert "+b" not in (folder / name).read_text()
+    with pytest.raises(UserError, match="can be a task"):
+        harbor.write(Dataset.of("small", [lacking]), tmp_path / "none")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("url", ["https://x y", "https://x\nRUN e", "file:///etc", "https://x';e"])
+def test_a_repository_is_an_address_and_nothing_else(url: str) -> None:
+    assert isinstance(harbor.task(bug(repository=url), "d", HarborOptions()), str)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "result", "expected"),
+    [
+        (Ran.RESOLVED, ran(Verdict.NO_CRASH), (Outcome.PASS, True)),
+        (Ran.NOT_RESOLVED, ran(Verdict.NO_CRASH), (Outcome.PASS, False)),
+        (Ran.NOT_RESOLVED, ran(Verdict.SAME_CRASH, "t"), (Outcome.TRIGGER, False)),
+        (Ran.NOT_RESOLVED, ran(Verdict.OTHER_CRASH, "t"), (Outcome.OTHER, False)),
+        (Ran.DOES_NOT_COMPILE, None, (Outcome.COMPILE, False)),
+        (Ran.NOT_COMPILED, None, (Outcome.TRIGGER, False)),
+        (Ran.DOES_NOT_APPLY, None, (Outcome.BAD, False)),
+    ],
+)
+def test_runs_of_kernels_are_judged_in_rgyms_classes(
+    outcome: Ran, result: ReproduceResult | None, expected: tuple[Outcome, bool]
+) -> None:
+    run = KernelRun(bug="b", answer="a", outcome=outcome, reason="r")
+    found = judged(run, result)
+    assert (found.outcome, found.clean) == expected
+
+
+def test_what_has_no_verdict_is_no_record() -> None:
+    run = KernelRun(bug="b", answer="a", outcome=Ran.INCONCLUSIVE, reason="r")
+    with pytest.raises(InfrastructureError, match="r"):
+        judged(run, ran(Verdict.INCONCLUSIVE))
+    instances = [{"number": 0, "outcome": "boot_failed", "run_seconds": 0}]
+    assert judged(run, ran(Verdict.INCONCLUSIVE, instances=instances)).outcome is Outcome.BOOT
+
+
+DESCRIBED = """
+name = "c"
+bugs = ["watch-queue-filter"]
+[[agents]]
+name = "a"
+command = ["a"]
+"""
+PRICELESS = """
+[attempt]
+dollars = 1
+[models.m]
+endpoint = "http://127.0.0.1:1"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (DESCRIBED.replace("bugs", "bug"), "bad_campaign"),
+        (DESCRIBED.replace('command = ["a"]', ""), "bad_campaign"),
+        (DESCRIBED + PRICELESS, "bad_campaign"),
+        (DESCRIBED + '[[agents]]\nname = "a"\ncommand = ["b"]\n', "bad_campaign"),
+        ("name = ", "bad_campaign"),
+        (DESCRIBED.replace("watch-queue-filter", "none"), "no_such_bug"),
+        (DESCRIBED.replace('bugs = ["watch-queue-filter"]', ""), "no_bugs"),
+        (DESCRIBED.replace("bugs = ", "bundles = "), "no_bugs"),
+        (DESCRIBED.replace("bugs = ", 'dataset = "none"\nbugs = '), "no_dataset"),
+        (DESCRIBED.replace('command = ["a"]', 'adapter = "none"'), "no_such_adapter"),
+        (DESCRIBED + 'folder = "none"\n', "bad_campaign"),
+    ],
+)
+def test_what_is_wrong_with_a_campaign_is_said(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "campaign.toml"
+    path.write_text(text)
+
+    def begin() -> None:
+        found = subjects.read(path)
+        subjects.load(found, tmp_path)
+        for entry in found.agents:
+            adapters.command(entry, tmp_path)
+
+    with pytest.raises(UserError) as refused:
+        begin()
+    assert refused.value.reason == reason
+
+
+def test_shipped_adapters_can_be_used(tmp_path: Path) -> None:
+    for name in adapters.names():
+        entry = AgentEntry(name="a", adapter=name, models=["m"])
+        command = adapters.command(entry, tmp_path)
+        assert command.words
+        assert not command.free
+
+
+def test_a_shipped_bug_on_two_kernels_is_two_bugs(tmp_path: Path) -> None:
+    names = ["watch-queue-filter", "watch-queue-filter@linux-5.10"]
+    found = subjects.load(campaign(bugs=names), tmp_path)
+    assert [one.id for one in found.bugs] == [names[0], "watch-queue-filter:linux-5.10"]
+    assert len(found.dataset("d")) == 2
+
+
+def test_a_report_counts_the_bugs_that_all_have_tried() -> None:
+    one, other = Setup(agent="a"), Setup(agent="b")
+    records = [record(setup, name) for setup in (one, other) for name in ("one", "two")]
+    records += [record(one, "three")]
+    found = report(records, ["one", "two", "three"])
+    assert (found.bugs, found.left_out, found.runs, len(found.setups)) == (2, ["three"], 1, 2)
+    (compared,) = found.comparisons
+    assert compared.figures[0].difference.value == 0
+    with pytest.raises(UserError, match="numbered"):
+        report(records, ["one"], pair=(1, 3))
+    with pytest.raises(UserError, match="no bug has"):
+        report([], ["one"])

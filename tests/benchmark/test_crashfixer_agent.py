@@ -1,0 +1,57 @@
+"""CrashFixer as an agent of a campaign, with a model's answers from the tape."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from kgym.api.agent.runs import Limits, RunRequest
+from kgym.bench.campaign import Campaign, plan
+from kgym.client.agent_client import AgentClient
+from kgym_benchmark.campaign import crashfixer, subjects
+from kgym_benchmark.campaign.attempt import ATIF, ENDED, AgentEnded, Attempt
+from kgym_benchmark.campaign.crashfixer import CrashFixer
+from kgym_cli.demo_agent import TAPE, Tape, demo_agent
+from kgym_cli.embedded_platform import Platform
+from kgym_crashfixer.models import tape
+
+pytestmark = pytest.mark.thorough
+
+
+def test_its_run_is_begun_once_and_its_best_patch_kept(tmp_path: Path) -> None:
+    agents = [{"name": "crashfixer", "kind": "crashfixer", "models": [Tape.name]}]
+    described = {"name": "c", "bugs": ["watch-queue-filter"], "agents": agents}
+    campaign = Campaign.model_validate({**described, "attempt": {"dollars": 5}})
+    (subject,) = subjects.load(campaign, tmp_path).bugs
+    planned = next(one for one in plan(campaign, [subject.id]) if one.setup.feedback)
+    attempt = Attempt(campaign, planned, subject, "the report", tmp_path / "attempt")
+    asked: list[Limits] = []
+
+    def request(name: str, strategy: str, model: str, limits: Limits) -> RunRequest:
+        asked.append(limits)
+        head = tape.head(TAPE)
+        assert head is not None
+        return RunRequest(bug=name, strategy=head.strategy, model=model, limits=limits)
+
+    async def twice(url: str) -> tuple[AgentEnded, AgentEnded, int]:
+        async with AgentClient(url) as agent:
+            one = CrashFixer(agent, request)
+            first = await crashfixer.worked(attempt, one)
+            (attempt.folder / ENDED).unlink()  # as if it was killed before
+            again = await crashfixer.worked(attempt, one)
+            return first, again, len((await agent.page(None, 10)).runs)
+
+    data = tmp_path / "data"
+    with Platform(data, work=False) as platform, demo_agent(data, platform.url) as agent:
+        first, again, runs = asyncio.run(twice(agent.url))
+    assert (first, runs) == (again, 1)
+    assert attempt.ended() == first
+    assert "+\t\tif (tf[i].type >= WATCH_TYPE__NR)" in attempt.patch
+    assert first.dollars is not None
+    assert 0 < first.dollars < 5
+    assert first.kernel_runs > 0
+    assert first.tokens
+    assert [one.dollars for one in asked] == [5]
+    steps = json.loads((attempt.folder / ATIF).read_text())["steps"]
+    assert {one["source"] for one in steps} == {"user", "agent"}
