@@ -44,6 +44,7 @@ EXTRAS = {
         "kgym_builder",
         "kgym_cli",
         "kgym_crashfixer",
+        "kgym_hosts",
         "kgym_monitor",
         "kgym_scheduler",
         "kgym_tracer",

@@ -1,0 +1,34 @@
+"""A recorded queue: which steps came when, and how long each took."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from kgym.api.jobs import JobView
+from kgym.api.steps import StepKind
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """A step that was queued once."""
+
+    at: float
+    """Seconds since the recording began."""
+    kind: StepKind
+    seconds: float
+    """How long it ran."""
+
+
+def recorded(jobs: Iterable[JobView], since: datetime) -> list[RecordedStep]:
+    """Return the steps of jobs that were queued from then on and have run, in their order."""
+    found = [
+        RecordedStep(
+            (step.queued_at - since).total_seconds(),
+            step.kind,
+            max(0.0, (step.finished_at - step.started_at).total_seconds()),
+        )
+        for job in jobs
+        for step in job.steps
+        if step.queued_at and step.started_at and step.finished_at and step.queued_at >= since
+    ]
+    return sorted(found, key=lambda step: step.at)
