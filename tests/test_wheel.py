@@ -37,7 +37,7 @@ EXTRAS = {
     "agent": ("kgym_crashfixer", "kgym.web"),
     "monitor": ("kgym_monitor",),
     "bench": ("kgym.bench", "kgym_benchmark"),
-    "gcp": ("kgym.transport.gcs",),
+    "gcp": ("kgym.transport.gcs", "kgym_hosts"),
     "all": (
         "kgym",
         "kgym_benchmark",

@@ -78,6 +78,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kgym fix watch-queue-filter --model replay:tape.jsonl --out fix.patch --json",
     ),
     "gc": ("kgym gc", "kgym gc --apply --artifact-age 30 --cache-budget 40GB"),
+    "gcp up": ("kgym gcp up farm.toml --ssh-key ~/.ssh/id_ed25519.pub",),
+    "gcp down": ("kgym gcp down farm.toml",),
+    "gcp status": ("kgym gcp status farm.toml --json",),
+    "gcp cost": ("kgym gcp cost farm.toml",),
     "group list": ("kgym group list --mine",),
     "group show": ("kgym group show night", "kgym group show night --submitter alice --json"),
     "group results": (

@@ -143,6 +143,12 @@ class Buckets:
             self._objects[bucket], self._names[bucket] = {}, []
             return self.described(bucket)
 
+    @property
+    def names(self) -> list[str]:
+        """The buckets that there are."""
+        with self._lock:
+            return sorted(self._objects)
+
     def described(self, bucket: str) -> dict[str, Any]:
         """Return a bucket's description; raise Refusal 404."""
         self._of(bucket)

@@ -24,10 +24,12 @@ from kgym_dev.cloud_storage.state import State
 class CloudStorage(State):
     """The server, in threads of this process, while the context lasts."""
 
+    routes: type[Routes] = Routes
+
     def __init__(self, folder: Path, port: int = 0, delay: float = 0.0) -> None:
         super().__init__(folder)
         self.delay = delay
-        self._http = Http(("127.0.0.1", port), Routes)
+        self._http = Http(("127.0.0.1", port), self.routes)
         self._http.cloud = self
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)

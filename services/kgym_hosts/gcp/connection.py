@@ -1,0 +1,179 @@
+"""The connection to Google Cloud: its compute library, plain REST for the rest, and what fails.
+
+Google's libraries for IAM and its like speak gRPC alone: the few calls of those are plain REST.
+"""
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+import google.auth
+import requests
+from google.api_core import exceptions
+from google.auth.credentials import AnonymousCredentials, Credentials
+from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
+from google.auth.transport.requests import AuthorizedSession
+
+from kgym.errors import InfrastructureError, KgymError, UserError
+
+T = TypeVar("T")
+
+CALL_SECONDS = 60.0
+"""Most time of one request."""
+OPERATION_SECONDS = 600.0
+"""Most time of what the cloud does for one."""
+PATIENCE_SECONDS = 120.0
+"""How long a call that fails for a while is tried again."""
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_PASSING = {408, 429, 500, 502, 503, 504}
+_LOST = (requests.ConnectionError, requests.Timeout, TransportError)
+_STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "STOCKOUT", "does not have enough resources")
+_QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded", "Quota '")
+_BUSY = (
+    *("resourceNotReady", "rateLimitExceeded", "RESOURCE_NOT_READY", "is not ready"),
+    "does not exist",  # a service account that was made just now
+)
+"""What passes, whatever the status."""
+
+
+class Cloud:
+    """One project of the cloud; `emulator` is the address of a server that stands for all of it."""
+
+    def __init__(self, project: str, emulator: str | None = None) -> None:
+        self.project = project
+        self.emulator = emulator
+        self.polls = 0.02 if emulator else 1.0
+        """Seconds between two looks at an operation."""
+        self._clients: dict[str, Any] = {}
+
+    @cached_property
+    def _credentials(self) -> Credentials:
+        if self.emulator:
+            return AnonymousCredentials()
+        try:
+            found, _ = google.auth.default(scopes=[_SCOPE])
+        except DefaultCredentialsError as error:
+            raise UserError(
+                "no_credentials",
+                "there are no credentials of Google Cloud: `gcloud auth application-default login`"
+                " makes some, or GOOGLE_APPLICATION_CREDENTIALS names a key file",
+            ) from error
+        return found
+
+    @cached_property
+    def _session(self) -> AuthorizedSession:
+        session = AuthorizedSession(self._credentials)
+        session.trust_env = self.emulator is None  # a proxy cannot reach this machine's loopback
+        return session
+
+    @cached_property
+    def compute(self) -> Any:
+        """Google's library, which takes seconds to import."""
+        from google.cloud import compute_v1  # noqa: PLC0415
+
+        return compute_v1
+
+    def client(self, name: str) -> Any:
+        """Return the client of this kind of things, such as `Instances`."""
+        if name not in self._clients:
+            options = {"api_endpoint": self.emulator} if self.emulator else None
+            self._clients[name] = getattr(self.compute, f"{name}Client")(
+                credentials=self._credentials, transport="rest", client_options=options
+            )
+        return self._clients[name]
+
+    def rest(
+        self, method: str, service: str, path: str, body: Any = None, **params: str
+    ) -> dict[str, Any]:
+        """Call a service (`iam`, `storage`, …) that Google's compute library does not know.
+
+        Raises google.api_core.exceptions.GoogleAPICallError, as that does.
+        """
+        base = self.emulator or f"https://{service}.googleapis.com"
+        answer = self._session.request(
+            method, f"{base}{path}", params=params, json=body, timeout=CALL_SECONDS
+        )
+        if answer.status_code >= 300:
+            raise exceptions.from_http_response(answer)
+        found: dict[str, Any] = answer.json() if answer.content else {}
+        return found
+
+    def call(self, function: Callable[[], T], what: str) -> T:
+        """Call, and again while that fails for a while; other failures are KgymErrors.
+
+        NotFound and Conflict are left as they are: they are answers.
+        """
+        began = time.monotonic()
+        pause = 0.1
+        while True:
+            try:
+                return function()
+            except (exceptions.NotFound, exceptions.Conflict):
+                raise
+            except (exceptions.GoogleAPICallError, GoogleAuthError, *_LOST) as error:
+                if not _passes(error) or time.monotonic() - began > PATIENCE_SECONDS:
+                    raise refused(error, what) from error
+            time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311
+            pause = min(2 * pause, 10.0)
+
+    def done(self, begin: Callable[[str], Any], scope: Mapping[str, str], what: str) -> None:
+        """Begin an operation, and wait until it is done.
+
+        `begin` gets a request's id: where an answer was lost, the same one is asked for again.
+        """
+        request = str(uuid.uuid4())
+        operation = self.call(lambda: begin(request), what)
+        kind = "Zone" if "zone" in scope else "Region" if "region" in scope else "Global"
+        operations = self.client(f"{kind}Operations")
+        named = {"project": self.project, **scope, "operation": operation.name}
+        ends = time.monotonic() + OPERATION_SECONDS
+        while operation.status != self.compute.Operation.Status.DONE:
+            if time.monotonic() > ends:
+                raise InfrastructureError(
+                    "cloud_operation", f"{what}: not done after {OPERATION_SECONDS:g} s"
+                )
+            time.sleep(self.polls)
+            operation = self.call(
+                lambda: operations.get(request=named, retry=None, timeout=CALL_SECONDS), what
+            )
+        if failed := list(operation.error.errors):
+            raise failure(what, "; ".join(f"{one.code}: {one.message}" for one in failed))
+
+
+def _passes(error: Exception) -> bool:
+    if isinstance(error, _LOST):
+        return True
+    if isinstance(error, exceptions.GoogleAPICallError):
+        busy = any(word in str(error) for word in _BUSY)
+        return error.code in _PASSING or busy
+    return False
+
+
+def refused(error: Exception, what: str) -> KgymError:
+    """Return the error for what a call ended by."""
+    if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized | GoogleAuthError):
+        if any(word in str(error) for word in _QUOTA):
+            return failure(what, str(error))
+        return UserError(
+            "cloud_forbidden",
+            f"{what}: your credentials may not do this: {error} (docs/google-cloud.md: roles)",
+        )
+    if isinstance(error, _LOST) or not isinstance(error, exceptions.ClientError):
+        return InfrastructureError(
+            "cloud_unreachable", f"{what}: {error}; the same command goes on"
+        )
+    return failure(what, str(error))
+
+
+def failure(what: str, said: str) -> KgymError:
+    """Return the error for what the cloud said: nothing free, a quota, or else a refusal."""
+    if any(word in said for word in _STOCKOUT):
+        return InfrastructureError("cloud_stockout", f"{what}: the zone has none left: {said}")
+    if any(word in said for word in _QUOTA):
+        return InfrastructureError(
+            "cloud_quota", f"{what}: {said}; the project's quota can be raised at IAM > Quotas"
+        )
+    return InfrastructureError("cloud_refused", f"{what}: {said}")

@@ -1,0 +1,275 @@
+"""The hosts of a deployment: instances with its label. Zones are tried in turn."""
+
+import re
+import secrets
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from google.api_core import exceptions
+
+from kgym.errors import InfrastructureError
+from kgym_hosts.deployment import Deployment, Machine, Pool
+from kgym_hosts.gcp.connection import CALL_SECONDS, Cloud
+from kgym_hosts.gcp.resources import (
+    LABEL,
+    POOL_LABEL,
+    VERSION_LABEL,
+    account_email,
+    base_name,
+    labels,
+)
+
+SCHEDULER = "scheduler"
+"""The name of the scheduler's host within the deployment, and of its pool."""
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CloudHost:
+    """An instance as the cloud describes it."""
+
+    name: str
+    pool: str
+    zone: str
+    status: str
+    """RUNNING, or another of the cloud's words."""
+    address: str
+    """Within the network."""
+    external: str | None
+    machine_type: str
+    spot: bool
+    version: str | None
+    """What was set up on it last; None: nothing yet."""
+    created: datetime
+
+
+def version_label(version: str) -> str:
+    """Return a version as a label can hold it."""
+    return re.sub(r"[^a-z0-9_-]", "-", version.lower())[:63]
+
+
+class Instances:
+    """The instances of one deployment."""
+
+    def __init__(self, cloud: Cloud, deployment: Deployment, ssh_key: str) -> None:
+        """Keep all this; `ssh_key` is the public key that may log in as `kgym`."""
+        self._cloud = cloud
+        self._deployment = deployment
+        self._ssh_key = ssh_key
+
+    @property
+    def _client(self) -> Any:
+        return self._cloud.client("Instances")
+
+    def all(self) -> list[CloudHost]:
+        """Return all hosts of the deployment, in all zones, ordered by name."""
+        request = {
+            "project": self._cloud.project,
+            "filter": f"labels.{LABEL}={self._deployment.name}",
+        }
+
+        def listed() -> list[Any]:
+            pages = self._client.aggregated_list(request=request, retry=None, timeout=CALL_SECONDS)
+            return [one for _, zone in pages for one in zone.instances]
+
+        found = self._cloud.call(listed, "listing the hosts")
+        return sorted(map(_host, found), key=lambda host: host.name)
+
+    def disks(self) -> list[tuple[str, str]]:
+        """Return (zone, name) of the disks that the deployment has: those that lost their host."""
+        request = {
+            "project": self._cloud.project,
+            "filter": f"labels.{LABEL}={self._deployment.name}",
+        }
+
+        def listed() -> list[tuple[str, str]]:
+            pages = self._cloud.client("Disks").aggregated_list(
+                request=request, retry=None, timeout=CALL_SECONDS
+            )
+            return [(_last(one.zone), one.name) for _, zone in pages for one in zone.disks]
+
+        return self._cloud.call(listed, "listing the disks")
+
+    def make(self, pool: str, number: int = 1) -> list[str]:
+        """Make so many hosts of a pool; return the names of those that came.
+
+        Raises the last error if none came: InfrastructureError `cloud_stockout`, `cloud_quota`.
+        """
+        base = f"{base_name(self._deployment)}-{pool}"
+        names = [f"{base}-{secrets.token_hex(3)}" for _ in range(number)]
+        if pool == SCHEDULER:
+            names = [base]
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            ended = list(threads.map(lambda name: self._try_zones(pool, name), names))
+        errors = [one for one in ended if one is not None]
+        if len(errors) == len(names):
+            raise errors[-1]
+        return [name for name, error in zip(names, ended, strict=True) if error is None]
+
+    def _try_zones(self, pool: str, name: str) -> InfrastructureError | None:
+        machine = self._machine(pool)
+        zones = list(self._deployment.zones)
+        if (fixed := self._deployment.scheduler.zone) and pool == SCHEDULER:
+            zones = [fixed]
+        first = secrets.randbelow(len(zones)) if pool != SCHEDULER else 0
+        error = None
+        for zone in [*zones[first:], *zones[:first]]:
+            try:
+                self._make(pool, name, zone, machine)
+            except InfrastructureError as failed:
+                if failed.reason not in {"cloud_stockout", "cloud_quota"}:
+                    raise
+                error = failed
+            else:
+                return None
+        return error
+
+    def _machine(self, pool: str) -> Machine:
+        known: Mapping[str, Machine] = self._deployment.pools
+        return self._deployment.scheduler if pool == SCHEDULER else known[pool]
+
+    def _make(self, pool: str, name: str, zone: str, machine: Machine) -> None:
+        body = self._body(pool, name, zone, machine)
+        request = {"project": self._cloud.project, "zone": zone, "instance_resource": body}
+
+        def begin(request_id: str) -> Any:
+            return self._client.insert_unary(
+                request={**request, "request_id": request_id}, retry=None, timeout=CALL_SECONDS
+            )
+
+        try:
+            self._cloud.done(begin, {"zone": zone}, f"making the host {name} in {zone}")
+        except exceptions.Conflict:
+            # Names are drawn by chance, but the scheduler's: two `up` at a time make it once.
+            return
+
+    def _body(self, pool: str, name: str, zone: str, machine: Machine) -> dict[str, Any]:
+        deployment, project = self._deployment, self._cloud.project
+        base, own = base_name(deployment), {**labels(deployment), POOL_LABEL: pool}
+        role = SCHEDULER if pool == SCHEDULER else "worker"
+        interface: dict[str, Any] = {
+            "subnetwork": f"projects/{project}/regions/{deployment.region}/subnetworks/{base}"
+        }
+        if pool == SCHEDULER:
+            address = self._cloud.client("Addresses").get(
+                request={"project": project, "region": deployment.region, "address": base},
+                timeout=CALL_SECONDS,
+            )
+            interface["access_configs"] = [
+                {"name": "outside", "type_": "ONE_TO_ONE_NAT", "nat_i_p": address.address}
+            ]
+        body: dict[str, Any] = {
+            "name": name,
+            "machine_type": f"zones/{zone}/machineTypes/{machine.machine_type}",
+            "labels": own,
+            "tags": {"items": [base, *([f"{base}-scheduler"] if pool == SCHEDULER else [])]},
+            "network_interfaces": [interface],
+            "service_accounts": [
+                {
+                    "email": account_email(deployment, role),
+                    "scopes": ["https://www.googleapis.com/auth/devstorage.read_write"],
+                }
+            ],
+            "disks": [
+                {
+                    "boot": True,
+                    "auto_delete": True,
+                    "initialize_params": {
+                        "source_image": deployment.image,
+                        "disk_size_gb": machine.disk_gb,
+                        "disk_type": f"zones/{zone}/diskTypes/{machine.disk_type}",
+                        "labels": own,
+                    },
+                }
+            ],
+            "metadata": {
+                "items": [
+                    {"key": "ssh-keys", "value": f"kgym:{self._ssh_key}"},
+                    {"key": "block-project-ssh-keys", "value": "TRUE"},
+                    {"key": "enable-oslogin", "value": "FALSE"},
+                ]
+            },
+        }
+        if isinstance(machine, Pool) and machine.spot:
+            body["scheduling"] = {
+                "provisioning_model": "SPOT",
+                "instance_termination_action": "DELETE",
+                "automatic_restart": False,
+            }
+        if isinstance(machine, Pool) and machine.nested:
+            body["advanced_machine_features"] = {"enable_nested_virtualization": True}
+        return body
+
+    def set_version(self, host: CloudHost, version: str) -> None:
+        """Note what was set up on a host, as a label."""
+        named = {"project": self._cloud.project, "zone": host.zone, "instance": host.name}
+        what = f"labelling the host {host.name}"
+
+        def begin(request_id: str) -> Any:
+            one = self._client.get(request=named, timeout=CALL_SECONDS)
+            resource = {
+                "label_fingerprint": one.label_fingerprint,
+                "labels": {**one.labels, VERSION_LABEL: version_label(version)},
+            }
+            return self._client.set_labels_unary(
+                request={
+                    **named,
+                    "instances_set_labels_request_resource": resource,
+                    "request_id": request_id,
+                },
+                retry=None,
+                timeout=CALL_SECONDS,
+            )
+
+        self._cloud.done(begin, {"zone": host.zone}, what)
+
+    def remove(self, hosts: list[CloudHost]) -> None:
+        """Delete hosts with their disks. That one is gone already is no error."""
+        places = [(host.zone, host.name) for host in hosts]
+        self._remove_all("Instances", "instance", places)
+
+    def remove_disks(self, disks: list[tuple[str, str]]) -> None:
+        """Delete disks that have no host any more."""
+        self._remove_all("Disks", "disk", disks)
+
+    def _remove_all(self, plural: str, kind: str, places: list[tuple[str, str]]) -> None:
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            list(threads.map(lambda place: self._remove(plural, kind, *place), places))
+
+    def _remove(self, plural: str, kind: str, zone: str, name: str) -> None:
+        client = self._cloud.client(plural)
+        named = {"project": self._cloud.project, "zone": zone, kind: name}
+
+        def begin(request_id: str) -> Any:
+            return client.delete_unary(
+                request={**named, "request_id": request_id}, retry=None, timeout=CALL_SECONDS
+            )
+
+        try:
+            self._cloud.done(begin, {"zone": zone}, f"removing the {kind} {name}")
+        except exceptions.NotFound:
+            return
+
+
+def _host(one: Any) -> CloudHost:
+    interface = one.network_interfaces[0] if one.network_interfaces else None
+    outside = interface.access_configs[0].nat_i_p if interface and interface.access_configs else ""
+    return CloudHost(
+        name=one.name,
+        pool=one.labels.get(POOL_LABEL, ""),
+        zone=_last(one.zone),
+        status=one.status,
+        address=interface.network_i_p if interface else "",
+        external=outside or None,
+        machine_type=_last(one.machine_type),
+        spot=one.scheduling.provisioning_model == "SPOT",
+        version=one.labels.get(VERSION_LABEL),
+        created=datetime.fromisoformat(one.creation_timestamp),
+    )
+
+
+def _last(path: str) -> str:
+    return str(path).rpartition("/")[2]

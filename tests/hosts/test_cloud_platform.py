@@ -1,0 +1,212 @@
+"""A deployment comes and goes on a server that answers as Google Cloud does, with its faults."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kgym.errors import Conflict, InfrastructureError
+from kgym_dev.cloud_project.server import CloudProject
+from kgym_hosts.deployment import Deployment
+from kgym_hosts.gcp.connection import Cloud
+from kgym_hosts.gcp.platform import CloudPlatform, Part
+from tests.hosts.deployments import TEXT, deployment
+
+pytestmark = pytest.mark.thorough  # Google's library takes seconds to import
+
+ALL = [
+    "addresses/kgym-farm",
+    "disks/kgym-farm-build",
+    "disks/kgym-farm-scheduler",
+    "firewalls/kgym-farm-clients",
+    "firewalls/kgym-farm-ssh",
+    "firewalls/kgym-farm-workers",
+    "instances/kgym-farm-build",
+    "instances/kgym-farm-scheduler",
+    "networks/kgym-farm",
+    "routers/kgym-farm",
+    "subnetworks/kgym-farm",
+    "kgym-farm-scheduler@kgym-test.iam.gserviceaccount.com",
+    "kgym-farm-worker@kgym-test.iam.gserviceaccount.com",
+    "bucket/kgym-test-farm",
+]
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[CloudProject]:
+    with CloudProject(tmp_path / "cloud") as server:
+        yield server
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Deployment:
+    return deployment(tmp_path)
+
+
+def platform(cloud: CloudProject, farm: Deployment) -> CloudPlatform:
+    return CloudPlatform(Cloud(farm.project, cloud.url), farm, "ssh-ed25519 AAAA test")
+
+
+def there(cloud: CloudProject) -> list[str]:
+    """All that is there; of hosts that are numbered by chance, the pool."""
+    return [name.rpartition("-")[0] if "-build-" in name else name for name in cloud.left]
+
+
+def test_a_deployment_comes_once_and_goes_whole(cloud: CloudProject, farm: Deployment) -> None:
+    parts: list[Part] = []
+    one = platform(cloud, farm)
+    hosts = one.bring_up(parts.append)
+    assert there(cloud) == ALL
+    assert {host.pool for host in hosts} == {"scheduler", "build"}
+    assert {part.done for part in parts} == {"made"}
+    parts.clear()
+    assert platform(cloud, farm).bring_up(parts.append) == hosts
+    assert {part.done for part in parts} == {"there"}
+    # What somebody else has in the project stays.
+    cloud.compute.insert("networks", "global", {"name": "default"}, "")
+    one.take_down()
+    assert cloud.left == ["networks/default"]
+    one.take_down()
+
+
+def test_hosts_are_as_the_deployment_says(cloud: CloudProject, farm: Deployment) -> None:
+    platform(cloud, farm).bring_up()
+    hosts = {one["labels"]["kgym-pool"]: one for one in cloud.compute.all("instances")}
+    build, scheduler = hosts["build"], hosts["scheduler"]
+    assert build["labels"] == {"kgym-deployment": "farm", "kgym-pool": "build"}
+    assert build["disks"][0]["initializeParams"]["labels"] == build["labels"]
+    assert build["scheduling"]["provisioningModel"] == "SPOT"
+    assert build["scheduling"]["instanceTerminationAction"] == "DELETE"
+    assert "accessConfigs" not in build["networkInterfaces"][0]
+    address = cloud.compute.get("addresses", "us-central1", "kgym-farm")["address"]
+    assert scheduler["networkInterfaces"][0]["accessConfigs"][0]["natIP"] == address
+    # Their accounts may use the bucket, and have no other right.
+    assert cloud.policies["kgym-test-farm"]["bindings"] == [
+        {
+            "role": "roles/storage.objectUser",
+            "members": [
+                f"serviceAccount:kgym-farm-{role}@kgym-test.iam.gserviceaccount.com"
+                for role in ("scheduler", "worker")
+            ],
+        }
+    ]
+    assert cloud.bucket_settings["kgym-test-farm"]["iamConfiguration"] == {
+        "uniformBucketLevelAccess": {"enabled": True},
+        "publicAccessPrevention": "enforced",
+    }
+    clients = cloud.compute.get("firewalls", "global", "kgym-farm-clients")
+    assert clients["sourceRanges"] == ["203.0.113.0/24"]
+    assert clients["targetTags"] == ["kgym-farm-scheduler"]
+
+
+@pytest.mark.parametrize("kind", ["status", "reset", "lost_answer"])
+def test_each_call_may_fail_once(
+    cloud: CloudProject, farm: Deployment, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for what in ("networks", "subnetworks", "firewalls", "addresses", "routers", "instances"):
+        cloud.faults.add(f"POST .*/{what}", kind, 503)  # type: ignore[arg-type]
+        cloud.faults.add(f"DELETE .*/{what}", kind, 429)  # type: ignore[arg-type]
+        cloud.faults.add(f"GET .*/{what}", kind, 500)  # type: ignore[arg-type]
+    for what in ("POST /storage/v1/b", "DELETE /storage/v1/b", "PUT .*iam", "POST .*Accounts"):
+        cloud.faults.add(what, kind, 503)  # type: ignore[arg-type]
+    cloud.faults.add("GET .*operations", kind, 503)  # type: ignore[arg-type]
+    one = platform(cloud, farm)
+    one.bring_up()
+    assert there(cloud) == ALL
+    cloud.replace("kgym-test-farm", "a/b", b"x")
+    one.take_down()
+    assert cloud.left == []
+    assert cloud.faults.left == 0
+
+
+@pytest.mark.parametrize("step", range(0, 12, 3))
+def test_a_failure_half_way_is_gone_on_with(
+    cloud: CloudProject, farm: Deployment, step: int
+) -> None:
+    made = 0
+
+    class Killed(Exception):
+        pass
+
+    def told(_: Part) -> None:
+        nonlocal made
+        made += 1
+        if made > step:
+            raise Killed
+
+    with pytest.raises(Killed):
+        platform(cloud, farm).bring_up(told)
+    platform(cloud, farm).bring_up()
+    assert there(cloud) == ALL
+    made = 0
+    with pytest.raises(Killed):
+        platform(cloud, farm).take_down(told)
+    platform(cloud, farm).take_down()
+    assert cloud.left == []
+
+
+def test_the_next_zone_is_taken_where_one_is_exhausted(
+    cloud: CloudProject, farm: Deployment
+) -> None:
+    one = platform(cloud, farm)
+    one.bring_up()
+    cloud.compute.exhausted = {"us-central1-a"}
+    assert len(one.instances.make("build", 3)) == 3
+    assert {host.zone for host in one.instances.all()[1:4]} <= {"us-central1-a", "us-central1-b"}
+    cloud.compute.exhausted = {"us-central1-a", "us-central1-b"}
+    with pytest.raises(InfrastructureError, match="does not have enough") as failed:
+        one.instances.make("build", 2)
+    assert failed.value.reason == "cloud_stockout"
+    cloud.compute.exhausted, cloud.compute.quota = set(), 5
+    with pytest.raises(InfrastructureError) as failed:
+        one.instances.make("build", 1)
+    assert failed.value.reason == "cloud_quota"
+
+
+def test_what_is_anothers_is_never_taken(cloud: CloudProject, farm: Deployment) -> None:
+    cloud.compute.insert("networks", "global", {"name": "kgym-farm"}, "")
+    one = platform(cloud, farm)
+    with pytest.raises(Conflict, match="not of this deployment"):
+        one.bring_up()
+    with pytest.raises(Conflict, match="not of this deployment"):
+        one.take_down()
+    assert cloud.left == ["networks/kgym-farm"]
+
+
+def test_many_hosts_come_in_pages(cloud: CloudProject, tmp_path: Path) -> None:
+    cloud.page = 7
+    farm = deployment(tmp_path, TEXT.replace("least = 1\nmost = 4", "least = 30\nmost = 30"))
+    one = platform(cloud, farm)
+    assert len(one.bring_up()) == 31
+    one.take_down()
+    assert cloud.left == []
+
+
+def test_a_bucket_can_be_kept(cloud: CloudProject, tmp_path: Path) -> None:
+    farm = deployment(tmp_path, f"keep_bucket = true\n{TEXT}")
+    one = platform(cloud, farm)
+    one.bring_up()
+    cloud.replace("kgym-test-farm", "a", b"x")
+    one.take_down()
+    assert cloud.left == ["bucket/kgym-test-farm"]
+    one.bring_up()  # it is the same again
+
+
+def test_a_version_is_noted_on_the_host(cloud: CloudProject, farm: Deployment) -> None:
+    one = platform(cloud, farm)
+    host, *_ = one.bring_up()
+    one.instances.set_version(host, "0.1.0+ABC")
+    assert {h.version for h in one.instances.all()} == {"0-1-0-abc", None}
+
+
+def test_permission_and_permanent_refusals_have_their_own_words(
+    cloud: CloudProject, farm: Deployment
+) -> None:
+    cloud.faults.add("POST .*/networks", "status", 403)
+    with pytest.raises(Exception, match="may not do this") as failed:
+        platform(cloud, farm).bring_up()
+    assert getattr(failed.value, "reason", None) == "cloud_forbidden"
+    cloud.faults.add("POST .*/networks", "status", 400)
+    with pytest.raises(InfrastructureError) as refused:
+        platform(cloud, farm).bring_up()
+    assert refused.value.reason == "cloud_refused"

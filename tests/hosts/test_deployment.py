@@ -1,0 +1,51 @@
+"""Deployment files: what is read, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from kgym.errors import UserError
+from kgym_hosts.deployment import read_deployment
+from tests.hosts.deployments import TEXT, deployment
+
+
+def test_a_deployment_is_read(tmp_path: Path) -> None:
+    one = deployment(tmp_path)
+    assert one.region == "us-central1"
+    assert one.pools["build"].most == 4
+    assert one.scaling.wait_seconds == 120
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("least = 1", "least = 5", "least (5) is more than most (4)"),
+        ("us-central1-b", "europe-west1-b", "several regions"),
+        ('name = "farm"', 'name = "Farm; rm -rf /"', "name"),
+        ("[pools.build]", "[pools.scheduler]", "no pool can be called scheduler"),
+        ('"check"]', '"build"]', "a kind stands twice"),
+        ("spot = true", "spott = true", "spott"),
+        ("slots = 2", "slots = 0", "slots"),
+        ("most = 4", "most = 100000", "most"),
+        ('clients = ["203.0.113.0/24"]', "clients = []", "clients"),
+        ('name = "farm"', 'name = "farm', "is no TOML"),
+        ('project = "kgym-test"', "", "project"),
+        ("us-central1-a", "../../global", "zones"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:
+    assert before in TEXT
+    with pytest.raises(UserError) as refused:
+        deployment(tmp_path, TEXT.replace(before, after))
+    assert refused.value.reason == "bad_deployment"
+    assert said in refused.value.message
+    assert "farm.toml" in refused.value.message
+
+
+@pytest.mark.attack
+def test_a_file_is_bounded(tmp_path: Path) -> None:
+    for text in ("#" * (2 << 20), "a = " + "[" * 100_000, "\x00\xff"):
+        with pytest.raises(UserError, match="farm"):
+            deployment(tmp_path, text)
+    with pytest.raises(UserError, match="No such file"):
+        read_deployment(tmp_path / "nothing.toml")
