@@ -1,4 +1,4 @@
-"""What hosts cost: the table in `configs/`, and what the operator's file says."""
+"""What hosts cost: what the operator's file says, else the table in `configs/`."""
 
 import tomllib
 from datetime import date, datetime
@@ -9,26 +9,17 @@ from pydantic import Field
 
 from kgym.api.steps import Strict
 from kgym.configs import CONFIGS
-from kgym_hosts.deployment import Deployment, Machine, MachineType, Pool
+from kgym_hosts.deployment import Deployment, Machine, Pool
 
-_HOURS_OF_A_MONTH = 730.0
 Price = Annotated[float, Field(gt=0, le=10_000)]
 
 
-class MachinePrice(Strict):
-    """Of one machine type."""
+class FamilyPrice(Strict):
+    """Of machine types whose price is by their vCPUs, such as n2-standard-8."""
 
-    dollars_per_hour: Price
-    spot_dollars_per_hour: Price | None = Field(None, description="null: not looked up")
-    source: str = Field(max_length=300)
-    looked_up: date
-
-
-class DiskPrice(Strict):
-    """Of one kind of disk."""
-
-    dollars_per_gb_month: Price
-    source: str = Field(max_length=300)
+    dollars_per_vcpu_hour: Price
+    spot_dollars_per_vcpu_hour: Price | None = Field(None, description="null: not looked up")
+    source: str = Field(min_length=10, max_length=300)
     looked_up: date
 
 
@@ -36,14 +27,7 @@ class PriceTable(Strict):
     """Prices of one region, each with its source and date."""
 
     region: str = Field(max_length=40)
-    machines: dict[MachineType, MachinePrice]
-    disks: dict[str, DiskPrice]
-
-    @property
-    def oldest(self) -> date:
-        """When the price that was looked up first was."""
-        known = [one.looked_up for one in self.machines.values()]
-        return min([*known, *(one.looked_up for one in self.disks.values())])
+    families: dict[Annotated[str, Field(max_length=60)], FamilyPrice]
 
 
 def shipped_prices(file: Path = CONFIGS / "cloud_prices.toml") -> PriceTable:
@@ -52,17 +36,16 @@ def shipped_prices(file: Path = CONFIGS / "cloud_prices.toml") -> PriceTable:
 
 
 def dollars_per_hour(machine: Machine, region: str, table: PriceTable) -> float | None:
-    """Return what a host costs with its disk; None if that is not known."""
+    """Return what a host costs; None if that is not known."""
     if machine.dollars_per_hour is not None:
         return machine.dollars_per_hour
-    price, disk = table.machines.get(machine.machine_type), table.disks.get(machine.disk_type)
-    if price is None or disk is None or region != table.region:
+    family, _, cores = machine.machine_type.rpartition("-")
+    price = table.families.get(family)
+    if price is None or not cores.isdecimal() or region != table.region:
         return None
     spot = isinstance(machine, Pool) and machine.spot
-    own = price.spot_dollars_per_hour if spot else price.dollars_per_hour
-    if own is None:
-        return None
-    return own + machine.disk_gb * disk.dollars_per_gb_month / _HOURS_OF_A_MONTH
+    one = price.spot_dollars_per_vcpu_hour if spot else price.dollars_per_vcpu_hour
+    return None if one is None else one * int(cores)
 
 
 def so_far(dollars: float | None, created: datetime, now: datetime) -> float | None:

@@ -70,7 +70,7 @@ class PoolCost(Answer):
 
 
 class CostAnswer(Answer):
-    """What a deployment costs by its hosts and their disks: nothing else is counted."""
+    """What a deployment costs by its hosts: nothing else is counted."""
 
     pools: list[PoolCost]
     dollars_per_hour: float | None
@@ -158,7 +158,8 @@ def cost(deployment: Path, endpoint: str | None, as_json: bool) -> None:
     """Show what the hosts cost an hour, have cost since they were made, and would at most.
 
     Prices are those of DEPLOYMENT (`dollars_per_hour`), else of configs/cloud_prices.toml, which
-    says when and where each was looked up. Removed hosts, traffic and objects are not counted.
+    says when and where each was looked up. Removed hosts, disks, traffic and objects are not
+    counted.
     """
     told = read_deployment(deployment)
     answer = _cost(told, _platform(told, endpoint).instances.all())
