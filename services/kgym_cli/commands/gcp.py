@@ -103,7 +103,7 @@ def gcp() -> None:
 @_deployment
 @click.option(
     "--ssh-key",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=click.Path(path_type=Path),
     required=True,
     help="File with the public key that may log in to the hosts, as the user kgym.",
 )
@@ -234,7 +234,11 @@ def _platform(deployment: Deployment, endpoint: str | None, key: str = "") -> "C
 
 
 def _key(file: Path) -> str:
-    text = file.read_text(errors="replace")[:10_000].strip()
+    try:
+        with file.expanduser().open(errors="replace") as opened:
+            text = opened.read(10_000).strip()
+    except OSError as error:
+        raise UserError("bad_option", f"--ssh-key {file}: {error.strerror or error}") from error
     if not text.startswith(("ssh-", "ecdsa-", "sk-")) or "\n" in text:
         raise UserError("bad_option", f"--ssh-key {file}: this is no public key of SSH")
     return text
