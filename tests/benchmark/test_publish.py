@@ -40,7 +40,7 @@ def test_a_folder_is_published_once(kgym: Kgym, idle: Platform, tmp_path: Path) 
     with Client(idle.url) as client:
         view = client.benchmark("mine")
         assert (view.attempts, view.published) == (700, 2)
-        assert client.benchmark_bug("mine", "a" * 40) == bug().published
+        assert client.benchmark_bug("mine", "a" * 40) == made(bug()).bugs[0].published
         assert len(list(client.benchmark_attempts("mine"))) == 700
         assert client.benchmark_attempt("mine", "a" * 40, 0, 7) == attempts(7)[-1]
 
