@@ -25,6 +25,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kgym bench import bundles configs/bugs --into shipped",
         "kgym bench import karena karena.db --dataset lkbench-2512 --into bugs --attempts a.jsonl",
     ),
+    "bench judge": (
+        "kgym bench judge bugs --model google:gemini-3-flash --dollars 5 --record tape.jsonl",
+        "kgym bench judge bugs --model replay:tape.jsonl --labels people.jsonl --json",
+    ),
     "bench list": (
         "kgym bench list bugs --class 'KASAN use-after-free' --lines-to 20",
         "kgym bench list bugs --touches net --reproducer both --json",
@@ -40,6 +44,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench run": (
         "kgym bench run campaign.toml --into results --dry-run",
         "kgym bench run campaign.toml --into results --json",
+    ),
+    "bench site": (
+        "kgym bench site demo-bench public",
+        "kgym bench site bugs public --attempts a.jsonl",
     ),
     "bench show": (
         "kgym bench show bugs",

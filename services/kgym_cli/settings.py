@@ -205,7 +205,7 @@ class Settings:
         "File with the key for the model.",
         None,
         _FOLDER,
-        commands=("fix", "run resume", "agent"),
+        commands=("fix", "run resume", "agent", "bench judge"),
         shown="OPENAI_API_KEY, ANTHROPIC_API_KEY or GOOGLE_API_KEY",
     )
     monitor_port = Setting[int](

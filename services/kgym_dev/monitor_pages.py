@@ -4,7 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from string import Formatter
 
+from kgym_dev import demo_benchmark
 from kgym_dev.showcase import BUG
+
+_BENCH = f"/benchmarks/{demo_benchmark.NAME}"
+_TRIED = f"{_BENCH}/bugs/{demo_benchmark.FIRST}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,42 @@ _PAGES = (
         "/suitecache",
         "tbody td.subject",
         "the kernels that are kept compiled: their size, users and verdicts",
+    ),
+    MonitorPage(
+        "benchmarks",
+        "/benchmarks",
+        "tbody td.subject",
+        "the benchmarks that are published: how many bugs, setups and attempts",
+    ),
+    MonitorPage(
+        "benchmark",
+        f"{_BENCH}?cutoff=2025-01-31&side=after",
+        "body:has(.board-chart canvas) #board tbody tr",
+        "a leaderboard: eight figures with their intervals, Pass@k, cost against resolution",
+    ),
+    MonitorPage(
+        "benchmark-bugs",
+        f"{_BENCH}/bugs",
+        "main tbody tr",
+        "the bugs of a benchmark, the toughest first",
+    ),
+    MonitorPage(
+        "benchmark-bug",
+        _TRIED,
+        "main .chips .chip",
+        "a bug of a benchmark, and how each run of each setup ended",
+    ),
+    MonitorPage(
+        "benchmark-attempt",
+        f"{_TRIED}/attempts/0/1",
+        "main .sides",
+        "an attempt: what came of it, and its patch beside the developers'",
+    ),
+    MonitorPage(
+        "benchmark-compare",
+        f"{_BENCH}/compare?one=0&other=5",
+        "main .sides",
+        "two setups compared on the same bugs, with the test, and what each solves alone",
     ),
     MonitorPage("workers", "/workers", "main tbody tr", "the workers, and what each of them runs"),
     MonitorPage("login", "/login", "input[name='token']", "the login, which asks for a token"),

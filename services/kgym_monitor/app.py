@@ -18,6 +18,7 @@ from kgym_monitor.monitor_state import MonitorState
 from kgym_monitor.page_policy import PagePolicy
 from kgym_monitor.routes import (
     asset_routes,
+    benchmark_routes,
     bulk_routes,
     check_routes,
     job_routes,
@@ -46,6 +47,7 @@ _ROUTERS = (
     output_routes.readers,
     reproduce_routes.readers,
     subject_routes.readers,
+    benchmark_routes.readers,
     trace_routes.readers,
     check_routes.readers,
     live_routes.readers,

@@ -9,6 +9,8 @@ from fastapi import Request
 
 from kgym.client import AsyncClient
 from kgym.web.scheduler_tokens import SchedulerTokens
+from kgym_monitor.benchmarks.board import ReadyPages
+from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmarks
 from kgym_monitor.live.agent_link import AgentLink, FindAgent
 from kgym_monitor.live.changes import Changes
 from kgym_monitor.live.fragments import Fragments
@@ -39,6 +41,9 @@ class MonitorState:
     agent: AgentLink
     """The agent service, if there is one."""
     runs: RunFeeds
+    benchmarks: HeldBenchmarks
+    ready: ReadyPages = field(default_factory=ReadyPages)
+    """What pages of benchmarks show."""
     traces: HeldTraces = field(default_factory=HeldTraces)
 
     @classmethod
@@ -56,6 +61,7 @@ class MonitorState:
             parts = LiveParts(client, agent, rendering, step_counts)
             fragments = Fragments(changes, parts.render)
             tails = JobTails(client, fragments.mark)
+            benchmarks = HeldBenchmarks(client)
             tasks = [asyncio.create_task(one.run()) for one in (changes, fragments)]
             try:
                 yield cls(
@@ -70,11 +76,13 @@ class MonitorState:
                     step_counts,
                     agent,
                     runs,
+                    benchmarks,
                 )
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                await benchmarks.close()
                 await tails.close()
                 await runs.close()
                 await agent.close()

@@ -8,7 +8,7 @@ from pydantic import Field
 from kgym.api.steps import Strict
 from kgym.bench.attempt_record import Setup
 from kgym.bench.figures import Figure, Measured, Results
-from kgym.bench.intervals import SEED, Bootstrap, Interval, Values
+from kgym.bench.intervals import SEED, Interval, Values, bootstrap
 
 FLIPS = 10_000
 
@@ -46,7 +46,7 @@ def paired(
     one, other = (_by_bug(results, setup, figure, k, best=best) for setup in (first, second))
     if one is None or other is None:
         return None
-    (interval,) = Bootstrap(len(one)).paired(one, other)
+    (interval,) = bootstrap(len(one)).paired(one, other)
     differences = (one - other)[:, 0]
     return PairedDifference(
         **_difference(figure, one, other, interval),
@@ -65,8 +65,8 @@ def across(
     other = _by_bug(after, setup, figure, k, best=best)
     if one is None or other is None:
         return None
-    others = Bootstrap(len(other), seed=SEED + 1)
-    (interval,) = Bootstrap(len(one)).difference(one, others, other)
+    others = bootstrap(len(other), seed=SEED + 1)
+    (interval,) = bootstrap(len(one)).difference(one, others, other)
     return Difference(**_difference(figure, one, other, interval))
 
 

@@ -4,17 +4,21 @@ Sources: Live-kBench sections 4.2 and 5.1 (CRR, EPR, IoU, Mean@k, Pass@k); its l
 first k runs of each bug, and no figure unless every bug has k); RGym Tables 1, 4 and 5 (classes).
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 from pydantic import Field
 
 from kgym.api.steps import Strict
 from kgym.bench.attempt_record import AttemptRecord, Outcome, Setup
+from kgym.bench.attempt_table import OUTCOMES, AttemptTable, Numbers
 from kgym.bench.bug_record import BugId
-from kgym.bench.intervals import Bootstrap, Interval, Values
+from kgym.bench.intervals import Interval, Values, bootstrap
+
+MOST_RUNS = 1 << 31
 
 
 class Figure(StrEnum):
@@ -58,7 +62,8 @@ class SetupFigures(Strict):
     dollars: float | None = Field(description="of all attempts, their kernels with them")
     dollars_per_bug: float | None
     dollars_per_resolved: float | None = Field(description="null where none is resolved")
-    seconds_per_bug: float | None
+    seconds_per_bug: float | None = Field(description="of all attempts, waiting for kernels too")
+    seconds_per_resolved: float | None
     kernel_runs: float | None = Field(description="calls of `run_kernel` an attempt")
 
 
@@ -68,85 +73,133 @@ class Results:
     Attempts on other bugs than `bugs` are passed over.
     """
 
-    def __init__(self, attempts: Iterable[AttemptRecord], bugs: Sequence[BugId]) -> None:
+    def __init__(
+        self, attempts: Iterable[AttemptRecord] | AttemptTable, bugs: Sequence[BugId]
+    ) -> None:
         """Sort the attempts; raise ValueError where a run of a setup on a bug is there twice."""
         self.bugs = tuple(dict.fromkeys(bugs))
-        wanted = set(self.bugs)
-        found: dict[Setup, dict[BugId, dict[int, AttemptRecord]]] = defaultdict(
-            lambda: defaultdict(dict)
-        )
-        for one in attempts:
-            if one.bug not in wanted:
-                continue
-            runs = found[one.setup][one.bug]
-            if one.run in runs:
-                raise ValueError(f"{one.setup} has run {one.run} on {one.bug} twice")
-            runs[one.run] = one
-        self._attempts: Mapping[Setup, Mapping[BugId, list[AttemptRecord]]] = {
-            setup: {bug: [runs[run] for run in sorted(runs)] for bug, runs in by_bug.items()}
-            for setup, by_bug in found.items()
-        }
-        self._bootstrap = Bootstrap(len(self.bugs)) if self.bugs else None
+        self.table = attempts if isinstance(attempts, AttemptTable) else AttemptTable.of(attempts)
+        self._places = {setup: place for place, setup in enumerate(self.table.setups)}
+        self._rows: dict[Setup, tuple[Numbers, Numbers]] = {}
 
-    @property
+    @cached_property
     def setups(self) -> list[Setup]:
         """Return who has tried any of the bugs."""
-        return sorted(self._attempts, key=str)
+        tried = (one for one in self.table.setups if self._found(one)[1].any())
+        return sorted(tried, key=str)
 
     def runs(self, setup: Setup) -> int:
         """Return how many attempts every bug has: the largest k of which there are figures."""
-        tried = self._attempts.get(setup, {})
-        return min((len(tried.get(bug, ())) for bug in self.bugs), default=0)
+        return int(self._found(setup)[1].min(initial=MOST_RUNS)) if self.bugs else 0
+
+    def most_runs(self, setup: Setup) -> int:
+        """Return how many attempts the bug has that was tried most often."""
+        return int(self._found(setup)[1].max(initial=0))
 
     def figures(self, setup: Setup, k: int) -> SetupFigures | None:
         """Return the figures of the first k runs; None unless every bug has as many."""
-        if k < 1 or k > self.runs(setup) or self._bootstrap is None:
-            return None
-        tables = {figure: self.values(setup, figure, k) for figure in Figure}
-        there = {figure: table for figure, table in tables.items() if table is not None}
-        best = [table.max(axis=1) for table in there.values()]
-        mean = [table.mean(axis=1) for table in there.values()]
-        measured = self._bootstrap.means(np.column_stack([*best, *mean]))
-        of = dict(zip(there, map(_measured, measured[: len(there)]), strict=True))
-        of_mean = dict(zip(there, map(_measured, measured[len(there) :]), strict=True))
-        attempts = self._first(setup, k)
-        resolved = {one.bug for one in attempts if one.resolved}
-        dollars = _sum(attempts, _dollars)
-        seconds = _sum(attempts, lambda one: one.seconds)
-        kernel_runs = _sum(attempts, lambda one: one.kernel_runs)
+        return self.all_figures([setup], k)[0]
+
+    def all_figures(self, setups: Sequence[Setup], k: int) -> list[SetupFigures | None]:
+        """Return the figures of several setups: faster than one by one."""
+        ready = [one for one in setups if 1 <= k <= self.runs(one)]
+        columns: list[Values] = []
+        wanted: list[tuple[Setup, Figure]] = []
+        for setup in ready:
+            for figure in Figure:
+                if (table := self.values(setup, figure, k)) is not None:
+                    wanted.append((setup, figure))
+                    columns += [table.max(axis=1), table.mean(axis=1)]
+        of: dict[tuple[Setup, Figure], tuple[Measured, Measured]] = {}
+        if columns:
+            found = bootstrap(len(self.bugs)).means(np.column_stack(columns))
+            measured = [_measured(one) for one in found]
+            of = dict(zip(wanted, zip(measured[::2], measured[1::2], strict=True), strict=True))
+        made = {one: self._figures(one, k, of) for one in ready}
+        return [made.get(one) for one in setups]
+
+    def curves(
+        self, setups: Sequence[Setup], figures: Sequence[Figure]
+    ) -> dict[tuple[Setup, Figure], list[Measured]]:
+        """Return Pass@k for each k from 1 to the number of runs that every bug has.
+
+        What has no such runs, or is not known of one of them, is left out.
+        """
+        tables: dict[tuple[Setup, Figure], Values] = {}
+        for setup in setups:
+            for figure in figures if self.runs(setup) else ():
+                if (table := self.values(setup, figure, self.runs(setup))) is not None:
+                    tables[setup, figure] = np.maximum.accumulate(table, axis=1)
+        if not tables:
+            return {}
+        found = iter(bootstrap(len(self.bugs)).means(np.hstack(list(tables.values()))))
+        return {
+            key: [_measured(next(found)) for _ in range(table.shape[1])]
+            for key, table in tables.items()
+        }
+
+    def values(self, setup: Setup, figure: Figure, k: int) -> Values | None:
+        """Return the figure of each bug (rows) and run (columns); None if one is not known."""
+        table = self.column(setup, figure.value, k)
+        return None if np.isnan(table).any() else table
+
+    def column(self, setup: Setup, name: str, k: int) -> Values:
+        """Return one of `attempt_table.VALUES` by bug and run; every bug has to have k runs."""
+        values: Values = self.table.values[name][self._first(setup, k)]
+        return values
+
+    def solved(self, setup: Setup, k: int) -> frozenset[BugId]:
+        """Return the bugs that one of the first k runs has resolved."""
+        first, number = self._found(setup)
+        # How many were resolved up to each row: no loop over attempts.
+        until = np.concatenate([[0.0], np.cumsum(self.table.values["crr"])])
+        found = until[first + np.minimum(number, k)] > until[first]
+        return frozenset(bug for bug, is_solved in zip(self.bugs, found, strict=True) if is_solved)
+
+    def _figures(
+        self,
+        setup: Setup,
+        k: int,
+        of: Mapping[tuple[Setup, Figure], tuple[Measured, Measured]],
+    ) -> SetupFigures:
+        taken = self._first(setup, k)
+        attempts = {name: column[taken] for name, column in self.table.values.items()}
+        resolved = int(attempts["crr"].any(axis=1).sum())
+        dollars, seconds = _sum(attempts["dollars"]), _sum(attempts["seconds"])
+        counts = np.bincount(attempts["outcome"].astype(np.int64).ravel(), minlength=len(OUTCOMES))
         return SetupFigures(
             setup=setup,
             bugs=len(self.bugs),
             runs=k,
-            passed={figure: of.get(figure) for figure in Figure},
-            mean={figure: of_mean.get(figure) for figure in Figure},
-            outcomes=dict(Counter(one.outcome for one in attempts)),
-            racy=sum(one.racy for one in attempts),
-            resolved=len(resolved),
+            passed={one: of[setup, one][0] if (setup, one) in of else None for one in Figure},
+            mean={one: of[setup, one][1] if (setup, one) in of else None for one in Figure},
+            outcomes={
+                outcome: int(count)
+                for outcome, count in zip(OUTCOMES, counts, strict=True)
+                if count
+            },
+            racy=int(attempts["racy"].sum()),
+            resolved=resolved,
             dollars=dollars,
             dollars_per_bug=_share(dollars, len(self.bugs)),
-            dollars_per_resolved=_share(dollars, len(resolved)),
+            dollars_per_resolved=_share(dollars, resolved),
             seconds_per_bug=_share(seconds, len(self.bugs)),
-            kernel_runs=_share(kernel_runs, len(attempts)),
+            seconds_per_resolved=_share(seconds, resolved),
+            kernel_runs=_share(_sum(attempts["kernel_runs"]), taken.size),
         )
 
-    def values(self, setup: Setup, figure: Figure, k: int) -> Values | None:
-        """Return the figure of each bug (rows) and run (columns); None if one is not known."""
-        worth = _WORTH[figure]
-        rows = [[worth(one) for one in runs[:k]] for runs in self._by_bug(setup)]
-        table = np.array(rows, dtype=float)  # None becomes NaN
-        return None if np.isnan(table).any() else table
+    def _first(self, setup: Setup, k: int) -> Numbers:
+        """Return the rows of the first k runs, by bug."""
+        first, _ = self._found(setup)
+        return first[:, None] + np.arange(k)
 
-    def solved(self, setup: Setup, k: int) -> frozenset[BugId]:
-        """Return the bugs that one of the first k runs has resolved."""
-        return frozenset(one.bug for one in self._first(setup, k) if one.resolved)
-
-    def _first(self, setup: Setup, k: int) -> list[AttemptRecord]:
-        return [one for runs in self._by_bug(setup) for one in runs[:k]]
-
-    def _by_bug(self, setup: Setup) -> list[list[AttemptRecord]]:
-        tried = self._attempts.get(setup, {})
-        return [tried.get(bug, []) for bug in self.bugs]
+    def _found(self, setup: Setup) -> tuple[Numbers, Numbers]:
+        if setup not in self._rows:
+            place = self._places.get(setup)
+            none = np.zeros(len(self.bugs), dtype=np.int64)
+            rows = (none, none) if place is None else self.table.counts(place, self.bugs)
+            self._rows[setup] = rows
+        return self._rows[setup]
 
 
 class Solves(Strict):
@@ -173,52 +226,9 @@ def solves(results: Results, setups: Sequence[Setup], k: int) -> Solves:
     )
 
 
-# --- what an attempt is worth ---------------------------------------------------------------
-
-
-def _equivalent(one: AttemptRecord) -> float | None:
-    return None if one.equivalent is None else float(one.equivalent)
-
-
-def _clean(one: AttemptRecord) -> float | None:
-    if not one.resolved:
-        return 0.0
-    return None if one.clean is None else float(one.clean)
-
-
-def _files(one: AttemptRecord) -> float | None:
-    return _overlap(one, one.files.ratio if one.files else None)
-
-
-def _functions(one: AttemptRecord) -> float | None:
-    return _overlap(one, one.functions.ratio if one.functions else None)
-
-
-def _overlap(one: AttemptRecord, ratio: float | None) -> float | None:
-    """Return the ratio; that of an attempt without a patch, which changes nothing, is 0."""
-    return 0.0 if ratio is None and not one.diff and one.outcome is Outcome.BAD else ratio
-
-
-_WORTH: Mapping[Figure, Callable[[AttemptRecord], float | None]] = {
-    Figure.CRR: lambda one: float(one.resolved),
-    Figure.EPR: _equivalent,
-    Figure.CLEAN: _clean,
-    Figure.FILE_IOU: _files,
-    Figure.FUNCTION_IOU: _functions,
-}
-
-
-def _dollars(one: AttemptRecord) -> float | None:
-    return None if one.dollars is None else one.dollars + (one.kernel_dollars or 0.0)
-
-
-def _sum(
-    attempts: Iterable[AttemptRecord], of: Callable[[AttemptRecord], float | None]
-) -> float | None:
+def _sum(values: Values) -> float | None:
     """Return the sum; None where one is not known: what is not known did not cost nothing."""
-    values = [of(one) for one in attempts]
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    return None if np.isnan(values).any() else float(values.sum())
 
 
 def _share(total: float | None, parts: int) -> float | None:

@@ -10,7 +10,9 @@ proportions", The American Statistician 54, 2000). `tests/benchmark/test_interva
 how often the intervals hold the truth.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +21,9 @@ from numpy.typing import NDArray
 DRAWS = 2000
 LEVEL = 0.95
 SEED = 20251222
+
+HELD = 4_000_000
+"""Numbers that are held at once: a column of 100,000 bugs would else take gigabytes."""
 
 Values: TypeAlias = NDArray[np.float64]
 """A row for each bug, a column for each figure."""
@@ -39,9 +44,23 @@ class Bootstrap:
     def __init__(self, bugs: int, draws: int = DRAWS, seed: int = SEED) -> None:
         if bugs < 1:
             raise ValueError("an interval takes at least one bug")
-        generator = np.random.default_rng(seed)
-        drawn = generator.multinomial(bugs + 2, np.full(bugs + 2, 1 / (bugs + 2)), size=draws)
-        self._weights = drawn / (bugs + 2)
+        self._bugs, self._draws, self._seed = bugs + 2, draws, seed
+        few = self._bugs * draws <= HELD
+        self._held = list(self._parts()) if few else None
+
+    def _parts(self) -> Iterator[Values]:
+        """Yield how often each bug was drawn, as a share: some draws at a time."""
+        generator = np.random.default_rng(self._seed)
+        equal = np.full(self._bugs, 1 / self._bugs)
+        at_once = max(1, HELD // self._bugs)
+        for start in range(0, self._draws, at_once):
+            size = min(at_once, self._draws - start)
+            yield generator.multinomial(self._bugs, equal, size=size) / self._bugs
+
+    def _mean(self, values: Values) -> Values:
+        """Return the mean of each column in each draw."""
+        parts = self._held if self._held is not None else self._parts()
+        return np.concatenate([part @ values for part in parts])
 
     def means(self, values: Values) -> list[Interval]:
         """Return the mean over bugs of each column."""
@@ -61,16 +80,23 @@ class Bootstrap:
         differences = values - others
         ends = np.vstack([differences, np.full(differences.shape[1], -1.0)])
         ends = np.vstack([ends, np.full(differences.shape[1], 1.0)])
-        return _intervals(differences.mean(axis=0), self._weights @ ends)
+        return _intervals(differences.mean(axis=0), self._mean(ends))
 
     def _drawn(self, values: Values) -> Values:
         ends = np.vstack([values, np.zeros(values.shape[1]), np.ones(values.shape[1])])
-        return self._weights @ ends
+        return self._mean(ends)
+
+
+@lru_cache(maxsize=16)
+def bootstrap(bugs: int, seed: int = SEED) -> Bootstrap:
+    """Return the draws of so many bugs, made once."""
+    return Bootstrap(bugs, seed=seed)
 
 
 def _intervals(value: Values, drawn: Values) -> list[Interval]:
     tail = (1 - LEVEL) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
+    by_figure = np.ascontiguousarray(drawn.T)  # in place, far faster than along columns
+    low, high = np.quantile(by_figure, [tail, 1 - tail], axis=1, overwrite_input=True)
     # The added bugs pull towards the middle; the figure itself stays within.
     low, high = np.minimum(low, value), np.maximum(high, value)
     return [

@@ -11,12 +11,14 @@ from kgym_cli.lazy import Lazy, LazyGroup
         "door": Lazy("bench_door", "Answer for a bug to a container of kEnv.", remote=True),
         "export": Lazy("bench_export", "Write bugs of a dataset, in a form of one's choice."),
         "import": Lazy("bench_import", "Make a dataset of what others have published."),
+        "judge": Lazy("bench_judge", "Let a model vote on whether patches equal the developers'."),
         "list": Lazy("bench_list", "List bugs of a dataset."),
         "publish": Lazy(
             "bench_publish", "Put bugs and attempts where the monitor shows them.", remote=True
         ),
         "report": Lazy("bench_report", "Show the figures of a campaign."),
         "run": Lazy("bench_run", "Run a campaign: agents on bugs.", remote=True),
+        "site": Lazy("bench_site", "Write pages for any web server.", remote=True),
         "show": Lazy("bench_show", "Show a dataset, or a bug of it."),
     },
 )

@@ -7,6 +7,7 @@ import { loadReports } from "./crash_reports.js";
 import { followSelection } from "./selection.js";
 import { showTimes } from "./times.js";
 import { growTimelines } from "./timeline.js";
+import "./theme_switch.js";
 
 function dress() {
   showTimes();
@@ -15,16 +16,6 @@ function dress() {
   loadReports();
 }
 
-function switchTheme() {
-  const root = document.documentElement;
-  const dark = root.dataset.theme
-    ? root.dataset.theme === "dark"
-    : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
-  localStorage.setItem("theme", root.dataset.theme);
-}
-
-document.getElementById("theme").addEventListener("click", switchTheme);
 document.addEventListener("htmx:after:swap", dress);
 setInterval(() => {
   if (document.hidden) return;

@@ -14,7 +14,7 @@ from sqlalchemy import Row, Table, delete, func, insert, or_, select, tuple_, up
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.api.benchmarks.attempts import AttemptRecord, AttemptRow, Setup
+from kgym.api.benchmarks.attempts import Attempt, AttemptRecord, AttemptRow, Setup
 from kgym.api.benchmarks.bugs import BugFacts, PublishedBug
 from kgym.api.benchmarks.publication import (
     ATTEMPTS,
@@ -158,7 +158,7 @@ async def attempt(
     if (found := (await connection.execute(query)).one_or_none()) is None:
         raise no_attempt(name, bug, setup, run)
     known = AttemptRow.model_validate_json(found.attempt)
-    fields = {one: getattr(known, one) for one in AttemptRow.model_fields if one != "setup"}
+    fields = {one: getattr(known, one) for one in Attempt.model_fields}
     return AttemptRecord(**fields, setup=Setup.model_validate_json(found.setup), diff=found.diff)
 
 
@@ -351,8 +351,8 @@ async def _ended(
 
 
 def _as_row(one: AttemptRecord, setup: int) -> AttemptRow:
-    fields = {name: getattr(one, name) for name in AttemptRow.model_fields if name != "setup"}
-    return AttemptRow(**fields, setup=setup)
+    fields = {name: getattr(one, name) for name in Attempt.model_fields}
+    return AttemptRow(**fields, setup=setup, has_patch=bool(one.diff))
 
 
 def _insert(connection: AsyncConnection, table: Table) -> Any:

@@ -136,3 +136,4 @@ class AttemptRow(Attempt):
     """One attempt of a published benchmark, in a list: `setup` is that one's number."""
 
     setup: int = Field(ge=0, lt=1 << 31)
+    has_patch: bool = Field(False, description="whether it came to a patch at all")

@@ -1,0 +1,1 @@
+"""Language models judge whether patches are equivalent to the developers'."""

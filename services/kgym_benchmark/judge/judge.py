@@ -1,0 +1,210 @@
+"""Asks for votes on patches, within limits, and goes on where it was interrupted.
+
+Each vote is written to a file as it comes. A patch that several attempts have is judged once.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from kgym.api.steps import Sha256, Strict
+from kgym.bench.attempt_record import AttemptRecord, Votes
+from kgym.bench.bug_record import BugId
+from kgym.bench.dataset import Dataset
+from kgym.errors import UserError
+from kgym_benchmark.judge.question import Question, question, verdict
+
+VOTES, MAJORITY = 9, 5
+"""As Live-kBench section 5.1."""
+MOST_VOTES = 99
+TRIES = 2
+"""Of an answer that cannot be read."""
+FILE = "votes.jsonl"
+LONGEST = 1 << 28
+"""Bytes of a file of votes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model said; `dollars` is None where its price is not known."""
+
+    text: str
+    dollars: float | None
+
+
+Ask = Callable[[Question, str], Awaitable[Answer]]
+"""Asks a model; the second argument tells equal questions apart. Raises UserError for good."""
+
+
+class Vote(Strict):
+    """A line of the file of votes: one answer about one patch on one bug."""
+
+    bug: BugId
+    question: Sha256
+    judge: str = Field(max_length=1000, description="the model")
+    vote: int = Field(ge=0, lt=1000)
+    equivalent: bool | None = Field(description="null: none of the answers could be read")
+    dollars: float | None = Field(ge=0)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeOptions:
+    """How it is judged."""
+
+    model: str
+    votes: int = VOTES
+    blind: bool = False
+    unresolved: bool = False
+    """Whether patches are judged whose crash is not gone, too."""
+    dollars: float | None = None
+    """Limit of all answers, earlier ones of this file with them."""
+    at_once: int = 4
+
+
+@dataclass(slots=True)
+class Judged:
+    """What came of it."""
+
+    attempts: list[AttemptRecord] = field(default_factory=list)
+    """All of them, with votes where they were judged."""
+    patches: int = 0
+    asked: int = 0
+    """Answers that this call has paid for."""
+    dollars: float = 0.0
+    """Of all votes in the file."""
+    unfinished: int = 0
+    """Patches for which votes are missing, as a limit was reached."""
+
+
+class _Spent(Exception):
+    """No further answer may be paid for."""
+
+
+class Judge:
+    """Collects votes in a folder."""
+
+    def __init__(self, folder: Path, options: JudgeOptions, ask: Ask) -> None:
+        self._path, self._options, self._ask = folder / FILE, options, ask
+        self._votes: dict[tuple[str, str], dict[int, Vote]] = defaultdict(dict)
+        self._asked, self._dollars, self._reserved = 0, 0.0, 0.0
+        self._dearest = 0.0
+        for one in _read(self._path):
+            self._dollars += one.dollars or 0.0
+            self._dearest = max(self._dearest, one.dollars or 0.0)
+            if one.judge == options.model:
+                self._votes[one.bug, one.question][one.vote] = one
+
+    async def judge(self, dataset: Dataset, attempts: Sequence[AttemptRecord]) -> Judged:
+        """Judge the patches that have none of their votes yet; raise UserError for good."""
+        bugs = {one.id: one for one in dataset.bugs}
+        wanted: dict[tuple[str, str], list[Question]] = {}
+        of: dict[int, tuple[str, str]] = {}
+        for place, one in enumerate(attempts):
+            bug = bugs.get(one.bug)
+            if bug is None or not one.diff or not (one.resolved or self._options.unresolved):
+                continue
+            asked = [
+                question(bug, one.diff, vote=vote, blind=self._options.blind)
+                for vote in range(self._options.votes)
+            ]
+            if (first := asked[0]) is not None:
+                of[place] = key = (bug.id, first.digest)
+                wanted[key] = [one for one in asked if one is not None]
+        await self._collect(wanted)
+        judged = Judged(patches=len(wanted), asked=self._asked, dollars=self._dollars)
+        judged.unfinished = sum(self._counted(key) is None for key in wanted)
+        for place, one in enumerate(attempts):
+            votes = self._counted(of[place]) if place in of else None
+            judged.attempts.append(
+                one if votes is None else one.model_copy(update={"votes": votes})
+            )
+        return judged
+
+    def _counted(self, key: tuple[str, str]) -> Votes | None:
+        """Return the votes on a patch; None as long as some are missing."""
+        said = self._votes[key]
+        if any(vote not in said for vote in range(self._options.votes)):
+            return None
+        words = [said[vote].equivalent for vote in range(self._options.votes)]
+        return Votes(yes=words.count(True), no=words.count(False), failed=words.count(None))
+
+    async def _collect(self, wanted: dict[tuple[str, str], list[Question]]) -> None:
+        open_ = iter(
+            [
+                (key, vote, one)
+                for key, asked in wanted.items()
+                for vote, one in enumerate(asked)
+                if vote not in self._votes[key]
+            ]
+        )
+
+        async def work() -> None:
+            for key, vote, one in open_:
+                await self._vote(key, vote, one)
+
+        tasks = [asyncio.create_task(work()) for _ in range(self._options.at_once)]
+        try:
+            await asyncio.gather(*tasks)
+        except _Spent:
+            await asyncio.gather(*tasks, return_exceptions=True)  # what is paid for is kept
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _vote(self, key: tuple[str, str], vote: int, asked: Question) -> None:
+        said, dollars = None, 0.0
+        for number in range(TRIES):
+            limit = self._options.dollars
+            if limit is not None and self._dollars + self._reserved + self._dearest > limit:
+                raise _Spent
+            self._reserved += (reserved := self._dearest)
+            try:
+                answer = await self._ask(asked, f"vote {vote}, try {number}")
+            finally:
+                self._reserved -= reserved
+            self._asked += 1
+            if answer.dollars is None and limit is not None:
+                raise UserError(
+                    "price_unknown",
+                    f"the price of {self._options.model} is not known, so no limit in dollars can"
+                    " be kept: leave --dollars out",
+                )
+            dollars += answer.dollars or 0.0
+            self._dollars += answer.dollars or 0.0
+            self._dearest = max(self._dearest, answer.dollars or 0.0)
+            if (said := verdict(answer.text)) is not None:
+                break
+        bug, digest = key
+        line = Vote(
+            bug=bug,
+            question=digest,
+            judge=self._options.model,
+            vote=vote,
+            equivalent=said,
+            dollars=dollars,
+        )
+        with self._path.open("a") as file:
+            file.write(line.model_dump_json() + "\n")
+        self._votes[key][vote] = line
+
+
+def _read(path: Path) -> Iterable[Vote]:
+    """Yield the votes of a file, if it is there; half a line at its end goes."""
+    if not path.exists():
+        return
+    if path.stat().st_size > LONGEST:
+        raise UserError("bad_votes", f"{path} has over {LONGEST >> 20} MiB")
+    written = path.read_bytes()
+    whole = written[: written.rfind(b"\n") + 1]
+    if whole != written:
+        path.write_bytes(whole)
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            yield Vote.model_validate_json(line)
+        except ValidationError as error:
+            raise UserError("bad_votes", f"{path}:{number} is no vote") from error

@@ -1,0 +1,84 @@
+"""What the judge is asked, and how its answer is read. Pure.
+
+The inputs are those of Live-kBench section 4.2: the fix with its message, and the agent's patch;
+the template is ours. What a patch holds may be written to instruct the judge: where it has a tag of
+ours, the tags of this prompt get a number that it does not have.
+"""
+
+import functools
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kgym.bench.bug_record import BugRecord
+from kgym.configs import PROMPTS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+PATCH = 100_000
+"""Characters of a patch that a judge is shown; a longer one is cut."""
+MESSAGE = 20_000
+_TAG = re.compile(r"<[ \t]*/?[ \t]*(?:bug|message|patch)(?:-(\d{1,9}))?\b", re.IGNORECASE)
+_VERDICT = re.compile(r"^[ \t*`#]*VERDICT:[ \t*`]*(equivalent|discrepant)\b", re.M | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question to a judge; `digest` tells it from others, whichever patch stands first."""
+
+    system: str
+    text: str
+    digest: str
+
+
+def question(bug: BugRecord, diff: str, *, vote: int, blind: bool) -> Question | None:
+    """Return what is asked about a patch; None where the developers' patch is not known.
+
+    A blind judge is not told which patch is the developers': they stand in an order that changes
+    with the vote, without the message, which would tell.
+    """
+    fix = bug.patch.diff if bug.patch is not None else None
+    if fix is None or bug.patch is None:
+        return None
+    message = None if blind else (bug.patch.message or "")[:MESSAGE].strip()
+    digest = hashlib.sha256("\0".join((fix, diff, message or "", str(blind))).encode()).hexdigest()
+    sides = [fix[:PATCH], diff[:PATCH]]
+    names = ["one", "other"] if blind else ["of the developers", "to be judged"]
+    if blind and int(hashlib.sha256(f"{digest} {vote}".encode()).hexdigest(), 16) % 2:
+        sides.reverse()
+    mark = _mark((*sides, bug.title, message or ""))
+    values = {"title": bug.title, "message": message, "mark": mark}
+    values |= {"patches": list(zip(names, sides, strict=True))}  # type: ignore[dict-item]
+    templates = _environment()
+    system = templates.get_template("judge/system.md").render(mark=mark)
+    text = templates.get_template("judge/question.md").render(values)
+    return Question(system.strip(), f"{text.strip()}\n", digest)
+
+
+def verdict(answer: str) -> bool | None:
+    """Return whether the answer says equivalent; None where it says neither. The last counts."""
+    said = _VERDICT.findall(answer[-100_000:])
+    return said[-1].lower() == "equivalent" if said else None
+
+
+def _mark(texts: Iterable[str]) -> str:
+    taken = {int(found[1] or 0) for text in texts for found in _TAG.finditer(text)}
+    free = next(number for number in itertools.count() if number not in taken)
+    return f"-{free}" if free else ""
+
+
+@functools.cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 - takes time
+
+    return Environment(
+        loader=FileSystemLoader(PROMPTS),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701 - no HTML: `_mark` keeps the parts apart
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

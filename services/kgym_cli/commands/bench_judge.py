@@ -1,0 +1,192 @@
+"""`kgym bench judge`."""
+
+import asyncio
+from pathlib import Path
+
+import click
+from pydantic import Field, ValidationError
+
+from kgym.api.benchmarks.attempts import BugId, Text
+from kgym.api.steps import Strict
+from kgym.bench import attempt_files, dataset
+from kgym.bench.attempt_record import AttemptRecord
+from kgym.bench.judge_agreement import Agreement
+from kgym.errors import NotFound, UserError
+from kgym_benchmark.judge.judge import MAJORITY, MOST_VOTES, VOTES, Answer, Judge, JudgeOptions
+from kgym_benchmark.judge.question import Question
+from kgym_cli import agent_models
+from kgym_cli.answer import Answer as CommandAnswer
+from kgym_cli.bug_choice_options import dataset_argument
+from kgym_cli.output import json_option, print_json, results
+from kgym_cli.settings import options_of
+
+JUDGED = "judged.jsonl"
+LABELS = 64 << 20
+"""Bytes of a file of labels."""
+
+
+class Label(Strict):
+    """What people say of a patch: a line of a file of labels."""
+
+    bug: BugId
+    diff: Text
+    equivalent: bool
+
+
+class AgreementAnswer(CommandAnswer):
+    """How the judge agrees with people, whose word counts as true."""
+
+    counts: Agreement
+    accuracy: float | None
+    precision: float | None
+    recall: float | None
+    f1: float | None
+
+
+class JudgeAnswer(CommandAnswer):
+    """What was judged."""
+
+    file: Path = Field(description="of all attempts, with their votes")
+    patches: int = Field(description="that differ; each is judged once")
+    equivalent: int = Field(description="of these, with a majority of votes for it")
+    asked: int = Field(description="answers that this call has asked for")
+    dollars: float = Field(description="of all answers, earlier calls' with them")
+    unfinished: int = Field(description="patches whose votes are missing, as a limit was reached")
+    agreement: AgreementAnswer | None = None
+
+
+@click.command()
+@dataset_argument
+@options_of("bench judge")
+@click.option("--model", required=True, help="PROVIDER:MODEL, or replay:TAPE.")
+@click.option(
+    "--attempts",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File of attempts, one a line.  [default: attempts.jsonl in DIR]",
+)
+@click.option("--votes", type=click.IntRange(1, MOST_VOTES), default=VOTES, show_default=True)
+@click.option(
+    "--majority",
+    type=click.IntRange(1, MOST_VOTES),
+    default=MAJORITY,
+    show_default=True,
+    help="Votes for equivalence that make a patch count as equivalent here.",
+)
+@click.option("--blind", is_flag=True, help="Do not tell which patch is the developers'.")
+@click.option("--unresolved", is_flag=True, help="Judge patches whose crash is not gone, too.")
+@click.option("--dollars", type=click.FloatRange(0, min_open=True), help="Limit of all answers.")
+@click.option("--at-once", type=click.IntRange(1, 64), default=4, show_default=True)
+@click.option(
+    "--record", type=click.Path(path_type=Path, dir_okay=False), help="Tape for all answers."
+)
+@click.option(
+    "--labels",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="What people say: lines of JSON with bug, diff, equivalent.",
+)
+@json_option(JudgeAnswer)
+def judge(
+    folder: Path,
+    model: str,
+    attempts: Path | None,
+    votes: int,
+    majority: int,
+    blind: bool,
+    unresolved: bool,
+    dollars: float | None,
+    at_once: int,
+    record: Path | None,
+    labels: Path | None,
+    as_json: bool,
+) -> None:
+    """Let a model vote on whether patches are equivalent to the developers'.
+
+    DIR is a dataset's folder. Votes are kept in DIR/votes.jsonl: the same command goes on after an
+    interruption, and asks nothing twice. All attempts, with their votes, are in DIR/judged.jsonl.
+    """
+    whole = dataset.load(folder)
+    found = list(attempt_files.read(attempts or folder / attempt_files.NAME))
+    people = _labels(labels) if labels is not None else None
+    opened = agent_models.opener(record)(model)
+
+    async def ask(question: Question, occurrence: str) -> Answer:
+        from kgym_crashfixer.models.model import Call, ModelError  # noqa: PLC0415 - needs extras
+        from kgym_crashfixer.prompts import Prompt  # noqa: PLC0415
+
+        prompt = Prompt("judge", question.system, question.text)
+        try:
+            reply = await opened.ask(Call(prompt, temperature=1.0, occurrence=occurrence))
+        except ModelError as error:
+            if error.fatal:
+                raise UserError(error.reason, error.message) from error
+            return Answer("", 0.0)
+        return Answer(reply.text, reply.price)
+
+    async def run() -> JudgeAnswer:
+        try:
+            options = JudgeOptions(model, votes, blind, unresolved, dollars, at_once)
+            judged = await Judge(folder, options, ask).judge(whole, found)
+        finally:
+            await opened.close()
+        attempt_files.write(folder / JUDGED, judged.attempts)
+        yes = {
+            (one.bug, one.diff)
+            for one in judged.attempts
+            if one.votes is not None and one.votes.yes >= majority
+        }
+        return JudgeAnswer(
+            file=folder / JUDGED,
+            patches=judged.patches,
+            equivalent=len(yes),
+            asked=judged.asked,
+            dollars=judged.dollars,
+            unfinished=judged.unfinished,
+            agreement=None if people is None else _agreement(people, judged.attempts, yes),
+        )
+
+    answer = asyncio.run(run())
+    if as_json:
+        print_json(answer)
+        return
+    results.print(
+        f"{answer.patches} patches, {answer.equivalent} equivalent; {answer.asked} answers asked"
+        f" for, ${answer.dollars:.2f} in all; {answer.unfinished} without all of their votes",
+        markup=False,
+    )
+    if answer.agreement is not None and answer.agreement.accuracy is not None:
+        told = f"agreement with people: {100 * answer.agreement.accuracy:.1f} %"
+        results.print(told, markup=False)
+
+
+def _agreement(
+    people: dict[tuple[str, str], bool],
+    judged: list[AttemptRecord],
+    yes: set[tuple[str, str | None]],
+) -> AgreementAnswer:
+    voted = {(one.bug, one.diff) for one in judged if one.votes is not None and one.diff}
+    counts = Agreement.of((key in yes, people[key]) for key in voted if key in people)  # type: ignore[index]
+    return AgreementAnswer(
+        counts=counts,
+        accuracy=counts.accuracy,
+        precision=counts.precision,
+        recall=counts.recall,
+        f1=counts.f1,
+    )
+
+
+def _labels(path: Path) -> dict[tuple[str, str], bool]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(LABELS + 1)
+    except OSError as error:
+        raise NotFound("no_labels", f"{path}: {error.strerror}") from error
+    if len(data) > LABELS:
+        raise UserError("bad_labels", f"{path} has over {LABELS >> 20} MiB")
+    said: dict[tuple[str, str], bool] = {}
+    for number, line in enumerate(data.splitlines(), start=1):
+        try:
+            one = Label.model_validate_json(line)
+        except ValidationError as error:
+            raise UserError("bad_labels", f"{path}:{number} is no label") from error
+        said[one.bug, one.diff] = one.equivalent
+    return said

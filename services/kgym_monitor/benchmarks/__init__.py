@@ -1,0 +1,1 @@
+"""Benchmarks: what agents made of bugs, as figures, views and comparisons."""

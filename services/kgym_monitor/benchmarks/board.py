@@ -1,0 +1,368 @@
+"""What the pages of a benchmark show, from its attempts as columns. Pure."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from threading import Lock
+from typing import Any, TypeVar
+
+import numpy as np
+
+from kgym.api.benchmarks.attempts import Setup
+from kgym.api.benchmarks.bugs import BugFacts
+from kgym.bench.attempt_table import OUTCOMES
+from kgym.bench.attributes import ATTRIBUTES, Attribute
+from kgym.bench.comparison import PairedDifference, across, paired
+from kgym.bench.figures import Figure, Measured, Results, SetupFigures
+from kgym.bench.intervals import Values
+from kgym.errors import UserError
+from kgym_monitor.benchmarks.board_query import BoardQuery
+from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmark
+
+CURVES = 7
+"""Setups whose Pass@k is drawn: as many as there are colours."""
+SHOWN = (Figure.CRR, Figure.EPR, Figure.FILE_IOU, Figure.FUNCTION_IOU)
+"""Live-kBench's figures; by Pass@k and Mean@k they are eight."""
+ROWS = 200
+"""Bugs, or attempts, on a page."""
+TOUGHEST = 20
+KEPT = 200
+"""Pages that are kept ready."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A setup on the leaderboard; `figures` is None where a bug has fewer than k runs."""
+
+    number: int
+    setup: Setup
+    runs: int
+    figures: SetupFigures | None
+    unique: int = 0
+    colour: int = 0
+    """From 1; 0: its curve is not drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Bugs with the same value of an attribute."""
+
+    value: str
+    bugs: int
+    unsolved: int
+    crr: float
+    """Mean over setups and runs, as is"""
+    epr: float | None
+    address: Mapping[str, str | None]
+    """Conditions that choose these bugs; empty where none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class BugLine:
+    """A bug, and by how many setups it was resolved."""
+
+    facts: BugFacts
+    tried: int
+    solved: int
+    crr: float | None
+    """Of all attempts on it, the share that resolved it."""
+
+
+class ReadyPages:
+    """What pages show, kept by what it depends on: contents and address."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, held: HeldBenchmark, query: BoardQuery, make: Callable[..., T], *of: Any) -> T:
+        """Return what `make` says of these, made once."""
+        view = held.view
+        key = (view.name, view.created_at, view.version, query, make, of)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                found: T = self._kept[key]
+                return found
+        made = make(held, query, *of)
+        with self._lock:
+            self._kept[key] = made
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return made
+
+
+class Choice:
+    """The bugs and setups that an address means, and the attempts of these on those."""
+
+    def __init__(self, held: HeldBenchmark, query: BoardQuery) -> None:
+        takes = query.bugs()
+        self.bugs = {bug: facts for bug, facts in held.facts.items() if takes(facts)}
+        self.results = Results(held.table, list(self.bugs))
+        everybody = [(one.number, one.setup) for one in held.view.setups]
+        self.setups = query.setups(everybody)
+        self.runs = {number: self.results.runs(setup) for number, setup in self.setups}
+        self.most = max(self.runs.values(), default=0)
+        tried = [runs for runs in self.runs.values() if runs]
+        self.k = query.runs(self.most) or min(tried, default=1)
+
+    def by_number(self, said: str | None) -> tuple[int, Setup] | None:
+        """Return the setup with this number in the address; raise UserError `bad_filter`."""
+        if said is None:
+            return None
+        for number, setup in self.setups:
+            if str(number) == said:
+                return number, setup
+        raise UserError("bad_filter", f"there is no setup {said[:20]}, or the filter leaves it out")
+
+    def by_bug(self, name: str) -> Values:
+        """Return a value's mean over the first k runs, by setup (rows) and bug (columns).
+
+        Setups with fewer runs are left out.
+        """
+        rows = [
+            self.results.column(setup, name, self.k).mean(axis=1)
+            for number, setup in self.setups
+            if self.runs[number] >= self.k
+        ]
+        return np.array(rows, dtype=float).reshape(len(rows), len(self.bugs))
+
+
+def board(held: HeldBenchmark, query: BoardQuery) -> dict[str, Any]:
+    """Return what the leaderboard shows."""
+    choice, attribute = Choice(held, query), ATTRIBUTES[query.attribute()]
+    setups = [setup for _, setup in choice.setups]
+    figures = dict(zip(setups, choice.results.all_figures(setups, choice.k), strict=True))
+    solved = {
+        setup: choice.results.solved(setup, choice.k) for setup, one in figures.items() if one
+    }
+    lines = _lines(choice, figures, _unique(solved))
+    crr, epr = choice.by_bug("crr"), choice.by_bug("epr")
+    union = frozenset[str]().union(*solved.values())
+    return {
+        "held": held.view,
+        "k": choice.k,
+        "most": choice.most,
+        "chosen": len(choice.bugs),
+        "lines": lines,
+        "waiting": [one for one in lines if one.figures is None],
+        "shown": SHOWN,
+        "curves": _curves(choice, lines),
+        "groups": _groups(choice, attribute, crr, epr),
+        "attribute": attribute,
+        "union": len(union),
+        "unsolved": len(choice.bugs) - len(union) if solved else 0,
+        "toughest": _bug_lines(choice, choice.bugs, solved, crr)[:TOUGHEST] if solved else [],
+        "cutoff": _cutoff(held, query, choice),
+        "agents": sorted({one.setup.agent for one in held.view.setups}),
+        "models": sorted({one.setup.model for one in held.view.setups if one.setup.model}),
+    }
+
+
+def bugs(held: HeldBenchmark, query: BoardQuery) -> dict[str, Any]:
+    """Return what the list of bugs shows, the toughest first."""
+    choice = Choice(held, query)
+    tried = {setup: choice.results.solved(setup, choice.k) for _, setup in choice.setups}
+    ready = {setup: found for setup, found in tried.items() if choice.results.runs(setup)}
+    lines = _bug_lines(choice, choice.bugs, ready, choice.by_bug("crr"))
+    start = _place(query)
+    following = str(start + ROWS) if start + ROWS < len(lines) else None
+    return {
+        "held": held.view,
+        "k": choice.k,
+        "most": choice.most,
+        "chosen": len(lines),
+        "rows": lines[start : start + ROWS],
+        "following": following,
+        "agents": sorted({one.setup.agent for one in held.view.setups}),
+        "models": sorted({one.setup.model for one in held.view.setups if one.setup.model}),
+    }
+
+
+def compared(held: HeldBenchmark, query: BoardQuery) -> dict[str, Any]:
+    """Return what two setups are compared by; of none if the address names fewer."""
+    choice = Choice(held, query)
+    one, other = choice.by_number(query.one), choice.by_number(query.other)
+    shown: dict[str, Any] = {"held": held.view, "k": choice.k, "setups": choice.setups}
+    shown |= {"one": one, "other": other, "chosen": len(choice.bugs), "rows": [], "sides": ()}
+    if one is None or other is None:
+        return shown
+    k = min(choice.k, choice.runs[one[0]], choice.runs[other[0]])
+    if k < 1:
+        return shown
+    found: list[tuple[str, PairedDifference]] = []
+    for figure in (*SHOWN, Figure.CLEAN):
+        for best in (True, False):
+            of = paired(choice.results, one[1], other[1], figure, k, best=best)
+            if of is not None:
+                found.append((f"Pass@{k}" if best else f"Mean@{k}", of))
+    first, second = (choice.results.solved(setup, k) for _, setup in (one, other))
+    sides = tuple(
+        [choice.bugs[bug] for bug in sorted(side)]
+        for side in (first - second, second - first, first & second)
+    )
+    return shown | {"k": k, "rows": found, "sides": sides}
+
+
+def bug(held: HeldBenchmark, query: BoardQuery, name: str) -> dict[str, Any]:
+    """Return the attempts on one bug by setup, as their outcomes in the order of their runs."""
+    rows = []
+    for one in held.view.setups:
+        (first,), (count,) = held.table.counts(one.number, [name])
+        taken = slice(int(first), int(first + min(count, ROWS)))
+        values = {key: column[taken] for key, column in held.table.values.items()}
+        runs = [
+            (int(run), OUTCOMES[int(outcome)], None if np.isnan(epr) else bool(epr))
+            for run, outcome, epr in zip(
+                held.table.run[taken], values["outcome"], values["epr"], strict=True
+            )
+        ]
+        if runs:
+            known = values["dollars"]
+            dollars = None if np.isnan(known).any() else float(known.sum())
+            rows.append((one.number, one.setup, runs, dollars))
+    return {"held": held.view, "facts": held.facts.get(name), "rows": rows}
+
+
+# --- parts ----------------------------------------------------------------------------------
+
+
+def _lines(
+    choice: Choice,
+    figures: Mapping[Setup, SetupFigures | None],
+    unique: Mapping[Setup, int],
+) -> list[Line]:
+    """Return the setups, the best first: by Mean@k of the crash resolution rate."""
+
+    def worth(number: int, setup: Setup) -> tuple[float, int]:
+        found = figures[setup]
+        crr = found.mean[Figure.CRR] if found is not None else None
+        return (-1.0 if crr is None else crr.value, -number)
+
+    ordered = sorted(choice.setups, key=lambda one: worth(*one), reverse=True)
+    return [
+        Line(
+            number,
+            setup,
+            choice.runs[number],
+            figures[setup],
+            unique.get(setup, 0),
+            place if place <= CURVES and figures[setup] is not None else 0,
+        )
+        for place, (number, setup) in enumerate(ordered, start=1)
+    ]
+
+
+def _unique(solved: Mapping[Setup, frozenset[str]]) -> dict[Setup, int]:
+    count: dict[str, int] = {}
+    for found in solved.values():
+        for one in found:
+            count[one] = count.get(one, 0) + 1
+    return {setup: sum(count[one] == 1 for one in found) for setup, found in solved.items()}
+
+
+def _curves(choice: Choice, lines: Sequence[Line]) -> dict[str, list[tuple[Line, list[Measured]]]]:
+    """Return Pass@k for each k, by figure, of the setups that are drawn."""
+    drawn, figures = [one for one in lines if one.colour], (Figure.CRR, Figure.EPR)
+    found = choice.results.curves([one.setup for one in drawn], figures)
+    return {
+        figure: [(one, found[one.setup, figure]) for one in drawn if (one.setup, figure) in found]
+        for figure in figures
+    }
+
+
+def _groups(choice: Choice, attribute: Attribute, crr: Values, epr: Values) -> list[Group]:
+    places = {bug: place for place, bug in enumerate(choice.bugs)}
+    groups = []
+    for value, facts in attribute.groups(choice.bugs.values()).items():
+        own = [places[one.id] for one in facts]
+        rate, equivalent = crr[:, own], epr[:, own]
+        known = equivalent.size and not np.isnan(equivalent).any()
+        groups.append(
+            Group(
+                value,
+                len(own),
+                int((rate.max(axis=0, initial=0) == 0).sum()),
+                float(rate.mean()) if rate.size else 0.0,
+                float(equivalent.mean()) if known else None,
+                _address(attribute, value),
+            )
+        )
+    return groups
+
+
+def _address(attribute: Attribute, value: str) -> dict[str, str | None]:
+    """Return the conditions that choose the bugs with this value, where there are some."""
+    if attribute.name in {"fixed", "reported"} and len(value) == len("2025-01"):
+        year, month = map(int, value.split("-"))
+        after = f"{year + month // 12:04d}-{month % 12 + 1:02d}-01"
+        return {f"{attribute.name}_from": f"{value}-01", f"{attribute.name}_before": after}
+    if attribute.name == "cause":
+        return {"has_cause": value}
+    if attribute.choice is None or value == "unknown" or "," in value:
+        return {}
+    return {attribute.choice: value}
+
+
+def _bug_lines(
+    choice: Choice,
+    of: Mapping[str, BugFacts],
+    solved: Mapping[Setup, frozenset[str]],
+    crr: Values,
+) -> list[BugLine]:
+    """Return the bugs, those first that the fewest setups and attempts have resolved."""
+    mean = crr.mean(axis=0) if len(crr) else None
+    lines = [
+        BugLine(
+            facts,
+            len(solved),
+            sum(one in found for found in solved.values()),
+            None if mean is None else float(mean[place]),
+        )
+        for place, (one, facts) in enumerate(of.items())
+    ]
+    return sorted(lines, key=lambda one: (one.solved, one.crr or 0.0, one.facts.id))
+
+
+def _cutoff(held: HeldBenchmark, query: BoardQuery, choice: Choice) -> list[dict[str, Any]]:
+    """Return, by setup, its figures before and after the cutoff, with their difference."""
+    if query.cutoff is None:
+        return []
+    sides = []
+    for side in ("before", "after"):
+        takes = query.model_copy(update={"side": side}).bugs()
+        sides.append(
+            Results(held.table, [bug for bug, facts in held.facts.items() if takes(facts)])
+        )
+    found = []
+    for number, setup in choice.setups:
+        for figure in (Figure.CRR, Figure.EPR):
+            difference = across(sides[0], sides[1], setup, figure, choice.k)
+            if difference is not None:
+                found.append({"number": number, "setup": setup, "of": difference})
+    return found
+
+
+def _place(query: BoardQuery) -> int:
+    if query.cursor is None:
+        return 0
+    if not query.cursor.isdecimal() or len(query.cursor) > 9:
+        raise UserError("bad_filter", "cursor: a number")
+    return int(query.cursor)
+
+
+def share(value: float | None) -> str:
+    """Return a share in percent, as the published tables have it: `74.16`."""
+    return "" if value is None else f"{100 * value:.2f}"
+
+
+def dollars(value: float | None) -> str:
+    """Return an amount of dollars."""
+    return "unknown" if value is None else f"${value:,.2f}"
+
+
+def took(value: float | None) -> str:
+    """Return a time, in words."""
+    return "unknown" if value is None else str(timedelta(seconds=round(value)))

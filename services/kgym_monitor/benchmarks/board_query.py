@@ -1,0 +1,142 @@
+"""What a page of a benchmark is asked for, as it stands in the address. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from kgym.api.benchmarks.attempts import Setup
+from kgym.api.benchmarks.bugs import BugFacts
+from kgym.bench.attributes import ATTRIBUTES
+from kgym.bench.bug_choice import BugChoice
+from kgym.errors import UserError
+from kgym_monitor.pages.bug_filter import Typed
+
+LISTS = ("ids", "subsystems", "types", "classes")
+"""Conditions of which the address gives several values, with commas between them."""
+TIMES = ("reported_from", "reported_before", "fixed_from", "fixed_before")
+CHOICES = tuple(BugChoice.model_fields)
+_YES = {"yes": True, "no": False}
+
+
+class BoardQuery(Typed):
+    """A choice of bugs (all of `BugChoice`), of setups, and of what is shown of them."""
+
+    ids: str | None = None
+    status: str | None = None
+    subsystems: str | None = None
+    types: str | None = None
+    classes: str | None = None
+    text: str | None = None
+    compiler: str | None = None
+    reproducer: str | None = None
+    has_cause: str | None = None
+    reported_from: str | None = None
+    reported_before: str | None = None
+    fixed_from: str | None = None
+    fixed_before: str | None = None
+    days_open_from: str | None = None
+    days_open_to: str | None = None
+    lines_from: str | None = None
+    lines_to: str | None = None
+    files_to: str | None = None
+    touches: str | None = None
+    cutoff: str | None = None
+    """A model's; only bugs whose fix is on one `side` of it."""
+    side: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    feedback: str | None = None
+    oracle: str | None = None
+    limit: str | None = None
+    """Whether attempts were limited in dollars: yes or no."""
+    k: str | None = None
+    by: str | None = None
+    """An attribute of bugs."""
+    one: str | None = None
+    """The numbers of two setups."""
+    other: str | None = None
+
+    @classmethod
+    def read(cls, query: Mapping[str, str]) -> "BoardQuery":
+        """Return what the address says."""
+        return cls(**{name: value.strip() for name, value in query.items() if value.strip()})
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether it leaves bugs or setups out."""
+        kept = {"cursor", "k", "by", "one", "other"}
+        return bool(self.model_dump(exclude_none=True, exclude=kept))
+
+    def bugs(self) -> Callable[[BugFacts], bool]:
+        """Return which bugs are meant; raise UserError `bad_filter`."""
+        given: dict[str, Any] = {}
+        for name in CHOICES:
+            if (said := getattr(self, name)) is not None:
+                given[name] = self._read(name, said)
+        try:
+            choice = BugChoice.model_validate(given)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UserError("bad_filter", f"{where}: {first['msg']}") from error
+        if self.side not in {None, "before", "after"}:
+            raise UserError("bad_filter", "side: before or after")
+        if self.cutoff is None:
+            return choice.takes
+        cutoff, before = _moment("cutoff", self.cutoff, end=True), self.side == "before"
+        return lambda bug: (
+            bug.fixed is not None and (bug.fixed <= cutoff) is before and choice.takes(bug)
+        )
+
+    def setups(self, all_: Iterable[tuple[int, Setup]]) -> list[tuple[int, Setup]]:
+        """Return those of the setups that are meant, with their numbers."""
+        wanted = {name: self._yes(name) for name in ("feedback", "oracle", "limit")}
+        return [
+            (number, one)
+            for number, one in all_
+            if self.agent in {None, one.agent}
+            and self.model in {None, one.model}
+            and wanted["feedback"] in {None, one.feedback}
+            and wanted["oracle"] in {None, one.oracle}
+            and wanted["limit"] in {None, one.dollars is not None}
+        ]
+
+    def runs(self, most: int) -> int | None:
+        """Return k; None where the address names none. Raises UserError `bad_filter`."""
+        if self.k is None:
+            return None
+        if not self.k.isdecimal() or not 1 <= int(self.k[:9]) <= max(1, most):
+            raise UserError("bad_filter", f"k: a number from 1 to {max(1, most)}")
+        return int(self.k)
+
+    def attribute(self) -> str:
+        """Return by what bugs are told apart; raise UserError `bad_filter`."""
+        if self.by is not None and self.by not in ATTRIBUTES:
+            raise UserError("bad_filter", f"by: one of {', '.join(ATTRIBUTES)}")
+        return self.by or "fixed"
+
+    def _read(self, name: str, said: str) -> Any:
+        if name in LISTS:
+            return [one.strip() for one in said.split(",") if one.strip()]
+        if name in TIMES:
+            return _moment(name, said)
+        return self._yes(name) if name == "has_cause" else said
+
+    def _yes(self, name: str) -> bool | None:
+        said = getattr(self, name)
+        if said not in {None, *_YES}:
+            raise UserError("bad_filter", f"{name}: yes or no")
+        return None if said is None else _YES[said]
+
+
+def _moment(name: str, said: str, *, end: bool = False) -> datetime:
+    """Return a day or a time, by UTC; of a day its beginning, or its end."""
+    try:
+        moment = datetime.fromisoformat(said)
+    except ValueError as error:
+        raise UserError("bad_filter", f"{name}: {said[:40]!r} is no date") from error
+    if end and len(said) == len("2025-01-31"):
+        moment = moment.replace(hour=23, minute=59, second=59)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,173 @@
+"""A benchmark's pages as a folder of files that any web server serves. No request to other hosts.
+
+The pages are those of the monitor, under the same policy. What a reader cannot ask for here is left
+out: other choices of bugs, and single attempts.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from kgym.api.benchmarks.bugs import PublishedBug
+from kgym.bench.attributes import ATTRIBUTES
+from kgym.errors import UserError
+from kgym_monitor.assets import assets
+from kgym_monitor.benchmarks import board
+from kgym_monitor.benchmarks.board_query import BoardQuery
+from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmark
+from kgym_monitor.page_policy import POLICY
+from kgym_monitor.pages.rendering import Rendering
+
+MARK = "made-by-kgym-bench-site"
+"""The file by which a folder is known that may be replaced."""
+BUGS = 5000
+"""Bugs that have a page."""
+COMPARED = 10
+"""Setups that are compared with one another, the best."""
+RUNS = 10
+"""Leaderboards: one for each k up to this."""
+_UNMADE = ("frame-ancestors",)
+"""What a policy cannot say within a page."""
+
+
+@dataclass(frozen=True)
+class SiteSource:
+    """A benchmark, and its bugs with their fixes, by id."""
+
+    held: HeldBenchmark
+    fixes: Mapping[str, PublishedBug]
+
+
+class FileLinks:
+    """Addresses of files beside one another."""
+
+    is_static = True
+
+    def __init__(self, bugs: Mapping[str, int], pairs: frozenset[tuple[int, int]]) -> None:
+        self._bugs, self._pairs = bugs, pairs
+
+    def board(self, **changed: str | None) -> str | None:
+        """Return a leaderboard by k, or by an attribute."""
+        given = {name: value for name, value in changed.items() if value}
+        if not given:
+            return "index.html"
+        if len(given) == 1 and (name := next(iter(given))) in {"k", "by"}:
+            return f"{name}-{given[name]}.html"
+        return None
+
+    def bugs(self, **changed: str | None) -> str:
+        """Return the list of bugs, or a further part of it."""
+        cursor = changed.get("cursor")
+        return f"bugs-{cursor}.html" if cursor else "bugs.html"
+
+    def bug(self, name: str) -> str | None:
+        """Return the page of a bug."""
+        return f"bug-{self._bugs[name]}.html" if name in self._bugs else None
+
+    def compare(self, one: int | None = None, other: int | None = None) -> str | None:
+        """Return the comparison of two setups, or the list of these."""
+        if one is None or other is None:
+            return "compare.html"
+        return f"compare-{one}-{other}.html" if (one, other) in self._pairs else None
+
+    def attempt(self, bug: str, setup: int, run: int) -> None:
+        """Return nothing: attempts have no pages."""
+
+
+def write(source: SiteSource, folder: Path) -> int:
+    """Write the site; return how many pages it has. A site that is there is replaced.
+
+    Raises UserError `folder_in_use` where the folder holds something else.
+    """
+    there = folder.exists() and any(folder.iterdir())
+    if there and not (folder / MARK).exists():
+        raise UserError("folder_in_use", f"{folder} holds something else: name a new folder")
+    beside = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    count = 0
+    for name, text in _pages(source):
+        (beside / name).write_text(text)
+        count += 1
+    _write_assets(beside / "assets")
+    (beside / MARK).touch()
+    shutil.rmtree(folder, ignore_errors=True)
+    beside.replace(folder)
+    return count
+
+
+def _pages(source: SiteSource) -> Iterator[tuple[str, str]]:
+    """Yield each page, with the name of its file."""
+    held, rendering = source.held, Rendering()
+    first = board.board(held, BoardQuery())
+    ready = [one.number for one in first["lines"] if one.figures is not None][:COMPARED]
+    pairs = list(combinations(ready, 2))
+    numbers = {bug: place for place, bug in enumerate(held.facts) if place < BUGS}
+    links = FileLinks(numbers, frozenset(pairs))
+    policy = "; ".join(one for one in POLICY.split("; ") if not one.startswith(_UNMADE))
+
+    def page(template: str, title: str, shown: Mapping[str, Any]) -> str:
+        given: dict[str, Any] = {
+            "layout": "site.html",
+            "asset": lambda name: f"assets/{_asset(name)}",
+            "policy": policy,
+            "title": title,
+            "name": held.view.name,
+            "links": links,
+            "query": BoardQuery(),
+            "attributes": ATTRIBUTES,
+            "words": board,
+            "fault": None,
+            "pairs": [],
+        }
+        return rendering.fragment(template, {**given, **shown})
+
+    title = f"Benchmark {held.view.name}"
+    yield "index.html", page("benchmark.html", title, first)
+    for k in range(1, min(first["most"], RUNS) + 1):
+        shown = board.board(held, BoardQuery(k=str(k)))
+        yield f"k-{k}.html", page("benchmark.html", title, shown)
+    for by in ATTRIBUTES:
+        shown = board.board(held, BoardQuery(by=by))
+        yield f"by-{by}.html", page("benchmark.html", title, shown)
+    yield from _lists(held, page)
+    setups = {one.number: one.setup for one in held.view.setups}
+    named = [(one, setups[one], other, setups[other]) for one, other in pairs]
+    shown = board.compared(held, BoardQuery()) | {"pairs": named}
+    yield "compare.html", page("benchmark_compare.html", "Compare", shown)
+    for one, other in pairs:
+        shown = board.compared(held, BoardQuery(one=str(one), other=str(other)))
+        yield f"compare-{one}-{other}.html", page("benchmark_compare.html", "Compare", shown)
+    for bug, number in numbers.items():
+        shown = board.bug(held, BoardQuery(), bug) | {"fix": source.fixes[bug]}
+        yield f"bug-{number}.html", page("benchmark_bug.html", f"Bug {bug[:12]}", shown)
+
+
+def _lists(held: HeldBenchmark, page: Callable[..., str]) -> Iterator[tuple[str, str]]:
+    cursor: str | None = None
+    while True:
+        shown = board.bugs(held, BoardQuery(cursor=cursor))
+        name = f"bugs-{cursor}.html" if cursor else "bugs.html"
+        yield name, page("benchmark_bugs.html", f"Bugs of {held.view.name}", shown)
+        if (cursor := shown["following"]) is None:
+            return
+
+
+_USED = (
+    *("icon.svg", "monitor.css", "board.css", "theme.js", "theme_switch.js", "board_charts.js"),
+    *("uplot/dist/uPlot.iife.min.js", "uplot/dist/uPlot.min.css"),
+)
+
+
+def _asset(name: str) -> str:
+    """Return the name of a file of the site; KeyError for one that it does not have."""
+    return {used: used.rpartition("/")[2] for used in _USED}[name]
+
+
+def _write_assets(folder: Path) -> None:
+    folder.mkdir()
+    for name in _USED:
+        (folder / _asset(name)).write_bytes(assets().files[name].content)

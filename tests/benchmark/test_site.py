@@ -1,0 +1,70 @@
+"""`kgym bench site`: a folder of pages that lead to each other, and to no other host."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kgym.bench import attempt_files
+from kgym.bench.attempt_table import AttemptTable
+from kgym.errors import UserError
+from kgym_cli.commands import bench_site
+from kgym_dev import demo_benchmark
+from kgym_monitor.benchmarks import site
+from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmark
+from kgym_monitor.benchmarks.site import SiteSource
+from tests.benchmark.test_dataset import bug, made
+from tests.benchmark.test_publish import attempts
+
+HOSTILE = "<script>document.title='taken'</script>"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> SiteSource:
+    """The demo's bugs, as a benchmark; one of them has a hostile title."""
+    folder = tmp_path_factory.mktemp("source")
+    made(bug()).save(folder)
+    attempt_files.write(folder / "attempts.jsonl", attempts(2))
+    view = bench_site._of_folder(folder, ()).held.view
+    bugs, setups = demo_benchmark.bugs(12), demo_benchmark.setups(3)
+    facts = bugs[0].facts.model_copy(update={"title": HOSTILE})
+    bugs[0] = bugs[0].model_copy(update={"facts": facts, "diff": HOSTILE})
+    table = AttemptTable.of(demo_benchmark.attempts(bugs, setups, 2))
+    numbered = [
+        view.setups[0].model_copy(update={"number": number, "setup": one})
+        for number, one in enumerate(table.setups)
+    ]
+    view = view.model_copy(update={"setups": numbered, "attempts": len(table), "bugs": 12})
+    by_id = {one.facts.id: one for one in bugs}
+    return SiteSource(
+        HeldBenchmark(view, {name: one.facts for name, one in by_id.items()}, table), by_id
+    )
+
+
+def test_all_that_pages_lead_to_is_there(source: SiteSource, tmp_path: Path) -> None:
+    count = site.write(source, tmp_path / "site")
+    pages = list((tmp_path / "site").glob("*.html"))
+    assert len(pages) == count
+    for page in pages:
+        text = page.read_text()
+        assert "<script>document" not in text
+        assert "Content-Security-Policy" in text
+        for target in re.findall(r'(?:href|src)="([^"]*)"', text):
+            assert "//" not in target, f"{page.name} leads to {target}"
+            file = target.partition("#")[0]
+            assert not file or (tmp_path / "site" / file).is_file(), f"{page.name}: {target}"
+    assert "&lt;script&gt;" in (tmp_path / "site" / "bug-0.html").read_text()
+    assert "Pass@2" in (tmp_path / "site" / "index.html").read_text()
+
+
+def test_a_site_is_replaced_and_nothing_else(source: SiteSource, tmp_path: Path) -> None:
+    first = site.write(source, tmp_path / "site")
+    (tmp_path / "site" / "old.html").touch()
+    assert site.write(source, tmp_path / "site") == first
+    assert not (tmp_path / "site" / "old.html").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    with pytest.raises(UserError, match="something else") as error:
+        site.write(source, tmp_path / "mine")
+    assert error.value.reason == "folder_in_use"
+    assert (tmp_path / "mine" / "thesis.txt").exists()

@@ -1,0 +1,162 @@
+"""The pages of benchmarks: figures as `kgym.bench` has them, by choices in the address."""
+
+import re
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from kgym.bench.comparison import paired
+from kgym.bench.figures import Figure, Results
+from kgym_dev import demo_benchmark
+from kgym_dev.demo_benchmark import NAME
+from tests.monitor.browsing import Visitor, words
+from tests.monitor.conftest import Site
+
+BUGS, SETUPS = demo_benchmark.bugs(40), demo_benchmark.setups(6)
+ATTEMPTS = list(demo_benchmark.attempts(BUGS, SETUPS, 3))
+HERE = f"/benchmarks/{NAME}"
+
+
+@pytest.fixture(scope="module")
+def here(site: Site) -> Iterator[Visitor]:
+    """A visitor of a site with the demo's benchmark."""
+    demo_benchmark.put(site.client)
+    with Visitor(site.url) as one:
+        yield one
+
+
+def read(here: Visitor, path: str) -> httpx.Response:
+    """Return a page once its benchmark is read: until then it says so."""
+    deadline = time.monotonic() + 120
+    while "data-reload" in (page := here.get(path)).text:
+        assert "are being read" in words(page)
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return page
+
+
+def shown(value: float) -> str:
+    return f"{100 * value:.2f}"
+
+
+def rows(page: str) -> dict[str, str]:
+    """The lines of the leaderboard, by setup, in order."""
+    table = re.search(r'id="board">.*?</table>', page, re.DOTALL)
+    assert table is not None
+    found = re.findall(r'data-name="([^"]*)".*?</tr>', table[0], re.DOTALL)
+    texts = re.findall(r"<tr data-setup.*?</tr>", table[0], re.DOTALL)
+    return dict(zip(found, texts, strict=True))
+
+
+def test_the_leaderboard_says_what_the_figures_are(here: Visitor) -> None:
+    results = Results(ATTEMPTS, [bug.facts.id for bug in BUGS])
+    found = {str(one.setup): one for one in results.all_figures(results.setups, 3) if one}
+    lines = rows(read(here, HERE).text)
+    assert set(lines) == set(found)
+    for name, line in lines.items():
+        figures = found[name]
+        for of in (figures.passed, figures.mean):
+            for figure in Figure:
+                measured = of[figure]
+                assert measured is not None
+                if of is figures.mean or figure is not Figure.CLEAN:
+                    assert shown(measured.value) in line
+                    assert f"{shown(measured.low)} to {shown(measured.high)}" in line
+        assert figures.dollars_per_bug is not None
+        assert f"${figures.dollars_per_bug:,.2f}" in line
+    rates = [found[name].mean[Figure.CRR] for name in lines]
+    best = [one.value for one in rates if one is not None]
+    assert best == sorted(best, reverse=True)
+    assert read(here, "/benchmarks").text.count(HERE) == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("types=WARNING", "8 of 40 bugs, first 3 runs"),
+        ("types=WARNING,MEMORY_LEAK&k=1", "16 of 40 bugs, first 1 run of each"),
+        ("has_cause=yes", "14 of 40 bugs"),
+        ("cutoff=2025-01-31&side=after", "Before and after 2025-01-31"),
+        ("by=subsystem", "By subsystem"),
+        ("fixed_from=2029-01-01", "No bug is as the choice says."),
+    ],
+)
+def test_a_choice_stands_in_the_address(here: Visitor, query: str, said: str) -> None:
+    page = read(here, f"{HERE}?{query}")
+    assert page.status_code == 200
+    assert said in words(page)
+
+
+def test_setups_are_chosen(here: Visitor) -> None:
+    names = set(rows(read(here, f"{HERE}?feedback=yes").text))
+    assert names == {str(one) for one in SETUPS if one.feedback}
+    assert set(rows(read(here, f"{HERE}?agent=tool&limit=no").text)) == {
+        str(one) for one in SETUPS if one.agent == "tool" and one.dollars is None
+    }
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("k=0", "k=4", "k=x", "by=colour", "cutoff=soon", "feedback=maybe", "lines_from=-1"),
+        *("reproducer=go", "side=left", "fixed_from=2024-13-01", "text=" + "x" * 2000 + "&k=99"),
+    ],
+)
+def test_a_wrong_choice_is_said(here: Visitor, query: str) -> None:
+    page = read(here, f"{HERE}?{query}")
+    assert page.status_code == 200
+    assert 'role="alert"' in page.text
+
+
+def test_two_setups_are_compared_by_their_test(here: Visitor) -> None:
+    one, other, setups = SETUPS[0], SETUPS[5], numbers(here)
+    page = read(here, f"{HERE}/compare?one={setups[str(one)]}&other={setups[str(other)]}")
+    results = Results(ATTEMPTS, [bug.facts.id for bug in BUGS])
+    found = paired(results, one, other, Figure.CRR, 3)
+    assert found is not None
+    assert shown(found.difference.value) in page.text
+    assert f"{found.p_value:.4f}" in page.text
+    alone = results.solved(one, 3) - results.solved(other, 3)
+    assert f"Solved by the first alone: {len(alone)}" in words(page)
+    assert "Choose two setups" in read(here, f"{HERE}/compare").text
+
+
+def numbers(here: Visitor) -> dict[str, str]:
+    """The numbers of the setups, as the form has them."""
+    form = read(here, f"{HERE}/compare").text
+    return {name: one for one, name in re.findall(r'<option value="([0-9]+)"[^>]*>([^<]*)', form)}
+
+
+def test_a_bug_and_its_attempts_have_pages(here: Visitor) -> None:
+    listed = read(here, f"{HERE}/bugs")
+    assert f"{HERE}/bugs/{demo_benchmark.FIRST}" in listed.text
+    page = read(here, f"{HERE}/bugs/{demo_benchmark.FIRST}")
+    assert BUGS[0].facts.title in words(page)
+    assert "sizeof(*p)" in page.text
+    link = re.search(rf'href="({HERE}/bugs/[^"]*/attempts/\d+/\d+)"', page.text)
+    assert link is not None
+    assert "Its patch" in words(read(here, link[1]))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/benchmarks/none", f"{HERE}/bugs/none", f"{HERE}/bugs/{demo_benchmark.FIRST}/attempts/0/99"],
+)
+def test_what_is_not_published_is_not_found(here: Visitor, path: str) -> None:
+    assert read(here, path).status_code == 404
+
+
+def test_what_was_published_since_is_shown(here: Visitor, site: Site) -> None:
+    more = ATTEMPTS[0].model_copy(update={"run": 4, "dollars": 1000.0})
+    site.client.publish_attempts(NAME, [more])
+    try:
+        page = read(here, f"{HERE}/bugs/{demo_benchmark.FIRST}")
+        assert "$1,00" in words(page)
+        # Not all bugs were tried four times, so the figures stay those of three.
+        assert "first 3 runs" in words(read(here, HERE))
+    finally:
+        site.client.remove_benchmark(NAME)
+        demo_benchmark.put(site.client)
+    assert "$1,00" not in words(read(here, f"{HERE}/bugs/{demo_benchmark.FIRST}"))
