@@ -19,7 +19,7 @@ from kgym_cli import past_attempts
 from kgym_cli.demo_agent import demo_agent
 from kgym_cli.embedded_platform import Platform
 from kgym_cli.monitored import monitored
-from kgym_dev import demo_benchmark, demo_jobs
+from kgym_dev import demo_jobs
 from kgym_dev.given_steps import working
 from kgym_dev.monitor_pages import MonitorPage, pages
 from kgym_dev.showcase import ENTRY, Showcase
@@ -43,7 +43,6 @@ class DemoSite:
 def filled(site: DemoSite) -> list[MonitorPage]:
     """Put the demo data into a site; return all pages. Takes some ten seconds."""
     _keep_entry(site.data)
-    demo_benchmark.put(site.client)
     traced = site.client.submit(demo_jobs.traced()).id
     site.client.wait(traced)
     return pages({**demo_jobs.put(site.client), "traced": traced, "run": site.run})

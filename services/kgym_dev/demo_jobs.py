@@ -6,7 +6,7 @@ from kgym.api.jobs import JobRequest
 from kgym.api.steps import MinimizeSpec, Patch, StepRef
 from kgym.bugs import bundle
 from kgym.client import Client
-from kgym_dev import checked_patches
+from kgym_dev import checked_patches, demo_benchmark
 from kgym_dev.showcase import BUG, trial
 
 _FILE = bundle.load("fsconfig-source-fd")
@@ -58,8 +58,9 @@ def unfinished() -> dict[str, JobRequest]:
 def put(client: Client) -> dict[str, int]:
     """Submit the demo's jobs to a platform of two workers; return their numbers by name.
 
-    Takes some ten seconds: until all have ended that do.
+    Takes some ten seconds: until all have ended that do. The demo's benchmark comes with them.
     """
+    demo_benchmark.put(client)
     jobs = submit(client, ended())
     for number in jobs.values():
         client.wait(number)

@@ -8,7 +8,6 @@ from kgym_dev import demo_benchmark
 from kgym_dev.showcase import BUG
 
 _BENCH = f"/benchmarks/{demo_benchmark.NAME}"
-_TRIED = f"{_BENCH}/bugs/{demo_benchmark.FIRST}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,34 +158,10 @@ _PAGES = (
         "the kernels that are kept compiled: their size, users and verdicts",
     ),
     MonitorPage(
-        "benchmarks",
-        "/benchmarks",
-        "tbody td.subject",
-        "the benchmarks that are published: how many bugs, setups and attempts",
-    ),
-    MonitorPage(
         "benchmark",
         f"{_BENCH}?cutoff=2025-01-31&side=after",
         "body:has(.board-chart canvas) #board tbody tr",
         "a leaderboard: eight figures with their intervals, Pass@k, cost against resolution",
-    ),
-    MonitorPage(
-        "benchmark-bugs",
-        f"{_BENCH}/bugs",
-        "main tbody tr",
-        "the bugs of a benchmark, the toughest first",
-    ),
-    MonitorPage(
-        "benchmark-bug",
-        _TRIED,
-        "main .chips .chip",
-        "a bug of a benchmark, and how each run of each setup ended",
-    ),
-    MonitorPage(
-        "benchmark-attempt",
-        f"{_TRIED}/attempts/0/1",
-        "main .sides",
-        "an attempt: what came of it, and its patch beside the developers'",
     ),
     MonitorPage(
         "benchmark-compare",

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from kgym.bench.bug_choice import BugChoice
 from kgym.bench.comparison import paired
 from kgym.bench.figures import Figure, Results
 from kgym_dev import demo_benchmark
 from kgym_dev.demo_benchmark import NAME
+from kgym_monitor.benchmarks.board_query import BoardQuery
 from tests.monitor.browsing import Visitor, words
 from tests.monitor.conftest import Site
 
@@ -87,6 +89,10 @@ def test_a_choice_stands_in_the_address(here: Visitor, query: str, said: str) ->
     page = read(here, f"{HERE}?{query}")
     assert page.status_code == 200
     assert said in words(page)
+
+
+def test_bugs_are_chosen_by_all_that_a_choice_knows() -> None:
+    assert set(BugChoice.model_fields) <= set(BoardQuery.model_fields)
 
 
 def test_setups_are_chosen(here: Visitor) -> None:

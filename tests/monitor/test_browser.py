@@ -12,11 +12,12 @@ from kgym.api.jobs import JobView
 from kgym.client import Client
 from kgym_cli.embedded_platform import Platform
 from kgym_cli.monitored import monitored
-from kgym_dev import checked_patches, demo_jobs, monitor_pages
+from kgym_dev import checked_patches, demo_benchmark, demo_jobs, monitor_pages
 from kgym_dev.showcase import BUG, HOSTILE, Showcase, trial
 from tests.cli.worked import working
 from tests.monitor.conftest import LOOKS, PATIENCE, Look, Reader, Site
 
+BENCH = f"/benchmarks/{demo_benchmark.NAME}"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 expect.set_options(timeout=PATIENCE)
@@ -30,6 +31,7 @@ def jobs(site: Site) -> dict[str, JobView]:
         "hostile check": checked_patches.request(*checked_patches.patches(HOSTILE[:150])),
         "long check": checked_patches.request(*checked_patches.patches() * 3),
     }
+    demo_benchmark.put(site.client)
     put = demo_jobs.submit(site.client, {**demo_jobs.ended(), **more})
     return {name: site.client.wait(number) for name, number in put.items()}
 
@@ -46,6 +48,13 @@ def pages(jobs: dict[str, JobView], running: JobView, run: int) -> dict[str, str
         "bug": f"/bugs/{BUG.name}",
         "no bug found": "/bugs?text=none",
         "suitecache": "/suitecache",
+        "benchmarks": "/benchmarks",
+        "benchmark, nothing chosen": f"{BENCH}?fixed_from=2029-01-01",
+        "benchmark, wrong choice": f"{BENCH}?k=x",
+        "bugs of a benchmark": f"{BENCH}/bugs",
+        "bug of a benchmark": f"{BENCH}/bugs/{demo_benchmark.FIRST}",
+        "attempt": f"{BENCH}/bugs/{demo_benchmark.FIRST}/attempts/0/1",
+        "asked what to compare": f"{BENCH}/compare",
         "asked to restart": "/jobs/restart?state=failed",
         "asked what to restart": "/jobs/restart",
         "hostile check": f"/jobs/{jobs['hostile check'].id}",

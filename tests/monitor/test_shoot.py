@@ -75,7 +75,7 @@ def test_the_pictures_of_the_docs_are_those_of_the_pages() -> None:
     for name, png in there.items():
         width, _, rows = pixels(png)
         assert (width, len(png) < MOST_BYTES, len(rows) > 60) == (WIDTH, True, True), name
-    assert sum(map(len, there.values())) < 1 << 20
+    assert sum(map(len, there.values())) < 5 << 18
 
 
 def test_every_picture_is_shown_with_a_text_in_its_place() -> None:

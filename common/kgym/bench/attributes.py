@@ -82,6 +82,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
         ),
         Attribute("reproducer", "Reproducer", lambda bug: [bug.reproducer], "reproducer"),
         Attribute("cause", "Cause bisected", lambda bug: ["yes" if bug.has_cause else "no"]),
+        Attribute("racy", "Racy", lambda b: [] if b.racy is None else ["yes" if b.racy else "no"]),
         Attribute("compiler", "Compiler", _families, "compiler"),
         Attribute("status", "Status", lambda bug: [bug.status], "status"),
     )

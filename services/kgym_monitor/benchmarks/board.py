@@ -12,7 +12,7 @@ import numpy as np
 from kgym.api.benchmarks.attempts import Setup
 from kgym.api.benchmarks.bugs import BugFacts
 from kgym.bench.attempt_table import OUTCOMES
-from kgym.bench.attributes import ATTRIBUTES, Attribute
+from kgym.bench.attributes import ATTRIBUTES, UNKNOWN, Attribute
 from kgym.bench.comparison import PairedDifference, across, paired
 from kgym.bench.figures import Figure, Measured, Results, SetupFigures
 from kgym.bench.intervals import Values
@@ -301,7 +301,9 @@ def _address(attribute: Attribute, value: str) -> dict[str, str | None]:
         return {f"{attribute.name}_from": f"{value}-01", f"{attribute.name}_before": after}
     if attribute.name == "cause":
         return {"has_cause": value}
-    if attribute.choice is None or value == "unknown" or "," in value:
+    if attribute.name == "racy" and value != UNKNOWN:
+        return {"racy": value}
+    if attribute.choice is None or value == UNKNOWN or "," in value:
         return {}
     return {attribute.choice: value}
 

@@ -32,6 +32,7 @@ class BoardQuery(Typed):
     compiler: str | None = None
     reproducer: str | None = None
     has_cause: str | None = None
+    racy: str | None = None
     reported_from: str | None = None
     reported_before: str | None = None
     fixed_from: str | None = None
@@ -122,7 +123,7 @@ class BoardQuery(Typed):
             return [one.strip() for one in said.split(",") if one.strip()]
         if name in TIMES:
             return _moment(name, said)
-        return self._yes(name) if name == "has_cause" else said
+        return self._yes(name) if name in {"has_cause", "racy"} else said
 
     def _yes(self, name: str) -> bool | None:
         said = getattr(self, name)
