@@ -164,7 +164,7 @@ def _agreement(
     yes: set[tuple[str, str | None]],
 ) -> AgreementAnswer:
     voted = {(one.bug, one.diff) for one in judged if one.votes is not None and one.diff}
-    counts = Agreement.of((key in yes, people[key]) for key in voted if key in people)  # type: ignore[index]
+    counts = Agreement.of((key in yes, people[key]) for key in voted if key in people)
     return AgreementAnswer(
         counts=counts,
         accuracy=counts.accuracy,

@@ -27,6 +27,7 @@ from kgym_scheduler.api.express_requests import Express, Stop
 from kgym_scheduler.api.metrics import Metrics
 from kgym_scheduler.database.counts import unfinished
 from kgym_scheduler.database.tokens import Tokens
+from kgym_scheduler.peer_api import routes as peer_routes
 from kgym_scheduler.retention.upkeep import Upkeep
 from kgym_scheduler.scheduler import Scheduler
 from kgym_scheduler.source.sources import Sources
@@ -47,6 +48,8 @@ _ROUTERS = (
     scheduler_routes.readers,
     scheduler_routes.admins,
     worker_routes.router,
+    peer_routes.readers,
+    peer_routes.submitters,
 )
 
 

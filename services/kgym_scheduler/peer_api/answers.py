@@ -1,0 +1,234 @@
+"""Our jobs as theirs. Pure.
+
+Their clients take a finished job without a crash for "not reproduced". So a run that came to no
+verdict is a stage that has failed: what is not known is never told as a fix.
+"""
+
+from typing import Any
+
+from kgym.api.jobs import JobView, StepView
+from kgym.api.states import State
+from kgym.api.steps import (
+    BuildResult,
+    BuildSpec,
+    GitSource,
+    InstanceOutcome,
+    ReproduceResult,
+    ReproduceSpec,
+    StepKind,
+    Verdict,
+)
+from kgym_scheduler.peer_api import tags
+
+_TYPES = {StepKind.BUILD: "kbuilder", StepKind.REPRODUCE: "kvmmanager"}
+_FILES = {
+    "kernelConfig": "config",
+    "kBuilderStdout": "build.log",
+    "kBuilderStderr": "build.log",
+    "kernelImage": "bzImage",
+    "vmlinux": "vmlinux",
+    "vmImage": "bzImage",
+    "kernelCompileCommands": "compile_commands.json",
+}
+_SILENT = {InstanceOutcome.HUNG, InstanceOutcome.SSH_LOST}
+
+
+def job_id(number: int) -> str:
+    """Return a job's number as theirs: eight hex digits."""
+    return f"{number:08x}"
+
+
+def digest(job: JobView) -> dict[str, Any]:
+    """Return a job as their lists show it."""
+    place, step = _current(job)
+    return {
+        "jobId": job_id(job.id),
+        "createdTime": job.created_at,
+        "modifiedTime": job.updated_at,
+        "status": _status(job),
+        "currentWorkerHostname": (step.worker or "") if step is not None else "",
+        "currentWorker": place,
+    }
+
+
+def context(job: JobView) -> dict[str, Any]:
+    """Return a job with its stages; `kgym` is what it came to in our words."""
+    return digest(job) | {
+        "jobWorkers": [_worker(job, step) for step in job.steps],
+        "tags": tags.read(job.tags),
+        "kGymEvaluation": evaluation(job),
+        "kgym": {
+            "job": job.id,
+            "state": job.state,
+            "verdict": job.verdict,
+            "resolved": job.resolved,
+            "title": job.title,
+            "reason": job.reason,
+        },
+    }
+
+
+def evaluation(job: JobView) -> str | None:
+    """Return what a job came to in their words; null while it has not ended."""
+    if job.state not in {State.SUCCEEDED, State.FAILED, State.ABORTED}:
+        return None
+    failed = next((step for step in job.steps if step.state is State.FAILED), None)
+    if failed is not None and failed.failure is not None:
+        by_user = failed.failure.cause == "user"
+        return "compilationError" if by_user and failed.kind is StepKind.BUILD else "error"
+    results = [step.result for step in job.steps if isinstance(step.result, ReproduceResult)]
+    return _word(results[-1]) if results and job.state is State.SUCCEEDED else "error"
+
+
+def _word(result: ReproduceResult) -> str:
+    match result.verdict:
+        case Verdict.NO_CRASH:
+            return "notReproduced"
+        case Verdict.SAME_CRASH | Verdict.OTHER_CRASH:
+            return "reproduced"
+    outcomes = {one.outcome for one in result.instances}
+    if outcomes & _SILENT:
+        return "timeout"
+    return "imageError" if outcomes == {InstanceOutcome.BOOT_FAILED} else "error"
+
+
+def worker_type(kind: StepKind) -> str:
+    """Return what they call a kind of step."""
+    return _TYPES.get(kind, f"kgym.{kind}")
+
+
+def _unsure(step: StepView) -> bool:
+    result = step.result
+    return isinstance(result, ReproduceResult) and result.verdict is Verdict.INCONCLUSIVE
+
+
+def _current(job: JobView) -> tuple[int, StepView | None]:
+    for step in job.steps:
+        if step.state is not State.SUCCEEDED or _unsure(step):
+            return step.number, step
+    return len(job.steps), None
+
+
+def _status(job: JobView) -> str:
+    match job.state:
+        case State.SUCCEEDED:
+            return "aborted" if any(map(_unsure, job.steps)) else "finished"
+        case State.FAILED | State.ABORTED:
+            return "aborted"
+        case State.RUNNING:
+            return "inProgress"
+    begun = any(step.state is State.SUCCEEDED for step in job.steps)
+    return "waiting" if begun else "pending"
+
+
+def _worker(job: JobView, step: StepView) -> dict[str, Any]:
+    kind = worker_type(step.kind)
+    argument: dict[str, Any] = {"workerType": kind}
+    if isinstance(step.spec, BuildSpec):
+        argument |= _build_argument(step.spec)
+    elif isinstance(step.spec, ReproduceSpec):
+        argument |= _run_argument(step.spec)
+    return {"workerType": kind, "workerArgument": argument, "workerResult": _result(job, step)}
+
+
+def _build_argument(spec: BuildSpec) -> dict[str, Any]:
+    source, config = spec.source, spec.config
+    is_git = isinstance(source, GitSource)
+    commit = {
+        "gitUrl": source.url if isinstance(source, GitSource) else "",
+        "commitId": source.commit if isinstance(source, GitSource) else "",
+        "kConfig": config.full or "\n".join(config.fragments),
+        "arch": "amd64",
+        "compiler": spec.compiler,
+        "linker": "ld",
+    }
+    told = {} if is_git else {"kgymSource": source.model_dump(mode="json")}
+    diffs = [one.diff for one in spec.patches if one.diff]
+    return {"kernelSource": commit | told, "userspaceImage": "", "patch": "\n".join(diffs)}
+
+
+def _run_argument(spec: ReproduceSpec) -> dict[str, Any]:
+    program, build = spec.reproducer, spec.build
+    resource = _resource(build.job or 0, int(build.step), "bzImage") if build.job else None
+    image: Any = build.step
+    if resource is not None:
+        image = {"vmImage": resource, "vmlinux": resource, "arch": "amd64"}
+    return {
+        "reproducer": {
+            "reproducerType": "log" if program.kind == "syz" else "c",
+            "reproducerText": program.text,
+            "syzkallerCheckout": program.syzkaller or "",
+            "restartTime": f"{spec.time:.0f}s",
+            "nInstance": spec.instances,
+        },
+        "image": image,
+        "machineType": f"qemu:{spec.vm.cpus}-{spec.vm.memory}",
+    }
+
+
+def _result(job: JobView, step: StepView) -> dict[str, Any] | None:
+    said: dict[str, Any] = {"workerType": worker_type(step.kind)}
+    said |= {"jobException": None, "workerException": None}
+    if step.state is State.ABORTED:
+        return said | {"workerException": _fault("kworker.AbortedException", "aborted", "")}
+    if step.state not in {State.SUCCEEDED, State.FAILED}:
+        return None
+    there = {one.name for one in step.artifacts}
+    if step.kind is StepKind.BUILD:
+        files = {name: file for name, file in _FILES.items() if file in there}
+        said |= {name: _resource(job.id, step.number, file) for name, file in files.items()}
+    if step.failure is not None and step.state is State.FAILED:
+        failure = step.failure
+        if failure.cause == "user":
+            code = f"{worker_type(step.kind)}.{_code(failure.reason)}"
+            told = {"code": code, "traceback": "", "content": failure.message}
+            return said | {"jobException": told}
+        fault = _fault("kworker.GeneralException", failure.reason, failure.message)
+        return said | {"workerException": fault}
+    if isinstance(step.result, BuildResult):
+        taken = sum(step.result.seconds.values())
+        tree = _resource(job.id, step.number, "tree")
+        said |= {"compilationTime": taken, "kernelArch": "amd64", "kCache": tree}
+    elif isinstance(step.result, ReproduceResult):
+        said |= _run_result(job, step, step.result)
+    return said
+
+
+def _run_result(job: JobView, step: StepView, result: ReproduceResult) -> dict[str, Any]:
+    there = {one.name for one in step.artifacts}
+    by_title: dict[str, list[dict[str, Any]]] = {}
+    for one in result.instances:
+        if one.outcome is InstanceOutcome.CRASH:
+            names = {"log": f"console-{one.number}.log", "report": f"report-{one.number}.txt"}
+            incident = {
+                name: _resource(job.id, step.number, file) if file in there else None
+                for name, file in names.items()
+            }
+            by_title.setdefault(one.title or "crash", []).append(incident)
+    unsure = result.verdict is Verdict.INCONCLUSIVE
+    fault = _fault("kworker.GeneralException", "inconclusive", result.reason) if unsure else None
+    return {
+        "crashes": [
+            {"crashId": number, "title": title, "crashType": "crash", "incidents": incidents}
+            for number, (title, incidents) in enumerate(by_title.items())
+        ],
+        "imageAbility": "error" if unsure else "normal",
+        "finalSyzkallerCheckout": None,
+        "workerException": fault,
+        "kgym": {"verdict": result.verdict, "crashed": result.crashed, "of": result.completed},
+    }
+
+
+def _code(reason: str) -> str:
+    """Return their word for a failure of a build that a patch may have; else ours."""
+    return {"does_not_compile": "KernelBuildError"}.get(reason, reason)
+
+
+def _fault(code: str, kind: str, message: str) -> dict[str, str]:
+    return {"code": code, "exceptionType": kind, "traceback": message}
+
+
+def _resource(job: int, step: int, name: str) -> dict[str, str]:
+    """Return a file of a step: its key, as new jobs may name it, and where it can be had."""
+    path = f"jobs/{job}/steps/{step}"
+    return {"key": f"{path}/{name}", "storageUri": f"/v1/{path}/artifacts/{name}"}

@@ -1,0 +1,246 @@
+"""The paths of kGymSuite's surface, beside /v1: `/newJob`, `/jobs`, `/tags`, `/search`, `/system`.
+
+Its clients know no tokens; where this platform asks for one, they send it as any client does.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Path, Query, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+from pydantic_core import to_json
+
+from kgym.api.jobs import DIGITS, JobFilter, JobView
+from kgym.errors import Conflict, NotFound, UserError
+from kgym.web.access import needs
+from kgym.web.problems import documented
+from kgym.web.scopes import Scope
+from kgym.web.strict_requests import StrictRoute
+from kgym_scheduler.database import peer_lists
+from kgym_scheduler.database.tokens import Submitter
+from kgym_scheduler.peer_api import answers, tags
+from kgym_scheduler.peer_api.requests import JobsFilter, NewJob, PageFilter, TagFilter
+from kgym_scheduler.peer_api.submission import request_of
+from kgym_scheduler.scheduler import Scheduler
+
+AT_ONCE = 200
+"""Jobs that are read at a time."""
+NAME = "kGymSuite"
+
+Named = Annotated[
+    str, Path(pattern=r"^[0-9a-f]{8}$", max_length=8, description="of the job, in hex digits")
+]
+Key = Annotated[str, Path(min_length=1, max_length=90, description="of the tag")]
+_TAGS: Any = {"tags": ["kGymSuite's surface"]}
+
+
+def _router(scope: Scope) -> APIRouter:
+    return APIRouter(route_class=StrictRoute, dependencies=[needs(scope)], **_TAGS)
+
+
+readers, submitters = _router(Scope.READ), _router(Scope.SUBMIT)
+
+
+def _scheduler(http: Request) -> Scheduler:
+    scheduler: Scheduler = http.app.state.scheduler
+    return scheduler
+
+
+def _caller(http: Request) -> Submitter:
+    caller: Submitter = http.state.caller
+    return caller
+
+
+def _json(value: object) -> Response:
+    return Response(to_json(value), media_type="application/json")
+
+
+def _page(shown: Sequence[object], wanted: PageFilter, total: int) -> Response:
+    following = wanted.skip + len(shown)
+    told = {"page": shown, "pageSize": len(shown), "offsetNextPage": following, "total": total}
+    return _json(told)
+
+
+# --- jobs -----------------------------------------------------------------------------------
+
+
+@submitters.post("/newJob", summary="Submit a job", responses=documented(413, 415))
+async def new_job(http: Request, job: Annotated[NewJob, Body()]) -> Response:
+    """Queue the stages: `kbuilder` is a build step, `kvmmanager` a reproduce step."""
+    scheduler, caller, state = _scheduler(http), _caller(http), http.app.state
+    request = await request_of(job, scheduler.job)
+    caller.check(request)
+    if caller.owner is not None:
+        state.volume.take(caller.name, len(await http.body()))
+    await state.quota.take(caller.name)
+    view, _ = await scheduler.submit(request, None, caller.name)
+    return JSONResponse(answers.job_id(view.id))
+
+
+@readers.get("/jobs", summary="List jobs", responses=documented())
+async def list_jobs(http: Request, wanted: Annotated[JobsFilter, Query()]) -> Response:
+    """Show the newest jobs, of 4,000 at most."""
+    scheduler, by_change = _scheduler(http), wanted.sortBy == "modifiedTime"
+    async with scheduler.database.read() as connection:
+        found, total = await peer_lists.newest(connection, by_change, wanted.skip, wanted.pageSize)
+    return _page([answers.digest(one) for one in await _views(http, found)], wanted, total)
+
+
+@readers.get("/jobs/{job_id}", summary="Show a job", responses=documented(404))
+async def show_job(http: Request, job_id: Named) -> Response:
+    """Show a job with its stages; `kgym` has what it came to in this platform's words."""
+    return _json(answers.context(await _job(http, job_id)))
+
+
+@submitters.post("/jobs/{job_id}/abort", summary="Abort a job", responses=documented(404))
+async def abort(http: Request, job_id: Named) -> Response:
+    """End the job; one that has ended stays as it is."""
+    try:
+        await _scheduler(http).abort((await _job(http, job_id)).id, _caller(http).owner)
+    except Conflict as error:
+        if error.reason != "job_finished":
+            raise
+    return _json(None)
+
+
+@submitters.post("/jobs/{job_id}/restart", summary="Restart a job", responses=documented(404, 409))
+async def restart(
+    http: Request,
+    job_id: Named,
+    restartFrom: Annotated[  # noqa: N803 - theirs
+        Annotated[int, Field(ge=-1, lt=100), DIGITS], Query(description="-1: the last stage")
+    ] = -1,
+) -> Response:
+    """Run a finished job again from a stage."""
+    job = await _job(http, job_id)
+    step = len(job.steps) - 1 if restartFrom == -1 else restartFrom
+    if step >= len(job.steps):
+        raise UserError("peer_job", f"job {job_id} has {len(job.steps)} stages, none is {step}")
+    await _scheduler(http).restart(job.id, step, _caller(http).owner)
+    return _json(None)
+
+
+@readers.get("/jobs/{job_id}/log", summary="Read a job's log", responses=documented(404))
+async def job_log(http: Request, job_id: Named, wanted: Annotated[PageFilter, Query()]) -> Response:
+    """Show what its stages have logged, the latest first."""
+    return await _logs(http, (await _job(http, job_id)).id, wanted)
+
+
+# --- tags -----------------------------------------------------------------------------------
+
+
+@readers.get("/jobs/{job_id}/tags", summary="Show a job's tags", responses=documented(404))
+async def job_tags(http: Request, job_id: Named) -> Response:
+    """Show the tags that have a key and a value."""
+    return _json(tags.read((await _job(http, job_id)).tags))
+
+
+@readers.get("/jobs/{job_id}/tags/{tag_key}", summary="Show a tag", responses=documented(404))
+async def job_tag(http: Request, job_id: Named, tag_key: Key) -> Response:
+    """Show the value of a tag."""
+    found = tags.read((await _job(http, job_id)).tags)
+    if tag_key not in found:
+        raise NotFound("tag_not_found", f"job {job_id} has no tag {tag_key!r}")
+    return _json(found[tag_key])
+
+
+@submitters.post("/jobs/{job_id}/tags/{tag_key}", summary="Set a tag", responses=documented(404))
+async def set_tag(
+    http: Request,
+    job_id: Named,
+    tag_key: Key,
+    tagValue: Annotated[str, Query(max_length=90)],  # noqa: N803 - theirs
+) -> Response:
+    """Give a tag a value; the others stay."""
+    job = await _job(http, job_id)
+    others = [one for one in job.tags if tag_key not in tags.read([one])]
+    new = [*others, tags.written(tag_key, tagValue)]
+    await _scheduler(http).tag(job.id, new, _caller(http).owner)
+    return _json(None)
+
+
+@readers.get("/tags", summary="List the keys of tags", responses=documented())
+async def list_tags(http: Request, wanted: Annotated[PageFilter, Query()]) -> Response:
+    """Show the keys that tags of the newest 4,000 jobs have."""
+    async with _scheduler(http).database.read() as connection:
+        found = await peer_lists.tags(connection)
+    keys = sorted({key for _, own in found for key in tags.read(own)})
+    return _page(keys[wanted.skip :][: wanted.pageSize], wanted, len(keys))
+
+
+@readers.get("/search", summary="Find jobs by a tag", responses=documented())
+async def search(http: Request, wanted: Annotated[TagFilter, Query()]) -> Response:
+    """Show jobs that have a tag, the latest first; without its value, of the newest 4,000 jobs."""
+    async with _scheduler(http).database.read() as connection:
+        if wanted.tagKey and wanted.tagValue is not None:
+            tag = tags.written(wanted.tagKey, wanted.tagValue)
+            found, total = await peer_lists.tagged(connection, tag, wanted.skip, wanted.pageSize)
+            shown = [[answers.job_id(one), wanted.tagKey, wanted.tagValue] for one in found]
+            return _page(shown, wanted, total)
+        jobs = await peer_lists.tags(connection)
+    matches: Callable[[str, str], bool] = lambda key, value: (  # noqa: E731 - a condition
+        wanted.tagKey in {"", key} and wanted.tagValue in {None, value}
+    )
+    rows = [
+        [answers.job_id(number), key, value]
+        for number, own in jobs
+        for key, value in tags.read(own).items()
+        if matches(key, value)
+    ]
+    return _page(rows[wanted.skip :][: wanted.pageSize], wanted, len(rows))
+
+
+# --- the system -----------------------------------------------------------------------------
+
+
+@readers.get("/system/info", summary="Show what this is", responses=documented())
+async def info() -> Response:
+    """Show the deployment's name."""
+    return _json({"deploymentName": NAME})
+
+
+@readers.get("/system/displays/systemLog", summary="Read the system's log", responses=documented())
+async def system_log(wanted: Annotated[PageFilter, Query()]) -> Response:
+    """Show nothing: this platform's own log is a file of its host."""
+    return _page([], wanted, 0)
+
+
+@readers.get("/system/displays/jobLog", summary="Read all jobs' logs", responses=documented())
+async def all_logs(http: Request, wanted: Annotated[PageFilter, Query()]) -> Response:
+    """Show what was logged last, by whatever job."""
+    return await _logs(http, None, wanted)
+
+
+# --- what they share ------------------------------------------------------------------------
+
+
+async def _job(http: Request, job_id: str) -> JobView:
+    return await _scheduler(http).job(int(job_id, 16))
+
+
+async def _views(http: Request, ids: Sequence[int]) -> list[JobView]:
+    found: dict[int, JobView] = {}
+    for start in range(0, len(ids), AT_ONCE):
+        some = ids[start : start + AT_ONCE]
+        wanted = JobFilter(ids=",".join(map(str, some)), limit=AT_ONCE)
+        page = await _scheduler(http).jobs(wanted, _caller(http).name)
+        found |= {one.id: one for one in page.jobs}
+    return [found[one] for one in ids if one in found]
+
+
+async def _logs(http: Request, job: int | None, wanted: PageFilter) -> Response:
+    async with _scheduler(http).database.read() as connection:
+        rows, total = await peer_lists.logs(connection, job, wanted.skip, wanted.pageSize)
+    shown = [
+        {
+            "timeStamp": row.at,
+            "jobId": answers.job_id(row.job_id),
+            "workerType": answers.worker_type(row.kind),
+            "workerHostname": row.worker or "",
+            "content": json.loads(row.data).get("text", ""),
+        }
+        for row in rows
+    ]
+    return _page(shown, wanted, total)
