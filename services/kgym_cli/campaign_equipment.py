@@ -65,7 +65,8 @@ def with_equipment(work: Callable[[Equipment], Awaitable[T]], home: Path, *, cra
             try:
                 async with AsyncClient(url, token) as client:
                     fixer = CrashFixer(agent, _request) if agent is not None else None
-                    return await work(Equipment(client, trees.get, home, fixer))
+                    key = settings().environment.get
+                    return await work(Equipment(client, trees.get, home, key, fixer))
             finally:
                 await trees.close()
 

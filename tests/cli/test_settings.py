@@ -26,6 +26,7 @@ OTHERS = {
     "kgym/host/proc.py": "a list of harmless ones is handed on to programs",
     "kgym_builder/kernel_source/git_relay.py": "a program of its own, which hands all on to Git",
     "kgym_builder/kernel_source/git_tunnel.py": "which certificates the operator's Git trusts",
+    "kgym_benchmark/kenv/inside/programs.py": "what runs in an environment, by kEnv's variables",
     "kgym_builder/patches/separate_process.py": "PATH is handed on",
     "kgym_cli/commands/completion.py": "the user's shell and where its files are",
     "kgym_cli/main.py": "begins again in UTF-8",

@@ -57,6 +57,8 @@ class Attempt:
     report: str
     """The crash, as the platform has seen it."""
     folder: Path
+    key: Callable[[str], str | None] = lambda _: None
+    """Gives what a variable of the environment holds: the key of a model."""
 
     def ended(self) -> AgentEnded | None:
         """Return how it ended, if it has."""
@@ -148,7 +150,7 @@ async def _proxy(attempt: Attempt, command: Command, stack: AsyncExitStack) -> M
     if access is None:
         return None
     key = None
-    if access.key_env is not None and (key := os.environ.get(access.key_env)) is None:
+    if access.key_env is not None and (key := attempt.key(access.key_env)) is None:
         raise InfrastructureError(
             "no_model_key", f"the variable {access.key_env} holds no key of {planned.setup.model}"
         )
@@ -196,9 +198,9 @@ def _given(attempt: Attempt, command: Command, proxy: ModelProxy | None) -> Give
 def _variables(attempt: Attempt, command: Command) -> dict[str, str]:
     """Return what an agent's command may want to know."""
     planned = attempt.planned
-    found = {"KGYM_MODEL": planned.setup.model, "KGYM_RUN": str(planned.run)}
+    found = {"KENV_MODEL": planned.setup.model, "KENV_RUN": str(planned.run)}
     if command.agent_config is not None:
-        found["KGYM_AGENT_CONFIG"] = "/KBDr/agent-config"
+        found["KENV_AGENT_CONFIG"] = "/KBDr/agent-config"
     return found
 
 

@@ -70,6 +70,8 @@ class Equipment:
     """Gives the tree of a bug."""
     home: Path
     """Where the description lies, beside which its paths are."""
+    key: Callable[[str], str | None] = lambda _: None
+    """Gives the key of a model, by the variable that holds it."""
     crashfixer: CrashFixer | None = None
 
 
@@ -171,6 +173,7 @@ class Run:
             subject,
             await self._report(subject),
             place / str(planned.run),
+            self._equipment.key,
         )
         ended = attempt.ended() or await self._worked(attempt)
         diff = attempt.patch
