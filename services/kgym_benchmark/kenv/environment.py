@@ -150,10 +150,6 @@ class Environment:
         """Return what the agent has written of its steps."""
         return _taken(self._output / TRAJECTORY, MOST_TRAJECTORY)
 
-    def file(self, name: str, most: int = MOST_TRAJECTORY) -> bytes | None:
-        """Return another file of its output."""
-        return _taken(self._output / name, most)
-
     @property
     def _output(self) -> Path:
         return self._folder / "KBDr" / "output"

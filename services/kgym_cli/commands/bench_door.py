@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -64,26 +65,17 @@ def door(
         )
 
 
+@dataclass(frozen=True, slots=True)
 class _Door:
     """What is asked of the command."""
 
-    def __init__(
-        self,
-        bug: Bug,
-        url: str,
-        token: str | None,
-        trial: TrialOptions,
-        feedback: bool,
-        kernel_runs: int,
-        as_json: bool,
-    ) -> None:
-        self.bug = bug
-        self.url = url
-        self.token = token
-        self.trial = trial
-        self.feedback = feedback
-        self.kernel_runs = kernel_runs
-        self.as_json = as_json
+    bug: Bug
+    url: str
+    token: str | None
+    trial: TrialOptions
+    feedback: bool
+    kernel_runs: int
+    as_json: bool
 
 
 async def _serve(one: _Door, place: tuple[str, int]) -> None:
