@@ -53,6 +53,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kgym bench show bugs",
         "kgym bench show bugs 0a1b2c --part report",
     ),
+    "bench validate": (
+        "kgym bench validate bugs --into validated",
+        "kgym bench validate bugs --into ported --kernel campaign-6.1 --reproducer both",
+    ),
+    "bench watch": (
+        "kgym bench watch syzbot --status fixed --most 100",
+        "kgym bench watch syzbot --weekly",
+    ),
     "bug list": ("kgym bug list",),
     "bug show": ("kgym bug show watch-queue-filter", "kgym bug show ./my-bug --json"),
     "bug reproduce": (

@@ -300,7 +300,7 @@ class Settings:
         "Folder of Git mirrors, with a table map.json: an object from URL to path.",
         lambda settings: settings.data / "mirrors",
         _FOLDER,
-        commands=("mirror", "up", "worker"),
+        commands=("bench watch", "mirror", "up", "worker"),
         shown="mirrors in the data folder",
     )
     archives = Setting[str | None](
@@ -310,6 +310,35 @@ class Settings:
         shown="the archive of this host's apt",
     )
 
+    syzbot = Setting[str](
+        "URL of syzbot's dashboard.",
+        "https://syzkaller.appspot.com",
+        Url(),
+        commands=("bench watch",),
+    )
+    syzbot_namespace = Setting[str](
+        "Which kernel's bugs, as the dashboard names it in its addresses.",
+        "upstream",
+        commands=("bench watch",),
+    )
+    lore = Setting[str](
+        "URL of the archive of mailing lists, in place of lore.kernel.org.",
+        "https://lore.kernel.org",
+        Url(),
+        commands=("bench watch",),
+    )
+    git_site = Setting[str](
+        "URL of the web pages of Git repositories (cgit), for what no mirror has.",
+        "https://git.kernel.org",
+        Url(),
+        commands=("bench watch",),
+    )
+    crawl_pause = Setting[float](
+        "Seconds between two requests to one site.",
+        1.0,
+        click.FloatRange(0, 3600),
+        commands=("bench watch",),
+    )
     bug = Setting[str | None](
         "A shipped bug, or the folder of a bundle.",
         None,

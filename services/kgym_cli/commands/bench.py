@@ -20,6 +20,8 @@ from kgym_cli.lazy import Lazy, LazyGroup
         "run": Lazy("bench_run", "Run a campaign: agents on bugs.", remote=True),
         "site": Lazy("bench_site", "Write pages for any web server.", remote=True),
         "show": Lazy("bench_show", "Show a dataset, or a bug of it."),
+        "validate": Lazy("bench_validate", "Try bugs, before agents are.", remote=True),
+        "watch": Lazy("bench_watch", "Keep syzbot's bugs, with their fixes and discussions."),
     },
 )
 def bench() -> None:

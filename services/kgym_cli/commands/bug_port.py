@@ -1,7 +1,5 @@
 """`kgym bug port`."""
 
-import asyncio
-import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -22,11 +20,10 @@ from kgym.bugs.port import Outcome, PortOptions, PortRow, Subject
 from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
 from kgym.errors import UserError
+from kgym_cli import interruptible_work
 from kgym_cli.answer import Answer
 from kgym_cli.output import Exit, json_option, leave, people, print_json, print_table
 from kgym_cli.ported_bundle import write_bundle
-from kgym_cli.scheduler_choice import address
-from kgym_cli.settings import settings
 
 _KERNELS = ("campaign-6.1", "campaign-6.12", "campaign-5.10")
 _COLUMNS = (
@@ -153,32 +150,17 @@ class _Run:
 
     def go(self, kernels: Sequence[str], subjects: Sequence[Subject]) -> None:
         """Bring all bugs back on all kernels."""
-        try:
-            with address(work=True) as (url, token):
-                if settings().server is None:
-                    # Nobody starts a platform of this machine again.
-                    sweep = replace(self.options.sweep, patience=0)
-                    self.options = replace(self.options, sweep=sweep)
-                asyncio.run(self._go(url, token, kernels, subjects))
-        except asyncio.CancelledError:
-            people.print("interrupted; the same command goes on", markup=False)
-            raise KeyboardInterrupt from None
+
+        async def work(client: AsyncClient, sweep: SweepOptions) -> None:
+            options = replace(self.options, sweep=sweep)
+            await campaign.port(client, kernels, subjects, options, self._hear)
+
+        interruptible_work.run(work, self.options.sweep)
 
     def sorted(self, kernels: Sequence[str]) -> list[PortRow]:
         """Return the rows that are known, by kernel and bug."""
         places = {kernel: place for place, kernel in enumerate(kernels)}
         return sorted(self.rows.values(), key=lambda row: (places[row.kernel], row.bug))
-
-    async def _go(
-        self, url: str, token: str | None, kernels: Sequence[str], subjects: Sequence[Subject]
-    ) -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, task.cancel)
-        async with AsyncClient(url, token) as client:
-            await campaign.port(client, kernels, subjects, self.options, self._hear)
 
     def _hear(self, row: PortRow) -> None:
         self.rows[row.kernel, row.bug] = row

@@ -1,0 +1,264 @@
+"""Pages of others' sites, fetched politely, and kept.
+
+One request at a time, and a pause between two to the same host. What was fetched lately is not
+asked for again; what is older is asked for with its ETag and date, so that a page that has not
+changed costs the site nothing. A site that says when to come again is not asked before.
+"""
+
+import gzip
+import hashlib
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+from pydantic import AwareDatetime, ValidationError
+
+from kgym.api.steps import Sha256, Strict
+from kgym.errors import InfrastructureError, NotFound
+
+PAUSE = 1.0
+"""Seconds between two requests to one host."""
+LATELY = 20 * 3600.0
+"""Seconds for which a page that was fetched is not asked for again."""
+PAGE = 32 << 20
+"""Bytes of a page at most."""
+ATTEMPTS = 5
+LONGEST_WAIT = 3600.0
+"""Seconds: a site that asks to come again later than that is left alone for now."""
+_REQUEST_SECONDS = 300.0
+_SILENT_SECONDS = 60.0
+_REDIRECTS = 3
+_AGAIN = {408, 425, 429, 500, 502, 503, 504}
+_GONE = {404, 410}
+
+
+class _Kept(Strict):
+    """What is known of a page that is kept."""
+
+    url: str
+    sha256: Sha256
+    fetched: AwareDatetime
+    etag: str | None = None
+    modified: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page, and when it was last known to be so."""
+
+    url: str
+    body: bytes
+    fetched: datetime
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What was asked of others' sites."""
+
+    requests: int = 0
+    unchanged: int = 0
+    kept: int = 0
+    waited: float = 0.0
+
+
+class Fetcher:
+    """Fetches pages of the hosts of `sites`, and of no others: links in pages are anybody's."""
+
+    def __init__(
+        self,
+        cache: Path,
+        sites: tuple[str, ...],
+        *,
+        pause: float = PAUSE,
+        lately: float = LATELY,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.traffic = Traffic()
+        self._cache = cache
+        self._hosts = {_host(one) for one in sites}
+        self._pause = pause
+        self._lately = lately
+        self._sleep = sleep
+        self._asked: dict[str, float] = {}
+        self._current: set[str] = set()
+        """Pages that this fetcher has asked for itself: it does so once."""
+        self._client = httpx.Client(
+            headers={"User-Agent": "kgymsuite (kgym bench watch)", "Accept-Encoding": "gzip"},
+            timeout=_SILENT_SECONDS,
+            trust_env=True,
+        )
+
+    def close(self) -> None:
+        """End all connections."""
+        self._client.close()
+
+    def get(self, url: str, most: int = PAGE) -> Page:
+        """Return a page of at most so many bytes.
+
+        Raises NotFound `page_missing`; InfrastructureError `site_unreachable`, `page_too_large`,
+        or `foreign_page` for one of a host that is not known.
+        """
+        if _host(url) not in self._hosts:
+            raise InfrastructureError("foreign_page", f"{url} is of none of the known sites")
+        about, body = self._kept(url, most)
+        if about and body is not None:
+            age = (datetime.now(UTC) - about.fetched).total_seconds()
+            if age < self._lately or url in self._current:
+                self.traffic.kept += 1
+                return Page(url, body, about.fetched)
+        return self._fetched(url, most, about if body is not None else None, body)
+
+    def _fetched(self, url: str, most: int, about: _Kept | None, body: bytes | None) -> Page:
+        wait, why = 0.0, ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._wait(max(wait, self._pause * 2**attempt))
+            try:
+                answer = self._ask(url, most, about)
+            except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+                wait, why = 0.0, f"{type(error).__name__}: {error}"
+                continue
+            if answer.status == 304 and about is not None and body is not None:
+                self.traffic.unchanged += 1
+                self._keep(about.model_copy(update={"fetched": datetime.now(UTC)}), None)
+                return Page(url, body, datetime.now(UTC))
+            if answer.status == 200:
+                return self._new(url, answer)
+            if answer.status in _GONE:
+                raise NotFound("page_missing", f"{url} is not there (status {answer.status})")
+            why = f"status {answer.status}"
+            if answer.status not in _AGAIN:
+                break
+            wait = answer.wait
+            if wait > LONGEST_WAIT:
+                why += f", and asks to come again in {wait:.0f} s"
+                break
+        raise InfrastructureError(
+            "site_unreachable", f"{url}: {why}; the same command goes on where this one ended"
+        )
+
+    def _ask(self, url: str, most: int, about: _Kept | None) -> "_Answer":
+        headers = {}
+        if about is not None and about.etag:
+            headers["If-None-Match"] = about.etag
+        if about is not None and about.modified:
+            headers["If-Modified-Since"] = about.modified
+        for _ in range(_REDIRECTS + 1):
+            self._take_turn(url)
+            self.traffic.requests += 1
+            with self._client.stream("GET", url, headers=headers) as response:
+                to = response.headers.get("Location")
+                if response.is_redirect and to:
+                    url = urljoin(url, to)
+                    if _host(url) not in self._hosts:
+                        raise InfrastructureError("foreign_page", f"leads to {url}: not known")
+                    continue
+                body = _body(response, most) if response.status_code == 200 else b""
+                return _Answer(response.status_code, body, response.headers)
+        raise httpx.TooManyRedirects(f"more than {_REDIRECTS} redirects")
+
+    def _take_turn(self, url: str) -> None:
+        host = _host(url)
+        last = self._asked.get(host)
+        if last is not None and (left := last + self._pause - time.monotonic()) > 0:
+            self._wait(left)
+        self._asked[host] = time.monotonic()
+
+    def _wait(self, seconds: float) -> None:
+        self.traffic.waited += seconds
+        self._sleep(seconds)
+
+    def _new(self, url: str, answer: "_Answer") -> Page:
+        now = datetime.now(UTC)
+        about = _Kept(
+            url=url,
+            sha256=hashlib.sha256(answer.body).hexdigest(),
+            fetched=now,
+            etag=answer.headers.get("ETag"),
+            modified=answer.headers.get("Last-Modified"),
+        )
+        self._keep(about, answer.body)
+        return Page(url, answer.body, now)
+
+    # --- what is kept -----------------------------------------------------------------------
+
+    def _place(self, url: str) -> Path:
+        name = hashlib.sha256(url.encode()).hexdigest()
+        return self._cache / name[:2] / name
+
+    def _kept(self, url: str, most: int) -> tuple[_Kept | None, bytes | None]:
+        """Return what is kept of a page, if it is whole."""
+        place = self._place(url)
+        try:
+            about = _Kept.model_validate_json(place.with_suffix(".json").read_bytes())
+            with gzip.open(place.with_suffix(".gz")) as file:
+                body = file.read(most + 1)
+        except (OSError, EOFError, zlib.error, ValidationError):
+            return None, None
+        if about.url != url or len(body) > most:
+            return None, None
+        whole = hashlib.sha256(body).hexdigest() == about.sha256
+        return (about, body) if whole else (None, None)
+
+    def _keep(self, about: _Kept, body: bytes | None) -> None:
+        self._current.add(about.url)
+        place = self._place(about.url)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if body is not None:
+            _write(place.with_suffix(".gz"), gzip.compress(body, 6))
+        _write(place.with_suffix(".json"), about.model_dump_json().encode())
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: bytes
+    headers: httpx.Headers
+
+    @property
+    def wait(self) -> float:
+        """The seconds that the site asks for, by Retry-After: so many, or until a date."""
+        said = self.headers.get("Retry-After", "").strip()
+        if said.isascii() and said.isdigit():
+            return float(said[:9])
+        try:
+            until = parsedate_to_datetime(said)
+        except (TypeError, ValueError):
+            return 0.0
+        until = until if until.tzinfo else until.replace(tzinfo=UTC)
+        return max(0.0, (until - datetime.now(UTC)).total_seconds())
+
+
+def _body(response: httpx.Response, most: int) -> bytes:
+    begun, body = time.monotonic(), bytearray()
+    for part in response.iter_bytes(1 << 16):
+        body += part
+        if len(body) > most:
+            raise InfrastructureError(
+                "page_too_large", f"{response.url} has more than {most >> 10} KiB"
+            )
+        if time.monotonic() - begun > _REQUEST_SECONDS:
+            raise httpx.ReadTimeout(f"it takes longer than {_REQUEST_SECONDS:.0f} s")
+    return bytes(body)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whole, or leave it as it was."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_bytes(data)  # not synced: what a crash has torn is noticed, and fetched again
+    part.replace(path)
+
+
+def _host(url: str) -> str:
+    """Return scheme, host and port of an address; empty for what is none."""
+    try:
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.hostname}:{parts.port}" if parts.hostname else ""
+    except ValueError:
+        return ""

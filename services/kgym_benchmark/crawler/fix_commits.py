@@ -1,0 +1,199 @@
+"""The developers' commits: parent, message, diff and date.
+
+From a mirror on this machine (`kgym mirror`), which also tells the functions; or else from the web
+pages of git.kernel.org (cgit), `patch/?id=` and `commit/?id=` of a repository.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from email import message_from_bytes, policy
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from kgym.bench.bug_record import TEXT, DeveloperPatch, Function
+from kgym.errors import InfrastructureError, KgymError, NotFound, UserError
+from kgym.host import proc
+from kgym_benchmark.crawler import html_tables
+from kgym_benchmark.crawler.fetcher import Fetcher
+
+_GIT_SECONDS = 120.0
+_MOST_TABLE = 1 << 20
+_COMMITTED = "%Y-%m-%d %H:%M:%S %z"
+
+
+@dataclass(frozen=True, slots=True)
+class GitSites:
+    """Where commits are looked for."""
+
+    site: str
+    """The web pages of repositories, by their paths: https://git.kernel.org."""
+    mirrors: Path | None = None
+    """Folder with `map.json`: from a repository's URL to its path."""
+
+    def mirror(self, repository: str) -> Path | None:
+        """Return the mirror of a repository on this machine."""
+        if self.mirrors is None:
+            return None
+        path = _table(self.mirrors / "map.json").get(_plain(repository))
+        return None if path is None else self.mirrors / path
+
+
+def fixed(patch: DeveloperPatch, sites: GitSites, fetcher: Fetcher) -> DeveloperPatch:
+    """Return the patch with what its commit says, where that is to be had; else as it is.
+
+    Raises InfrastructureError as `Fetcher.get` does.
+    """
+    named = next((one for one in patch.commits if one.id and len(one.id) == 40), None)
+    if named is None or named.id is None or named.repository is None or patch.diff is not None:
+        return patch
+    mirror = sites.mirror(named.repository)
+    if mirror is not None:
+        found = asyncio.run(_of_mirror(mirror, named.id))
+        if found is not None:
+            return patch.model_copy(update=found)
+    try:
+        return patch.model_copy(update=_of_pages(named.repository, named.id, sites, fetcher))
+    except NotFound:
+        return patch
+
+
+# --- a mirror -------------------------------------------------------------------------------
+
+
+async def _of_mirror(mirror: Path, commit: str) -> dict[str, object] | None:
+    """Return what a repository of this machine says of a commit; None if it does not have it."""
+    shown = ["show", "-s", "--format=%P%x00%cI%x00%B", commit]
+    said = await _git(mirror, *shown)
+    diff = await _git(mirror, "diff-tree", "-p", "--no-color", "--no-ext-diff", commit)
+    if said is None or diff is None:
+        return None
+    parents, date, message = said.decode(errors="replace").split("\0", 2)
+    if not parents or len(diff) > TEXT:
+        return None
+    parent = parents.split()[0]
+    text = diff.decode(errors="replace").partition("\n")[2]
+    files = await _git(mirror, "diff-tree", "-r", "--name-only", "--no-commit-id", "-z", commit)
+    listed = (files or b"").removesuffix(b"\n").decode(errors="replace")
+    names = [one for one in listed.split("\0") if one]
+    return {
+        "parent": parent,
+        "date": datetime.fromisoformat(date),
+        "message": message.strip(),
+        "diff": text,
+        "files": names,
+        "functions": await _functions(mirror, parent, text, names),
+    }
+
+
+async def _functions(
+    mirror: Path, parent: str, diff: str, files: list[str]
+) -> list[Function] | None:
+    from kgym.bench.patch_overlap import changed_parts  # noqa: PLC0415 - needs the extra `bench`
+
+    before = {name: await _git(mirror, "cat-file", "blob", f"{parent}:{name}") for name in files}
+    try:
+        changed = changed_parts(diff, before.get)
+    except KgymError:
+        return None
+    return [Function(file=file, name=name) for file, name in sorted(changed.functions)]
+
+
+async def _git(mirror: Path, *words: str) -> bytes | None:
+    """Return what Git prints, in whole lines; None if it fails, or that is too long."""
+    lines: list[bytes] = []
+    size = 0
+
+    def hear(line: bytes) -> None:
+        nonlocal size
+        size += len(line) + 1
+        if size <= TEXT:
+            lines.append(line + b"\n")
+
+    done = await proc.run(
+        ["git", "-c", "safe.directory=*", "--no-replace-objects", "-C", mirror, *words],
+        timeout=_GIT_SECONDS,
+        on_line=hear,
+        check=False,
+    )
+    return b"".join(lines) if not done.returncode and size <= TEXT else None
+
+
+def _table(file: Path) -> Mapping[str, str]:
+    try:
+        if file.stat().st_size > _MOST_TABLE:
+            raise InfrastructureError("bad_mirrors", f"{file}: more than {_MOST_TABLE} bytes")
+        found = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise InfrastructureError("bad_mirrors", f"{file}: {error}") from error
+    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+        raise InfrastructureError("bad_mirrors", f"{file}: no object from URL to path")
+    return {_plain(url): path for url, path in found.items()}
+
+
+def _plain(url: str) -> str:
+    """Return a repository's URL as tables are searched by: however it is fetched."""
+    return url.rpartition("://")[2].rstrip("/").removesuffix(".git")
+
+
+# --- cgit -----------------------------------------------------------------------------------
+
+
+def _of_pages(repository: str, commit: str, sites: GitSites, fetcher: Fetcher) -> dict[str, object]:
+    path = urlsplit(repository).path.rstrip("/")
+    base = f"{sites.site.rstrip('/')}{path}"
+    patch = fetcher.get(f"{base}/patch/?id={commit}", TEXT)
+    message, diff = _mail(patch.body, patch.url)
+    page = fetcher.get(f"{base}/commit/?id={commit}", TEXT)
+    parent, date = _facts(page.body)
+    files = [
+        line.removeprefix("diff --git a/").partition(" b/")[0]
+        for line in diff.splitlines()
+        if line.startswith("diff --git a/")
+    ]
+    known = {"parent": parent, "date": date}
+    return {"message": message, "diff": diff, "files": files} | {
+        name: value for name, value in known.items() if value is not None
+    }
+
+
+def _mail(body: bytes, where: str) -> tuple[str, str]:
+    """Return message and diff of a commit as a mail."""
+    head, mark, rest = body.partition(b"\ndiff --git ")
+    if not mark:
+        raise NotFound("page_missing", f"{where} holds no diff")
+    try:
+        mail = message_from_bytes(head.partition(b"\n")[2], policy=policy.default)
+        subject = " ".join(str(mail["Subject"] or "").split())
+        text = str(mail.get_content())
+    except (LookupError, UserError, UnicodeError, ValueError) as error:
+        raise NotFound("page_missing", f"{where} is no mail: {error}") from error
+    diff, _, _ = (b"diff --git " + rest).partition(b"\n-- \n")
+    message = f"{subject}\n\n{text.partition(chr(10) + '---' + chr(10))[0].strip()}"
+    return message.strip(), diff.decode(errors="replace").rstrip("\n") + "\n"
+
+
+def _facts(body: bytes) -> tuple[str | None, datetime | None]:
+    """Return the first parent, and the date of the commit, that its page names."""
+    parent: str | None = None
+    date: datetime | None = None
+    for table in html_tables.tables(body.decode(errors="replace")):
+        for row in table.rows:
+            name = row[0].text
+            if name == "parent" and parent is None:
+                words = row[1].text.split() if len(row) > 1 else []
+                parent = words[0] if words and len(words[0]) == 40 else None
+            elif name == "committer" and date is None:
+                date = _date(row[-1].text)
+    return parent, date
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        return datetime.strptime(text, _COMMITTED)
+    except ValueError:
+        return None

@@ -1,0 +1,165 @@
+"""syzbot's dashboard: which pages it has, and what they say.
+
+Lists and bugs are asked for as JSON (google/syzkaller, dashboard/api/api.go and
+dashboard/app/public_json_api.go, read 2026-11): `/NAMESPACE[/fixed|/invalid]?json=1` and
+`/bug?id=ID&json=1`. Dates of reports stand only in the tables of the same pages without `json=1`.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+from urllib.parse import parse_qs, urlsplit
+
+from pydantic import BaseModel, Field, ValidationError
+
+from kgym.bench import syzbot_data
+from kgym.bench.bug_record import BugRecord, Status
+from kgym.bench.dataset import MOST
+from kgym.errors import InfrastructureError, UserError
+from kgym_benchmark.crawler import html_tables
+
+LISTS: dict[Status, str] = {"open": "", "fixed": "/fixed", "invalid": "/invalid"}
+_KEY = re.compile(r"[0-9a-f]{20,64}")
+_EXTID = re.compile(r"\bsyzbot\+([0-9a-f]{20})@")
+_LATENESS = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,2})h)?(?:(\d{1,2})m)?")
+_BUG_KEYS = ("extid", "id")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A bug of a list: its page is known by one of its ids."""
+
+    key: str
+    """`extid` or `id`."""
+    value: str
+    title: str
+    updated: str | None = None
+
+    @property
+    def path(self) -> str:
+        """The path of its page."""
+        return f"/bug?{self.key}={self.value}"
+
+
+class _ListedBug(BaseModel):
+    title: str = ""
+    link: str
+    updated: Annotated[str | None, Field(validation_alias="last-updated")] = None
+
+
+class _List(BaseModel):
+    bugs: Annotated[list[_ListedBug] | None, Field(validation_alias="Bugs", max_length=MOST)]
+
+
+def changed_layout(where: str, what: str) -> InfrastructureError:
+    """Return the error that says that a page is not of the form that is known."""
+    return InfrastructureError(
+        "syzbot_layout",
+        f"{where}: {what}. Its layout has perhaps changed; nothing was lost, and what was read"
+        " before is kept",
+    )
+
+
+def listed(body: bytes, where: str) -> list[Listed]:
+    """Return the bugs of a list in JSON; raises InfrastructureError `syzbot_layout`."""
+    try:
+        found = _List.model_validate(_object(body, where))
+    except ValidationError as error:
+        raise changed_layout(where, _first(error)) from error
+    bugs = []
+    for one in found.bugs or ():
+        key = _key(one.link)
+        if key is None:
+            raise changed_layout(where, f"{one.link[:200]!r} is no link to a bug")
+        bugs.append(Listed(*key, one.title[:1000], one.updated))
+    return bugs
+
+
+def reported(body: bytes, fetched: datetime, where: str) -> dict[str, datetime]:
+    """Return when the bugs of a list's page were reported, by their ids.
+
+    The page says how long ago that is: in days, and for new ones in hours. Raises
+    InfrastructureError `syzbot_layout` where there is no table of bugs.
+    """
+    found: dict[str, datetime] = {}
+    tables = html_tables.tables(body.decode(errors="replace"))
+    lists = [one for one in tables if {"Title", "Reported"} <= set(one.headers)]
+    if not lists and b"(0)" not in body:
+        raise changed_layout(where, "there is no table with the columns Title and Reported")
+    for table in lists:
+        for row in table.named("Title", "Reported"):
+            age = _age(row["Reported"].text)
+            for address, _ in row["Title"].links[:1]:
+                if (key := _key(address)) is not None and age is not None:
+                    found[key[1]] = fetched - age
+    return found
+
+
+def bug(body: bytes, where: str, **known: Any) -> BugRecord | None:
+    """Return a bug's record; None for one that is another's duplicate.
+
+    `known` are fields that are known from elsewhere. Raises InfrastructureError `syzbot_layout`.
+    """
+    data = _object(body, where)
+    if data.get("status") == "dup":
+        return None
+    try:
+        return syzbot_data.read(data, where, **known)
+    except UserError as error:
+        raise changed_layout(where, error.message) from error
+
+
+def extid(body: bytes) -> str | None:
+    """Return the id of a bug's mails, which its page names as the address of its reporter."""
+    found = _EXTID.search(body.decode(errors="replace"))
+    return found[1] if found else None
+
+
+def texts(record: BugRecord) -> Iterator[tuple[int, str, str]]:
+    """Yield what the record has links to, and not the text: crash, its field, the path."""
+    for number, crash in enumerate(record.crashes):
+        for name in ("report", "config", "c_reproducer", "syz_reproducer"):
+            one = getattr(crash, name)
+            if one.text is None and one.link is not None and one.link.startswith("/"):
+                yield number, name, one.link
+
+
+def _key(link: str) -> tuple[str, str] | None:
+    try:
+        parts = urlsplit(link)
+        query = parse_qs(parts.query, max_num_fields=20)
+    except ValueError:
+        return None
+    for name in _BUG_KEYS:
+        for value in query.get(name, ())[:1]:
+            if parts.path == "/bug" and _KEY.fullmatch(value):
+                return name, value
+    return None
+
+
+def _age(text: str) -> timedelta | None:
+    if text == "now":
+        return timedelta()
+    found = _LATENESS.fullmatch(text)
+    if not text or found is None:
+        return None
+    days, hours, minutes = (int(one or 0) for one in found.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes)
+
+
+def _object(body: bytes, where: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise changed_layout(where, f"it is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise changed_layout(where, "it is no JSON object")
+    return found
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

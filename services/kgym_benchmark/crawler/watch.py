@@ -1,0 +1,309 @@
+"""Visits to syzbot: its bugs as records in a folder, and a dataset of them as they are now.
+
+The folder keeps pages (`pages/`), a record for each bug (`bugs/ID.json`), discussions (`threads/`)
+and datasets (`datasets/`). A record is only ever replaced by a whole one that was read later. A
+visit that was killed goes on where it was: what it has fetched lately is not asked for again.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+from pydantic import AwareDatetime, Field, ValidationError
+
+from kgym.api.steps import Strict
+from kgym.bench.bug_record import TEXT, BugRecord, FoundText, Status
+from kgym.bench.dataset import MOST, About, Dataset
+from kgym.errors import Conflict, InfrastructureError, KgymError, NotFound, UserError
+from kgym_benchmark.crawler import fix_commits, syzbot_pages, threads
+from kgym_benchmark.crawler.fetcher import Fetcher
+from kgym_benchmark.crawler.fix_commits import GitSites
+from kgym_benchmark.crawler.syzbot_pages import Listed
+
+STATUSES: tuple[Status, ...] = ("fixed", "open", "invalid")
+FAILURES = 5
+"""So many bugs in succession whose pages are not as they should be: it is the layout."""
+_MOST_WHY = 100
+_RECORD = 64 << 20
+_NETWORK = {"site_unreachable"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """Where bugs are, and what belongs to them."""
+
+    syzbot: str
+    namespace: str
+    lore: str
+    git: GitSites
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The sites that may be asked."""
+        return (self.syzbot, self.lore, self.git.site)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """What a visit looks at."""
+
+    statuses: Sequence[Status] = STATUSES
+    most: int | None = None
+    """Bugs of each list, the first ones; None is all."""
+    threads: int = 3
+    """Discussions of each bug that are fetched."""
+
+
+class Visit(Strict):
+    """What came of a visit."""
+
+    began: AwareDatetime
+    listed: int = Field(description="bugs in the lists")
+    new: int
+    changed: int
+    unchanged: int
+    duplicates: int = Field(description="of other bugs, which are left out")
+    failed: dict[str, str] = Field(description="bugs that could not be read, and why; the first")
+    requests: int
+    dataset: About | None = Field(description="all bugs that are known now")
+    folder: Path | None = Field(description="of the dataset")
+
+
+Tell = Callable[[str], None]
+
+
+def visit(
+    folder: Path, sites: Sites, fetcher: Fetcher, options: WatchOptions, tell: Tell = lambda _: None
+) -> Visit:
+    """Look at all bugs of the lists; return what has changed.
+
+    Raises Conflict `watch_running` where another visit is on its way; InfrastructureError
+    `syzbot_layout`, and as `Fetcher.get` does: then all that was read is kept.
+    """
+    with _alone(folder):
+        return _Visit(folder, sites, fetcher, options, tell).go()
+
+
+class _Visit:
+    def __init__(
+        self, folder: Path, sites: Sites, fetcher: Fetcher, options: WatchOptions, tell: Tell
+    ) -> None:
+        self.folder = folder
+        self.sites = sites
+        self.fetcher = fetcher
+        self.options = options
+        self.tell = tell
+        self.counts = {"new": 0, "changed": 0, "unchanged": 0, "duplicates": 0}
+        self.failed: dict[str, str] = {}
+        self.in_succession = 0
+
+    def go(self) -> Visit:
+        """Read the lists, then their bugs."""
+        began = datetime.now(UTC)
+        lists = {status: self._list(status) for status in self.options.statuses}
+        total = sum(len(bugs) for bugs, _ in lists.values())
+        self.tell(f"{total} bugs are listed")
+        done = 0
+        for bugs, dates in lists.values():
+            for one in bugs:
+                done += 1
+                self._bug(one, dates.get(one.value))
+                if done % 100 == 0:
+                    self.tell(f"{done} of {total} bugs")
+        about, place = self._dataset(began)
+        return Visit(
+            began=began,
+            listed=total,
+            failed=dict(list(self.failed.items())[:_MOST_WHY]),
+            requests=self.fetcher.traffic.requests,
+            dataset=about,
+            folder=place,
+            **self.counts,
+        )
+
+    def _list(self, status: Status) -> tuple[list[Listed], dict[str, datetime]]:
+        path = f"/{self.sites.namespace}{syzbot_pages.LISTS[status]}"
+        page = self.fetcher.get(f"{self._base}{path}?json=1")
+        bugs = syzbot_pages.listed(page.body, page.url)
+        shown = self.fetcher.get(f"{self._base}{path}")
+        dates = syzbot_pages.reported(shown.body, shown.fetched, shown.url)
+        if bugs and not dates:
+            raise syzbot_pages.changed_layout(shown.url, "no bug of it says when it was reported")
+        return bugs[: self.options.most], dates
+
+    def _bug(self, one: Listed, reported: datetime | None) -> None:
+        """Read a bug; one that cannot be read is noted, and the others go on."""
+        try:
+            kind = self._read(one, reported)
+            self.counts[kind] += 1
+            self.in_succession = 0
+        except KgymError as error:
+            if error.reason in _NETWORK:
+                raise
+            self.tell(f"{one.value}: {error.message}")
+            self.failed[one.value] = f"{error.reason}: {error.message}"[:1000]
+            self.in_succession += 1
+            if error.reason == "syzbot_layout" and self.in_succession >= FAILURES:
+                raise
+
+    def _read(self, one: Listed, reported: datetime | None) -> str:
+        url = f"{self._base}{one.path}"
+        page = self.fetcher.get(f"{url}&json=1")
+        known: dict[str, Any] = {"extid": one.value} if one.key == "extid" else {}
+        record = syzbot_pages.bug(page.body, page.url, **known)
+        if record is None:
+            return "duplicates"
+        before = self._before(record.id)
+        if record.extid is None:
+            # The list names it by its other id: its page has the address of its mails.
+            record = record.model_copy(
+                update={"extid": syzbot_pages.extid(self.fetcher.get(url).body)}
+            )
+        record = self._with_texts(record)
+        record = self._with_thread(record, reported, before)
+        if record.patch is not None:
+            patch = fix_commits.fixed(record.patch, self.sites.git, self.fetcher)
+            record = record.model_copy(update={"patch": patch})
+        if before is not None:
+            record = _kept(record, before)
+        if record == before:
+            return "unchanged"
+        _write(self._place(record.id), record.model_dump_json(exclude_none=True).encode())
+        return "new" if before is None else "changed"
+
+    def _with_texts(self, record: BugRecord) -> BugRecord:
+        """Return the record with the texts that it has links to; what is gone stays a link."""
+        crashes = list(record.crashes)
+        for number, name, link in syzbot_pages.texts(record):
+            try:
+                page = self.fetcher.get(urljoin(f"{self._base}/", link), TEXT)
+            except NotFound:
+                continue
+            text = FoundText(text=page.body.decode(errors="replace"), link=link)
+            crashes[number] = crashes[number].model_copy(update={name: text})
+        return record.model_copy(update={"crashes": crashes})
+
+    def _with_thread(
+        self, record: BugRecord, reported: datetime | None, before: BugRecord | None
+    ) -> BugRecord:
+        """Return the record with what its discussions tell; they are kept beside it.
+
+        syzbot's first mail says to the second when it was reported, its list to the day.
+        """
+        known: dict[str, Any] = {}
+        boxes = [threads.address(one, self.sites.lore) for one in record.discussions]
+        wanted = [one for one in boxes if one is not None][: self.options.threads]
+        for number, url in enumerate(wanted):
+            try:
+                thread = threads.read(self.fetcher.get(url, threads.BOX).body)
+            except NotFound:
+                continue
+            if thread is None:
+                continue
+            _write(self.folder / "threads" / record.id / f"{number}.mbox", thread.mails)
+            if thread.reported is not None:
+                known["reported"] = min(thread.reported, known.get("reported", thread.reported))
+            known["extid"] = known.get("extid") or record.extid or thread.extid
+        if "reported" not in known:
+            # The page says it in days before now: what was understood once does not move.
+            said = before.reported if before is not None and before.reported else reported
+            known["reported"] = said
+        return record.model_copy(update=known)
+
+    def _dataset(self, began: datetime) -> tuple[About | None, Path | None]:
+        """Make a dataset of all records, unless there is one of the same."""
+        bugs = [one for one in map(self._record, self._places()) if one is not None]
+        if not bugs:
+            return None, None
+        name = f"syzbot-{self.sites.namespace}-{began:%Y-%m-%d}"
+        dataset = Dataset.of(name, bugs, source=f"{self._base}/{self.sites.namespace}")
+        digest = dataset.about.sha256
+        there = sorted((self.folder / "datasets").glob(f"*-{digest[:12]}"))
+        place = there[0] if there else self.folder / "datasets" / f"{name}-{digest[:12]}"
+        return (dataset.about if there else dataset.save(place)), place
+
+    @property
+    def _base(self) -> str:
+        return self.sites.syzbot.rstrip("/")
+
+    def _places(self) -> list[Path]:
+        return sorted((self.folder / "bugs").glob("*.json"))[:MOST]
+
+    def _place(self, bug: str) -> Path:
+        return self.folder / "bugs" / f"{bug}.json"
+
+    def _before(self, bug: str) -> BugRecord | None:
+        place = self._place(bug)
+        return self._record(place) if place.is_file() else None
+
+    def _record(self, place: Path) -> BugRecord | None:
+        """Return a record of the folder; one that cannot be read is told, and read anew."""
+        try:
+            if place.stat().st_size > _RECORD:
+                raise UserError("bad_dataset", f"{place} is too large")
+            return BugRecord.model_validate_json(place.read_bytes())
+        except (ValidationError, UserError, OSError) as error:
+            self.tell(f"{place} is left out: {error}")
+            return None
+
+
+def _kept(record: BugRecord, before: BugRecord) -> BugRecord:
+    """Return the record with what was known before and can no longer be had."""
+    known: dict[str, Any] = {}
+    if record.extid is None:
+        known["extid"] = before.extid
+    if record.patch is not None and before.patch is not None and record.patch.diff is None:
+        same = {one.id for one in record.patch.commits} & {one.id for one in before.patch.commits}
+        if same - {None}:
+            known["patch"] = before.patch
+    crashes = list(record.crashes)
+    for number, (now, then) in enumerate(zip(record.crashes, before.crashes, strict=False)):
+        lost = {
+            name: getattr(then, name)
+            for name in ("report", "config", "c_reproducer", "syz_reproducer")
+            if getattr(now, name).text is None
+            and getattr(now, name).link == getattr(then, name).link
+        }
+        crashes[number] = now.model_copy(update=lost)
+    return record.model_copy(update=known | {"crashes": crashes})
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder; raise Conflict `watch_running` where another process does."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UserError("cannot_write", f"{folder}: {error.strerror or error}") from error
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            message = f"another `kgym bench watch` is at work in {folder}"
+            raise Conflict("watch_running", message) from error
+        yield
+    finally:
+        os.close(file)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whole, or leave it as it was."""
+    if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
+        return
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise InfrastructureError("cannot_write", f"{path}: {error.strerror or error}") from error

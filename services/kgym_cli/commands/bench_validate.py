@@ -1,0 +1,171 @@
+"""`kgym bench validate`."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Literal, get_args
+
+import click
+from pydantic import Field
+from rich.markup import escape
+
+from kgym.bench import dataset as datasets
+from kgym.bench.dataset import About
+from kgym.bench.tried_bug import Base
+from kgym.bugs import bundle, calibration
+from kgym.bugs.sweep import SweepOptions
+from kgym.client import AsyncClient
+from kgym.errors import UserError
+from kgym_benchmark.validation.validate import (
+    MOST_RUNS,
+    BugVerdict,
+    Outcome,
+    ValidateOptions,
+)
+from kgym_benchmark.validation.validate import (
+    validate as validate_bugs,
+)
+from kgym_cli import interruptible_work
+from kgym_cli.answer import Answer
+from kgym_cli.bug_choice_options import ChosenBugs, choice_options, dataset_argument
+from kgym_cli.output import Exit, json_option, leave, people, print_json, print_table
+
+_STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "yellow", Outcome.UNKNOWN: "magenta"}
+
+
+class VerdictAnswer(BugVerdict):
+    """A line of --json: a bug, after a stage."""
+
+    kind: Literal["bug"] = "bug"
+
+
+class ValidateSummary(Answer):
+    """The last line of --json."""
+
+    kind: Literal["summary"] = "summary"
+    bugs: int
+    accepted: int
+    racy: int = Field(description="accepted ones that showed in some runs alone")
+    refused: int
+    unknown: int = Field(description="bugs of which nothing is known: the same command tries on")
+    dataset: About | None = Field(description="of the accepted ones")
+    folder: Path | None
+
+
+@click.command()
+@dataset_argument
+@click.option(
+    "--into",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the verdicts, and for the dataset of those that are accepted.",
+)
+@click.option(
+    "--base",
+    type=click.Choice(get_args(Base)),
+    default="parent",
+    show_default=True,
+    help="Kernel: the parent of the fix, or the one that syzbot saw crash.",
+)
+@click.option("--kernel", help="Shared kernel to reverse the fixes on, in place of their own.")
+@click.option("--attempts", type=click.IntRange(3, 1000), default=5, show_default=True)
+@click.option(
+    "--time",
+    "seconds",
+    type=click.FloatRange(0, 86400, min_open=True),
+    default=60,
+    show_default=True,
+    help="Seconds of each run.",
+)
+@click.option(
+    "--most-runs",
+    type=click.IntRange(1, calibration.MOST_INSTANCES),
+    default=MOST_RUNS,
+    show_default=True,
+    help="Runs that may be needed to prove a fix.",
+)
+@click.option("--name", help="Group of the jobs.  [default: made of the dataset's SHA-256]")
+@click.option("--retry", is_flag=True, help="Run again what has come to no answer.")
+@choice_options
+@json_option(VerdictAnswer | ValidateSummary)
+def validate(
+    folder: Path,
+    into: Path,
+    base: Base,
+    kernel: str | None,
+    attempts: int,
+    seconds: float,
+    most_runs: int,
+    name: str | None,
+    retry: bool,
+    chosen: ChosenBugs,
+    as_json: bool,
+) -> None:
+    """Try the bugs of the dataset in DIR: accept those that agents can be measured on.
+
+    Each has to pass: its kernel builds; it shows in at least one of the attempts; it does not with
+    the fix; and it shows often enough for a fix to be proven. What shows in some attempts alone is
+    marked as racy.
+
+    Interrupted or killed, the same command goes on; nothing runs twice. The exit status is 0 if
+    each bug has a verdict, 2 for bad input, 3 if some have none.
+    """
+    if kernel is not None and kernel not in bundle.kernels():
+        shared = ", ".join(bundle.kernels())
+        raise UserError("no_such_kernel", f"there is no kernel `{kernel}`; there are: {shared}")
+    bugs = chosen.of(datasets.load(folder))
+    group = name or f"validate-{bugs.about.sha256[:12]}-{kernel or base}"
+    verdicts: dict[str, BugVerdict] = {}
+    made: list[About | None] = []
+
+    def hear(verdict: BugVerdict) -> None:
+        verdicts[verdict.bug] = verdict
+        last = verdict.stages[-1]
+        people.print(f"{verdict.bug[:12]}: {last.stage} {last.outcome} {last.reason}", markup=False)
+        if as_json:
+            print_json(VerdictAnswer(**dict(verdict)))
+
+    async def work(client: AsyncClient, sweep: SweepOptions) -> None:
+        options = ValidateOptions(sweep, base, kernel, attempts, seconds, most_runs)
+        made.append(await validate_bugs(client, bugs, into, options, hear))
+
+    people.print(f"{group}: {len(bugs)} bugs", markup=False)
+    interruptible_work.run(work, SweepOptions(group, retry=retry))
+    summary = _summary(verdicts, made[0], into)
+    if as_json:
+        print_json(summary)
+    else:
+        rows = [_cells(verdicts[one]) for one in sorted(verdicts)]
+        print_table("bug", "came to", "outcome", "crashed", "title", "why", rows=rows)
+        people.print(f"{summary.accepted} accepted, {summary.racy} of them racy", markup=False)
+    leave(Exit.INFRASTRUCTURE if summary.unknown else Exit.OK)
+
+
+def _summary(verdicts: dict[str, BugVerdict], made: About | None, into: Path) -> ValidateSummary:
+    counts = Counter(
+        "accepted" if one.accepted else "refused" if one.final else "unknown"
+        for one in verdicts.values()
+    )
+    accepted = [one.validation for one in verdicts.values() if one.validation is not None]
+    return ValidateSummary(
+        bugs=len(verdicts),
+        accepted=counts["accepted"],
+        racy=sum(one.racy for one in accepted),
+        refused=counts["refused"],
+        unknown=counts["unknown"],
+        dataset=made,
+        folder=None if made is None else into / "accepted" / made.sha256[:12],
+    )
+
+
+def _cells(verdict: BugVerdict) -> tuple[str, ...]:
+    last = verdict.stages[-1]
+    seen = next((one for one in verdict.stages if one.stage == "reproduces"), None)
+    crashed = f"{seen.crashed}/{seen.completed}" if seen and seen.crashed is not None else ""
+    return (
+        verdict.bug[:12],
+        last.stage,
+        f"[{_STYLES[last.outcome]}]{last.outcome}[/]",
+        crashed,
+        escape(verdict.title),
+        escape(last.reason),
+    )

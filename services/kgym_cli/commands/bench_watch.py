@@ -1,0 +1,117 @@
+"""`kgym bench watch`."""
+
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from kgym.bench.bug_record import Status
+from kgym.errors import InfrastructureError
+from kgym_benchmark.crawler.fetcher import LATELY, Fetcher
+from kgym_benchmark.crawler.fix_commits import GitSites
+from kgym_benchmark.crawler.watch import STATUSES, Sites, Visit, WatchOptions, visit
+from kgym_cli.output import Exit, json_option, leave, people, print_json, results
+from kgym_cli.settings import options_of, settings
+
+_WEEK = timedelta(days=7)
+_NAP = 60.0
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--once/--weekly",
+    default=True,
+    help="Look once, or each week until stopped.  [default: once]",
+)
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(get_args(Status)),
+    default=STATUSES,
+    help="Only these lists; may be repeated.",
+)
+@click.option("--most", type=click.IntRange(1), help="Bugs of each list, the first ones.")
+@click.option(
+    "--threads",
+    type=click.IntRange(0, 100),
+    default=3,
+    show_default=True,
+    help="Discussions of each bug that are fetched.",
+)
+@click.option(
+    "--max-age",
+    type=click.FloatRange(0),
+    default=LATELY / 3600,
+    show_default=True,
+    help="Hours for which a page that was fetched is not asked for again.",
+)
+@options_of("bench watch")
+@json_option(Visit)
+def watch(
+    folder: Path,
+    once: bool,
+    statuses: tuple[Status, ...],
+    most: int | None,
+    threads: int,
+    max_age: float,
+    as_json: bool,
+) -> None:
+    """Keep syzbot's bugs in DIR, with their fixes and discussions: a dataset after each look.
+
+    One request a second to each site. What has not changed costs the site nothing. Interrupted or
+    killed, the same command goes on. The exit status is 0 if all bugs were read, 3 if some could
+    not be, or a site does not answer.
+    """
+    asked = settings()
+    sites = Sites(
+        asked.syzbot, asked.syzbot_namespace, asked.lore, GitSites(asked.git_site, asked.mirrors)
+    )
+    options = WatchOptions(statuses, most, threads)
+    while True:
+        begun = datetime.now().astimezone()
+        fetcher = Fetcher(
+            folder / "pages", sites.all, pause=asked.crawl_pause, lately=max_age * 3600
+        )
+        try:
+            found = visit(folder, sites, fetcher, options, _tell)
+        except InfrastructureError as error:
+            if once:
+                raise
+            people.print(f"{error.message}", markup=False)
+            found = None
+        finally:
+            fetcher.close()
+        if found is not None:
+            _show(found, as_json=as_json)
+            if once:
+                leave(Exit.INFRASTRUCTURE if found.failed else Exit.OK)
+        _wait_until(begun + _WEEK)
+
+
+def _tell(said: str) -> None:
+    people.print(said, markup=False)
+
+
+def _show(found: Visit, *, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    about = found.dataset
+    results.print(
+        f"{found.listed} listed, {found.new} new, {found.changed} changed,"
+        f" {found.unchanged} as before, {len(found.failed)} not read",
+        markup=False,
+    )
+    if about is not None:
+        results.print(f"{about.bugs} bugs in {found.folder}", markup=False)
+
+
+def _wait_until(then: datetime) -> None:
+    """Sleep; by the clock, as a machine may be suspended meanwhile."""
+    people.print(f"the next look is on {then:%Y-%m-%d %H:%M}", markup=False)
+    while datetime.now().astimezone() < then:
+        time.sleep(_NAP)

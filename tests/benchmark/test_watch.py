@@ -1,0 +1,355 @@
+"""The crawler: what it reads of syzbot, cgit and lore, how politely; and what faults do to it."""
+
+import contextlib
+import fcntl
+import gzip
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgym.bench import dataset, dataset_files, syzbot_data
+from kgym.bench.bug_record import BugRecord, Commit, DeveloperPatch, Function
+from kgym.errors import InfrastructureError, KgymError
+from kgym_benchmark.crawler import html_tables, syzbot_pages, threads
+from kgym_benchmark.crawler.fetcher import Fetcher
+from kgym_benchmark.crawler.fix_commits import GitSites
+from kgym_benchmark.crawler.fix_commits import fixed as fixed_by
+from kgym_benchmark.crawler.watch import Sites, Visit, WatchOptions, visit
+from tests.benchmark.syzbot_server import DIFF, PARENT, Fault, Syzbot, serving
+from tests.benchmark.test_dataset import KBENCHSYZ, bug, needs_kbenchsyz
+from tests.cli.conftest import Kgym
+
+LIST = "/upstream/fixed?json=1"
+
+
+def fixed(letter: str, **changed: object) -> BugRecord:
+    """Return a fixed bug as syzbot tells of it: links, and the fix's id."""
+    told = bug(
+        id=letter * 40,
+        status="fixed",
+        discussions=["https://lore.kernel.org/all/00000000@google.com/T/"],
+        **{"fix-commits": [{"title": "net: fix f", "hash": "b" * 40, "repo": "git://k/l.git"}]},
+        **changed,
+    )
+    for name in ("patch", "patch_modified_files", "patch_commit_date", "parent_of_fix_commit"):
+        told.pop(name)
+    return syzbot_data.read(told, "here", extid=letter * 20)
+
+
+class Watching:
+    """Visits to a server, without pauses."""
+
+    def __init__(self, syzbot: Syzbot, folder: Path) -> None:
+        self.syzbot = syzbot
+        self.folder = folder
+        self.waits: list[float] = []
+
+    def visit(self, lately: float = 0, pause: float = 0, **options: object) -> Visit:
+        """Look once."""
+        url = self.syzbot.url
+        sites = Sites(url, "upstream", url, GitSites(url))
+        fetcher = Fetcher(
+            self.folder / "pages", sites.all, pause=pause, lately=lately, sleep=self.waits.append
+        )
+        try:
+            return visit(self.folder, sites, fetcher, WatchOptions(**options))  # type: ignore[arg-type]
+        finally:
+            fetcher.close()
+
+    @property
+    def bugs(self) -> dict[str, BugRecord]:
+        """The records that are kept, by the first letters of their ids."""
+        found = (self.folder / "bugs").glob("*.json")
+        read = [BugRecord.model_validate_json(one.read_bytes()) for one in found]
+        return {one.id[0]: one for one in read}
+
+
+@pytest.fixture
+def watching(tmp_path: Path) -> Iterator[Watching]:
+    syzbot = Syzbot([fixed("a"), fixed("e")])
+    with serving(syzbot):
+        yield Watching(syzbot, tmp_path / "watch")
+
+
+def test_a_bug_is_read_with_its_fix_its_texts_and_its_discussion(watching: Watching) -> None:
+    found = watching.visit()
+    assert (found.listed, found.new, found.failed) == (2, 2, {})
+    one = watching.bugs["a"]
+    assert one.extid == "a" * 20
+    assert one.reported == datetime(2022, 9, 2, 10, 11, 12, tzinfo=UTC)
+    assert one.fixed == datetime(2022, 9, 20, 12, 20, 17, tzinfo=UTC)
+    assert one.crashes[0].config.text == "the KernelConfig\n"
+    assert one.patch is not None
+    assert (one.patch.parent, one.patch.diff, one.patch.files) == (PARENT, DIFF, ["net/f.c"])
+    assert one.patch.message == "net: fix f\n\nIt was wrong."
+    assert watching.bugs["e"].extid == "e" * 20  # of its page
+    assert found.folder is not None
+    assert len(dataset.load(found.folder)) == 2
+    assert b"one@example.org" in (watching.folder / "threads" / one.id / "0.mbox").read_bytes()
+
+
+def test_to_look_again_costs_the_site_nothing_and_changes_nothing(watching: Watching) -> None:
+    first = watching.visit()
+    again = watching.visit()
+    assert (again.unchanged, again.new, again.changed) == (2, 0, 0)
+    assert watching.syzbot.not_modified == sum(watching.syzbot.asked.values()) / 2
+    assert again.folder == first.folder
+    assert watching.visit(lately=3600).requests == 0
+
+
+def test_a_bug_that_changes_is_read_anew_and_the_old_dataset_stays(watching: Watching) -> None:
+    first = watching.visit()
+    watching.syzbot.bugs[0] = fixed("a", title="another title")
+    again = watching.visit()
+    assert (again.changed, again.unchanged) == (1, 1)
+    assert watching.bugs["a"].title == "another title"
+    assert first.folder is not None
+    assert first.folder != again.folder
+    assert dataset.load(first.folder).get("aaaa").title != "another title"
+
+
+def test_without_a_discussion_the_list_says_when_it_was_reported_once(watching: Watching) -> None:
+    watching.syzbot.bugs = [fixed("a").model_copy(update={"discussions": []})]
+    watching.visit()
+    said = watching.bugs["a"].reported
+    assert said is not None
+    assert abs(datetime.now(UTC) - said - timedelta(days=10)) < timedelta(minutes=5)
+    time.sleep(0.01)
+    assert watching.visit().unchanged == 1
+    assert watching.bugs["a"].reported == said
+
+
+def test_requests_to_a_site_are_a_pause_apart(watching: Watching) -> None:
+    found = watching.visit(pause=5)
+    assert len(watching.waits) == found.requests - 1
+    assert min(watching.waits) > 4
+
+
+@pytest.mark.parametrize(
+    ("fault", "waited"),
+    [
+        (Fault(429, headers={"Retry_After": "7"}), 7.0),
+        (Fault(503, headers={"Retry_After": "9"}), 9.0),
+        (Fault(503), 0.0),
+        (Fault(cut=True), 0.0),
+    ],
+)
+def test_a_site_that_is_busy_is_asked_again_when_it_says(
+    watching: Watching, fault: Fault, waited: float
+) -> None:
+    watching.syzbot.faults[LIST] = [fault]
+    assert watching.visit().new == 2
+    assert max(watching.waits) == waited
+    assert watching.syzbot.asked[LIST] == 2
+
+
+def test_a_date_is_understood_as_the_time_to_come_again(watching: Watching) -> None:
+    then = datetime.now(UTC) + timedelta(seconds=100)
+    said = f"{then:%a, %d %b %Y %H:%M:%S} GMT"
+    watching.syzbot.faults[LIST] = [Fault(503, headers={"Retry_After": said})]
+    watching.visit()
+    assert 90 < max(watching.waits) < 101
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [[Fault(503)] * 5, [Fault(503, headers={"Retry_After": "90000"})], [Fault(403)]],
+)
+def test_a_site_that_does_not_answer_ends_the_visit_which_goes_on_later(
+    watching: Watching, faults: list[Fault]
+) -> None:
+    watching.syzbot.faults["/bug?id=" + "e" * 40 + "&json=1"] = list(faults)
+    with pytest.raises(InfrastructureError) as caught:
+        watching.visit()
+    assert caught.value.reason == "site_unreachable"
+    assert set(watching.bugs) == {"a"}
+    before = watching.syzbot.asked.copy()
+    found = watching.visit(lately=3600)
+    assert (found.new, found.unchanged) == (1, 1)
+    assert watching.syzbot.asked[LIST] == before[LIST]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (LIST, b"<html>moved</html>"),
+        (LIST, b'{"version": 2, "items": []}'),
+        (LIST, b'{"Bugs": [{"title": "x", "link": "/elsewhere/1"}]}'),
+        (LIST, b'{"Bugs": [{"title": "x", "link": "/bug?id=../../etc"}]}'),
+        ("/upstream/fixed", b"<table><tr><th>Name</th></tr><tr><td>x</td></tr></table>"),
+        ("/upstream/fixed", b"\xff" * 1000),
+    ],
+)
+def test_a_changed_layout_is_said_and_nothing_is_lost(
+    watching: Watching, path: str, body: bytes
+) -> None:
+    watching.visit()
+    kept = {one.name: one.read_bytes() for one in (watching.folder / "bugs").iterdir()}
+    watching.syzbot.faults[path] = [Fault(body=body)]
+    with pytest.raises(InfrastructureError) as caught:
+        watching.visit()
+    assert caught.value.reason == "syzbot_layout"
+    assert {one.name: one.read_bytes() for one in (watching.folder / "bugs").iterdir()} == kept
+    assert watching.visit().unchanged == 2
+
+
+def test_a_broken_bug_is_left_out_and_many_are_a_changed_layout(watching: Watching) -> None:
+    path = f"/bug?extid={'a' * 20}&json=1"
+    watching.syzbot.faults[path] = [Fault(body=b'{"id": 5}')]
+    found = watching.visit()
+    assert set(watching.bugs) == {"e"}
+    assert list(found.failed) == ["a" * 20]
+    assert found.failed["a" * 20].startswith("syzbot_layout")
+    watching.syzbot.bugs = [fixed(one) for one in "abcd05"]
+    for one in "abcd05":
+        watching.syzbot.faults[f"/bug?extid={one * 20}&json=1"] = [Fault(body=b"[]")]
+    with pytest.raises(InfrastructureError) as caught:
+        watching.visit()
+    assert caught.value.reason == "syzbot_layout"
+    assert set(watching.bugs) == {"e"}
+
+
+@pytest.mark.attack
+def test_a_page_that_leads_elsewhere_is_not_followed(watching: Watching) -> None:
+    path = f"/bug?extid={'a' * 20}&json=1"
+    inside = {"Location": "http://169.254.169.254/latest/meta-data"}
+    watching.syzbot.faults[path] = [Fault(302, headers=inside)]
+    assert watching.visit().failed["a" * 20].startswith("foreign_page")
+
+
+@pytest.mark.attack
+def test_a_page_without_an_end_is_cut_off(tmp_path: Path, watching: Watching) -> None:
+    fetcher = Fetcher(tmp_path / "pages", (watching.syzbot.url,), pause=0)
+    watching.syzbot.faults["/text?tag=x"] = [Fault(body=b"x" * 200_000)]
+    with pytest.raises(InfrastructureError) as caught:
+        fetcher.get(f"{watching.syzbot.url}/text?tag=x", 100_000)
+    fetcher.close()
+    assert caught.value.reason == "page_too_large"
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "part",
+    ["<table><tr><td>", "<a ", "<a b='", "<!", "<!--", "<![", "&#", "<b", "<td a=\"'", "<script>"],
+)
+def test_hostile_pages_take_linear_time(part: str) -> None:
+    page = part * (400_000 // len(part))
+    begun = time.process_time()
+    html_tables.tables(page)
+    assert time.process_time() - begun < 10
+
+
+@pytest.mark.attack
+def test_a_thread_that_unpacks_without_an_end_is_cut() -> None:
+    packed = gzip.compress(b"From mboxrd@z x\nFrom: a@b\n\n" + b"\0" * (32 << 20), 1)
+    found = threads.read(packed)
+    assert found is not None
+    assert len(found.mails) <= threads.BOX
+
+
+@given(st.binary(max_size=2000))
+@settings(max_examples=100, deadline=None)
+def test_whatever_a_page_holds_it_is_read_or_refused(body: bytes) -> None:
+    readers: list[Callable[[], object]] = [
+        lambda: syzbot_pages.listed(body, "here"),
+        lambda: syzbot_pages.reported(body, datetime.now(UTC), "here"),
+        lambda: syzbot_pages.bug(body, "here"),
+    ]
+    for read in readers:
+        with contextlib.suppress(InfrastructureError):
+            read()
+    threads.read(body)
+
+
+@pytest.mark.parametrize(
+    ("link", "box"),
+    [
+        ("https://lore.kernel.org/all/a@b/T/", "http://l/all/a@b/t.mbox.gz"),
+        ("https://lore.kernel.org/all/a%2Fb@c/", "http://l/all/a%2Fb@c/t.mbox.gz"),
+        ("https://groups.google.com/d/msgid/x/a@b", None),
+        ("https://lore.kernel.org/../../x", None),
+        ("https://[", None),
+    ],
+)
+def test_a_discussion_has_one_mailbox(link: str, box: str | None) -> None:
+    assert threads.address(link, "http://l/") == box
+
+
+def test_two_visits_of_one_folder_do_not_meet(watching: Watching) -> None:
+    watching.folder.mkdir()
+    with (watching.folder / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(KgymError) as caught:
+            watching.visit()
+    assert caught.value.reason == "watch_running"
+
+
+def test_the_command_looks_once_and_says_what_it_found(
+    kgym: Kgym, watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SYZBOT", "LORE", "GIT_SITE"):
+        monkeypatch.setenv(f"KGYM_{name}", watching.syzbot.url)
+    monkeypatch.setenv("KGYM_CRAWL_PAUSE", "0")
+    words = ("bench", "watch", watching.folder, "--status", "fixed", "--json")
+    done = kgym(*words)
+    assert (done.status, done.json["new"]) == (0, 2), done.err
+    watching.syzbot.faults[LIST] = [Fault(body=b"{}")]
+    done = kgym(*words, "--max-age", "0")
+    assert (done.status, done.json["reason"]) == (3, "syzbot_layout")
+
+
+@needs_kbenchsyz
+def test_bugs_of_kbenchsyz_come_back_as_they_are(tmp_path: Path) -> None:
+    bugs = dataset_files.read_kbenchsyz(KBENCHSYZ).bugs[:8]
+    syzbot = Syzbot(bugs)
+    with serving(syzbot):
+        watching = Watching(syzbot, tmp_path / "watch")
+        found = watching.visit(threads=0)
+    assert (found.new, found.failed) == (8, {})
+    read = {one.id: one for one in dataset.load(found.folder or tmp_path).bugs}
+    for one in bugs:
+        assert read[one.id].patch == one.patch
+        assert read[one.id].crashes[0].commit == one.crashes[0].commit
+
+
+def git(folder: Path, *words: str) -> str:
+    """Run Git as nobody has configured it; return what it prints."""
+    whos, whats = ("AUTHOR", "COMMITTER"), ("NAME", "EMAIL")
+    names = {f"GIT_{who}_{what}": "x" for who in whos for what in whats}
+    env = {"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": "/dev/null", **names}
+    done = subprocess.run(
+        ["git", "-C", folder, *words], env=env, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_mirror_tells_the_functions_of_a_fix_and_costs_no_request(
+    tmp_path: Path, watching: Watching
+) -> None:
+    mirrors = tmp_path / "mirrors"
+    (mirrors / "linux").mkdir(parents=True)
+    git(mirrors / "linux", "init", "-q")
+    for number in (1, 2):
+        (mirrors / "linux" / "f.c").write_text(f"int f(void)\n{{\n\treturn {number};\n}}\n")
+        git(mirrors / "linux", "add", "f.c")
+        git(mirrors / "linux", "commit", "-q", "-m", f"f: {number}\n\nBecause.")
+    (mirrors / "map.json").write_text(json.dumps({"https://k/l.git": "linux"}))
+    fix, parent = git(mirrors / "linux", "log", "--format=%H").split()
+    known = Commit(id=fix, repository="git://k/l")
+    fetcher = Fetcher(tmp_path / "pages", (watching.syzbot.url,))
+    sites = GitSites(watching.syzbot.url, mirrors)
+    found = fixed_by(DeveloperPatch(commits=[known]), sites, fetcher)
+    fetcher.close()
+    assert (found.parent, found.message, found.files) == (parent, "f: 2\n\nBecause.", ["f.c"])
+    assert found.functions == [Function(file="f.c", name="f")]
+    assert "+\treturn 2;\n" in (found.diff or "")
+    assert found.date is not None
+    assert not watching.syzbot.asked
