@@ -15,6 +15,7 @@ from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmark
 from kgym_monitor.benchmarks.site import SiteSource
 from tests.benchmark.test_dataset import bug, made
 from tests.benchmark.test_publish import attempts
+from tests.cli.conftest import Kgym
 
 HOSTILE = "<script>document.title='taken'</script>"
 
@@ -68,3 +69,14 @@ def test_a_site_is_replaced_and_nothing_else(source: SiteSource, tmp_path: Path)
         site.write(source, tmp_path / "mine")
     assert error.value.reason == "folder_in_use"
     assert (tmp_path / "mine" / "thesis.txt").exists()
+
+
+@pytest.mark.thorough
+def test_the_command_writes_a_site_of_a_folder(kgym: Kgym, tmp_path: Path) -> None:
+    made(bug(), bug(id="e" * 40)).save(tmp_path / "bugs")
+    attempt_files.write(tmp_path / "bugs" / "attempts.jsonl", attempts(3))
+    done = kgym("bench", "site", tmp_path / "bugs", tmp_path / "public", "--json")
+    assert done.status == 0, done.err
+    assert len(list((tmp_path / "public").glob("*.html"))) == done.json["pages"]
+    # The other bug was never tried, so that there are no figures.
+    assert "Not every bug was tried" in (tmp_path / "public" / "index.html").read_text()

@@ -28,7 +28,7 @@ class Attribute:
         """Return the bugs by value, in order; a bug with several values stands at each."""
         found: dict[str, list[BugFacts]] = {}
         for bug in bugs:
-            for value in self.of(bug) or (UNKNOWN,):
+            for value in list(filter(None, self.of(bug))) or [UNKNOWN]:
                 found.setdefault(value, []).append(bug)
         return {value: found[value] for value in sorted(found, key=_order)}
 

@@ -14,7 +14,7 @@ from kgym.bench.judge_agreement import Agreement
 from kgym.errors import NotFound, UserError
 from kgym_benchmark.judge.judge import MAJORITY, MOST_VOTES, VOTES, Answer, Judge, JudgeOptions
 from kgym_benchmark.judge.question import Question
-from kgym_cli import agent_models
+from kgym_cli import agent_models, extras
 from kgym_cli.answer import Answer as CommandAnswer
 from kgym_cli.bug_choice_options import dataset_argument
 from kgym_cli.output import json_option, print_json, results
@@ -104,6 +104,7 @@ def judge(
     DIR is a dataset's folder. Votes are kept in DIR/votes.jsonl: the same command goes on after an
     interruption, and asks nothing twice. All attempts, with their votes, are in DIR/judged.jsonl.
     """
+    extras.require("agent")
     whole = dataset.load(folder)
     found = list(attempt_files.read(attempts or folder / attempt_files.NAME))
     people = _labels(labels) if labels is not None else None

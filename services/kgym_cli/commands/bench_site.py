@@ -2,20 +2,21 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kgym.api.benchmarks.publication import BenchmarkView, SetupView
 from kgym.bench import attempt_files, dataset
-from kgym.bench.attempt_table import AttemptTable
 from kgym.client import Client
 from kgym.errors import UserError
+from kgym_cli import extras
 from kgym_cli.answer import Answer
 from kgym_cli.output import json_option, print_json, results
 from kgym_cli.scheduler_choice import scheduler
-from kgym_monitor.benchmarks import site as files
-from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmark
-from kgym_monitor.benchmarks.site import SiteSource
+
+if TYPE_CHECKING:
+    from kgym_monitor.benchmarks.site import SiteSource
 
 
 class SiteAnswer(Answer):
@@ -41,6 +42,9 @@ def site(benchmark: str, into: Path, attempts: tuple[Path, ...], as_json: bool) 
     BENCHMARK is the name of a published one, or the folder of a dataset. The pages ask no other
     host for anything. A site that is in DIR is replaced.
     """
+    extras.require("monitor")
+    from kgym_monitor.benchmarks import site as files  # noqa: PLC0415 - needs the extra
+
     folder = Path(benchmark)
     if (folder / dataset.ABOUT).is_file():
         source = _of_folder(folder, attempts)
@@ -56,7 +60,11 @@ def site(benchmark: str, into: Path, attempts: tuple[Path, ...], as_json: bool) 
         results.print(f"{into}: {pages} pages", markup=False)
 
 
-def _of_folder(folder: Path, files: tuple[Path, ...]) -> SiteSource:
+def _of_folder(folder: Path, files: tuple[Path, ...]) -> "SiteSource":
+    from kgym.bench.attempt_table import AttemptTable  # noqa: PLC0415 - needs the extra
+    from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmark  # noqa: PLC0415
+    from kgym_monitor.benchmarks.site import SiteSource  # noqa: PLC0415
+
     whole = dataset.load(folder)
     own = folder / attempt_files.NAME
     found = [one for file in files or (own,) for one in attempt_files.read(file)]
@@ -88,7 +96,12 @@ def _of_folder(folder: Path, files: tuple[Path, ...]) -> SiteSource:
     return SiteSource(HeldBenchmark(view, facts, table), fixes)
 
 
-def _published(client: Client, name: str) -> SiteSource:
+def _published(client: Client, name: str) -> "SiteSource":
+    from kgym.bench.attempt_table import AttemptTable  # noqa: PLC0415 - needs the extra
+    from kgym_monitor.benchmarks import site as files  # noqa: PLC0415
+    from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmark  # noqa: PLC0415
+    from kgym_monitor.benchmarks.site import SiteSource  # noqa: PLC0415
+
     view = client.benchmark(name)
     facts = {one.id: one for one in client.benchmark_bugs(name)}
     rows = [one for one in client.benchmark_attempts(name) if one.setup < len(view.setups)]

@@ -295,15 +295,17 @@ def _groups(choice: Choice, attribute: Attribute, crr: Values, epr: Values) -> l
 
 def _address(attribute: Attribute, value: str) -> dict[str, str | None]:
     """Return the conditions that choose the bugs with this value, where there are some."""
-    if attribute.name in {"fixed", "reported"} and len(value) == len("2025-01"):
+    if value == UNKNOWN:
+        return {}
+    if attribute.name in {"fixed", "reported"}:
         year, month = map(int, value.split("-"))
         after = f"{year + month // 12:04d}-{month % 12 + 1:02d}-01"
         return {f"{attribute.name}_from": f"{value}-01", f"{attribute.name}_before": after}
     if attribute.name == "cause":
         return {"has_cause": value}
-    if attribute.name == "racy" and value != UNKNOWN:
+    if attribute.name == "racy":
         return {"racy": value}
-    if attribute.choice is None or value == UNKNOWN or "," in value:
+    if attribute.choice is None or "," in value:
         return {}
     return {attribute.choice: value}
 
