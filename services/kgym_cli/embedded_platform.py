@@ -22,7 +22,7 @@ from kgym.worker.work_folder import remove_left
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_cli import running_platform
 from kgym_cli.settings import settings
-from kgym_cli.step_registry import Equipment, entries, handlers, workers_of_one_host
+from kgym_cli.step_registry import entries, equipment, handlers, workers_of_one_host
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.tokens import Tokens
@@ -133,8 +133,10 @@ class Platform:
             bus, storage = InProcessBus(), LocalStorage(self._data / "artifacts")
             url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
             await upgrade(url)
-            cache, origins = self._data / "cache", await _origins(url)
-            has = Equipment(cache, origins, self._syzkaller, settings().archives)
+            shared = await _shared(url)
+            has = equipment(
+                settings(), self._data / "cache", _origins(shared), self._syzkaller, shared=shared
+            )
             host = detect(None, self._syzkaller, await has.toolchains.offered(storage))
             # Before it listens: what handlers import takes seconds, in which it would not answer.
             shapes = [
@@ -178,16 +180,17 @@ def _upkeep(scheduler: Scheduler, storage: LocalStorage) -> Upkeep:
     return Upkeep(scheduler.database, storage, budget=budget, days=days)
 
 
-async def _origins(database: str) -> Origins:
-    """Return where kernel sources may come from, if the settings do not say.
-
-    Whoever submits here is the user, whose files they are, until there are tokens for others.
-    """
+async def _shared(database: str) -> bool:
+    """Return whether others submit here, too: the user alone does until there are tokens."""
     opened = Database(database)
     try:
-        shared = await Tokens(opened).needed()
+        return await Tokens(opened).needed()
     finally:
         await opened.close()
+
+
+def _origins(shared: bool) -> Origins:
+    """Return where kernel sources may come from: all files, where they are the user's own."""
     own = () if shared else (Path("/"),)
     chosen = settings()
     return Origins.named(chosen.sources, chosen.source_networks, own, chosen.mirrors.absolute())

@@ -80,6 +80,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kgym bug new my-bug --kernel linux-6.1 --title 'KASAN: use-after-free in f' --no-run",
     ),
     "bug calibrate": ("kgym bug calibrate watch-queue-filter --runs 20",),
+    "cache list": ("kgym cache list", "kgym cache list --text linux-source-6.1 --json"),
+    "cache show": ("kgym cache show 2d876637f14f0f8e13572962fcd97795994de775",),
+    "cache warm": (
+        "kgym cache warm linux-6.1 watch-queue-filter@linux-5.10",
+        "kgym cache warm ./my-bug --make-seconds 7200 --no-wait",
+    ),
+    "cache drop": ("kgym cache drop 2d876637f14f0f8e13572962fcd97795994de775",),
     "check": (
         "kgym check watch-queue-filter a.patch b.patch.xz",
         "git diff | kgym check watch-queue-filter - --json",

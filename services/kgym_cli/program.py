@@ -23,6 +23,7 @@ COMMANDS = {
     "agent": Lazy("agent", "Search for fixes on behalf of others, as a service.", remote=True),
     "bench": Lazy("bench", "Datasets of bugs, for agents to be measured on."),
     "bug": Lazy("bug", "List, show and reproduce bugs.", remote=True),
+    "cache": Lazy("cache", "List, show, make and drop compiled kernels.", remote=True),
     "check": Lazy("check", "Say which patches apply and compile.", remote=True),
     "completion": Lazy("completion", "Install the completion of commands for your shell."),
     "db": Lazy("db", "Prepare the database."),

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 from urllib.parse import urlsplit
 
 import click
@@ -302,6 +302,26 @@ class Settings:
         _FOLDER,
         commands=("bench watch", "mirror", "up", "worker"),
         shown="mirrors in the data folder",
+    )
+    make_seconds = Setting[float](
+        "Most that one run of make may take, in seconds; jobs may ask for less.",
+        14400.0,
+        click.FloatRange(min=1),
+        commands=("up", "worker"),
+    )
+    near_entries = Setting[Literal["any", "packages", "none"] | None](
+        "From which entries of SuiteCache others are made: any; packages, those of distributions'"
+        " sources alone; or none.",
+        None,
+        click.Choice(("any", "packages", "none")),
+        commands=("up", "worker"),
+        shown="any where nobody else can submit, else packages",
+    )
+    near_rehearsals = Setting[float](
+        "Share of the entries made from others that are made from scratch as well, and compared.",
+        0.05,
+        click.FloatRange(0, 1),
+        commands=("up", "worker"),
     )
     archives = Setting[str | None](
         "Where Debian's suites are (buster=http://…;*=http://…), for toolchain images; or `none`.",

@@ -4,7 +4,7 @@ A new kind of step is its models in `kgym.api.steps`, its handler, and a line in
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +17,12 @@ from kgym.worker.context import Handler, StepContext
 
 # Commands that only name kinds import this module, too: what handlers need is imported for them.
 if TYPE_CHECKING:
-    from kgym.api.suitecache import HeldEntry
     from kgym.transport.artifact_storage import Storage
     from kgym_builder.kernel_source.allowed_origins import Origins
+    from kgym_builder.suitecache.nearest import NearRules
     from kgym_builder.suitecache.suitecache import SuiteCache
     from kgym_builder.toolchains.toolchains import Toolchains
+    from kgym_cli.settings import Settings
 
 
 class Service(StrEnum):
@@ -36,7 +37,8 @@ class Equipment:
     """What the handlers of one process share: the host's cores and memory, caches, binaries.
 
     Kernel sources come from where `origins` allow, toolchain images from `archives`. `syzkaller` is
-    where the binaries for `syz` programs are.
+    where the binaries for `syz` programs are. `make_seconds` bounds each run of make, `near` says
+    from which entries of SuiteCache others are made.
     """
 
     def __init__(
@@ -45,6 +47,9 @@ class Equipment:
         origins: "Origins",
         syzkaller: Path | None = None,
         archives: str | None = None,
+        *,
+        make_seconds: float | None = None,
+        near: "NearRules | None" = None,
     ) -> None:
         from kgym.host.budget import Budget  # noqa: PLC0415
 
@@ -53,6 +58,8 @@ class Equipment:
         self.budget = Budget.of_host()
         self.origins = origins
         self._archives = archives
+        self._make_seconds = make_seconds
+        self._near = near
 
     @cached_property
     def toolchains(self) -> "Toolchains":
@@ -65,15 +72,22 @@ class Equipment:
     @cached_property
     def suite(self) -> "SuiteCache":
         """The compiled kernel trees of this host (SuiteCache)."""
+        from kgym.host.sandbox_limits import SandboxLimits  # noqa: PLC0415
+        from kgym_builder.suitecache.nearest import NearRules  # noqa: PLC0415
         from kgym_builder.suitecache.suitecache import SuiteCache  # noqa: PLC0415
 
         backports = CONFIGS / "backports"
+        limits = SandboxLimits.of_host()
+        if self._make_seconds is not None:
+            limits = replace(limits, seconds=self._make_seconds)
         return SuiteCache(
             self.cache,
             backports,
+            limits,
             origins=self.origins,
             budget=self.budget,
             toolchains=self.toolchains,
+            near=self._near or NearRules(),
         )
 
     async def fetch(self, run: StepContext, url: str, sha256: str, target: Path, most: int) -> None:
@@ -85,6 +99,23 @@ class Equipment:
             run.progress(f"{stage} root disk", done, total, "bytes")
 
         await fetch(url, target, sha256, self.origins, SourceLimits(archive=most), report)
+
+
+def equipment(
+    chosen: "Settings", cache: Path, origins: "Origins", syzkaller: Path | None, *, shared: bool
+) -> Equipment:
+    """Return the equipment that the settings ask for; `shared` where several people submit."""
+    from kgym_builder.suitecache.nearest import NearRules  # noqa: PLC0415
+
+    bases = chosen.near_entries or ("packages" if shared else "any")
+    return Equipment(
+        cache,
+        origins,
+        syzkaller,
+        chosen.archives,
+        make_seconds=chosen.make_seconds,
+        near=NearRules(bases, chosen.near_rehearsals),
+    )
 
 
 def _builder(has: Equipment) -> Handler:
@@ -187,10 +218,10 @@ def extras_of(kinds: Collection[StepKind]) -> list[str]:
     return list(dict.fromkeys(["worker", *(extra for k in kinds for extra in REGISTRY[k].extras)]))
 
 
-def entries(kinds: Collection[StepKind], has: Equipment) -> Callable[[], list["HeldEntry"]] | None:
-    """Return what looks up the entries of SuiteCache on this host, for workers that use them."""
+def entries(kinds: Collection[StepKind], has: Equipment) -> "SuiteCache | None":
+    """Return the entries of SuiteCache on this host, for workers that use them."""
     uses = any(REGISTRY[kind].service is Service.BUILDER for kind in kinds)
-    return has.suite.held if uses else None
+    return has.suite if uses else None
 
 
 async def capabilities(

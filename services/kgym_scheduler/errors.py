@@ -1,6 +1,6 @@
 """What the scheduler refuses, besides input that is not well formed."""
 
-from kgym.errors import Forbidden, NotFound
+from kgym.errors import Conflict, Forbidden, NotFound
 
 
 def no_job(job_id: int) -> NotFound:
@@ -50,6 +50,16 @@ def not_your_benchmark(name: str, submitter: str) -> Forbidden:
         benchmark=name,
         submitter=submitter,
     )
+
+
+def no_entry(name: str) -> NotFound:
+    """Return the error for an entry of SuiteCache that neither storage nor a worker has."""
+    return NotFound("entry_not_found", f"there is no entry {name!r}: see `kgym cache list`")
+
+
+def entry_in_use(name: str, why: str) -> Conflict:
+    """Return the error for an entry that cannot be dropped now."""
+    return Conflict("entry_in_use", f"entry {name} is in use: {why}; try again when that has ended")
 
 
 def not_your_group(submitter: str, name: str) -> Forbidden:

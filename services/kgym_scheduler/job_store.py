@@ -442,6 +442,11 @@ class JobStore:
             now = await self._clock.now(connection)
             return await known_workers.held_entries(connection, now)
 
+    async def held(self, name: str) -> bool:
+        """Return whether an attempt that runs holds this name (see `hold`)."""
+        async with self.database.glance() as connection:
+            return await named_locks.held(connection, name)
+
     async def statistics(self, wanted: StatisticsFilter) -> Statistics:
         """Return how many attempts ended in each minute, hour or day, and how."""
         async with self.database.glance() as connection:

@@ -36,7 +36,7 @@ from kgym.api.jobs import (
 from kgym.api.states import State
 from kgym.api.statistics import Statistics, StatisticsFilter
 from kgym.api.steps import StepKind, StepSpec
-from kgym.api.suitecache import EntryFilter, EntryPage
+from kgym.api.suitecache import DroppedEntry, EntryFilter, EntryPage, EntryView
 from kgym.api.worker_calls import AttemptEnding, Claim, Claimed, ConnectedWorker
 from kgym.errors import KgymError, NotFound, UserError
 from kgym.transport.artifact_storage import Storage
@@ -142,7 +142,8 @@ class Scheduler:
             self._attendance.begin(await self._store.newest_job())
         self._moved_at = asyncio.get_running_loop().time()
         self._sweeping = asyncio.create_task(self._sweep())
-        helpers = (self._notifier.run(), self._count_subjects())
+        looking = self._entries.dropped.watch()
+        helpers = (self._notifier.run(), self._count_subjects(), looking)
         self._helpers = [self._sweeping, *map(asyncio.create_task, helpers)]
 
     def hang_up(self) -> None:
@@ -357,6 +358,14 @@ class Scheduler:
         """Return one page of SuiteCache's entries, those used last first."""
         return await self._entries.page(wanted)
 
+    async def suitecache_entry(self, name: str) -> EntryView:
+        """Return an entry of SuiteCache; raise NotFound if there is none."""
+        return await self._entries.one(name)
+
+    async def drop_entry(self, name: str) -> DroppedEntry:
+        """Remove an entry of SuiteCache (see `SuiteCacheEntries.drop`)."""
+        return await self._entries.drop(name)
+
     async def ready(self) -> None:
         """Raise InfrastructureError `not_ready` if a part that the scheduler needs is missing."""
         await self._readiness.check()
@@ -373,6 +382,8 @@ class Scheduler:
             self._notifier.publish(told)
             raise
         self.idle_workers.answered(claim, bounded.want, claimed)
+        if self._entries.dropped.names:
+            claimed = claimed.model_copy(update={"dropped": self._entries.dropped.names})
         if not claimed.assignments:  # it may have been nothing that it can do
             self._notifier.publish(told)
         for changed in changes:

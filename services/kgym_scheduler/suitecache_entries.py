@@ -12,17 +12,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import Row
 
-from kgym.api.steps import Line, Name
-from kgym.api.suitecache import ENTRY, EntryFilter, EntryHolder, EntryPage, EntryView
+from kgym.api.steps import Line, Name, Sha256
+from kgym.api.suitecache import (
+    ENTRY,
+    DroppedEntry,
+    EntryFilter,
+    EntryHolder,
+    EntryMaking,
+    EntryPage,
+    EntryView,
+)
 from kgym.errors import InfrastructureError
 from kgym.transport.artifact_storage import Storage
 from kgym_scheduler.database.bug_lists import counts_of
+from kgym_scheduler.dropped_entries import DroppedEntries
+from kgym_scheduler.errors import entry_in_use, no_entry
 from kgym_scheduler.job_store import JobStore
+
+M = TypeVar("M", bound=BaseModel)
 
 FRESH_SECONDS = 5.0
 """How long a look at the storage counts."""
@@ -40,6 +52,15 @@ class About(BaseModel):
     compiler_version: Name
     source_identity: Line
     backports: list[Name] = []
+    image_sha256: Sha256 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What an entry says of itself."""
+
+    about: About
+    making: EntryMaking | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +78,8 @@ class SuiteCacheEntries:
         self._store = store
         self._storage = storage
         self._stored: dict[str, _Stored] = {}
-        self._about: dict[str, About | None] = {}
+        self._about: dict[str, _Said | None] = {}
+        self.dropped = DroppedEntries(storage)
         self._looked_at = -FRESH_SECONDS
         self._looking = asyncio.Lock()
         self._reading = asyncio.Semaphore(_READ_AT_ONCE)
@@ -94,6 +116,30 @@ class SuiteCacheEntries:
             next=str(following) if following < len(shown) else None,
         )
 
+    async def one(self, name: str) -> EntryView:
+        """Return an entry; raise NotFound if neither storage nor a worker has it."""
+        found = (await self.page(EntryFilter(name=name))).entries
+        if not found:
+            raise no_entry(name)
+        return found[0]
+
+    async def drop(self, name: str) -> DroppedEntry:
+        """Remove an entry from storage, and let workers remove their copies (`DroppedEntries`).
+
+        Raises NotFound if there is none, and Conflict while a step makes it, or jobs that have
+        built or checked on it have not finished.
+        """
+        self._looked_at = -FRESH_SECONDS
+        entry = await self.one(name)
+        unfinished = sum(count for state, count in entry.states.items() if not state.final)
+        if unfinished:
+            raise entry_in_use(name, f"{unfinished} jobs with steps on it have not finished")
+        if await self._store.held(f"suitecache/{name}"):
+            raise entry_in_use(name, "a step makes it, or has just made it")
+        await self.dropped.drop(name)
+        self._looked_at = -FRESH_SECONDS
+        return DroppedEntry(name=name, bytes=entry.bytes or 0, holders=entry.holders)
+
     async def _look(self) -> Mapping[str, _Stored]:
         """Return what storage keeps, as it was a few seconds ago."""
         async with self._looking:
@@ -102,12 +148,20 @@ class SuiteCacheEntries:
                 ages = await self._storage.ages("suitecache", 1)
                 now = datetime.now(UTC)
                 found = {prefix.rpartition("/")[2]: prefix for prefix in sizes if prefix in ages}
-                self._stored = {
-                    name: _Stored(sizes[prefix], now - timedelta(seconds=max(0, ages[prefix])))
-                    for name, prefix in found.items()
-                    if ENTRY.fullmatch(name)
+                before, self._stored = (
+                    self._stored,
+                    {
+                        name: _Stored(sizes[prefix], now - timedelta(seconds=max(0, ages[prefix])))
+                        for name, prefix in found.items()
+                        if ENTRY.fullmatch(name)
+                    },
+                )
+                same = {
+                    name
+                    for name, one in self._stored.items()
+                    if name in before and before[name].bytes == one.bytes
                 }
-                self._about = {n: one for n, one in self._about.items() if n in self._stored}
+                self._about = {name: one for name, one in self._about.items() if name in same}
                 self._looked_at = time.monotonic()
             return self._stored
 
@@ -131,12 +185,24 @@ class SuiteCacheEntries:
                 path = Path(folder) / "about.json"
                 try:
                     await self._storage.get(f"suitecache/{name}/about.json", path)
-                    self._about[name] = await asyncio.to_thread(_read_about, path)
+                    about = await asyncio.to_thread(_read, About, path)
+                    making = await self._making(name, about, Path(folder)) if about else None
+                    self._about[name] = _Said(about, making) if about else None
                 except (InfrastructureError, OSError):  # it is being stored, or removed
                     return
 
+    async def _making(self, name: str, about: About, folder: Path) -> EntryMaking | None:
+        """Return how it was made, where its image says so: earlier versions did not tell."""
+        try:
+            key = f"suitecache/{name}/{(about.image_sha256 or '')[:32]}/making.json"
+            await self._storage.get(key, folder / "making.json")
+        except InfrastructureError:
+            return None
+        return await asyncio.to_thread(_read, EntryMaking, folder / "making.json")
+
     def _words(self, name: str, holders: Sequence[EntryHolder]) -> str:
-        about = self._about.get(name)
+        known = self._about.get(name)
+        about = known.about if known else None
         said = [name, *(one.worker for one in holders)]
         if about is not None:
             said += [about.kernel_release, about.compiler_version, about.source_identity]
@@ -149,7 +215,8 @@ class SuiteCacheEntries:
         holders: Sequence[EntryHolder],
         counted: Row[Any] | None,
     ) -> EntryView:
-        about = self._about.get(name)
+        said = self._about.get(name)
+        about = said.about if said else None
         states, verdicts = counts_of(counted)
         return EntryView(
             name=name,
@@ -165,12 +232,13 @@ class SuiteCacheEntries:
             verdicts=verdicts,
             created_at=counted.created_at if counted is not None else None,
             used_at=counted.active_at if counted is not None else None,
+            making=said and said.making,
         )
 
 
-def _read_about(path: Path) -> About | None:
+def _read(kind: type[M], path: Path) -> M | None:
     with path.open("rb") as file:
         try:
-            return About.model_validate_json(file.read(ABOUT))
+            return kind.model_validate_json(file.read(ABOUT))
         except ValidationError:
             return None

@@ -1,8 +1,12 @@
-"""What kernels of other kinds cost: those built by toolchain images.
+"""What other kernels cost: those built by toolchain images, near ones, guests with disks.
 
 toolchain_s      a compiler in an image taken and mounted, once the image is made, by a new worker
 toolchain_ratio  processor time of bookworm's gcc-12 in its image, over the host's own gcc-12, on
                  the same object of the shipped kernel; left out where the host has another one
+near_commit_ratio  seconds until there is the entry of a commit that differs in 20 C files from one
+                 that is there, over those from scratch; sources and configs are known in both
+near_config_ratio  likewise, of a config with one driver more
+disk_boot_ratio  seconds from QEMU's start to ready, from Debian on ext4 over an initramfs
 """
 
 import argparse
@@ -14,7 +18,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from tests.bench import kernels_toolchains
+from tests.bench import kernels_disk, kernels_near, kernels_toolchains
 
 from kgym.configs import data_folder
 from kgym.host import process_logs
@@ -22,8 +26,12 @@ from kgym.host.sandbox import remove
 
 Part = Callable[[Path, int], Awaitable[Mapping[str, float]]]
 """Measures in a folder of its own, so many rounds."""
-PARTS: dict[str, Part] = {"toolchains": kernels_toolchains.measured}
-GOALS: dict[str, float] = {**kernels_toolchains.GOALS}
+PARTS: dict[str, Part] = {
+    "toolchains": kernels_toolchains.measured,
+    "near": kernels_near.measured,
+    "disk": kernels_disk.measured,
+}
+GOALS: dict[str, float] = {**kernels_toolchains.GOALS, **kernels_near.GOALS, **kernels_disk.GOALS}
 """Most that is good."""
 
 

@@ -1,14 +1,11 @@
-"""How much longer guests take to be ready that start from a disk.
+"""How much longer guests take to be ready that start from a disk (see `kernels.py`).
 
 disk_boot_ratio   seconds from QEMU's start to ready, from Debian on ext4 over an initramfs, with
                   the shipped kernel: the medians of rounds that take turns
 """
 
-import argparse
 import asyncio
-import json
 import statistics
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -58,22 +55,3 @@ def _boot(client: Client, kernel: StepRef, root: str) -> float:
     if not isinstance(result, ReproduceResult) or result.instances[0].boot_seconds is None:
         raise SystemExit(f"job {job.id}: {job.state}: {job.steps[-1].failure or result}")
     return result.instances[0].boot_seconds
-
-
-def main() -> None:
-    """Measure, and print the figures."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    found = _measured(options.rounds)
-    if options.json:
-        sys.stdout.write(json.dumps(found) + "\n")
-        return
-    for name, value in found.items():
-        goal = f"   at most {GOALS[name]:g}" if name in GOALS else ""
-        sys.stdout.write(f"{name:20}{value:10.4f}{goal}\n")
-
-
-if __name__ == "__main__":
-    main()

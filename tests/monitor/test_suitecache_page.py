@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,7 +15,7 @@ import pytest
 from playwright.sync_api import expect
 
 from kgym.api.steps import StepKind
-from kgym.api.suitecache import EntryFilter, HeldEntry
+from kgym.api.suitecache import EntryFilter, EntryMaking, HeldEntry
 from kgym.api.worker_calls import Claim, WorkerInfo
 from kgym.transport.artifact_storage import LocalStorage
 from kgym.worker.http_calls import HttpWorkerCalls
@@ -22,6 +23,7 @@ from kgym_dev.showcase import ENTRY, HOSTILE, trial
 from tests.monitor.conftest import PATIENCE, Reader, Site
 
 HOST = "builder-7"
+SHA256 = "01" * 32
 expect.set_options(timeout=PATIENCE)
 
 
@@ -40,6 +42,7 @@ def here(site: Site) -> Iterator[httpx.Client]:
 def stored(site: Site, name: str, folder: Path, **about: str) -> None:
     """Keep an entry in storage, with a file that is not small."""
     told = {
+        "image_sha256": SHA256,
         "kernel_release": "6.1.192",
         "compiler_version": "gcc-12 12.2.0",
         "source_identity": "package:linux-source-6.1=6.1.192-1",
@@ -50,7 +53,20 @@ def stored(site: Site, name: str, folder: Path, **about: str) -> None:
     image.write_bytes(b"x" * 1_500_000)
     said.write_text(json.dumps(told))
     storage = LocalStorage(site.data / "artifacts")
-    run(storage.put(f"suitecache/{name}/0123/image.squashfs", image))
+    making = EntryMaking(
+        image_sha256=SHA256,
+        toolchain="",
+        files="",
+        rehearsal="unequal",
+        reason="vmlinux .text differs",
+        objects=1229,
+        made_at=datetime.now(UTC),
+        seconds=420,
+    )
+    how = folder / "making.json"
+    how.write_text(making.model_dump_json())
+    run(storage.put(f"suitecache/{name}/{SHA256[:32]}/making.json", how))
+    run(storage.put(f"suitecache/{name}/{SHA256[:32]}/image.squashfs", image))
     run(storage.put(f"suitecache/{name}/about.json", said))
 
 
@@ -90,6 +106,8 @@ def test_the_page_says_what_is_kept_where_and_who_uses_it(here: httpx.Client) ->
         assert words in text
     assert ENTRY[:12] in text
     assert HOST in text
+    assert "made from scratch" in text
+    assert "vmlinux .text differs" in text
     assert f"/jobs?entry={ENTRY}&amp;verdict=no_crash" in text
     assert "1 no crash" in text
     assert "1 job<" in text

@@ -2,16 +2,23 @@
 
 import re
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from kgym.api.jobs import DIGITS, EntryName, WorkerState
 from kgym.api.states import State
-from kgym.api.steps import Count, Line, Name, Strict, Verdict
+from kgym.api.steps import Count, Line, Name, Sha256, Strict, Verdict
 
 ENTRY = re.compile(r"[0-9A-Za-z][\w.+-]{0,63}", re.ASCII)
 """How entries are named: as their folders are."""
+
+
+def mark_of(name: str) -> str:
+    """Return where storage has the mark that an entry was dropped."""
+    return f"dropped/{name}/mark"
+
+
 HELD = 1000
 """Entries that a worker tells of, at most."""
 
@@ -29,6 +36,29 @@ class EntryHolder(Strict):
     worker: str
     state: WorkerState
     bytes: Count
+
+
+class EntryMaking(Strict):
+    """How an entry was made: from scratch, or from the entry that was nearest to it."""
+
+    image_sha256: Sha256 = Field(description="of the image that this is about")
+    toolchain: Name = Field(description="what tells the compiler from others, as a hash")
+    files: Annotated[str, Field(max_length=64, pattern=r"^([0-9a-f]{64})?$")] = Field(
+        description="hash of the list of its source files; empty: they could not be listed"
+    )
+    base: EntryName | None = Field(None, description="the entry it was made from; null: scratch")
+    files_changed: Count = Field(0, description="source files in which `base` differs")
+    symbols_changed: Count = Field(0, description="symbols of the config, likewise")
+    objects: Count = Field(description="objects that were compiled for it")
+    reason: Line = Field("", description="why it was made from scratch")
+    rehearsal: Literal["none", "equal", "unequal"] = Field(
+        "none",
+        description="whether it was made both ways, and whether the kernels were the same; where"
+        " they were not, `reason` says in what, and the one from scratch was taken",
+    )
+    rehearsed: EntryName | None = Field(None, description="the entry it was rehearsed from")
+    made_at: datetime
+    seconds: float = Field(description="make took, for all that was made")
 
 
 class EntryView(Strict):
@@ -51,6 +81,20 @@ class EntryView(Strict):
     )
     created_at: datetime | None = Field(description="when the first of these was submitted")
     used_at: datetime | None = Field(description="when one of these has changed last")
+    making: EntryMaking | None = Field(
+        None, description="how it was made; null where that is not in storage"
+    )
+
+
+class DroppedEntry(Strict):
+    """An entry that was removed from storage."""
+
+    name: EntryName
+    bytes: Count = Field(description="that this has freed there")
+    holders: list[EntryHolder] = Field(
+        description="workers with a copy on their disks: they are told with their next claim, for"
+        " an hour, and remove it when nobody uses it"
+    )
 
 
 class EntryFilter(Strict):

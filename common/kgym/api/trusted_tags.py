@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from hashlib import sha256
 from itertools import takewhile
 
+from pydantic import BaseModel
+
 from kgym.api.steps import (
     BuildSpec,
     Reproducer,
@@ -17,6 +19,8 @@ from kgym.api.steps import (
     VmShape,
 )
 
+_PACE = ("jobs", "make_seconds")
+"""Of a kernel: another kernel does not come of it."""
 REQUEST = "request="
 CALIBRATION = "calibration="
 
@@ -35,7 +39,7 @@ def false(tags: Iterable[str], steps: Sequence[StepSpec]) -> list[str]:
 
 def request(steps: Sequence[StepSpec]) -> str:
     """Return the mark by which a job of the same steps is found again: `request=` and a hash."""
-    return REQUEST + _hash(step.model_dump_json() for step in steps)
+    return REQUEST + _hash(map(_text, steps))
 
 
 def calibration(
@@ -48,8 +52,8 @@ def calibration(
 
     `syzkallers` are what runs those of the kind `syz`: other binaries might do other things.
     """
-    parts = (build.model_copy(update={"name": None, "ahead": None}), *programs, vm, *syzkallers)
-    return CALIBRATION + _hash(one.model_dump_json() for one in parts)
+    kernel = build.model_copy(update={"name": None, "ahead": None, **dict.fromkeys(_PACE)})
+    return CALIBRATION + _hash(map(_text, (kernel, *programs, vm, *syzkallers)))
 
 
 def _calibration(steps: Sequence[StepSpec]) -> str | None:
@@ -67,6 +71,14 @@ def _calibration(steps: Sequence[StepSpec]) -> str | None:
                 syzkallers = [one for one in before if isinstance(one, SyzkallerSpec)]
                 return calibration(build, (runs.reproducer, *runs.others), runs.vm, syzkallers)
     return None
+
+
+def _text(one: BaseModel) -> str:
+    """Return it as JSON, without what says how fast to build, unless that is asked for.
+
+    So marks from before there was such a thing stay true.
+    """
+    return one.model_dump_json(exclude={name for name in _PACE if getattr(one, name, None) is None})
 
 
 def _hash(parts: Iterable[str]) -> str:

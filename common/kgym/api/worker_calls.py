@@ -10,7 +10,7 @@ from typing import Annotated, Protocol
 from pydantic import Field
 
 from kgym.api.capabilities import Capabilities
-from kgym.api.jobs import Artifact, Progress
+from kgym.api.jobs import Artifact, EntryName, Progress
 from kgym.api.steps import Failure, StepKind, StepResult, StepSpec, Strict
 from kgym.api.suitecache import HELD, HeldEntry
 from kgym.errors import InfrastructureError
@@ -103,6 +103,11 @@ class Claimed(Strict):
     assignments: list[Assignment] = []
     more: list[StepKind] = Field([], description="kinds of which more waits that it could do")
     draining: bool = Field(False, description="whether the worker shall take no more")
+    dropped: list[EntryName] = Field(
+        [],
+        max_length=HELD,
+        description="entries of SuiteCache whose copies go from its host once nobody uses them",
+    )
 
 
 class ConnectedWorker(Protocol):

@@ -94,6 +94,10 @@ class KernelFile(Strict):
     compiler: Compiler = "gcc"
     backports: list[BackportTable] = []
     objects: int | None = Field(None, gt=0, description="of a full build, for the progress bar")
+    jobs: int | None = Field(None, ge=1, le=1024, description="of make, side by side (`-j`)")
+    make_seconds: int | None = Field(
+        None, ge=1, le=7 * 86400, description="that a run of make may take"
+    )
 
     @model_validator(mode="after")
     def _whole(self) -> "KernelFile":
@@ -549,6 +553,8 @@ def _kernel(kernel: KernelFile, folder: Path) -> BuildSpec:
         compiler=kernel.compiler,
         backports=[_backport(one, folder) for one in kernel.backports],
         objects=kernel.objects,
+        jobs=kernel.jobs,
+        make_seconds=kernel.make_seconds,
     )
 
 

@@ -66,7 +66,7 @@ from kgym.api.source import (
 )
 from kgym.api.statistics import Statistics, StatisticsFilter
 from kgym.api.storage import StorageView
-from kgym.api.suitecache import EntryFilter, EntryPage
+from kgym.api.suitecache import DroppedEntry, EntryFilter, EntryPage, EntryView
 from kgym.client.protocol import Request
 
 T = TypeVar("T")
@@ -285,6 +285,16 @@ def _benchmark(name: str) -> str:
 def _body(model: BaseModel) -> dict[str, object]:
     headers = {"Content-Type": "application/json"}
     return {"content": model.model_dump_json(exclude_defaults=True), "headers": headers}
+
+
+def suitecache_entry(name: str) -> Request[EntryView]:
+    """Show an entry of SuiteCache."""
+    return Request("GET", f"/suitecache/{quote(name, safe='')}", _as(EntryView))
+
+
+def drop_entry(name: str) -> Request[DroppedEntry]:
+    """Remove an entry of SuiteCache."""
+    return Request("DELETE", f"/suitecache/{quote(name, safe='')}", _as(DroppedEntry))
 
 
 def queues() -> Request[list[QueueView]]:

@@ -7,7 +7,7 @@ from kgym.api.changes import Change, ChangeFilter, ChangePage
 from kgym.api.jobs import QueueView, WorkerView
 from kgym.api.statistics import Statistics, StatisticsFilter
 from kgym.api.storage import StorageView
-from kgym.api.suitecache import EntryFilter, EntryPage
+from kgym.api.suitecache import DroppedEntry, EntryFilter, EntryPage, EntryView
 from kgym.client import endpoints
 from kgym.client.connection import AsyncConnection, Connection
 from kgym.client.following import ChangeFeed
@@ -42,6 +42,14 @@ class PlatformCalls(Connection):
         `next` is the `cursor` of the page that follows.
         """
         return self._do(endpoints.suitecache(wanted or EntryFilter()))
+
+    def suitecache_entry(self, name: str) -> EntryView:
+        """Return a compiled kernel that is kept: where, what for, and how it was made."""
+        return self._do(endpoints.suitecache_entry(name))
+
+    def drop_entry(self, name: str) -> DroppedEntry:
+        """Remove a compiled kernel from storage and workers' disks; `admin` only."""
+        return self._do(endpoints.drop_entry(name))
 
     def queues(self) -> list[QueueView]:
         """Return, for each kind of step, how many wait and run, and how long the oldest waits."""
@@ -99,6 +107,14 @@ class AsyncPlatformCalls(AsyncConnection):
     async def suitecache(self, wanted: EntryFilter | None = None) -> EntryPage:
         """Return a page of the compiled kernels that are kept, those used last first."""
         return await self._do(endpoints.suitecache(wanted or EntryFilter()))
+
+    async def suitecache_entry(self, name: str) -> EntryView:
+        """Return a compiled kernel that is kept: where, what for, and how it was made."""
+        return await self._do(endpoints.suitecache_entry(name))
+
+    async def drop_entry(self, name: str) -> DroppedEntry:
+        """Remove a compiled kernel from storage and workers' disks; `admin` only."""
+        return await self._do(endpoints.drop_entry(name))
 
     async def queues(self) -> list[QueueView]:
         """Return, for each kind of step, how many wait and run, and how long the oldest waits."""

@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from kgym.errors import InfrastructureError
 from kgym.host import sandbox
 
 Make = Callable[[Path], Awaitable[None]]
@@ -31,15 +32,21 @@ _TRUST_SECONDS = 600.0
 
 
 @contextlib.asynccontextmanager
-async def locked(path: Path) -> AsyncIterator[None]:
-    """Hold the lock file `path`, alone on this host; wait for it without blocking the loop."""
+async def locked(path: Path, *, wait: bool = True) -> AsyncIterator[None]:
+    """Hold the lock file `path`, alone on this host; wait for it without blocking the loop.
+
+    Without `wait`, raises InfrastructureError `busy` where another holds it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except BlockingIOError:
+            except BlockingIOError as error:
+                if not wait:
+                    message = f"{path} is locked: what it stands for is being made"
+                    raise InfrastructureError("busy", message) from error
                 await asyncio.sleep(_POLL_SECONDS)
         yield
 
@@ -57,14 +64,21 @@ class FolderCache:
         self._doubted: set[str] = set()
 
     async def get(
-        self, key: str, make: Make, *, fresh: bool = False, held: ExitStack | None = None
+        self,
+        key: str,
+        make: Make,
+        *,
+        fresh: bool = False,
+        held: ExitStack | None = None,
+        wait: bool = True,
     ) -> tuple[Path, bool]:
         """Return the entry's folder, and whether it was there; others that want it wait.
 
-        Nobody removes it until `held` is closed.
+        Nobody removes it until `held` is closed. Without `wait`, raises InfrastructureError
+        `busy` while another makes it.
         """
         folder = self._root / key
-        async with locked(self._root / f".{key}.lock"):
+        async with locked(self._root / f".{key}.lock", wait=wait):
             if held is not None:
                 held.enter_context(_used(self._root / f".{key}.use"))
             if not fresh and await self._intact(key):
@@ -117,6 +131,10 @@ class FolderCache:
                 total -= entry.size
                 gone.append(entry.key)
         return gone
+
+    def remove(self, key: str) -> bool:
+        """Remove an entry; return False if there is none, or somebody makes or uses it now."""
+        return (self._root / key).is_dir() and _entry(self._root, key).remove()
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes on the disk of each whole entry, by key."""

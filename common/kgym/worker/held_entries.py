@@ -1,8 +1,12 @@
-"""Which entries of SuiteCache a worker's host keeps, as far as the scheduler does not know it."""
+"""Which entries of SuiteCache a worker's host keeps: told, where the scheduler does not know it.
+
+And removed, where it says that they were dropped.
+"""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Protocol
 
 import structlog
 
@@ -16,11 +20,23 @@ TELL_SECONDS = 600.0
 _log = structlog.get_logger()
 
 
-class HeldEntries:
-    """What a worker has to tell of them; `look` is called in a thread."""
+class KeepsEntries(Protocol):
+    """The entries on a host's disk. Both calls block, and raise OSError."""
 
-    def __init__(self, look: Callable[[], list[HeldEntry]]) -> None:
-        self._look = look
+    def held(self) -> list[HeldEntry]:
+        """Return those that there are."""
+        ...
+
+    def drop(self, names: Sequence[str]) -> list[str]:
+        """Remove those of these that nobody uses; return their names."""
+        ...
+
+
+class HeldEntries:
+    """What a worker has to tell of the entries that `kept` has."""
+
+    def __init__(self, kept: KeepsEntries) -> None:
+        self._kept = kept
         self._looked_at = self._told_at = -TELL_SECONDS
         self._told: list[HeldEntry] | None = None
 
@@ -31,12 +47,23 @@ class HeldEntries:
             return None
         self._looked_at = now
         try:
-            held = await asyncio.to_thread(self._look)
+            held = await asyncio.to_thread(self._kept.held)
         except OSError as error:  # others make and remove entries meanwhile
             _log.warning("entries of SuiteCache cannot be listed", error=str(error))
             return None
         held = sorted(held, key=lambda one: (-one.bytes, one.name))[:HELD]
         return None if held == self._told and now < self._told_at + TELL_SECONDS else held
+
+    async def drop(self, names: Sequence[str]) -> None:
+        """Remove entries that were dropped; those in use go when this is said again."""
+        try:
+            gone = await asyncio.to_thread(self._kept.drop, names)
+        except OSError as error:
+            _log.warning("dropped entries cannot be removed", error=str(error))
+            return
+        if gone:
+            _log.info("dropped entries removed", entries=gone)
+            self._looked_at = -TELL_SECONDS
 
     def heard(self, told: list[HeldEntry]) -> None:
         """Note that the scheduler knows this."""

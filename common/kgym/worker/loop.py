@@ -5,7 +5,7 @@ import contextlib
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +13,6 @@ import structlog
 
 from kgym.api.capabilities import Capabilities
 from kgym.api.steps import StepKind
-from kgym.api.suitecache import HeldEntry
 from kgym.api.worker_calls import BEAT_SECONDS, Assignment, Claim, Claimed, WorkerCalls, WorkerInfo
 from kgym.errors import InfrastructureError, KgymError
 from kgym.host import process_logs
@@ -21,7 +20,7 @@ from kgym.transport.artifact_storage import Storage
 from kgym.transport.bus import Bus, Delivery
 from kgym.worker.attempt import RELEASE_SECONDS, attempt
 from kgym.worker.context import Handler, StepContext
-from kgym.worker.held_entries import HeldEntries
+from kgym.worker.held_entries import HeldEntries, KeepsEntries
 from kgym.worker.work_folder import own_folder
 
 IDLE_SECONDS = 1.0
@@ -35,8 +34,8 @@ _log = structlog.get_logger()
 class Worker:
     """Runs steps of some kinds, at most `slots` at a time, with work files under `folder`.
 
-    Workers may share the folder: each has its own in it. `entries` looks up which of SuiteCache
-    the host keeps, which is told with claims.
+    Workers may share the folder: each has its own in it. `entries` are those of SuiteCache
+    on the host's disk, which is told with claims.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Worker:
         folder: Path,
         slots: int = 1,
         capabilities: Capabilities | None = None,
-        entries: Callable[[], list[HeldEntry]] | None = None,
+        entries: KeepsEntries | None = None,
     ) -> None:
         name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         self.info = WorkerInfo(
@@ -142,6 +141,8 @@ class Worker:
             self._begin(claimed)
             if self._entries is not None and claim.entries is not None:
                 self._entries.heard(claim.entries)
+            if self._entries is not None and claimed.dropped:
+                await self._entries.drop(claimed.dropped)
             self._claim, claim = claim, None
             self._arrived.clear()
             for notification in notifications:

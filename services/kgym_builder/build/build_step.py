@@ -83,9 +83,11 @@ class _Build:
         self.modules = 0
         self.built_in: list[str] = []
         self.artifacts: tuple[str, ...] = ARTIFACTS
+        self.bounds = kbuild.ALL
 
     async def result(self) -> BuildResult:
         """Build; or copy what was built before from the same, if that is not forbidden."""
+        self.bounds = self.suite.bounds(self.spec)
         if self.spec.ahead:
             with self.run.stage("programs"):
                 await early_checks.compile_all(self.run, self.spec.ahead.programs)
@@ -165,7 +167,7 @@ class _Build:
             asked = self.spec.checkpatch
             findings = await review(tree, trial, self.spec.files, checkpatch=asked)
         with self.run.stage("make"):
-            async with self.suite.building():
+            async with self.suite.building(self.spec.jobs):
                 short = await self._make(entry, tree)
         lost = list(control.dropped(entry.about.lacking, self.lacking))
         if trial:
@@ -232,7 +234,7 @@ class _Build:
         """Make what patches and records changed; return whether the shortcut did."""
         if not self.spec.patches and not self.spec.instrument:
             return False
-        tool = Kbuild(tree, entry.tools, self.output)
+        tool = Kbuild(tree, entry.tools, self.output, self.bounds)
         changed = await self._changes(tree)
         if self.spec.instrument:
             changed = await self._with_records(entry, tree, changed)

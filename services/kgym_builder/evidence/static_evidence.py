@@ -22,7 +22,7 @@ from kgym_builder.patches import changed_functions
 from kgym_builder.patches.patched_files import Applied
 from kgym_builder.suitecache import compiled_trees
 from kgym_builder.suitecache.compiled_trees import Entry
-from kgym_builder.suitecache.full_build import linked
+from kgym_builder.suitecache.tree_build import linked
 
 LAYOUT = 1
 """Version of what is noted of an object; part of its memo's key."""

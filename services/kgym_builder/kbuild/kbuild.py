@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kgym.api.steps import DroppedSymbol, KernelConfig
 from kgym.errors import InfrastructureError, UserError
+from kgym.host import proc
 from kgym.host.resources import Host
 from kgym.source import diagnostics
 from kgym.source.patching import Change
@@ -140,18 +141,45 @@ class Output:
         self.on_object = lambda objects: run.progress(stage, objects - start, total, "objects")
 
 
-def command(tools: Toolchain) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class MakeBounds:
+    """What a run of make may take: jobs side by side, at most a core each, and seconds.
+
+    None: all cores; the time that the sandbox has.
+    """
+
+    jobs: int | None = None
+    seconds: float | None = None
+
+    @property
+    def option(self) -> str:
+        """The option for make."""
+        cores = Host.here().cores
+        return f"-j{min(self.jobs or cores, cores)}"
+
+
+ALL = MakeBounds()
+
+
+def command(tools: Toolchain, bounds: MakeBounds = ALL) -> list[str]:
     """Return how make is called, without its targets."""
-    return ["make", f"-j{Host.here().cores}", "ARCH=x86_64", *tools.variables, *_REPRODUCIBLE]
+    return ["make", bounds.option, "ARCH=x86_64", *tools.variables, *_REPRODUCIBLE]
 
 
 class Kbuild:
     """Make in one tree with one toolchain."""
 
-    def __init__(self, tree: Tree, tools: Toolchain, output: Output) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        tools: Toolchain,
+        output: Output,
+        bounds: MakeBounds = ALL,
+    ) -> None:
         self._tree = tree
         self._output = output
-        self._make = [*command(tools), *_PACKERS]
+        self._bounds = bounds
+        self._make = [*command(tools, bounds), *_PACKERS]
 
     async def configure(self, config: KernelConfig) -> "Configured":
         """Write `.config`; return what kconfig did not take as asked, and what it made `y`."""
@@ -226,7 +254,7 @@ class Kbuild:
 
     async def make_file(self, makefile: str, goal: str, env: Mapping[str, str]) -> None:
         """Make a goal of another makefile, in place of the tree's; fail as `make` does."""
-        argv = ["make", f"-j{Host.here().cores}", "-f", "-", goal]
+        argv = ["make", self._bounds.option, "-f", "-", goal]
         await self._run(argv, "make", stdin=makefile.encode(), env=env)
 
     async def environment(self) -> dict[str, str]:
@@ -247,9 +275,21 @@ class Kbuild:
         env: Mapping[str, str] | None = None,
     ) -> None:
         self._output.tail.clear()
-        done = await self._tree.run(
-            argv, timeout=None, stdin=stdin, on_line=self._output, check=False, env=env
-        )
+        try:
+            done = await self._tree.run(
+                argv,
+                timeout=self._bounds.seconds,
+                stdin=stdin,
+                on_line=self._output,
+                check=False,
+                env=env,
+            )
+        except proc.ProgramTimedOut as error:
+            raise UserError(
+                "make_too_slow",
+                f"{what} took over {self._bounds.seconds:g} s, which is what `make_seconds` allows"
+                " it; give it more, or leave it out",
+            ) from error
         if done.returncode == 0:
             return
         lines = self._output.tail

@@ -72,6 +72,20 @@ class Index:
         with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
             return {path: _dependents(database, path) for path in paths}
 
+    def of_namesakes(self, paths: Iterable[str]) -> set[str]:
+        """Return the objects that read other files with the names of these, in whatever folder."""
+        names = {posixpath.basename(path) for path in paths}
+        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
+            known = (row[0] for row in database.execute("SELECT path FROM files") if names)
+            alike = [path for path in known if posixpath.basename(path) in names]
+            return {one.path for path in alike for one in _dependents(database, path).objects}
+
+    def number(self) -> int:
+        """Return how many objects there are."""
+        with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
+            (number,) = database.execute("SELECT count(*) FROM objects").fetchone()
+            return int(number)
+
     def commands(self) -> dict[str, str]:
         """Return the command of every object."""
         with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:

@@ -9,6 +9,7 @@ import asyncio
 import posixpath
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,12 +18,14 @@ from typing import Literal
 from pydantic import ValidationError
 
 from kgym.api.steps import DroppedSymbol, Sha256, Strict
+from kgym.api.suitecache import EntryMaking, mark_of
 from kgym.host import sealed_image
 from kgym.host.sandbox import Layer
 from kgym.host.sandbox_limits import SandboxLimits
 from kgym.transport.artifact_storage import ArtifactMissing
 from kgym.worker.context import StepContext
 from kgym_builder.kbuild.working_tree import Tree
+from kgym_builder.suitecache.manifest import Manifest
 from kgym_builder.toolchains.toolchain import Toolchain
 
 IMAGE = "image.squashfs"
@@ -30,8 +33,13 @@ INDEX = "index.db"
 LINKED = "linked"
 LOG = "build.log"
 ABOUT = "about.json"
+MAKING = "making.json"
+"""How it was made (`EntryMaking`)."""
+MANIFEST = "manifest"
+"""The source files it was made of (`manifest.py`)."""
 _FILES = (IMAGE, INDEX, LINKED, LOG)
-
+_LATER = (MAKING, MANIFEST)
+"""Files that entries of earlier versions do not have: nothing is made from those."""
 
 Order = Literal["", "parallel", "serial"]
 """How the shortcut builds: not at all, with modpost beside the link, or before it."""
@@ -119,8 +127,10 @@ async def store(run: StepContext, identity: str, folder: Path) -> None:
     """Store the files of a new entry, and remove those that it replaces."""
     about = read_about(folder)
     before = await find(run, identity)
-    for name in _FILES:
-        await run.storage.put(f"{_prefix(identity, about)}/{name}", folder / name)
+    for name in (*_FILES, *_LATER):
+        if name in _FILES or (folder / name).exists():
+            await run.storage.put(f"{_prefix(identity, about)}/{name}", folder / name)
+    await run.storage.remove(mark_of(identity).rpartition("/")[0])  # if it was dropped before
     await run.storage.put(f"suitecache/{identity}/{ABOUT}", folder / ABOUT)
     if before is not None and before.image_sha256 != about.image_sha256:
         await run.storage.remove(_prefix(identity, before))
@@ -128,16 +138,11 @@ async def store(run: StepContext, identity: str, folder: Path) -> None:
 
 async def find(run: StepContext, identity: str) -> About | None:
     """Return what is stored of an entry, or None if there is none."""
-    path = run.folder / f"{ABOUT}-{uuid.uuid4().hex}"
+    text = await _stored(run, f"suitecache/{identity}/{ABOUT}")
     try:
-        await run.storage.get(f"suitecache/{identity}/{ABOUT}", path)
-        return About.model_validate_json(path.read_bytes())
+        return About.model_validate_json(text) if text is not None else None
     except ValidationError:  # damaged; or of a version with the same layout, which must not be
         return None
-    except ArtifactMissing:
-        return None
-    finally:
-        path.unlink(missing_ok=True)
 
 
 async def fetch(run: StepContext, identity: str, about: About, folder: Path) -> bool:
@@ -147,18 +152,51 @@ async def fetch(run: StepContext, identity: str, about: About, folder: Path) -> 
             await run.storage.get(f"{_prefix(identity, about)}/{name}", folder / name)
     except ArtifactMissing:
         return False
+    for name in _LATER:
+        with suppress(ArtifactMissing):
+            await run.storage.get(f"{_prefix(identity, about)}/{name}", folder / name)
     (folder / ABOUT).write_text(about.model_dump_json())
     seal = folder.parent / f".{identity}.seal"  # while `folder` has another name
     image = folder / IMAGE
     right = partial(sealed_image.matches, image, about.image_sha256, thorough=True, seal=seal)
     if not await asyncio.to_thread(right):
         await run.storage.remove(f"suitecache/{identity}")
-        for name in (*_FILES, ABOUT):
-            (folder / name).unlink()
+        for name in (*_FILES, *_LATER, ABOUT):
+            (folder / name).unlink(missing_ok=True)
         return False
     # Fetched: retention shall see that it is in use.
     await run.storage.put(f"suitecache/{identity}/{ABOUT}", folder / ABOUT)
     return True
+
+
+async def making(run: StepContext, identity: str, about: About) -> EntryMaking | None:
+    """Return how a stored entry was made; None of one of an earlier version."""
+    text = await _stored(run, f"{_prefix(identity, about)}/{MAKING}")
+    try:
+        found = EntryMaking.model_validate_json(text) if text is not None else None
+    except ValidationError:
+        return None
+    return found if found is not None and found.image_sha256 == about.image_sha256 else None
+
+
+async def manifest(run: StepContext, identity: str, about: About) -> Manifest | None:
+    """Return the source files of a stored entry; None where that is not known."""
+    text = await _stored(run, f"{_prefix(identity, about)}/{MANIFEST}")
+    try:
+        return Manifest.parse(text) if text is not None else None
+    except ValueError:  # damaged
+        return None
+
+
+async def _stored(run: StepContext, key: str) -> bytes | None:
+    path = run.folder / f"stored-{uuid.uuid4().hex}"
+    try:
+        await run.storage.get(key, path)
+        return await asyncio.to_thread(path.read_bytes)
+    except ArtifactMissing:
+        return None
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def read_about(folder: Path) -> About:

@@ -6,14 +6,15 @@ writable overlay by each step that uses it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from kgym.api.steps import Backport, Kernel, SourceSpec
 from kgym.api.suitecache import ENTRY, HeldEntry
+from kgym.errors import InfrastructureError, UserError
 from kgym.host import sandbox
 from kgym.host.budget import JOB_MIB, Budget, Use
 from kgym.host.folder_cache import FolderCache
@@ -24,7 +25,13 @@ from kgym.source.patching import Change
 from kgym.worker.context import StepContext
 from kgym_builder import memo
 from kgym_builder.kbuild import control, kconfig
-from kgym_builder.kbuild.kbuild import Kbuild, Output, TreeUnreadable, kernel_version
+from kgym_builder.kbuild.kbuild import (
+    Kbuild,
+    MakeBounds,
+    Output,
+    TreeUnreadable,
+    kernel_version,
+)
 from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress
@@ -32,7 +39,9 @@ from kgym_builder.kernel_source.kernel_sources import KernelSources, Source
 from kgym_builder.patches import patched_files
 from kgym_builder.suitecache import backports, compiled_trees
 from kgym_builder.suitecache.compiled_trees import Entry, Identified
-from kgym_builder.suitecache.full_build import FullBuild
+from kgym_builder.suitecache.entry_making import EntryMaker
+from kgym_builder.suitecache.near_build import Base
+from kgym_builder.suitecache.nearest import Candidate, NearRules
 from kgym_builder.toolchains.image import read_about
 from kgym_builder.toolchains.toolchain import Toolchain
 from kgym_builder.toolchains.toolchains import Toolchains
@@ -60,7 +69,7 @@ class SuiteCache:
     the sandboxes in which trees are configured, built and used. Sources come from
     public addresses, and from what `origins` allow. `budget` is shared with
     what else works on this host, by default nobody; `toolchains` are by default
-    those that Debian's own archive has.
+    those that Debian's own archive has. `near` says which entries others are made from.
     """
 
     def __init__(
@@ -74,6 +83,7 @@ class SuiteCache:
         budget: Budget | None = None,
         toolchains: Toolchains | None = None,
         ways: tuple[Way, ...] = WAYS,
+        near: NearRules = NearRules(),  # noqa: B008 - frozen
     ) -> None:
         self._sources = KernelSources(cache / "sources", origins)
         self._folders = FolderCache(cache / "suitecache", compiled_trees.check)
@@ -83,6 +93,7 @@ class SuiteCache:
         self._backports = backports.load(backport_folder)
         self._limits = limits
         self._most = most
+        self._near = near
         self.budget = budget or Budget.of_host()
 
     def held(self) -> list[HeldEntry]:
@@ -92,6 +103,10 @@ class SuiteCache:
         """
         sizes = self._folders.sizes().items()
         return [HeldEntry(name=name, bytes=size) for name, size in sizes if ENTRY.fullmatch(name)]
+
+    def drop(self, names: Sequence[str]) -> list[str]:
+        """Remove those of these entries that nobody uses now from this host; return their names."""
+        return [name for name in names if self._folders.remove(name)]
 
     async def identify(self, kernel: Kernel, run: StepContext) -> Identified:
         """Return what names the kernel's entry: for a new config in seconds, else at once."""
@@ -106,9 +121,22 @@ class SuiteCache:
             await memo.remember(run, name, found)
         return found.model_copy(update={"substitution": tools.substitution})
 
-    def building(self) -> AbstractAsyncContextManager[int]:
-        """Hold the host's room for one build: make is given all cores, and needs memory."""
-        return self.budget.share(Use.BUILD, 0, (self.budget.cores + 2) * JOB_MIB)
+    def building(self, jobs: int | None = None) -> AbstractAsyncContextManager[int]:
+        """Hold the host's room for one build: its `jobs`, by default one a core, need memory."""
+        most = min(jobs or self.budget.cores, self.budget.cores)
+        return self.budget.share(Use.BUILD, 0, (most + 2) * JOB_MIB)
+
+    def bounds(self, kernel: Kernel) -> MakeBounds:
+        """Return what make may take for it; raise UserError for more than the operator allows."""
+        most = (self._limits or SandboxLimits.of_host()).seconds
+        if kernel.make_seconds is not None and kernel.make_seconds > most:
+            raise UserError(
+                "make_seconds_too_high",
+                f"`make_seconds` is {kernel.make_seconds}, and this worker gives make {most:g} s"
+                " at most; its operator raises that by KGYM_MAKE_SECONDS",
+                limit=most,
+            )
+        return MakeBounds(kernel.jobs, kernel.make_seconds)
 
     async def take(
         self,
@@ -123,6 +151,7 @@ class SuiteCache:
 
         `output` takes what a full build prints, `objects` is how many it is known to have.
         """
+        bounds = self.bounds(kernel)
         found = await self.identify(kernel, run)
         tools = await self._toolchains.get(kernel.compiler, run)
         run.log(f"source {found.source_identity}; entry {found.identity}")
@@ -135,16 +164,21 @@ class SuiteCache:
                 return
             run.log("building the unpatched kernel, once for all builds and checks of its config")
             tree = await self._prepared(kernel, tools, run, trial)
-            with _doubting(tools):
-                async with self.building():
-                    await FullBuild(tree, tools, run, output).make(found, objects, folder)
+            rules, limits = self._near, self._limits
+            maker = EntryMaker(
+                found, tree, tools, run, output, rules=rules, bounds=bounds, limits=limits
+            )
+            with ExitStack() as held, _doubting(tools):
+                take = partial(self._base, tools, run, held)
+                async with self.building(kernel.jobs):
+                    await maker.make(objects, folder, take, fresh=fresh)
             await compiled_trees.store(run, found.identity, folder)
             made = True
 
         folder, _ = await self._folders.get(found.identity, make, fresh=fresh, held=run.held)
         if gone := await asyncio.to_thread(self._folders.trim, self._most):
             run.log(f"removed from this host, to keep to its budget: {', '.join(gone)}")
-        layer, root = await self._layers(folder, tools, run)
+        layer, root = await self._layers(folder, tools, run, run.held)
         return Entry(
             identity=found.identity,
             cached=not made,
@@ -226,11 +260,38 @@ class SuiteCache:
         await tree.write(changes)
         return _Backported(done.names, changes)
 
+    async def _base(
+        self, tools: Toolchain, run: StepContext, held: ExitStack, wanted: Candidate
+    ) -> Base | None:
+        """Take an entry to make another from; None if it is damaged, gone, or being made now.
+
+        It stays until `held` is closed.
+        Nobody waits for it: who makes it may be waiting for ours.
+        """
+        identity = wanted.identity
+
+        async def fetch(folder: Path) -> None:
+            if not await compiled_trees.fetch(run, identity, wanted.about, folder):
+                raise InfrastructureError("not_near", "the stored one is damaged, or gone")
+
+        try:
+            folder, _ = await self._folders.get(identity, fetch, held=held, wait=False)
+            if compiled_trees.read_about(folder) != wanted.about:
+                raise InfrastructureError("not_near", "this host has another one of that name")
+        except InfrastructureError as error:
+            run.log(f"entry {identity}, which is near, cannot be taken: {error.message}")
+            return None
+        layer, root = await self._layers(folder, tools, run, held)
+        return Base(wanted, folder, layer, root, partial(self._doubt, identity, layer, tools))
+
     async def _layers(
-        self, folder: Path, tools: Toolchain, run: StepContext
+        self, folder: Path, tools: Toolchain, run: StepContext, held: ExitStack
     ) -> tuple[Layer, Layer | None]:
-        """Return the tree of the entry in this folder, and the root that its toolchain is in."""
-        mounted = self._images.mount(folder / compiled_trees.IMAGE, run.held, tools.image)
+        """Return the tree of the entry in this folder, and the root that its toolchain is in.
+
+        A mount stays until `held` is closed.
+        """
+        mounted = self._images.mount(folder / compiled_trees.IMAGE, held, tools.image)
         if mounted is not None:
             run.log(f"tree: mounted by {mounted.way} and {mounted.overlay}")
             return mounted, mounted if tools.image else None

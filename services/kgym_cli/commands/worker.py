@@ -11,10 +11,10 @@ from kgym_cli.output import json_option, people, print_json, print_table, result
 from kgym_cli.scheduler_choice import scheduler
 from kgym_cli.settings import Settings, options_of, settings
 from kgym_cli.step_registry import (
-    Equipment,
     Service,
     capabilities,
     entries,
+    equipment,
     extras_of,
     handlers,
     kinds_named,
@@ -94,7 +94,7 @@ async def _serve(chosen: Settings, server: str, kinds: list[StepKind]) -> None:
 
     mirrors = chosen.mirrors.absolute()
     origins = Origins.named(chosen.sources, chosen.source_networks, mirrors=mirrors)
-    has = Equipment(chosen.cache, origins, chosen.syzkaller, chosen.archives)
+    has = equipment(chosen, chosen.cache, origins, chosen.syzkaller, shared=True)
     storage = open_storage(chosen.storage, chosen.cache)
     declared, does = await capabilities(kinds, has, storage), handlers(kinds, has)
     async with open_bus(chosen.bus) as bus, HttpWorkerCalls(server, chosen.token) as calls:

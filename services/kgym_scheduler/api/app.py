@@ -45,6 +45,7 @@ _ROUTERS = (
     subject_routes.readers,
     benchmark_routes.readers,
     benchmark_routes.submitters,
+    subject_routes.admins,
     scheduler_routes.readers,
     scheduler_routes.admins,
     worker_routes.router,

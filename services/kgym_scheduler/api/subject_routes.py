@@ -2,16 +2,19 @@
 
 from typing import Annotated
 
-from fastapi import Query, Response
+from fastapi import Path, Query, Response
 
 from kgym.api.bugs import BugFilter, BugPage
-from kgym.api.suitecache import EntryFilter, EntryPage
+from kgym.api.suitecache import ENTRY, DroppedEntry, EntryFilter, EntryPage, EntryView
 from kgym.web.problems import documented
 from kgym.web.routing import as_json, router
 from kgym.web.scopes import Scope
 from kgym_scheduler.api.routing import Core
 
+EntryPath = Annotated[str, Path(max_length=64, pattern=f"^{ENTRY.pattern}$")]
+
 readers = router(Scope.READ)
+admins = router(Scope.ADMIN)
 
 
 @readers.get(
@@ -43,3 +46,31 @@ async def list_entries(scheduler: Core, wanted: Annotated[EntryFilter, Query()])
     Those used last come first. `GET /v1/jobs?entry=NAME` lists the jobs of one.
     """
     return as_json(await scheduler.suitecache(wanted))
+
+
+@readers.get(
+    "/suitecache/{name}",
+    summary="Show an entry of SuiteCache",
+    tags=["scheduler"],
+    response_model=EntryView,
+    responses=documented(404),
+)
+async def entry(scheduler: Core, name: EntryPath) -> Response:
+    """Show a compiled kernel: where it is kept, what jobs on it came to, and how it was made."""
+    return as_json(await scheduler.suitecache_entry(name))
+
+
+@admins.delete(
+    "/suitecache/{name}",
+    summary="Drop an entry of SuiteCache",
+    tags=["scheduler"],
+    response_model=DroppedEntry,
+    responses=documented(404, 409),
+)
+async def drop(scheduler: Core, name: EntryPath) -> Response:
+    """Remove a compiled kernel from storage; workers remove their copies when nobody uses them.
+
+    It is refused while a step makes it, or jobs on it have not finished. Who needs it next makes
+    it again.
+    """
+    return as_json(await scheduler.drop_entry(name))

@@ -2,11 +2,18 @@
 
 import uuid
 
-from sqlalchemy import delete, exists, select
+from sqlalchemy import bindparam, delete, exists, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from kgym_scheduler.database.single_statements import Connection
 from kgym_scheduler.database.tables import RUNNING, holds, steps
+
+_HELD = (
+    select(holds.c.name)
+    .where(exists().where(RUNNING, steps.c.lease == holds.c.lease))
+    .where(holds.c.name == bindparam("name"))
+)
 
 
 async def take(connection: AsyncConnection, lease: uuid.UUID, name: str) -> bool:
@@ -19,3 +26,8 @@ async def take(connection: AsyncConnection, lease: uuid.UUID, name: str) -> bool
     await connection.execute(insert(holds).values(name=name, lease=lease).on_conflict_do_nothing())
     holder = await connection.scalar(select(holds.c.lease).where(holds.c.name == name))
     return holder == lease
+
+
+async def held(connection: Connection, name: str) -> bool:
+    """Return whether a lease that runs holds the name."""
+    return bool((await connection.execute(_HELD, {"name": name})).all())

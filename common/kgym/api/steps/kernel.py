@@ -169,6 +169,19 @@ class Kernel(Step):
     config: KernelConfig
     compiler: Compiler = "gcc"
     backports: Backports = []
+    jobs: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="of make, side by side (`-j`); left out, or more than the worker has: a core"
+        " each",
+    )
+    make_seconds: int | None = Field(
+        None,
+        ge=1,
+        le=7 * 86400,
+        description="that a run of make may take; the worker's operator has a limit, too",
+    )
     cache: Literal["use", "fresh", "refresh"] = Field(
         "use",
         description="`fresh` does the step again even where its result is known already; "

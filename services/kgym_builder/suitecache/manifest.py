@@ -1,0 +1,120 @@
+"""Manifests: which files a source tree has, by their hashes, so that two can be compared.
+
+A manifest is a text of lines `MODE HASH PATH`, sorted by path: MODE is `x` for what can be
+executed, else `-`; HASH is the first 40 digits of the content's SHA-256. All symbolic links
+together are one line, `l HASH .`.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kgym.errors import UserError
+from kgym_builder.kbuild.working_tree import Tree
+
+READ_SECONDS = 1200.0
+MOST_OUTPUT = 1 << 30
+MOST_FILES = 1_000_000
+"""Files of a tree; a kernel's has 80,000."""
+LINKS = "."
+"""The path that stands for all symbolic links."""
+_DIGITS = 40
+# No pipes but one, of programs that only fail where the tree is gone: a manifest with gaps would
+# make unequal trees look equal. sha256sum marks names with odd characters by a backslash.
+_READ = r"""
+set -e
+find . -type l -printf '%p %l\0' >/tmp/links
+sort -z -o /tmp/links /tmp/links
+echo =l
+sha256sum </tmp/links
+find . -type f -perm -100 -print0 >/tmp/names
+echo =x
+xargs -0r -a /tmp/names sha256sum --
+find . -type f ! -perm -100 -print0 >/tmp/names
+echo =-
+xargs -0r -a /tmp/names sha256sum --
+"""
+_SUM = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
+_LINE = re.compile(r"([lx-]) ([0-9a-f]{40}) (.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What has to be done to a tree for it to be another."""
+
+    changed: tuple[str, ...]
+    """Files that are new, or have another content or mode."""
+    added: tuple[str, ...]
+    """Those of them that are new."""
+    removed: tuple[str, ...]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.changed, *self.removed)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The files of a tree: mode and hash, `x 0123…`, by path."""
+
+    files: Mapping[str, str]
+
+    @classmethod
+    async def read(cls, tree: Tree) -> "Manifest":
+        """Read a tree's files, in the sandbox; raise UserError for names that have no line."""
+        files: dict[str, str] = {}
+        mode = "?"
+
+        def take(line: bytes) -> None:
+            nonlocal mode
+            text = line.decode(errors="surrogateescape")
+            if text.startswith("="):
+                mode = text[1:]
+            elif match := _SUM.fullmatch(text):
+                path = LINKS if mode == "l" else match[2]
+                files[path] = f"{mode} {match[1][:_DIGITS]}"
+            else:
+                raise UserError("odd_names", f"the source has a file with an odd name: {text!r}")
+            if len(files) > MOST_FILES:
+                raise UserError("too_many_files", f"the source has over {MOST_FILES:,} files")
+
+        await tree.run(
+            ["sh", "-c", _READ], timeout=READ_SECONDS, on_line=take, most_output=MOST_OUTPUT
+        )
+        return cls(files)
+
+    @classmethod
+    def parse(cls, text: bytes) -> "Manifest":
+        """Return the manifest of this text; raise ValueError if it is none."""
+        files = {}
+        for line in text.decode(errors="surrogateescape").removesuffix("\n").split("\n"):
+            match = _LINE.fullmatch(line)
+            if match is None:
+                raise ValueError(f"not a line of a manifest: {line[:200]!r}")
+            files[match[3]] = f"{match[1]} {match[2]}"
+        return cls(files)
+
+    def text(self) -> bytes:
+        """Return it as text."""
+        lines = (f"{what} {path}\n" for path, what in sorted(self.files.items()))
+        return "".join(lines).encode(errors="surrogateescape")
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its text: the same for the same files."""
+        return hashlib.sha256(self.text()).hexdigest()
+
+    def executable(self, path: str) -> bool:
+        """Return whether the file can be executed."""
+        return self.files[path].startswith("x")
+
+    def since(self, before: "Manifest") -> Difference:
+        """Return what makes this tree of the one `before`."""
+        new = {path for path, what in self.files.items() if before.files.get(path) != what}
+        return Difference(
+            changed=tuple(sorted(new)),
+            added=tuple(sorted(new - before.files.keys())),
+            removed=tuple(sorted(before.files.keys() - self.files.keys())),
+        )

@@ -1,0 +1,102 @@
+"""An entry made from the nearest one: its tree, what differs put in, and what make then does.
+
+The tree is an overlay on the nearest entry's image, which stays as it is; what is packed in the
+end is a whole tree, so that nothing depends on the other entry being kept.
+
+Make goes by times and by the commands that it noted. So what differs is written anew, and is newer
+than all that was made; and what make would not notice is removed: objects whose sources are gone,
+objects that a new header may be meant for, and, in the end, objects that the kernel no longer has.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym.errors import UserError
+from kgym.host.sandbox import Layer
+from kgym.source.patching import Change
+from kgym_builder.kbuild import control, kconfig
+from kgym_builder.kbuild.object_index import Index
+from kgym_builder.kbuild.path_rules import MAKEFILE
+from kgym_builder.kbuild.working_tree import Tree
+from kgym_builder.suitecache import compiled_trees
+from kgym_builder.suitecache.compiled_trees import Identified
+from kgym_builder.suitecache.manifest import Manifest
+from kgym_builder.suitecache.nearest import Candidate
+from kgym_builder.suitecache.tree_build import Compiled, TreeBuild, of_modules
+
+WORTH = 0.6
+"""Share of the objects that may have to be compiled: beyond, make would do nearly everything."""
+_AT_ONCE = 200
+"""Source files that are put in at once."""
+# Times are all that make goes by: those of a host whose clock is ahead would hide what is new.
+_NOT_AHEAD = "touch /tmp/now && [ ! vmlinux -nt /tmp/now ]"
+
+
+class NotNear(UserError):
+    """The entry cannot be made from this one; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The entry that another is made from, as it lies on this host."""
+
+    candidate: Candidate
+    folder: Path
+    layer: Layer
+    root: Layer | None
+    doubt: Callable[[], None]
+
+    @property
+    def index(self) -> Index:
+        """What depends on each file of its tree."""
+        return Index(self.folder / compiled_trees.INDEX)
+
+
+async def compile_near(
+    base: Base, build: TreeBuild, found: Identified, source: Tree, manifest: Manifest
+) -> Compiled:
+    """Make the kernel in `build.tree`, an overlay on the base, of the files in `source`.
+
+    Raises NotNear where that is not worth it, or its times cannot be relied on.
+    """
+    files = base.candidate.files
+    objects, gone = await asyncio.to_thread(_affected, base)
+    if objects > WORTH * (number := base.index.number()):
+        raise NotNear("not_near", f"{objects} of {number} objects would be compiled")
+    tree = build.tree
+    done = await tree.run(["sh", "-c", _NOT_AHEAD], check=False)
+    if done.returncode:
+        raise NotNear("not_near", "it was made by a host whose clock is ahead of this one's")
+    there = compiled_trees.linked_in(base.folder)
+    if kconfig.modules(base.candidate.about.config):
+        there |= set(await of_modules(tree))
+    changed = list(files.changed)
+    if base.candidate.about.lacking and control.PATH not in changed:
+        changed.append(control.PATH)  # which the base has in part
+    await tree.write([Change(path, None) for path in files.removed])
+    await _copy(source, tree, manifest, [path for path in changed if path in manifest.files])
+    stdin = "".join(f"{path}\0" for path in gone).encode(errors="surrogateescape")
+    await tree.run(["xargs", "-0r", "rm", "-f", "--"], stdin=stdin)
+    return await build.compile(found, objects or None, there)
+
+
+def _affected(base: Base) -> tuple[int, list[str]]:
+    """Return how many objects the files go into, and which a new header may be meant for."""
+    files, index = base.candidate.files, base.index
+    known = index.dependents(path for path in files.paths if not MAKEFILE.match(path))
+    objects = {one.path for of in known.values() for one in of.objects}
+    objects |= {f"{path[:-2]}.o" for path in files.added if path.endswith((".c", ".S"))}
+    hidden = index.of_namesakes(path for path in files.added if path.endswith(".h"))
+    return len(objects | hidden), sorted(hidden)
+
+
+async def _copy(source: Tree, tree: Tree, manifest: Manifest, paths: list[str]) -> None:
+    """Write files of one tree to another, a few at a time."""
+    for start in range(0, len(paths), _AT_ONCE):
+        lot = paths[start : start + _AT_ONCE]
+        read = await source.read(lot)
+        await tree.write(
+            [Change(one, read[one], executable=manifest.executable(one)) for one in lot]
+        )

@@ -1,0 +1,173 @@
+"""The entry that is nearest to a kernel which is to be built: what can be made from it, and may.
+
+Near are entries of the same compiler of which few source files and symbols of the config differ.
+Make knows what follows from a changed source, header, makefile or symbol, but not what follows from
+a script that it runs: where one differs, nothing is near.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from kgym.api.suitecache import ENTRY, EntryMaking
+from kgym.worker.context import StepContext
+from kgym_builder.kbuild import kconfig
+from kgym_builder.kbuild.path_rules import NO_CODE
+from kgym_builder.suitecache import compiled_trees
+from kgym_builder.suitecache.compiled_trees import About
+from kgym_builder.suitecache.manifest import LINKS, Difference, Manifest
+
+Bases = Literal["any", "packages", "none"]
+"""Entries from which others are made: all, those of distributions' sources alone, or none."""
+MOST_FILES = 2000
+"""Source files that may differ, but for documentation and the like."""
+MOST_SYMBOLS = 400
+_LOOKED = 200
+"""Entries that are looked at, those used last."""
+_MANIFESTS = 20
+"""Lists of files that are read for it; a kernel's has 5 MB."""
+_TRIED = 3
+
+_UNTRACKED = re.compile(r"(scripts|tools|usr)/|arch/\w+/tools/|.*\.(sh|awk|pl|py|bc|sed)$")
+"""Programs that builds run, and what they are made of: make does not know all that they made."""
+_RUN = re.compile(r"tools/bpf/resolve_btfids/")
+"""Of what is no code otherwise."""
+_IDLE = re.compile(r"scripts/(checkpatch\.pl|get_maintainer\.pl|spelling\.txt|coccinelle/)")
+_PLAIN = re.compile(
+    r"#.*|CONFIG_\w+=([ymn]|-?[0-9]+|0x[0-9A-Fa-f]+|\"[\w ./:,=+%@()-]*\")|", re.ASCII
+)
+"""Lines of a config that cannot make make, or the shell, do anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class NearRules:
+    """What an operator allows: from which entries, and what share of such builds is rehearsed.
+
+    A rehearsed one is made from scratch as well, and compared.
+    """
+
+    bases: Bases = "any"
+    rehearsals: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The kernel that is to be built."""
+
+    identity: str
+    config: str
+    toolchain: str
+    """What tells the compiler from others, as in `EntryMaking`."""
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An entry, and what has to be done to its tree."""
+
+    identity: str
+    about: About
+    files: Difference
+    symbols: int
+
+    @property
+    def code(self) -> int:
+        """How many files differ that may matter."""
+        return sum(not NO_CODE.match(path) for path in self.files.paths)
+
+    @property
+    def distance(self) -> int:
+        """How far it is: a file and a symbol count alike."""
+        return self.code + self.symbols
+
+    def refusal(self) -> str:
+        """Return why nothing can be made from it; empty if that can be done."""
+        if LINKS in self.files.changed:
+            return "its symbolic links are others"
+        if path := untracked(self.files.paths):
+            return f"it has another {path}, which builds run"
+        if self.code > MOST_FILES:
+            return f"{self.code} files differ, and at most {MOST_FILES} may"
+        if self.symbols > MOST_SYMBOLS:
+            return f"{self.symbols} symbols of the config differ, and at most {MOST_SYMBOLS} may"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The entries that something can be made from, the nearest first; or why there is none."""
+
+    candidates: list[Candidate]
+    reason: str
+    doubted: bool
+    """Whether the last rehearsal with this compiler found a difference."""
+
+
+async def nearest(run: StepContext, wanted: Wanted, rules: NearRules) -> Found:
+    """Look at the stored entries."""
+    if rules.bases == "none":
+        return Found([], "this worker makes all entries from scratch", doubted=False)
+    near: list[Candidate] = []
+    makings: list[EntryMaking] = []
+    manifests = {wanted.manifest.digest: wanted.manifest}
+    symbols = kconfig.symbols(wanted.config)
+    for identity in await _names(run):
+        about = await compiled_trees.find(run, identity)
+        if about is None:
+            continue
+        making = await compiled_trees.making(run, identity, about)
+        if making is None or making.toolchain != wanted.toolchain:
+            continue
+        makings.append(making)
+        if identity == wanted.identity or not (making.files and _trusted(about, rules)):
+            continue
+        if making.files not in manifests and len(manifests) <= _MANIFESTS:
+            files = await compiled_trees.manifest(run, identity, about)
+            if files is not None and files.digest == making.files:
+                manifests[making.files] = files
+        if (before := manifests.get(making.files)) is not None:
+            others = kconfig.symbols(about.config)
+            differ = sum(symbols.get(one) != others.get(one) for one in symbols | others)
+            near.append(Candidate(identity, about, wanted.manifest.since(before), differ))
+    near.sort(key=lambda one: one.distance)
+    good = [one for one in near if not one.refusal()]
+    reason = f"the nearest is {near[0].identity}: {near[0].refusal()}" if near else ""
+    return Found(good[:_TRIED], reason or "there is no other of this compiler", _doubted(makings))
+
+
+def untracked(paths: Iterable[str]) -> str | None:
+    """Return a path of what builds run, or of what that is made of, if one is among these."""
+    return next(
+        (
+            path
+            for path in paths
+            if _RUN.match(path)
+            or (_UNTRACKED.match(path) and not _IDLE.match(path) and not NO_CODE.match(path))
+        ),
+        None,
+    )
+
+
+def _trusted(about: About, rules: NearRules) -> bool:
+    """Return whether no submitter's makefile, or config, ran when the entry was built."""
+    if rules.bases == "any":
+        return True
+    return (
+        about.source_identity.startswith("package:")
+        and not any("@" in name for name in about.backports)  # a job's own
+        and all(_PLAIN.fullmatch(line) for line in about.config.splitlines())
+    )
+
+
+def _doubted(makings: list[EntryMaking]) -> bool:
+    rehearsed = [one for one in makings if one.rehearsal != "none"]
+    last = max(rehearsed, key=lambda one: one.made_at, default=None)
+    return last is not None and last.rehearsal == "unequal"
+
+
+async def _names(run: StepContext) -> list[str]:
+    """Return the stored entries, those used last first."""
+    ages = await run.storage.ages("suitecache", 1)
+    names = [prefix.rpartition("/")[2] for prefix in sorted(ages, key=lambda one: ages[one])]
+    return [name for name in names if ENTRY.fullmatch(name)][:_LOOKED]

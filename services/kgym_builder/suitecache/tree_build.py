@@ -1,0 +1,213 @@
+"""The build of an entry's tree: what make finds to do is compiled, then the tree is packed.
+
+In a tree of a source that is everything; in one that begins as another entry's, it is what differs
+(`near_build.py`). The image is made of the unpatched tree alone, before anything else happens.
+"""
+
+import asyncio
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym.bugs.detectors import WHOLE
+from kgym.host import proc
+from kgym.host.sandbox import NOBODY, prepare
+from kgym.source.patching import Change
+from kgym.worker.context import StepContext
+from kgym_builder.kbuild import control, kbuild, kconfig, object_index
+from kgym_builder.kbuild.kbuild import Kbuild, MakeBounds, Output
+from kgym_builder.kbuild.working_tree import Tree
+from kgym_builder.suitecache import compiled_trees
+from kgym_builder.suitecache.compiled_trees import About, Identified
+from kgym_builder.suitecache.link_shortcut import Shortcut
+from kgym_builder.toolchains.toolchain import Toolchain
+
+PACK_SECONDS = 3600.0
+# Level 3 packs the tree of a small kernel in 14 s to 560 MB; level 6 in 17 s to 505 MB, level 1 and
+# LZ4 in 10 and 5 s to 570 and 845 MB. All are read at the same speed.
+_SQUASHFS = (
+    *("-comp", "zstd", "-Xcompression-level", "3", "-b", "256K"),
+    *("-no-xattrs", "-no-exports", "-no-progress", "-quiet"),
+    *("-force-uid", str(NOBODY), "-force-gid", str(NOBODY)),
+)
+_RELEASE = "include/config/kernel.release"
+# Clang's tools read it; where it stands depends on the version.
+_COMPILE_COMMANDS = """
+for script in scripts/clang-tools/gen_compile_commands.py scripts/gen_compile_commands.py; do
+    [ -f $script ] && exec python3 $script
+done
+:
+"""
+# The objects that go into vmlinux: members of vmlinux.a (since Linux 6.1), or of the archives that
+# stand for it, and of the libraries.
+_LINKED = """
+set -e
+for archive in vmlinux.a $KBUILD_VMLINUX_OBJS $KBUILD_VMLINUX_LIBS; do
+    case $archive in
+    *.a) [ ! -f $archive ] || ar t $archive ;;
+    *) echo $archive ;;
+    esac
+done
+"""
+# The modules, which modules.order lists, and their objects, which `.mod` files list.
+_OF_MODULES = """
+[ ! -f modules.order ] || while read -r one; do
+    base=${one%.*}
+    [ ! -f "$base.mod" ] || tr ' ' '\\n' <"$base.mod" | grep '\\.o$'
+    printf '%s\\n' "$base.o" "$base.mod.o" "$base.ko"
+done <modules.order
+"""
+_REMOVE = """
+for path; do
+    name=${path##*/}
+    rm -f -- "$path" "${path%"$name"}.$name.cmd"
+    case $path in *.ko) rm -f -- "${path%.ko}.mod" "${path%.ko}.mod.c" ;; esac
+done
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A tree that was made: what is to be known of it."""
+
+    config: str
+    """The final .config."""
+    release: str
+    lacking: dict[str, str]
+    environment: dict[str, str]
+    linked: bytes
+    """The paths of the objects that went into vmlinux, a line each."""
+    objects: int
+    """How many were compiled."""
+    seconds: float
+
+
+class TreeBuild:
+    """The build of all that make finds to do in `tree`, which holds the source with backports."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        tools: Toolchain,
+        run: StepContext,
+        output: Output,
+        bounds: MakeBounds,
+    ) -> None:
+        self.tree = tree
+        self._tools = tools
+        self._run = run
+        self._output = output
+        self._kbuild = Kbuild(tree, tools, output, bounds)
+
+    async def compile(
+        self, found: Identified, objects: int | None, there: Collection[str] = ()
+    ) -> Compiled:
+        """Make the kernel; `objects` is how many that takes, where it is known.
+
+        What was made in the tree before, `there`, and is no part of the kernel now, is removed.
+        """
+        before, begin = self._output.objects, time.monotonic()
+        config = Change(".config", found.config.encode(errors="surrogateescape"))
+        await self.tree.write([config])
+        self._output.count(self._run, "build", objects)
+
+        async def make() -> None:
+            await self._kbuild.kernel(found.config)
+
+        lacking = await control.spared(make, make, self.tree, self._output, {})
+        seconds = round(time.monotonic() - begin, 3)
+        made = await self.tree.read([_RELEASE, ".config", control.PATH])
+        if control.PATH not in made:
+            lacking = {WHOLE: f"the source has no {control.MAKEFILE}"}
+        for part, words in lacking.items():
+            self._run.log(f"control left out: {part}: {words}")
+        environment = await self._kbuild.environment()
+        paths = await linked(self.tree, environment)
+        if there:
+            now = set(compiled_trees.linked_paths(paths))
+            if kconfig.modules(found.config):
+                now.update(await of_modules(self.tree))
+            else:
+                await self.tree.run(["rm", "-f", "modules.order", kbuild.MODULES])
+            await _remove(self.tree, sorted(set(there) - now))
+        await self.tree.run(["sh", "-c", _COMPILE_COMMANDS])
+        return Compiled(
+            config=made[".config"].decode(errors="surrogateescape"),
+            release=made[_RELEASE].decode().strip(),
+            lacking=lacking,
+            environment=environment,
+            linked=paths,
+            objects=self._output.objects - before,
+            seconds=seconds,
+        )
+
+    async def keep(
+        self, found: Identified, compiled: Compiled, folder: Path, seconds: dict[str, float]
+    ) -> About:
+        """Leave the files of the entry in `folder`; `seconds` are those that it took so far."""
+        with self._run.stage("pack", seconds):
+            sha256 = await self._pack(folder)
+        with self._run.stage("index", seconds):
+            await object_index.build(self.tree, folder / compiled_trees.INDEX)
+            (folder / compiled_trees.LINKED).write_bytes(compiled.linked)
+        about = About(
+            source_identity=found.source_identity,
+            compiler_version=self._tools.version,
+            kernel_release=compiled.release,
+            backports=found.backports,
+            config=compiled.config,
+            environment=compiled.environment,
+            shortcut="",
+            lacking=compiled.lacking,
+            image_sha256=sha256,
+            image_bytes=(folder / compiled_trees.IMAGE).stat().st_size,
+            seconds=seconds,
+        )
+        with self._run.stage("rehearsal", seconds):
+            # A patch may change what the kernel exports: only make sees that modules lack it then.
+            paths = () if kconfig.modules(found.config) else compiled_trees.linked_in(folder)
+            order = await Shortcut(self.tree, self._kbuild, about).rehearse(paths)
+        self._run.log(f"shortcut: {order or 'none, make builds patched kernels'}")
+        about = about.model_copy(update={"shortcut": order})
+        (folder / compiled_trees.ABOUT).write_text(about.model_dump_json())
+        await asyncio.to_thread(shutil.copyfile, self._output.path, folder / compiled_trees.LOG)
+        return about
+
+    async def _pack(self, folder: Path) -> str:
+        """Make the image; return its SHA-256."""
+        proc.require("mksquashfs")
+        out = prepare(self._run.folder / "packed")
+        argv = ["mksquashfs", ".", f"/out/{compiled_trees.IMAGE}", *_SQUASHFS]
+        tree = self.tree.with_hosts_programs()  # an old suite's packs without zstd
+        await tree.run(argv, timeout=PACK_SECONDS, out=out)
+        image = folder / compiled_trees.IMAGE
+        await asyncio.to_thread(shutil.move, out / compiled_trees.IMAGE, image)
+        if proc.privileged():
+            os.chown(image, 0, 0)
+        return await asyncio.to_thread(_sha256, image)
+
+
+async def linked(tree: Tree, environment: Mapping[str, str]) -> bytes:
+    """Return the paths of the objects that went into vmlinux, a line each."""
+    return (await tree.run(["sh", "-c", _LINKED], env=environment)).output
+
+
+async def of_modules(tree: Tree) -> list[str]:
+    """Return the paths of the objects that went into modules, and of the modules."""
+    lines = (await tree.run(["sh", "-c", _OF_MODULES])).output
+    return lines.decode(errors="surrogateescape").splitlines()
+
+
+async def _remove(tree: Tree, paths: Sequence[str]) -> None:
+    """Remove made files, with what kbuild noted of them."""
+    stdin = "".join(f"{path}\0" for path in paths).encode(errors="surrogateescape")
+    await tree.run(["xargs", "-0r", "sh", "-c", _REMOVE, "sh"], stdin=stdin)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

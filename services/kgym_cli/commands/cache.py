@@ -1,0 +1,263 @@
+"""`kgym cache`: the compiled kernels that are kept for all builds (SuiteCache)."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import click
+from rich.markup import escape
+
+from kgym.api.jobs import JobRequest, JobView
+from kgym.api.states import State
+from kgym.api.steps import BuildResult, BuildSpec, Verdict
+from kgym.api.suitecache import DroppedEntry, EntryFilter, EntryMaking, EntryPage, EntryView
+from kgym.bugs import bundle
+from kgym.client import Client
+from kgym_cli import known_bugs
+from kgym_cli.answer import Answer
+from kgym_cli.commands.trial_options import compiler_option
+from kgym_cli.job_answer import FailedStep
+from kgym_cli.job_progress import follow
+from kgym_cli.output import (
+    Exit,
+    json_option,
+    leave,
+    print_json,
+    print_table,
+    results,
+)
+from kgym_cli.scheduler_choice import scheduler
+
+_PAGE = 200
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+class WarmedEntry(Answer):
+    """The build that makes an entry, or found it; `entry` is null as long as it has not ended."""
+
+    kernel: str
+    job: int
+    state: State
+    entry: str | None
+    cached: bool | None
+    seconds: dict[str, float]
+    failure: FailedStep | None
+
+    @classmethod
+    def of(cls, kernel: str, job: JobView) -> "WarmedEntry":
+        """Return the answer of a job of one `build` step."""
+        result = job.steps[0].result
+        built = result if isinstance(result, BuildResult) else None
+        return cls(
+            kernel=kernel,
+            job=job.id,
+            state=job.state,
+            entry=built and built.tree,
+            cached=built and built.tree_cached,
+            seconds=built.seconds if built else {},
+            failure=FailedStep.of(job),
+        )
+
+
+@click.group()
+def cache() -> None:
+    """List, show, make and drop compiled kernels, which all builds of their kind begin from.
+
+    An entry is one kernel: its source, its config, its compiler. The first build that needs it
+    makes it, mostly from the entry that is nearest to it.
+    """
+
+
+@cache.command("list")
+@click.option("--text", help="Only entries with this in name, release, compiler, source, worker.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Entries, most."
+)
+@json_option(EntryPage)
+def list_(text: str | None, limit: int, as_json: bool) -> None:
+    """List the entries, those used last first, with what the jobs on them came to."""
+    with scheduler(work=False) as client:
+        page = _listed(client, text, limit)
+    if as_json:
+        print_json(page)
+        return
+    print_table(
+        *("entry", "kernel", "made", "MB", "age", "jobs", "verdicts", "workers"),
+        rows=map(_row, page.entries),
+    )
+    results.print(f"{page.number} entries, {page.bytes / 1e6:,.1f} MB stored")
+
+
+@cache.command()
+@click.argument("entry")
+@json_option(EntryView)
+def show(entry: str, as_json: bool) -> None:
+    """Show ENTRY: where it is kept, what jobs on it came to, and how it was made."""
+    with scheduler(work=False) as client:
+        one = client.suitecache_entry(entry)
+    if as_json:
+        print_json(one)
+        return
+    for name, words in _shown(one):
+        results.print(f"{name:10}{words}", markup=False)
+
+
+@cache.command()
+@click.argument("kernels", nargs=-1, required=True, shell_complete=known_bugs.complete)
+@compiler_option
+@click.option("--make-jobs", type=click.IntRange(1, 1024), help="Jobs of make side by side (-j).")
+@click.option("--make-seconds", type=click.IntRange(1, 7 * 86400), help="Most that make may take.")
+@click.option("--no-wait", is_flag=True, help="Submit the builds, and end.")
+@json_option(list[WarmedEntry])
+def warm(
+    kernels: tuple[str, ...],
+    compiler: str | None,
+    make_jobs: int | None,
+    make_seconds: int | None,
+    no_wait: bool,
+    as_json: bool,
+) -> None:
+    """Make the entries of KERNELS before they are needed.
+
+    Each is a shared kernel (linux-6.1), a bug, a bundle's folder, or BUG@KERNEL.
+    The exit status is 0 if all are there, 2 where a kernel does not build, 3 if there is no
+    answer.
+    """
+    asked = {"jobs": make_jobs, "make_seconds": make_seconds}
+    pace = {name: value for name, value in asked.items() if value is not None}
+    specs = [_spec(name, compiler).model_copy(update=pace) for name in kernels]
+    with scheduler(work=not no_wait) as client:
+        jobs = [client.submit(JobRequest(steps=[spec])) for spec in specs]
+        if not no_wait:
+            labels = kernels if len(jobs) > 1 else ("",)
+            jobs = [follow(client, job, label=of) for job, of in zip(jobs, labels, strict=True)]
+    found = [WarmedEntry.of(name, job) for name, job in zip(kernels, jobs, strict=True)]
+    if as_json:
+        print_json(found)
+    else:
+        rows = [
+            (escape(one.kernel), str(one.job), str(one.state), one.entry or "", _said(one))
+            for one in found
+        ]
+        print_table("kernel", "job", "state", "entry", "", rows=rows)
+    missing = [one for one in found if one.entry is None]
+    if missing and not no_wait:
+        causes = {one.failure.cause if one.failure else "infrastructure" for one in missing}
+        leave(Exit.USER if causes == {"user"} else Exit.INFRASTRUCTURE)
+
+
+@cache.command()
+@click.argument("entry")
+@json_option(DroppedEntry)
+def drop(entry: str, as_json: bool) -> None:
+    """Remove ENTRY from storage and from workers' disks; needs the scope admin.
+
+    It is refused while a step makes it, or jobs on it have not finished. Workers are told with
+    their next claim, and remove their copy when nobody uses it.
+    """
+    with scheduler(work=False) as client:
+        gone = client.drop_entry(entry)
+    if as_json:
+        print_json(gone)
+        return
+    told = ", ".join(one.worker for one in gone.holders)
+    more = f"; told to remove their copies: {told}" if told else ""
+    results.print(f"{gone.name} is removed, {gone.bytes / 1e6:,.1f} MB{more}", markup=False)
+
+
+def _said(one: WarmedEntry) -> str:
+    if one.failure is not None:
+        return escape(one.failure.message)
+    return "" if one.cached is None else "was there" if one.cached else "made"
+
+
+def _listed(client: Client, text: str | None, limit: int) -> EntryPage:
+    """Return the first entries, of as many pages as that takes, as one page."""
+    found: list[EntryView] = []
+    cursor: str | None = None
+    while True:
+        size = min(_PAGE, limit - len(found))
+        page = client.suitecache(EntryFilter(text=text, cursor=cursor, limit=size))
+        found += page.entries
+        cursor = page.next
+        if cursor is None or len(found) >= limit:
+            return page.model_copy(update={"entries": found})
+
+
+def _row(one: EntryView) -> Sequence[str]:
+    return (
+        escape(one.name),
+        escape(one.kernel_release or ""),
+        _made(one.making),
+        f"{one.bytes / 1e6:,.1f}" if one.bytes is not None else "",
+        _age(one.touched_at),
+        str(one.jobs),
+        escape(_counts(one.verdicts)),
+        str(len(one.holders)),
+    )
+
+
+def _shown(one: EntryView) -> list[tuple[str, str]]:
+    """Return the lines of an entry: a name, and words."""
+    lines = [
+        ("entry", one.name),
+        ("kernel", one.kernel_release or "not known: what tells it is not in storage"),
+        ("source", one.source_identity or ""),
+        ("compiler", one.compiler_version or ""),
+        ("backports", ", ".join(one.backports)),
+        ("storage", f"{one.bytes / 1e6:,.1f} MB, touched {_age(one.touched_at)} ago")
+        if one.bytes is not None
+        else ("storage", "not there"),
+        ("workers", ", ".join(f"{held.worker} ({held.state})" for held in one.holders)),
+        ("jobs", _counts(one.states)),
+        ("verdicts", _counts(one.verdicts)),
+    ]
+    if (making := one.making) is not None:
+        lines += [
+            ("made", f"{_made(making)} at {making.made_at.astimezone():%Y-%m-%d %H:%M:%S}"),
+            ("compiled", f"{making.objects} objects in {making.seconds:.0f} s"),
+            ("why", making.reason),
+            ("rehearsal", _rehearsal(making)),
+        ]
+    return [(name, words) for name, words in lines if words]
+
+
+def _made(making: EntryMaking | None) -> str:
+    if making is None:
+        return ""
+    if making.base is None:
+        return "from scratch"
+    differ = f"{making.files_changed} files, {making.symbols_changed} symbols"
+    return f"from {making.base[:12]}: {differ}"
+
+
+def _rehearsal(making: EntryMaking) -> str:
+    if making.rehearsal == "none":
+        return ""
+    same = "the same kernel" if making.rehearsal == "equal" else "another kernel"
+    return f"from {making.rehearsed} and from scratch: {same}"
+
+
+def _counts(counts: Mapping[State, int] | Mapping[Verdict, int]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in counts.items())
+
+
+def _age(moment: datetime | None) -> str:
+    if moment is None:
+        return ""
+    seconds = max(0.0, (datetime.now(UTC) - moment).total_seconds())
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _spec(name: str, compiler: str | None) -> BuildSpec:
+    """Return the build of a kernel without patches, which makes its entry."""
+    if name in bundle.kernels():
+        spec = bundle.kernel(name)
+        if compiler is not None:
+            spec = spec.model_copy(update={"compiler": compiler})
+    else:
+        spec = bundle.load(name).built_by(compiler).build
+    # What was built before is known, and its entry may be gone.
+    return spec.model_copy(update={"patches": [], "cache": "fresh"})

@@ -1,0 +1,444 @@
+"""Entries made from the nearest one: the same as from scratch, or from scratch and the reason."""
+
+import asyncio
+import hashlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kgym.api.steps import BuildSpec, KernelConfig, Reproducer, TarballSource, VmShape
+from kgym.api.suitecache import EntryMaking
+from kgym.api.trusted_tags import calibration, request
+from kgym.errors import UserError
+from kgym.host.folder_cache import locked
+from kgym.host.resources import Host
+from kgym.host.sandbox_limits import SandboxLimits
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.worker.context import StepContext
+from kgym_builder.build.build_step import Builder
+from kgym_builder.suitecache.compiled_trees import INDEX, LOG, MAKING
+from kgym_builder.suitecache.nearest import NearRules
+from kgym_builder.suitecache.suitecache import SuiteCache
+from tests.conftest import ANYWHERE, ROOT, NewRun
+
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
+
+Edits = Mapping[str, tuple[str, str] | str | None]
+"""By path: what is replaced by what; or a new file's text; None removes it."""
+FAKE = ROOT / "tests" / "fakelinux"
+LISTED: Edits = {"Makefile": ("export CC\n", "export CC\nexport KBUILD_VMLINUX_OBJS = $(obj-y)\n")}
+"""As Linux before 6.1 does, the Makefile tells which objects go into the kernel."""
+ALWAYS = NearRules(rehearsals=1)
+NEVER = NearRules(rehearsals=0)
+ONE_FILE: Edits = {"fs/open.c": ("return", "return 1 +")}
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A build, and how its entry came to be."""
+
+    run: StepContext
+    making: EntryMaking
+    folder: Path
+    """The entry's."""
+    compiled: int
+
+    @property
+    def log(self) -> str:
+        return (self.run.folder / "step.log").read_text()
+
+    @property
+    def kernel(self) -> dict[str, str]:
+        return {one.name: one.sha256 for one in self.run.artifacts if one.name != "build.log"}
+
+    @property
+    def objects(self) -> set[str]:
+        """What checks and evidence will take for the kernel's objects."""
+        with sqlite3.connect(self.folder / INDEX) as database:
+            return {row[0] for row in database.execute("SELECT path FROM objects")}
+
+
+Build = Callable[..., Coroutine[None, None, Built]]
+
+
+def edited(folder: Path, edits: Edits) -> None:
+    for path, edit in edits.items():
+        file = folder / path
+        if edit is None:
+            file.unlink()
+        elif isinstance(edit, str):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(edit)
+        else:
+            assert edit[0] in file.read_text(), path
+            file.write_text(file.read_text().replace(*edit))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Callable[[Edits], TarballSource]:
+    """Return the small make tree with changes, as another source."""
+
+    def make(edits: Edits) -> TarballSource:
+        name = hashlib.sha256(repr(sorted(edits.items())).encode()).hexdigest()[:12]
+        folder = tmp_path / "sources" / name / "linux"
+        if not folder.exists():
+            shutil.copytree(FAKE, folder)
+            edited(folder, LISTED)
+            edited(folder, edits)
+            names = ["-C", str(folder.parent), "linux"]
+            subprocess.run(["tar", "-cf", f"{folder}.tar", *names], check=True, timeout=20)
+        path = Path(f"{folder}.tar")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return TarballSource(url=str(path), sha256=digest)
+
+    return make
+
+
+@pytest.fixture
+def build(new_run: NewRun, source: Callable[[Edits], TarballSource], tmp_path: Path) -> Build:
+    """Build the small make tree with changes; hosts share the storage, and nothing else."""
+
+    async def make(
+        edits: Edits = {},  # noqa: B006 - read only
+        config: str = "",
+        *,
+        rules: NearRules = ALWAYS,
+        host: str = "one",
+        apart: bool = False,
+        **spec: object,
+    ) -> Built:
+        suite = SuiteCache(
+            tmp_path / host, ROOT / "configs" / "backports", origins=ANYWHERE, near=rules
+        )
+        wanted = KernelConfig(base="allnoconfig", fragments=[f"CONFIG_BASE=y\n{config}"])
+        given = {"source": source(edits), "config": wanted, **spec}
+        run = new_run(BuildSpec.model_validate(given))
+        if apart:
+            run.storage = LocalStorage(tmp_path / "apart")
+        result = await Builder(suite)(run)
+        folder = tmp_path / host / "suitecache" / result.tree
+        making = EntryMaking.model_validate_json((folder / MAKING).read_text())
+        return Built(run, making, folder, result.objects_compiled)
+
+    return make
+
+
+EXTRA = "CONFIG_EXTRA=y\n"
+INCLUDES: Edits = {
+    "kernel/watch_queue.c": (
+        "#define WATCH_TYPE__NR 2",
+        '#include "local.h"\n#define WATCH_TYPE__NR LOCAL',
+    )
+}
+NEAR: dict[str, tuple[Edits, str, Edits, str, int]] = {
+    # base's source and config, the kernel's, and how many objects are compiled for it
+    "a source": ({}, "", ONE_FILE, "", 1),
+    "a file that others include": ({}, "", {"kernel/sched.c": ("slept = 0", "slept = 1")}, "", 1),
+    "a number in all": ({}, "", {"include/linux/limits.h": "#define PARENT_MAX 4095\n"}, "", 4),
+    "a symbol more": ({}, "", {}, EXTRA, 1),
+    "a symbol less": ({}, EXTRA, {}, "", 0),
+    "a flag of all": ({}, "", {}, "CONFIG_WERROR=y\n", 4),
+    "a source and a symbol": ({}, EXTRA, ONE_FILE, "CONFIG_ENTRY=y\n", 2),
+    "a module more": ({}, "", {}, "CONFIG_EXTRA=m\n", 1),
+    "a module less": ({}, "CONFIG_EXTRA=m\n", {}, "", 0),
+    "a source less": (
+        {"Makefile": ("lib/string.o\n", "lib/string.o lib/more.o\n"), "lib/more.c": "int more;\n"},
+        "",
+        {},
+        "",
+        0,
+    ),
+    "a header that hides another": (
+        {**INCLUDES, "include/local.h": "#define LOCAL 1\n"},
+        "",
+        {**INCLUDES, "include/local.h": "#define LOCAL 1\n", "kernel/local.h": "#define LOCAL 2\n"},
+        "",
+        1,
+    ),
+    "words alone": ({}, "", {"Documentation/words.rst": "Words\n"}, "", 0),
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "config", "after", "wanted", "objects"), NEAR.values(), ids=NEAR
+)
+async def test_an_entry_is_made_from_the_nearest_and_is_what_comes_from_scratch(
+    build: Build, before: Edits, config: str, after: Edits, wanted: str, objects: int
+) -> None:
+    base = await build(before, config)
+    near = await build(after, wanted)
+    assert (near.making.rehearsal, near.making.base) == ("equal", base.folder.name), near.log
+    assert near.making.objects == objects
+    scratch = await build(after, wanted, host="two", apart=True)
+    assert scratch.making.base is None
+    assert near.kernel == scratch.kernel
+    assert near.objects == scratch.objects
+
+
+async def test_without_a_rehearsal_only_what_differs_is_compiled(build: Build) -> None:
+    base = await build()
+    near = await build(ONE_FILE, rules=NEVER)
+    assert (near.compiled, near.making.files_changed) == (1, 1)
+    assert (near.making.rehearsal, near.making.base) == ("none", base.folder.name)
+    again = await build(ONE_FILE, "", rules=NEVER, cache="fresh")
+    assert again.kernel == near.kernel
+
+
+async def test_it_needs_nothing_of_the_entry_that_it_was_made_from(
+    build: Build, tmp_path: Path
+) -> None:
+    base = await build()
+    near = await build(ONE_FILE, rules=NEVER)
+    shutil.rmtree(base.folder)
+    shutil.rmtree(tmp_path / "storage" / "suitecache" / base.folder.name)
+    again = await build(ONE_FILE, host="two", rules=NEVER, cache="fresh")
+    assert again.kernel == near.kernel
+    assert "fetched the entry from storage" in again.log
+    assert again.making == near.making
+
+
+async def test_the_nearest_of_many_is_taken(build: Build) -> None:
+    await build(dict.fromkeys(("lib/a.c", "lib/b.c", "lib/c.c"), "/* nothing */\n"))
+    nearer = await build({"lib/a.c": "/* nothing */\n"})
+    await build({}, "CONFIG_WERROR=y\nCONFIG_EXTRA=y\nCONFIG_ENTRY=y\n")
+    near = await build({"lib/a.c": "/* nothing */\n", **ONE_FILE}, rules=NEVER)
+    assert near.making.base == nearer.folder.name
+
+
+# --- from scratch, and the reason ----------------------------------------------------------------
+
+REFUSED: dict[str, tuple[Edits, str]] = {
+    "a script": ({"scripts/fixdep.sh": ("# Writes", "# Does write")}, "which builds run"),
+    "everything": ({"include/linux/kernel.h": ("int fork_one", "extern int fork_one")}, "4 of 4"),
+    "an odd name": ({"odd\\name.c": "int odd;\n"}, "odd name"),
+}
+
+
+@pytest.mark.parametrize(("edits", "reason"), REFUSED.values(), ids=REFUSED)
+async def test_what_is_too_far_is_made_from_scratch_and_the_reason_is_kept(
+    build: Build, edits: Edits, reason: str
+) -> None:
+    await build()
+    made = await build(edits)
+    assert (made.making.base, made.making.rehearsal) == (None, "none")
+    assert reason in made.making.reason
+
+
+async def test_more_files_than_may_differ_are_too_far(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kgym_builder.suitecache.nearest.MOST_FILES", 2)
+    await build()
+    made = await build({f"lib/{number}.c": "int one;\n" for number in range(3)})
+    assert "3 files differ, and at most 2 may" in made.making.reason
+
+
+UNTRACKED: Edits = {"Makefile": ("-std=gnu11 -O1", "-std=gnu11 -O2")}
+"""Objects by another command, which this Makefile, unlike the kernel's, does not notice."""
+
+
+async def test_unequal_means_from_scratch_and_the_next_are_rehearsed_until_one_is_equal(
+    build: Build,
+) -> None:
+    base = await build()
+    made = await build(UNTRACKED)
+    assert (made.making.rehearsal, made.making.base) == ("unequal", None)
+    assert made.making.rehearsed == base.folder.name
+    assert "it would have been another kernel: " in made.making.reason
+    assert "command of fs/open.o, " in made.making.reason
+    scratch = await build(UNTRACKED, host="two", apart=True)
+    assert made.kernel == scratch.kernel
+    doubted = await build(ONE_FILE, rules=NEVER)
+    assert (doubted.making.rehearsal, doubted.making.base) == ("equal", base.folder.name)
+    trusted = await build({"lib/a.c": "int a;\n"}, rules=NEVER)
+    assert trusted.making.rehearsal == "none"
+
+
+async def test_which_are_rehearsed_is_a_share_of_all(build: Build) -> None:
+    await build()
+    outcomes = []
+    for number in (1, 2, 3):
+        near = await build({"lib/a.c": f"int a{number};\n"}, rules=NearRules(rehearsals=0.5))
+        drawn = int(near.folder.name[:8], 16) < 0.5 * (1 << 32)
+        outcomes.append(drawn == (near.making.rehearsal == "equal"))
+    assert all(outcomes)
+
+
+async def test_a_damaged_nearest_entry_is_told_and_the_kernel_is_made_from_scratch(
+    build: Build, tmp_path: Path
+) -> None:
+    base = await build()
+    for image in tmp_path.rglob("image.squashfs"):
+        with image.open("r+b") as file:
+            file.seek(image.stat().st_size // 2)
+            file.write(b"\0" * 4096)
+    made = await build(ONE_FILE)
+    assert made.making.base is None
+    assert f"{base.folder.name}, which is near, could not be taken" in made.making.reason
+    assert "the stored one is damaged, or gone" in made.log
+
+
+async def test_nobody_waits_for_an_entry_that_another_makes(build: Build, tmp_path: Path) -> None:
+    base = await build()
+    folder = base.folder.parent
+    async with locked(folder / f".{base.folder.name}.lock"):
+        made = await build(ONE_FILE)
+    assert "could not be taken" in made.making.reason
+    assert "is being made" in made.log
+
+
+async def test_an_entry_of_an_earlier_version_is_no_base(build: Build, tmp_path: Path) -> None:
+    await build()
+    for making in (tmp_path / "storage").rglob(MAKING):
+        making.unlink()
+    made = await build(ONE_FILE)
+    assert made.making.reason == "there is no other of this compiler"
+    assert made.making.base is None
+
+
+async def test_what_is_asked_for_anew_is_made_from_scratch(build: Build) -> None:
+    await build()
+    assert (await build(ONE_FILE, rules=NEVER)).making.base is not None
+    anew = await build(ONE_FILE, rules=NEVER, cache="refresh")
+    assert (anew.making.base, anew.making.reason) == (None, "it was asked for anew")
+
+
+async def test_an_entry_of_a_host_whose_clock_is_ahead_is_no_base(build: Build) -> None:
+    ahead = (
+        "arch/x86/boot/bzImage: vmlinux",
+        "bzImage: later\nlater: vmlinux\n\t@touch -d '1 day' vmlinux\n"
+        "arch/x86/boot/bzImage: vmlinux",
+    )
+    await build({"Makefile": ahead})
+    made = await build({"Makefile": ahead, **ONE_FILE})
+    assert "clock is ahead" in made.making.reason
+
+
+# --- hostile, killed, side by side ---------------------------------------------------------------
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("bases", ["packages", "none"])
+async def test_nothing_is_made_from_what_another_submitters_makefiles_made(
+    build: Build, bases: str
+) -> None:
+    """A source's own makefile runs in its build, and could leave any object behind."""
+    await build(
+        {"Makefile": ('\t@echo "  LD      $@"', "\t@echo evil >>fs/open.o\n\t@echo '  LD'")}
+    )
+    made = await build(ONE_FILE, rules=NearRules(bases=bases, rehearsals=0))
+    assert made.making.base is None
+
+
+async def test_builders_that_need_the_same_near_entry_at_once_make_it_once(build: Build) -> None:
+    base = await build()
+    both = await asyncio.gather(*(build(ONE_FILE, rules=NEVER, cache="fresh") for _ in range(2)))
+    assert {one.making.base for one in both} == {base.folder.name}
+    assert sorted("made from entry" in one.log for one in both) == [False, True]
+    other = [build(ONE_FILE, EXTRA, rules=NEVER), build({}, EXTRA, rules=NEVER)]
+    made = await asyncio.gather(*other)
+    assert all(one.making.base for one in made)
+
+
+KILLED = """
+import asyncio, sys, uuid
+from contextlib import ExitStack
+from pathlib import Path
+from kgym.api.steps import BuildSpec
+from kgym.api.worker_calls import Assignment
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.worker.context import StepContext
+from kgym_builder.build.build_step import Builder
+from kgym_builder.suitecache.nearest import NearRules
+from kgym_builder.suitecache.suitecache import SuiteCache
+from tests.conftest import ANYWHERE, ROOT
+
+spec = BuildSpec.model_validate_json(sys.stdin.read())
+folder = Path(sys.argv[1])
+lease = uuid.uuid4()
+work = folder / "work" / lease.hex
+work.mkdir(parents=True)
+assignment = Assignment(step_id=1, job_id=1, number=0, attempt=1, lease=lease, spec=spec, inputs={})
+run = StepContext(assignment, work, LocalStorage(folder / "storage"))
+rules = NearRules(rehearsals=0)
+suite = SuiteCache(folder / "one", ROOT / "configs" / "backports", origins=ANYWHERE, near=rules)
+asyncio.run(Builder(suite)(run))
+"""
+
+
+@pytest.mark.parametrize("stage", ["made from entry", "tree: mounted", "shortcut"])
+async def test_a_builder_that_is_killed_leaves_an_entry_whole_or_absent(
+    build: Build, source: Callable[[Edits], TarballSource], tmp_path: Path, stage: str
+) -> None:
+    base = await build()
+    config = KernelConfig(base="allnoconfig", fragments=["CONFIG_BASE=y\n"])
+    spec = BuildSpec(source=source(ONE_FILE), config=config)
+    before = set((tmp_path / "work").iterdir())
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", KILLED, str(tmp_path)),
+        stdin=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdin is not None
+    process.stdin.write(spec.model_dump_json().encode())
+    process.stdin.close()
+    end = time.monotonic() + 120
+    while process.returncode is None and time.monotonic() < end:
+        new = set((tmp_path / "work").iterdir()) - before
+        logs = [one / "step.log" for one in new if (one / "step.log").exists()]
+        if any(stage in log.read_text() for log in logs):
+            break
+        await asyncio.sleep(0.01)
+    with suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+    made = await build(ONE_FILE, rules=NEVER, cache="fresh")
+    assert made.making.base == base.folder.name
+    scratch = await build(ONE_FILE, host="two", apart=True)
+    assert made.kernel == scratch.kernel
+
+
+# --- how fast ------------------------------------------------------------------------------------
+
+SLOW: Edits = {"Makefile": ('\t@echo "  LD      $@"', "\t@sleep 60")}
+
+
+async def test_make_is_ended_when_the_jobs_time_for_it_is_over(build: Build) -> None:
+    with pytest.raises(UserError) as caught:
+        await build(SLOW, make_seconds=1)
+    assert caught.value.reason == "make_too_slow"
+
+
+async def test_more_time_than_the_operator_allows_is_refused(build: Build) -> None:
+    most = SandboxLimits.of_host().seconds
+    with pytest.raises(UserError) as caught:
+        await build(make_seconds=int(most) + 1)
+    assert (caught.value.reason, caught.value.details) == ("make_seconds_too_high", {"limit": most})
+
+
+async def test_make_gets_the_jobs_that_are_asked_for_and_no_more_than_there_are_cores(
+    build: Build,
+) -> None:
+    said = {"Makefile": ('\t@echo "  LD      $@"', "\t@echo 'jobs: $(MAKEFLAGS)'")}
+    for jobs, option in ((1, "-j1"), (1000, f"-j{Host.here().cores}")):
+        made = await build(said, jobs=jobs, cache="refresh")
+        told = (made.folder / LOG).read_text().splitlines()
+        assert f" {option} " in next(line for line in told if "jobs:" in line)
+
+
+def test_how_fast_to_build_does_not_make_another_bug_of_it(fake_build: BuildSpec) -> None:
+    slow = fake_build.model_copy(update={"jobs": 1, "make_seconds": 60})
+    programs = [Reproducer(text="int main(void) { return 0; }")]
+    marks = {calibration(one, programs, VmShape()) for one in (fake_build, slow)}
+    assert len(marks) == 1
+    assert request([fake_build]) != request([slow])
