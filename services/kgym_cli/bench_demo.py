@@ -54,9 +54,9 @@ def run(count: int, *, one_kernel: bool) -> Report:
     into = settings().data.absolute() / "demo-bench" / named
     found = subjects.load(campaign, into)
     _agents(into / "agent", found)
-    kernels = len({str(one.bug.build) for one in found.bugs})
+    kernels = len({str(one.bug.build.source) for one in found.bugs})
     people.print(
-        f"{len(chosen)} bugs on {kernels} kernels, each of which is compiled once; results: {into}",
+        f"bugs: {len(chosen)}, kernels that are compiled once: {kernels}, results: {into}",
         style="dim",
         markup=False,
     )

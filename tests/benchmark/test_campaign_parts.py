@@ -286,8 +286,12 @@ def test_what_has_no_verdict_is_no_record() -> None:
     run = KernelRun(bug="b", answer="a", outcome=Ran.INCONCLUSIVE, reason="r")
     with pytest.raises(InfrastructureError, match="r"):
         judged(run, ran(Verdict.INCONCLUSIVE))
-    instances = [{"number": 0, "outcome": "boot_failed", "run_seconds": 0}]
-    assert judged(run, ran(Verdict.INCONCLUSIVE, instances=instances)).outcome is Outcome.BOOT
+    slow = {"number": 0, "outcome": "boot_failed", "run_seconds": 0, "detail": "not booted"}
+    crashed = {**slow, "number": 1, "detail": "it crashed while booting: KASAN: bad"}
+    with pytest.raises(InfrastructureError, match="r"):
+        judged(run, ran(Verdict.INCONCLUSIVE, instances=[slow, crashed]))
+    found = judged(run, ran(Verdict.INCONCLUSIVE, instances=[crashed]))
+    assert (found.outcome, found.clean) == (Outcome.BOOT, False)
 
 
 DESCRIBED = """

@@ -20,6 +20,7 @@ from kgym.bench.bug_record import Words
 from kgym.bench.campaign import Campaign, Planned
 from kgym.bugs.bundle import TrialOptions
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
+from kgym.bugs.sweep_rows import Outcome
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import sandbox
@@ -175,7 +176,12 @@ def _kernels(attempt: Attempt, client: AsyncClient) -> Callable[[str], Awaitable
     trial = TrialOptions(campaign.feedback_instances, campaign.time)
 
     async def run(diff: str) -> KernelRun:
-        return await run_kernel(client, attempt.subject.bug, diff, RunOptions(trial=trial))
+        options = RunOptions(trial=trial)
+        found = await run_kernel(client, attempt.subject.bug, diff, options)
+        if found.outcome is not Outcome.INCONCLUSIVE:
+            return found
+        # A machine has failed: that is not the agent's fault.
+        return await run_kernel(client, attempt.subject.bug, diff, options)
 
     return run
 

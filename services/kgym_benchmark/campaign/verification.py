@@ -5,7 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kgym.api.jobs import JobView
-from kgym.api.steps import InstanceOutcome, ReproduceResult, Verdict
+from kgym.api.steps import (
+    CRASHED_AT_BOOT,
+    InstanceOutcome,
+    InstanceResult,
+    ReproduceResult,
+    Verdict,
+)
 from kgym.bench.attempt_record import AttemptRecord, Outcome
 from kgym.bugs import bundle as bundles
 from kgym.bugs.bundle import TrialOptions
@@ -95,10 +101,15 @@ def judged(run: KernelRun, result: ReproduceResult | None) -> Verified:
     if result is not None and result.verdict in _VERDICTS:
         outcome = _VERDICTS[result.verdict]
         return Verified(outcome, crashed, completed, clean=run.outcome is Ran.RESOLVED)
-    ends = {one.outcome for one in result.instances} if result is not None else set()
-    if ends == {InstanceOutcome.BOOT_FAILED}:
+    instances = result.instances if result is not None else []
+    if instances and all(map(_crashed_at_boot, instances)):
         return Verified(Outcome.BOOT, crashed, completed, clean=False)
     raise InfrastructureError("no_verdict", f"{run.bug}: {run.answer}: {run.reason}")
+
+
+def _crashed_at_boot(one: InstanceResult) -> bool:
+    """Tell whether a kernel does not boot by its own fault: a busy machine boots none, either."""
+    return one.outcome is InstanceOutcome.BOOT_FAILED and one.detail.startswith(CRASHED_AT_BOOT)
 
 
 def _result(job: JobView) -> ReproduceResult | None:

@@ -6,7 +6,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 
-from kgym.api.steps import InstanceArtifact, InstanceDump, InstanceOutcome, InstanceResult, Work
+from kgym.api.steps import (
+    CRASHED_AT_BOOT,
+    InstanceArtifact,
+    InstanceDump,
+    InstanceOutcome,
+    InstanceResult,
+    Work,
+)
 from kgym.bugs.known_noise import noise
 from kgym.bugs.run_ends import listed
 from kgym.crash.report import CrashReport, CrashType, parse, parse_all
@@ -245,9 +252,7 @@ class Instance:
             return None
         self.report = report
         if not running:
-            return InstanceEnding(
-                InstanceOutcome.BOOT_FAILED, f"it crashed while booting: {report.title}"
-            )
+            return InstanceEnding(InstanceOutcome.BOOT_FAILED, f"{CRASHED_AT_BOOT}: {report.title}")
         if suppressed:
             return InstanceEnding(
                 InstanceOutcome.HUNG, f"the guest gave up, not for a bug: {report.title}"

@@ -80,6 +80,7 @@ from kgym.api.steps.minimize import (
 )
 from kgym.api.steps.program import Reproducer
 from kgym.api.steps.reproduce import (
+    CRASHED_AT_BOOT,
     DEFAULT_SYZKALLER,
     Calibration,
     CompletedEnd,
@@ -106,6 +107,7 @@ from kgym.api.steps.syzkaller import (
 )
 
 __all__ = [
+    "CRASHED_AT_BOOT",
     "DEFAULT_SYZKALLER",
     "DISK_SYMBOLS",
     "SYZKALLER_GIT",

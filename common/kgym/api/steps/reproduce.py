@@ -89,6 +89,10 @@ class Verdict(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
+CRASHED_AT_BOOT = "it crashed while booting"
+"""How the detail of an instance begins that `boot_failed` by a crash: its kernel's own fault."""
+
+
 class InstanceOutcome(StrEnum):
     """How one instance ended; only `crash` and `survived` count as completed."""
 
