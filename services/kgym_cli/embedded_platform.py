@@ -6,15 +6,17 @@ stand where the distributed platform has PostgreSQL, GCS and RabbitMQ.
 """
 
 import asyncio
+import contextlib
 import secrets
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from kgym.errors import InfrastructureError
 from kgym.host.detection import detect
-from kgym.transport.artifact_storage import LocalStorage
+from kgym.transport.artifact_storage import LocalStorage, Storage
 from kgym.transport.bus import InProcessBus
 from kgym.web.server import serve
 from kgym.worker.loop import Worker
@@ -22,7 +24,13 @@ from kgym.worker.work_folder import remove_left
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_cli import running_platform
 from kgym_cli.settings import settings
-from kgym_cli.step_registry import entries, equipment, handlers, workers_of_one_host
+from kgym_cli.step_registry import (
+    entries,
+    equipment,
+    handlers,
+    of_provider,
+    workers_of_one_host,
+)
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.tokens import Tokens
@@ -31,6 +39,9 @@ from kgym_scheduler.queue.attended_jobs import Attendance
 from kgym_scheduler.retention.upkeep import Upkeep
 from kgym_scheduler.scheduler import Scheduler
 from kgym_scheduler.source.sources import Sources
+
+if TYPE_CHECKING:
+    from kgym_vmmanager.gce.provider import Gce
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -42,7 +53,8 @@ class Platform:
     `port` 0 takes any free one; `url` tells which. Without `work`, jobs are
     shown and taken, but no step runs before `work()`. One that does not stay is there
     for commands (`host`): it runs only what they ask for (`attendance`). `syzkaller`
-    holds the binaries for `syz` programs.
+    holds the binaries for `syz` programs. Another `cache`, `storage` and `provider` of VMs than
+    this folder and this host can be given.
     """
 
     def __init__(
@@ -53,9 +65,15 @@ class Platform:
         work: bool = True,
         stays: bool = True,
         syzkaller: Path | None = None,
+        cache: Path | None = None,
+        storage: Storage | None = None,
+        provider: "Gce | None" = None,
     ) -> None:
         self.url = ""
         self._syzkaller = syzkaller
+        self._cache = cache or data / "cache"
+        self._storage = storage
+        self._provider = provider
         self._data = data
         self._port = port
         self._stays = stays
@@ -130,14 +148,21 @@ class Platform:
         self._loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
         with await asyncio.to_thread(running_platform.take, self._data, stays=self._stays) as lock:
-            bus, storage = InProcessBus(), LocalStorage(self._data / "artifacts")
+            bus = InProcessBus()
+            storage = self._storage or LocalStorage(self._data / "artifacts")
             url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
             await upgrade(url)
-            shared = await _shared(url)
+            shared, cache, provider = await _shared(url), self._cache, self._provider
             has = equipment(
-                settings(), self._data / "cache", _origins(shared), self._syzkaller, shared=shared
+                settings(),
+                cache,
+                _origins(shared),
+                self._syzkaller,
+                shared=shared,
+                provider=provider,
             )
-            host = detect(None, self._syzkaller, await has.toolchains.offered(storage))
+            offered = await has.toolchains.offered(storage)
+            host = of_provider(detect(None, self._syzkaller, offered), provider)
             # Before it listens: what handlers import takes seconds, in which it would not answer.
             shapes = [
                 (one.slots, handlers(one.kinds, has), entries(one.kinds, has))
@@ -146,9 +171,10 @@ class Platform:
             folder = self._data / "work" / "workers"  # each worker has its own in it
             store = JobStore(url, attendance=None if self._stays else Attendance())
             async with (
+                _closing(provider),
                 Scheduler(store, bus, storage, alone=True, host=host) as scheduler,
                 _upkeep(scheduler, storage).kept_up() as upkeep,
-                Sources(storage, self._data / "cache" / "source") as sources,
+                Sources(storage, cache / "source") as sources,
                 serve(
                     create_app(scheduler, owner=self._owner, upkeep=upkeep, sources=sources),
                     port=self._port,
@@ -168,13 +194,23 @@ class Platform:
                     group.create_task(asyncio.Event().wait())
 
 
+@contextlib.asynccontextmanager
+async def _closing(provider: "Gce | None") -> AsyncIterator[None]:
+    """Wait, when all else has ended, until what VMs there are in a cloud are deleted."""
+    try:
+        yield
+    finally:
+        if provider is not None:
+            await provider.close()
+
+
 def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-def _upkeep(scheduler: Scheduler, storage: LocalStorage) -> Upkeep:
+def _upkeep(scheduler: Scheduler, storage: Storage) -> Upkeep:
     chosen = settings()
     budget, days = chosen.disk_budget, chosen.artifact_days
     return Upkeep(scheduler.database, storage, budget=budget, days=days)

@@ -182,7 +182,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "trace show": ("kgym trace show minimal.json", "kgym trace show trace.npz --last 20"),
     "trace score": ("kgym trace score one.json two.json",),
     "up": ("kgym up", "kgym up --distributed"),
-    "worker": ("kgym worker --server http://scheduler:8420 --kinds build,check --slots 2",),
+    "worker": (
+        "kgym worker --server http://scheduler:8420 --kinds build,check --slots 2",
+        "kgym worker --server http://scheduler:8420 --kinds reproduce --provider gce"
+        " --gce-project P --gce-zones us-central1-a --gce-address 10.128.0.2",
+    ),
     "worker list": ("kgym worker list",),
     "worker drain": ("kgym worker drain host:4711:a1b2c3",),
 }

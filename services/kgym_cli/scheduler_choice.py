@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kgym.errors import InfrastructureError, UserError
+from kgym_cli import emulated_cloud
 from kgym_cli.output import people
 from kgym_cli.platform_clients import joined
 from kgym_cli.running_platform import Running, is_taken, running
@@ -79,6 +80,10 @@ def address(*, work: bool, quiet: bool = False) -> Iterator[tuple[str, str | Non
     url, token = settings().server, settings().token
     if url is not None:
         yield url, token
+        return
+    if emulated_cloud.is_chosen():
+        with emulated_cloud.emulated_platform(usable_data_folder()) as own:
+            yield own
         return
     with _own(work=work, quiet=quiet) as found:
         yield found.url, token or found.owner

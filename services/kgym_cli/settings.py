@@ -123,6 +123,10 @@ RUNS = ("calls", "list", "patch", "report", "resume", "show", "stop")
 """The commands of `kgym run`."""
 
 
+TRIED = ("bug reproduce", "demo")
+"""The commands that can be tried against an emulated cloud."""
+
+
 class Settings:
     """What a command goes by: options, else variables, else defaults. See `settings`."""
 
@@ -286,6 +290,62 @@ class Settings:
         commands=("up", "worker"),
         shown="syzkaller in the data folder",
     )
+    provider = Setting[str](
+        "What runs VMs: QEMU on this host, or Google Compute Engine.",
+        "qemu",
+        click.Choice(["qemu", "gce"]),
+        commands=("worker", *TRIED),
+    )
+    emulated = Setting[bool](
+        "With --provider gce: against servers on this machine that answer as the cloud does.",
+        False,
+        click.BOOL,
+        commands=("worker", *TRIED),
+        shown="off",
+    )
+    gce_project = Setting[str | None](
+        "Project of Google Cloud in which VMs are made.", None, commands=("worker",)
+    )
+    gce_zones = Setting[str | None](
+        "Zones for VMs (us-central1-a,us-central1-b), tried in this order.",
+        None,
+        commands=("worker",),
+    )
+    gce_address = Setting[str | None](
+        "Address of this worker in the VMs' network, where they fetch kernels.",
+        None,
+        commands=("worker",),
+    )
+    gce_port = Setting[int](
+        "Port for that; 0 takes any that is free.",
+        0,
+        click.IntRange(0, 65535),
+        commands=("worker",),
+    )
+    gce_machine = Setting[str](
+        "Family of custom machine types for VMs.", "n2-custom", commands=("worker",)
+    )
+    gce_network = Setting[str](
+        "Network of the VMs.", "global/networks/default", commands=("worker",)
+    )
+    gce_subnet = Setting[str | None]("Its subnet, if it has several.", None, commands=("worker",))
+    gce_image = Setting[str | None](
+        "Helper image that VMs boot.", None, commands=("worker",), shown="made, and put there"
+    )
+    gce_owner = Setting[str](
+        "Label of this platform's VMs; what has it and is too old is deleted.",
+        "kgym",
+        commands=("worker",),
+    )
+    gce_spot = Setting[bool](
+        "Whether VMs are tried at the lower price first.",
+        True,
+        click.BOOL,
+        commands=("worker",),
+    )
+    gce_vms = Setting[int](
+        "VMs of this worker at the same time.", 50, click.IntRange(1, 10_000), commands=("worker",)
+    )
     sources = Setting[str | None](
         "Folders (DIR:DIR) with tarballs and Git repositories that any job may use.",
         None,
@@ -409,6 +469,7 @@ class SettingOption(click.Option):
             show_envvar=True,
             default=fixed,
             show_default=setting.default_words or fixed is not None,
+            is_flag=setting.kind is click.BOOL and setting.default is False,
             expose_value=False,
             callback=_keep,
         )

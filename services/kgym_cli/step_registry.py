@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kgym_builder.suitecache.suitecache import SuiteCache
     from kgym_builder.toolchains.toolchains import Toolchains
     from kgym_cli.settings import Settings
+    from kgym_vmmanager.vm.provider import Provider
 
 
 class Service(StrEnum):
@@ -38,7 +39,7 @@ class Equipment:
 
     Kernel sources come from where `origins` allow, toolchain images from `archives`. `syzkaller` is
     where the binaries for `syz` programs are. `make_seconds` bounds each run of make, `near` says
-    from which entries of SuiteCache others are made.
+    from which entries of SuiteCache others are made; `provider` runs VMs, by default this host.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Equipment:
         *,
         make_seconds: float | None = None,
         near: "NearRules | None" = None,
+        provider: "Provider | None" = None,
     ) -> None:
         from kgym.host.budget import Budget  # noqa: PLC0415
 
@@ -57,6 +59,7 @@ class Equipment:
         self.syzkaller = syzkaller
         self.budget = Budget.of_host()
         self.origins = origins
+        self.provider = provider
         self._archives = archives
         self._make_seconds = make_seconds
         self._near = near
@@ -102,7 +105,13 @@ class Equipment:
 
 
 def equipment(
-    chosen: "Settings", cache: Path, origins: "Origins", syzkaller: Path | None, *, shared: bool
+    chosen: "Settings",
+    cache: Path,
+    origins: "Origins",
+    syzkaller: Path | None,
+    *,
+    shared: bool,
+    provider: "Provider | None" = None,
 ) -> Equipment:
     """Return the equipment that the settings ask for; `shared` where several people submit."""
     from kgym_builder.suitecache.nearest import NearRules  # noqa: PLC0415
@@ -115,6 +124,7 @@ def equipment(
         chosen.archives,
         make_seconds=chosen.make_seconds,
         near=NearRules(bases, chosen.near_rehearsals),
+        provider=provider,
     )
 
 
@@ -145,7 +155,9 @@ def _syzkaller(has: Equipment) -> Handler:
 def _reproduce(has: Equipment) -> Handler:
     from kgym_vmmanager.reproduce.reproduce_step import Reproduce  # noqa: PLC0415
 
-    return Reproduce(has.cache, has.budget, syzkaller=has.syzkaller, fetch=has.fetch)
+    return Reproduce(
+        has.cache, has.budget, syzkaller=has.syzkaller, fetch=has.fetch, provider=has.provider
+    )
 
 
 def _minimizer(_: Equipment) -> Handler:
@@ -230,11 +242,23 @@ async def capabilities(
     """Return what a worker of these kinds declares: what host and storage have."""
     from kgym.host.detection import detect  # noqa: PLC0415
 
-    accelerator = None
+    accelerator = provider = None
     if any(REGISTRY[kind].runs_vms for kind in kinds):
-        from kgym_vmmanager.vm.accelerator import best_accelerator  # noqa: PLC0415
+        from kgym_vmmanager.vm.qemu_provider import Qemu  # noqa: PLC0415
 
-        accelerator = (await best_accelerator(has.cache)).accelerator
+        provider = has.provider or Qemu()
+        accelerator = await provider.accelerator(has.cache)
     builds = any(REGISTRY[kind].service is Service.BUILDER for kind in kinds)
     offered = await has.toolchains.offered(storage) if builds else ()
-    return detect(accelerator, has.syzkaller, offered)
+    return of_provider(detect(accelerator, has.syzkaller, offered), provider)
+
+
+def of_provider(host: Capabilities, provider: "Provider | None") -> Capabilities:
+    """Return what a worker has whose VMs this one runs: elsewhere, they may be larger."""
+    if provider is None:
+        return host
+    found: dict[str, object] = {"dumps": list(provider.dumps)}
+    if provider.capacity is not None:
+        cores, memory = provider.capacity
+        found |= {"cores": max(cores, host.cores), "memory": max(memory, host.memory)}
+    return host.model_copy(update=found)

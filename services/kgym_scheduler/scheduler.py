@@ -492,6 +492,9 @@ class Scheduler:
             if any(spec.needs().syzkaller for spec in request.steps):
                 has = await self._able(StepKind.REPRODUCE)
                 known_workers.check_syzkaller(request.steps, has)
+            if any(spec.needs().dump for spec in request.steps):
+                has = await self._able(StepKind.REPRODUCE)
+                known_workers.check_dumps(request.steps, has)
             for number, spec in enumerate(request.steps):
                 await self._check_compiler(number, spec)
 

@@ -13,6 +13,10 @@ NO_COMPILER = (
     " storage has their image, those of Debian's suites (`configs/toolchains.toml`; those of old"
     " suites need KGYM_ARCHIVES on the worker)"
 )
+NO_DUMP = (
+    "VMs in a cloud can only save their memory by themselves: ask for `kdump` (--dump kdump), or"
+    " start a worker with `--provider qemu`"
+)
 NO_SYZKALLER = (
     "give a worker a folder with syz-execprog and syz-executor, or with such folders named by"
     " commit: `--syzkaller DIR` or KGYM_SYZKALLER (`kgym syzkaller build` fills it); or let the job"
@@ -27,13 +31,15 @@ class Capabilities(Strict):
     compilers: list[Name] = Field([], max_length=10_000)
     """Names of programs, such as `gcc-12`, and of those in toolchain images: `bullseye/gcc-10`."""
     accelerator: Name | None = None
-    """What runs its VMs, `kvm` or `tcg`; None where it has not been tried."""
+    """What runs its VMs: `kvm`, `tcg`, or a cloud's; None where it has not been tried."""
     cores: Count = 1
     """That cgroups allow it."""
     memory: Count = 0
     """MiB."""
     syzkaller: list[Name] = Field([], max_length=10_000)
     """Commits of which there are syzkaller's binaries, or `default` (see `syzkallers`)."""
+    dumps: list[Name] = Field(["hypervisor", "kdump"], max_length=10)
+    """The ways in which the memory of its VMs can be saved."""
 
 
 def lacking(needs: Needs, has: Capabilities | None) -> list[str]:
@@ -56,4 +62,6 @@ def lacking(needs: Needs, has: Capabilities | None) -> list[str]:
         for name in needs.syzkaller
         if name not in has.syzkaller
     ]
+    if needs.dump is not None and needs.dump not in has.dumps:
+        missing.append(f"dumps by `{needs.dump}`")
     return missing

@@ -32,6 +32,7 @@ from kgym_cli.job_progress import follow
 from kgym_cli.output import json_option, leave, people, print_json, results
 from kgym_cli.patch_file import patch_file
 from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.settings import options_of
 
 if TYPE_CHECKING:
     from kgym.client import Client
@@ -47,6 +48,7 @@ fix_option = click.option(
 
 @click.command()
 @click.argument("name", shell_complete=known_bugs.complete)
+@options_of("bug reproduce")
 @kernel_option
 @root_option
 @fix_option
@@ -152,6 +154,7 @@ def _demo_answer() -> Any:
 
 
 @click.command()
+@options_of("demo")
 @fix_option
 @accept_option
 @click.option(

@@ -1,5 +1,10 @@
 """`kgym worker`."""
 
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 from rich.markup import escape
 
@@ -7,6 +12,7 @@ from kgym.api.jobs import WorkerView
 from kgym.api.steps import StepKind
 from kgym.errors import UserError
 from kgym_cli import extras
+from kgym_cli.emulated_cloud import emulated_provider
 from kgym_cli.output import json_option, people, print_json, print_table, results
 from kgym_cli.scheduler_choice import scheduler
 from kgym_cli.settings import Settings, options_of, settings
@@ -19,6 +25,10 @@ from kgym_cli.step_registry import (
     handlers,
     kinds_named,
 )
+from kgym_cli.vm_provider import provider_of
+
+if TYPE_CHECKING:
+    from kgym_vmmanager.gce.provider import Gce
 
 
 def _kinds(named: str | None) -> list[StepKind]:
@@ -48,9 +58,17 @@ def worker(context: click.Context) -> None:
         raise UserError("no_server", "give the scheduler's URL with --server or KGYM_SERVER")
     extras.require(*extras_of(kinds))
     # Its imports take longer than a command that needs none of this.
+    from kgym_cli.composition import open_storage  # noqa: PLC0415
     from kgym_cli.process import run  # noqa: PLC0415
 
-    run(_serve(chosen, chosen.server, kinds))
+    with contextlib.ExitStack() as stack:
+        if chosen.emulated:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            buckets = getattr(open_storage(chosen.storage, chosen.cache), "url", "")
+            provider: Gce | None = stack.enter_context(emulated_provider(folder, buckets))
+        else:
+            provider = provider_of(chosen)
+        run(_serve(chosen, chosen.server, kinds, provider))
 
 
 @worker.command("list")
@@ -85,7 +103,9 @@ def drain(worker_id: str, as_json: bool) -> None:
         results.print(f"{one.id}: {one.state}, {len(one.running)} steps to finish", markup=False)
 
 
-async def _serve(chosen: Settings, server: str, kinds: list[StepKind]) -> None:
+async def _serve(
+    chosen: Settings, server: str, kinds: list[StepKind], provider: "Gce | None"
+) -> None:
     from kgym.worker.http_calls import HttpWorkerCalls  # noqa: PLC0415
     from kgym.worker.loop import Worker  # noqa: PLC0415
     from kgym_builder.kernel_source.allowed_origins import Origins  # noqa: PLC0415
@@ -94,10 +114,16 @@ async def _serve(chosen: Settings, server: str, kinds: list[StepKind]) -> None:
 
     mirrors = chosen.mirrors.absolute()
     origins = Origins.named(chosen.sources, chosen.source_networks, mirrors=mirrors)
-    has = equipment(chosen, chosen.cache, origins, chosen.syzkaller, shared=True)
     storage = open_storage(chosen.storage, chosen.cache)
+    has = equipment(chosen, chosen.cache, origins, chosen.syzkaller, shared=True, provider=provider)
     declared, does = await capabilities(kinds, has, storage), handlers(kinds, has)
-    async with open_bus(chosen.bus) as bus, HttpWorkerCalls(server, chosen.token) as calls:
+    async with (
+        open_bus(chosen.bus) as bus,
+        HttpWorkerCalls(server, chosen.token) as calls,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        if provider is not None:
+            stack.push_async_callback(provider.close)
         shape = chosen.slots, declared, entries(kinds, has)
         one = Worker(calls, bus, storage, does, chosen.folder, *shape)
         people.print(f"worker {one.info.id}: {', '.join(kinds)}", markup=False)

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from kgym_dev.cloud_storage.buckets import CHUNK, Refusal, Stored
 from kgym_dev.cloud_storage.partial_answers import selected
-from kgym_dev.cloud_storage.state import State
+from kgym_dev.cloud_storage.state import Requests
 
 MOST_JSON = 1 << 20
 Query = dict[str, str]
@@ -26,7 +26,7 @@ class Http(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 256
-    cloud: State
+    cloud: Requests
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing: clients that go away are what is tested."""
@@ -44,7 +44,7 @@ class Exchange(BaseHTTPRequestHandler):
         """Say nothing."""
 
     @property
-    def cloud(self) -> State:
+    def cloud(self) -> Requests:
         """What the server knows."""
         return self.server.cloud
 

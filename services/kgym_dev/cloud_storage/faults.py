@@ -52,6 +52,11 @@ class Faults:
                     return fault
         return None
 
+    def clear(self) -> None:
+        """Let nothing more go wrong."""
+        with self._lock:
+            self._faults.clear()
+
     @property
     def left(self) -> int:
         """How many have not happened yet."""

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from kgym_dev.cloud_storage.buckets import Conditions, Refusal, writable
 from kgym_dev.cloud_storage.exchange import MOST_JSON, Exchange, Query
+from kgym_dev.cloud_storage.state import State
 from kgym_dev.cloud_storage.uploads import QUANTUM, Part, Upload, two_parts
 
 _MOST_AT_ONCE = 64 << 20
@@ -15,6 +16,11 @@ _MOST_AT_ONCE = 64 << 20
 
 class Routes(Exchange):
     """Answers requests."""
+
+    @property
+    def cloud(self) -> State:
+        """What the server knows."""
+        return cast(State, super().cloud)
 
     def route(self) -> None:
         """Find the path, check who calls, and do it."""

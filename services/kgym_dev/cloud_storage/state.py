@@ -11,22 +11,14 @@ from kgym_dev.cloud_storage.faults import Faults
 from kgym_dev.cloud_storage.uploads import Uploads
 
 
-class State:
-    """All that the server knows, and `url`, where it listens."""
+class Requests:
+    """The requests that a server was sent, what is to go wrong with them, and its `url`."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self) -> None:
         self.url = ""
         self.delay = 0.0
         """Seconds before each request is looked at: as if the server were far away."""
-        self.folder = folder
-        self.buckets = Buckets(folder)
-        self.uploads = Uploads()
-        self.accounts = Accounts()
         self.faults = Faults()
-        self.rewrite_bytes = 1 << 40
-        """What one call of a rewrite copies."""
-        self.rewrites: dict[str, tuple[Stored, int]] = {}
         self.requests: list[str] = []
         """Method and target of each request, in order."""
         self.shown: list[str | None] = []
@@ -36,6 +28,35 @@ class State:
         """How many requests were under way at the same time."""
         self.lock = threading.Lock()
         self.stopping = threading.Event()
+
+    @contextlib.contextmanager
+    def counted(self, request: str, shown: str | None) -> Iterator[None]:
+        """Count a request while it is under way."""
+        with self.lock:
+            self.requests.append(request)
+            self.shown.append(shown)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.at_once -= 1
+
+
+class State(Requests):
+    """All that the server knows."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.buckets = Buckets(folder)
+        self.uploads = Uploads()
+        self.accounts = Accounts()
+        self.rewrite_bytes = 1 << 40
+        """What one call of a rewrite copies."""
+        self.rewrites: dict[str, tuple[Stored, int]] = {}
 
     def account(self, name: str, path: Path) -> str:
         """Make a service account, whose key file is at `path`; from now on callers need a token."""
@@ -52,17 +73,3 @@ class State:
         stored = self.buckets.get(bucket, name)
         stored.file.unlink()
         stored.file.write_bytes(data)
-
-    @contextlib.contextmanager
-    def counted(self, request: str, shown: str | None) -> Iterator[None]:
-        """Count a request while it is under way."""
-        with self.lock:
-            self.requests.append(request)
-            self.shown.append(shown)
-            self.at_once += 1
-            self.most_at_once = max(self.most_at_once, self.at_once)
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.at_once -= 1

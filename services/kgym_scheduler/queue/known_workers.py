@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym.api.capabilities import NO_COMPILER, NO_SYZKALLER, Capabilities, lacking
+from kgym.api.capabilities import NO_COMPILER, NO_DUMP, NO_SYZKALLER, Capabilities, lacking
 from kgym.api.jobs import WorkerState
 from kgym.api.steps import Needs, StepSpec
 from kgym.api.suitecache import HeldEntry
@@ -143,6 +143,16 @@ def check_syzkaller(specs: Sequence[StepSpec], live: Sequence[Capabilities | Non
             message = f"step {number}: no worker has {', '.join(nearest)}; {NO_SYZKALLER}"
             error = {"location": f"body.steps.{number}.reproducer", "message": message}
             raise UserError("no_syzkaller", message, errors=[error])
+
+
+def check_dumps(specs: Sequence[StepSpec], live: Sequence[Capabilities | None]) -> None:
+    """Raise UserError `no_dump_method` for a dump that none of these workers' VMs allow."""
+    for number, spec in enumerate(specs):
+        wanted = Needs(dump=spec.needs().dump)
+        if live and all(lacking(wanted, has) for has in live):
+            message = f"step {number}: no worker takes dumps by `{wanted.dump}`; {NO_DUMP}"
+            error = {"location": f"body.steps.{number}.dump", "message": message}
+            raise UserError("no_dump_method", message, errors=[error])
 
 
 def check_compiler(number: int, spec: StepSpec, live: Sequence[Capabilities | None]) -> bool:

@@ -94,6 +94,8 @@ class Needs(Strict):
     memory: int = 0
     """MiB, rounded up to 2^k or 3/2 * 2^k, to keep lanes few."""
     syzkaller: list[str] = []
+    dump: str | None = None
+    """A way of saving a guest's memory that not every worker has."""
 
 
 class Failure(Strict):

@@ -268,6 +268,7 @@ class ReproduceSpec(Step):
             syzkaller=sorted(
                 {one.syzkaller or DEFAULT_SYZKALLER for one in programs if one.kind == "syz"}
             ),
+            dump=self.dump if self.dump == "hypervisor" else None,
         )
 
 
@@ -356,7 +357,7 @@ class ReproduceResult(Strict):
         description="of `no_crash`: 1 - the chance that the bug, still there, would not have"
         " shown, as far as so few measured runs can tell (`kgym.bugs.calibration`)",
     )
-    accelerator: Name = Field(description="what ran the VMs: `kvm` or `tcg`")
+    accelerator: Name = Field(description="what ran the VMs: `kvm`, `tcg`, or a cloud's machines")
     root: UsedRoot = UsedRoot()
     instances: list[InstanceResult] = Field(max_length=1000)
     sample: list[Count] | None = Field(

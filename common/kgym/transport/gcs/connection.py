@@ -38,12 +38,15 @@ class Connection:
         self.client.close()
 
 
-def connect(at_once: int) -> Connection:
-    """Return a connection for so many requests at once; raise UserError `no_credentials`."""
+def connect(at_once: int, endpoint: str | None = None) -> Connection:
+    """Return a connection for so many requests at once; raise UserError `no_credentials`.
+
+    `endpoint` is another server that speaks as the store does.
+    """
     # For traces that nobody collects, the library would look at the bucket itself, from a thread
     # that it starts: which takes a right that a worker need not have.
     os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
-    emulator = os.environ.get(_EMULATOR)
+    emulator = endpoint or os.environ.get(_EMULATOR)
     credentials: Credentials
     if emulator and "GOOGLE_APPLICATION_CREDENTIALS" not in os.environ:
         credentials = AnonymousCredentials()
@@ -62,7 +65,8 @@ def connect(at_once: int) -> Connection:
     session.mount("http://", adapter)
     # A proxy of the environment cannot reach this machine's own loopback.
     session.trust_env = not (emulator and _is_loopback(emulator))
-    client = storage.Client(project=None, credentials=credentials, _http=session)
+    where = {"client_options": {"api_endpoint": emulator}} if endpoint else {}
+    client = storage.Client(project=None, credentials=credentials, _http=session, **where)
     return Connection(client, session, isinstance(credentials, Signing))
 
 

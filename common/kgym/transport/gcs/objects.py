@@ -68,6 +68,7 @@ class Objects:
 
     def __init__(self, connection: Connection, bucket: str) -> None:
         self._connection = connection
+        self.bucket = bucket
         self._bucket = connection.client.bucket(bucket)
 
     def look(self, call: Call, name: str) -> Found | None:

@@ -72,6 +72,15 @@ class GcsStorage:
         self._threads.close()
         self._connection.close()
 
+    @property
+    def url(self) -> str:
+        """Where the store is."""
+        return self._connection.url
+
+    def address(self, key: str) -> str:
+        """Return where other services of Google find the object of a key."""
+        return f"https://storage.googleapis.com/{self._objects.bucket}/{self._prefix}{key}"
+
     async def put(
         self, key: str, path: Path, *, move: bool = False, base: str | None = None
     ) -> Artifact:

@@ -1,0 +1,48 @@
+"""Who runs the VMs: what the settings say of the cloud, as a provider."""
+
+from typing import TYPE_CHECKING
+
+from kgym.errors import UserError
+from kgym_cli import extras
+from kgym_cli.settings import Settings
+
+if TYPE_CHECKING:
+    from kgym_vmmanager.gce.provider import Gce
+
+
+def provider_of(chosen: Settings) -> "Gce | None":
+    """Return the cloud that a worker uses; None for QEMU. Raises UserError `bad_setting`."""
+    if chosen.provider == "qemu":
+        if chosen.emulated:
+            raise UserError(
+                "bad_setting", "--emulated goes with --provider gce", setting="emulated"
+            )
+        return None
+    extras.require("gcp")
+    named = {
+        "gce_project": chosen.gce_project,
+        "gce_zones": chosen.gce_zones,
+        "gce_address": chosen.gce_address,
+    }
+    if missing := [name for name, value in named.items() if not value]:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise UserError("bad_setting", f"--provider gce also takes {options}", setting=missing[0])
+    from kgym_vmmanager.gce.options import GceOptions  # noqa: PLC0415 - with QEMU, it is not used
+    from kgym_vmmanager.gce.provider import Gce  # noqa: PLC0415
+
+    zones = tuple(word for word in str(chosen.gce_zones).replace(",", " ").split())
+    return Gce(
+        GceOptions(
+            project=str(chosen.gce_project),
+            zones=zones,
+            address=str(chosen.gce_address),
+            port=chosen.gce_port,
+            machine=chosen.gce_machine,
+            network=chosen.gce_network,
+            subnet=chosen.gce_subnet,
+            image=chosen.gce_image,
+            owner=chosen.gce_owner,
+            spot=chosen.gce_spot,
+            most_vms=chosen.gce_vms,
+        )
+    )

@@ -1,0 +1,233 @@
+"""The service's calls: in threads, at a bounded rate, tried again while a fault may pass.
+
+`InstancesClient.insert(...).result()` would ask the service itself how an operation goes, whatever
+endpoint was configured: hence `insert_unary`, and a client for operations with the same options.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from kgym.errors import InfrastructureError
+from kgym_vmmanager.gce.options import GceOptions
+from kgym_vmmanager.gce.rate_gate import RateGate
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 90.0
+"""How long a call is tried again that is not answered, or throttled."""
+_CALL_SECONDS = 60.0
+_THREADS = 32
+_PAUSES = (0.2, 10.0)
+_PASSING = {408, 429, 500, 502, 503, 504}
+_OPERATION_SECONDS = 300.0
+
+
+class NoRoom(InfrastructureError):
+    """A zone has no machine left, or the project none of its quota there."""
+
+
+class Gone(Exception):
+    """There is no such thing."""
+
+
+class Taken(Exception):
+    """There is one of this name already."""
+
+
+class NotReady(Exception):
+    """There is one, but it does not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a serial port has said from the byte `start` up to `next`."""
+
+    data: bytes
+    start: int
+    next: int
+
+
+class Compute:
+    """The service, by its client library, which is imported when this is made: it takes 2 s."""
+
+    def __init__(self, options: GceOptions, patience: float = PATIENCE_SECONDS) -> None:
+        from google.api_core.client_options import ClientOptions  # noqa: PLC0415 - as said
+        from google.auth.credentials import AnonymousCredentials  # noqa: PLC0415
+        from google.cloud import compute_v1  # noqa: PLC0415
+
+        given: dict[str, Any] = {}
+        if options.endpoint is not None:
+            given["client_options"] = ClientOptions(api_endpoint=options.endpoint)
+            given["credentials"] = AnonymousCredentials()
+        self._v1 = compute_v1
+        self._project = options.project
+        self._patience = patience
+        self._instances = compute_v1.InstancesClient(**given)
+        self._operations = compute_v1.ZoneOperationsClient(**given)
+        self._images = compute_v1.ImagesClient(**given)
+        self._threads = ThreadPoolExecutor(_THREADS, "gce")
+        self.console_gate = RateGate(options.calls_per_second)
+        self._gate = RateGate(options.calls_per_second)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- instances -------------------------------------------------------------------------------
+
+    async def insert(self, zone: str, wanted: Mapping[str, Any], request: str) -> None:
+        """Make an instance, and wait until it is made.
+
+        Raises NoRoom, Taken, and InfrastructureError for what else is in the way.
+        """
+        body = self._v1.Instance(wanted)
+        asked = self._v1.InsertInstanceRequest(
+            project=self._project, zone=zone, instance_resource=body, request_id=request
+        )
+        operation = await self._call(lambda: self._instances.insert_unary(asked, **_ONCE))
+        await self._finish(zone, operation)
+
+    async def delete(self, zone: str, name: str) -> None:
+        """Begin to delete an instance; nothing happens if there is none."""
+        asked = self._v1.DeleteInstanceRequest(project=self._project, zone=zone, instance=name)
+        try:
+            await self._call(lambda: self._instances.delete_unary(asked, **_ONCE))
+        except (Gone, NotReady):
+            return
+
+    async def get(self, zone: str, name: str) -> Any:
+        """Return an instance; raises Gone."""
+        asked = self._v1.GetInstanceRequest(project=self._project, zone=zone, instance=name)
+        return await self._call(lambda: self._instances.get(asked, **_ONCE))
+
+    async def labelled(self, zone: str, owner: str) -> list[Any]:
+        """Return the instances of a zone that have this owner's label."""
+        asked = self._v1.ListInstancesRequest(
+            project=self._project, zone=zone, filter=f"labels.kgym={owner}"
+        )
+        return await self._call(lambda: list(self._instances.list(asked, **_ONCE)))
+
+    async def serial_port(self, zone: str, name: str, start: int) -> Said:
+        """Return what its console has said from this byte on; raises Gone and NotReady."""
+        asked = self._v1.GetSerialPortOutputInstanceRequest(
+            project=self._project, zone=zone, instance=name, port=1, start=start
+        )
+        said = await self._call(
+            lambda: self._instances.get_serial_port_output(asked, **_ONCE), self.console_gate
+        )
+        return Said(said.contents.encode(), said.start, said.next_)
+
+    async def what_happened(self, zone: str, name: str) -> list[str]:
+        """Return the kinds of operations on an instance, the newest first."""
+        link = f'targetLink="*/instances/{name}"'
+        asked = self._v1.ListZoneOperationsRequest(project=self._project, zone=zone, filter=link)
+        found = await self._call(lambda: list(self._operations.list(asked, **_ONCE)))
+        return [one.operation_type for one in found if one.target_link.endswith(f"/{name}")]
+
+    # --- images ----------------------------------------------------------------------------------
+
+    async def has_image(self, name: str) -> bool:
+        """Return whether there is such an image, ready to be used."""
+        asked = self._v1.GetImageRequest(project=self._project, image=name)
+        try:
+            return bool(
+                (await self._call(lambda: self._images.get(asked, **_ONCE))).status == "READY"
+            )
+        except Gone:
+            return False
+
+    async def make_image(self, name: str, source: str, owner: str) -> None:
+        """Begin to make an image of a packed disk at this address; it is ready later."""
+        body = self._v1.Image(
+            name=name, raw_disk=self._v1.RawDisk(source=source), labels={"kgym": owner}
+        )
+        asked = self._v1.InsertImageRequest(project=self._project, image_resource=body)
+        try:
+            await self._call(lambda: self._images.insert_unary(asked, **_ONCE))
+        except Taken:
+            return  # another worker makes it
+
+    # --- how it is called ------------------------------------------------------------------------
+
+    async def _finish(self, zone: str, operation: Any) -> None:
+        begin = time.monotonic()
+        while operation.status != self._v1.Operation.Status.DONE:
+            if time.monotonic() - begin > _OPERATION_SECONDS:
+                message = f"{operation.name} is not done after {_OPERATION_SECONDS:g} s"
+                raise InfrastructureError("gce_failed", message)
+            asked = self._v1.WaitZoneOperationRequest(
+                project=self._project, zone=zone, operation=operation.name
+            )
+            operation = await self._call(partial(self._operations.wait, asked, **_ONCE))
+        if errors := list(operation.error.errors):
+            raise _refused((one.code for one in errors), errors[0].message)
+
+    async def _call(self, function: Callable[[], T], gate: RateGate | None = None) -> T:
+        from google.api_core.exceptions import GoogleAPICallError  # noqa: PLC0415 - as above
+        from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
+        from requests import RequestException  # noqa: PLC0415
+
+        lost: Exception
+        gate, begin, pause = gate or self._gate, time.monotonic(), _PAUSES[0]
+        while True:
+            await gate.turn()
+            try:
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._threads, function)
+            except GoogleAPICallError as error:
+                code, reasons = error.code or 0, _reasons(error)
+                throttled = code == 429 or "rateLimitExceeded" in reasons
+                if code not in _PASSING and not throttled:
+                    raise _translated(int(code), reasons, error.message) from error
+                why, lost = f"{int(code)} {error.message}", error
+                reason = "gce_rate_limit" if throttled else "gce_unreachable"
+                if throttled:
+                    gate.hold(pause)
+            except (RequestException, ConnectionError, TimeoutError) as error:
+                why, lost, reason = str(error) or type(error).__name__, error, "gce_unreachable"
+            except GoogleAuthError as error:
+                message = f"this worker has no credentials for the service: {error}"
+                raise InfrastructureError("gce_refused", message) from error
+            if time.monotonic() - begin > self._patience:
+                message = f"the service does not do it for {self._patience:g} s: {why}"
+                raise InfrastructureError(reason, message) from lost
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _PAUSES[1])
+
+
+_ONCE: dict[str, Any] = {"retry": None, "timeout": _CALL_SECONDS}
+
+
+def _reasons(error: Any) -> set[str]:
+    return {str(one.get("reason", "")) for one in error.errors or () if isinstance(one, Mapping)}
+
+
+def _translated(code: int, reasons: set[str], message: str) -> Exception:
+    if code == 404:
+        return Gone(message)
+    if code == 409:
+        return Taken(message)
+    if "resourceNotReady" in reasons:
+        return NotReady(message)
+    if reasons & {"quotaExceeded", "QUOTA_EXCEEDED"}:
+        return NoRoom("gce_quota", f"the project's quota is used up: {message}")
+    if code in {401, 403}:
+        return InfrastructureError("gce_refused", f"the project does not allow it: {message}")
+    return InfrastructureError("gce_failed", f"the service refuses: {code} {message}")
+
+
+def _refused(codes: Iterable[str], message: str) -> InfrastructureError:
+    """Return what an operation's errors mean."""
+    words = " ".join(codes)
+    if "QUOTA" in words:
+        return NoRoom("gce_quota", f"the project's quota is used up: {message}")
+    if "EXHAUSTED" in words or "STOCKOUT" in words:
+        return NoRoom("gce_stockout", f"the zone has no room: {message}")
+    if "PERMISSION" in words or "FORBIDDEN" in words:
+        return InfrastructureError("gce_refused", f"the project does not allow it: {message}")
+    return InfrastructureError("gce_failed", f"the service could not do it: {words}: {message}")

@@ -1,0 +1,153 @@
+"""One VM in the cloud while it runs: its console is polled, and what became of it is found out."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from kgym.errors import InfrastructureError
+from kgym_vmmanager.gce.calls import Compute, Gone, NotReady
+from kgym_vmmanager.gce.zones import Place
+from kgym_vmmanager.vm.provider import VmLost
+
+_POLL_SECONDS = 0.5
+"""Between two looks at one console; with many VMs, the gate that they share makes it longer."""
+_CATCH_UP_SECONDS = 120.0
+_KNOWN_SECONDS = 5.0
+"""How long the service may take to tell why a VM is gone."""
+_BEGINS = b"kgym: helper begins"
+_FAILED = b"kgym: helper failed: "
+_LOSSES = {
+    "compute.instances.preempted": ("vm_preempted", "the cloud took the VM back"),
+    "compute.instances.hostError": ("vm_host_error", "the machine below the VM failed"),
+}
+_ENDED_BY_GUEST = "compute.instances.guestTerminate"
+
+
+class GceVm:
+    """A `Vm`; use `GceVm.followed`."""
+
+    dump_memory = None
+    debugger = None
+    trouble: InfrastructureError | None = None
+
+    def __init__(
+        self,
+        compute: Compute,
+        place: Place,
+        name: str,
+        address: tuple[str, int],
+        on_console: Callable[[bytes], None],
+    ) -> None:
+        self.stopped = asyncio.Event()
+        self.why_stopped = ""
+        self.console_until = time.monotonic()
+        self.console_gap = ""
+        self._compute = compute
+        self._place = place
+        self._name = name
+        self._address = address
+        self._on_console = on_console
+        self._lost: asyncio.Future[InfrastructureError] = asyncio.get_running_loop().create_future()
+        self._polled = asyncio.Condition()
+        self._next = 0
+        self._line = b""
+        self._begun = 0
+
+    @asynccontextmanager
+    async def followed(self) -> AsyncIterator["GceVm"]:
+        """Follow the console while the context lasts."""
+        following = asyncio.create_task(self._follow())
+        try:
+            yield self
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    async def catch_up(self) -> None:
+        """Wait for a look at the console that begins from now on; raises what the VM ended by."""
+        moment = time.monotonic()
+        async with self._polled:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CATCH_UP_SECONDS):
+                    await self._polled.wait_for(
+                        lambda: self.console_until >= moment or self._lost.done()
+                    )
+        if self._lost.done():
+            raise self._lost.result()
+        if self.console_until >= moment:
+            return
+        message = f"the console cannot be read for {_CATCH_UP_SECONDS:g} s"
+        raise VmLost("console_lost", message)
+
+    def dial(self, limit: float) -> socket.socket:
+        """Connect to the guest's SSH."""
+        link = socket.create_connection(self._address, limit)
+        link.setblocking(True)
+        return link
+
+    async def died(self) -> InfrastructureError:
+        """Wait until the VM is gone, and not by its guest; return why."""
+        return await asyncio.shield(self._lost)
+
+    async def is_idle(self) -> None:
+        """Nobody can tell."""
+
+    async def _follow(self) -> None:
+        while not self._lost.done() and not self.stopped.is_set():
+            begin = time.monotonic()
+            try:
+                said = await self._compute.serial_port(self._place.zone, self._name, self._next)
+            except (Gone, NotReady):
+                await self._explain()
+            except InfrastructureError as error:
+                self._lost.set_result(VmLost("console_lost", f"{error.reason}: {error.message}"))
+            else:
+                if said.start > self._next:
+                    self.console_gap = f"{said.start - self._next} bytes from byte {self._next} on"
+                self._next = said.next
+                self._take(said.data)
+                self.console_until = begin
+            async with self._polled:
+                if self.stopped.is_set():
+                    self.console_until = float("inf")
+                self._polled.notify_all()
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def _take(self, data: bytes) -> None:
+        """Hand on what was said, up to where the VM begins anew."""
+        whole, found, rest = (self._line + data).rpartition(b"\n")
+        self._line = rest[-1000:] if found else (self._line + data)[-1000:]
+        for line in whole.split(b"\n"):
+            self._begun += _BEGINS in line
+            if self._begun > 1:
+                self.why_stopped = "guest-reset"
+                self.stopped.set()
+                data = data.partition(_BEGINS)[0]
+                break
+            if _FAILED in line:
+                why = line.partition(_FAILED)[2].decode(errors="replace").strip()
+                self.trouble = InfrastructureError("helper_failed", f"in the VM: {why[:300]}")
+        self._on_console(data)
+
+    async def _explain(self) -> None:
+        """Find out why the VM is not there any more, or does not run."""
+        begin = time.monotonic()
+        with contextlib.suppress(InfrastructureError):
+            while True:
+                for kind in await self._compute.what_happened(self._place.zone, self._name):
+                    if kind == _ENDED_BY_GUEST:
+                        self.why_stopped = "guest-shutdown"
+                        self.stopped.set()
+                        return
+                    if found := _LOSSES.get(kind):
+                        reason, words = found
+                        self._lost.set_result(VmLost(reason, f"{words}: {self._name}"))
+                        return
+                if time.monotonic() - begin > _KNOWN_SECONDS:
+                    break
+                await asyncio.sleep(1)
+        message = f"the VM {self._name} is gone, and the service does not tell why"
+        self._lost.set_result(VmLost("vm_vanished", message))

@@ -1,0 +1,307 @@
+"""The provider: VMs of Google Compute Engine for a worker's steps."""
+
+import asyncio
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from kgym.api.steps import DumpMethod, ReproduceSpec, VmShape, on_disk
+from kgym.errors import InfrastructureError, UserError
+from kgym.transport.artifact_storage import sha256_of
+from kgym.worker.context import StepContext
+from kgym_vmmanager.gce import sweeper
+from kgym_vmmanager.gce.calls import Compute, Gone, NoRoom, Taken
+from kgym_vmmanager.gce.helper_image import PACKED, helper_image
+from kgym_vmmanager.gce.instance_name import instance_name, labels
+from kgym_vmmanager.gce.kernel_server import KernelServer
+from kgym_vmmanager.gce.machine import GceVm
+from kgym_vmmanager.gce.options import GceOptions
+from kgym_vmmanager.gce.zones import Place, Zones
+from kgym_vmmanager.vm.accelerator import Accelerator, Probed, best_accelerator
+from kgym_vmmanager.vm.provider import Boot, InstanceLimits, Vm, VmHost, VmLost
+from kgym_vmmanager.vm.qemu import capture_command_line, kernel_words
+
+LIMITS = {
+    False: InstanceLimits(boot=180, silence=30, reconnect=45, watchdog=250),
+    True: InstanceLimits(boot=400, silence=60, reconnect=90, watchdog=250),
+}
+"""By whether the CPUs are emulated; a boot begins with that of the helper."""
+_ROOM = (0, 64)
+"""What a VM elsewhere takes of the worker's host: its console and its connections, in MiB."""
+_CAPACITY = (64, 512 << 10)
+_BEYOND_SECONDS = 1800.0
+"""What a VM may take beside boots and runs: the service deletes it after that."""
+_IMAGE_SECONDS = 900.0
+_DELETE_SECONDS = 300.0
+
+
+class Gce:
+    """A `Provider`. What it holds, a worker's steps share; it is used in one event loop."""
+
+    dumps: tuple[DumpMethod, ...] = ("kdump",)
+    capacity = _CAPACITY
+
+    def __init__(self, options: GceOptions) -> None:
+        self.options = options
+        self.zones = Zones(options.zones, spot=options.spot)
+        self.slots = asyncio.Semaphore(options.most_vms)
+        self.deleting: set[asyncio.Task[None]] = set()
+        self._opened: _Opened | None = None
+        self._opening = asyncio.Lock()
+
+    async def accelerator(self, cache: Path) -> str:
+        """Return what runs its VMs."""
+        return self.options.accelerator
+
+    @asynccontextmanager
+    async def host(self, run: StepContext, cache: Path) -> AsyncIterator[VmHost]:
+        """Make the helper image known to the service, if it is not; raises UserError for disks."""
+        spec = run.spec(ReproduceSpec)
+        if on_disk(spec.vm.root):
+            raise UserError(
+                "no_cloud_disk",
+                "this worker's VMs run in a cloud, and start from an initramfs alone: leave out"
+                " --root disk, or give the step to a worker with QEMU",
+            )
+        if spec.dump not in {*self.dumps, "none"}:
+            raise UserError(
+                "no_dump_method",
+                f"nobody can take a dump by `{spec.dump}` of a VM in a cloud: ask for kdump",
+            )
+        opened = await self._open()
+        image = self.options.image or await self._image(opened.compute, run, cache)
+        run.log(f"VMs: {self.options.accelerator}, in {', '.join(self.options.zones)}")
+        # An emulated machine shows the host's clock, as QEMU of our own does.
+        here = await best_accelerator(cache) if self.options.emulated else None
+        yield GceHost(self, opened, run, image, here)
+
+    async def close(self) -> None:
+        """Wait until what is being deleted is, and stop listening."""
+        if self.deleting:
+            await asyncio.wait(self.deleting, timeout=_DELETE_SECONDS)
+        if self._opened is not None:
+            await self._opened.stack.aclose()
+            self._opened.compute.close()
+            self._opened = None
+
+    async def _open(self) -> "_Opened":
+        async with self._opening:
+            if self._opened is None:
+                stack = contextlib.AsyncExitStack()
+                options = self.options
+                server = KernelServer(options.address, options.port, options.listen)
+                await stack.enter_async_context(server.listening())
+                compute = await asyncio.to_thread(Compute, self.options)
+                await stack.enter_async_context(sweeper.sweeping(compute, self.options))
+                self._opened = _Opened(compute, server, stack)
+            return self._opened
+
+    async def _image(self, compute: Compute, run: StepContext, cache: Path) -> str:
+        """Make the helper image, unless the service has it; raises `no_helper_image`."""
+        name, folder = await helper_image(cache)
+        if await compute.has_image(name):
+            return name
+        address = getattr(run.storage, "address", None)
+        if address is None:
+            raise InfrastructureError(
+                "no_helper_image",
+                f"the project has no image {name}, and is given one only by a bucket: use"
+                " --storage gs://BUCKET/PREFIX, or name an image by --gce-image",
+            )
+        key = f"helper/{name}/{PACKED}"
+        await run.storage.put(key, folder / PACKED)
+        await compute.make_image(name, address(key), self.options.owner)
+        begin = time.monotonic()
+        while not await compute.has_image(name):
+            if time.monotonic() - begin > _IMAGE_SECONDS:
+                message = f"the image {name} is not ready after {_IMAGE_SECONDS:g} s"
+                raise InfrastructureError("no_helper_image", message)
+            await asyncio.sleep(2)
+        await run.storage.remove(f"helper/{name}")
+        return name
+
+
+class _Opened:
+    """What is there once the first step has come."""
+
+    def __init__(
+        self, compute: Compute, server: KernelServer, stack: contextlib.AsyncExitStack
+    ) -> None:
+        self.compute = compute
+        self.server = server
+        self.stack = stack
+
+
+class GceHost:
+    """The cloud for one step: a `VmHost`."""
+
+    most_points = 0
+
+    def __init__(
+        self, gce: Gce, opened: _Opened, run: StepContext, image: str, here: Probed | None
+    ) -> None:
+        self.accelerator = gce.options.accelerator
+        self.limits = LIMITS[gce.options.emulated]
+        self.by_hand = here or Probed(accelerator=Accelerator.KVM)
+        self._gce = gce
+        self._options = gce.options
+        self._compute = opened.compute
+        self._server = opened.server
+        self._image = image
+        self._run = run
+        self._lease = run.assignment.lease
+        self._seconds = run.spec(ReproduceSpec).time + 2 * self.limits.boot + _BEYOND_SECONDS
+        self._sums: dict[Path, str] = {}
+
+    def room(self, shape: VmShape) -> tuple[int, int]:
+        """Return what is taken of this host."""
+        return _ROOM
+
+    def command_line(self, shape: VmShape, words: str) -> str:
+        """Return the kernel's command line: the machine may be larger than what is asked for."""
+        line = kernel_words(shape, self.by_hand, words)
+        own = [f"nr_cpus={shape.cpus}", f"mem={shape.memory}M", "kgym_net=dhcp"]
+        return " ".join([*line, *own, *shape.append.split()])
+
+    def capture_command_line(self) -> str:
+        """Return what a capture kernel has to be told."""
+        return capture_command_line(self.by_hand)
+
+    def told(self, boot: Boot) -> str:
+        """Return what the service is asked for."""
+        place = next(iter(self._gce.zones.choices()))
+        name = instance_name(self._lease, boot.name)
+        asked = self._asked(name, place, boot.shape, {}, self.command_line(boot.shape, boot.words))
+        return json.dumps({"zone": place.zone, **asked}, indent=1)
+
+    def instead(self) -> None:
+        """There is nothing slower to go on with."""
+
+    @asynccontextmanager
+    async def running(self, boot: Boot, on_console: Callable[[bytes], None]) -> AsyncIterator[Vm]:
+        """Start a VM; whatever happens, it is deleted at the end."""
+        name = instance_name(self._lease, boot.name)
+        tried: dict[str, asyncio.Task[None]] = {}
+        with ExitStack() as stack:
+            lines = [
+                f"{stack.enter_context(self._server.served(path))} {await self._sum(path)}"
+                for path in (boot.kernel, boot.initrd)
+            ]
+            words = "\n".join([*lines, self.command_line(boot.shape, boot.words), ""])
+            async with self._gce.slots:
+                try:
+                    place, address = await self._made(name, boot.shape, words, tried)
+                    ssh = (address, self._options.ssh_port)
+                    vm = GceVm(self._compute, place, name, ssh, on_console)
+                    async with vm.followed():
+                        yield vm
+                finally:
+                    await self._delete(name, tried)
+
+    async def _made(
+        self, name: str, shape: VmShape, words: str, tried: dict[str, asyncio.Task[None]]
+    ) -> tuple[Place, str]:
+        """Make the VM where there is room for it; return the place, and its address there."""
+        boot = uuid.uuid4()
+        marks = labels(self._options.owner, self._lease, boot, time.time() + self._seconds)
+        refused: NoRoom | None = None
+        for place in self._gce.zones.choices():
+            asked = self._asked(name, place, shape, marks, words)
+            making = self._compute.insert(place.zone, asked, str(uuid.uuid4()))
+            tried[place.zone] = task = asyncio.create_task(making)
+            try:
+                await asyncio.shield(task)
+            except NoRoom as error:
+                self._gce.zones.exhausted(place)
+                self._run.log(f"no room in {place}: {error.message}")
+                refused = error
+                continue
+            except Taken:
+                pass  # it may be this one: the answer to its making was lost
+            try:
+                made = await self._compute.get(place.zone, name)
+            except Gone as error:
+                message = f"the VM {name} is gone before it has begun"
+                raise VmLost("vm_vanished", message) from error
+            if made.labels.get("kgym-boot") != boot.hex:
+                del tried[place.zone]
+                message = f"another worker has made {name}, which is this attempt's"
+                raise InfrastructureError("vm_of_another", message)
+            return place, str(made.network_interfaces[0].network_i_p)
+        assert refused is not None
+        raise InfrastructureError(refused.reason, f"in no zone: {refused.message}") from refused
+
+    def _asked(
+        self, name: str, place: Place, shape: VmShape, marks: dict[str, str], words: str
+    ) -> dict[str, Any]:
+        options = self._options
+        interface = {"network": options.network}
+        if options.subnet:
+            interface["subnetwork"] = options.subnet
+        scheduling: dict[str, Any] = {
+            "automatic_restart": False,
+            "instance_termination_action": "DELETE",
+            "max_run_duration": {"seconds": int(self._seconds)},
+            "provisioning_model": "SPOT" if place.spot else "STANDARD",
+        }
+        if place.spot:
+            scheduling["on_host_maintenance"] = "TERMINATE"
+        kind = machine_type(options.machine, shape)
+        image = f"projects/{options.project}/global/images/{self._image}"
+        return {
+            "name": name,
+            "machine_type": f"zones/{place.zone}/machineTypes/{kind}",
+            "labels": marks,
+            "disks": [
+                {
+                    "boot": True,
+                    "auto_delete": True,
+                    "initialize_params": {"source_image": image, "disk_size_gb": 10},
+                }
+            ],
+            # No access config: no external address. No service account: nothing to steal.
+            "network_interfaces": [interface],
+            "service_accounts": [],
+            "scheduling": scheduling,
+            "metadata": {"items": [{"key": "kgym-boot", "value": words}]},
+        }
+
+    async def _delete(self, name: str, tried: Mapping[str, asyncio.Task[None]]) -> None:
+        """Delete the VM wherever it may be, or may yet come to be; goes on if this is cancelled."""
+
+        async def delete() -> None:
+            for zone, making in tried.items():
+                try:
+                    # What was asked for may still come to be, though nobody waits for it.
+                    await asyncio.wait({making}, timeout=_DELETE_SECONDS)
+                    if making.done() and not making.cancelled():
+                        making.exception()
+                    async with asyncio.timeout(_DELETE_SECONDS):
+                        await self._compute.delete(zone, name)
+                except (InfrastructureError, TimeoutError) as error:
+                    # The sweeper finds it, or the service ends it at its time.
+                    self._run.log(f"{name} could not be deleted in {zone}: {error}")
+
+        deleting = asyncio.create_task(delete())
+        self._gce.deleting.add(deleting)
+        deleting.add_done_callback(self._gce.deleting.discard)
+        await asyncio.shield(deleting)
+
+    async def _sum(self, path: Path) -> str:
+        if path not in self._sums:
+            self._sums[path] = await asyncio.to_thread(sha256_of, path)
+        return self._sums[path]
+
+
+def machine_type(family: str, shape: VmShape) -> str:
+    """Return the custom machine type for a VM: CPUs in pairs, half to eight GiB for each."""
+    cpus = max(2, (shape.cpus + 1) // 2 * 2)
+    memory = max(-(-shape.memory // 256) * 256, cpus * 512)
+    while memory > cpus * 8192:
+        cpus += 2
+    return f"{family}-{cpus}-{memory}"

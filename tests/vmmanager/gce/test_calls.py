@@ -1,0 +1,117 @@
+"""The service's calls, against a server that answers as it does, and as it does on bad days."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from kgym.errors import InfrastructureError
+from kgym_dev.cloud_compute.server import CloudCompute
+from kgym_vmmanager.gce import sweeper
+from kgym_vmmanager.gce.calls import Compute, Gone, NoRoom, Taken
+from kgym_vmmanager.gce.options import GceOptions
+
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
+
+ZONE = "zone-a"
+INSERT = "POST .*/instances"
+DELETE = "DELETE .*/instances"
+
+
+def wanted(name: str, **more: Any) -> dict[str, Any]:
+    """Return an instance to ask for."""
+    image = "projects/test/global/images/waits"
+    disks = [{"boot": True, "initialize_params": {"source_image": image}}]
+    machine = f"zones/{ZONE}/machineTypes/n2-custom-2-512"
+    return {"name": name, "machine_type": machine, "disks": disks, **more}
+
+
+async def said(compute: Compute, name: str, words: bytes) -> bytes:
+    """Wait until a console has said this; return all that it has said."""
+    async with asyncio.timeout(60):
+        while words not in (found := (await compute.serial_port(ZONE, name, 0)).data):
+            await asyncio.sleep(0.1)
+    return found
+
+
+async def test_a_vm_is_made_says_something_and_is_deleted(
+    cloud: CloudCompute, compute: Compute
+) -> None:
+    await compute.insert(ZONE, wanted("one"), "r1")
+    assert (await compute.get(ZONE, "one")).network_interfaces[0].network_i_p == "127.8.0.1"
+    await said(compute, "one", b"kgym: helper begins")
+    await compute.delete(ZONE, "one")
+    with pytest.raises(Gone):
+        await compute.get(ZONE, "one")
+    await compute.delete(ZONE, "one")  # there is nothing to do
+
+
+async def test_a_lost_answer_makes_no_second_vm(cloud: CloudCompute, compute: Compute) -> None:
+    cloud.faults.add(INSERT, "lost_answer", times=2)
+    await compute.insert(ZONE, wanted("one"), "r1")
+    assert len(cloud.made) == 1
+    cloud.faults.add(DELETE, "lost_answer")
+    await compute.delete(ZONE, "one")
+    assert cloud.all() == []
+
+
+async def test_a_name_that_is_taken_is_told(compute: Compute) -> None:
+    await compute.insert(ZONE, wanted("one"), "r1")
+    with pytest.raises(Taken):
+        await compute.insert(ZONE, wanted("one"), "r2")
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_what_passes_is_tried_again(
+    cloud: CloudCompute, compute: Compute, status: int
+) -> None:
+    cloud.faults.add(INSERT, "status", status, times=2)
+    await compute.insert(ZONE, wanted("one"), "r1")
+    assert len(cloud.all()) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (429, "gce_rate_limit"),
+        (503, "gce_unreachable"),
+        (403, "gce_refused"),
+        (400, "gce_failed"),
+    ],
+)
+async def test_what_does_not_pass_has_a_reason(
+    cloud: CloudCompute, compute: Compute, status: int, reason: str
+) -> None:
+    cloud.faults.add(INSERT, "status", status, times=1000)
+    with pytest.raises(InfrastructureError) as caught:
+        await compute.insert(ZONE, wanted("one"), "r1")
+    assert caught.value.reason == reason
+
+
+async def test_no_quota_and_no_room_are_told_apart(cloud: CloudCompute, compute: Compute) -> None:
+    cloud.exhausted.add(ZONE)
+    with pytest.raises(NoRoom) as caught:
+        await compute.insert(ZONE, wanted("one"), "r1")
+    assert caught.value.reason == "gce_stockout"
+    cloud.exhausted.clear()
+    cloud.quota = 0
+    with pytest.raises(NoRoom) as caught:
+        await compute.insert(ZONE, wanted("one"), "r2")
+    assert caught.value.reason == "gce_quota"
+
+
+async def test_the_sweeper_takes_what_is_over_and_nothing_else(
+    cloud: CloudCompute, compute: Compute, options: GceOptions
+) -> None:
+    cloud.skew = -86400.0  # what the service's clock says counts for nothing
+    now = int(time.time())
+    for name, owner, deadline in (
+        ("over", "kgym", now - 400),
+        ("lives", "kgym", now - 200),  # another host's clock may be behind
+        ("others", "somebody", now - 4000),
+    ):
+        marks = {"kgym": owner, "kgym-deadline": str(deadline)}
+        await compute.insert(ZONE, wanted(name, labels=marks), name)
+    assert await sweeper.sweep(compute, options) == ["over"]
+    assert sorted(one.name for one in cloud.all()) == ["lives", "others"]
