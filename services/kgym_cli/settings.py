@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import click
 from click.core import ParameterSource
 
-from kgym.configs import data_folder
+from kgym.configs import data_folder, program_folder
 from kgym.errors import UserError
 
 T = TypeVar("T")
@@ -144,6 +144,11 @@ class Settings:
         lambda _: data_folder(),
         _FOLDER,
         shown=".kgym of kgym's checkout, or else ~/.local/share/kgym",
+    )
+    programs = Setting[Path | None](
+        "Folder of the programs that bundles name without holding them.",
+        lambda _: program_folder(),
+        _FOLDER,
     )
     database = Setting[str | None](
         "URL of the database: postgresql+asyncpg://… or sqlite+aiosqlite:///….",

@@ -21,7 +21,7 @@ import reference
 
 OTHERS = {
     "kgym/bugs/tree_snapshot.py": "Git's own variables are taken away from Git",
-    "kgym/configs.py": "where the data folder is, libraries ask as well",
+    "kgym/configs.py": "where data and programs are, libraries ask as well",
     "kgym/transport/gcs/connection.py": "Google's own, which its libraries read",
     "kgym/host/proc.py": "a list of harmless ones is handed on to programs",
     "kgym_builder/kernel_source/git_relay.py": "a program of its own, which hands all on to Git",
