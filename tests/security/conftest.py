@@ -82,9 +82,11 @@ def hostile(way: str, *names: str, macros: Mapping[str, object] | None = None) -
     script = _SCRIPT + "".join(f"/tmp/attack {name} >&2\n" for name in names)
     diff = added("scripts/attack.c", program) + added("scripts/attack.sh", script)
     run = "; ".join(f"scripts/attack {name}" for name in names)
+    # Not again in the make that make starts anew each time it has made a file that it includes.
+    once = "$(if $(MAKE_RESTARTS),,$(shell sh scripts/attack.sh))"
     file, original, replacement = {
         "a recipe": ("Makefile", _RECIPE, f"@sh scripts/attack.sh\n\t{_RECIPE}"),
-        "a shell function": ("Makefile", "VERSION", "X := $(shell sh scripts/attack.sh)\nVERSION"),
+        "a shell function": ("Makefile", "VERSION", f"X := {once}\nVERSION"),
         "a host program": ("Makefile", "\n%.o:", _HOST_PROGRAM.format(run=run) + "\n%.o:"),
         "a Kconfig macro": ("Kconfig", "EXTRA\n", "EXTRA\n$(shell,sh scripts/attack.sh)\n"),
     }[way]

@@ -288,7 +288,7 @@ async def test_programs_of_both_kinds_take_turns(
     assert {"reproducer.c", "reproducer-1.syz"} <= set(kept)
     path = run.folder / "said"
     await run.storage.get(kept["reproducer-1.log"].key, path)
-    assert "-procs=1 -repeat=1 -threaded=true getpid()" in path.read_text()
+    assert "-procs=1 -repeat=1 -threaded=true -vv=1 getpid()" in path.read_text()
 
 
 @pytest.mark.attack
