@@ -15,7 +15,7 @@ from kgym_cli.settings import settings
 
 if TYPE_CHECKING:
     from kgym.api.agent.strategy import Strategy
-    from kgym.bugs.bundle import Bug
+    from kgym.bugs.bug import Bug
     from kgym.client.agent_calls import AgentCalls
     from kgym_crashfixer.models.model import Model
     from kgym_crashfixer.platform_protocol import Platform, Submitted

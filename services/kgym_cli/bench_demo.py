@@ -8,7 +8,7 @@ from pathlib import Path
 from kgym.bench.campaign import AgentEntry, AttemptLimits, Campaign
 from kgym.bench.report import Report
 from kgym.bugs import bundle as bugs
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.configs import CONFIGS
 from kgym.errors import InfrastructureError, UserError
 from kgym_benchmark.campaign import subjects

@@ -15,9 +15,8 @@ from kgym.api.jobs import JobRequest, JobView
 from kgym.api.source import FileLook, FolderLook, SearchLook, SourceLine, SymbolLook
 from kgym.api.states import State
 from kgym.api.steps import Edit
-from kgym.bugs import bundle as bugs
 from kgym.bugs import tracing_job, tree_changes
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import BEFORE, Bug
 from kgym.bugs.conclusion import failure
 from kgym.bugs.kernel_run import (
     Change,
@@ -141,7 +140,7 @@ class BugTools:
     async def _files_of_the_crash(self) -> list[str]:
         """Return the C files of the crash's stack, without those of what detects crashes."""
         job = await shown(self._client, self._bug, self._options)
-        step = job.step(bugs.BEFORE)
+        step = job.step(BEFORE)
         report = await crash_report(self._client, job, step) if step is not None else {}
         frames = report.get("frames")
         found: list[object] = [report.get("guilty_file")]

@@ -15,7 +15,7 @@ from kgym.api.agent.nodes import Crash, Tried
 from kgym.api.agent.runs import Limits, RunRequest, RunState
 from kgym.api.agent.strategy import Strategy
 from kgym.api.steps import Patch, PatchCheck, PatchOutcome, Verdict
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.configs import TAPES
 from kgym.web.scheduler_tokens import SchedulerTokens
 from kgym.web.server import serve

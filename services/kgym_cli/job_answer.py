@@ -18,7 +18,7 @@ from kgym.api.steps import (
     StepKind,
     Verdict,
 )
-from kgym.bugs import bundle as bugs
+from kgym.bugs.bug import AFTER, BEFORE
 from kgym.bugs.conclusion import conclusion
 from kgym.bugs.tracing_job import TraceResult
 from kgym.bugs.trial_result import CalibrationResult, SideResult, TrialResult
@@ -159,8 +159,8 @@ class TrialAnswer(TrialResult):
             return SideAnswer(**dict(shown), crash=by_step.get(step.number) if step else None)
 
         fields = dict(result)
-        fields["before"] = side(result.before, bugs.BEFORE)
-        fields["after"] = side(result.after, bugs.AFTER) if result.after else None
+        fields["before"] = side(result.before, BEFORE)
+        fields["after"] = side(result.after, AFTER) if result.after else None
         return cls(**fields, failure=FailedStep.of(job), trace=trace)
 
 

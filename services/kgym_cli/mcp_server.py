@@ -9,7 +9,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from kgym.api.steps import Edit
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.errors import KgymError
 from kgym_cli.bug_tools import LINES, BugTools, answered, words
 from kgym_cli.called_jobs import CalledJobs

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kgym.bugs import bundle as bugs
+from kgym.bugs.bug import Bug
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
 
@@ -41,7 +42,7 @@ class NewBundle:
         """Return it with the titles that were seen."""
         return replace(self, title=title, alt_titles=alt_titles)
 
-    def write(self, folder: Path) -> bugs.Bug:
+    def write(self, folder: Path) -> Bug:
         """Write the new folder; return the bug that it holds.
 
         Raises UserError `bad_option`, and `bad_bundle` as `bug.load` does: then nothing is left.

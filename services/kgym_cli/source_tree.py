@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kgym.api.worker_calls import Assignment
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.bugs.tree_snapshot import git
 from kgym.configs import CONFIGS
 from kgym.errors import UserError

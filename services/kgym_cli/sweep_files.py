@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from kgym.api.steps import Patch
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.bugs.sweep import Candidate
 from kgym.errors import UserError
 from kgym_cli import compressed_files

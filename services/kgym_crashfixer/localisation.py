@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import Field
 
 from kgym.api.steps import Strict
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.configs import CONFIGS
 from kgym.crash import report as reports
 from kgym.crash.report import Frame

@@ -16,7 +16,7 @@ from kgym.api.steps import (
     ReproduceResult,
     Verdict,
 )
-from kgym.bugs import bundle as bugs
+from kgym.bugs.bug import AFTER
 from kgym.bugs.conclusion import Answer, conclusion, findings, reproduced, resolution_of
 from kgym.bugs.known_noise import noise
 from kgym.bugs.sweep_rows import NOT_BUILT
@@ -56,7 +56,7 @@ def tried(job: JobView, accepted: Collection[str] = ()) -> Tried:
     if failure is not None and _is_the_patchs(failure):
         return Tried(verdict="does_not_build", reason=_words(failure), job=job.id)
     reason = came_to.reason or f"job {job.id} is {job.state}"
-    run, result = job.step(bugs.AFTER), reproduced(job.step(bugs.AFTER))
+    run, result = job.step(AFTER), reproduced(job.step(AFTER))
     if run is None or result is None or found is None:
         return Tried(verdict=Verdict.INCONCLUSIVE, reason=reason, job=job.id)
     told = result.title is not None and noise(result.title) is not None

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from kgym.api.agent.nodes import Crash
 from kgym.api.agent.strategy import Escalate, Strategy, Tool
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym_crashfixer import context, localisation

@@ -25,9 +25,8 @@ from kgym.api.steps import (
     ReproduceSpec,
     Verdict,
 )
-from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs, ended_job, tracing_job
-from kgym.bugs.bundle import Bug, TrialOptions
+from kgym.bugs.bug import AFTER, BEFORE, Bug, TrialOptions
 from kgym.bugs.calibration import CONFIDENCES
 from kgym.bugs.conclusion import Answer, conclusion, failed, reproduced
 from kgym.bugs.sweep_rows import not_shown
@@ -125,7 +124,7 @@ class RunJobs:
         job = await self.answered(name, request)
         if (problem := not_shown(job)) is not None:
             raise _not_shown(job, problem)
-        step = job.step(bugs.BEFORE)
+        step = job.step(BEFORE)
         assert step is not None
         crash = await self._crash(job, step)
         if crash is None:
@@ -168,7 +167,7 @@ class RunJobs:
             job, found = await self._tried(name, work, shown)
             if found.verdict not in {Verdict.SAME_CRASH, Verdict.OTHER_CRASH}:
                 return found
-            step = job.step(bugs.AFTER)
+            step = job.step(AFTER)
             crash = await self._crash(job, step) if step else None
             if crash is None:
                 why = f"job {job.id} left no report of its crash"
@@ -233,7 +232,7 @@ class RunJobs:
             if not ended_job.concerns_one_request(error):
                 raise
             return None, error.message
-        found, ran = outcome.minimized(job.steps[-1]), reproduced(job.step(bugs.BEFORE))
+        found, ran = outcome.minimized(job.steps[-1]), reproduced(job.step(BEFORE))
         if found is None:
             return None, conclusion(job).reason or f"job {job.id} is {job.state}"
         if ran is None or ran.verdict is not Verdict.SAME_CRASH:

@@ -10,7 +10,7 @@ from pydantic import JsonValue, ValidationError
 from kgym.api.source import FileLook, FolderLook, SearchLook, SymbolLook
 from kgym.api.steps import Patch
 from kgym.bugs import ended_job
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.bugs.conclusion import Answer, conclusion, failed
 from kgym.client import AsyncClient, Refused
 from kgym.errors import InfrastructureError, UserError

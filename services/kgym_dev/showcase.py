@@ -36,7 +36,7 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.bugs import bundle
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.crash.report.parser import parse
 from kgym.errors import InfrastructureError, UserError
 from kgym.worker.context import StepContext

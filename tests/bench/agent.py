@@ -34,7 +34,7 @@ from kgym.api.agent.nodes import Crash, Tried
 from kgym.api.agent.runs import RunRequest, RunView
 from kgym.api.agent.strategy import Forest, Strategy
 from kgym.api.steps import PatchCheck, PatchOutcome, Verdict
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym_crashfixer.context import Near, cut
 from kgym_crashfixer.models.model import Call, Model
 from kgym_crashfixer.models.tape import Recorder, Replay

@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.conftest import DATA
 
 from kgym.bugs import bundle
-from kgym.bugs.bundle import TrialOptions
+from kgym.bugs.bug import TrialOptions
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
 from kgym.client import AsyncClient
 from kgym_benchmark.campaign.subjects import Subject, bundled

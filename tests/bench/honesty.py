@@ -32,7 +32,7 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.bugs import bundle
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import AFTER, BEFORE, BUILD_AFTER, Bug
 from kgym.bugs.resolution import resolution
 from kgym.client import Client
 from kgym.configs import data_folder
@@ -82,7 +82,7 @@ class Team:
         """Try one patch."""
         request = self.bug.job(patch)
         steps = {one.name: one for one in request.steps}
-        build, reproduce = steps[bundle.BUILD_AFTER], steps[bundle.AFTER]
+        build, reproduce = steps[BUILD_AFTER], steps[AFTER]
         assert isinstance(build, BuildSpec)
         assert isinstance(reproduce, ReproduceSpec)
         found = Trial(self.bug.name, patch.name, honest)
@@ -92,7 +92,7 @@ class Team:
                 return found
             found.findings.clear()
         first = self._before(request)
-        baseline = StepRef(job=first.id, step=bundle.BEFORE)
+        baseline = StepRef(job=first.id, step=BEFORE)
         after = reproduce.model_copy(update={"baseline": baseline})
         asked = after.evidence
         self._judge(found, self._run([build, after]), first, asked=asked)
@@ -124,7 +124,7 @@ class Team:
         trial.findings += after.findings
         trial.verdict = str(after.verdict)
         trial.seconds += after.evidence.seconds if after.evidence else 0.0
-        run = first.step(bundle.BEFORE)
+        run = first.step(BEFORE)
         before = run.result if run else None
         assert isinstance(before, ReproduceResult), f"job {first.id}: {run and run.failure}"
         found = resolution(before.verdict, after, trial.findings, asked=asked)

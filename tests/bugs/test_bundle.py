@@ -20,6 +20,7 @@ from kgym.api.steps import (
     SyzkallerSpec,
 )
 from kgym.bugs import bundle as bug
+from kgym.bugs.bug import BEFORE, BUILD_AFTER, Bug, TrialOptions
 from kgym.bugs.shipped import shipped
 from kgym.errors import UserError
 
@@ -61,9 +62,9 @@ def test_a_folder_becomes_a_job_of_four_steps(bundle: Path) -> None:
     assert isinstance(after, BuildSpec)
     assert len(after.patches) == 2
     assert isinstance(survive, ReproduceSpec)
-    assert survive.build.step == after.name == bug.BUILD_AFTER
+    assert survive.build.step == after.name == BUILD_AFTER
     assert survive.baseline
-    assert survive.baseline.step == crash.name == bug.BEFORE
+    assert survive.baseline.step == crash.name == BEFORE
 
 
 def test_backports_go_with_each_of_its_steps(bundle: Path) -> None:
@@ -110,7 +111,7 @@ def test_a_bad_header_of_a_program_is_named(bundle: Path) -> None:
 def test_a_trial_says_how_the_fix_is_tried_and_leaves_the_rest(bundle: Path) -> None:
     one = bug.load(str(bundle))
     known = Calibration(runs=5, crashed=5, time=2, accelerator="tcg")
-    wanted = bug.TrialOptions(instances=9, time=3, known=known, validate=True)
+    wanted = TrialOptions(instances=9, time=3, known=known, validate=True)
     plain, steps = one.job(one.fix).steps, one.job(one.fix, wanted).steps
     assert [one.model_copy(update={"measure": None}) for one in plain[1:2]] == steps[1:2]
     assert steps[0] == plain[0]
@@ -148,7 +149,7 @@ def test_a_bug_that_is_not_known_is_measured_on_the_way(bundle: Path) -> None:
 def test_a_bug_that_is_known_tells_what_a_fix_has_to_survive(bundle: Path) -> None:
     one = bug.load(str(bundle))
     known = Calibration(runs=5, crashed=5, time=8, accelerator="tcg")
-    request = one.job(one.fix, bug.TrialOptions(known=known, confidence=0.99))
+    request = one.job(one.fix, TrialOptions(known=known, confidence=0.99))
     before, after = sides(request)
     assert (before.measure, after.confidence, after.calibration) == (None, None, known)
     assert (after.instances, after.time) == (4, 12)
@@ -160,7 +161,7 @@ def test_what_is_known_of_too_few_runs_is_measured_anew(bundle: Path, runs: int)
     """Of ten, one of which crashed, a fix would have to survive 190, for an hour and more."""
     one = bug.load(str(bundle))
     known = Calibration(runs=runs, crashed=1, time=20, accelerator="tcg")
-    before, after = sides(one.job(one.fix, bug.TrialOptions(known=known)))
+    before, after = sides(one.job(one.fix, TrialOptions(known=known)))
     assert (before.measure is not None, after.confidence is not None) == (runs < 10,) * 2
     assert (after.instances, after.time, after.calibration) == (2, 7, known)
 
@@ -457,13 +458,13 @@ syzkaller = "3ab38479ab60b50d5b27332bd001c78382877ecd"
 
 
 @pytest.fixture
-def both(bundle: Path) -> bug.Bug:
+def both(bundle: Path) -> Bug:
     (bundle / "repro.syz").write_text('#{"procs":4,"sandbox":"none"}\ngetpid()\n')
     (bundle / "bug.toml").write_text(BUG.replace("[regress]", ON_REQUEST))
     return bug.load(str(bundle))
 
 
-def test_programs_on_request_run_where_they_are_asked_for(both: bug.Bug) -> None:
+def test_programs_on_request_run_where_they_are_asked_for(both: Bug) -> None:
     kinds = {
         kind: [one.kind for one in both.run_by(kind).reproducers] for kind in ("c", "syz", "all")
     }
@@ -472,7 +473,7 @@ def test_programs_on_request_run_where_they_are_asked_for(both: bug.Bug) -> None
     assert not any(isinstance(one, SyzkallerSpec) for one in both.job(both.fix).steps)
 
 
-def test_a_named_commit_of_syzkaller_is_built_before_the_kernel(both: bug.Bug) -> None:
+def test_a_named_commit_of_syzkaller_is_built_before_the_kernel(both: Bug) -> None:
     one = both.run_by("all")
     jobs = [one.job(one.fix), one.shown(), one.calibration(3)]
     assert one.fix is not None
@@ -488,7 +489,7 @@ def test_a_named_commit_of_syzkaller_is_built_before_the_kernel(both: bug.Bug) -
                 assert step.needs().syzkaller == []
 
 
-def test_a_calibration_is_of_the_syzkaller_that_ran(both: bug.Bug) -> None:
+def test_a_calibration_is_of_the_syzkaller_that_ran(both: Bug) -> None:
     one = both.run_by("syz")
     job = one.calibration(3)
     assert one.calibration_tag in job.tags

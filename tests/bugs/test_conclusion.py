@@ -21,6 +21,7 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.bugs import bundle
+from kgym.bugs.bug import BEFORE, BUILD_AFTER, BUILD_BEFORE
 from kgym.bugs.conclusion import Answer, conclusion
 from kgym.bugs.trial_result import TrialResult
 from tests.results import built, ran
@@ -110,7 +111,7 @@ def test_what_stands_in_the_way_is_told_and_can_be_accepted(job: JobView, reason
         assert conclusion(job, accepted).answer is Answer.YES
 
 
-BEFORE, SHOWN, _, FIXED = BUG.job(BUG.fix).steps
+BUILT, SHOWN, _, FIXED = BUG.job(BUG.fix).steps
 UNNAMED = SHOWN.model_copy(update={"name": None})
 ELSEWHERE = FIXED.model_copy(
     update={
@@ -124,7 +125,7 @@ CRASHED = ran(Verdict.SAME_CRASH)
 
 def test_runs_that_are_no_trial_are_looked_at_one_by_one() -> None:
     """Two that show a bug each; a third one that does not is not passed over."""
-    two = [(BEFORE, built()), (UNNAMED, CRASHED), (UNNAMED, CRASHED)]
+    two = [(BUILT, built()), (UNNAMED, CRASHED), (UNNAMED, CRASHED)]
     found = conclusion(job_of(two))
     assert (found.resolved, found.answer) == (None, Answer.YES)
     for odd in (ran(Verdict.NO_CRASH), ran(Verdict.OTHER_CRASH)):
@@ -133,11 +134,11 @@ def test_runs_that_are_no_trial_are_looked_at_one_by_one() -> None:
 
 
 def test_a_fix_tried_alone_is_not_as_wanted_with_a_blocking_finding_of_its_build() -> None:
-    alone = job_of([(BEFORE, built(findings=[GONE])), (ELSEWHERE, ran())])
+    alone = job_of([(BUILT, built(findings=[GONE])), (ELSEWHERE, ran())])
     assert conclusion(alone).answer is Answer.NO
     assert conclusion(alone, [GONE.reason]).answer is Answer.YES
     assert (
-        conclusion(job_of([(BEFORE, built(findings=[NOTE])), (ELSEWHERE, ran())])).answer
+        conclusion(job_of([(BUILT, built(findings=[NOTE])), (ELSEWHERE, ran())])).answer
         is Answer.YES
     )
 
@@ -150,7 +151,7 @@ def test_a_fix_whose_kernel_another_job_has_built_is_not_resolved_by_its_run_alo
     evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
     run = ran(evidence=evidence, baseline=Verdict.SAME_CRASH)
     elsewhere = ELSEWHERE.model_copy(update={"build": StepRef(job=6, step=0)})
-    clean: list[tuple[StepSpec, StepResult]] = [] if listed else [(BEFORE, built())]
+    clean: list[tuple[StepSpec, StepResult]] = [] if listed else [(BUILT, built())]
     job = job_of([*clean, (elsewhere, run)])
     if listed:
         steps = [step.model_copy(update={"spec": None}) for step in job.steps]
@@ -171,10 +172,10 @@ def test_every_trial_of_a_fix_asks_for_static_evidence() -> None:
     assert BUG.fix is not None
     before, _, after, _ = BUG.job(BUG.fix).steps
     ahead = Ahead(patches=[BUG.fix], programs=[*BUG.reproducers])
-    assert before == BUG.build.model_copy(update={"name": bundle.BUILD_BEFORE, "ahead": ahead})
+    assert before == BUG.build.model_copy(update={"name": BUILD_BEFORE, "ahead": ahead})
     assert after == BUG.build.model_copy(
         update={
-            "name": bundle.BUILD_AFTER,
+            "name": BUILD_AFTER,
             "patches": [*BUG.build.patches, BUG.fix],
             "review": [BUG.fix.name],
             "files": BUG.file.files,
@@ -186,12 +187,12 @@ def test_the_reason_is_what_decided_in_one_short_line() -> None:
     assert conclusion(tried(NOTE)).reason == "it was no_crash"
     assert conclusion(tried(GONE)).reason == "flags_weaker: detector: no KASAN"
     long = ran(Verdict.SAME_CRASH, "KASAN: bad", reason="many\nwords " * 100)
-    found = conclusion(job_of([(BEFORE, built()), (UNNAMED, long)]))
+    found = conclusion(job_of([(BUILT, built()), (UNNAMED, long)]))
     assert (found.title, found.reason) == ("KASAN: bad", ("many words " * 100)[:299] + "…")
 
 
 def test_a_job_that_has_not_ended_has_no_answer_yet() -> None:
-    begun = job_of([(BEFORE, built())]).model_copy(update={"state": State.RUNNING})
+    begun = job_of([(BUILT, built())]).model_copy(update={"state": State.RUNNING})
     found = conclusion(begun)
     assert (found.verdict, found.answer, found.reason) == (None, None, None)
     ended = conclusion(begun.model_copy(update={"state": State.ABORTED}))
@@ -199,7 +200,7 @@ def test_a_job_that_has_not_ended_has_no_answer_yet() -> None:
 
 
 def test_an_aborted_job_comes_to_no_verdict_whatever_its_steps_had_shown() -> None:
-    shown = job_of([(BEFORE, built()), (UNNAMED, ran(Verdict.SAME_CRASH, "KASAN: bad"))])
+    shown = job_of([(BUILT, built()), (UNNAMED, ran(Verdict.SAME_CRASH, "KASAN: bad"))])
     begun = shown.model_copy(update={"state": State.RUNNING})
     assert conclusion(begun).verdict is Verdict.SAME_CRASH
     ended = conclusion(begun.model_copy(update={"state": State.ABORTED}))
@@ -239,5 +240,5 @@ def test_a_trial_in_two_jobs_asks_what_one_in_one_job_asks() -> None:
     whole, shown, apart = BUG.job(BUG.fix), BUG.shown(), BUG.trial(BUG.fix, 3)
     assert shown.steps[1] == whole.steps[1]
     assert apart.steps[0] == whole.steps[2]
-    again = apart.steps[1].model_copy(update={"baseline": StepRef(step=bundle.BEFORE)})
+    again = apart.steps[1].model_copy(update={"baseline": StepRef(step=BEFORE)})
     assert again == whole.steps[3]

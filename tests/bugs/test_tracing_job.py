@@ -7,6 +7,7 @@ import pytest
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import BuildSpec, DumpMethod, MinimizeSpec, ReproduceSpec, StepKind, StepRef
 from kgym.bugs import bundle, tracing_job
+from kgym.bugs.bug import BEFORE, BUILD_AFTER, BUILD_BEFORE
 from kgym.errors import UserError
 
 BUG = bundle.load("watch-queue-filter")
@@ -42,7 +43,7 @@ def test_the_first_build_has_records_and_the_first_reproduce_step_dumps() -> Non
     reproduced = [one for one in steps if isinstance(one, ReproduceSpec)]
     assert [one.instrument for one in builds] == [[FILE], []]
     assert [one.dump for one in reproduced] == ["hypervisor", "none"]
-    build, run = StepRef(step=bundle.BUILD_BEFORE), StepRef(step=bundle.BEFORE)
+    build, run = StepRef(step=BUILD_BEFORE), StepRef(step=BEFORE)
     assert steps[-1] == MinimizeSpec(name="minimize", build=build, reproduce=run, files=[FILE])
 
 
@@ -60,10 +61,10 @@ def test_for_kdump_the_capture_kernel_comes_between() -> None:
     before, after = steps[2], steps[4]
     assert isinstance(before, ReproduceSpec)
     assert isinstance(after, ReproduceSpec)
-    assert before.build == StepRef(step=bundle.BUILD_BEFORE)
+    assert before.build == StepRef(step=BUILD_BEFORE)
     assert before.capture == StepRef(step="build_capture")
-    assert after.build == StepRef(step=bundle.BUILD_AFTER)
-    assert after.baseline == StepRef(step=bundle.BEFORE)
+    assert after.build == StepRef(step=BUILD_AFTER)
+    assert after.baseline == StepRef(step=BEFORE)
     assert (after.dump, after.capture) == ("none", None)
 
 

@@ -13,6 +13,7 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.bugs import bundle
+from kgym.bugs.bug import BEFORE, BUILD_BEFORE
 from kgym.bugs.calibration import Effort
 from kgym.bugs.conclusion import Answer
 from kgym.bugs.trial_result import CalibrationResult
@@ -63,7 +64,7 @@ def job(*instances: InstanceResult, cause: Cause | None = None) -> JobView:
             finished_at=NOW,
         )
         for number, (name, kind) in enumerate(
-            ((bundle.BUILD_BEFORE, StepKind.BUILD), (bundle.BEFORE, StepKind.REPRODUCE))
+            ((BUILD_BEFORE, StepKind.BUILD), (BEFORE, StepKind.REPRODUCE))
         )
     ]
     return JobView(

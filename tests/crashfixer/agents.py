@@ -9,7 +9,7 @@ from pathlib import Path
 from kgym.api.agent.conversation import Reply
 from kgym.api.agent.runs import Limits, RunRequest
 from kgym.api.agent.strategy import Cycle, Forest, Strategy
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.errors import UserError
 from kgym_crashfixer.models.model import Call, Model
 from kgym_crashfixer.platform_protocol import BEGIN, Begun, Submitted

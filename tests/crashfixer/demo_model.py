@@ -16,7 +16,7 @@ from pathlib import Path
 from kgym.api.agent.conversation import Reply
 from kgym.api.agent.runs import RunRequest, RunView
 from kgym.api.agent.strategy import Strategy
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.client import AsyncClient
 from kgym_crashfixer.models.model import Call
 from kgym_crashfixer.models.tape import Head, Recorder, begin

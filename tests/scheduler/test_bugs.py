@@ -17,7 +17,7 @@ from kgym.api.states import State
 from kgym.api.steps import InstanceOutcome, InstanceResult, ReproduceResult, Verdict
 from kgym.api.suitecache import EntryFilter, HeldEntry
 from kgym.api.worker_calls import AttemptEnding
-from kgym.bugs import bundle
+from kgym.bugs.bug import AFTER, BEFORE
 from kgym.errors import Conflict
 from kgym_scheduler.database import bug_lists
 from kgym_scheduler.database.tables import readers, subject_jobs, subjects
@@ -68,9 +68,9 @@ def trial(bug: str, *tags: str) -> JobRequest:
 def fix(bug: str) -> JobRequest:
     request = job(
         BUILD.model_copy(update={"name": "build_before"}),
-        reproduce(0).model_copy(update={"name": bundle.BEFORE}),
+        reproduce(0).model_copy(update={"name": BEFORE}),
         BUILD.model_copy(update={"name": "build_after"}),
-        reproduce(2).model_copy(update={"name": bundle.AFTER}),
+        reproduce(2).model_copy(update={"name": AFTER}),
     )
     return request.model_copy(update={"tags": [f"bug={bug}"]})
 

@@ -9,7 +9,7 @@ from kgym.bench.bug_record import BugRecord, Crash, DeveloperPatch, FoundText
 from kgym.bench.dataset import Dataset
 from kgym.bench.tried_bug import Base, tried_bug
 from kgym.bugs import bundle
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.bugs.bundle_folder import toml, write_folder
 from kgym.configs import CONFIGS
 from kgym.errors import NotFound, UserError

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from kgym.api.steps import BuildSpec, GitSource, KernelConfig, Patch, Reproducer
 from kgym.bench.bug_record import BugRecord, Crash
 from kgym.bugs import bundle
-from kgym.bugs.bundle import Bug, BugFile
+from kgym.bugs.bug import Bug
+from kgym.bugs.bug_file import BugFile
 from kgym.bugs.fixed_bug import FixCommit, FixedBug
 from kgym.bugs.port import append_for, ported
 from kgym.configs import CONFIGS

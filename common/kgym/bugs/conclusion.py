@@ -17,7 +17,7 @@ from kgym.api.steps import (
     StepKind,
     Verdict,
 )
-from kgym.bugs import bundle as bugs
+from kgym.bugs.bug import AFTER, BEFORE
 from kgym.bugs.resolution import Resolution, is_accepted, resolution
 
 _LONGEST_REASON = 300
@@ -117,7 +117,7 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     out: there any two are taken for a trial.
     """
     runs = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
-    named = [step for name in (bugs.BEFORE, bugs.AFTER) for step in runs if step.name == name]
+    named = [step for name in (BEFORE, AFTER) for step in runs if step.name == name]
     sides = named if len(named) == 2 else runs
     if len(sides) == 1:
         return _resolution_apart(job, sides[0], accepted)

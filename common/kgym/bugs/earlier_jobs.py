@@ -11,9 +11,8 @@ from itertools import islice
 from kgym.api import trusted_tags
 from kgym.api.jobs import JobFilter, JobRequest, JobView
 from kgym.api.steps import Calibration
-from kgym.bugs import bundle as bugs
 from kgym.bugs import calibration
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import BEFORE, Bug
 from kgym.bugs.conclusion import reproduced
 from kgym.client import AsyncClient, Client, Refused
 
@@ -95,7 +94,7 @@ def _pooled(jobs: Sequence[JobView], bug: Bug, before: datetime | None) -> Calib
     # Not those that go on: an interrupted trial is asked for again by what was known for it.
     ended = [one for one in jobs if one.state.final]
     earlier = [one for one in ended if before is None or _ended(one) < before]
-    results = [reproduced(job.step(bugs.BEFORE)) for job in earlier]
+    results = [reproduced(job.step(BEFORE)) for job in earlier]
     measured = [one for one in results if one is not None]
     return calibration.pooled(measured, bug.titles) if measured else None
 

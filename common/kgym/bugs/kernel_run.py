@@ -34,9 +34,8 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.api.steps.compilers import SUBSTITUTION
-from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs
-from kgym.bugs.bundle import DEFAULT_OPTIONS, Bug, TrialOptions
+from kgym.bugs.bug import AFTER, BEFORE, DEFAULT_OPTIONS, Bug, TrialOptions
 from kgym.bugs.conclusion import Answer, findings, reproduced
 from kgym.bugs.ended_job import Submitted
 from kgym.bugs.resolution import Obstacle, told
@@ -220,7 +219,7 @@ class _Run:
         why = not_shown(job)
         outcome = Outcome.NOT_RESOLVED if why is None else Outcome.INCONCLUSIVE
         row = Pair(self.bug.name, "").row(outcome, why or "nothing is changed", shown_by=job.id)
-        step = job.step(bugs.BEFORE)
+        step = job.step(BEFORE)
         result = reproduced(step)
         told = row.model_copy(
             update={
@@ -286,7 +285,7 @@ class _Run:
         return _answered(row, **facts, seconds=seconds)
 
     async def _ran(self, job: JobView) -> dict[str, object]:
-        step = job.step(bugs.AFTER)
+        step = job.step(AFTER)
         result = reproduced(step)
         if step is None or result is None:
             failure = next((one.failure for one in job.steps if one.failure), None)

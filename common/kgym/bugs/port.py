@@ -27,7 +27,8 @@ from kgym.api.steps import (
 )
 from kgym.bugs import bundle as bugs
 from kgym.bugs import ended_job
-from kgym.bugs.bundle import Bug, BugFile, TrialOptions
+from kgym.bugs.bug import Bug, TrialOptions
+from kgym.bugs.bug_file import BugFile
 from kgym.bugs.conclusion import conclusion
 from kgym.bugs.fixed_bug import FixedBug
 from kgym.bugs.sweep import SweepOptions, kept_job

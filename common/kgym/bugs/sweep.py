@@ -17,7 +17,7 @@ from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
 from kgym.api.steps import CheckResult, Patch
 from kgym.bugs import ended_job
-from kgym.bugs.bundle import DEFAULT_OPTIONS, Bug, TrialOptions
+from kgym.bugs.bug import DEFAULT_OPTIONS, Bug, TrialOptions
 from kgym.bugs.conclusion import conclusion
 from kgym.bugs.ended_job import Began, Submitted
 from kgym.bugs.sweep_rows import Outcome, Pair, Row, checked, not_shown, tried

@@ -17,7 +17,7 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.api.steps.compilers import SUBSTITUTION
-from kgym.bugs import bundle as bugs
+from kgym.bugs.bug import AFTER, BUILD_AFTER
 from kgym.bugs.conclusion import Answer, conclusion, resolution_of
 from kgym.bugs.resolution import Obstacle
 
@@ -133,7 +133,7 @@ def checked(pair: Pair, one: PatchCheck) -> Pair | Row:
 def tried(pair: Pair, job: JobView, accepted: Collection[str]) -> Row:
     """Return the row of a patch whose trial (`Bug.trial`) has ended."""
     came_to, found = conclusion(job, accepted), resolution_of(job, accepted)
-    built, run = job.step(bugs.BUILD_AFTER), job.step(bugs.AFTER)
+    built, run = job.step(BUILD_AFTER), job.step(AFTER)
     before = pair.facts.get("seconds", 0)
     facts: dict[str, object] = {"job": job.id, "verdict": came_to.verdict, "title": came_to.title}
     facts["seconds"] = round((before if isinstance(before, float) else 0) + _seconds(job), 1)

@@ -21,6 +21,7 @@ from kgym.api.steps import (
     Strict,
 )
 from kgym.bugs import bundle as bugs
+from kgym.bugs.bug import BEFORE, BUILD_BEFORE, Bug
 from kgym.bugs.conclusion import reproduced
 from kgym.errors import UserError
 from kgym.source import patching
@@ -38,7 +39,7 @@ class Tracing:
     method: DumpMethod
 
 
-def tracing(bug: bugs.Bug, files: Sequence[str], method: DumpMethod) -> Tracing:
+def tracing(bug: Bug, files: Sequence[str], method: DumpMethod) -> Tracing:
     """Return what to trace: by default the C files that the bug's fix touches, else its own.
 
     Raises UserError `no_files` where nothing tells which.
@@ -63,8 +64,8 @@ def traced(request: JobRequest, how: Tracing) -> JobRequest:
         more: dict[str, object] = {}
         if isinstance(spec, BuildSpec):
             more = {"for_dump": how.method}
-            more |= {"instrument": list(how.files)} if spec.name == bugs.BUILD_BEFORE else {}
-        elif spec.name == bugs.BEFORE:
+            more |= {"instrument": list(how.files)} if spec.name == BUILD_BEFORE else {}
+        elif spec.name == BEFORE:
             more = {"dump": how.method, "measure": None}
             if how.method == "kdump":
                 kernel = bugs.kernel(CAPTURE).model_copy(update={"name": _BUILD_CAPTURE})
@@ -73,8 +74,8 @@ def traced(request: JobRequest, how: Tracing) -> JobRequest:
         steps.append(spec.model_copy(update=more))
     minimize = MinimizeSpec(
         name=_MINIMIZE,
-        build=StepRef(step=bugs.BUILD_BEFORE),
-        reproduce=StepRef(step=bugs.BEFORE),
+        build=StepRef(step=BUILD_BEFORE),
+        reproduce=StepRef(step=BEFORE),
         files=list(how.files),
     )
     untrue = trusted_tags.false(request.tags, [*steps, minimize])
@@ -96,7 +97,7 @@ class TraceResult(Strict):
     @classmethod
     def of(cls, job: JobView) -> Self:
         """Return what a job of `traced` tells."""
-        result = reproduced(job.step(bugs.BEFORE))
+        result = reproduced(job.step(BEFORE))
         dumps = [one.dump for one in (result.instances if result else []) if one.dump]
         last = job.step(_MINIMIZE)
         if last is None:

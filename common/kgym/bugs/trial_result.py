@@ -17,9 +17,8 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.api.steps.compilers import SUBSTITUTION
-from kgym.bugs import bundle as bugs
 from kgym.bugs import calibration
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import AFTER, BEFORE, Bug
 from kgym.bugs.calibration import CONFIDENCES, Effort
 from kgym.bugs.conclusion import (
     Answer,
@@ -105,9 +104,9 @@ class TrialResult(Strict):
 
         `accepted` are the reasons of findings that shall not stand in the way.
         """
-        before, after = job.step(bugs.BEFORE), job.step(bugs.AFTER)
+        before, after = job.step(BEFORE), job.step(AFTER)
         if before is None:
-            raise ValueError(f"job {job.id} is no trial: it has no step `{bugs.BEFORE}`")
+            raise ValueError(f"job {job.id} is no trial: it has no step `{BEFORE}`")
         found = resolution_of(job, accepted) or Resolution(False, ())
         built = next((s.result for s in job.steps if isinstance(s.result, BuildResult)), None)
         return TrialResult(
@@ -148,7 +147,7 @@ class CalibrationResult(Strict):
 
         What a fix has to survive is computed from all calibrations `together`, if they are known.
         """
-        result = reproduced(job.step(bugs.BEFORE))
+        result = reproduced(job.step(BEFORE))
         measured = None
         times: list[float] = []
         ended: Counter[str] = Counter()
@@ -188,8 +187,8 @@ class CalibrationResult(Strict):
 
 def _told(job: JobView, after: ReproduceResult, found: list[Finding]) -> str | None:
     """Return the line on what a verdict on a patched kernel rests on; None on others."""
-    before = reproduced(job.step(bugs.BEFORE))
-    if after is not reproduced(job.step(bugs.AFTER)):
+    before = reproduced(job.step(BEFORE))
+    if after is not reproduced(job.step(AFTER)):
         return None
     evidence = before.evidence if before else None
     return told(evidence.work if evidence else None, after.evidence, found)

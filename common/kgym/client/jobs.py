@@ -24,7 +24,7 @@ class JobCalls(Connection):
         """Submit a job.
 
         Args:
-            request: The job; `kgym.bugs.bundle.Bug.job` makes one.
+            request: The job; `kgym.bugs.bug.Bug.job` makes one.
             key: A submission with a key that you used before for the same
                 job returns that job; by default each call makes a new one.
 

@@ -22,7 +22,7 @@ class SourceCalls(Connection):
 
         Args:
             job_id: A job with a step of kind source, build or check that has succeeded;
-                `kgym.bugs.bundle.Bug.source` makes the one that takes least.
+                `kgym.bugs.bug.Bug.source` makes the one that takes least.
             wanted: Which file and lines; which step; patches to apply for this look.
 
         Raises:

@@ -18,7 +18,7 @@ from pydantic import Field
 from kgym.api.steps import Strict
 from kgym.bench.bug_record import Words
 from kgym.bench.campaign import Campaign, Planned
-from kgym.bugs.bundle import TrialOptions
+from kgym.bugs.bug import TrialOptions
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
 from kgym.bugs.sweep_rows import Outcome
 from kgym.client import AsyncClient

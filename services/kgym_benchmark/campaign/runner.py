@@ -27,7 +27,7 @@ from kgym.bench.attempt_record import AttemptRecord, Outcome, Setup
 from kgym.bench.campaign import Campaign, Planned, missing, plan
 from kgym.bench.patch_identity import identity
 from kgym.bench.patch_overlap import changed_parts, overlap
-from kgym.bugs.bundle import TrialOptions
+from kgym.bugs.bug import TrialOptions
 from kgym.bugs.kernel_run import RunOptions, run_kernel
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, KgymError, UserError

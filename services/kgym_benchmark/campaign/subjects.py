@@ -15,7 +15,7 @@ from kgym.bench.campaign import Campaign
 from kgym.bench.dataset import Dataset
 from kgym.bench.tried_bug import tried_bug
 from kgym.bugs import bundle as bundles
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.errors import UserError
 
 _UNNAMED = re.compile(r"[^\w.:-]")

@@ -13,8 +13,7 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.bench.attempt_record import AttemptRecord, Outcome
-from kgym.bugs import bundle as bundles
-from kgym.bugs.bundle import TrialOptions
+from kgym.bugs.bug import AFTER, TrialOptions
 from kgym.bugs.conclusion import reproduced
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
 from kgym.bugs.sweep_rows import Outcome as Ran
@@ -113,4 +112,4 @@ def _crashed_at_boot(one: InstanceResult) -> bool:
 
 
 def _result(job: JobView) -> ReproduceResult | None:
-    return reproduced(job.step(bundles.AFTER))
+    return reproduced(job.step(AFTER))

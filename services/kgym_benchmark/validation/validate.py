@@ -20,9 +20,8 @@ from kgym.api.steps import Calibration, ReproduceSpec, Sha256, Strict, Verdict
 from kgym.bench.bug_record import BugId, BugRecord, Validation, Words
 from kgym.bench.dataset import About, Dataset
 from kgym.bench.tried_bug import INSTANCES, SECONDS, Base, tried_bug
-from kgym.bugs import bundle as bugs
 from kgym.bugs import calibration, ended_job
-from kgym.bugs.bundle import Bug, TrialOptions
+from kgym.bugs.bug import BEFORE, BUILD_BEFORE, Bug, TrialOptions
 from kgym.bugs.conclusion import Answer, failed, failure, reproduced
 from kgym.bugs.sweep import SweepOptions, kept_job
 from kgym.bugs.trial_result import SideResult, TrialResult
@@ -222,7 +221,7 @@ class _Validation:
 
     def _shown(self, bug: Bug, job: JobView) -> Calibration | None:
         """End the stages of the kernel with the bug; return what its runs tell, if it shows."""
-        build, step = job.step(bugs.BUILD_BEFORE), job.step(bugs.BEFORE)
+        build, step = job.step(BUILD_BEFORE), job.step(BEFORE)
         assert build is not None
         assert step is not None
         if build.state is not State.SUCCEEDED:
@@ -275,7 +274,7 @@ class _Validation:
 
     def _together(self, bug: Bug, *jobs: JobView) -> Calibration | None:
         """Return what the runs on the kernel with the bug tell, of the newest job first."""
-        results = [reproduced(one.step(bugs.BEFORE)) for one in jobs]
+        results = [reproduced(one.step(BEFORE)) for one in jobs]
         return calibration.pooled([one for one in results if one], self._titles(bug))
 
     def _bug(self) -> Bug:

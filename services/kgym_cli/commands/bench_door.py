@@ -10,7 +10,7 @@ from pydantic import Field
 
 from kgym.api.steps import GitSource
 from kgym.bugs import bundle as bugs
-from kgym.bugs.bundle import Bug, TrialOptions
+from kgym.bugs.bug import Bug, TrialOptions
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError

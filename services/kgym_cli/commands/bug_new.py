@@ -10,8 +10,8 @@ from pydantic import Field
 
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.steps import InstanceOutcome, ReproduceResult, ReproduceSpec, Verdict
-from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs
+from kgym.bugs.bug import BEFORE, Bug
 from kgym.bugs.conclusion import conclusion
 from kgym.errors import UserError
 from kgym_cli.answer import Answer
@@ -125,7 +125,7 @@ def _asked(given: dict[str, Any]) -> dict[str, Any]:
     return wanted
 
 
-def _ran(one: bugs.Bug, *, any_crash: bool) -> JobView:
+def _ran(one: Bug, *, any_crash: bool) -> JobView:
     """Run the bug once; `any_crash` is what is looked for if the title is not known."""
     request = one.job(None)
     steps = [
@@ -141,7 +141,7 @@ def _ran(one: bugs.Bug, *, any_crash: bool) -> JobView:
 
 
 def _result(job: JobView | None) -> ReproduceResult | None:
-    step = job.step(bugs.BEFORE) if job else None
+    step = job.step(BEFORE) if job else None
     return step.result if step and isinstance(step.result, ReproduceResult) else None
 
 

@@ -5,6 +5,7 @@ from rich.markup import escape
 
 from kgym.api.jobs import JobRequest
 from kgym.bugs import bundle as bugs
+from kgym.bugs.bug import Bug
 from kgym_cli import known_bugs
 from kgym_cli.commands.bug import BugAnswer
 from kgym_cli.output import json_option, print_json, results
@@ -34,7 +35,7 @@ def show(name: str, as_json: bool) -> None:
     results.print(f"reproducer: {program.file}, {program.time:g} s", markup=False)
 
 
-def _answer(one: bugs.Bug) -> BugWithJob:
+def _answer(one: Bug) -> BugWithJob:
     file = one.file
     about = {
         "name": one.name,

@@ -11,6 +11,7 @@ from kgym.api.jobs import JobRequest, JobView
 from kgym.api.steps import DumpMethod, Severity
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs, tracing_job
+from kgym.bugs.bug import DEFAULT_OPTIONS, Bug, ProgramKind, TrialOptions
 from kgym.bugs.conclusion import conclusion
 from kgym.bugs.tracing_job import TraceResult, Tracing
 from kgym.bugs.trial_result import CalibrationResult, JudgedFinding, TrialResult
@@ -74,7 +75,7 @@ def reproduce(
     root: Literal["initramfs", "disk"] | None,
     fix: Path | None,
     no_fix: bool,
-    repro: bugs.ProgramKind | None,
+    repro: ProgramKind | None,
     confidence: float,
     instances: int | None,
     time: float | None,
@@ -96,7 +97,7 @@ def reproduce(
     VMs the fix has to survive, and how long. A bug that shows soon is measured on
     the way; for another one, the bundle tells.
     """
-    wanted = bugs.TrialOptions(instances, time, validate=validate, confidence=confidence)
+    wanted = TrialOptions(instances, time, validate=validate, confidence=confidence)
     one = _loaded(on_kernel(name, kernel), repro).built_by(compiler)
     one = one.on_root(root) if root else one
     how = tracing_job.tracing(one, files, dump) if trace else None
@@ -122,7 +123,7 @@ def calibrate(
     runs: int,
     time: float | None,
     compiler: str | None,
-    repro: bugs.ProgramKind | None,
+    repro: ProgramKind | None,
     as_json: bool,
 ) -> None:
     """Measure how often and how soon the bug shows, on the kernel without the fix.
@@ -209,7 +210,7 @@ def demo(
         people.print("the model's answers are replayed from a tape: no model is asked")
         replayed(DEMO_BUG, TAPES / f"{DEMO_BUG}.jsonl", as_json)
     accepted = reasons(accept_findings)
-    _try(one, fix, bugs.DEFAULT_OPTIONS, accepted, no_fix=False, as_json=as_json)
+    _try(one, fix, DEFAULT_OPTIONS, accepted, no_fix=False, as_json=as_json)
 
 
 def _benched(count: int, *, one_kernel: bool, as_json: bool) -> None:
@@ -225,15 +226,15 @@ def _benched(count: int, *, one_kernel: bool, as_json: bool) -> None:
         show(found)
 
 
-def _loaded(name: str, repro: bugs.ProgramKind | None) -> bugs.Bug:
+def _loaded(name: str, repro: ProgramKind | None) -> Bug:
     one = bugs.load(name)
     return one if repro is None else one.run_by(repro)
 
 
 def _try(
-    one: bugs.Bug,
+    one: Bug,
     fix: Path | None,
-    wanted: bugs.TrialOptions,
+    wanted: TrialOptions,
     accepted: frozenset[str],
     *,
     no_fix: bool,
@@ -264,7 +265,7 @@ def reasons(words: str) -> frozenset[str]:
     return frozenset(word for word in words.replace(",", " ").split())
 
 
-def _tell_effort(one: bugs.Bug, wanted: bugs.TrialOptions) -> None:
+def _tell_effort(one: Bug, wanted: TrialOptions) -> None:
     """Say what the fix has to survive, and why."""
     known, chosen, own = wanted.known, one.effort(wanted), one.file.reproducer
     shown = f"{known.crashed} of {known.runs} runs showed the bug" if known else ""

@@ -7,7 +7,7 @@ import click
 
 from kgym.bugs import bundle as bugs
 from kgym.bugs import tree_changes
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.bugs.kernel_run import RunOptions
 from kgym.bugs.tree_changes import SourceTree
 from kgym.client import AsyncClient

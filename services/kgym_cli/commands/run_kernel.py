@@ -7,7 +7,7 @@ import click
 
 from kgym.bugs import bundle as bugs
 from kgym.bugs import tree_changes
-from kgym.bugs.bundle import TrialOptions
+from kgym.bugs.bug import Bug, TrialOptions
 from kgym.bugs.kernel_run import KernelRun, RunOptions
 from kgym.bugs.kernel_run import run_kernel as try_patch
 from kgym.bugs.kernel_run_text import run_text
@@ -105,7 +105,7 @@ def remembered(tree: SourceTree | None) -> str:
 async def _run(
     url: str,
     token: str | None,
-    bug: bugs.Bug,
+    bug: Bug,
     diff: str,
     options: RunOptions,
     tree: SourceTree | None,

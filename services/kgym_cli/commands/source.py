@@ -22,6 +22,7 @@ from kgym.api.source import (
 )
 from kgym.api.states import State
 from kgym.bugs import bundle as bugs
+from kgym.bugs.bug import Bug
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym_cli import known_bugs
 from kgym_cli.job_progress import follow
@@ -194,7 +195,7 @@ def _opened(tree: str, how: dict[str, Any]) -> Iterator[tuple["Client", int, dic
         yield client, _readable(client, bug), common
 
 
-def _readable(client: "Client", bug: bugs.Bug) -> int:
+def _readable(client: "Client", bug: Bug) -> int:
     """Return the job of the bug's source, an earlier one where that can be read."""
     request = bug.source()
     digest = hashlib.sha256(request.model_dump_json().encode()).hexdigest()[:32]

@@ -17,7 +17,7 @@ from kgym.api import result_csv
 from kgym.api.jobs import GroupName
 from kgym.bugs import bundle as bugs
 from kgym.bugs import earlier_jobs
-from kgym.bugs.bundle import Bug, TrialOptions
+from kgym.bugs.bug import Bug, TrialOptions
 from kgym.bugs.sweep import MOST_UNDER_WAY, Moved, Subject, SweepOptions
 from kgym.bugs.sweep import sweep as sweep_all
 from kgym.bugs.sweep_rows import Outcome, Row, counts, status

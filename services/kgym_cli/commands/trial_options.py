@@ -6,7 +6,7 @@ from typing import Any, TypeVar, get_args
 import click
 
 from kgym.api.steps import compilers
-from kgym.bugs.bundle import ProgramKind
+from kgym.bugs.bug import ProgramKind
 from kgym.bugs.calibration import CONFIDENCES
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -21,7 +21,7 @@ from kgym.api.agent.runs import (
 )
 from kgym.api.agent.steps import CallExcerpt, CallPage, RunStep
 from kgym.api.agent.strategy import Strategy, traced
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.errors import Conflict, Forbidden, KgymError, NotFound, UserError
 from kgym_crashfixer import strategies
 from kgym_crashfixer.errors import LostRun

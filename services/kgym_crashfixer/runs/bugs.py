@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from kgym.api.agent.runs import RunRequest
 from kgym.bugs import bundle
-from kgym.bugs.bundle import Bug
+from kgym.bugs.bug import Bug
 from kgym.errors import UserError
 
 MOST_BYTES = 8 << 20

@@ -13,7 +13,7 @@ from email.utils import format_datetime, formataddr, parseaddr
 from kgym.api.agent.nodes import Node, Tried
 from kgym.api.agent.report import Evidence, OtherFix, Report
 from kgym.api.agent.runs import FixView, RunView
-from kgym.bugs.bundle import BugFile
+from kgym.bugs.bug_file import BugFile
 from kgym.errors import UserError
 from kgym_crashfixer.platform_protocol import Begun
 
