@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.anyio]
 SHIPPED = {one.name: one for one in backports.load(CONFIGS / "backports")}
 
 OTHERWISE = {
+    "cad-pid": ("init/main.c", "(cad_pid, get_pid(task_pid(current)))"),
     "stpcpy": ("lib/string.c", "EXPORT_SYMBOL(stpcpy);"),
     "kbuild-pound": ("scripts/Kbuild.include", "$(subst $(pound),$$(pound),"),
     "tools-pound": ("tools/build/Build.include", "$(subst $(pound),$$(pound),"),
