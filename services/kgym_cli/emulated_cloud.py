@@ -47,7 +47,7 @@ def emulated_provider(folder: Path, storage: str = "") -> "Iterator[Gce]":
 
     `storage` is the address of the server of buckets.
     """
-    _require_checkout()
+    require_checkout()
     extras.require("gcp")
     from kgym_dev.cloud_compute.machine import SSH_PORT  # noqa: PLC0415 - of the checkout alone
     from kgym_dev.cloud_compute.server import CloudCompute  # noqa: PLC0415
@@ -88,7 +88,7 @@ def emulated_platform(data: Path) -> Iterator[tuple[str, str]]:
         from kgym.transport.gcs.storage import CALLS, GcsStorage  # noqa: PLC0415
         from kgym_cli.embedded_platform import Platform  # noqa: PLC0415
 
-        _require_checkout()
+        require_checkout()
         from kgym_dev.cloud_storage.server import CloudStorage  # noqa: PLC0415
 
         buckets = stack.enter_context(CloudStorage(folder / "buckets"))
@@ -102,7 +102,8 @@ def emulated_platform(data: Path) -> Iterator[tuple[str, str]]:
             yield platform.url, platform.owner
 
 
-def _require_checkout() -> None:
+def require_checkout() -> None:
+    """Raise UserError `extra_missing` where the servers for development are not installed."""
     if find_spec("kgym_dev") is None:
         raise UserError(
             "extra_missing",

@@ -101,10 +101,18 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kgym fix watch-queue-filter --model replay:tape.jsonl --out fix.patch --json",
     ),
     "gc": ("kgym gc", "kgym gc --apply --artifact-age 30 --cache-budget 40GB"),
-    "gcp up": ("kgym gcp up farm.toml --ssh-key ~/.ssh/id_ed25519.pub",),
-    "gcp down": ("kgym gcp down farm.toml",),
+    "gcp up": (
+        "kgym gcp up farm.toml --ssh-key ~/.ssh/id_ed25519.pub",
+        "kgym gcp up farm.toml --emulated",
+    ),
+    "gcp down": ("kgym gcp down farm.toml", "kgym gcp down farm.toml --emulated"),
     "gcp status": ("kgym gcp status farm.toml --json",),
     "gcp cost": ("kgym gcp cost farm.toml",),
+    "gcp scale": (
+        "kgym gcp scale farm.toml --token TOKEN",
+        "kgym gcp scale farm.toml --once --json",
+    ),
+    "gcp simulate": ("kgym gcp simulate farm.toml --hours 168 --server https://kgym.example.org",),
     "group list": ("kgym group list --mine",),
     "group show": ("kgym group show night", "kgym group show night --submitter alice --json"),
     "group results": (

@@ -33,7 +33,7 @@ COMMANDS = {
     "du": Lazy("du", "Show what takes disk.", remote=True),
     "fix": Lazy("fix", "Search for a fix of a bug with a language model.", remote=True),
     "gc": Lazy("gc", "Show what retention would remove, or remove it."),
-    "gcp": Lazy("gcp", "Make, show and remove the hosts of a platform on Google Cloud."),
+    "gcp": Lazy("gcp", "Make, show, scale and remove the hosts of a platform on Google Cloud."),
     "group": Lazy("group", "List, show, export and abort groups of jobs.", remote=True),
     "job": Lazy("job", "Submit, list, show, wait for, abort and restart jobs.", remote=True),
     "mcp": Lazy("mcp", "Serve the tools for a bug to an agent (MCP).", remote=True),

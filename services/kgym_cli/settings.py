@@ -6,6 +6,7 @@ use it. Where the data folder is, libraries ask as well: `kgym.configs.data_fold
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,18 @@ class Url(click.ParamType[str]):
             good = False
         if not good:
             self.fail(f"{value!r} is no address; write e.g. http://127.0.0.1:8420", param, ctx)
+        return str(value)
+
+
+class HostName(click.ParamType[str]):
+    """The name of a host, as the scheduler takes it."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return it as it was given."""
+        if not re.fullmatch(r"[\w.+-]{1,120}", str(value), re.ASCII):
+            self.fail(f"{value!r} is no name of a host", param, ctx)
         return str(value)
 
 
@@ -273,6 +286,13 @@ class Settings:
     )
     slots = Setting[int](
         "Steps to do at the same time.", 1, click.IntRange(1, 1000), commands=("worker",)
+    )
+    host_name = Setting[str | None](
+        "What the scheduler calls the host of a worker.",
+        None,
+        HostName(),
+        commands=("worker",),
+        shown="the host's own name",
     )
     folder = Setting[Path](
         "Folder for a worker's files of the steps that it does.",

@@ -97,7 +97,8 @@ class Deployment(Strict):
         None,
         pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$",
         max_length=253,
-        description="the scheduler's name in DNS; null: a certificate of its own",
+        description="the scheduler's name in DNS: workers reach it as https://DOMAIN; null: hosts"
+        " of pools start nothing by themselves, and are set up by the playbook",
     )
     image: str = Field(
         "projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64",
@@ -105,10 +106,22 @@ class Deployment(Strict):
         max_length=200,
         description="what hosts boot",
     )
+    program: str = Field(
+        "/opt/kgym/venv/bin/kgym",
+        pattern=r"^[\x21-\x7e]+( [\x21-\x7e]+)*$",
+        max_length=400,
+        description="how a host of a pool starts kgym",
+    )
+    setup: str = Field(
+        "",
+        max_length=20_000,
+        description="shell commands that put it there, by root, at each start of a host; empty:"
+        " the image has it",
+    )
     secret: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9_-]{1,255}$",
-        description="of Secret Manager, with passwords; null: a file beside the deployment's",
+        description="of Secret Manager, with the workers' token; null: workers have none",
     )
     scheduler: SchedulerHost
     pools: dict[PoolName, Pool] = Field(min_length=1, max_length=20)
@@ -118,6 +131,16 @@ class Deployment(Strict):
     def region(self) -> str:
         """The region of all zones."""
         return self.zones[0].rpartition("-")[0]
+
+    @property
+    def server(self) -> str | None:
+        """The scheduler's address; None if the file does not say."""
+        return f"https://{self.domain}" if self.domain else None
+
+    @property
+    def storage(self) -> str:
+        """Where scheduler and workers keep artifacts."""
+        return f"gs://{self.bucket}/kgym"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

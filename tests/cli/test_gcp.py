@@ -1,15 +1,23 @@
 """`kgym gcp`: a deployment comes, is shown, and goes with nothing left."""
 
-from collections.abc import Iterator
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kgym_cli.embedded_platform import Platform
 from kgym_dev.cloud_project.server import CloudProject
+from kgym_dev.servers import Program, free_port
+from kgym_hosts.gcp.connection import Cloud
+from kgym_hosts.gcp.platform import CloudPlatform
 from tests.cli.conftest import Kgym
-from tests.hosts.deployments import TEXT
+from tests.hosts.deployments import TEXT, deployment
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -27,8 +35,9 @@ def test_a_deployment_comes_and_goes(cloud: CloudProject, kgym: Kgym, tmp_path: 
     assert made.status == 0, made.err
     assert {one["done"] for one in made.json["parts"]} == {"made"}
     shown = kgym("gcp", "status", *at).json
-    assert [one["pool"] for one in shown] == ["build", "scheduler"]
-    assert shown == made.json["hosts"]
+    assert shown["emulated"] is True
+    assert [one["pool"] for one in shown["hosts"]] == ["build", "scheduler"]
+    assert shown["hosts"] == made.json["hosts"]
     cost = kgym("gcp", "cost", *at).json
     build = next(one for one in cost["pools"] if one["pool"] == "build")
     assert build["dollars_per_hour"] == 0.2
@@ -36,7 +45,44 @@ def test_a_deployment_comes_and_goes(cloud: CloudProject, kgym: Kgym, tmp_path: 
     assert 0 < build["so_far"] < 0.1
     assert kgym("gcp", "down", *at).status == 0
     assert cloud.left == []
-    assert kgym("gcp", "status", *at).json == []
+    assert kgym("gcp", "status", *at).json["hosts"] == []
+
+
+def test_a_loop_goes_on_while_the_scheduler_is_away(
+    cloud: CloudProject, kgym: Kgym, tmp_path: Path, data: Path
+) -> None:
+    file, port = tmp_path / "farm.toml", free_port()
+    none = deployment(tmp_path, TEXT.replace("least = 1", "least = 0"))
+    CloudPlatform(Cloud(none.project, cloud.url), none).bring_up()
+    file.write_text(f'domain = "kgym.example.org"\n{TEXT}')
+    words = [sys.executable, "-m", "kgym_cli", "gcp", "scale", file, "--every", "0.2", "--json"]
+    where = ["--endpoint", cloud.url, "--server", f"http://127.0.0.1:{port}"]
+    loop = Program("scale", [*words, *where], tmp_path / "log")
+    loop.spawn()
+    try:
+        away = lines(loop, lambda said: len(said) > 0)[0]
+        assert away["fault"]["reason"] == "scheduler_unreachable"
+        with Platform(data, port=port, work=False):
+            said = lines(loop, lambda said: any(one["actions"] for one in said))
+        (made,) = next(one for one in said if one["actions"])["actions"]
+        assert (made["action"], made["host"]) == ("add", "kgym-farm-build-1")
+    finally:
+        loop.stop()
+
+
+def lines(
+    loop: Program, enough: Callable[[list[dict[str, Any]]], bool], seconds: float = 90
+) -> list[dict[str, Any]]:
+    """What a loop has said, once it is enough."""
+    ends = time.monotonic() + seconds
+    while True:
+        text = loop.log.read_text()
+        said = [json.loads(one) for one in text.splitlines() if one.startswith("{")]
+        if enough(said):
+            return said
+        assert loop.pid is not None, text
+        assert time.monotonic() < ends, text
+        time.sleep(0.1)
 
 
 def test_what_is_wrong_is_said_before_anything_is_made(kgym: Kgym, tmp_path: Path) -> None:
@@ -45,6 +91,10 @@ def test_what_is_wrong_is_said_before_anything_is_made(kgym: Kgym, tmp_path: Pat
     key.write_text("-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n")
     refused = kgym("gcp", "up", file, "--ssh-key", key, "--json")
     assert (refused.status, refused.json["reason"]) == (2, "bad_option")
+    refused = kgym("gcp", "scale", file, "--server", "http://127.0.0.1:9", "--json")
+    assert (refused.status, refused.json["reason"]) == (2, "bad_deployment")  # no `domain`
+    refused = kgym("gcp", "status", file, "--emulated", "--json")
+    assert (refused.status, refused.json["reason"]) == (2, "not_emulated")
     file.write_text(TEXT.replace("least = 1", "least = 9"))
     refused = kgym("gcp", "status", file, "--json")
     assert (refused.status, refused.json["reason"]) == (2, "bad_deployment")

@@ -1,11 +1,13 @@
 """A deployment comes and goes on a server that answers as Google Cloud does, with its faults."""
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kgym.errors import Conflict, InfrastructureError
+from kgym.errors import Conflict, InfrastructureError, UserError
 from kgym_dev.cloud_project.server import CloudProject
 from kgym_hosts.deployment import Deployment
 from kgym_hosts.gcp.connection import Cloud
@@ -151,15 +153,16 @@ def test_the_next_zone_is_taken_where_one_is_exhausted(
     one = platform(cloud, farm)
     one.bring_up()
     cloud.compute.exhausted = {"us-central1-a"}
-    assert len(one.instances.make("build", 3)) == 3
+    there = one.instances.all()
+    assert len(one.instances.make("build", 3, there)) == 3
     assert {host.zone for host in one.instances.all()[1:4]} <= {"us-central1-a", "us-central1-b"}
     cloud.compute.exhausted = {"us-central1-a", "us-central1-b"}
     with pytest.raises(InfrastructureError, match="does not have enough") as failed:
-        one.instances.make("build", 2)
+        one.instances.make("build", 2, one.instances.all())
     assert failed.value.reason == "cloud_stockout"
     cloud.compute.exhausted, cloud.compute.quota = set(), 5
     with pytest.raises(InfrastructureError) as failed:
-        one.instances.make("build", 1)
+        one.instances.make("build", 1, one.instances.all())
     assert failed.value.reason == "cloud_quota"
 
 
@@ -192,11 +195,55 @@ def test_a_bucket_can_be_kept(cloud: CloudProject, tmp_path: Path) -> None:
     one.bring_up()  # it is the same again
 
 
-def test_a_version_is_noted_on_the_host(cloud: CloudProject, farm: Deployment) -> None:
+def test_a_host_starts_a_worker_and_tells_its_version(cloud: CloudProject, tmp_path: Path) -> None:
+    """The startup script itself, on a machine that is this one: what it starts writes down how."""
+    program, told = tmp_path / "kgym", tmp_path / "told"
+    program.write_text(
+        f'#!/bin/sh\n[ "$2" != --version ] || {{ echo kgym, version 9.8.7; exit; }}\n'
+        f'echo "$* token=$KGYM_TOKEN" >>{told}\n[ "$(wc -l <{told})" -gt 1 ]\n'  # fails once
+    )
+    program.chmod(0o755)
+    said = f'domain = "kgym.example.org"\nsecret = "farm"\nprogram = "{program} -x"\n'
+    farm = deployment(tmp_path, f'{said}setup = "echo setup >>{told}.setup"\n{TEXT}')
     one = platform(cloud, farm)
-    host, *_ = one.bring_up()
-    one.instances.set_version(host, "0.1.0+ABC")
-    assert {h.version for h in one.instances.all()} == {"0-1-0-abc", None}
+    with pytest.raises(UserError, match="no secret farm"):
+        one.bring_up()
+    cloud.secrets["farm"] = "the workers' token\n"
+    (host, _) = one.bring_up()
+    assert one.instances.versions([host]) == {}
+    instance = cloud.compute.instance(host.name)
+    assert instance["serviceAccounts"][0]["scopes"][0].endswith("/cloud-platform")
+    script = tmp_path / "startup-script"
+    metadata = {item["key"]: item["value"] for item in instance["metadata"]["items"]}
+    script.write_text(metadata["startup-script"])
+    environment = {
+        "PATH": os.environ["PATH"],
+        "GCE_METADATA_HOST": f"{cloud.url.removeprefix('http://')}/metadata/{host.name}",
+        "KGYM_SECRET_MANAGER": cloud.url,
+    }
+    # `sleep` is what the script does between two starts of a worker that has failed.
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sleep").symlink_to("/bin/true")
+    environment["PATH"] = f"{tmp_path / 'bin'}:{environment['PATH']}"
+    subprocess.run(["sh", script], env=environment, check=True, timeout=60)
+    words = (
+        "-x worker --host-name kgym-farm-build-1 --server https://kgym.example.org"
+        " --storage gs://kgym-test-farm/kgym --kinds build,check --slots 2"
+        " token=the workers' token"
+    )
+    assert told.read_text().splitlines() == [words, words]
+    assert (tmp_path / "told.setup").read_text() == "setup\n"
+    assert one.instances.versions([host]) == {host.name: "9.8.7"}
+    one.take_down()
+    assert cloud.left == []
+    assert cloud.secret_policies["farm"]["bindings"] == []
+    assert cloud.secrets
+
+
+def test_without_a_domain_hosts_are_bare(cloud: CloudProject, farm: Deployment) -> None:
+    (host, _) = platform(cloud, farm).bring_up()
+    items = cloud.compute.instance(host.name)["metadata"]["items"]
+    assert "startup-script" not in {one["key"] for one in items}
 
 
 def test_permission_and_permanent_refusals_have_their_own_words(

@@ -35,7 +35,7 @@ class Worker:
     """Runs steps of some kinds, at most `slots` at a time, with work files under `folder`.
 
     Workers may share the folder: each has its own in it. `entries` are those of SuiteCache
-    on the host's disk, which is told with claims.
+    on the host's disk, which is told with claims. `host` is what its name begins with.
     """
 
     def __init__(
@@ -48,8 +48,9 @@ class Worker:
         slots: int = 1,
         capabilities: Capabilities | None = None,
         entries: KeepsEntries | None = None,
+        host: str | None = None,
     ) -> None:
-        name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
+        name = f"{host or socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         self.info = WorkerInfo(
             id=name, kinds=list(handlers), slots=slots, capabilities=capabilities
         )

@@ -1,25 +1,28 @@
 """`kgym gcp`."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
+from pydantic import Field
 
 from kgym.errors import UserError
-from kgym_cli import extras
+from kgym_cli import emulated_project
 from kgym_cli.answer import Answer
+from kgym_cli.cloud_farm import Farm, farm, farm_options
+from kgym_cli.commands.gcp_scale import public_key, scale, simulate
 from kgym_cli.output import json_option, people, print_json, print_table, results
+from kgym_cli.server_option import reachable
+from kgym_cli.settings import settings
 from kgym_hosts import prices
 from kgym_hosts.deployment import Deployment, read_deployment
 
 if TYPE_CHECKING:
     from kgym_hosts.gcp.instances import CloudHost
-    from kgym_hosts.gcp.platform import CloudPlatform, Part
+    from kgym_hosts.gcp.platform import Part
 
 SCHEDULER = "scheduler"
-_Command = TypeVar("_Command", bound=Callable[..., object])
 
 
 class CloudPart(Answer):
@@ -31,7 +34,7 @@ class CloudPart(Answer):
 
 
 class CloudHostAnswer(Answer):
-    """A host."""
+    """A host; its version is what it told last, null before that."""
 
     name: str
     pool: str
@@ -48,6 +51,8 @@ class CloudHostAnswer(Answer):
 class UpAnswer(Answer):
     """What was made, or was there, and the hosts."""
 
+    emulated: bool
+    scheduler: str | None = Field(description="its address; null: the file has no `domain`")
     parts: list[CloudPart]
     hosts: list[CloudHostAnswer]
 
@@ -55,7 +60,16 @@ class UpAnswer(Answer):
 class DownAnswer(Answer):
     """What was removed; what is still there is an error."""
 
+    emulated: bool
     parts: list[CloudPart]
+
+
+class StatusAnswer(Answer):
+    """The hosts that there are."""
+
+    emulated: bool
+    scheduler: str | None
+    hosts: list[CloudHostAnswer]
 
 
 class PoolCost(Answer):
@@ -72,6 +86,7 @@ class PoolCost(Answer):
 class CostAnswer(Answer):
     """What a deployment costs by its hosts: nothing else is counted."""
 
+    emulated: bool
     pools: list[PoolCost]
     dollars_per_hour: float | None
     so_far: float | None
@@ -80,89 +95,110 @@ class CostAnswer(Answer):
     """The region of the price table."""
 
 
-def _deployment(command: _Command) -> _Command:
-    """Add what all commands take: the deployment, and another server that stands for the cloud."""
-    file = click.argument("deployment", type=click.Path(path_type=Path))
-    server = click.option(
-        "--endpoint",
-        metavar="URL",
-        help="A server that stands for the cloud: `kgym_dev.cloud_project` in a checkout.",
-    )
-    return file(server(command))
-
-
 @click.group()
 def gcp() -> None:
-    """Make, show and remove the hosts of a platform on Google Cloud.
+    """Make, show, scale and remove the hosts of a platform on Google Cloud.
 
     DEPLOYMENT is a file that says what there shall be: docs/google-cloud.md.
     """
 
 
 @gcp.command()
-@_deployment
+@farm_options
 @click.option(
     "--ssh-key",
     type=click.Path(path_type=Path),
-    required=True,
     help="File with the public key that may log in to the hosts, as the user kgym.",
 )
 @json_option(UpAnswer)
-def up(deployment: Path, endpoint: str | None, ssh_key: Path, as_json: bool) -> None:
+def up(
+    deployment: Path, endpoint: str | None, emulated: bool, ssh_key: Path | None, as_json: bool
+) -> None:
     """Make network, firewall, service accounts, bucket and hosts, as far as they are missing.
 
-    What is there stays as it is. After a failure, the same command goes on.
+    What is there stays as it is. After a failure, the same command goes on. With --emulated all of
+    it is on this machine, scheduler and workers run, and last until `down`.
     """
-    platform = _platform(read_deployment(deployment), endpoint, _key(ssh_key))
+    if ssh_key is None and not emulated:
+        raise UserError("bad_option", "--ssh-key: nobody could log in to the hosts without one")
+    key = public_key(ssh_key) if ssh_key is not None else ""
+    told = farm(deployment, endpoint, emulated, start=True)
     parts: list[CloudPart] = []
-    hosts = platform.bring_up(lambda part: _tell(parts, part))
+    hosts = told.platform(key).bring_up(lambda part: _tell(parts, part))
+    if told.project is not None:
+        told.project.await_scheduler()
+    made = [_answer(host, {}) for host in hosts]
     if as_json:
-        print_json(UpAnswer(parts=parts, hosts=[_answer(host) for host in hosts]))
-    else:
-        _print_hosts(hosts)
+        answer = UpAnswer(emulated=told.emulated, scheduler=told.server, parts=parts, hosts=made)
+        print_json(answer)
+        return
+    _print_hosts(made)
+    if told.server is not None:
+        people.print(f"scheduler: {told.server}", markup=False)
 
 
 @gcp.command()
-@_deployment
+@farm_options
 @json_option(DownAnswer)
-def down(deployment: Path, endpoint: str | None, as_json: bool) -> None:
+def down(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) -> None:
     """Remove all that is marked as the deployment's, with its artifacts, and see that it is gone.
 
     With `keep_bucket` in DEPLOYMENT the bucket and its objects stay.
     """
-    platform = _platform(read_deployment(deployment), endpoint)
     parts: list[CloudPart] = []
-    platform.take_down(lambda part: _tell(parts, part))
+    project = read_deployment(deployment).project
+    if not emulated or emulated_project.found(settings().data, project) is not None:
+        told = farm(deployment, endpoint, emulated)
+        told.platform().take_down(lambda part: _tell(parts, part))
+        _end_project(told)
     if as_json:
-        print_json(DownAnswer(parts=parts))
+        print_json(DownAnswer(emulated=emulated or endpoint is not None, parts=parts))
     else:
         results.print("nothing is left")
 
 
+def _end_project(told: Farm) -> None:
+    """End an emulated project once nothing is there; other deployments of it are told."""
+    if told.project is None:
+        return
+    left = [name for name in told.project.end() if not _is_kept(told.deployment, name)]
+    if left:
+        people.print(f"others have things in the project: {', '.join(left)}", markup=False)
+
+
+def _is_kept(deployment: Deployment, name: str) -> bool:
+    return deployment.keep_bucket and name == f"bucket/{deployment.bucket}"
+
+
 @gcp.command()
-@_deployment
-@json_option(list[CloudHostAnswer])
-def status(deployment: Path, endpoint: str | None, as_json: bool) -> None:
-    """Show the hosts that there are."""
-    hosts = _platform(read_deployment(deployment), endpoint).instances.all()
+@farm_options
+@json_option(StatusAnswer)
+def status(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) -> None:
+    """Show the hosts that there are, and which version of kGymSuite each of them told last."""
+    told = farm(deployment, endpoint, emulated)
+    instances = told.platform().instances
+    hosts = instances.all()
+    versions = instances.versions(hosts)
+    shown = [_answer(host, versions) for host in hosts]
     if as_json:
-        print_json([_answer(host) for host in hosts])
+        print_json(StatusAnswer(emulated=told.emulated, scheduler=told.server, hosts=shown))
     else:
-        _print_hosts(hosts)
+        _print_hosts(shown)
 
 
 @gcp.command()
-@_deployment
+@farm_options
 @json_option(CostAnswer)
-def cost(deployment: Path, endpoint: str | None, as_json: bool) -> None:
+def cost(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) -> None:
     """Show what the hosts cost an hour, have cost since they were made, and would at most.
 
     Prices are those of DEPLOYMENT (`dollars_per_hour`), else of configs/cloud_prices.toml, which
     says when and where each was looked up. Removed hosts, disks, traffic and objects are not
     counted.
     """
-    told = read_deployment(deployment)
-    answer = _cost(told, _platform(told, endpoint).instances.all())
+    told = farm(deployment, endpoint, emulated)
+    hosts = told.platform().instances.all()
+    answer = _cost(told.deployment, hosts, emulated=told.emulated)
     if as_json:
         print_json(answer)
         return
@@ -184,7 +220,12 @@ def cost(deployment: Path, endpoint: str | None, as_json: bool) -> None:
     )
 
 
-def _cost(deployment: Deployment, hosts: "list[CloudHost]") -> CostAnswer:
+for _command in (scale, simulate):  # of all commands here, they alone ask a scheduler
+    reachable(_command)
+    gcp.add_command(_command)
+
+
+def _cost(deployment: Deployment, hosts: "list[CloudHost]", *, emulated: bool) -> CostAnswer:
     table, now = prices.shipped_prices(), datetime.now(UTC)
     most = {SCHEDULER: 1} | {name: pool.most for name, pool in deployment.pools.items()}
     pools = []
@@ -201,6 +242,7 @@ def _cost(deployment: Deployment, hosts: "list[CloudHost]") -> CostAnswer:
             )
         )
     return CostAnswer(
+        emulated=emulated,
         pools=pools,
         dollars_per_hour=_sum([one.dollars_per_hour for one in pools]),
         so_far=_sum([one.so_far for one in pools]),
@@ -224,32 +266,12 @@ def _dollars(value: float | None) -> str:
     return "?" if value is None else f"{value:.2f}"
 
 
-def _platform(deployment: Deployment, endpoint: str | None, key: str = "") -> "CloudPlatform":
-    extras.require("gcp")
-    # Google's libraries take seconds.
-    from kgym_hosts.gcp.connection import Cloud  # noqa: PLC0415
-    from kgym_hosts.gcp.platform import CloudPlatform  # noqa: PLC0415
-
-    return CloudPlatform(Cloud(deployment.project, endpoint), deployment, key)
-
-
-def _key(file: Path) -> str:
-    try:
-        with file.expanduser().open(errors="replace") as opened:
-            text = opened.read(10_000).strip()
-    except OSError as error:
-        raise UserError("bad_option", f"--ssh-key {file}: {error.strerror or error}") from error
-    if not text.startswith(("ssh-", "ecdsa-", "sk-")) or "\n" in text:
-        raise UserError("bad_option", f"--ssh-key {file}: this is no public key of SSH")
-    return text
-
-
 def _tell(parts: list[CloudPart], part: "Part") -> None:
     parts.append(CloudPart(kind=part.kind, name=part.name, done=part.done))
     people.print(f"{part.done}: {part.kind} {part.name}", markup=False)
 
 
-def _answer(host: "CloudHost") -> CloudHostAnswer:
+def _answer(host: "CloudHost", versions: dict[str, str]) -> CloudHostAnswer:
     return CloudHostAnswer(
         name=host.name,
         pool=host.pool,
@@ -259,16 +281,17 @@ def _answer(host: "CloudHost") -> CloudHostAnswer:
         external_address=host.external,
         machine_type=host.machine_type,
         spot=host.spot,
-        version=host.version,
+        version=versions.get(host.name),
         created=host.created,
     )
 
 
-def _print_hosts(hosts: "list[CloudHost]") -> None:
+def _print_hosts(hosts: list[CloudHostAnswer]) -> None:
     columns = ("host", "pool", "zone", "state", "address", "outside", "machine", "version")
     rows = [
         (
-            *(host.name, host.pool, host.zone, host.status, host.address, host.external or ""),
+            *(host.name, host.pool, host.zone, host.state, host.address),
+            host.external_address or "",
             host.machine_type + (" spot" if host.spot else ""),
             host.version or "",
         )

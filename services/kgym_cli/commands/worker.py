@@ -125,7 +125,7 @@ async def _serve(
         if provider is not None:
             stack.push_async_callback(provider.close)
         shape = chosen.slots, declared, entries(kinds, has)
-        one = Worker(calls, bus, storage, does, chosen.folder, *shape)
+        one = Worker(calls, bus, storage, does, chosen.folder, *shape, chosen.host_name)
         people.print(f"worker {one.info.id}: {', '.join(kinds)}", markup=False)
         settle()
         await one.serve()

@@ -23,6 +23,15 @@ class Machines(Protocol):
         """Kill a host and all that runs on it, and forget its disk."""
         ...
 
+    def lives(self, name: str) -> bool:
+        """Return whether the host is on."""
+        ...
+
+    @property
+    def running(self) -> dict[str, int]:
+        """The processes of hosts that are on, by the host's name."""
+        ...
+
 
 class Collections:
     """All things, by (collection, place, name): place is `global`, a region or a zone."""
@@ -44,7 +53,16 @@ class Collections:
     def all(self, collection: str) -> list[Thing]:
         """Return what is in a collection, wherever."""
         with self._lock:
-            return [one for (kind, _, _), one in sorted(self._things.items()) if kind == collection]
+            self._notice_ends()
+            found = sorted(self._things.items(), key=lambda one: one[0])
+            return [one for (kind, _, _), one in found if kind == collection]
+
+    def instance(self, name: str) -> Thing:
+        """Return an instance, wherever; raise Refusal 404."""
+        found = [one for one in self.all("instances") if one["name"] == name]
+        if not found:
+            raise Refusal(404, "notFound", f"The instance '{name}' was not found")
+        return found[0]
 
     @property
     def names(self) -> list[str]:
@@ -55,6 +73,7 @@ class Collections:
     def get(self, collection: str, place: str, name: str) -> Thing:
         """Return one; raise Refusal 404."""
         with self._lock:
+            self._notice_ends()
             try:
                 return self._things[collection, place, name]
             except KeyError:
@@ -75,7 +94,6 @@ class Collections:
                 **body,
                 "id": str(next(self._numbers)),
                 "creationTimestamp": datetime.now(UTC).isoformat(),
-                "labelFingerprint": "1",
             }
             if collection == "instances":
                 if error := self._no_room(place):
@@ -107,18 +125,6 @@ class Collections:
 
         return self._operation(place, request, do)
 
-    def set_labels(self, place: str, name: str, body: Thing, request: str) -> Thing:
-        """Give an instance other labels, if the fingerprint is the latest."""
-
-        def do() -> None:
-            one = self.get("instances", place, name)
-            if body.get("labelFingerprint") != one["labelFingerprint"]:
-                raise Refusal(412, "conditionNotMet", "Labels fingerprint either invalid or stale")
-            one["labels"] = dict(body.get("labels", {}))
-            one["labelFingerprint"] = str(int(one["labelFingerprint"]) + 1)
-
-        return self._operation(place, request, do)
-
     def operation(self, name: str) -> Thing:
         """Look at an operation once more; raise Refusal 404."""
         with self._lock:
@@ -136,6 +142,17 @@ class Collections:
         with self._lock:
             (key,) = (key for key in self._things if key[0] == "instances" and key[2] == name)
         self.delete("instances", key[1], name, "")
+
+    def stopped(self, name: str) -> None:
+        """Let an instance be off, as when its system has shut down."""
+        self.instance(name)["status"] = "TERMINATED"
+
+    def _notice_ends(self) -> None:
+        if self._machines is None:
+            return
+        for (kind, _, name), one in self._things.items():
+            if kind == "instances" and not self._machines.lives(name):
+                one["status"] = "TERMINATED"
 
     def _operation(self, place: str, request: str, do: Callable[[], Thing | None]) -> Thing:
         with self._lock:

@@ -1,9 +1,13 @@
-"""The HTTP server: Compute Engine's and IAM's calls of a deployment, beside those of storage.
+"""The HTTP server: calls of Compute Engine, IAM and Secret Manager, beside those of storage.
+
+`/metadata/HOST` is what a host sees as its metadata server.
 
 with CloudProject(folder) as cloud:
     ...  # Cloud("my-project", cloud.url)
 """
 
+import base64
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -58,10 +62,15 @@ class ProjectRoutes(Routes):
         done = self.project.compute.delete(found["collection"], place, found["name"], request)
         self.send_json(done, query)
 
-    def _set_labels(self, found: "re.Match[str]", query: Query) -> None:
-        place, request = _place(found["place"]), query.get("requestId", "")
-        done = self.project.compute.set_labels(place, found["name"], self.json(), request)
-        self.send_json(done, query)
+    def _guest_attributes(self, found: "re.Match[str]", query: Query) -> None:
+        self.project.compute.get("instances", _place(found["place"]), found["name"])
+        path = query["queryPath"]
+        value = self.project.guest_attributes.get((found["name"], path))
+        if value is None:
+            raise Refusal(404, "notFound", "The guest attributes were not found")
+        namespace, _, key = path.partition("/")
+        items = [{"namespace": namespace, "key": key, "value": value}]
+        self.send_json({"queryPath": path, "queryValue": {"items": items}}, query)
 
     def _aggregated(self, found: "re.Match[str]", query: Query) -> None:
         """List a collection in all zones, page by page."""
@@ -83,6 +92,55 @@ class ProjectRoutes(Routes):
         if first + most < len(things):
             answer["nextPageToken"] = str(first + most)
         self.send_json(answer, query)
+
+    # --- what hosts see ------------------------------------------------------------------------
+
+    def _metadata(self, found: "re.Match[str]", query: Query) -> None:
+        if self.headers.get("Metadata-Flavor") != "Google":
+            raise Refusal(403, "forbidden", "Missing Metadata-Flavor:Google header.")
+        instance, what = self.project.compute.instance(found["name"]), found["what"]
+        if what == "service-accounts/default/token":
+            token = f"of-{instance['name']}"
+            self.send_json({"access_token": token, "expires_in": 3599}, query)
+            return
+        known = {one["key"]: one["value"] for one in instance["metadata"]["items"]}
+        told = {f"attributes/{key}": value for key, value in known.items()}
+        told["name"] = instance["name"]
+        if what not in told:
+            raise Refusal(404, "notFound", "Not Found")
+        self.send(200, {"Content-Type": "application/text"}, told[what].encode())
+
+    def _set_guest_attribute(self, found: "re.Match[str]", _: Query) -> None:
+        name = self.project.compute.instance(found["name"])["name"]
+        self.project.guest_attributes[name, found["path"]] = self.body(1 << 16).decode()
+        self.send(200, {})
+
+    def _emulated(self, _: "re.Match[str]", query: Query) -> None:
+        """Tell what no cloud tells: the server's process, all that is there, hosts' processes."""
+        one = self.project
+        processes = one.machines.running if one.machines is not None else {}
+        self.send_json({"pid": os.getpid(), "left": one.left, "processes": processes}, query)
+
+    # --- secrets -------------------------------------------------------------------------------
+
+    def _secret_policy(self, found: "re.Match[str]", query: Query) -> None:
+        name = found["secret"]
+        if name not in self.project.secrets:
+            raise Refusal(404, "notFound", f"Secret [{name}] not found")
+        if self.command == "POST":
+            self.project.secret_policies[name] = self.json()["policy"]
+        self.send_json(self.project.secret_policies.get(name, {}), query)
+
+    def _read_secret(self, found: "re.Match[str]", query: Query) -> None:
+        """Give a secret to a host whose account may have it: by the token of its metadata."""
+        host = (self.headers.get("Authorization") or "").removeprefix("Bearer of-")
+        accounts = self.project.compute.instance(host)["serviceAccounts"]
+        wanted = f"serviceAccount:{accounts[0]['email']}"
+        bindings = self.project.secret_policies.get(found["secret"], {}).get("bindings", [])
+        if not any(wanted in one["members"] for one in bindings):
+            raise Refusal(403, "forbidden", f"{wanted} may not read this secret")
+        data = base64.b64encode(self.project.secrets[found["secret"]].encode()).decode()
+        self.send_json({"name": found["secret"], "payload": {"data": data}}, query)
 
     # --- service accounts, rights on buckets ---------------------------------------------------
 
@@ -139,10 +197,15 @@ class CloudProject(CloudStorage):
         self, folder: Path, port: int = 0, delay: float = 0.0, machines: Machines | None = None
     ) -> None:
         super().__init__(folder, port, delay)
+        self.machines = machines
         self.compute = Collections(machines)
         self.service_accounts: dict[str, dict[str, Any]] = {}
         self.bucket_settings: dict[str, dict[str, Any]] = {}
         self.policies: dict[str, dict[str, Any]] = {}
+        self.secrets: dict[str, str] = {}
+        self.secret_policies: dict[str, dict[str, Any]] = {}
+        self.guest_attributes: dict[tuple[str, str], str] = {}
+        """By host and path: what hosts have written."""
         self.page = 500
         """Most things of one page."""
 
@@ -160,13 +223,21 @@ def _place(path: str) -> str:
 Route = Callable[[ProjectRoutes, "re.Match[str]", Query], None]
 _COMPUTE = r"/compute/v1/projects/[^/]+"
 _IN_PLACE = rf"{_COMPUTE}/(?P<place>global|regions/[^/]+|zones/[^/]+)/(?P<collection>\w+)"
+_OF_HOST = r"/metadata/(?P<name>[^/]+)/computeMetadata/v1/instance"
+_OF_SECRET = r"/v1/projects/[^/]+/secrets/(?P<secret>[^/:]+)"  # noqa: S105 - a path
 _ACCOUNTS = r"/v1/projects/(?P<project>[^/]+)/serviceAccounts"
 _ROUTES: tuple[tuple[str, str, Route], ...] = (
     ("POST", _IN_PLACE, ProjectRoutes._make),
     ("GET", rf"{_IN_PLACE}/(?P<name>[^/]+)", ProjectRoutes._look),
     ("DELETE", rf"{_IN_PLACE}/(?P<name>[^/]+)", ProjectRoutes._delete),
-    ("POST", rf"{_IN_PLACE}/(?P<name>[^/]+)/setLabels", ProjectRoutes._set_labels),
+    ("GET", rf"{_IN_PLACE}/(?P<name>[^/]+)/getGuestAttributes", ProjectRoutes._guest_attributes),
     ("GET", rf"{_COMPUTE}/aggregated/(?P<collection>\w+)", ProjectRoutes._aggregated),
+    ("GET", r"/emulated", ProjectRoutes._emulated),
+    ("GET", rf"{_OF_HOST}/(?P<what>.+)", ProjectRoutes._metadata),
+    ("PUT", rf"{_OF_HOST}/guest-attributes/(?P<path>.+)", ProjectRoutes._set_guest_attribute),
+    ("GET", rf"{_OF_SECRET}:getIamPolicy", ProjectRoutes._secret_policy),
+    ("POST", rf"{_OF_SECRET}:setIamPolicy", ProjectRoutes._secret_policy),
+    ("GET", rf"{_OF_SECRET}/versions/latest:access", ProjectRoutes._read_secret),
     ("POST", _ACCOUNTS, ProjectRoutes._create_account),
     ("GET", rf"{_ACCOUNTS}/(?P<email>[^/]+)", ProjectRoutes._account),
     ("DELETE", rf"{_ACCOUNTS}/(?P<email>[^/]+)", ProjectRoutes._account),

@@ -1,22 +1,26 @@
-"""The hosts of a deployment: instances with its label. Zones are tried in turn."""
+"""The hosts of a deployment: instances with its label. Zones are tried in turn.
 
-import re
-import secrets
-from collections.abc import Mapping
+Hosts of a pool are numbered, and a number is taken once: whoever makes the same hosts at the same
+time, makes them once.
+"""
+
+import zlib
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count, islice
+from pathlib import Path
 from typing import Any
 
 from google.api_core import exceptions
 
-from kgym.errors import InfrastructureError
+from kgym.errors import Conflict, InfrastructureError
 from kgym_hosts.deployment import Deployment, Machine, Pool
 from kgym_hosts.gcp.connection import CALL_SECONDS, Cloud
 from kgym_hosts.gcp.resources import (
     LABEL,
     POOL_LABEL,
-    VERSION_LABEL,
     account_email,
     base_name,
     labels,
@@ -25,6 +29,8 @@ from kgym_hosts.gcp.resources import (
 SCHEDULER = "scheduler"
 """The name of the scheduler's host within the deployment, and of its pool."""
 _AT_ONCE = 16
+_STARTUP = Path(__file__).with_name("worker_host.sh")
+_STOPPED = {"STOPPING", "STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +42,34 @@ class CloudHost:
     zone: str
     status: str
     """RUNNING, or another of the cloud's words."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the machine is off, or about to be."""
+        return self.status in _STOPPED
+
     address: str
     """Within the network."""
     external: str | None
     machine_type: str
     spot: bool
-    version: str | None
-    """What was set up on it last; None: nothing yet."""
     created: datetime
-
-
-def version_label(version: str) -> str:
-    """Return a version as a label can hold it."""
-    return re.sub(r"[^a-z0-9_-]", "-", version.lower())[:63]
 
 
 class Instances:
     """The instances of one deployment."""
 
-    def __init__(self, cloud: Cloud, deployment: Deployment, ssh_key: str) -> None:
-        """Keep all this; `ssh_key` is the public key that may log in as `kgym`."""
+    def __init__(
+        self, cloud: Cloud, deployment: Deployment, ssh_key: str = "", server: str | None = None
+    ) -> None:
+        """Keep all this; `ssh_key` is the public key that may log in as `kgym`.
+
+        `server` is the scheduler's address, if it is not the deployment's.
+        """
         self._cloud = cloud
         self._deployment = deployment
         self._ssh_key = ssh_key
+        self._server = server or deployment.server
 
     @property
     def _client(self) -> Any:
@@ -93,15 +104,15 @@ class Instances:
 
         return self._cloud.call(listed, "listing the disks")
 
-    def make(self, pool: str, number: int = 1) -> list[str]:
-        """Make so many hosts of a pool; return the names of those that came.
+    def make(self, pool: str, number: int, there: Iterable[CloudHost]) -> list[str]:
+        """Make so many hosts of a pool beside those; return the names of those that came.
 
         Raises the last error if none came: InfrastructureError `cloud_stockout`, `cloud_quota`.
         """
         base = f"{base_name(self._deployment)}-{pool}"
-        names = [f"{base}-{secrets.token_hex(3)}" for _ in range(number)]
-        if pool == SCHEDULER:
-            names = [base]
+        taken = {host.name for host in there}
+        free = (name for n in count(1) if (name := f"{base}-{n}") not in taken)
+        names = [base] if pool == SCHEDULER else list(islice(free, number))
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             ended = list(threads.map(lambda name: self._try_zones(pool, name), names))
         errors = [one for one in ended if one is not None]
@@ -114,7 +125,8 @@ class Instances:
         zones = list(self._deployment.zones)
         if (fixed := self._deployment.scheduler.zone) and pool == SCHEDULER:
             zones = [fixed]
-        first = secrets.randbelow(len(zones)) if pool != SCHEDULER else 0
+        # By the name: who makes the same host at the same time makes it in the same zone.
+        first = zlib.crc32(name.encode()) % len(zones) if pool != SCHEDULER else 0
         error = None
         for zone in [*zones[first:], *zones[:first]]:
             try:
@@ -142,14 +154,30 @@ class Instances:
 
         try:
             self._cloud.done(begin, {"zone": zone}, f"making the host {name} in {zone}")
-        except exceptions.Conflict:
-            # Names are drawn by chance, but the scheduler's: two `up` at a time make it once.
-            return
+        except exceptions.Conflict:  # made by somebody else just now, or not yet gone
+            self._check_own(name, zone)
+
+    def _check_own(self, name: str, zone: str) -> None:
+        """Raise Conflict if the host is not the deployment's, InfrastructureError if it is gone."""
+        named = {"project": self._cloud.project, "zone": zone, "instance": name}
+        try:
+            one = self._cloud.call(
+                lambda: self._client.get(request=named, retry=None, timeout=CALL_SECONDS),
+                f"looking for the host {name}",
+            )
+        except exceptions.NotFound:
+            said = f"the host {name} is being removed: try again"
+            raise InfrastructureError("cloud_refused", said) from None
+        if one.labels.get(LABEL) != self._deployment.name:
+            raise Conflict("cloud_foreign", f"there is a host {name} that is not the deployment's")
 
     def _body(self, pool: str, name: str, zone: str, machine: Machine) -> dict[str, Any]:
         deployment, project = self._deployment, self._cloud.project
         base, own = base_name(deployment), {**labels(deployment), POOL_LABEL: pool}
         role = SCHEDULER if pool == SCHEDULER else "worker"
+        # What a host's tokens are for; what its account may do is another matter.
+        reads_secret = role == "worker" and deployment.secret is not None
+        scope = "cloud-platform" if reads_secret else "devstorage.read_write"
         interface: dict[str, Any] = {
             "subnetwork": f"projects/{project}/regions/{deployment.region}/subnetworks/{base}"
         }
@@ -170,7 +198,7 @@ class Instances:
             "service_accounts": [
                 {
                     "email": account_email(deployment, role),
-                    "scopes": ["https://www.googleapis.com/auth/devstorage.read_write"],
+                    "scopes": [f"https://www.googleapis.com/auth/{scope}"],
                 }
             ],
             "disks": [
@@ -187,9 +215,7 @@ class Instances:
             ],
             "metadata": {
                 "items": [
-                    {"key": "ssh-keys", "value": f"kgym:{self._ssh_key}"},
-                    {"key": "block-project-ssh-keys", "value": "TRUE"},
-                    {"key": "enable-oslogin", "value": "FALSE"},
+                    {"key": key, "value": value} for key, value in self._metadata(machine).items()
                 ]
             },
         }
@@ -203,28 +229,54 @@ class Instances:
             body["advanced_machine_features"] = {"enable_nested_virtualization": True}
         return body
 
-    def set_version(self, host: CloudHost, version: str) -> None:
-        """Note what was set up on a host, as a label."""
-        named = {"project": self._cloud.project, "zone": host.zone, "instance": host.name}
-        what = f"labelling the host {host.name}"
+    def _metadata(self, machine: Machine) -> dict[str, str]:
+        """Return what the host is told: by this a host of a pool becomes a worker by itself."""
+        deployment = self._deployment
+        told = {
+            "block-project-ssh-keys": "TRUE",
+            "enable-oslogin": "FALSE",
+            "enable-guest-attributes": "TRUE",
+            "kgym-storage": deployment.storage,
+        }
+        if self._ssh_key:
+            told["ssh-keys"] = f"kgym:{self._ssh_key}"
+        if not isinstance(machine, Pool) or self._server is None:
+            return told
+        if deployment.secret is not None:
+            told["kgym-secret"] = f"projects/{deployment.project}/secrets/{deployment.secret}"
+        return told | {
+            "startup-script": _STARTUP.read_text(),
+            "kgym-server": self._server,
+            "kgym-kinds": ",".join(machine.kinds),
+            "kgym-slots": str(machine.slots),
+            "kgym-program": deployment.program,
+            "kgym-setup": deployment.setup,
+        }
 
-        def begin(request_id: str) -> Any:
-            one = self._client.get(request=named, timeout=CALL_SECONDS)
-            resource = {
-                "label_fingerprint": one.label_fingerprint,
-                "labels": {**one.labels, VERSION_LABEL: version_label(version)},
-            }
-            return self._client.set_labels_unary(
-                request={
-                    **named,
-                    "instances_set_labels_request_resource": resource,
-                    "request_id": request_id,
-                },
-                retry=None,
-                timeout=CALL_SECONDS,
+    def versions(self, hosts: Iterable[CloudHost]) -> dict[str, str]:
+        """Return, by host, which version of kgym it says that it runs."""
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            told = threads.map(lambda host: (host.name, self._version(host)), hosts)
+            return {name: version for name, version in told if version}
+
+    def _version(self, host: CloudHost) -> str | None:
+        named = {
+            "project": self._cloud.project,
+            "zone": host.zone,
+            "instance": host.name,
+            "query_path": "kgym/version",
+        }
+        try:
+            found = self._cloud.call(
+                lambda: self._client.get_guest_attributes(
+                    request=named, retry=None, timeout=CALL_SECONDS
+                ),
+                f"asking for the version of {host.name}",
             )
-
-        self._cloud.done(begin, {"zone": host.zone}, what)
+        except exceptions.NotFound:
+            return None
+        told = [str(one.value) for one in found.query_value.items]
+        return told[0].split()[-1][:40] if told and told[0].split() else None
 
     def remove(self, hosts: list[CloudHost]) -> None:
         """Delete hosts with their disks. That one is gone already is no error."""
@@ -266,7 +318,6 @@ def _host(one: Any) -> CloudHost:
         external=outside or None,
         machine_type=_last(one.machine_type),
         spot=one.scheduling.provisioning_model == "SPOT",
-        version=one.labels.get(VERSION_LABEL),
         created=datetime.fromisoformat(one.creation_timestamp),
     )
 

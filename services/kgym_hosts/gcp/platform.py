@@ -23,10 +23,13 @@ class Part:
 class CloudPlatform:
     """The parts of one deployment. Each method can be repeated: it goes on where it was."""
 
-    def __init__(self, cloud: Cloud, deployment: Deployment, ssh_key: str = "") -> None:
+    def __init__(
+        self, cloud: Cloud, deployment: Deployment, ssh_key: str = "", server: str | None = None
+    ) -> None:
+        """Keep all this, as of `Instances`."""
         self._cloud = cloud
         self._deployment = deployment
-        self.instances = Instances(cloud, deployment, ssh_key)
+        self.instances = Instances(cloud, deployment, ssh_key, server)
         self._resources = resources(cloud, deployment)
 
     def bring_up(self, told: Callable[[Part], None] = lambda _: None) -> list[CloudHost]:
@@ -45,7 +48,7 @@ class CloudPlatform:
             for host in there_are:
                 told(Part("host", host.name, "there"))
             if (missing := wanted - len(there_are)) > 0:
-                for name in self.instances.make(pool, missing):
+                for name in self.instances.make(pool, missing, there_are):
                     told(Part("host", name, "made"))
         return self.instances.all()
 

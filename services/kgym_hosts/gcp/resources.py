@@ -12,13 +12,12 @@ from urllib.parse import quote
 
 from google.api_core import exceptions
 
-from kgym.errors import Conflict, InfrastructureError
+from kgym.errors import Conflict, InfrastructureError, UserError
 from kgym_hosts.deployment import Deployment
 from kgym_hosts.gcp.connection import CALL_SECONDS, Cloud
 
 LABEL = "kgym-deployment"
 POOL_LABEL = "kgym-pool"
-VERSION_LABEL = "kgym-version"
 HTTPS = "443"
 _AT_ONCE = 32
 
@@ -289,6 +288,66 @@ class Bucket:
             return
 
 
+@dataclass(frozen=True)
+class SecretAccess:
+    """That workers may read the secret with their token; the secret itself is the operator's."""
+
+    cloud: Cloud
+    deployment: Deployment
+    name: str
+    """The secret's."""
+    kind: str = "access to secret"
+
+    @property
+    def _member(self) -> str:
+        return f"serviceAccount:{account_email(self.deployment, 'worker')}"
+
+    def _rest(self, method: str, verb: str, body: Any = None) -> dict[str, Any]:
+        path = f"/v1/projects/{self.cloud.project}/secrets/{self.name}:{verb}"
+        return self.cloud.call(
+            lambda: self.cloud.rest(method, "secretmanager", path, body), f"the secret {self.name}"
+        )
+
+    def _policy(self) -> tuple[dict[str, Any], list[str]]:
+        """Return the secret's policy, and in it those that may read the secret."""
+        policy = self._rest("GET", "getIamPolicy")
+        bindings = policy.setdefault("bindings", [])
+        own = next((one for one in bindings if one["role"] == _READS_SECRET), None)
+        if own is None:
+            bindings.append(own := {"role": _READS_SECRET, "members": []})
+        members: list[str] = own["members"]
+        return policy, members
+
+    def found(self) -> bool:
+        """Return whether workers may read it."""
+        try:
+            return self._member in self._policy()[1]
+        except exceptions.NotFound:
+            return False
+
+    def make(self) -> None:
+        """Let them; raise UserError `cloud_no_secret` if there is no such secret."""
+        try:
+            policy, members = self._policy()
+        except exceptions.NotFound:
+            raise UserError(
+                "cloud_no_secret", f"the project has no secret {self.name}: docs/google-cloud.md"
+            ) from None
+        members.append(self._member)
+        self._rest("POST", "setIamPolicy", {"policy": policy})
+
+    def remove(self) -> None:
+        """Let them no more."""
+        try:
+            policy, members = self._policy()
+        except exceptions.NotFound:
+            return
+        members.remove(self._member)
+        policy["bindings"] = [one for one in policy["bindings"] if one["members"]]
+        self._rest("POST", "setIamPolicy", {"policy": policy})
+
+
+_READS_SECRET = "roles/secretmanager.secretAccessor"  # noqa: S105 - a role's name
 ROLES = ("scheduler", "worker")
 
 
@@ -336,4 +395,6 @@ def resources(cloud: Cloud, deployment: Deployment) -> list[Resource]:
         compute("address", name, region, labels=labels(deployment)),
         *(ServiceAccount(cloud, deployment, role) for role in ROLES),
     ]
+    if deployment.secret is not None:
+        made.append(SecretAccess(cloud, deployment, deployment.secret))
     return [*made, Bucket(cloud, deployment)]

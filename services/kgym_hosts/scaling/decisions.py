@@ -16,7 +16,8 @@ from typing import Literal
 
 from kgym.api.steps import StepKind
 
-HostState = Literal["starting", "ready", "draining"]
+HostState = Literal["starting", "ready", "draining", "stopped"]
+_USABLE = {"starting", "ready"}
 _LONGEST_PAUSE = 1800.0
 _FIRST_PAUSE = 60.0
 
@@ -54,11 +55,12 @@ class Host:
     name: str
     pool: str
     state: HostState
-    """`starting`: no worker of it has been heard of; `draining`: its workers take nothing more."""
+    """`starting`: no worker of it is heard of; `draining`: its workers take nothing more;
+    `stopped`: the machine is off, as it is once its worker was drained."""
     running: int
     """Steps that its workers hold."""
     since: float
-    """When it was made, in seconds."""
+    """When it began to be in this state, or was made, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ def decide(limits: Limits, seen: Seen, memory: Memory) -> list[Action]:
     paid = _paid(limits, kept)
     for pool in _cheapest_first(limits):
         share, hosts = shares[pool.name], by_pool[pool.name]
-        usable = [host for host in hosts if host.state != "draining"]
+        usable = [host for host in hosts if host.state in _USABLE]
         busy = sum(host.running for host in usable)
         slots = busy + share.slots
         needed = min(pool.most, max(pool.least, ceil(slots / pool.slots)))
@@ -190,6 +192,8 @@ def _why_removed(host: Host, limits: Limits, now: float) -> str | None:
         return None
     if host.state == "draining":
         return "it is drained"
+    if host.state == "stopped":
+        return "it has stopped"
     if host.state == "starting" and now - host.since >= limits.start_seconds:
         return f"no worker of it came within {limits.start_seconds:g} s"
     return None
@@ -216,7 +220,7 @@ def _shares(limits: Limits, seen: Seen, by_pool: Mapping[str, list[Host]]) -> di
     shares = {pool.name: _Share() for pool in order}
     room = {}
     for pool in order:
-        usable = [host for host in by_pool[pool.name] if host.state != "draining"]
+        usable = [host for host in by_pool[pool.name] if host.state in _USABLE]
         room[pool.name] = pool.most * pool.slots - sum(host.running for host in usable)
     for kind, queue in sorted(seen.queues.items()):
         slots = 0

@@ -1,0 +1,249 @@
+"""`kgym gcp scale` and `kgym gcp simulate`."""
+
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+from pydantic import Field
+
+from kgym.api.jobs import JobFilter
+from kgym.errors import InfrastructureError, UserError
+from kgym_cli.answer import Answer
+from kgym_cli.cloud_farm import farm, farm_options
+from kgym_cli.output import json_option, people, print_json, print_table
+from kgym_hosts import prices
+
+if TYPE_CHECKING:
+    from kgym_hosts.gcp.scaler import Round
+
+MOST_JOBS = 200_000
+"""That a simulation is of, at most: those submitted last."""
+
+
+class Fault(Answer):
+    """What kept something from being done."""
+
+    reason: str
+    message: str
+
+
+class PoolState(Answer):
+    """The hosts of a pool, as they were found."""
+
+    pool: str
+    starting: int
+    ready: int
+    draining: int
+    stopped: int
+    running: int = Field(description="steps")
+
+
+class ScaleAction(Answer):
+    """What was done about a host."""
+
+    action: Literal["add", "drain", "remove"]
+    pool: str
+    host: str | None = Field(description="null: none could be had")
+    why: str
+    fault: Fault | None = Field(description="what kept it from being done; the next round tries")
+
+
+class ScaleAnswer(Answer):
+    """One round."""
+
+    at: datetime
+    emulated: bool
+    queued: int = Field(description="steps that wait, of all kinds")
+    pools: list[PoolState]
+    actions: list[ScaleAction]
+    fault: Fault | None = Field(description="what kept the round from being made")
+
+
+class SimulationAnswer(Answer):
+    """What the scheduler's last jobs would have cost within the deployment's bounds."""
+
+    emulated: bool
+    since: datetime
+    jobs: int
+    cut: bool = Field(description="whether there were more jobs: the earliest are left out")
+    steps: int
+    unfinished: int
+    dollars: float | None = Field(description="of the pools' hosts; null: a price is not known")
+    host_hours: float
+    busy_share: float = Field(description="of the slots that were paid for, how much was used")
+    wait_mean_seconds: float
+    wait_median_seconds: float
+    wait_95_seconds: float
+    wait_most_seconds: float
+    most_hosts: int
+    added: int
+    drained: int
+    never_came: int
+    hours: float
+
+
+@click.command()
+@farm_options
+@click.option("--once", is_flag=True, help="One round; what was needed before it is not known.")
+@click.option(
+    "--every",
+    type=click.FloatRange(0.1, 3600),
+    default=30.0,
+    show_default=True,
+    help="Seconds between two rounds.",
+)
+@click.option(
+    "--ssh-key",
+    type=click.Path(path_type=Path),
+    help="File with the public key that may log in to the hosts that are added.",
+)
+@json_option(ScaleAnswer)
+def scale(
+    deployment: Path,
+    endpoint: str | None,
+    emulated: bool,
+    once: bool,
+    every: float,
+    ssh_key: Path | None,
+    as_json: bool,
+) -> None:
+    """Add hosts for steps that wait, and drain and remove those that nothing needs.
+
+    Each round looks at the scheduler's queues and workers and at the hosts, and goes by the bounds
+    of DEPLOYMENT (`least`, `most`, `[scaling]`). A host is removed once its workers are drained,
+    has stopped, or never came. While scheduler or cloud do not answer, nothing is done; the next
+    round asks again. With --json each round is one line.
+    """
+    from kgym_hosts.gcp.scaler import Scaler  # noqa: PLC0415 - Google's libraries take seconds
+
+    told = farm(deployment, endpoint, emulated)
+    if told.server is None:
+        raise UserError("bad_deployment", f"{deployment}: scaling needs `domain`: workers use it")
+    key = public_key(ssh_key) if ssh_key is not None else ""
+    with told.scheduler() as client:
+        instances, table = told.platform(key).instances, prices.shipped_prices()
+        scaler = Scaler(told.deployment, instances, client, table, patient=not once)
+        while True:
+            try:
+                answer = _answer(scaler.round(), emulated=told.emulated)
+            except InfrastructureError as error:
+                if once:
+                    raise
+                answer = _failed(error, emulated=told.emulated)
+            if as_json:
+                print_json(answer)
+            else:
+                _tell(answer)
+            if once:
+                return
+            time.sleep(every)
+
+
+@click.command()
+@farm_options
+@click.option(
+    "--hours",
+    type=click.FloatRange(0.01, 24 * 366),
+    default=24.0,
+    show_default=True,
+    help="Which jobs: those of so many hours until now.",
+)
+@json_option(SimulationAnswer)
+def simulate(
+    deployment: Path, endpoint: str | None, emulated: bool, hours: float, as_json: bool
+) -> None:
+    """Tell what the scheduler's last jobs would have cost, and how long steps would have waited.
+
+    The jobs are those of the scheduler (--server, or that of DEPLOYMENT); hosts come and go within
+    the bounds of DEPLOYMENT, and nothing is made.
+    """
+    from kgym_hosts.gcp.scaler import limits_of  # noqa: PLC0415 - as above
+    from kgym_hosts.scaling.recording import recorded  # noqa: PLC0415
+    from kgym_hosts.scaling.simulation import Simulation  # noqa: PLC0415
+
+    told = farm(deployment, endpoint, emulated)
+    limits = limits_of(told.deployment, prices.shipped_prices())
+    since = datetime.now(UTC) - timedelta(hours=hours)
+    wanted = JobFilter(created_after=since, brief=True, limit=200)
+    with told.scheduler() as client:
+        jobs = list(islice(client.jobs(wanted), MOST_JOBS + 1))
+    outcome = Simulation(limits).run(recorded(jobs[:MOST_JOBS], since))
+    answer = SimulationAnswer(
+        emulated=told.emulated,
+        since=since,
+        jobs=min(len(jobs), MOST_JOBS),
+        cut=len(jobs) > MOST_JOBS,
+        **asdict(outcome),
+    )
+    if as_json:
+        print_json(answer)
+        return
+    rows = [(name, str(value)) for name, value in answer.model_dump(mode="json").items()]
+    print_table("what", "value", rows=rows)
+
+
+def public_key(file: Path) -> str:
+    """Read a public key; raise UserError `bad_option` if the file holds none."""
+    try:
+        with file.expanduser().open(errors="replace") as opened:
+            text = opened.read(10_000).strip()
+    except OSError as error:
+        raise UserError("bad_option", f"--ssh-key {file}: {error.strerror or error}") from error
+    if not text.startswith(("ssh-", "ecdsa-", "sk-")) or "\n" in text:
+        raise UserError("bad_option", f"--ssh-key {file}: this is no public key of SSH")
+    return text
+
+
+def _answer(made: "Round", *, emulated: bool) -> ScaleAnswer:
+    hosts = made.seen.hosts
+    pools = []
+    for pool in sorted({host.pool for host in hosts}):
+        own = [host for host in hosts if host.pool == pool]
+        counts = {
+            state: sum(host.state == state for host in own)
+            for state in ("starting", "ready", "draining", "stopped")
+        }
+        pools.append(PoolState(pool=pool, running=sum(host.running for host in own), **counts))
+    actions = [
+        ScaleAction(
+            action=one.action,
+            pool=one.pool,
+            host=one.host,
+            why=one.why,
+            fault=_fault(one.fault) if one.fault is not None else None,
+        )
+        for one in made.done
+    ]
+    return ScaleAnswer(
+        at=datetime.now(UTC),
+        emulated=emulated,
+        queued=sum(queue.queued for queue in made.seen.queues.values()),
+        pools=pools,
+        actions=actions,
+        fault=None,
+    )
+
+
+def _failed(error: InfrastructureError, *, emulated: bool) -> ScaleAnswer:
+    now = datetime.now(UTC)
+    return ScaleAnswer(
+        at=now, emulated=emulated, queued=0, pools=[], actions=[], fault=_fault(error)
+    )
+
+
+def _fault(error: InfrastructureError) -> Fault:
+    return Fault(reason=error.reason, message=error.message)
+
+
+def _tell(answer: ScaleAnswer) -> None:
+    at = answer.at.astimezone().strftime("%H:%M:%S")
+    if answer.fault is not None:
+        people.print(f"{at} {answer.fault.reason}: {answer.fault.message}", markup=False)
+    for one in answer.actions:
+        what = f"{at} {one.action} {one.host or one.pool}: {one.why}"
+        fault = f" ({one.fault.reason}: {one.fault.message})" if one.fault is not None else ""
+        people.print(what + fault, markup=False)

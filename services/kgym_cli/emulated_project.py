@@ -1,0 +1,155 @@
+"""A project of Google Cloud on this machine, for `kgym gcp --emulated`: it lasts between commands.
+
+Its server (`kgym_dev.cloud_project`) is a process that the first `up` starts and the last `down`
+ends. Its hosts are programs of this machine, which end with it. All that it knows is in its folder
+in the data folder.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from kgym.errors import InfrastructureError, UserError
+from kgym_cli.emulated_cloud import require_checkout
+from kgym_cli.running_platform import Running, announce, is_taken, running, take
+
+START_SECONDS = 120.0
+_POLL_SECONDS = 0.05
+PROGRAM = f"setpriv --pdeathsig=KILL {sys.executable} -m kgym_cli"
+"""How its hosts start kgym: a worker ends with its host."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedProject:
+    """A project that runs."""
+
+    folder: Path
+    url: str
+    """Of the server that stands for the cloud."""
+
+    @property
+    def scheduler(self) -> str:
+        """Where the scheduler of its host listens."""
+        return (self.folder / "scheduler").read_text()
+
+    def look(self) -> dict[str, Any]:
+        """Return the server's process, all that is there, and the processes of hosts."""
+        answer = httpx.get(f"{self.url}/emulated", timeout=60, trust_env=False)
+        found: dict[str, Any] = answer.raise_for_status().json()
+        return found
+
+    def await_scheduler(self) -> None:
+        """Wait until the scheduler answers; raise InfrastructureError if it does not in time."""
+        ends = time.monotonic() + START_SECONDS
+        url = f"{self.scheduler}/healthz"
+        while time.monotonic() < ends:
+            try:
+                httpx.get(url, timeout=5, trust_env=False).raise_for_status()
+            except httpx.HTTPError:
+                time.sleep(_POLL_SECONDS)
+            else:
+                return
+        raise InfrastructureError(
+            "scheduler_failed", f"the scheduler does not answer: see {self.folder / 'hosts'}"
+        )
+
+    def end(self) -> list[str]:
+        """End it if nothing is there; return what is.
+
+        Raises InfrastructureError `cloud_left` if a host's process, or the server, does not end.
+        """
+        found = self.look()
+        if found["left"]:
+            left: list[str] = found["left"]
+            return left
+        if found["processes"]:
+            raise InfrastructureError("cloud_left", f"hosts still run: {found['processes']}")
+        os.kill(found["pid"], signal.SIGTERM)
+        ends = time.monotonic() + START_SECONDS
+        while is_taken(self.folder):
+            if time.monotonic() > ends:
+                raise InfrastructureError("cloud_left", f"the server {found['pid']} does not end")
+            time.sleep(_POLL_SECONDS)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return []
+
+
+def found(data: Path, project: str) -> EmulatedProject | None:
+    """Return the project, if it runs."""
+    folder = data / "emulated-projects" / project
+    there = running(folder)
+    return EmulatedProject(folder, there.url) if there is not None else None
+
+
+def start(data: Path, project: str) -> EmulatedProject:
+    """Return the project; start it if it does not run."""
+    require_checkout()
+    folder = data / "emulated-projects" / project
+    folder.mkdir(parents=True, exist_ok=True)
+    process: subprocess.Popen[bytes] | None = None
+    ends = time.monotonic() + START_SECONDS
+    while (there := found(data, project)) is None:
+        if not is_taken(folder) and (process is None or process.poll() is not None):
+            if time.monotonic() > ends or (process is not None and process.returncode):
+                raise InfrastructureError(
+                    "server_failed", f"the emulated project did not start: see {folder / 'log'}"
+                )
+            process = _spawn(folder)
+        time.sleep(_POLL_SECONDS)
+    return there
+
+
+def _spawn(folder: Path) -> "subprocess.Popen[bytes]":
+    from kgym_dev.cloud_project.local_hosts import environment  # noqa: PLC0415 - of the checkout
+
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "kgym_cli.emulated_project", str(folder.absolute())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment(),
+            start_new_session=True,
+        )
+
+
+def main() -> None:
+    """Serve the project of the folder that is named until this process is told to end."""
+    from kgym_dev.cloud_project.local_hosts import LocalHosts  # noqa: PLC0415 - of the checkout
+    from kgym_dev.cloud_project.server import CloudProject  # noqa: PLC0415
+    from kgym_dev.servers import free_port  # noqa: PLC0415
+
+    folder = Path(sys.argv[1])
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        lock = take(folder)
+    except UserError:  # another command was quicker
+        return
+    for name in ("hosts", "cloud"):  # of a project that was killed
+        shutil.rmtree(folder / name, ignore_errors=True)
+    port = free_port()
+    (folder / "scheduler").write_text(f"http://127.0.0.1:{port}")
+    scheduler = [sys.executable, "-m", "kgym_cli", "scheduler", "--port", str(port)]
+    with (
+        LocalHosts(folder / "hosts", scheduler) as hosts,
+        CloudProject(folder / "cloud", machines=hosts) as cloud,
+    ):
+        hosts.url = cloud.url
+        announce(lock, Running(cloud.url))
+        ended.wait()
+    lock.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+#!/bin/sh
+# The startup script of a pool's host. It keeps a worker running until that is drained; then the machine stops, and
+# `kgym gcp scale` removes it. What it prints is in the host's journal, and on its serial port.
+set -u
+export HOME="${HOME:-/root}" KGYM_DATA="${KGYM_DATA:-/var/lib/kgym}"
+
+get() { curl -sf --noproxy '*' --retry 5 --retry-connrefused --max-time 20 "$@"; }
+metadata="http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance"
+about() { get -H 'Metadata-Flavor: Google' "$metadata/$1"; }
+string() { tr -d '\n' | sed "s/.*\"$1\" *: *\"\([^\"]*\)\".*/\1/"; }
+
+# The workers' token, of Secret Manager; nothing where the deployment names no secret. No secret stands among a command's words.
+token() {
+    secret=$(about attributes/kgym-secret) || return 0
+    about service-accounts/default/token | string access_token | sed 's/^/Authorization: Bearer /' |
+        get -H @- "${KGYM_SECRET_MANAGER:-https://secretmanager.googleapis.com}/v1/$secret/versions/latest:access" |
+        string data | base64 -d
+}
+
+run() {
+    KGYM_TOKEN=$(token) && export KGYM_TOKEN &&
+        $kgym worker --host-name "$(about name)" --server "$(about attributes/kgym-server)" \
+            --storage "$(about attributes/kgym-storage)" --kinds "$(about attributes/kgym-kinds)" \
+            --slots "$(about attributes/kgym-slots)"
+}
+
+until sh -ec "$(about attributes/kgym-setup)"; do sleep 10; done
+kgym=$(about attributes/kgym-program) # with its words
+$kgym --version | get -X PUT --data-binary @- -H 'Metadata-Flavor: Google' "$metadata/guest-attributes/kgym/version"
+# A worker that was drained, or was told to end, ends with 0.
+until run; do sleep 5; done
+# Where another answers in place of the machine's own metadata server, this is no machine of its own.
+[ -n "${GCE_METADATA_HOST:-}" ] || poweroff
