@@ -83,9 +83,20 @@ class EmulatedProject:
         return []
 
 
+def forget(data: Path, project: str) -> None:
+    """Remove what a project has left whose server was killed: its hosts have ended with it."""
+    folder = _folder(data, project)
+    if not is_taken(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folder(data: Path, project: str) -> Path:
+    return data / "emulated-projects" / project
+
+
 def found(data: Path, project: str) -> EmulatedProject | None:
     """Return the project, if it runs."""
-    folder = data / "emulated-projects" / project
+    folder = _folder(data, project)
     there = running(folder)
     return EmulatedProject(folder, there.url) if there is not None else None
 
@@ -93,7 +104,7 @@ def found(data: Path, project: str) -> EmulatedProject | None:
 def start(data: Path, project: str) -> EmulatedProject:
     """Return the project; start it if it does not run."""
     require_checkout()
-    folder = data / "emulated-projects" / project
+    folder = _folder(data, project)
     folder.mkdir(parents=True, exist_ok=True)
     process: subprocess.Popen[bytes] | None = None
     ends = time.monotonic() + START_SECONDS

@@ -64,6 +64,25 @@ def test_up_a_job_down_and_nothing_is_left(
     assert kgym("gcp", "down", *at).json["parts"] == []
 
 
+def test_a_project_whose_server_is_killed_leaves_nothing(
+    kgym: Kgym, data: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "farm.toml"
+    file.write_text(TEXT)
+    made = kgym("gcp", "up", file, "--emulated", "--json")
+    assert made.status == 0, made.err
+    there = emulated_project.found(data, "kgym-test")
+    assert there is not None
+    os.kill(there.look()["pid"], 9)
+    ends = time.monotonic() + 60
+    while _mentioning(data):
+        assert time.monotonic() < ends, _mentioning(data)
+        time.sleep(0.1)
+    gone = kgym("gcp", "down", file, "--emulated", "--json")
+    assert (gone.status, gone.json["parts"]) == (0, [])
+    assert not list((data / "emulated-projects").iterdir())
+
+
 def _mentioning(folder: Path) -> list[str]:
     """The programs that run with this folder among their words."""
     found = []

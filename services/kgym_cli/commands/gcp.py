@@ -146,8 +146,10 @@ def down(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) 
     With `keep_bucket` in DEPLOYMENT the bucket and its objects stay.
     """
     parts: list[CloudPart] = []
-    project = read_deployment(deployment).project
-    if not emulated or emulated_project.found(settings().data, project) is not None:
+    project, data = read_deployment(deployment).project, settings().data
+    if emulated and emulated_project.found(data, project) is None:
+        emulated_project.forget(data, project)
+    else:
         told = farm(deployment, endpoint, emulated)
         told.platform().take_down(lambda part: _tell(parts, part))
         _end_project(told)
