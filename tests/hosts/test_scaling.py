@@ -121,7 +121,7 @@ HOSTS = st.lists(
         Host,
         name=st.uuids().map(str),
         pool=st.sampled_from(["build", "vms"]),
-        state=st.sampled_from(["starting", "ready", "draining"]),
+        state=st.sampled_from(["starting", "ready", "draining", "stopped"]),
         running=st.integers(0, 6),
         since=st.floats(0, 5000),
     ),
@@ -163,11 +163,12 @@ def check(limits: Limits, look: Seen, actions: Sequence[Action]) -> None:
         own = [one for one in look.hosts if one.pool == pool.name]
         added = sum(one.count for one in actions if isinstance(one, Add) and one.pool == pool.name)
         kept = [one for one in own if one.name not in removed]
-        usable = [one for one in kept if one.state != "draining" and one.name not in drained]
+        on = [one for one in kept if one.state in {"starting", "ready"}]
+        usable = [one for one in on if one.name not in drained]
         assert not added or not drained & {one.name for one in own}
         assert added == 0 or len(kept) + added <= pool.most
         if drained & {one.name for one in own}:
-            busy = sum(one.running for one in kept if one.state != "draining")
+            busy = sum(one.running for one in on)
             assert len(usable) >= min(pool.most, max(pool.least, -(-busy // pool.slots)))
         paid += (len(kept) + added) * (pool.dollars_per_hour or 0)
     if limits.most_dollars_per_hour is not None and any(isinstance(one, Add) for one in actions):
