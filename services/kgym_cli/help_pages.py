@@ -79,6 +79,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kgym bug new my-bug",
         "kgym bug new my-bug --kernel linux-6.1 --title 'KASAN: use-after-free in f' --no-run",
     ),
+    "bisect": (
+        "kgym bisect ./my-bug --good v6.1 --bad v6.2-rc1 --dry-run",
+        "kgym bisect watch-queue-filter --repo linux.git --good v5.16 --bad v5.17-rc7",
+        "kgym bisect ./my-bug --fix --good v6.6 --json",
+    ),
     "bug calibrate": ("kgym bug calibrate watch-queue-filter --runs 20",),
     "cache list": ("kgym cache list", "kgym cache list --text linux-source-6.1 --json"),
     "cache show": ("kgym cache show 2d876637f14f0f8e13572962fcd97795994de775",),

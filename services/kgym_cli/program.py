@@ -22,6 +22,7 @@ from kgym_cli.settings import Settings, in_use, options_of
 COMMANDS = {
     "agent": Lazy("agent", "Search for fixes on behalf of others, as a service.", remote=True),
     "bench": Lazy("bench", "Datasets of bugs, for agents to be measured on."),
+    "bisect": Lazy("bisect", "Find the commit that brought a bug, or fixed it.", remote=True),
     "bug": Lazy("bug", "List, show and reproduce bugs.", remote=True),
     "cache": Lazy("cache", "List, show, make and drop compiled kernels.", remote=True),
     "check": Lazy("check", "Say which patches apply and compile.", remote=True),

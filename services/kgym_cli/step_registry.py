@@ -146,6 +146,12 @@ def _reader(has: Equipment) -> Handler:
     return SourceReader(has.suite)
 
 
+def _history(has: Equipment) -> Handler:
+    from kgym_builder.source.history_step import HistoryLister  # noqa: PLC0415
+
+    return HistoryLister(has.cache, has.origins)
+
+
 def _syzkaller(has: Equipment) -> Handler:
     from kgym_builder.syzkaller.syzkaller_step import SyzkallerBuilder  # noqa: PLC0415
 
@@ -186,6 +192,7 @@ REGISTRY: Mapping[StepKind, Registered] = {
     StepKind.SOURCE: Registered(_reader, Service.BUILDER, side_by_side=True),
     StepKind.REPRODUCE: Registered(_reproduce, Service.VMMANAGER, side_by_side=True, runs_vms=True),
     StepKind.SYZKALLER: Registered(_syzkaller, Service.BUILDER),
+    StepKind.HISTORY: Registered(_history, Service.BUILDER, side_by_side=True),
     StepKind.MINIMIZE: Registered(_minimizer, Service.TRACER, extras=("tracer",)),
 }
 

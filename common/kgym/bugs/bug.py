@@ -14,6 +14,7 @@ from kgym.api.steps import (
     Calibration,
     CheckSpec,
     GitSource,
+    KernelSource,
     Measure,
     Patch,
     Reproducer,
@@ -65,6 +66,13 @@ class Bug:
     reproducers: tuple[Reproducer, ...]
     fix: Patch | None
     on_request: tuple[Reproducer, ...] = ()
+    any_crash: bool = False
+    """Whether any crash of its programs will do, under whatever title."""
+
+    def on_source(self, source: KernelSource) -> "Bug":
+        """Return the same bug on another source, as that is: without what brings it back."""
+        build = self.build.model_copy(update={"source": source, "patches": []})
+        return replace(self, build=build, fix=None)
 
     def run_by(self, kind: ProgramKind) -> "Bug":
         """Return the bug as all of its programs of this kind show it, those on request, too.
@@ -155,6 +163,16 @@ class Bug:
         steps: list[StepSpec] = [self._build(), self._reproduce().model_copy(update=measure)]
         return self._job(steps, measured=True)
 
+    def sighting(self, calibrated: int, effort: Effort) -> JobRequest:
+        """Return the job that says whether this kernel has the bug too, as job `calibrated` saw it.
+
+        Steps: build and reproduce, with evidence that a kernel which keeps quiet could have told.
+        """
+        how: dict[str, object] = {"instances": effort.instances, "time": effort.time}
+        how |= {"baseline": StepRef(job=calibrated, step=BEFORE)}
+        how |= {"evidence": True, "bundle": "none"}
+        return self._job([self._build(), self._reproduce().model_copy(update=how)])
+
     def effort(self, trial: TrialOptions) -> Effort | None:
         """Return what a fix shall survive by what is known of the bug; None if that is too little.
 
@@ -182,8 +200,8 @@ class Bug:
 
     @property
     def titles(self) -> list[str]:
-        """The titles under which the crash is known: the first is the bug's own."""
-        return [self.file.title, *self.file.alt_titles]
+        """The titles under which the crash is known: the first is the bug's own; none if any do."""
+        return [] if self.any_crash else [self.file.title, *self.file.alt_titles]
 
     def _job(self, steps: list[StepSpec], *, measured: bool = False) -> JobRequest:
         tags = [f"bug={self.name}", *([self.calibration_tag] if measured else [])]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -11,7 +12,7 @@ from typing import Self
 from kgym.errors import UserError
 from kgym.host import proc
 from kgym.host.sandbox import Sandbox
-from kgym_builder.kernel_source import git_program
+from kgym_builder.kernel_source import git_history, git_program
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress
 from kgym_builder.kernel_source.git_mirrors import LocalPlace
@@ -107,6 +108,21 @@ class Remote:
         settings = ("fetch.negotiationAlgorithm=noop",)
         await self._fetch(store, scratch, words, f"object {ids[0]}", settings, said)
 
+    async def fetch_history(self, scratch: Path, commit: str) -> None:
+        """Fetch a commit with all that lie before it, without their files."""
+        words = [f"--filter={NO_OBJECTS}", "origin", commit]
+        await self._fetch(None, scratch, words, f"commit {commit}")
+
+    async def history(self, scratch: Path | None, since: str, commit: str) -> str:
+        """Return the commits between two, of what was fetched, or of the folder of this machine.
+
+        Raises as `git_history.listed`.
+        """
+        argv = git_history.command(SCRATCH if scratch else self._address, since, commit)
+        seconds = max(1.0, self._end - time.monotonic())
+        done = await self._run("rev-list", scratch, argv, seconds, output=git_history.OUTPUT)
+        return git_history.listed(self.name, since, commit, done)
+
     async def fetch_branches(self, store: Store | None, scratch: Path) -> None:
         """Fetch all branches and tags, with their history."""
         everything = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
@@ -162,6 +178,7 @@ class Remote:
         seconds: float,
         shown: dict[str, Path] | None = None,
         stdin: bytes = b"",
+        output: int | None = None,
     ) -> proc.Completed:
         shown = dict(shown or {})
         silence = self._bounds.silence_seconds
@@ -176,6 +193,7 @@ class Remote:
             argv = self._tunnel.command(argv)
         writable = {SCRATCH: scratch} if scratch else {}
         limits = self._bounds.fetching(self._most)
+        limits = replace(limits, output=output) if output else limits
         box = Sandbox(writable=writable, readonly=shown, limits=limits)
         done = await git_program.run(name, box, argv, seconds, stdin, **environment)
         if self._tunnel is not None and self._tunnel.refused is not None:

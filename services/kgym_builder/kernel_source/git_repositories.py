@@ -97,6 +97,28 @@ class Repositories:
                 url, report, lambda remote: self._archive_apart(remote, commit, folder)
             )
 
+    async def history(self, url: str, since: str, commit: str, report: TellProgress) -> str:
+        """Return the commits that one has, and one before it has not; both by their full ids.
+
+        From a server, all commits come, without files. Raises UserError `source_not_found`,
+        `not_an_ancestor`, `history_too_long`.
+        """
+
+        async def listed(remote: Remote) -> str:
+            if remote.is_local:
+                return await remote.history(None, since, commit)
+            remote.allow(self._bounds.repository)
+            async with self._held(url), self._scratch(url) as folder:
+                scratch = await git_store.lone_scratch(folder, partial=True)
+                try:
+                    await remote.fetch_history(scratch, commit)
+                except OnlyBranches:
+                    await remote.fetch_branches(None, scratch)
+                return await remote.history(scratch, since, commit)
+
+        async with self._store.used():  # it makes the folder
+            return await self._ask(url, report, listed)
+
     def trim(self, budget: int) -> None:
         """Remove the store where it has more than `budget` bytes, and nobody uses it."""
         FolderCache(self._root).trim(budget)

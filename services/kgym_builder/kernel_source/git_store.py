@@ -175,9 +175,10 @@ def key(url: str) -> str:
     return hashlib.sha256(url.encode()).hexdigest()[:32]
 
 
-async def lone_scratch(folder: Path) -> Path:
-    """Make a repository to fetch to that knows of no store."""
-    await asyncio.to_thread(_make_scratch, folder, _CONFIG, False, {})
+async def lone_scratch(folder: Path, *, partial: bool = False) -> Path:
+    """Make a repository to fetch to that knows of no store; it may lack objects if `partial`."""
+    config = _PARTIAL_CONFIG if partial else _CONFIG
+    await asyncio.to_thread(_make_scratch, folder, config, False, {})
     return folder
 
 

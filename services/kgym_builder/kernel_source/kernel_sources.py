@@ -37,6 +37,15 @@ class Source:
     tree: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Between:
+    """The commits between two: `text` lists them as `HistoryArtifact.COMMITS` says."""
+
+    commit: str
+    since: str
+    text: str
+
+
 class KernelSources:
     """The kernel sources of a host, under `root`: from where the operator allows, within bounds.
 
@@ -81,6 +90,20 @@ class KernelSources:
         identity, _ = await self._named(source, report)
         return identity
 
+    async def history(self, source: GitSource, since: str, report: TellProgress) -> Between:
+        """Return the commits that a source has and `since`, which lies before it, has not."""
+        self._repositories.check(source.url)
+        commit, before = [
+            await self._commit(source.url, name, report) for name in (source.commit, since)
+        ]
+        text = await self._repositories.history(source.url, before, commit, report)
+        return Between(commit, before, text)
+
+    async def _commit(self, url: str, name: str, report: TellProgress) -> str:
+        if _COMMIT_ID.fullmatch(name):  # known without a question to anybody
+            return name
+        return await self._repositories.commit(url, name, report)
+
     async def _named(self, source: KernelSource, report: TellProgress) -> tuple[str, "_Fetch"]:
         match source:
             case PackageSource():
@@ -112,11 +135,7 @@ class KernelSources:
 
     async def _git(self, source: GitSource, report: TellProgress) -> tuple[str, "_Fetch"]:
         self._repositories.check(source.url)
-        commit = source.commit
-        if not _COMMIT_ID.fullmatch(
-            commit
-        ):  # other sources are known without a question to anybody
-            commit = await self._repositories.commit(source.url, commit, report)
+        commit = await self._commit(source.url, source.commit, report)
         archive = partial(self._repositories.archive, source.url, commit, report)
         return f"git:{commit}", archive
 

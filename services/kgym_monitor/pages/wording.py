@@ -32,6 +32,7 @@ KINDS = {
     StepKind.MINIMIZE: "Minimize",
     StepKind.SOURCE: "Source",
     StepKind.SYZKALLER: "Syzkaller",
+    StepKind.HISTORY: "History",
 }
 
 

@@ -50,6 +50,12 @@ from kgym.api.steps.evidence import (
     Work,
 )
 from kgym.api.steps.findings import Diagnostic, Finding, Severity
+from kgym.api.steps.history import (
+    MOST_COMMITS,
+    HistoryArtifact,
+    HistoryResult,
+    HistorySpec,
+)
 from kgym.api.steps.kernel import (
     Backport,
     Edit,
@@ -110,6 +116,7 @@ __all__ = [
     "CRASHED_AT_BOOT",
     "DEFAULT_SYZKALLER",
     "DISK_SYMBOLS",
+    "MOST_COMMITS",
     "SYZKALLER_GIT",
     "Ahead",
     "Backport",
@@ -139,6 +146,9 @@ __all__ = [
     "Finding",
     "FunctionCheck",
     "GitSource",
+    "HistoryArtifact",
+    "HistoryResult",
+    "HistorySpec",
     "InstanceArtifact",
     "InstanceDump",
     "InstanceOutcome",
@@ -203,11 +213,16 @@ __all__ = [
 ]
 
 StepSpec = Annotated[
-    BuildSpec | CheckSpec | ReproduceSpec | MinimizeSpec | SourceSpec | SyzkallerSpec,
+    BuildSpec | CheckSpec | ReproduceSpec | MinimizeSpec | SourceSpec | SyzkallerSpec | HistorySpec,
     Field(discriminator="kind"),
 ]
 StepResult = Annotated[
-    BuildResult | CheckResult | ReproduceResult | MinimizeResult | SourceResult | SyzkallerResult,
+    BuildResult
+    | CheckResult
+    | ReproduceResult
+    | MinimizeResult
+    | SourceResult
+    | SyzkallerResult
+    | HistoryResult,
     Field(discriminator="kind"),
-    "When",
 ]

@@ -61,6 +61,7 @@ class StepKind(StrEnum):
     MINIMIZE = "minimize"
     SOURCE = "source"
     SYZKALLER = "syzkaller"
+    HISTORY = "history"
 
 
 StepName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=60)]

@@ -14,6 +14,17 @@ TEXT = 4 << 20
 # --- kernel source and config -------------------------------------------------------------
 
 
+CommitName = Annotated[
+    str,
+    Field(
+        max_length=250,
+        pattern=r"^(parent-of )?[\w][\w./-]*([~^][0-9]{0,4})*$",
+        description="full commit id, tag, branch or HEAD; `COMMIT^`, `COMMIT~2` or"
+        " `parent-of COMMIT` for one before it",
+    ),
+]
+
+
 class GitSource(Strict):
     """A commit of a Git repository."""
 
@@ -23,12 +34,7 @@ class GitSource(Strict):
         description="http(s) URL; or an absolute path or file URL on the builder's host, below a"
         " folder that its operator allows",
     )
-    commit: str = Field(
-        max_length=250,
-        pattern=r"^(parent-of )?[\w][\w./-]*([~^][0-9]{0,4})*$",
-        description="full commit id, tag, branch or HEAD; `COMMIT^`, `COMMIT~2` or"
-        " `parent-of COMMIT` for one before it",
-    )
+    commit: CommitName
 
 
 class TarballSource(Strict):

@@ -1,0 +1,1 @@
+"""Bisection: which commit of a history brought a bug, or fixed it."""

@@ -1,0 +1,434 @@
+"""A bisection: which commit brought a bug, or fixed it, found by jobs.
+
+One job lists the commits, one measures how often the bug shows at the bad end, and one for each
+test builds a commit's kernel and runs the reproducer so often that it would show. The tests follow
+from what the earlier ones said (`posterior.py`), and each job is kept under what it does
+(`kgym.bugs.sweep`): the same bisection again is given them, whoever was killed, and goes on.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pydantic import Field
+
+from kgym.api.jobs import JobRequest, JobView
+from kgym.api.states import State
+from kgym.api.steps import (
+    CRASHED_AT_BOOT,
+    GitSource,
+    HistoryArtifact,
+    HistoryResult,
+    HistorySpec,
+    InstanceOutcome,
+    InstanceResult,
+    Line,
+    ReproduceResult,
+    Strict,
+    Verdict,
+)
+from kgym.bisection import history as histories
+from kgym.bisection.history import Commit, History
+from kgym.bisection.posterior import Choice, Rate, Search, expected_steps
+from kgym.bugs import calibration, earlier_jobs, ended_job
+from kgym.bugs.bug import BEFORE, Bug
+from kgym.bugs.calibration import Effort
+from kgym.bugs.conclusion import Answer, failed, failure, reproduced
+from kgym.bugs.ended_job import Heard
+from kgym.bugs.sweep import SweepOptions, kept_job
+from kgym.client import AsyncClient, Refused
+from kgym.errors import InfrastructureError, UserError
+
+MOST_RUNS = 30
+MOST_TESTS = 100
+_LISTED = 100
+_WORDS = 300
+
+
+class Saw(StrEnum):
+    """What a test of a commit has shown."""
+
+    CRASH = "crash"
+    QUIET = "quiet"
+    """All runs did their work, and none crashed."""
+    SKIPPED = "skipped"
+    """Nothing: it does not build or boot, or something else kept it from telling."""
+
+
+class Outcome(StrEnum):
+    """What a bisection came to."""
+
+    FOUND = "found"
+    SEVERAL = "several"
+    """One of several commits, which what cannot be tried hides from each other."""
+    GOOD_HAS_IT = "good_has_it"
+    """The good end has the bug as well."""
+    OPEN = "open"
+    """So many tests as were allowed did not tell."""
+
+
+class Plan(Strict):
+    """What is to be searched, and what that is likely to take."""
+
+    good: Line = Field(description="its full id, and so of `bad`")
+    bad: Line
+    commits: int = Field(description="that one of them has and the other has not")
+    tests: int = Field(description="that are expected, skipped ones aside")
+    runs: int = Field(description="of the reproducer that are expected, as far as is known")
+
+
+class Tried(Strict):
+    """A commit that was tested."""
+
+    number: int
+    commit: Line
+    subject: Line
+    saw: Saw
+    reason: Line = ""
+    crashed: int = Field(0, description="runs that crashed")
+    completed: int = Field(0, description="runs that crashed, or lasted for the whole time")
+    job: int
+    seconds: float = Field(description="that its steps took")
+    left: int = Field(description="commits among which it is now, with the confidence asked for")
+
+
+class Culprit(Strict):
+    """A commit that may be the one."""
+
+    commit: Line
+    subject: Line
+    chance: float
+
+
+class Result(Strict):
+    """What a bisection came to."""
+
+    outcome: Outcome
+    fix: bool = Field(description="whether a fix was looked for")
+    good: Line
+    bad: Line
+    commits: int
+    culprits: list[Culprit] = Field(max_length=_LISTED, description="the likeliest first")
+    left: int = Field(description="how many there are, also beyond those that are listed")
+    confidence: float = Field(description="that it is one of them")
+    tests: int
+    skipped: int
+    crashed: int = Field(description="of the calibrating runs at the bad end")
+    calibrated: int = Field(description="calibrating runs")
+    runs: int = Field(description="in all that were completed")
+
+
+@dataclass(frozen=True, slots=True)
+class BisectOptions:
+    """How a bisection is done."""
+
+    url: str
+    """Of the repository; a path is one of the builder's host."""
+    good: str
+    bad: str
+    sweep: SweepOptions
+    """Name, patience: as a sweep's."""
+    fix: bool = False
+    confidence: float = 0.95
+    calibrate: int = 10
+    """Runs that measure the bug at the bad end."""
+    time: float | None = None
+    """Seconds of each of them; the bundle's, if it is None."""
+    most_runs: int = MOST_RUNS
+    """Runs of one test."""
+    most_tests: int = MOST_TESTS
+
+
+Tell = Callable[[Plan | Tried], None]
+
+
+async def planned(client: AsyncClient, bug: Bug, options: BisectOptions) -> Plan:
+    """Return what is to be searched; only the list of commits is made."""
+    return (await _Bisection(client, bug, options).listed()).plan
+
+
+async def bisect(client: AsyncClient, bug: Bug, options: BisectOptions, tell: Tell) -> Result:
+    """Search; `tell` hears of the plan and of each test.
+
+    Raises UserError `bug_not_shown`, `good_has_bug`, `end_not_tried`, and as sources do;
+    InfrastructureError `test_failed`, and where the scheduler cannot be used.
+    """
+    one = _Bisection(client, bug, options)
+    listed = await one.listed()
+    tell(listed.plan)
+    measured = await one.measured(listed)
+    return await one.searched(listed, measured, tell)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The commits."""
+
+    plan: Plan
+    history: History
+
+    def commit(self, number: int) -> Commit:
+        """Return a commit by its number; the one behind the last stands for the good end."""
+        if number < len(self.history):
+            return self.history.commits[number]
+        return Commit(self.plan.good, subject="(the good commit)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """How often the bug shows, and what a test takes by that."""
+
+    job: int
+    rate: Rate
+    effort: Effort
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a job has shown."""
+
+    saw: Saw
+    reason: str
+    crashed: int = 0
+    completed: int = 0
+
+
+class _Bisection:
+    """A bisection on its way."""
+
+    def __init__(self, client: AsyncClient, bug: Bug, options: BisectOptions) -> None:
+        self.client = client
+        self.bug = bug
+        self.options = options
+        self.times = Counter[int]()
+        self.runs = 0
+
+    async def listed(self) -> _Listed:
+        """List the commits."""
+        options = self.options
+        old, new = (options.bad, options.good) if options.fix else (options.good, options.bad)
+        spec = HistorySpec(source=GitSource(url=options.url, commit=new), since=old)
+        request = JobRequest(steps=[spec], tags=[f"bug={self.bug.name}"])
+        job = await self._job(request)
+        result = job.steps[0].result
+        if not isinstance(result, HistoryResult):
+            raise _error(job)
+        job = await ended_job.shown_again(self.client, job.id, patience=options.sweep.patience)
+        history = histories.parse(await self._text(job.id))
+        if (history.commits[-1].id, len(history)) != (result.commit, result.commits):
+            raise InfrastructureError("bad_history", f"the list of job {job.id} is not whole")
+        ends = (result.commit, result.since) if options.fix else (result.since, result.commit)
+        tests = expected_steps(len(history))
+        plan = Plan(
+            good=ends[0],
+            bad=ends[1],
+            commits=len(history),
+            tests=tests,
+            runs=await self._expected_runs(ends[1], tests),
+        )
+        return _Listed(plan, history)
+
+    async def measured(self, listed: _Listed) -> _Measured:
+        """Measure the bug at the bad end."""
+        options, bad = self.options, listed.plan.bad
+        request = self._at(bad).calibration(options.calibrate, options.time)
+        job = await self._job(request)
+        result = reproduced(job.step(BEFORE))
+        if result is None:
+            raise _error(job)
+        known = calibration.measured(result, self.bug.titles)
+        if known is None:
+            message = f"the bug does not show at {bad} (job {job.id}): {result.reason}"
+            if result.verdict is Verdict.INCONCLUSIVE:
+                raise InfrastructureError("test_failed", f"{message}; --retry runs it again")
+            raise UserError("bug_not_shown", message)
+        self.runs += known.runs
+        effort = self._effort(calibration.effort(known, self._each), known.time)
+        return _Measured(job.id, Rate(known.crashed, known.runs), effort)
+
+    async def searched(self, listed: _Listed, measured: _Measured, tell: Tell) -> Result:
+        """Try commits until one is sure, or nothing more can be told."""
+        options = self.options
+        search = Search(
+            listed.history, measured.rate, fix=options.fix, confidence=options.confidence
+        )
+        choice, done = Choice(search.good_end, (), 0), 0
+        while choice.commit is not None and done < options.most_tests:
+            commit, number = listed.commit(choice.commit), choice.commit
+            seen, job = await self._tried(commit, number, measured)
+            if not done and seen.saw is not Saw.QUIET:
+                raise _bad_end(commit, seen, job)
+            if seen.saw is Saw.SKIPPED:
+                search.skip(number)
+            else:
+                quiet = seen.completed - seen.crashed
+                search.tell(number, crashed=seen.saw is Saw.CRASH, quiet=quiet)
+            choice = await asyncio.to_thread(search.next)
+            done += 1
+            tell(
+                Tried(
+                    number=done,
+                    commit=commit.id,
+                    subject=commit.subject,
+                    saw=seen.saw,
+                    reason=seen.reason,
+                    crashed=seen.crashed,
+                    completed=seen.completed,
+                    job=job.id,
+                    seconds=_seconds(job),
+                    left=len(choice.likely),
+                )
+            )
+        weights = search.weights()
+        return Result(
+            outcome=_outcome(search, choice),
+            fix=options.fix,
+            good=listed.plan.good,
+            bad=listed.plan.bad,
+            commits=len(listed.history),
+            culprits=[
+                _culprit(listed.commit(one), weights[one]) for one in choice.likely[:_LISTED]
+            ],
+            left=len(choice.likely),
+            confidence=round(choice.sure, 4),
+            tests=done,
+            skipped=len(search.skipped),
+            crashed=measured.rate.crashed,
+            calibrated=measured.rate.runs,
+            runs=self.runs,
+        )
+
+    async def _tried(
+        self, commit: Commit, number: int, measured: _Measured
+    ) -> tuple[_Seen, JobView]:
+        self.times[number] += 1
+        request = self._at(commit.id).sighting(measured.job, measured.effort)
+        tags = [*request.tags, f"test={self.times[number]}"]
+        request = request.model_copy(update={"tags": tags})
+        try:
+            job = await self._job(request)
+        except Refused as error:
+            if error.reason != "bad_reference":
+                raise
+            # Retention has removed what the calibration had left.
+            patience = self.options.sweep.patience
+            await ended_job.shown_again(self.client, measured.job, patience=patience)
+            job = await self._job(request)
+        seen = _seen(job)
+        if seen is None:
+            raise _error(job)
+        self.runs += seen.completed
+        return seen, job
+
+    async def _job(self, request: JobRequest) -> JobView:
+        return await kept_job(self.client, request, self.options.sweep, answers=_answers)
+
+    async def _text(self, job: int) -> str:
+        async def work(_: Heard) -> bytearray:
+            text = bytearray()
+            async for piece in self.client.read_artifact(job, 0, HistoryArtifact.COMMITS):
+                text += piece
+                if len(text) > histories.MOST_BYTES:
+                    raise UserError("bad_history", f"the list of job {job} is too long")
+            return text
+
+        text = await ended_job.patiently(work, self.options.sweep.patience)
+        return text.decode(errors="replace")
+
+    def _at(self, commit: str) -> Bug:
+        return self.bug.on_source(GitSource(url=self.options.url, commit=commit))
+
+    @property
+    def _each(self) -> float:
+        """How sure a test without a crash has to be: half of the doubt is for all else."""
+        return 1 - (1 - self.options.confidence) / 2
+
+    def _effort(self, wanted: Effort | None, time: float) -> Effort:
+        """Return what a test takes: not more runs than are allowed, which then say less."""
+        most = self.options.most_runs
+        if wanted is None:
+            return Effort(self._each, most, time)
+        return replace(wanted, instances=min(wanted.instances, most))
+
+    async def _expected_runs(self, bad: str, tests: int) -> int:
+        """Return how many runs are likely: half of the tests end with their first crash."""
+        known = await earlier_jobs.known_async(self.client, self._at(bad))
+        wanted = calibration.effort(known, self._each) if known else None
+        each = self._effort(wanted, 0).instances if known else self.bug.file.reproducer.instances
+        return self.options.calibrate + each + (tests - 1) * (1 + each) // 2
+
+
+def _seen(job: JobView) -> _Seen | None:
+    """Return what a test's job has shown; None where the platform failed, or it was aborted."""
+    result = reproduced(job.step(BEFORE))
+    if result is None:
+        user = failed(job) is Answer.USER
+        return _Seen(Saw.SKIPPED, _line(failure(job) or "")) if user else None
+    if result.verdict is Verdict.SAME_CRASH:
+        return _Seen(Saw.CRASH, _line(result.title or ""), result.crashed, result.completed)
+    if result.verdict is Verdict.NO_CRASH:
+        return _Seen(Saw.QUIET, "", 0, result.completed)
+    return _Seen(Saw.SKIPPED, _line(result.reason), result.crashed, result.completed)
+
+
+def _answers(job: JobView) -> bool:
+    """Tell whether a job would come to the same again; one that a machine kept from it need not."""
+    if (user := failed(job)) is not None:
+        return user is Answer.USER
+    result = reproduced(job.step(BEFORE))
+    if result is None or result.verdict is not Verdict.INCONCLUSIVE:
+        return job.state is State.SUCCEEDED
+    return _does_not_boot(result)
+
+
+def _does_not_boot(result: ReproduceResult) -> bool:
+    return bool(result.instances) and all(map(_crashed_at_boot, result.instances))
+
+
+def _crashed_at_boot(one: InstanceResult) -> bool:
+    return one.outcome is InstanceOutcome.BOOT_FAILED and one.detail.startswith(CRASHED_AT_BOOT)
+
+
+def _error(job: JobView) -> UserError | InfrastructureError:
+    """Return why a job that all rests on has no result."""
+    step = next((one for one in job.steps if one.failure is not None), None)
+    if failed(job) is Answer.USER and step is not None and step.failure is not None:
+        return UserError(step.failure.reason, f"job {job.id}: {step.failure.message}")
+    message = f"job {job.id}: {failure(job)}; the same command with --retry runs it again"
+    return InfrastructureError("test_failed", message)
+
+
+def _bad_end(commit: Commit, seen: _Seen, job: JobView) -> UserError:
+    told = f"{commit.id} (job {job.id}): {seen.reason}"
+    if seen.saw is Saw.CRASH:
+        return UserError("good_has_bug", f"the good commit has the bug, too: {told}")
+    message = f"the good commit cannot be tried: {told}; name another one"
+    return UserError("end_not_tried", message)
+
+
+def _outcome(search: Search, choice: Choice) -> Outcome:
+    if choice.commit is not None:
+        return Outcome.OPEN
+    if len(choice.likely) > 1:
+        return Outcome.SEVERAL
+    return Outcome.GOOD_HAS_IT if choice.likely[0] == search.elsewhere else Outcome.FOUND
+
+
+def _culprit(commit: Commit, chance: float) -> Culprit:
+    return Culprit(commit=commit.id, subject=commit.subject, chance=round(chance, 4))
+
+
+def _seconds(job: JobView) -> float:
+    taken = [
+        (one.finished_at - one.started_at).total_seconds()
+        for one in job.steps
+        if one.finished_at and one.started_at
+    ]
+    return round(sum(taken), 1)
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _WORDS else line[: _WORDS - 1] + "…"

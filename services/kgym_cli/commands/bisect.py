@@ -1,0 +1,271 @@
+"""`kgym bisect`."""
+
+import time
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+import click
+from pydantic import Field, TypeAdapter, ValidationError
+from rich.markup import escape
+
+from kgym.api.jobs import GroupName
+from kgym.api.steps import GitSource
+from kgym.bisection import bisection
+from kgym.bisection.bisection import (
+    MOST_RUNS,
+    MOST_TESTS,
+    BisectOptions,
+    Outcome,
+    Plan,
+    Result,
+    Saw,
+    Tried,
+)
+from kgym.bugs import bundle as bugs
+from kgym.bugs.bug import Bug, ProgramKind
+from kgym.bugs.sweep import SweepOptions
+from kgym.client import AsyncClient
+from kgym.errors import UserError
+from kgym_cli import interruptible_work, known_bugs
+from kgym_cli.commands.trial_options import (
+    compiler_option,
+    kernel_option,
+    on_kernel,
+    repro_option,
+)
+from kgym_cli.output import Exit, json_option, leave, people, print_json, results
+
+_STYLES = {Saw.CRASH: "red", Saw.QUIET: "green", Saw.SKIPPED: "magenta"}
+_SHOWN = 20
+"""Commits that people are told, of several."""
+
+
+class BisectPlan(Plan):
+    """The first line of --json: what is to be searched."""
+
+    kind: Literal["plan"] = "plan"
+    name: str = Field(description="the group of the jobs")
+
+
+class BisectTest(Tried):
+    """A line of --json: a commit that was tested."""
+
+    kind: Literal["test"] = "test"
+
+
+class BisectAnswer(Result):
+    """The last line of --json."""
+
+    kind: Literal["answer"] = "answer"
+    name: str = Field(description="the group of the jobs")
+    seconds: float = Field(description="that this command took")
+
+
+@click.command()
+@click.argument("name", metavar="BUG", shell_complete=known_bugs.complete)
+@click.option("--good", required=True, metavar="COMMIT", help="A commit without the bug.")
+@click.option("--bad", metavar="COMMIT", help="A commit with it.  [default: the bundle's]")
+@click.option("--repo", metavar="URL", help="Git repository, or its path.  [default: the bundle's]")
+@click.option("--fix", is_flag=True, help="Find what fixed the bug: the good commit is the newer.")
+@click.option("--any-crash", is_flag=True, help="Take any crash for the bug, whatever its title.")
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 0.999),
+    default=0.95,
+    show_default=True,
+    help="How sure the answer shall be.",
+)
+@click.option(
+    "--calibrate",
+    type=click.IntRange(3, 1000),
+    default=10,
+    show_default=True,
+    help="Runs at the bad commit, which tell how often the bug shows.",
+)
+@click.option(
+    "--time",
+    "seconds",
+    type=click.FloatRange(0, 86400, min_open=True),
+    help="Seconds of each of these runs.  [default: the bundle's]",
+)
+@click.option(
+    "--most-runs",
+    type=click.IntRange(1, 1000),
+    default=MOST_RUNS,
+    show_default=True,
+    help="Runs of one test, at most.",
+)
+@click.option(
+    "--most-tests",
+    type=click.IntRange(1, 1000),
+    default=MOST_TESTS,
+    show_default=True,
+    help="Tests in all, at most.",
+)
+@click.option("--dry-run", is_flag=True, help="Only list the commits, and estimate the tests.")
+@kernel_option
+@compiler_option
+@repro_option
+@click.option("--name", "group", help="Group of the jobs.  [default: made of bug and commits]")
+@click.option("--retry", is_flag=True, help="Run again what has come to no answer.")
+@json_option(BisectPlan | BisectTest | BisectAnswer)
+def bisect(
+    name: str,
+    good: str,
+    bad: str | None,
+    repo: str | None,
+    fix: bool,
+    any_crash: bool,
+    confidence: float,
+    calibrate: int,
+    seconds: float | None,
+    most_runs: int,
+    most_tests: int,
+    dry_run: bool,
+    kernel: str | None,
+    compiler: str | None,
+    repro: ProgramKind | None,
+    group: str | None,
+    retry: bool,
+    as_json: bool,
+) -> None:
+    """Find the commit that brought a bug, or with --fix the one that fixed it.
+
+    BUG is a shipped bug or the folder of a bundle: its config, program and VM are taken. The
+    bug is first measured at the bad commit; then each kernel is run so often that the bug would
+    have shown. Verdicts may be wrong: no commit is ruled out for good, and the answer says how
+    sure it is. Kernels that do not build or boot are skipped.
+
+    Interrupted or killed, the same command goes on; nothing runs twice. The exit status is 0 if
+    one commit is found, 1 if several are left or the good commit has the bug, 2 for bad input, 3
+    if no answer is reached.
+    """
+    begun = time.monotonic()
+    one, options = _wanted(name, kernel, good, bad, repo, repro, compiler)
+    one = replace(one, any_crash=any_crash)
+    options = replace(
+        options,
+        sweep=replace(options.sweep, name=_group(group, one, options, fix=fix), retry=retry),
+        fix=fix,
+        confidence=confidence,
+        calibrate=calibrate,
+        time=seconds,
+        most_runs=most_runs,
+        most_tests=most_tests,
+    )
+    run = _Run(one, options, as_json=as_json)
+    run.go(dry_run=dry_run)
+    if run.result is None:
+        leave(Exit.OK)
+    _answer(run.result, options.sweep.name, time.monotonic() - begun, as_json=as_json)
+    leave(_status(run.result))
+
+
+class _Run:
+    """One run of the command."""
+
+    def __init__(self, bug: Bug, options: BisectOptions, *, as_json: bool) -> None:
+        self.bug = bug
+        self.options = options
+        self.as_json = as_json
+        self.result: Result | None = None
+
+    def go(self, *, dry_run: bool) -> None:
+        """Bisect, or only plan it."""
+
+        async def work(client: AsyncClient, sweep: SweepOptions) -> None:
+            options = replace(self.options, sweep=sweep)
+            if dry_run:
+                self._hear(await bisection.planned(client, self.bug, options))
+            else:
+                self.result = await bisection.bisect(client, self.bug, options, self._hear)
+
+        interruptible_work.run(work, self.options.sweep)
+
+    def _hear(self, told: Plan | Tried) -> None:
+        name = self.options.sweep.name
+        if isinstance(told, Plan):
+            people.print(
+                f"{name}: {told.commits} commits from {told.good[:12]} (good) to"
+                f" {told.bad[:12]} (bad); about {told.tests} tests, {told.runs} runs",
+                markup=False,
+            )
+            if self.as_json:
+                print_json(BisectPlan(**dict(told), name=name))
+            return
+        runs = f"{told.crashed} of {told.completed} runs crashed" if told.completed else ""
+        why = "; ".join(filter(None, (runs, told.reason)))
+        people.print(
+            f"{told.number}. {told.commit[:12]} [{_STYLES[told.saw]}]{told.saw}[/]"
+            f" {escape(why)}: {told.left} left  {escape(told.subject)}"
+        )
+        if self.as_json:
+            print_json(BisectTest(**dict(told)))
+
+
+def _wanted(
+    name: str,
+    kernel: str | None,
+    good: str,
+    bad: str | None,
+    repo: str | None,
+    repro: ProgramKind | None,
+    compiler: str | None,
+) -> tuple[Bug, BisectOptions]:
+    """Return the bug, and where it is searched; raise UserError `no_history` where that is open."""
+    one = bugs.load(on_kernel(name, kernel)).built_by(compiler)
+    one = one if repro is None else one.run_by(repro)
+    source = one.build.source
+    if isinstance(source, GitSource):
+        repo, bad = repo or source.url, bad or source.commit
+    if repo is None or bad is None:
+        message = (
+            f"the kernel of {one.name} is no commit of a Git repository: give --repo and --bad"
+        )
+        raise UserError("no_history", message)
+    url = repo if ":" in repo else str(Path(repo).expanduser().absolute())
+    try:
+        for commit in (good, bad):
+            GitSource(url=url, commit=commit)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise UserError("bad_option", f"{wrong['loc'][0]}: {wrong['msg']}") from error
+    return one, BisectOptions(url, good, bad, SweepOptions(""))
+
+
+def _group(given: str | None, bug: Bug, options: BisectOptions, *, fix: bool) -> str:
+    ends = "\n".join((bug.name, options.url, options.good, options.bad, str(fix)))
+    name = given or f"bisect-{sha256(ends.encode()).hexdigest()[:10]}"
+    try:
+        return TypeAdapter(GroupName).validate_python(name)
+    except ValidationError as error:
+        raise UserError("bad_option", f"--name: {error.errors()[0]['msg']}") from error
+
+
+def _answer(result: Result, name: str, seconds: float, *, as_json: bool) -> None:
+    if as_json:
+        print_json(BisectAnswer(**dict(result), name=name, seconds=round(seconds, 1)))
+        return
+    sure = f"{result.confidence:.1%} sure, by {result.tests} tests, {result.runs} runs"
+    did = "fixed" if result.fix else "brought"
+    first = result.culprits[0]
+    match result.outcome:
+        case Outcome.FOUND:
+            results.print(f"{first.commit} {did} the bug: {sure}", markup=False)
+            results.print(f"  {first.subject}", markup=False)
+        case Outcome.GOOD_HAS_IT:
+            results.print(f"{result.good} has the bug as well: {sure}", markup=False)
+        case _:
+            why = "no test tells more" if result.outcome is Outcome.SEVERAL else "--most-tests"
+            results.print(f"one of {result.left} {did} the bug: {sure} ({why})", markup=False)
+            for one in result.culprits[:_SHOWN]:
+                line = f"  {one.commit} {one.chance:.1%} {one.subject}"
+                results.print(line, markup=False)
+
+
+def _status(result: Result) -> Exit:
+    if result.outcome is Outcome.OPEN:
+        return Exit.INFRASTRUCTURE
+    return Exit.OK if result.outcome is Outcome.FOUND else Exit.NEGATIVE

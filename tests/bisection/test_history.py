@@ -1,0 +1,51 @@
+"""Histories as Git lists them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kgym.bisection.history import History, parse
+from kgym.errors import InfrastructureError
+from tests.bisection.histories import history
+
+A, B, C = ("a" * 40, "b" * 40, "c" * 40)
+
+
+def text(one: History) -> str:
+    lines = []
+    for commit in one.commits:
+        parents = [one.commits[parent].id for parent in commit.parents]
+        lines.append(f"{' '.join([commit.id, *parents])}\t{commit.subject}\n")
+    return "".join(lines)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 50))
+def test_what_is_written_is_read(seed: int, size: int) -> None:
+    one = history(seed, size)
+    assert parse(text(one)) == one
+
+
+def test_parents_that_are_not_listed_are_before_all() -> None:
+    one = parse(f"{A} {C}\tfirst\tone\n{B} {A} {C}\tsecond\x1b[1m\n")
+    assert [commit.parents for commit in one.commits] == [(), (0,)]
+    assert one.commits[0].subject == "first\tone"
+    assert list(one.before(1)) == [1, 1]
+    assert list(one.before(0)) == [1, 0]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        "words\n",
+        f"{A}\tone\n{A}\ttwice\n",
+        f"{A}\tone\n{B}\tanother\n",  # the first does not lead to the last
+        f"{A} {B}\tbefore its parent\n{B}\tparent\n",
+        f"{A} 12\tshort\n",
+    ],
+)
+def test_another_list_is_refused(bad: str) -> None:
+    with pytest.raises(InfrastructureError, match="cannot be read") as caught:
+        parse(bad)
+    assert caught.value.reason == "bad_history"

@@ -1,0 +1,127 @@
+"""The commits between two: of a folder, of a server, of a mirror."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kgym.api.steps import GitSource, HistorySpec
+from kgym.bisection.history import parse
+from kgym.errors import UserError
+from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_builder.kernel_source.kernel_sources import KernelSources
+from kgym_builder.source.history_step import HistoryLister
+from tests.builder.kernel_source.git_server import GitServer, git_serving
+from tests.builder.kernel_source.test_git_repositories import LOOPBACK, Reports, commit, git
+from tests.conftest import ANYWHERE, NewRun
+
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Six commits after the first: two of a branch that is merged, one of another that is not."""
+    folder = tmp_path / "served" / "linux"
+    folder.mkdir(parents=True)
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "config", "uploadpack.allowFilter", "true")
+    commit(folder, "zero", Makefile="0")
+    git(folder, "tag", "old")
+    git(folder, "checkout", "-q", "-b", "side")
+    commit(folder, "side 1", side="1")
+    commit(folder, "side 2: \x1b[31m\t" + "x" * 4000, side="2")
+    git(folder, "checkout", "-q", "main")
+    commit(folder, "one", Makefile="1")
+    git(folder, "merge", "-q", "-m", "merge", "side")
+    commit(folder, "two", Makefile="2")
+    git(folder, "checkout", "-q", "-b", "other", "old")
+    commit(folder, "elsewhere", other="1")
+    git(folder, "checkout", "-q", "main")
+    return folder
+
+
+@pytest.fixture
+def served(repository: Path) -> Iterator[GitServer]:
+    with git_serving(repository.parent) as server:
+        yield server
+
+
+async def listed(found: KernelSources, url: str, since: str, last: str) -> list[str]:
+    """Return the subjects of the commits between two, whose graph is as it should be."""
+    between = await found.history(GitSource(url=url, commit=last), since, Reports())
+    one = parse(between.text)
+    assert one.commits[-1].id == between.commit
+    return [each.subject[:6] for each in one.commits]
+
+
+def words(subjects: list[str]) -> set[str]:
+    return {one.split(":")[0] for one in subjects}
+
+
+async def test_a_folder_tells_its_commits_with_those_of_merged_branches(
+    tmp_path: Path, repository: Path, new_run: NewRun
+) -> None:
+    found = KernelSources(tmp_path / "cache", ANYWHERE)
+    subjects = await listed(found, str(repository), "old", "main")
+    assert set(subjects) == {"side 1", "side 2", "one", "merge", "two"}
+    assert subjects[-2:] == ["merge", "two"]
+    assert await listed(found, str(repository), "side", "main") == ["one", "merge", "two"]
+    ends = [git(repository, "rev-parse", one) for one in ("old", "main")]
+    assert len(await listed(found, str(repository), *ends)) == 5
+
+    source = GitSource(url=str(repository), commit="main")
+    run = new_run(HistorySpec(source=source, since="main~2"))
+    result = await HistoryLister(tmp_path / "cache", ANYWHERE)(run)
+    assert (result.commits, result.commit) == (4, ends[1])
+    await run.storage.get(run.artifacts[0].key, tmp_path / "commits")
+    one = parse((tmp_path / "commits").read_text())
+    assert [each.parents for each in one.commits] == [(), (0,), (1,), (2,)]
+    assert all(len(each.subject) <= 200 for each in one.commits)
+
+
+@pytest.mark.parametrize("newest", [True, False])
+async def test_a_server_sends_commits_without_files(
+    tmp_path: Path, served: GitServer, newest: bool
+) -> None:
+    served.newest_protocol = newest
+    found = KernelSources(tmp_path / "cache", Origins((), LOOPBACK))
+    url = f"{served.url}/linux/.git"
+    assert len(await listed(found, url, "old", "main")) == 5
+    ends = [git(served.root / "linux", "rev-parse", one) for one in ("side", "main~1")]
+    assert await listed(found, url, *ends) == ["one", "merge"]
+    assert not list((tmp_path / "cache" / "repositories").glob(".*.part-*"))
+
+
+@pytest.mark.attack
+async def test_what_is_no_history_is_refused(tmp_path: Path, repository: Path) -> None:
+    found = KernelSources(tmp_path / "cache", ANYWHERE)
+    absent, file = "f" * 40, git(repository, "rev-parse", "main:Makefile")
+    wrong = {
+        ("other", "main"): "not_an_ancestor",
+        ("main", "old"): "not_an_ancestor",
+        (absent, "main"): "source_not_found",
+        (file, "main"): "source_not_found",
+        ("old", absent): "source_not_found",
+        ("old", "nowhere"): "source_not_found",
+    }
+    for (since, last), reason in wrong.items():
+        with pytest.raises(UserError) as caught:
+            await listed(found, str(repository), since, last)
+        assert caught.value.reason == reason, caught.value.message
+    os.rename(repository, repository.with_name("gone"))
+    with pytest.raises(UserError) as caught:
+        await listed(found, str(repository), "f" * 40, absent)
+    assert caught.value.reason == "source_not_found"
+
+
+@pytest.mark.attack
+async def test_a_hostile_repository_runs_nothing_on_the_host(
+    tmp_path: Path, repository: Path
+) -> None:
+    proof = tmp_path / "proof"
+    for key in ("core.pager", "core.fsmonitor", "log.showSignature", "gpg.program"):
+        git(repository, "config", key, f"touch {proof}")
+    found = KernelSources(tmp_path / "cache", ANYWHERE)
+    assert len(await listed(found, str(repository), "old", "main")) == 5
+    assert not proof.exists()
