@@ -22,6 +22,7 @@ from kgym.api.steps import (
 )
 from kgym.bugs import bundle
 from kgym.bugs.bug import BEFORE, BUILD_AFTER, BUILD_BEFORE
+from kgym.bugs.calibration import Effort
 from kgym.bugs.conclusion import Answer, conclusion
 from kgym.bugs.trial_result import TrialResult
 from tests.results import built, ran
@@ -242,3 +243,15 @@ def test_a_trial_in_two_jobs_asks_what_one_in_one_job_asks() -> None:
     assert apart.steps[0] == whole.steps[2]
     again = apart.steps[1].model_copy(update={"baseline": StepRef(step=BEFORE)})
     assert again == whole.steps[3]
+
+
+def test_a_kernel_that_a_bisection_tried_is_no_fix_that_resolves_the_bug() -> None:
+    request = BUG.on_source(BUG.build.source).sighting(5, Effort(0.95, 2, 5.0))
+    results = {
+        Verdict.SAME_CRASH: Answer.YES,
+        Verdict.NO_CRASH: Answer.NO,
+    }
+    for verdict, answer in results.items():
+        result = ran(verdict, evidence=Evidence(), baseline=Verdict.SAME_CRASH)
+        found = conclusion(job_of(list(zip(request.steps, [built(), result], strict=True))))
+        assert (found.verdict, found.resolved, found.answer) == (verdict, None, answer)

@@ -139,7 +139,7 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
 def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -> Resolution | None:
     """Return what a patched run comes to whose bug was shown by another job."""
     after = reproduced(step)
-    if after is None or after.baseline is None:
+    if after is None or after.baseline is None or not _is_patched(step):
         return None
     spec = step.spec
     asked = spec.evidence if isinstance(spec, ReproduceSpec) else after.evidence is not None
@@ -246,9 +246,14 @@ def _as_wanted(job: JobView, step: StepView, accepted: Collection[str]) -> bool:
     for one in findings(job, step):
         if one.severity is Severity.BLOCKING and not is_accepted(one.reason, accepted):
             return False
-    patched = isinstance(step.spec, ReproduceSpec) and step.spec.baseline is not None
-    wanted = Verdict.NO_CRASH if patched else Verdict.SAME_CRASH
+    based = isinstance(step.spec, ReproduceSpec) and step.spec.baseline is not None
+    wanted = Verdict.NO_CRASH if based and _is_patched(step) else Verdict.SAME_CRASH
     return isinstance(step.result, ReproduceResult) and step.result.verdict is wanted
+
+
+def _is_patched(step: StepView) -> bool:
+    """Tell whether a step with a baseline tries a fix; a bisection tries other kernels so."""
+    return step.name != BEFORE
 
 
 def _compiling(job: JobView) -> tuple[int, int] | None:
