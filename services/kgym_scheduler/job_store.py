@@ -429,7 +429,10 @@ class JobStore:
         if not found:
             raise no_worker(worker_id)
         self._draining.add(worker_id)
-        return next(worker for worker in await self.workers() if worker.id == worker_id)
+        for worker in await self.workers():
+            if worker.id == worker_id:
+                return worker
+        raise no_worker(worker_id)  # it has left between the two
 
     async def bugs(self, wanted: BugFilter) -> BugPage:
         """Return one page of the bugs that are wanted, those active last first."""
