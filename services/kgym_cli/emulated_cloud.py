@@ -65,6 +65,7 @@ def emulated_provider(folder: Path, storage: str = "") -> "Iterator[Gce]":
                 port=port,
                 listen="127.0.0.1",
                 owner=_OWNER,
+                image_per_kernel=settings().gce_image_per_kernel,
                 most_vms=max(1, Host.here().cores),
                 endpoint=compute.url,
                 ssh_port=SSH_PORT,

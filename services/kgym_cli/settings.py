@@ -357,6 +357,13 @@ class Settings:
     gce_image = Setting[str | None](
         "Helper image that VMs boot.", None, commands=("worker",), shown="made, and put there"
     )
+    gce_image_per_kernel = Setting[bool](
+        "Whether each kernel gets an image of its own, where the helper cannot start them.",
+        False,
+        click.BOOL,
+        commands=("worker", *TRIED),
+        shown="for those that it refuses",
+    )
     gce_owner = Setting[str](
         "Label of this platform's VMs; what has it and is too old is deleted.",
         "kgym",

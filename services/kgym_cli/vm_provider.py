@@ -18,6 +18,9 @@ def provider_of(chosen: Settings) -> "Gce | None":
                 "bad_setting", "--emulated goes with --provider gce", setting="emulated"
             )
         return None
+    if chosen.gce_image and chosen.gce_image_per_kernel:
+        message = "--gce-image is the helper's, which --gce-image-per-kernel does without"
+        raise UserError("bad_setting", message, setting="gce_image")
     extras.require("gcp")
     named = {
         "gce_project": chosen.gce_project,
@@ -41,6 +44,7 @@ def provider_of(chosen: Settings) -> "Gce | None":
             network=chosen.gce_network,
             subnet=chosen.gce_subnet,
             image=chosen.gce_image,
+            image_per_kernel=chosen.gce_image_per_kernel,
             owner=chosen.gce_owner,
             spot=chosen.gce_spot,
             most_vms=chosen.gce_vms,

@@ -187,7 +187,7 @@ async def consoles(options: GceOptions, cloud: CloudCompute) -> float:
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(CONSOLES):
             place = Place("zone", spot=False)
-            vm = GceVm(compute, place, "one", ("127.0.0.1", 1), lambda _: None)
+            vm = GceVm(compute, place, "one", 1, ("127.0.0.1", 1), lambda _: None)
             await stack.enter_async_context(vm.followed())
         await asyncio.sleep(1)
         before = sum("serialPort" in one for one in cloud.requests)

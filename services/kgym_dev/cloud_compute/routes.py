@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
-from kgym_dev.cloud_compute.state import Instance, Operation, State
+from kgym_dev.cloud_compute.state import Operation, State
 from kgym_dev.cloud_storage.buckets import Refusal
 from kgym_dev.cloud_storage.exchange import Exchange, Query
 
@@ -59,8 +59,8 @@ class Routes(Exchange):
         self.send_json(document, {})
 
     def _list(self, found: "re.Match[str]", query: Query) -> None:
-        here = [one for one in self.cloud.all() if one.zone == found[2]]
-        self.send_json(_page([one.resource for one in _chosen(here, query)], query), {})
+        here = [one.resource for one in self.cloud.all() if one.zone == found[2]]
+        self.send_json(_page(_chosen(here, query), query), {})
 
     def _operation(self, found: "re.Match[str]", _: Query) -> None:
         self.send_json(_told(self._named(found[3])), {})
@@ -73,12 +73,13 @@ class Routes(Exchange):
         self.send_json(_told(operation), {})
 
     def _operations(self, found: "re.Match[str]", query: Query) -> None:
-        wanted = re.findall(r'targetLink\s*[:=]\s*"?([^\s")]+)', query.get("filter", ""))
-        name = wanted[0].rstrip("*").rpartition("/")[2] if wanted else ""
+        wanted = re.fullmatch(r"targetId=(\d+)", query.get("filter", ""))
+        if wanted is None:  # the service knows more; what is not known here is not passed over
+            raise Refusal(400, "invalid", "Invalid list filter expression.")
         known = [
             _told(one)
             for one in list(self.cloud.operations.values())
-            if one.zone == found[2] and one.resource["targetLink"].endswith(f"/{name}" * bool(name))
+            if one.zone == found[2] and one.resource["targetId"] == wanted[1]
         ]
         self.send_json(_page(known[::-1], query), {})
 
@@ -86,9 +87,14 @@ class Routes(Exchange):
         self.send_json(_told(self.cloud.make_image(found[1], self.json())), {})
 
     def _image(self, found: "re.Match[str]", _: Query) -> None:
-        if found[2] not in self.cloud.images:
-            raise Refusal(404, "notFound", f"The resource 'global/images/{found[2]}' was not found")
-        self.send_json({"kind": "compute#image", "name": found[2], "status": "READY"}, {})
+        self.send_json(self.cloud.image(found[2]), {})
+
+    def _list_images(self, found: "re.Match[str]", query: Query) -> None:
+        known = [self.cloud.image(name) for name in list(self.cloud.images)]
+        self.send_json(_page(_chosen(known, query), query), {})
+
+    def _delete_image(self, found: "re.Match[str]", _: Query) -> None:
+        self.send_json(_told(self.cloud.delete_image(*found.groups())), {})
 
     def _global_operation(self, found: "re.Match[str]", _: Query) -> None:
         self.send_json(_told(self._named(found[2])), {})
@@ -112,14 +118,14 @@ def _told(operation: Operation) -> dict[str, Any]:
     return document
 
 
-def _chosen(instances: list[Instance], query: Query) -> list[Instance]:
+def _chosen(resources: list[dict[str, Any]], query: Query) -> list[dict[str, Any]]:
     """Return those with the labels that the filter names: `labels.NAME=VALUE`, joined by AND."""
     wanted = re.findall(r'labels\.([\w-]+)\s*[=:]\s*"?([\w*-]+)', query.get("filter", ""))
     return [
         one
-        for one in instances
+        for one in resources
         if all(
-            label in one.resource["labels"] and value in {"*", one.resource["labels"][label]}
+            label in one["labels"] and value in {"*", one["labels"][label]}
             for label, value in wanted
         )
     ]
@@ -146,7 +152,9 @@ _ROUTES: tuple[tuple[str, str, Route], ...] = (
     ("GET", rf"{_ZONE}/operations/([^/]+)", Routes._operation),
     ("POST", rf"{_ZONE}/operations/([^/]+)/wait", Routes._wait),
     ("POST", r"/global/images", Routes._insert_image),
+    ("GET", r"/global/images", Routes._list_images),
     ("GET", r"/global/images/([^/]+)", Routes._image),
+    ("DELETE", r"/global/images/([^/]+)", Routes._delete_image),
     ("GET", r"/global/operations/([^/]+)", Routes._global_operation),
     ("POST", r"/global/operations/([^/]+)/wait", Routes._global_operation),
 )

@@ -60,6 +60,7 @@ class State(Requests):
         self.storage = storage
         """The address of the server that has the objects of which images are made."""
         self.images: dict[str, Path] = {}
+        self.image_labels: dict[str, dict[str, str]] = {}
         self.instances: dict[tuple[str, str], Instance] = {}
         self.operations: dict[str, Operation] = {}
         self.reachable: dict[tuple[str, int], tuple[str, int]] = {}
@@ -156,7 +157,23 @@ class State(Requests):
                     sink.truncate(size)
             packed.unlink()
             self.images[name] = disk
+            self.image_labels[name] = wanted.get("labels", {})
             return self._operation("insert", project, "", name)
+
+    def delete_image(self, project: str, name: str) -> Operation:
+        """Remove an image; instances that were made of it go on."""
+        with self._changing:
+            self.image(name)
+            self.images.pop(name).unlink()
+            self.image_labels.pop(name, None)
+            return self._operation("delete", project, "", name)
+
+    def image(self, name: str) -> dict[str, Any]:
+        """Return what is told of an image."""
+        if name not in self.images:
+            raise Refusal(404, "notFound", f"The resource 'global/images/{name}' was not found")
+        marks = self.image_labels.get(name, {})
+        return {"kind": "compute#image", "name": name, "status": "READY", "labels": marks}
 
     # --- what happens to instances -------------------------------------------------------------
 
@@ -260,6 +277,7 @@ class State(Requests):
         for name in [name for name, one in self.operations.items() if one.done_at < now - 600]:
             del self.operations[name]
         number = next(self._numbers)
+        known = self.instances.get((zone, target))
         place = f"{self.url}/compute/v1/projects/{project}/zones/{zone}"
         resource = {
             "kind": "compute#operation",
@@ -267,6 +285,7 @@ class State(Requests):
             "name": f"operation-{number}",
             "operationType": kind,
             "targetLink": f"{place}/instances/{target}",
+            "targetId": known.resource["id"] if known else "0",
             "insertTime": self._time(),
         }
         operation = Operation(zone, resource, now + self.operation_seconds)

@@ -18,6 +18,7 @@ from kgym_vmmanager.dump.guest_memory import DumpFailed, Scene
 from kgym_vmmanager.dump.received_dump import Filtered, Received
 from kgym_vmmanager.guest.paths import ADDRESS, CAPTURE
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
+from kgym_vmmanager.vm.provider import VmLost
 
 KEXEC = "/kgym/kexec"
 KERNEL = "/kgym/capture-kernel"
@@ -71,14 +72,31 @@ class Kdump:
         if not scene.panicked:
             message = "the kernel did not panic, which is what starts the capture kernel"
             raise DumpFailed(DumpFailure.NO_PANIC, message)
-        await _wait_until_ready(scene)
+        taking = asyncio.create_task(_taken(scene, stem))
+        died = asyncio.create_task(scene.vm.died())
         try:
-            async with scene.connect(_CONNECT_SECONDS) as ssh:
-                return await _receive(ssh, stem, (scene.memory << 20) + _MARGIN)
-        except ConnectionLost as error:
-            raise DumpFailed(DumpFailure.SSH, str(error), again=True) from error
-        except ValueError as error:
-            raise DumpFailed(DumpFailure.SSH, f"what the guest sent is no dump: {error}") from error
+            await asyncio.wait({taking, died}, return_when=asyncio.FIRST_COMPLETED)
+            if taking.done():
+                return taking.result()
+            lost = died.result()
+            if not isinstance(lost, VmLost):
+                raise lost
+            raise DumpFailed(DumpFailure.VM_LOST, f"{lost.reason}: {lost.message}")
+        finally:
+            for task in (taking, died):
+                task.cancel()
+            await asyncio.gather(taking, died, return_exceptions=True)
+
+
+async def _taken(scene: Scene, stem: Path) -> Path:
+    await _wait_until_ready(scene)
+    try:
+        async with scene.connect(_CONNECT_SECONDS) as ssh:
+            return await _receive(ssh, stem, (scene.memory << 20) + _MARGIN)
+    except ConnectionLost as error:
+        raise DumpFailed(DumpFailure.SSH, str(error), again=True) from error
+    except ValueError as error:
+        raise DumpFailed(DumpFailure.SSH, f"what the guest sent is no dump: {error}") from error
 
 
 async def _wait_until_ready(scene: Scene) -> None:

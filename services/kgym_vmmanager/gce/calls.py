@@ -5,8 +5,9 @@ endpoint was configured: hence `insert_unary`, and a client for operations with 
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,7 @@ PATIENCE_SECONDS = 90.0
 _CALL_SECONDS = 60.0
 _THREADS = 32
 _PAUSES = (0.2, 10.0)
-_PASSING = {408, 429, 500, 502, 503, 504}
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _OPERATION_SECONDS = 300.0
 
 
@@ -31,15 +32,15 @@ class NoRoom(InfrastructureError):
     """A zone has no machine left, or the project none of its quota there."""
 
 
-class Gone(Exception):
+class Gone(InfrastructureError):
     """There is no such thing."""
 
 
-class Taken(Exception):
-    """There is one of this name already."""
+class Taken(InfrastructureError):
+    """There is one of this name already, or something else is being done to it."""
 
 
-class NotReady(Exception):
+class NotReady(InfrastructureError):
     """There is one, but it does not run."""
 
 
@@ -58,6 +59,7 @@ class Compute:
     def __init__(self, options: GceOptions, patience: float = PATIENCE_SECONDS) -> None:
         from google.api_core.client_options import ClientOptions  # noqa: PLC0415 - as said
         from google.auth.credentials import AnonymousCredentials  # noqa: PLC0415
+        from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
         from google.cloud import compute_v1  # noqa: PLC0415
 
         given: dict[str, Any] = {}
@@ -67,9 +69,13 @@ class Compute:
         self._v1 = compute_v1
         self._project = options.project
         self._patience = patience
-        self._instances = compute_v1.InstancesClient(**given)
-        self._operations = compute_v1.ZoneOperationsClient(**given)
-        self._images = compute_v1.ImagesClient(**given)
+        try:
+            self._instances = compute_v1.InstancesClient(**given)
+            self._operations = compute_v1.ZoneOperationsClient(**given)
+            self._images = compute_v1.ImagesClient(**given)
+            self._image_operations = compute_v1.GlobalOperationsClient(**given)
+        except GoogleAuthError as error:
+            raise _unknown_here(error) from error
         self._threads = ThreadPoolExecutor(_THREADS, "gce")
         self.console_gate = RateGate(options.calls_per_second)
         self._gate = RateGate(options.calls_per_second)
@@ -90,15 +96,25 @@ class Compute:
             project=self._project, zone=zone, instance_resource=body, request_id=request
         )
         operation = await self._call(lambda: self._instances.insert_unary(asked, **_ONCE))
-        await self._finish(zone, operation)
+
+        def wait(name: str) -> Any:
+            waiting = self._v1.WaitZoneOperationRequest(
+                project=self._project, zone=zone, operation=name
+            )
+            return self._operations.wait(waiting, **_ONCE)
+
+        await self._finish(operation, wait)
 
     async def delete(self, zone: str, name: str) -> None:
-        """Begin to delete an instance; nothing happens if there is none."""
+        """Begin to delete an instance; nothing happens if there is none.
+
+        What something else is being done to is asked for again, as what passes is.
+        """
         asked = self._v1.DeleteInstanceRequest(project=self._project, zone=zone, instance=name)
-        try:
-            await self._call(lambda: self._instances.delete_unary(asked, **_ONCE))
-        except (Gone, NotReady):
-            return
+        with contextlib.suppress(Gone, NotReady):
+            await self._call(
+                lambda: self._instances.delete_unary(asked, **_ONCE), passing=_PASSING | {409}
+            )
 
     async def get(self, zone: str, name: str) -> Any:
         """Return an instance; raises Gone."""
@@ -120,54 +136,75 @@ class Compute:
         said = await self._call(
             lambda: self._instances.get_serial_port_output(asked, **_ONCE), self.console_gate
         )
-        return Said(said.contents.encode(), said.start, said.next_)
+        return Said(said.contents.encode(errors="replace"), said.start, said.next_)
 
-    async def what_happened(self, zone: str, name: str) -> list[str]:
-        """Return the kinds of operations on an instance, the newest first."""
-        link = f'targetLink="*/instances/{name}"'
-        asked = self._v1.ListZoneOperationsRequest(project=self._project, zone=zone, filter=link)
+    async def what_happened(self, zone: str, number: int) -> set[str]:
+        """Return the kinds of operations on an instance, by its number (`id`)."""
+        asked = self._v1.ListZoneOperationsRequest(
+            project=self._project, zone=zone, filter=f"targetId={number}"
+        )
         found = await self._call(lambda: list(self._operations.list(asked, **_ONCE)))
-        return [one.operation_type for one in found if one.target_link.endswith(f"/{name}")]
+        return {one.operation_type for one in found if one.target_id == number}
 
     # --- images ----------------------------------------------------------------------------------
 
-    async def has_image(self, name: str) -> bool:
-        """Return whether there is such an image, ready to be used."""
+    async def image_status(self, name: str) -> str | None:
+        """Return whether an image is READY, PENDING, FAILED; None if there is no such image."""
         asked = self._v1.GetImageRequest(project=self._project, image=name)
         try:
-            return bool(
-                (await self._call(lambda: self._images.get(asked, **_ONCE))).status == "READY"
-            )
+            return str((await self._call(lambda: self._images.get(asked, **_ONCE))).status)
         except Gone:
-            return False
+            return None
 
-    async def make_image(self, name: str, source: str, owner: str) -> None:
-        """Begin to make an image of a packed disk at this address; it is ready later."""
+    async def make_image(self, name: str, source: str, marks: Mapping[str, str]) -> None:
+        """Make an image of a packed disk at this address; it may be ready a little later.
+
+        Nothing happens if there is one of this name: another worker makes it.
+        """
         body = self._v1.Image(
-            name=name, raw_disk=self._v1.RawDisk(source=source), labels={"kgym": owner}
+            name=name, raw_disk=self._v1.RawDisk(source=source), labels=dict(marks)
         )
         asked = self._v1.InsertImageRequest(project=self._project, image_resource=body)
-        try:
-            await self._call(lambda: self._images.insert_unary(asked, **_ONCE))
-        except Taken:
-            return  # another worker makes it
+
+        def wait(name: str) -> Any:
+            waiting = self._v1.WaitGlobalOperationRequest(project=self._project, operation=name)
+            return self._image_operations.wait(waiting, **_ONCE)
+
+        with contextlib.suppress(Taken):
+            operation = await self._call(lambda: self._images.insert_unary(asked, **_ONCE))
+            await self._finish(operation, wait)
+
+    async def delete_image(self, name: str) -> None:
+        """Begin to delete an image; nothing happens if there is none."""
+        asked = self._v1.DeleteImageRequest(project=self._project, image=name)
+        with contextlib.suppress(Gone, NotReady):
+            await self._call(
+                lambda: self._images.delete_unary(asked, **_ONCE), passing=_PASSING | {409}
+            )
+
+    async def labelled_images(self, owner: str) -> list[Any]:
+        """Return the images that have this owner's label."""
+        asked = self._v1.ListImagesRequest(project=self._project, filter=f"labels.kgym={owner}")
+        return await self._call(lambda: list(self._images.list(asked, **_ONCE)))
 
     # --- how it is called ------------------------------------------------------------------------
 
-    async def _finish(self, zone: str, operation: Any) -> None:
+    async def _finish(self, operation: Any, wait: Callable[[str], Any]) -> None:
         begin = time.monotonic()
         while operation.status != self._v1.Operation.Status.DONE:
             if time.monotonic() - begin > _OPERATION_SECONDS:
                 message = f"{operation.name} is not done after {_OPERATION_SECONDS:g} s"
                 raise InfrastructureError("gce_failed", message)
-            asked = self._v1.WaitZoneOperationRequest(
-                project=self._project, zone=zone, operation=operation.name
-            )
-            operation = await self._call(partial(self._operations.wait, asked, **_ONCE))
+            operation = await self._call(partial(wait, operation.name))
         if errors := list(operation.error.errors):
             raise _refused((one.code for one in errors), errors[0].message)
 
-    async def _call(self, function: Callable[[], T], gate: RateGate | None = None) -> T:
+    async def _call(
+        self,
+        function: Callable[[], T],
+        gate: RateGate | None = None,
+        passing: Collection[int] = _PASSING,
+    ) -> T:
         from google.api_core.exceptions import GoogleAPICallError  # noqa: PLC0415 - as above
         from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
         from requests import RequestException  # noqa: PLC0415
@@ -182,7 +219,7 @@ class Compute:
             except GoogleAPICallError as error:
                 code, reasons = error.code or 0, _reasons(error)
                 throttled = code == 429 or "rateLimitExceeded" in reasons
-                if code not in _PASSING and not throttled:
+                if code not in passing and not throttled:
                     raise _translated(int(code), reasons, error.message) from error
                 why, lost = f"{int(code)} {error.message}", error
                 reason = "gce_rate_limit" if throttled else "gce_unreachable"
@@ -191,8 +228,7 @@ class Compute:
             except (RequestException, ConnectionError, TimeoutError) as error:
                 why, lost, reason = str(error) or type(error).__name__, error, "gce_unreachable"
             except GoogleAuthError as error:
-                message = f"this worker has no credentials for the service: {error}"
-                raise InfrastructureError("gce_refused", message) from error
+                raise _unknown_here(error) from error
             if time.monotonic() - begin > self._patience:
                 message = f"the service does not do it for {self._patience:g} s: {why}"
                 raise InfrastructureError(reason, message) from lost
@@ -203,17 +239,22 @@ class Compute:
 _ONCE: dict[str, Any] = {"retry": None, "timeout": _CALL_SECONDS}
 
 
+def _unknown_here(error: Exception) -> InfrastructureError:
+    message = f"this worker has no credentials for the service: {error}"
+    return InfrastructureError("gce_refused", message)
+
+
 def _reasons(error: Any) -> set[str]:
     return {str(one.get("reason", "")) for one in error.errors or () if isinstance(one, Mapping)}
 
 
-def _translated(code: int, reasons: set[str], message: str) -> Exception:
+def _translated(code: int, reasons: set[str], message: str) -> InfrastructureError:
     if code == 404:
-        return Gone(message)
+        return Gone("gce_failed", f"the service does not know it: {message}")
     if code == 409:
-        return Taken(message)
+        return Taken("gce_failed", f"the service has it already: {message}")
     if "resourceNotReady" in reasons:
-        return NotReady(message)
+        return NotReady("gce_failed", f"it does not run: {message}")
     if reasons & {"quotaExceeded", "QUOTA_EXCEEDED"}:
         return NoRoom("gce_quota", f"the project's quota is used up: {message}")
     if code in {401, 403}:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from uuid import UUID
 
+DEADLINE = "kgym-deadline"
+BOOT = "kgym-boot"
 _LONGEST = 63
 
 
@@ -23,8 +25,8 @@ def labels(owner: str, lease: UUID, boot: UUID, deadline: float) -> dict[str, st
     return {
         "kgym": owner,
         "kgym-lease": lease.hex,
-        "kgym-boot": boot.hex,
-        "kgym-deadline": str(int(deadline)),
+        BOOT: boot.hex,
+        DEADLINE: str(int(deadline)),
     }
 
 
@@ -34,6 +36,6 @@ def is_over(found: Mapping[str, str], now: float, grace: float) -> bool:
     One without a deadline that can be read was made by nobody who still knows of it.
     """
     try:
-        return int(found.get("kgym-deadline", "")) + grace < now
+        return int(found.get(DEADLINE, "")) + grace < now
     except ValueError:
         return True

@@ -1,12 +1,13 @@
 """Kernels and initrds for a worker's own VMs: HTTP inside the network, by names nobody can guess.
 
-What is hostile may ask here, too: it finds nothing without a name, and its time is
-bounded.
+What is hostile may ask here, too: it finds nothing without a name, its time is bounded, and one
+address has only so many connections that it cannot keep others from theirs.
 """
 
 import asyncio
 import contextlib
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from kgym.errors import InfrastructureError
 
 _AT_ONCE = 64
+_OF_ONE_ADDRESS = 8
 _HEAD_SECONDS = 10.0
 _BODY_SECONDS = 300.0
 _MOST_HEAD = 4 << 10
@@ -29,6 +31,7 @@ class KernelServer:
         self._port = port
         self._files: dict[str, Path] = {}
         self._busy = asyncio.Semaphore(_AT_ONCE)
+        self._asking: Counter[str] = Counter()
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["KernelServer"]:
@@ -55,7 +58,11 @@ class KernelServer:
             del self._files[name]
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = str((writer.get_extra_info("peername") or "?")[0])
+        self._asking[peer] += 1
         try:
+            if self._asking[peer] > _OF_ONE_ADDRESS:
+                return
             async with self._busy:
                 async with asyncio.timeout(_HEAD_SECONDS):
                     head = await reader.readuntil(b"\r\n\r\n")
@@ -64,6 +71,8 @@ class KernelServer:
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass
         finally:
+            self._asking[peer] -= 1
+            self._asking += Counter()  # nobody who does not ask is remembered
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()

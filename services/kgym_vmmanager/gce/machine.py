@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from kgym.errors import InfrastructureError
+from kgym_vmmanager.gce.boot_disk import BEGINS
 from kgym_vmmanager.gce.calls import Compute, Gone, NotReady
 from kgym_vmmanager.gce.zones import Place
 from kgym_vmmanager.vm.provider import VmLost
@@ -17,8 +18,14 @@ _POLL_SECONDS = 0.5
 _CATCH_UP_SECONDS = 120.0
 _KNOWN_SECONDS = 5.0
 """How long the service may take to tell why a VM is gone."""
-_BEGINS = b"kgym: helper begins"
+_BEGINS = BEGINS.encode()
+_STARTS = b"kgym: helper starts the kernel"
+_HELPER_LINES = 1000
+"""What the helper and its kernel may say before that."""
+_HANDED_ON_LINES = 20
+"""After so many more lines it is the kernel that speaks, whose words are not the helper's."""
 _FAILED = b"kgym: helper failed: "
+_REFUSED = b"kgym: helper refused: "
 _LOSSES = {
     "compute.instances.preempted": ("vm_preempted", "the cloud took the VM back"),
     "compute.instances.hostError": ("vm_host_error", "the machine below the VM failed"),
@@ -32,15 +39,21 @@ class GceVm:
     dump_memory = None
     debugger = None
     trouble: InfrastructureError | None = None
+    refused = False
+    """Whether the helper cannot start the kernel, which then takes an image of its own."""
 
     def __init__(
         self,
         compute: Compute,
         place: Place,
         name: str,
+        number: int,
         address: tuple[str, int],
         on_console: Callable[[bytes], None],
+        *,
+        helped: bool = False,
     ) -> None:
+        """`number` is the service's of it; `helped` is whether it boots the helper."""
         self.stopped = asyncio.Event()
         self.why_stopped = ""
         self.console_until = time.monotonic()
@@ -48,6 +61,7 @@ class GceVm:
         self._compute = compute
         self._place = place
         self._name = name
+        self._number = number
         self._address = address
         self._on_console = on_console
         self._lost: asyncio.Future[InfrastructureError] = asyncio.get_running_loop().create_future()
@@ -55,11 +69,13 @@ class GceVm:
         self._next = 0
         self._line = b""
         self._begun = 0
+        self._helper_lines = _HELPER_LINES if helped else 0
 
     @asynccontextmanager
     async def followed(self) -> AsyncIterator["GceVm"]:
         """Follow the console while the context lasts."""
         following = asyncio.create_task(self._follow())
+        following.add_done_callback(self._ended)
         try:
             yield self
         finally:
@@ -108,7 +124,7 @@ class GceVm:
                 if said.start > self._next:
                     self.console_gap = f"{said.start - self._next} bytes from byte {self._next} on"
                 self._next = said.next
-                self._take(said.data)
+                self.take(said.data)
                 self.console_until = begin
             async with self._polled:
                 if self.stopped.is_set():
@@ -116,7 +132,7 @@ class GceVm:
                 self._polled.notify_all()
             await asyncio.sleep(_POLL_SECONDS)
 
-    def _take(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
         """Hand on what was said, up to where the VM begins anew."""
         whole, found, rest = (self._line + data).rpartition(b"\n")
         self._line = rest[-1000:] if found else (self._line + data)[-1000:]
@@ -125,27 +141,46 @@ class GceVm:
             if self._begun > 1:
                 self.why_stopped = "guest-reset"
                 self.stopped.set()
-                data = data.partition(_BEGINS)[0]
+                data = data.rpartition(_BEGINS)[0]
                 break
-            if _FAILED in line:
-                why = line.partition(_FAILED)[2].decode(errors="replace").strip()
-                self.trouble = InfrastructureError("helper_failed", f"in the VM: {why[:300]}")
+            if self._helper_lines > 0:
+                self._hear(line)
         self._on_console(data)
+
+    def _hear(self, line: bytes) -> None:
+        """Hear what the helper says, as long as it may be the helper."""
+        self._helper_lines -= 1
+        if _STARTS in line:
+            self._helper_lines = _HANDED_ON_LINES
+        if _FAILED in line:
+            why = line.partition(_FAILED)[2].decode(errors="replace").strip()
+            self.trouble = InfrastructureError("helper_failed", f"in the VM: {why[:300]}")
+        if _REFUSED in line:
+            why = line.partition(_REFUSED)[2].decode(errors="replace").strip()
+            self.refused = True
+            message = f"the helper cannot start this kernel: {why[:300]}"
+            self.trouble = VmLost("helper_refused", message)
+
+    def _ended(self, following: "asyncio.Task[None]") -> None:
+        """A console that is not followed to its end is lost, whatever went wrong."""
+        error = None if following.cancelled() else following.exception()
+        if error is not None and not self._lost.done():
+            self._lost.set_result(VmLost("console_lost", f"{type(error).__name__}: {error}"))
 
     async def _explain(self) -> None:
         """Find out why the VM is not there any more, or does not run."""
         begin = time.monotonic()
         with contextlib.suppress(InfrastructureError):
             while True:
-                for kind in await self._compute.what_happened(self._place.zone, self._name):
-                    if kind == _ENDED_BY_GUEST:
-                        self.why_stopped = "guest-shutdown"
-                        self.stopped.set()
-                        return
-                    if found := _LOSSES.get(kind):
-                        reason, words = found
-                        self._lost.set_result(VmLost(reason, f"{words}: {self._name}"))
-                        return
+                kinds = await self._compute.what_happened(self._place.zone, self._number)
+                for kind in kinds & set(_LOSSES):
+                    reason, words = _LOSSES[kind]
+                    self._lost.set_result(VmLost(reason, f"{words}: {self._name}"))
+                    return
+                if _ENDED_BY_GUEST in kinds:
+                    self.why_stopped = "guest-shutdown"
+                    self.stopped.set()
+                    return
                 if time.monotonic() - begin > _KNOWN_SECONDS:
                     break
                 await asyncio.sleep(1)

@@ -27,6 +27,9 @@ class GceOptions:
     network: str = "global/networks/default"
     subnet: str | None = None
     image: str | None = None
+    """The helper image; None: it is made."""
+    image_per_kernel: bool = False
+    """Whether each kernel gets an image of its own, in place of the helper's starting it."""
     owner: str = "kgym"
     """The label by which its VMs are known, of all workers of a platform."""
     spot: bool = True

@@ -5,7 +5,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from kgym.transport.artifact_storage import sha256_of
 from kgym.worker.context import StepContext
 from kgym_vmmanager.gce import sweeper
 from kgym_vmmanager.gce.calls import Compute, Gone, NoRoom, Taken
-from kgym_vmmanager.gce.helper_image import PACKED, helper_image
-from kgym_vmmanager.gce.instance_name import instance_name, labels
+from kgym_vmmanager.gce.images import Images, KernelImages
+from kgym_vmmanager.gce.instance_name import BOOT, instance_name, labels
 from kgym_vmmanager.gce.kernel_server import KernelServer
 from kgym_vmmanager.gce.machine import GceVm
 from kgym_vmmanager.gce.options import GceOptions
@@ -35,8 +35,9 @@ _ROOM = (0, 64)
 """What a VM elsewhere takes of the worker's host: its console and its connections, in MiB."""
 _CAPACITY = (64, 512 << 10)
 _BEYOND_SECONDS = 1800.0
-"""What a VM may take beside boots and runs: the service deletes it after that."""
-_IMAGE_SECONDS = 900.0
+"""What a VM may take beside boots, runs and dumps: the service deletes it after that."""
+_STEP_SECONDS = 86400.0
+"""What a step's images may outlive beside: its VMs wait for cores, and for each other."""
 _DELETE_SECONDS = 300.0
 
 
@@ -51,6 +52,8 @@ class Gce:
         self.zones = Zones(options.zones, spot=options.spot)
         self.slots = asyncio.Semaphore(options.most_vms)
         self.deleting: set[asyncio.Task[None]] = set()
+        self.refused: set[str] = set()
+        """Kernels, by their SHA-256, that the helper cannot start."""
         self._opened: _Opened | None = None
         self._opening = asyncio.Lock()
 
@@ -60,7 +63,10 @@ class Gce:
 
     @asynccontextmanager
     async def host(self, run: StepContext, cache: Path) -> AsyncIterator[VmHost]:
-        """Make the helper image known to the service, if it is not; raises UserError for disks."""
+        """Make the helper image known to the service, if it is not.
+
+        Raises UserError for disks, and for dumps from outside.
+        """
         spec = run.spec(ReproduceSpec)
         if on_disk(spec.vm.root):
             raise UserError(
@@ -74,11 +80,15 @@ class Gce:
                 f"nobody can take a dump by `{spec.dump}` of a VM in a cloud: ask for kdump",
             )
         opened = await self._open()
-        image = self.options.image or await self._image(opened.compute, run, cache)
+        image = None
+        if not self.options.image_per_kernel:
+            image = self.options.image or await opened.images.helper(run, cache)
         run.log(f"VMs: {self.options.accelerator}, in {', '.join(self.options.zones)}")
         # An emulated machine shows the host's clock, as QEMU of our own does.
         here = await best_accelerator(cache) if self.options.emulated else None
-        yield GceHost(self, opened, run, image, here)
+        seconds = _STEP_SECONDS + spec.time * spec.instances
+        async with opened.images.of_step(run, cache, seconds) as own:
+            yield GceHost(self, opened, run, image, own, here)
 
     async def close(self) -> None:
         """Wait until what is being deleted is, and stop listening."""
@@ -92,48 +102,30 @@ class Gce:
     async def _open(self) -> "_Opened":
         async with self._opening:
             if self._opened is None:
-                stack = contextlib.AsyncExitStack()
                 options = self.options
-                server = KernelServer(options.address, options.port, options.listen)
-                await stack.enter_async_context(server.listening())
-                compute = await asyncio.to_thread(Compute, self.options)
-                await stack.enter_async_context(sweeper.sweeping(compute, self.options))
-                self._opened = _Opened(compute, server, stack)
+                async with contextlib.AsyncExitStack() as stack:
+                    server = KernelServer(options.address, options.port, options.listen)
+                    await stack.enter_async_context(server.listening())
+                    compute = await asyncio.to_thread(Compute, options)
+                    await stack.enter_async_context(sweeper.sweeping(compute, options))
+                    images = Images(compute, options.owner)
+                    self._opened = _Opened(compute, server, images, stack.pop_all())
             return self._opened
-
-    async def _image(self, compute: Compute, run: StepContext, cache: Path) -> str:
-        """Make the helper image, unless the service has it; raises `no_helper_image`."""
-        name, folder = await helper_image(cache)
-        if await compute.has_image(name):
-            return name
-        address = getattr(run.storage, "address", None)
-        if address is None:
-            raise InfrastructureError(
-                "no_helper_image",
-                f"the project has no image {name}, and is given one only by a bucket: use"
-                " --storage gs://BUCKET/PREFIX, or name an image by --gce-image",
-            )
-        key = f"helper/{name}/{PACKED}"
-        await run.storage.put(key, folder / PACKED)
-        await compute.make_image(name, address(key), self.options.owner)
-        begin = time.monotonic()
-        while not await compute.has_image(name):
-            if time.monotonic() - begin > _IMAGE_SECONDS:
-                message = f"the image {name} is not ready after {_IMAGE_SECONDS:g} s"
-                raise InfrastructureError("no_helper_image", message)
-            await asyncio.sleep(2)
-        await run.storage.remove(f"helper/{name}")
-        return name
 
 
 class _Opened:
     """What is there once the first step has come."""
 
     def __init__(
-        self, compute: Compute, server: KernelServer, stack: contextlib.AsyncExitStack
+        self,
+        compute: Compute,
+        server: KernelServer,
+        images: Images,
+        stack: contextlib.AsyncExitStack,
     ) -> None:
         self.compute = compute
         self.server = server
+        self.images = images
         self.stack = stack
 
 
@@ -143,8 +135,15 @@ class GceHost:
     most_points = 0
 
     def __init__(
-        self, gce: Gce, opened: _Opened, run: StepContext, image: str, here: Probed | None
+        self,
+        gce: Gce,
+        opened: _Opened,
+        run: StepContext,
+        image: str | None,
+        own: KernelImages,
+        here: Probed | None,
     ) -> None:
+        """`image` is the helper; None, if each kernel takes an image of its `own`."""
         self.accelerator = gce.options.accelerator
         self.limits = LIMITS[gce.options.emulated]
         self.by_hand = here or Probed(accelerator=Accelerator.KVM)
@@ -153,9 +152,11 @@ class GceHost:
         self._compute = opened.compute
         self._server = opened.server
         self._image = image
+        self._own = own
         self._run = run
         self._lease = run.assignment.lease
-        self._seconds = run.spec(ReproduceSpec).time + 2 * self.limits.boot + _BEYOND_SECONDS
+        spec = run.spec(ReproduceSpec)
+        self._seconds = spec.time + 2 * self.limits.boot + spec.vm.memory / 10 + _BEYOND_SECONDS
         self._sums: dict[Path, str] = {}
 
     def room(self, shape: VmShape) -> tuple[int, int]:
@@ -176,7 +177,8 @@ class GceHost:
         """Return what the service is asked for."""
         place = next(iter(self._gce.zones.choices()))
         name = instance_name(self._lease, boot.name)
-        asked = self._asked(name, place, boot.shape, {}, self.command_line(boot.shape, boot.words))
+        source = self._image or "(one of its kernel)", self.command_line(boot.shape, boot.words)
+        asked = self._asked(name, place, boot.shape, {}, source)
         return json.dumps({"zone": place.zone, **asked}, indent=1)
 
     def instead(self) -> None:
@@ -185,38 +187,50 @@ class GceHost:
     @asynccontextmanager
     async def running(self, boot: Boot, on_console: Callable[[bytes], None]) -> AsyncIterator[Vm]:
         """Start a VM; whatever happens, it is deleted at the end."""
-        name = instance_name(self._lease, boot.name)
-        tried: dict[str, asyncio.Task[None]] = {}
+        name, making = instance_name(self._lease, boot.name), _Making()
         with ExitStack() as stack:
-            lines = [
-                f"{stack.enter_context(self._server.served(path))} {await self._sum(path)}"
-                for path in (boot.kernel, boot.initrd)
-            ]
-            words = "\n".join([*lines, self.command_line(boot.shape, boot.words), ""])
+            source = await self._source(boot, stack)
             async with self._gce.slots:
                 try:
-                    place, address = await self._made(name, boot.shape, words, tried)
-                    ssh = (address, self._options.ssh_port)
-                    vm = GceVm(self._compute, place, name, ssh, on_console)
+                    place, made = await self._made(name, boot.shape, source, making)
+                    ssh = (str(made.network_interfaces[0].network_i_p), self._options.ssh_port)
+                    which, helped = (place, name, int(made.id)), bool(source[1])
+                    vm = GceVm(self._compute, *which, ssh, on_console, helped=helped)
                     async with vm.followed():
-                        yield vm
+                        try:
+                            yield vm
+                        finally:
+                            if vm.refused:
+                                self._gce.refused.add(self._sums[boot.kernel])
                 finally:
-                    await self._delete(name, tried)
+                    await self._delete(name, making)
+
+    async def _source(self, boot: Boot, stack: ExitStack) -> tuple[str, str]:
+        """Return the image that the VM boots, and what the helper is told, if it is that."""
+        line = self.command_line(boot.shape, boot.words)
+        if self._image is None or await self._sum(boot.kernel) in self._gce.refused:
+            return await self._own.of(boot.kernel, boot.initrd, line), ""
+        lines = [
+            f"{stack.enter_context(self._server.served(path))} {await self._sum(path)}"
+            for path in (boot.kernel, boot.initrd)
+        ]
+        return self._image, "\n".join([*lines, line, ""])
 
     async def _made(
-        self, name: str, shape: VmShape, words: str, tried: dict[str, asyncio.Task[None]]
-    ) -> tuple[Place, str]:
-        """Make the VM where there is room for it; return the place, and its address there."""
-        boot = uuid.uuid4()
-        marks = labels(self._options.owner, self._lease, boot, time.time() + self._seconds)
+        self, name: str, shape: VmShape, source: tuple[str, str], making: "_Making"
+    ) -> tuple[Place, Any]:
+        """Make the VM where there is room for it; return the place, and what the service has."""
+        end = time.time() + self._seconds
+        marks = labels(self._options.owner, self._lease, making.boot, end)
         refused: NoRoom | None = None
         for place in self._gce.zones.choices():
-            asked = self._asked(name, place, shape, marks, words)
-            making = self._compute.insert(place.zone, asked, str(uuid.uuid4()))
-            tried[place.zone] = task = asyncio.create_task(making)
+            asked = self._asked(name, place, shape, marks, source)
+            inserting = self._compute.insert(place.zone, asked, str(uuid.uuid4()))
+            making.tried[place.zone] = task = asyncio.create_task(inserting)
             try:
                 await asyncio.shield(task)
             except NoRoom as error:
+                del making.tried[place.zone]
                 self._gce.zones.exhausted(place)
                 self._run.log(f"no room in {place}: {error.message}")
                 refused = error
@@ -228,18 +242,22 @@ class GceHost:
             except Gone as error:
                 message = f"the VM {name} is gone before it has begun"
                 raise VmLost("vm_vanished", message) from error
-            if made.labels.get("kgym-boot") != boot.hex:
-                del tried[place.zone]
+            if not making.has_made(made):
                 message = f"another worker has made {name}, which is this attempt's"
                 raise InfrastructureError("vm_of_another", message)
-            return place, str(made.network_interfaces[0].network_i_p)
+            return place, made
         assert refused is not None
         raise InfrastructureError(refused.reason, f"in no zone: {refused.message}") from refused
 
     def _asked(
-        self, name: str, place: Place, shape: VmShape, marks: dict[str, str], words: str
+        self,
+        name: str,
+        place: Place,
+        shape: VmShape,
+        marks: dict[str, str],
+        source: tuple[str, str],
     ) -> dict[str, Any]:
-        options = self._options
+        options, (booted, words) = self._options, source
         interface = {"network": options.network}
         if options.subnet:
             interface["subnetwork"] = options.subnet
@@ -252,7 +270,8 @@ class GceHost:
         if place.spot:
             scheduling["on_host_maintenance"] = "TERMINATE"
         kind = machine_type(options.machine, shape)
-        image = f"projects/{options.project}/global/images/{self._image}"
+        image = f"projects/{options.project}/global/images/{booted}"
+        told = [{"key": "kgym-boot", "value": words}] if words else []
         return {
             "name": name,
             "machine_type": f"zones/{place.zone}/machineTypes/{kind}",
@@ -268,21 +287,25 @@ class GceHost:
             "network_interfaces": [interface],
             "service_accounts": [],
             "scheduling": scheduling,
-            "metadata": {"items": [{"key": "kgym-boot", "value": words}]},
+            "metadata": {"items": told},
         }
 
-    async def _delete(self, name: str, tried: Mapping[str, asyncio.Task[None]]) -> None:
+    async def _delete(self, name: str, making: "_Making") -> None:
         """Delete the VM wherever it may be, or may yet come to be; goes on if this is cancelled."""
 
         async def delete() -> None:
-            for zone, making in tried.items():
+            for zone, inserting in making.tried.items():
                 try:
                     # What was asked for may still come to be, though nobody waits for it.
-                    await asyncio.wait({making}, timeout=_DELETE_SECONDS)
-                    if making.done() and not making.cancelled():
-                        making.exception()
+                    await asyncio.wait({inserting}, timeout=_DELETE_SECONDS)
+                    if inserting.done() and not inserting.cancelled():
+                        inserting.exception()
                     async with asyncio.timeout(_DELETE_SECONDS):
-                        await self._compute.delete(zone, name)
+                        # Another worker's of this name is left alone.
+                        if making.has_made(await self._compute.get(zone, name)):
+                            await self._compute.delete(zone, name)
+                except Gone:
+                    continue
                 except (InfrastructureError, TimeoutError) as error:
                     # The sweeper finds it, or the service ends it at its time.
                     self._run.log(f"{name} could not be deleted in {zone}: {error}")
@@ -296,6 +319,19 @@ class GceHost:
         if path not in self._sums:
             self._sums[path] = await asyncio.to_thread(sha256_of, path)
         return self._sums[path]
+
+
+class _Making:
+    """The making of one VM: where it was asked for, and how what came of it is known."""
+
+    def __init__(self) -> None:
+        self.boot = uuid.uuid4()
+        self.tried: dict[str, asyncio.Task[None]] = {}
+        """What asks for it, by zone."""
+
+    def has_made(self, found: Any) -> bool:
+        """Return whether an instance that was found under the name came of this."""
+        return bool(found.labels.get(BOOT) == self.boot.hex)
 
 
 def machine_type(family: str, shape: VmShape) -> str:

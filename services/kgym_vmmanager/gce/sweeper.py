@@ -1,4 +1,4 @@
-"""Deletes what has outlived its time: VMs of workers that were killed.
+"""Deletes what has outlived its time: VMs and images of workers that were killed.
 
 The service itself deletes each VM at the end of its longest run (`max_run_duration`). This comes
 sooner where that was given up: a deadline has passed by the host's own clock.
@@ -8,30 +8,57 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any
 
 from kgym.errors import InfrastructureError
 from kgym_vmmanager.gce.calls import Compute
-from kgym_vmmanager.gce.instance_name import is_over
+from kgym_vmmanager.gce.instance_name import DEADLINE, is_over
 from kgym_vmmanager.gce.options import GceOptions
 
 EVERY_SECONDS = 120.0
 GRACE_SECONDS = 300.0
 """So much hosts' clocks may differ."""
 
+_Look = Callable[[], Awaitable[list[Any]]]
+_Delete = Callable[[str], Awaitable[None]]
 _log = logging.getLogger(__name__)
 
 
 async def sweep(compute: Compute, options: GceOptions, grace: float = GRACE_SECONDS) -> list[str]:
-    """Delete the VMs with this owner's label whose deadline has passed; return their names."""
+    """Delete what has this owner's label and is past its deadline; return the names.
+
+    What cannot be looked through, or deleted, is told, and keeps nobody from the rest.
+    """
+
+    async def kernels() -> list[Any]:
+        found = await compute.labelled_images(options.owner)
+        return [one for one in found if DEADLINE in one.labels]  # the helper has none, and stays
+
+    ways: list[tuple[_Look, _Delete]] = [
+        (partial(compute.labelled, zone, options.owner), partial(compute.delete, zone))
+        for zone in options.zones
+    ]
+    ways.append((kernels, compute.delete_image))
     swept = []
-    for zone in options.zones:
-        for one in await compute.labelled(zone, options.owner):
-            if is_over(dict(one.labels), time.time(), grace):
-                await compute.delete(zone, one.name)
-                swept.append(one.name)
+    for look, delete in ways:
+        with _told():
+            for one in await look():
+                if is_over(dict(one.labels), time.time(), grace):
+                    with _told():
+                        await delete(one.name)
+                        swept.append(one.name)
     return swept
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except InfrastructureError as error:
+        _log.warning("what has outlived its time cannot be deleted: %s", error)
 
 
 @asynccontextmanager
@@ -40,11 +67,8 @@ async def sweeping(compute: Compute, options: GceOptions) -> AsyncIterator[None]
 
     async def run() -> None:
         while True:
-            try:
-                for name in await sweep(compute, options):
-                    _log.warning("the VM %s had outlived its time, and is deleted", name)
-            except InfrastructureError as error:
-                _log.warning("VMs cannot be looked through: %s", error)
+            for name in await sweep(compute, options):
+                _log.warning("%s had outlived its time, and is deleted", name)
             await asyncio.sleep(EVERY_SECONDS)
 
     task = asyncio.create_task(run())

@@ -203,8 +203,9 @@ class _Group:
                 number=number, outcome=InstanceOutcome.STOPPED, detail="not started"
             )
             attempt = losses = 0
-            while attempt - losses <= _RETRIES:
-                if self._stop.is_set() or self.plan.boots.hopeless:
+            crashed: InstanceResult | None = None  # without its dump, which went with the VM
+            while attempt - losses <= _RETRIES and losses <= _LOSSES:
+                if (self._stop.is_set() and crashed is None) or self.plan.boots.hopeless:
                     break
                 name = "smoke" if smoke_test else "-".join(filter(None, (kind, str(number))))
                 name = f"{name}-retry-{attempt}" if attempt else name
@@ -221,10 +222,10 @@ class _Group:
                 )
                 attempt += 1
                 try:
-                    ending = await self._live(instance, counts=not kind)
+                    ending = await self._live(instance, counts=not kind, again=crashed is not None)
                 except VmLost as error:
                     losses += 1
-                    if losses > _LOSSES:
+                    if losses > _LOSSES and crashed is None:
                         raise
                     self.run.log(f"instance {name}: {error.reason}: {error.message}; once more")
                     await self.run.keep(instance.console.close())
@@ -239,10 +240,14 @@ class _Group:
                 if smoke_test and not ending.retry:
                     self.findings += smoke.findings(result, instance.said)
                 result = await self._keep(instance, result, name)
-                if not ending.retry:
+                lost_dump = result.dump and result.dump.failure is DumpFailure.VM_LOST
+                if lost_dump:
+                    losses, crashed = losses + 1, crashed or result
+                elif not ending.retry:
                     break
-                self._distrust_accelerator(instance)
-        return result
+                else:
+                    self._distrust_accelerator(instance)
+        return _with_dump(result, crashed)
 
     async def _keep_controls(self) -> None:
         """Add what came of the faults to the evidence, once all of them were raised.
@@ -305,8 +310,13 @@ class _Group:
     def _is_looked_for(self, result: InstanceResult) -> bool:
         return judge([result], self.spec.titles, 1).verdict is Verdict.SAME_CRASH
 
-    async def _live(self, instance: Instance, *, counts: bool) -> InstanceEnding:
-        """Run the instance until it ends, or until another one crashes."""
+    async def _live(
+        self, instance: Instance, *, counts: bool, again: bool = False
+    ) -> InstanceEnding:
+        """Run the instance until it ends, or until another one crashes.
+
+        One that is run `again` for its dump goes on: it has crashed itself.
+        """
 
         def on_end(ending: InstanceEnding) -> None:
             result = instance.result(ending)
@@ -314,7 +324,7 @@ class _Group:
                 self._stop_or_measure(result)
 
         life = asyncio.create_task(instance.live(on_end))
-        stop = asyncio.create_task(self._stop.wait())
+        stop = asyncio.create_task((asyncio.Event() if again else self._stop).wait())
         try:
             await asyncio.wait({life, stop}, return_when=asyncio.FIRST_COMPLETED)
             ended = instance.ending
@@ -396,6 +406,12 @@ class _Group:
                 path.write_text(text)
                 await self.run.keep(path)
         return result
+
+
+def _with_dump(last: InstanceResult, crashed: InstanceResult | None) -> InstanceResult:
+    """Return what an instance came to: the crash whose dump was lost, unless a later one has it."""
+    dumped = last.dump is not None and last.dump.artifact is not None
+    return last if crashed is None or dumped else crashed
 
 
 def _summary(name: str, result: InstanceResult) -> str:

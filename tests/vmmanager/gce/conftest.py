@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewRun
+from tests.vmmanager.conftest import BUILT
 
 from kgym.api.steps import Reproducer, ReproduceSpec, StepRef, VmShape
+from kgym.api.worker_calls import Input
 from kgym.worker.context import StepContext
 from kgym_dev.cloud_compute.machine import SSH_PORT
 from kgym_dev.cloud_compute.server import CloudCompute
@@ -34,9 +36,9 @@ def sector(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def cloud(sector: bytes, tmp_path: Path) -> Iterator[CloudCompute]:
-    """The server, with an image `waits` and an image `resets`."""
+    """The server, with images that do as the boot sector is told."""
     with CloudCompute(tmp_path / "cloud") as cloud:
-        for name, action in (("waits", 0), ("resets", 1)):
+        for action, name in enumerate(("waits", "resets", "refuses", "fails")):
             disk = tmp_path / f"{name}.raw"
             data = bytearray(sector)
             data[_ACTION] = action
@@ -66,6 +68,15 @@ def compute(options: GceOptions) -> Iterator[Compute]:
     compute = Compute(options, patience=1.0)
     yield compute
     compute.close()
+
+
+async def with_kernel(run: StepContext) -> StepContext:
+    """Give the attempt what it takes for a kernel."""
+    path = run.folder / "bzImage"
+    path.write_bytes(b"a kernel")
+    image = await run.storage.put("steps/0/bzImage", path)
+    run.assignment.inputs["build"] = Input(result=BUILT, artifacts=[image])
+    return run
 
 
 Opened = Callable[..., AbstractAsyncContextManager[VmHost]]

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +20,10 @@ INSERT = "POST .*/instances"
 DELETE = "DELETE .*/instances"
 
 
-def wanted(name: str, **more: Any) -> dict[str, Any]:
+def wanted(name: str, image: str = "waits", **more: Any) -> dict[str, Any]:
     """Return an instance to ask for."""
-    image = "projects/test/global/images/waits"
-    disks = [{"boot": True, "initialize_params": {"source_image": image}}]
+    source = f"projects/test/global/images/{image}"
+    disks = [{"boot": True, "initialize_params": {"source_image": source}}]
     machine = f"zones/{ZONE}/machineTypes/n2-custom-2-512"
     return {"name": name, "machine_type": machine, "disks": disks, **more}
 
@@ -40,7 +41,7 @@ async def test_a_vm_is_made_says_something_and_is_deleted(
 ) -> None:
     await compute.insert(ZONE, wanted("one"), "r1")
     assert (await compute.get(ZONE, "one")).network_interfaces[0].network_i_p == "127.8.0.1"
-    await said(compute, "one", b"kgym: helper begins")
+    await said(compute, "one", b"kgym: machine begins")
     await compute.delete(ZONE, "one")
     with pytest.raises(Gone):
         await compute.get(ZONE, "one")
@@ -54,6 +55,21 @@ async def test_a_lost_answer_makes_no_second_vm(cloud: CloudCompute, compute: Co
     cloud.faults.add(DELETE, "lost_answer")
     await compute.delete(ZONE, "one")
     assert cloud.all() == []
+
+
+async def test_what_something_else_is_done_to_is_deleted_after_that(
+    cloud: CloudCompute, compute: Compute
+) -> None:
+    await compute.insert(ZONE, wanted("one"), "r1")
+    cloud.faults.add(DELETE, "status", 409, times=2)
+    await compute.delete(ZONE, "one")
+    assert cloud.all() == []
+
+
+async def test_what_the_service_does_not_know_is_told(compute: Compute) -> None:
+    with pytest.raises(InfrastructureError, match="global/images/none") as caught:
+        await compute.insert(ZONE, wanted("one", image="none"), "r1")
+    assert caught.value.reason == "gce_failed"
 
 
 async def test_a_name_that_is_taken_is_told(compute: Compute) -> None:
@@ -99,6 +115,32 @@ async def test_no_quota_and_no_room_are_told_apart(cloud: CloudCompute, compute:
     with pytest.raises(NoRoom) as caught:
         await compute.insert(ZONE, wanted("one"), "r2")
     assert caught.value.reason == "gce_quota"
+
+
+async def test_the_sweeper_takes_images_that_are_over_and_leaves_the_helper(
+    cloud: CloudCompute, compute: Compute, options: GceOptions, tmp_path: Path
+) -> None:
+    now = int(time.time())
+    marks = {"helper": {}, "over": {"kgym-deadline": str(now - 400)}}
+    marks["lives"] = {"kgym-deadline": str(now + 400)}
+    for name, more in marks.items():
+        cloud.images[name] = tmp_path / name
+        cloud.images[name].touch()
+        cloud.image_labels[name] = {"kgym": "kgym", **more}
+    assert await sweeper.sweep(compute, options) == ["over"]
+    assert {"helper", "lives", "waits"} <= set(cloud.images)
+
+
+async def test_a_zone_that_cannot_be_looked_through_keeps_nobody_from_the_others(
+    cloud: CloudCompute, compute: Compute, options: GceOptions
+) -> None:
+    marks = {"kgym": "kgym", "kgym-deadline": "1"}
+    for name in ("one", "two"):
+        await compute.insert("zone-b", wanted(name, labels=marks), name)
+    cloud.faults.add("GET .*/zone-a/instances", "status", 403)
+    cloud.faults.add("DELETE .*/one", "status", 403)
+    assert await sweeper.sweep(compute, options) == ["two"]
+    assert await sweeper.sweep(compute, options) == ["one"]
 
 
 async def test_the_sweeper_takes_what_is_over_and_nothing_else(

@@ -53,6 +53,23 @@ async def test_what_was_not_named_is_not_there(tmp_path: Path, request_: bytes) 
 
 
 @pytest.mark.attack
+async def test_who_holds_many_connections_keeps_only_himself_from_more(tmp_path: Path) -> None:
+    (tmp_path / "kernel").write_bytes(b"x")
+    async with KernelServer("127.0.0.1", 0, "127.0.0.1").listening() as server:
+        with server.served(tmp_path / "kernel") as url:
+            host, _, port = url.split("/")[2].partition(":")
+            held = [
+                await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0))
+                for _ in range(200)
+            ]
+            request = f"GET /{url.rpartition('/')[2]} HTTP/1.0\r\n\r\n".encode()
+            assert (await asked(url, request)).endswith(b"\r\n\r\nx")
+            assert await held[-1][0].read() == b""
+            for _, writer in held:
+                writer.close()
+
+
+@pytest.mark.attack
 async def test_a_head_without_end_is_cut_off(tmp_path: Path) -> None:
     async with KernelServer("127.0.0.1", 0, "127.0.0.1").listening() as server:
         with server.served(tmp_path / "kernel") as url, contextlib.suppress(ConnectionError):

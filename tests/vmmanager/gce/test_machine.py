@@ -2,20 +2,31 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.vmmanager.gce.conftest import Opened
 
+from kgym.api.steps import DumpFailure
 from kgym.errors import InfrastructureError, UserError
 from kgym.worker.context import StepContext
 from kgym_dev.cloud_compute.server import CloudCompute
+from kgym_vmmanager.dump.guest_memory import Dump, Scene
+from kgym_vmmanager.dump.kdump import Kdump
+from kgym_vmmanager.gce import boot_disk
+from kgym_vmmanager.gce.calls import Compute
 from kgym_vmmanager.gce.instance_name import instance_name
-from kgym_vmmanager.vm.provider import Boot, Vm, VmLost
+from kgym_vmmanager.gce.machine import GceVm
+from kgym_vmmanager.gce.zones import Place
+from kgym_vmmanager.guest.console import Console
+from kgym_vmmanager.guest.ssh import Ssh
+from kgym_vmmanager.vm.provider import Boot, Vm, VmHost, VmLost
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
-BEGINS = b"kgym: helper begins"
+BEGINS = boot_disk.BEGINS.encode()
 
 
 class Heard:
@@ -93,6 +104,67 @@ async def test_a_guest_that_resets_has_stopped(opened: Opened, boot: Boot) -> No
         async with asyncio.timeout(60):
             await vm.stopped.wait()
         assert vm.why_stopped == "guest-reset"
+
+
+async def test_a_kernel_that_the_helper_refuses_takes_an_image_of_its_own(
+    opened: Opened, boot: Boot
+) -> None:
+    async with opened(image="refuses") as host:
+        async with host.running(boot, Heard()) as vm, asyncio.timeout(60):
+            while vm.trouble is None:
+                await asyncio.sleep(0.05)
+        assert isinstance(vm.trouble, VmLost)
+        assert vm.trouble.reason == "helper_refused"
+        assert "Exec format error" in vm.trouble.message
+        with pytest.raises(InfrastructureError) as caught:
+            async with host.running(boot, Heard()):
+                pass
+        assert caught.value.reason == "no_kernel_image"  # there is no bucket to give it by
+
+
+@pytest.mark.attack
+async def test_words_of_the_kernel_are_not_the_helpers(compute: Compute) -> None:
+    refused = b"kgym: helper refused: x\n"
+    helped = GceVm(compute, Place("z", spot=True), "one", 1, ("", 1), lambda _: None, helped=True)
+    helped.take(b"kgym: helper starts the kernel\n" + b"[ 0.0] x\n" * 20 + refused)
+    own = GceVm(compute, Place("z", spot=True), "two", 2, ("", 1), lambda _: None)
+    own.take(refused)
+    assert (helped.trouble, own.trouble, own.refused) == (None, None, False)
+    helped = GceVm(compute, Place("z", spot=True), "one", 1, ("", 1), lambda _: None, helped=True)
+    helped.take(b"kgym: helper starts the kernel\n[ 0.0] kexec: x\n" + refused)
+    assert isinstance(helped.trouble, VmLost)
+
+
+async def test_what_fails_in_the_helper_is_told(opened: Opened, boot: Boot) -> None:
+    async with opened(image="fails") as host, host.running(boot, Heard()) as vm:
+        async with asyncio.timeout(60):
+            while vm.trouble is None:
+                await asyncio.sleep(0.05)
+        assert (vm.trouble.reason, vm.trouble.message) == (
+            "helper_failed",
+            "in the VM: no metadata",
+        )
+
+
+async def test_a_vm_that_is_gone_while_it_is_dumped_is_why_there_is_no_dump(
+    cloud: CloudCompute, opened: Opened, boot: Boot, tmp_path: Path
+) -> None:
+    console = Console(tmp_path / "console.log")
+    async with opened() as host, host.running(boot, console.feed) as vm:
+
+        def connect(limit: float) -> AbstractAsyncContextManager[Ssh]:
+            raise AssertionError  # nobody has said that it is there
+
+        scene = Scene(vm, console, True, 512, 600, connect)
+        taking = asyncio.create_task(Dump(Kdump(512, ""), tmp_path / "dump").take(scene))
+        await asyncio.sleep(0.5)
+        assert not taking.done()
+        cloud.preempt(cloud.all()[0].name)
+        async with asyncio.timeout(60):
+            taken = await taking
+    console.close()
+    assert (taken.failure, taken.attempts) == (DumpFailure.VM_LOST, 1)
+    assert "vm_preempted" in taken.message
 
 
 @pytest.mark.parametrize(
@@ -211,6 +283,41 @@ async def test_what_another_worker_made_under_the_name_is_left_alone(
         assert caught.value.reason == "vm_of_another"
         name = instance_name(run.assignment.lease, boot.name)
         assert [one.name for one in cloud.all()] == [name]
+
+
+async def test_what_another_worker_made_where_there_was_no_room_is_left_alone(
+    cloud: CloudCompute, opened: Opened, boot: Boot, new_attempt: Callable[..., StepContext]
+) -> None:
+    run = new_attempt()
+    cloud.exhausted.add("zone-a")
+    async with opened(run) as one, opened(run) as other, AsyncExitStack() as first:
+        await first.enter_async_context(one.running(boot, Heard()))
+        cloud.exhausted.clear()
+        async with other.running(boot, Heard()):
+            assert sorted(vm.zone for vm in cloud.all()) == ["zone-a", "zone-b"]
+            await first.aclose()
+            assert [vm.zone for vm in cloud.all()] == ["zone-a"]
+
+
+async def test_what_another_worker_made_is_left_alone_by_an_attempt_that_is_cancelled(
+    cloud: CloudCompute, opened: Opened, boot: Boot, new_attempt: Callable[..., StepContext]
+) -> None:
+    run = new_attempt()
+
+    async def live(host: VmHost) -> None:
+        async with host.running(boot, Heard()):
+            pass
+
+    async with opened(run) as one, opened(run) as other, one.running(boot, Heard()):
+        cloud.delay, before = 0.5, sum("POST" in request for request in cloud.requests)
+        living = asyncio.create_task(live(other))
+        async with asyncio.timeout(30):
+            while sum("POST" in request for request in cloud.requests) == before:
+                await asyncio.sleep(0.02)
+        living.cancel()
+        await asyncio.gather(living, return_exceptions=True)
+        cloud.delay = 0.0
+        assert len(cloud.all()) == 1
 
 
 @pytest.mark.parametrize(

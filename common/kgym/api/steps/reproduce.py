@@ -293,6 +293,8 @@ class DumpFailure(StrEnum):
     """The kernel went on, or hung, so nothing started the capture kernel."""
     CAPTURE_SILENT = "capture_silent"
     """The capture kernel did not come up in time."""
+    VM_LOST = "vm_lost"
+    """The VM was gone before the dump was whole, by no fault of its guest."""
     SSH = "ssh"
     """The connection broke, or the guest's program that saves the memory failed."""
     DISK = "disk"

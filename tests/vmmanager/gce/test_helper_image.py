@@ -1,0 +1,45 @@
+"""The image that all VMs boot: made of Debian's packages, and given to the project by a bucket."""
+
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.vmmanager.gce.conftest import Opened
+
+from kgym.errors import InfrastructureError
+from kgym.transport.gcs.connection import connect
+from kgym.transport.gcs.storage import CALLS, GcsStorage
+from kgym.worker.context import StepContext
+from kgym_dev.cloud_compute.server import CloudCompute
+from kgym_dev.cloud_storage.server import CloudStorage
+from kgym_vmmanager.gce.boot_disk import DISK, GIB, PACKED
+from kgym_vmmanager.gce.helper_image import helper_image
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+async def test_it_is_made_once_and_given_to_the_project_by_the_bucket(
+    cloud: CloudCompute, opened: Opened, new_attempt: Callable[..., StepContext], tmp_path: Path
+) -> None:
+    run = new_attempt()
+    with pytest.raises(InfrastructureError) as caught:  # its storage is a folder
+        async with opened(run, image=None):
+            pass
+    assert caught.value.reason == "no_helper_image"
+    with CloudStorage(tmp_path / "buckets") as buckets:
+        buckets.buckets.create("kgym-test")
+        cloud.storage = buckets.url
+        run.storage = GcsStorage("kgym-test", "x", tmp_path / "held", connect(CALLS, buckets.url))
+        async with opened(run, image=None):
+            pass
+        assert buckets.buckets.page("kgym-test", "", "", "", 10).objects == []
+        async with opened(run, image=None):
+            pass
+        run.storage.close()
+    name, folder = await helper_image(tmp_path)
+    assert cloud.images[name].stat().st_size == GIB
+    with (folder / DISK).open("rb") as disk:
+        assert disk.read(512)[510:] == b"\x55\xaa"
+    with tarfile.open(folder / PACKED) as packed:
+        assert packed.getnames() == [DISK]

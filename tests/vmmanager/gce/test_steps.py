@@ -1,0 +1,88 @@
+"""Whole steps on VMs that boot no kernel: what happens to their VMs is never a verdict."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.vmmanager.gce.conftest import with_kernel
+
+from kgym.errors import InfrastructureError
+from kgym.worker.context import StepContext
+from kgym_dev.cloud_compute.server import CloudCompute
+from kgym_vmmanager.gce import sweeper
+from kgym_vmmanager.gce.calls import Compute
+from kgym_vmmanager.gce.options import GceOptions
+from kgym_vmmanager.gce.provider import Gce
+from kgym_vmmanager.reproduce.reproduce_step import Reproduce
+
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
+
+WORKER = """
+import asyncio, sys, uuid
+from pathlib import Path
+from kgym.api.steps import Reproducer, ReproduceSpec, StepRef
+from kgym.api.worker_calls import Assignment
+from kgym.transport.artifact_storage import LocalStorage
+from kgym.worker.context import StepContext
+from kgym_vmmanager.gce.options import GceOptions
+from kgym_vmmanager.gce.provider import Gce
+from kgym_vmmanager.vm.provider import Boot
+
+async def work(endpoint, folder):
+    program = Reproducer(text="int main(void) { return 0; }")
+    spec = ReproduceSpec(build=StepRef(step=0), reproducer=program, time=60)
+    assignment = Assignment(
+        step_id=1, job_id=1, number=0, attempt=1, lease=uuid.uuid4(), spec=spec, inputs={}
+    )
+    run = StepContext(assignment, folder, LocalStorage(folder / "storage"))
+    gce = Gce(GceOptions("test", ("zone-a",), "169.254.10.1", image="waits", endpoint=endpoint,
+                         listen="127.0.0.1"))
+    file = folder / "kernel"
+    file.write_bytes(b"x")
+    async with gce.host(run, folder) as host:
+        async with host.running(Boot("0", folder, file, file, spec.vm), lambda data: None):
+            print("runs", flush=True)
+            await asyncio.Event().wait()
+
+asyncio.run(work(sys.argv[1], Path(sys.argv[2])))
+"""
+
+
+async def test_vms_that_are_taken_back_while_they_boot_are_the_infrastructures(
+    cloud: CloudCompute,
+    options: GceOptions,
+    new_attempt: Callable[..., StepContext],
+    cache: Path,
+) -> None:
+    cloud.preempt_after += [0.2] * 20
+    run, gce = await with_kernel(new_attempt(instances=1)), Gce(options)
+    with pytest.raises(InfrastructureError) as caught:
+        await Reproduce(cache, provider=gce)(run)
+    await gce.close()
+    assert caught.value.reason == "vm_preempted"
+    assert len(cloud.made) == 6  # it began anew five times
+    assert cloud.all() == []
+
+
+async def test_the_vm_of_a_killed_worker_is_swept_by_another_at_its_time(
+    cloud: CloudCompute, compute: Compute, options: GceOptions, tmp_path: Path
+) -> None:
+    argv = [sys.executable, "-c", WORKER, cloud.url, str(tmp_path)]
+    worker = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
+    assert worker.stdout is not None
+    with worker.stdout:
+        assert await asyncio.to_thread(worker.stdout.readline) == "runs\n"
+        worker.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(worker.wait)
+    (left,) = cloud.all()
+    deadline = int(left.resource["labels"]["kgym-deadline"])
+    assert 0 < deadline - time.time() < 3600
+    assert await sweeper.sweep(compute, options) == []  # the worker may still live
+    later = time.time() - deadline - 1  # as many seconds before now as the deadline is after it
+    assert await sweeper.sweep(compute, options, grace=later) == [left.name]
+    assert cloud.all() == []
