@@ -47,18 +47,24 @@ class Near:
     lines: Mapping[str, Collection[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, report: str, trace: str | None = None, changed: str = "") -> "Near":
-        """Take it from a crash report, the calls before the crash, and the changes made so far."""
+    def of(
+        cls, report: str, trace: str | None = None, changed: str = "", names: Sequence[str] = ()
+    ) -> "Near":
+        """Take it from a crash report, the calls before the crash, and the changes made so far.
+
+        `names` are further functions and types that matter.
+        """
         found = reports.parse(report.encode())
         lines: dict[str, set[int]] = {path: set(one) for path, one in _changed(changed).items()}
-        names: list[str] = []
+        near: list[str] = []
         if found is not None:
             for frame in (*found.frames, *found.alloc_stack, *found.free_stack):
-                names.append(frame.function)
+                near.append(frame.function)
                 if frame.file and frame.line:
                     lines.setdefault(frame.file, set()).add(frame.line - 1)
-        names += reversed(_TRACED.findall(trace or ""))
-        plain = (_ENTRY.sub("", name.partition(".")[0]) for name in names)
+        near += names
+        near += reversed(_TRACED.findall(trace or ""))
+        plain = (_ENTRY.sub("", name.partition(".")[0]) for name in near)
         return cls(tuple(dict.fromkeys(plain)), lines)
 
 
@@ -70,20 +76,27 @@ class Cut:
     left_out: tuple[str, ...]
 
 
-def cut(files: Mapping[str, str], near: Near, most: int) -> Cut:
+def cut(files: Mapping[str, str], near: Near, most: int, *, only: bool = False) -> Cut:
     """Return the files cut to `most` tokens, all of them where they fit.
+
+    With `only`, nothing is kept but what `near` names: functions, lines and types. Where the files
+    have none of it, they are cut as otherwise.
 
     What the first part of a file says is worth less than a function of the stack, more than one
     that nothing points at. A budget that holds not even the comments gets these alone.
     """
-    if sum(map(tokens, files.values())) <= most:
+    pieces: list[_Piece] = []
+    if only:
+        pieces = [piece for path, text in files.items() for piece in _pieces(path, text)]
+    named = [one for one in pieces if _is_named(one, near)]
+    if not named and sum(map(tokens, files.values())) <= most:
         return Cut(dict(files), ())
-    pieces = [piece for path, text in files.items() for piece in _pieces(path, text)]
+    pieces = pieces or [piece for path, text in files.items() for piece in _pieces(path, text)]
     left = most - _MARK_TOKENS * len(files)
     kept: set[tuple[str, int]] = set()
     # The lines before and behind which no comment is needed: the files' ends, and kept pieces.
     ends = {(path, 0) for path in files} | {(one.path, one.end) for one in _last(pieces)}
-    for piece in _by_nearness(files, pieces, near):
+    for piece in _by_nearness(files, named or pieces, near):
         begin, end = (piece.path, piece.begin), (piece.path, piece.end)
         cost = piece.tokens + _MARK_TOKENS * (1 - (begin in ends) - (end in ends))
         if cost <= left:
@@ -195,14 +208,17 @@ def _holds(one: _Piece, near: Near) -> bool:
     return any(one.begin <= line < one.end for line in near.lines.get(one.path, ()))
 
 
-_DEFINED = re.compile(
-    r"^(?:#\s*define\s+(\w+)|(?:static |const )*(?:struct|enum|union)\s+(\w+))", re.M
-)
-
-
 def _defines(one: _Piece, used: Collection[str]) -> bool:
     """Tell whether a piece between functions defines something that is used nearby."""
     return any((first or second) in used for first, second in _DEFINED.findall(one.text))
+
+
+def _is_named(one: _Piece, near: Near) -> bool:
+    """Tell whether something of a piece is what the crash is about."""
+    names = near.functions
+    return _holds(one, near) or (
+        one.function in names if one.function is not None else _defines(one, names)
+    )
 
 
 def _joined(own: Sequence[_Piece], kept: Collection[tuple[str, int]]) -> str:

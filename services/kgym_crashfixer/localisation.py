@@ -1,5 +1,6 @@
 """Localisation: which files a fix may have to change. Pure."""
 
+import contextlib
 import functools
 import math
 import posixpath
@@ -11,7 +12,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from kgym.api.steps import Strict
+from kgym.api.agent.nodes import CauseCommit
+from kgym.api.steps import Patch, Strict
 from kgym.bugs.bug import Bug
 from kgym.configs import CONFIGS
 from kgym.crash import report as reports
@@ -76,6 +78,14 @@ def of_fix(bug: Bug) -> list[str]:
     if bug.fix is None:
         raise UserError("no_fix", f"{bug.name} has no fix that could say which files it is in")
     return patching.files(bug.fix)
+
+
+def of_cause(cause: CauseCommit) -> list[str]:
+    """Return the C files that the commit changed which brought the bug in: those of functions."""
+    named = [one.file for one in cause.functions]
+    with contextlib.suppress(UserError, ValueError):  # it is shown as it is, whatever it is about
+        named += patching.files(Patch(name="cause", diff=cause.diff)) if cause.diff else []
+    return [path for path in dict.fromkeys(map(posixpath.normpath, named)) if _is_in_tree(path)]
 
 
 def of_report(text: str, known: Frequencies | None = None) -> list[Located]:

@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Sequence
+import re
+from collections.abc import AsyncIterator, Collection, Sequence
 
-from kgym.api.agent.nodes import Crash
+from kgym.api.agent.nodes import CauseCommit, Crash
 from kgym.api.agent.strategy import Escalate, Strategy, Tool
 from kgym.bugs.bug import Bug
 from kgym.client import AsyncClient
@@ -21,6 +22,9 @@ WINDOW = 200_000
 """Tokens of a model's window that a run uses by itself: larger prompts are paid for, too."""
 _FILES = 5
 """Candidates that are taken from a report, or found by words: the most likely ones."""
+_CAUSE = 20_000
+"""Characters of a commit's diff that a prompt shows."""
+_FILE_OF_DIFF = re.compile(r"^(?=diff --git )", re.MULTILINE)
 
 
 class SchedulerPlatform:
@@ -73,7 +77,8 @@ class SchedulerPlatform:
                 notes.append(f"no trace of the crash could be had: {why}; the prompts have none")
         crash = shown.crash
         notes += (f"cut to the model's window: {one}" for one in self._cut(texts, crash).left_out)
-        begun = Begun(crash=crash, files=texts, notes=notes, job=shown.job)
+        cause = _shortened(self._bug.cause, texts)
+        begun = Begun(crash=crash, files=texts, notes=notes, job=shown.job, cause=cause)
         await self.resume(begun)
         return begun
 
@@ -106,7 +111,9 @@ class SchedulerPlatform:
             str(values.get("report", "")),
             values.get("trace"),
             str(values.get("changed", "")),
+            tuple(values.get("names", ())),
             self._room,
+            self._strategy.context == "stack",
         )
         return question.model_copy(update={"values": {**values, "files": found.files}})
 
@@ -148,15 +155,31 @@ class SchedulerPlatform:
                 raise UserError("no_files", "this strategy takes the files that you name: --files")
             case "fix":
                 return localisation.of_fix(self._bug)
-            case "report":
+            case "report" | "cause":
                 found = localisation.of_report(crash.report)
-                if found:
-                    return self._likely(found, notes)
+                changed = self._changed_by_cause(notes)
+                if found or changed:
+                    likely = self._likely(found, notes) if found else []
+                    return list(dict.fromkeys([*likely, *changed]))
                 notes.append("the crash report names no file of its own: found by words instead")
         names = localisation.rare_functions(crash.report)
         documents = await self._tree.with_words(names)
         query = f"{crash.title}\n{crash.report}"
         return self._likely(localisation.by_words(query, documents), notes)
+
+    def _changed_by_cause(self, notes: list[str]) -> list[str]:
+        """Return the files of the commit that brought the bug in, where the strategy wants them."""
+        if self._strategy.localisation != "cause":
+            return []
+        if self._bug.cause is None:
+            notes.append("the bug does not say which commit brought it in: by the report alone")
+            return []
+        found = localisation.of_cause(self._bug.cause)
+        if len(found) > _FILES:
+            notes.append(
+                f"{len(found)} files of the commit that brought the bug in: {_FILES} are taken"
+            )
+        return found[:_FILES]
 
     @staticmethod
     def _likely(found: Sequence[localisation.Located], notes: list[str]) -> list[str]:
@@ -181,16 +204,34 @@ class SchedulerPlatform:
         return texts
 
     def _cut(self, files: dict[str, str], crash: Crash) -> Cut:
-        if self._strategy.context == "files":
+        if self._strategy.context != "functions":  # what `stack` leaves out is left out on purpose
             return Cut(files, ())
-        return _cut(tuple(files.items()), crash.report, crash.trace, "", self._room)
+        shown = tuple(files.items())
+        return _cut(shown, crash.report, crash.trace, "", (), self._room, False)
 
 
 @functools.lru_cache(maxsize=128)
 def _cut(
-    files: tuple[tuple[str, str], ...], report: str, trace: str | None, changed: str, most: int
+    files: tuple[tuple[str, str], ...],
+    report: str,
+    trace: str | None,
+    changed: str,
+    names: tuple[str, ...],
+    most: int,
+    only: bool,
 ) -> Cut:
-    return context.cut(dict(files), Near.of(report, trace, changed), most)
+    return context.cut(dict(files), Near.of(report, trace, changed, names), most, only=only)
+
+
+def _shortened(cause: CauseCommit | None, files: Collection[str]) -> CauseCommit | None:
+    """Return the commit, of whose diff prompts can bear the part about these files first."""
+    if cause is None or len(cause.diff) <= _CAUSE:
+        return cause
+    parts = _FILE_OF_DIFF.split(cause.diff)
+    near = [one for one in parts if any(f"+++ b/{path}" in one for path in files)]
+    diff = "".join([*near, *(one for one in parts if one not in near)])
+    more = f"\n[{len(diff) - _CAUSE} characters more]\n"
+    return cause.model_copy(update={"diff": diff[:_CAUSE] + more})
 
 
 def wants_trace(strategy: Strategy) -> bool:

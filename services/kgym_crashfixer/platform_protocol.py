@@ -5,7 +5,7 @@ from typing import Protocol
 
 from pydantic import Field
 
-from kgym.api.agent.nodes import Crash
+from kgym.api.agent.nodes import CauseCommit, Crash
 from kgym.api.steps import Strict
 from kgym_crashfixer.search.work import Check, Question, Result, Source, Try
 
@@ -26,6 +26,7 @@ class Begun(Strict):
         [], description="what the user has to know: no trace, files that were passed over"
     )
     job: int | None = Field(None, description="that showed the bug")
+    cause: CauseCommit | None = Field(None, description="the commit that brought the bug in")
 
 
 class Platform(Protocol):

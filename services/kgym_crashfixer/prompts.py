@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kgym.configs import PROMPTS
+from kgym_crashfixer import examples
 from kgym_crashfixer.search.work import Question
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _WORDED_ANEW: dict[str, Any] = {"trace": None, "problem": "", "findings": [], "obstacles": []}
-_PARTS = "issue|code|execution|earlier|solution|answer|problem|patches"
+_PARTS = "issue|code|cause|execution|earlier|examples|solution|answer|problem|patches"
 _TAG = re.compile(
     rf"<[ \t]*/?[ \t]*(?:{_PARTS})(?:-(?P<part>\d{{1,9}}))?\b"
     r"|^\[(?:start|end)(?:-(?P<file>\d{1,9}))? of ",
@@ -48,16 +49,24 @@ def render(question: Question) -> Prompt:
     """Fill the templates of a question's purpose; what a template names has to be there."""
     templates = _environment()
     template = templates.get_template(f"{question.purpose}/question.md")
-    mark = _mark(question.values)
-    system = templates.get_template("system.md").render(mark=mark)
-    text = template.render(question.values, mark=mark)
-    values = _steady(question.values)
+    given = _with_examples(question.values)
+    mark = _mark(given)
+    cause = given.get("cause") is not None
+    system = templates.get_template("system.md").render(mark=mark, cause=cause)
+    text = template.render(given, mark=mark)
+    values = _steady(given)
     steady = template.render(values, mark=_mark(values))
     identity = f"{question.node}\n{steady.strip()}\n"
     text = f"{text.strip()}\n"
     code = f"</code{mark}>\n"
     begins = text.find(code) + len(code) if code in text else 0
     return Prompt(str(question.purpose), system, text, identity, begins)
+
+
+def _with_examples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with the examples themselves, where they are wanted."""
+    wanted = bool(values.get("examples"))
+    return {**values, "examples": examples.of(values["title"]) if wanted else []}
 
 
 def _steady(values: Mapping[str, Any]) -> dict[str, Any]:

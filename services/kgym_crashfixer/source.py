@@ -23,6 +23,10 @@ _LINES = 400
 """Of a file that is read without saying which."""
 _LISTED, _FOUND = 500, 100
 """Entries of a folder, and lines of a search, that a model is shown."""
+_DEFINITIONS = 3
+"""Of a name, those that a model is shown."""
+_ASIDE = ("tools/", "samples/", "Documentation/", "arch/")
+"""Where definitions are that a kernel mostly does not have. What arch/ alone has, it is shown."""
 _SEARCHED = 24
 """Functions that are searched for, to find files with the words of a report."""
 _READ = 120
@@ -74,6 +78,8 @@ class SourceTree:
         """Do what a model's tool asks for; what it gets wrong, it is told."""
         patches = [Patch(name="the edits", edits=work.edits)] if work.edits else []
         try:
+            if work.tool == "definition":
+                return await self._definition(work.arguments, patches)
             return Seen(text=await _TOOLS[work.tool](self, work.arguments, patches))
         except NotCandidate as error:
             return Seen(text=f"error: {error}", found=False)
@@ -191,6 +197,31 @@ class SourceTree:
         if found.cut is not None:
             lines.append("[there may be more]")
         return "\n".join(lines) or f"[nothing is known of {found.name}]"
+
+    async def _definition(
+        self, arguments: Mapping[str, JsonValue], patches: Sequence[Patch]
+    ) -> Seen:
+        """Return where a name is defined, with the text: other architectures' last."""
+        look = SymbolLook.model_validate(
+            {"name": arguments.get("name"), "limit": 1, "patches": list(patches)}
+        )
+        found = await self._asked(self._client.find_symbol, look)
+        ordered = sorted(found.definitions, key=lambda one: one.path.startswith(_ASIDE))
+        texts = []
+        for one in ordered[:_DEFINITIONS]:
+            last = min(one.last, one.line + _LINES - 1)
+            lines = FileLook(path=one.path, first=one.line, last=last, patches=list(patches))
+            read = await self._asked(self._client.read_source, lines)
+            texts.append(
+                f"[{one.path}, lines {read.first} to {read.last}, {one.kind}]\n{read.text}"
+            )
+        if not texts:
+            return Seen(text=f"error: {found.name} is defined nowhere", found=False)
+        others = ", ".join(f"{one.path}:{one.line}" for one in ordered[_DEFINITIONS:])
+        if others:
+            texts.append(f"[also defined in {others}]")
+        paths = list(dict.fromkeys(one.path for one in ordered[:_DEFINITIONS]))
+        return Seen(text="\n".join(texts), paths=paths)
 
 
 _Tool = Callable[[SourceTree, Mapping[str, JsonValue], Sequence[Patch]], Awaitable[str]]

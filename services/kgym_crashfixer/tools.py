@@ -1,5 +1,5 @@
 """The tools that a model may call in a conversation: what they do is in `search/tool.py`, and of a
-search for further files in `search/looks.py`."""
+search for further files in `search/looks.py`, of an exploration in `search/definitions.py`."""
 
 from typing import Any
 
@@ -76,6 +76,26 @@ _NAME = _tool(
     1,
     files={"type": "array", "items": _PATH},
 )
+
+
+_DEFINITION = _tool(
+    "definition",
+    "Show the definition of a function, struct, union, enum, type or macro; call it several times"
+    " in one turn for several.",
+    1,
+    name=_WORDS,
+)
+_ENOUGH = _tool(
+    "enough",
+    "End the exploration, and explain the cause of the crash as far as you understand it.",
+    1,
+    explanation=_WORDS,
+)
+
+
+def exploring_tools() -> list[ToolSpec]:
+    """Return the tools by which definitions are asked for."""
+    return [_DEFINITION, _ENOUGH]
 
 
 def looking_tools() -> list[ToolSpec]:

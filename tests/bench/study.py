@@ -32,6 +32,8 @@ EQUAL = (1.0, 2.0, 4.0)
 """Dollars for a bug."""
 SAME = {f"table2-{row:02}" for row in (3, 8, 9, 10, 11, 12)}
 """Rows whose simulation is that of another: reasons and the model's name are not simulated."""
+NOT_SIMULATED = "rgym-"
+"""What examples, a cause and definitions change about answers is assumed nowhere."""
 COMPARED = ("tool", "forest", "best-first", "escalate")
 BASE = (Skill(), Prices())
 SETTINGS: dict[str, tuple[Skill, Prices]] = {
@@ -58,7 +60,11 @@ SETTINGS: dict[str, tuple[Skill, Prices]] = {
 
 def names() -> list[str]:
     """Return the strategies that differ in a simulation."""
-    return [name for name in strategies.names() if name[:9] not in SAME]
+    return [
+        name
+        for name in strategies.names()
+        if name[:9] not in SAME and not name.startswith(NOT_SIMULATED)
+    ]
 
 
 def searched(seed: int, skill: Skill, prices: Prices, name: str) -> Counter[str]:

@@ -9,7 +9,15 @@ from kgym.api.steps import GitSource
 from kgym.bench import dataset_files
 from kgym.bench.bug_bundles import read_bundles, write_bundles
 from kgym.bench.bug_choice import BugChoice
-from kgym.bench.bug_record import BugRecord, Crash, FoundText, Validation
+from kgym.bench.bug_record import (
+    BugRecord,
+    Cause,
+    Commit,
+    Crash,
+    FoundText,
+    Function,
+    Validation,
+)
 from kgym.bench.dataset import Dataset
 from kgym.bench.tried_bug import tried_bug
 from kgym.bugs import bundle
@@ -63,6 +71,20 @@ def test_a_bug_is_tried_on_the_parent_of_its_fix_and_written_as_a_bundle(tmp_pat
     read = bundle.load(str(tmp_path / "b" / record.id))
     assert (read.build, read.reproducers) == (tried.build, tried.reproducers)
     assert (read.fix and read.fix.diff) == (tried.fix and tried.fix.diff)
+
+
+def test_the_commit_that_brought_a_bug_is_in_its_bundle(tmp_path: Path) -> None:
+    functions = [Function(file="kernel/f.c", name="f"), Function(file="a.c", name="g" * 300)]
+    known = Cause(commit=Commit(id="c" * 40, title="f: be bad"), functions=functions)
+    record = whole(cause=known)
+    write_bundles(Dataset.of("some", [record]), tmp_path / "b")
+    tried, read = tried_bug(record), bundle.load(str(tmp_path / "b" / record.id))
+    assert tried.cause is not None
+    assert read.cause == tried.cause
+    assert [one.name for one in tried.cause.functions] == ["f"]  # no function of C has such a name
+    (own,) = read_bundles(tmp_path / "b").bugs
+    assert own.cause == known.model_copy(update={"functions": functions[:1]})
+    assert tried_bug(whole(cause=None)).cause is None
 
 
 def test_a_parent_that_nobody_has_written_down_is_the_one_of_the_fix() -> None:

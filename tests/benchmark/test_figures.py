@@ -58,6 +58,54 @@ def test_rgyms_rates_follow_from_its_counts(
     assert figures.outcomes.get(Outcome.BAD, 0) / 143 == pytest.approx(bad, abs=1e-4)
 
 
+# The other rows of the same tables: kGym's agents left bugs without any answer, of which its rates
+# of bad patches know nothing; here they count as such.
+@pytest.mark.parametrize(
+    ("counts", "passed", "bad"),
+    [
+        ({"pass": 2, "trigger": 36, "boot": 1, "compile": 4, "bad": 63}, 0.014, 0.5943),
+        ({"pass": 4, "trigger": 44, "other": 1, "compile": 2, "bad": 55}, 0.028, 0.5188),
+        (
+            {"pass": 15, "trigger": 61, "boot": 1, "other": 1, "compile": 16, "bad": 13},
+            0.1049,
+            0.1214,
+        ),
+    ],
+    ids=["kGym-oracle, GPT-4-turbo", "kGym-oracle, GPT-4o", "functionwise"],
+)
+def test_rgyms_rates_of_kgyms_agents_follow_from_its_counts(
+    counts: dict[str, int], passed: float, bad: float
+) -> None:
+    ended = [Outcome(name) for name, count in counts.items() for _ in range(count)]
+    silent = 143 - len(ended)
+    names = bugs(143)
+    tried = zip(names, [*ended, *[Outcome.BAD] * silent], strict=True)
+    figures = Results([attempt(bug, outcome=end) for bug, end in tried], names).figures(ONE, 1)
+    assert figures is not None
+    crr = figures.passed[Figure.CRR]
+    assert crr is not None
+    assert crr.value == pytest.approx(passed, abs=1e-4)
+    assert (figures.outcomes[Outcome.BAD] - silent) / len(ended) == pytest.approx(bad, abs=1e-4)
+
+
+def test_what_rgym_gains_by_feedback_is_pass_at_three() -> None:
+    # Section 3.1: of 143 bugs 34 are solved in the first attempt, 8 in the second, 12 in the third.
+    names = bugs(143)
+    solved = dict(zip(names, [1] * 34 + [2] * 8 + [3] * 12, strict=False))
+    tried = [
+        attempt(bug, run, Outcome.PASS if solved.get(bug, 9) <= run else Outcome.TRIGGER)
+        for bug in names
+        for run in (1, 2, 3)
+    ]
+    results = Results(tried, names)
+    for k, share in ((1, 0.2377), (2, 0.2937), (3, 0.3776)):
+        figures = results.figures(ONE, k)
+        assert figures is not None
+        crr = figures.passed[Figure.CRR]
+        assert crr is not None
+        assert crr.value == pytest.approx(share, abs=1e-4)
+
+
 def test_the_judges_agreement_follows_from_its_counts() -> None:
     # Live-kBench, Table 10
     said = Agreement(true_positive=20, true_negative=51, false_positive=3, false_negative=5)

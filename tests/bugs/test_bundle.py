@@ -52,6 +52,37 @@ def bundle(tmp_path: Path) -> Path:
     return folder
 
 
+def test_the_commit_that_brought_the_bug_is_read_with_its_diff(bundle: Path) -> None:
+    assert bug.load(str(bundle)).cause is None
+    (bundle / "cause.patch").write_text(PATCH)
+    table = '[cause]\ntitle = "f: be bad"\npatch = "cause.patch"\n'
+    function = 'functions = [{ file = "kernel/f.c", name = "f" }]\n'
+    (bundle / "bug.toml").write_text(BUG + table + function)
+    cause = bug.load(str(bundle)).cause
+    assert cause is not None
+    assert (cause.commit, cause.title, cause.diff) == ("", "f: be bad", PATCH)
+    assert [(one.file, one.name) for one in cause.functions] == [("kernel/f.c", "f")]
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ('patch = "cause.patch"', "give the `commit`"),
+        ('commit = "c0ffee"\npatch = "../secret"', "leads out of the bundle"),
+        (
+            'commit = "c0ffee"\nfunctions = [{ file = "kernel/f.c", name = "" }]',
+            "cause.functions",
+        ),
+        ('commit = "c0ffee"\nauthor = "me"', "author"),
+    ],
+)
+def test_a_cause_that_is_none_says_what_is_wrong(bundle: Path, table: str, words: str) -> None:
+    (bundle / "bug.toml").write_text(f"{BUG}[cause]\n{table}\n")
+    with pytest.raises(UserError, match=words) as caught:
+        bug.load(str(bundle))
+    assert caught.value.reason == "bad_bundle"
+
+
 def test_a_folder_becomes_a_job_of_four_steps(bundle: Path) -> None:
     one = bug.load(str(bundle))
     before, crash, after, survive = one.job(one.fix).steps

@@ -348,7 +348,7 @@ class Simulation:
                 after = {
                     part: one.removeprefix("bad") if mended else one for part, one in after.items()
                 }
-                return _edits(before, after, values["as_diff"], good=mended)
+                return _edits(before, after, values["form"] == "diff", good=mended)
         return "it failed"
 
     def _patch(self, question: Question, chance: random.Random) -> str:

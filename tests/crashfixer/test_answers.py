@@ -126,6 +126,19 @@ def test_a_solution_is_all_prose_where_it_has_no_tag() -> None:
         answers.solution(" \n")
 
 
+def test_whole_functions_are_read_with_their_files_and_reasons() -> None:
+    text = (
+        "Here.\n<reason> it leaks </reason><file>\n`drivers/a.c`\n</file>\n"
+        "<function>\n```c\nint f(void)\n{\n}\n```\n</function>\n"
+        "<FUNCTION>int g(void)\n{\n}\n</FUNCTION>"
+    )
+    first, second = answers.functions(text)
+    assert (first.file, first.reason) == ("drivers/a.c", "it leaks")
+    assert (first.text, second.text) == ("int f(void)\n{\n}", "int g(void)\n{\n}")
+    assert second.file == "drivers/a.c"
+    assert answers.functions(EDIT) == []  # modifications are another form
+
+
 PIECES = st.sampled_from(
     [
         "<file>",
@@ -143,6 +156,7 @@ PIECES = st.sampled_from(
 
 READERS = (
     answers.changes,
+    answers.functions,
     answers.diff,
     answers.solution,
     lambda text: answers.chosen(text, 2),
@@ -162,6 +176,8 @@ def test_no_answer_makes_it_raise_anything_else(read: Callable[[str], object], t
     [
         "<original>",
         "<file>a</file><original>x",
+        "<function>\n",
+        "<file>a</file><function>x</function>",
         "```\n",
         "```c\n",
         "--- a\n",

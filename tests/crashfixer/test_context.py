@@ -113,3 +113,24 @@ def test_cutting_only_leaves_out(parts: list[str], most: int, line: int) -> None
         if piece == "\n" and piece not in text[at:]:
             continue  # the end of the last line, which had none
         at = text.index(piece, at) + len(piece)
+
+
+def test_only_what_is_named_is_kept_if_that_is_wanted() -> None:
+    near = Near.of(REPORT, names=["thing", "last"])
+    found = cut(
+        {"fs/a.c": FILE, "fs/b.c": FILE.replace("crashes", "works")}, near, 100_000, only=True
+    )
+    shown = found.files["fs/a.c"]
+    assert re.findall(r"^static int (\w+)\(", shown, re.MULTILINE) == ["crashes", "last"]
+    assert "struct thing {" in shown
+    assert "static int works" not in found.files["fs/b.c"]
+    assert "works()" in found.files["fs/b.c"]  # it is named in place of its text
+    pieces = MARK.split(shown)
+    assert all(one in FILE for one in pieces)
+
+
+def test_files_of_which_nothing_is_named_are_cut_as_otherwise() -> None:
+    found = cut({"fs/a.c": FILE}, Near(("elsewhere",)), tokens(FILE), only=True)
+    assert found.files == {"fs/a.c": FILE}
+    small = cut({"fs/a.c": FILE}, Near(("elsewhere",)), 200, only=True)
+    assert small == cut({"fs/a.c": FILE}, Near(("elsewhere",)), 200)

@@ -1,6 +1,7 @@
 """The platform of a run: where its files come from, what tools see, what prompts are cut to."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from kgym.api.agent.nodes import Tried
+from kgym.api.agent.nodes import CauseCommit, CauseFunction, Tried
 from kgym.api.agent.strategy import Cycle, Forest, Strategy, Tool
 from kgym.api.steps import BuildSpec, Edit
 from kgym.client import AsyncClient, Client
@@ -47,13 +48,15 @@ def using(scheduler: Scheduler, fake_build: BuildSpec) -> Using:
 
     def run(strategy: Strategy, use: Callable[[SchedulerPlatform], Awaitable[T]], **more: Any) -> T:
         async def inner() -> T:
+            known = replace(bug, cause=more.pop("cause", None))
+
             async def submitted(name: str, job: int) -> None:
                 more.get("told", []).append((name, job))
 
             async with AsyncClient(scheduler.url) as client:
                 given = {name: value for name, value in more.items() if name != "told"}
                 platform = SchedulerPlatform(
-                    client, bug, strategy, key="r1", group="g", submitted=submitted, **given
+                    client, known, strategy, key="r1", group="g", submitted=submitted, **given
                 )
                 return await use(platform)
 
@@ -206,6 +209,73 @@ def test_tools_see_the_source_with_the_edits(using: Using) -> None:
             assert found.text.startswith("error: ")
 
     using(Tool(), run)
+
+
+def test_a_definition_is_shown_with_its_file(using: Using) -> None:
+    async def run(platform: SchedulerPlatform) -> None:
+        edit = Edit(file=WATCH, original="filter[8]", replacement="filter[16]")
+        name = "watch_filter"
+        found = await platform.do("t/1-source", look("definition", name=name, edits=(edit,)))
+        assert isinstance(found, Seen)
+        assert found.paths == [WATCH]
+        assert found.text.startswith(
+            f"[{WATCH}, lines 7 to 14, function]\nint watch_filter(int type)"
+        )
+        for wrong in (look("definition", name="frob_gone"), look("definition", name="not a name")):
+            found = await platform.do("t/1-source", wrong)
+            assert isinstance(found, Seen)
+            assert (found.found, found.paths) == (False, [])
+            assert found.text.startswith("error: ")
+
+    using(Tool(), run)
+
+
+CAUSE = CauseCommit(
+    commit="c0ffee",
+    title="sched: set it",
+    functions=[CauseFunction(file=WATCH, name="watch_filter")],
+    diff="".join(
+        f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n"
+        f"@@ -1 +1 @@\n-a\n+{'b' * 15_000}\n"
+        for path in ("kernel/gone.c", SCHED)
+    ),
+)
+
+
+def test_the_commit_that_brought_the_bug_says_which_files_may_be_changed(
+    using: Using, farm: Farm
+) -> None:
+    farm.report = (
+        "BUG: KASAN: use-after-free in set_it+0x1/0x2 kernel/sched.c:3\n"
+        "Call Trace:\n set_it+0x1/0x2 kernel/sched.c:3\n"
+    )
+    by_cause = PLAIN.model_copy(update={"localisation": "cause"})
+    begun = using(by_cause, lambda one: one.begin(), cause=CAUSE)
+    assert list(begun.files) == [SCHED, WATCH]
+    assert begun.notes == ["kernel/gone.c is passed over: there is no file kernel/gone.c"] or (
+        "kernel/gone.c is passed over" in begun.notes[0]
+    )
+    assert begun.cause.title == "sched: set it"
+    assert begun.cause.diff.startswith(f"diff --git a/{SCHED}")  # what may be changed comes first
+    assert begun.cause.diff.endswith(" characters more]\n")
+    assert len(begun.cause.diff) < 20_100
+    begun = using(by_cause, lambda one: one.begin())
+    assert list(begun.files) == [SCHED]
+    assert "which commit brought it in" in begun.notes[0]
+
+
+def test_only_what_the_crash_is_about_is_shown_if_that_is_wanted(using: Using) -> None:
+    text = "".join(f"int f{n}(int a)\n{{\n\treturn a + {n};\n}}\n\n" for n in range(40))
+    values = {"report": "BUG: bad in f20+0x1/0x2\nCall Trace:\n f20+0x1/0x2\n", "trace": None}
+    values |= {"files": {"a.c": text}, "changed": "", "names": ["f30"]}
+    question = Question(node="t0", purpose=Purpose.FUNCTIONS, values=values, temperature=0.8)
+
+    async def run(platform: SchedulerPlatform) -> Question:
+        return platform.fitted(question)
+
+    shown = using(PLAIN.model_copy(update={"context": "stack"}), run).values["files"]["a.c"]
+    assert re.findall(r"^int (f\d+)", shown, re.MULTILINE) == ["f20", "f30"]
+    assert using(PLAIN, run) == question
 
 
 def test_files_are_cut_for_the_prompt_alone(using: Using) -> None:

@@ -38,6 +38,8 @@ def _cycle(**options: Any) -> Cycle:
         options["questions"] = "apart"
     if options["hypotheses"] <= 1 and options["patches"] == 1:
         options["questions"] = "apart"
+    if options["answer"] != "edits":
+        options["questions"] = "apart"
     if not options["hypotheses"] and options["summaries"] == "hypothesis":
         options["summaries"] = True
     return Cycle(**options)
@@ -49,12 +51,16 @@ CYCLES = st.builds(
     reflection=st.booleans(),
     patches=st.integers(1, 3),
     questions=st.sampled_from(["apart", "together"]),
+    answer=st.sampled_from(["edits", "edits", "functions"]),
     looks=st.sampled_from([0, 0, 3]),
+    explore=st.sampled_from([0, 0, 3]),
+    examples=st.booleans(),
+    cause=st.booleans(),
     select=st.sampled_from(["first", "consistency"]),
     repairs=st.integers(0, 2),
     mend=st.sampled_from(["all", "needed"]),
     rounds=st.integers(1, 2),
-    summaries=st.sampled_from([False, True, "hypothesis"]),
+    summaries=st.sampled_from([False, True, "hypothesis", "always"]),
 )
 FORESTS = st.builds(
     Forest,

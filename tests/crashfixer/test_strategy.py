@@ -34,7 +34,9 @@ def test_each_row_of_table_2_is_there_by_its_numbers(row: int, trace: bool) -> N
 
 
 def test_all_that_are_shipped_can_be_loaded() -> None:
-    assert {"tool", "tool-blind", "best-first", "escalate", "forest"} <= set(strategies.names())
+    known = {"tool", "tool-blind", "best-first", "escalate", "forest"}
+    known |= {"rgym-simple", "rgym-exploration", "rgym-feedback"}
+    assert known <= set(strategies.names())
     for name in strategies.names():
         assert strategies.load(name).name == name
 
@@ -62,6 +64,11 @@ def test_what_a_strategy_is_written_as_can_be_read_again() -> None:
         ('kind = "forest"\ngrow = "progress"\nbranch_at = ["patch"]\n', "always grow"),
         ('kind = "forest"\nfiles = "in_turn"\n[cycle]\nlooks = 3\n', "one file alone"),
         ('kind = "best-first"\n[cycle]\nquestions = "together"\nanswer = "diff"\n', "diffs"),
+        (
+            'kind = "best-first"\n[cycle]\nquestions = "together"\nanswer = "functions"\n',
+            "one function several times",
+        ),
+        ('kind = "forest"\n[cycle]\nexplore = 1000\n', "explore"),
         ('kind = "forest"\n[cycle]\nquestions = "together"\nreflection = false\n', "ranks"),
         (
             'kind = "forest"\n[cycle]\nquestions = "together"\nhypotheses = 1\npatches = 1\n',

@@ -33,6 +33,13 @@ from kgym_crashfixer.search.work import (
 FILE, FURTHER = "kernel/watch.c", "kernel/further.c"
 TEXT = "#define OTHER 1\n#define LIMIT 99\nint f(int n) { return n < LIMIT; }\n"
 FIRST = State(Code({FILE: TEXT}), Crash(title="KASAN: out-of-bounds in f", report="BUG: f"))
+WHOLE = (
+    f"<file>{FILE}</file><function>int f(int n) {{ return n < LIMIT; }}</function>",
+    f"<file>{FILE}</file><function>int g(int n) {{ return n; }}</function>",
+    "<function>int f(int n) {</function>",
+    "<function>",
+)
+"""Answers of whole functions: one that changes nothing, and such as cannot be used."""
 
 
 def edit(old: str, new: str) -> str:
@@ -70,6 +77,8 @@ class World:
         match asked.work:
             case Question() as question:
                 return self._answer(question, chance)
+            case Source(tool="definition"):
+                return Seen(text=TEXT, paths=[chance.choice([FILE, FURTHER])])
             case Source():
                 return Seen(text=TEXT)
             case Check(patches=patches):
@@ -87,9 +96,10 @@ class World:
             case Purpose.PATCHES:
                 attempts = [self._patch(question, chance) for _ in range(question.values["count"])]
                 return Answer(text="".join(f"<attempt>{one}</attempt>" for one in attempts))
-            case Purpose.FILES:
-                return Answer(calls=[_look(chance)] if chance.random() < 0.8 else [])
-            case Purpose.PATCH | Purpose.REPAIR:
+            case Purpose.FILES | Purpose.DEFINITIONS:
+                call = (_look if question.purpose is Purpose.FILES else _exploration)(chance)
+                return Answer(text="I think", calls=[call] if chance.random() < 0.8 else [])
+            case Purpose.PATCH | Purpose.FUNCTIONS | Purpose.REPAIR:
                 return Answer(text=self._patch(question, chance))
             case Purpose.TOOL:
                 name = chance.choice(["edit", "edit", "run_kernel", "check", "reset", "nonsense"])
@@ -106,6 +116,8 @@ class World:
     def _patch(self, question: Question, chance: random.Random) -> str:
         if chance.random() < 0.1:
             return chance.choice(["", "<file>", edit("1000", "2"), "no idea"])
+        if question.purpose is Purpose.FUNCTIONS and chance.random() < 0.2:
+            return chance.choice(WHOLE)
         old = limit(question.values["files"][FILE])
         return edit(old, chance.choice(self.guesses))
 
@@ -140,6 +152,15 @@ def _look(chance: random.Random) -> ToolCall:
         return ToolCall(id="1", name="name_files", arguments={"files": named})
     name = chance.choice(["search", "read_file", "edit", "nonsense"])
     return ToolCall(id="1", name=name, arguments={"path": FILE, "pattern": "LIMIT"})
+
+
+def _exploration(chance: random.Random) -> ToolCall:
+    """Return what a model asks for that may see definitions; nothing ends it."""
+    name = chance.choice(["definition", "definition", "enough", "nonsense"])
+    arguments: dict[str, JsonValue] = {"name": chance.choice(["f", "struct", "g"])}
+    if name == "enough":
+        arguments = {"explanation": "the limit"}
+    return ToolCall(id="1", name=name, arguments=arguments)
 
 
 def _replaced(turns: list[Turn], new: str) -> dict[str, JsonValue]:

@@ -4,8 +4,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kgym.api.agent.nodes import CauseCommit
 from kgym.api.steps import GitSource, Reproducer
-from kgym.bench.bug_record import BugRecord, Crash, DeveloperPatch, FoundText
+from kgym.bench.bug_record import (
+    BugRecord,
+    Cause,
+    Commit,
+    Crash,
+    DeveloperPatch,
+    FoundText,
+    Function,
+)
 from kgym.bench.dataset import Dataset
 from kgym.bench.tried_bug import Base, tried_bug
 from kgym.bugs import bundle
@@ -44,7 +53,16 @@ def _record(folder: Path, configs: Path) -> BugRecord:
         patch=None if fix is None else DeveloperPatch(diff=fix.diff, files=file.files or None),
         discussions=[one for one in file.references if one.startswith(("http://", "https://"))],
         bundle=named,
+        cause=_cause(bug.cause),
     )
+
+
+def _cause(found: CauseCommit | None) -> Cause | None:
+    if found is None:
+        return None
+    known = found.commit if _is_commit(found.commit) else None
+    functions = [Function(file=one.file, name=one.name) for one in found.functions]
+    return Cause(commit=Commit(id=known, title=found.title or None), functions=functions or None)
 
 
 def _crash(bug: Bug) -> Crash:
@@ -119,10 +137,18 @@ def bundle_files(record: BugRecord, bug: Bug) -> Iterator[tuple[str, str]]:
     if bug.fix is not None:
         lines.append('\n[fix]\npatch = "fix.patch"')
         yield "fix.patch", bug.fix.diff or ""
+    if bug.cause is not None and (bug.cause.commit or bug.cause.title):
+        lines += _cause_table(bug.cause)
     yield "kernel.config", config
     for program in bug.reproducers:
         yield f"repro.{program.kind}", program.text
     yield "bug.toml", "\n".join(lines) + "\n"
+
+
+def _cause_table(cause: CauseCommit) -> Iterator[str]:
+    yield f"\n[cause]\ncommit = {toml(cause.commit)}\ntitle = {toml(cause.title)}"
+    for one in cause.functions:
+        yield f"\n[[cause.functions]]\nfile = {toml(one.file)}\nname = {toml(one.name)}"
 
 
 def _program(program: Reproducer) -> str:

@@ -1,12 +1,15 @@
 """Bugs of a dataset as they are tried: a kernel to build, programs to run, the developers' fix."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
+from kgym.api.agent.nodes import CauseCommit, CauseFunction
 from kgym.api.steps import BuildSpec, GitSource, KernelConfig, Patch, Reproducer
-from kgym.bench.bug_record import BugRecord, Crash
+from kgym.bench.bug_record import BugRecord, Crash, Function
 from kgym.bugs import bundle
 from kgym.bugs.bug import Bug
 from kgym.bugs.bug_file import BugFile
@@ -42,8 +45,10 @@ def tried_bug(
         return bundle.load(name, configs)
     try:
         if kernel is not None:
-            return _ported(record, kernel, instances, seconds, configs)
-        return _on_commit(record, base, instances, seconds)
+            bug = _ported(record, kernel, instances, seconds, configs)
+        else:
+            bug = _on_commit(record, base, instances, seconds)
+        return replace(bug, cause=cause_of(record))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -54,6 +59,27 @@ def fix_of(record: BugRecord) -> Patch | None:
     """Return the developers' fix; None where its diff is not known."""
     diff = record.patch.diff if record.patch else None
     return Patch(name="fix", diff=diff) if diff else None
+
+
+def cause_of(record: BugRecord) -> CauseCommit | None:
+    """Return the commit that brought the bug in; None where it is not known."""
+    if record.cause is None:
+        return None
+    commit = record.cause.commit
+    return CauseCommit(
+        commit=commit.id or "",
+        title=commit.title or "",
+        functions=list(_functions(record.cause.functions or [])),
+    )
+
+
+def _functions(found: Sequence[Function]) -> Iterator[CauseFunction]:
+    """Yield the functions whose names can be some; what a dataset names is not checked."""
+    for one in found:
+        try:
+            yield CauseFunction(file=one.file, name=one.name)
+        except ValidationError:
+            continue
 
 
 def programs(crash: Crash) -> tuple[Reproducer, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kgym.api import trusted_tags
+from kgym.api.agent.nodes import CauseCommit
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import (
     DISK_SYMBOLS,
@@ -68,6 +69,8 @@ class Bug:
     on_request: tuple[Reproducer, ...] = ()
     any_crash: bool = False
     """Whether any crash of its programs will do, under whatever title."""
+    cause: CauseCommit | None = None
+    """The commit that brought it in, where that is known."""
 
     def on_source(self, source: KernelSource) -> "Bug":
         """Return the same bug on another source, as that is: without what brings it back."""

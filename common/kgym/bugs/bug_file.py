@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from kgym.api.agent.nodes import CauseFunction
 from kgym.api.steps import Compiler, CompletedEnd, Edit, Sha256, Strict, TreePath, VmShape, When
 
 
@@ -100,6 +101,21 @@ class ChangeTable(Strict):
     edits: list[Edit] = []
 
 
+class CauseTable(Strict):
+    """`[cause]`: the commit that brought the bug in; `patch` is a file with its diff."""
+
+    commit: str = Field("", max_length=100)
+    title: str = Field("", max_length=1000)
+    functions: list[CauseFunction] = Field([], max_length=10_000)
+    patch: str | None = None
+
+    @model_validator(mode="after")
+    def _named(self) -> "CauseTable":
+        if not (self.commit or self.title):
+            raise ValueError("give the `commit`, its `title`, or both")
+        return self
+
+
 class OnKernel(Strict):
     """`[on."linux-5.10"]`: what is otherwise on another kernel than the bundle's own."""
 
@@ -127,6 +143,7 @@ class BugFile(Strict):
     vm: VmShape = VmShape()
     regress: ChangeTable | None = None
     fix: ChangeTable | None = None
+    cause: CauseTable | None = None
     on: dict[KernelName, OnKernel] = Field({}, max_length=100)
 
     def with_kernel(self, kernel: str) -> "BugFile":

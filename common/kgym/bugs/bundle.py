@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from kgym.api.agent.nodes import CauseCommit
 from kgym.api.steps import (
     Backport,
     BuildSpec,
@@ -28,6 +29,7 @@ from kgym.bugs.bug import Bug
 from kgym.bugs.bug_file import (
     BackportTable,
     BugFile,
+    CauseTable,
     ChangeTable,
     KernelFile,
     KernelUse,
@@ -122,7 +124,15 @@ def _load(folder: Path, configs: Path, kernel: str | None) -> Bug:
         ),
         fix=fix,
         on_request=tuple(_reproducer(one, folder) for one in file.reproducer.on_request),
+        cause=_cause(file.cause, folder),
     )
+
+
+def _cause(table: CauseTable | None, folder: Path) -> CauseCommit | None:
+    if table is None:
+        return None
+    diff = "" if table.patch is None else bundle_files.text(folder, table.patch)
+    return CauseCommit(commit=table.commit, title=table.title, functions=table.functions, diff=diff)
 
 
 def kernels(configs: Path = CONFIGS) -> list[str]:

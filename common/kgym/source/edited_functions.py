@@ -7,6 +7,9 @@ import tree_sitter_c
 from tree_sitter import Language, Node, Parser
 
 _C = Language(tree_sitter_c.language())
+_BRACKETS = frozenset("(){}[]")
+_DEEPEST = 200
+"""Levels of a syntax tree above functions: #if in #if, and what errors make of code."""
 _NAMED_BY_ARGUMENT = ("SYSCALL_DEFINE", "COMPAT_SYSCALL_DEFINE")
 
 
@@ -28,19 +31,42 @@ def changed(before: str, after: str) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The lines of a function, from 0; `end` is the one behind it."""
+    """The lines of a function, from 0; `end` is the one behind it. `first` and `behind`: bytes."""
 
     name: str
     begin: int
     end: int
+    first: int
+    behind: int
+    whole: bool
+    """Whether no bracket of it is missing, as far as its syntax can be read."""
 
 
 def places(text: str) -> list[Place]:
     """Return where the functions of a file are, in order; what is not understood is left out."""
     return [
-        Place(name, parts[0].start_point.row, parts[-1].end_point.row + 1)
+        Place(
+            name,
+            parts[0].start_point.row,
+            parts[-1].end_point.row + 1,
+            parts[0].start_byte,
+            parts[-1].end_byte,
+            not any(map(_lacks_bracket, parts)),
+        )
         for name, parts in _definitions(Parser(_C).parse(text.encode()).root_node)
     ]
+
+
+def _lacks_bracket(node: Node) -> bool:
+    """Tell whether the parser has put in a bracket; a `;` behind a macro is no fault."""
+    left = [node]
+    while left:
+        one = left.pop()
+        if one.is_missing and one.type in _BRACKETS:
+            return True
+        if one.has_error:
+            left += one.children
+    return False
 
 
 def _functions(text: str) -> dict[str, bytes]:
@@ -50,20 +76,39 @@ def _functions(text: str) -> dict[str, bytes]:
     return found
 
 
-def _definitions(node: Node) -> Iterator[tuple[str, list[Node]]]:
-    """Yield each function's name, and the nodes that it consists of."""
+def _definitions(root: Node) -> Iterator[tuple[str, list[Node]]]:
+    """Yield each function's name, and the nodes that it consists of, in order.
+
+    What is nested more deeply than any code is left out: somebody wants to see what happens.
+    """
+    left = [iter(_parts(root))]
+    while left:
+        for found in left[-1]:
+            if isinstance(found, Node):
+                if len(left) == _DEEPEST:
+                    continue
+                left.append(iter(_parts(found)))
+                break
+            yield found
+        else:
+            left.pop()
+
+
+def _parts(node: Node) -> Iterator[tuple[str, list[Node]] | Node]:
+    """Yield the functions that a node consists of, and the nodes that may hold others."""
     if node.type == "function_definition":
         if (name := _name(node)) is not None:
             yield name, [node]
         return
-    for number, child in enumerate(node.named_children):
+    children = node.named_children
+    for number, child in enumerate(children):
         # `SYSCALL_DEFINE1(name, …) { … }` is read as a call before a block.
         if child.type == "compound_statement" and number:
-            head = node.named_children[number - 1]
+            head = children[number - 1]
             if (name := _macro_name(head)) is not None:
                 yield name, [head, child]
         elif child.type not in {"declaration", "comment"}:
-            yield from _definitions(child)
+            yield child
 
 
 def _name(node: Node) -> str | None:

@@ -8,7 +8,7 @@ from kgym_crashfixer.models.model import Call, ToolSpec
 from kgym_crashfixer.platform_protocol import Platform
 from kgym_crashfixer.prompts import render
 from kgym_crashfixer.search.work import Answer, Purpose, Question
-from kgym_crashfixer.tools import looking_tools, tools
+from kgym_crashfixer.tools import exploring_tools, looking_tools, tools
 
 LONGEST = 1 << 20
 """Characters of an answer that are read; a model that says more has lost its way."""
@@ -32,6 +32,8 @@ def _tools(question: Question) -> Sequence[ToolSpec]:
             return tools(feedback=bool(question.values.get("feedback")))
         case Purpose.FILES:
             return looking_tools()
+        case Purpose.DEFINITIONS:
+            return exploring_tools()
     return ()
 
 

@@ -479,7 +479,7 @@ async def whole(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _state(begun: Begun) -> State:
-    return State(Code(dict(begun.files)), begun.crash)
+    return State(Code(dict(begun.files)), begun.crash, cause=begun.cause)
 
 
 def _told(asked: Asked, came: _Done) -> dict[str, Any]:

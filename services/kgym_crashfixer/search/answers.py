@@ -11,6 +11,9 @@ LONGEST = 1 << 20
 LONGEST_WORDS = 16_000
 """Characters of an explanation that go on to other questions, each of which pays for them."""
 _MOST_EDITS = 200
+_MOST_FUNCTIONS = 20
+_LONGEST_FUNCTIONS = 200_000
+"""Characters of all functions of an answer: each is parsed while the search waits."""
 _MOST_HYPOTHESES = 32
 
 
@@ -21,6 +24,15 @@ class Change:
     file: str
     original: str
     patched: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFunction:
+    """A function as the model wants it; `file` is empty where the answer names none."""
+
+    file: str
+    text: str
     reason: str = ""
 
 
@@ -111,6 +123,40 @@ def changes(text: str) -> list[Change]:
     return found
 
 
+def functions(text: str) -> list[NewFunction]:
+    """Return the whole functions: each `<function>`, with the `<file>` and `<reason>` before it.
+
+    None, where the answer has modifications instead: `changes` reads them. A mixture, and a
+    function of which a part is missing, make the whole answer unreadable.
+    """
+    text = text[:LONGEST]
+    found, file, reason = [], "", ""
+    for match in _FUNCTION_PIECE.finditer(text):
+        tag, body = match["tag"].lower(), match["body"]
+        match tag:
+            case "reason":
+                reason = body.strip()
+            case "file":
+                file = body.strip().strip("`\"'")
+            case _:
+                found.append(NewFunction(file, _code(body), reason))
+    begun = len(_FUNCTION_BEGUN.findall(text))
+    if begun > len(found):
+        raise UnreadableError(f"a <function> is not whole; {len(found)} are")
+    edited = "<original>" in text.lower()
+    if found and edited:
+        raise UnreadableError("it holds whole functions and modifications: give either")
+    if not found and not edited:
+        raise UnreadableError("there is no <function>")
+    if len(found) > _MOST_FUNCTIONS:
+        raise UnreadableError(f"there are more than {_MOST_FUNCTIONS} functions")
+    if sum(len(one.text) for one in found) > _LONGEST_FUNCTIONS:
+        raise UnreadableError(
+            f"the functions have more than {_LONGEST_FUNCTIONS} characters: give those that change"
+        )
+    return found
+
+
 def diff(text: str) -> str:
     """Return the unified diff: of a fence, of `<patch>`, or from the first header on."""
     text = text[:LONGEST]
@@ -127,6 +173,12 @@ _PIECE = re.compile(
     rf"<(?P<tag>{_TAGS})>(?P<body>(?:(?!<(?:{_TAGS})>).)*?)</(?P=tag)>", re.DOTALL | re.IGNORECASE
 )
 _BEGUN = re.compile(r"^[ \t]*<original>", re.MULTILINE | re.IGNORECASE)
+_FUNCTION_TAGS = "reason|file|function"
+_FUNCTION_PIECE = re.compile(
+    rf"<(?P<tag>{_FUNCTION_TAGS})>(?P<body>(?:(?!<(?:{_FUNCTION_TAGS})>).)*?)</(?P=tag)>",
+    re.DOTALL | re.IGNORECASE,
+)
+_FUNCTION_BEGUN = re.compile(r"^[ \t]*<function>", re.MULTILINE | re.IGNORECASE)
 _CHOICE = re.compile(r"(?im)^[^\w\n]{0,20}(?:choice|selected|best)\b.*$")
 _HEADER = re.compile(
     r"^(?:diff --git .*\n(?:(?!diff )[a-z].*\n){0,10})?--- .+\n\+\+\+ .+$", re.MULTILINE

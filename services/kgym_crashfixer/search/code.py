@@ -13,7 +13,10 @@ from types import MappingProxyType
 
 from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
-from kgym.source import patching
+from kgym.source import patching, whole_functions
+from kgym.source.edited_functions import Place, places
+from kgym.source.whole_functions import MisfitError, Whole
+from kgym_crashfixer.search.answers import NewFunction
 
 
 class RefusedError(Exception):
@@ -51,6 +54,45 @@ class Code:
                     f"modification {number} changes {edit.file}; only these files can be: {known}"
                 )
         return self._changed(Patch(name="the patch", edits=list(edits)), edits)
+
+    def replacing(self, functions: Sequence[NewFunction]) -> list[Edit]:
+        """Return the edits that put whole functions in place of those of their names.
+
+        Raises RefusedError for what is in no candidate file, in several, or cannot be told apart.
+        """
+        texts = self.texts
+        wanted: dict[str, list[Whole]] = {}
+        for number, one in enumerate(functions, 1):
+            try:
+                whole = whole_functions.read(one.text)
+            except MisfitError as error:
+                raise RefusedError(f"function {number}: {error}") from error
+            wanted.setdefault(self._holder(one, whole), []).append(whole)
+        edits = []
+        for path, wholes in wanted.items():
+            try:
+                found = whole_functions.replacements(texts[path], wholes)
+            except MisfitError as error:
+                raise RefusedError(f"{path}: {error}") from error
+            edits += [Edit(file=path, original=old, replacement=new) for old, new in found]
+        return edits
+
+    def _holder(self, one: NewFunction, whole: Whole) -> str:
+        """Return the candidate file that a function belongs to."""
+        known = ", ".join(self.files)
+        if one.file:
+            path = posixpath.normpath(one.file)
+            if path not in self.files:
+                raise RefusedError(f"{whole.name}() in {path}: only these files can be: {known}")
+            return path
+        holders = [path for path, text in self.texts.items() if _defines(text, whole.name)]
+        if len(holders) == 1:
+            return holders[0]
+        if holders:
+            raise RefusedError(
+                f"{whole.name}() is in {' and '.join(holders)}: name its <file>, too"
+            )
+        raise RefusedError(f"there is no function {whole.name!a} in any file: {known}")
 
     def patched(self, diff: str) -> "Code":
         """Return the code with a unified diff applied; raise RefusedError if it does not apply."""
@@ -109,6 +151,15 @@ class Code:
     def patch(self, name: str) -> Patch:
         """Return what the platform builds: the whole diff."""
         return Patch(name=name, diff=self.diff)
+
+
+def _defines(text: str, name: str) -> bool:
+    return any(one.name == name for one in _places(text))
+
+
+@functools.lru_cache(maxsize=64)
+def _places(text: str) -> tuple[Place, ...]:
+    return tuple(places(text))
 
 
 _NOTHING = hashlib.sha256(repr([]).encode()).hexdigest()

@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from kgym.api.agent.nodes import Candidate, Crash, Node, NodeOutcome, Tried
+from kgym.api.agent.nodes import Candidate, CauseCommit, Crash, Node, NodeOutcome, Tried
 from kgym.api.agent.strategy import Cycle
-from kgym.api.steps import Edit, Patch, PatchCheck, PatchOutcome, Verdict
+from kgym.api.steps import Patch, PatchCheck, PatchOutcome, Verdict
 from kgym_crashfixer.search import answers
-from kgym_crashfixer.search.code import Code, RefusedError
+from kgym_crashfixer.search.candidates import LONGEST_PROBLEM, read_patch
+from kgym_crashfixer.search.code import Code
+from kgym_crashfixer.search.definitions import explored
 from kgym_crashfixer.search.engine import Plan, one, together
 from kgym_crashfixer.search.looks import further_files
 from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question, Try
@@ -22,8 +24,15 @@ _DIVERSE = {
     Purpose.HYPOTHESES,
     Purpose.PATCH,
     Purpose.PATCHES,
+    Purpose.FUNCTIONS,
     Purpose.DIFF,
 }
+_ASKED_FOR = {
+    "edits": Purpose.PATCH,
+    "functions": Purpose.FUNCTIONS,
+    "diff": Purpose.DIFF,
+}
+"""What a patch of each form is asked for by."""
 """What several different answers are wanted to."""
 _LESSONS = 12
 """Failed patches that a prompt tells of: the newest."""
@@ -31,7 +40,10 @@ _SUPPOSED = 2_000
 """Characters of the hypothesis of a failed patch that others are told."""
 _LONGEST_PATCH = 64_000
 """Characters of a patch that are sent back to be mended."""
-_LONGEST_PROBLEM = 16_000
+_SUMMARY = 4_000
+"""Characters of a summary."""
+_OUTCOME = 200
+"""Characters of what a patch came to that could not be built."""
 Read = TypeVar("Read")
 
 
@@ -66,6 +78,10 @@ class State:
     crash: Crash
     lessons: tuple[Lesson, ...] = ()
     hypothesis: str | None = None
+    cause: CauseCommit | None = None
+    """The commit that brought the bug in, where it is known."""
+    names: tuple[str, ...] = ()
+    """Definitions that the model has asked for, which prompts show."""
 
 
 @dataclass(slots=True)
@@ -102,6 +118,7 @@ def cycle(options: Cycle, memory: Memory, state: State, node: Node) -> Plan[Stat
 def _rounds(asked: "_Asking") -> Plan[State]:
     """Go from the hypothesis to a patch that is tried, again while none compiles."""
     yield from _looked(asked)
+    yield from _explored(asked)
     options, memory, state, node = asked.options, asked.memory, asked.state, asked.node
     for number in range(options.rounds):
         node.rounds = number + 1
@@ -130,8 +147,7 @@ def _rounds(asked: "_Asking") -> Plan[State]:
         if asked.failed:
             node.outcome = NodeOutcome.INCONCLUSIVE
             return state
-    node.outcome = NodeOutcome.NO_PATCH
-    return replace(asked.state, hypothesis=None)
+    return (yield from _given_up(asked))
 
 
 @dataclass(slots=True)
@@ -148,12 +164,16 @@ class _Asking:
     def question(self, purpose: Purpose, **more: Any) -> Question:
         diverse = purpose in _DIVERSE
         crash = self.state.crash
+        cause = self.state.cause if self.options.cause else None
         values: dict[str, Any] = {
             "title": crash.title,
             "report": crash.report,
             "trace": crash.trace if self.options.trace else None,
             "files": dict(self.state.code.texts),
             "changed": self.state.code.diff,
+            "cause": cause.model_dump() if cause else None,
+            "names": [*self.state.names, *(one.name for one in (cause.functions if cause else ()))],
+            "examples": self.options.examples,
             "lessons": [
                 one.values
                 for one in self.state.lessons[-_LESSONS:]
@@ -188,6 +208,18 @@ def _looked(asked: _Asking) -> Plan[None]:
         memory.found = yield from further_files(options, code, asked.question, asked.node)
     if options.looks and memory.found:
         asked.state = replace(asked.state, code=code.with_files(memory.found))
+
+
+def _explored(asked: _Asking) -> Plan[None]:
+    """Let the model ask for definitions; what it then says of the cause goes with the patch."""
+    options, state, node = asked.options, asked.state, asked.node
+    if not options.explore:
+        return
+    seen = yield from explored(options, state.code, asked.question, node)
+    names = tuple(dict.fromkeys([*state.names, *seen.names]))
+    asked.state = replace(state, code=state.code.with_files(seen.texts), names=names)
+    if not options.hypotheses:
+        node.hypothesis = seen.explanation or None
 
 
 def _hypothesis(asked: _Asking) -> Plan[None]:
@@ -238,7 +270,7 @@ def _attempts(asked: _Asking) -> Plan[dict[str, Plan[Candidate | None]]]:
 
 
 def _candidate(asked: _Asking) -> Plan[Candidate | None]:
-    purpose = Purpose.DIFF if asked.options.answer == "diff" else Purpose.PATCH
+    purpose = _ASKED_FOR[asked.options.answer]
     answer = yield asked.question(purpose, hypothesis=asked.node.hypothesis)
     if not isinstance(answer, Answer):
         return None
@@ -264,7 +296,7 @@ def _repaired(asked: _Asking, candidate: Candidate) -> Plan[Candidate]:
         hypothesis=asked.node.hypothesis,
         answer=candidate.text[:_LONGEST_PATCH],
         problem=candidate.problem,
-        as_diff=asked.options.answer == "diff",
+        form=asked.options.answer,
     )
     text = answer.text if isinstance(answer, Answer) else ""
     if not text.strip():
@@ -276,39 +308,11 @@ def _repaired(asked: _Asking, candidate: Candidate) -> Plan[Candidate]:
 
 
 def _read(asked: _Asking, text: str) -> Candidate:
-    """Read a patch out of an answer, and apply it; its `problem` says what went wrong."""
-    code = asked.state.code
-    try:
-        if asked.options.answer == "diff":
-            after, reasons = code.patched(answers.diff(text)), []
-        else:
-            found = answers.changes(text)
-            reasons = [one.reason for one in found]
-            after = code.edited(
-                [
-                    Edit(file=one.file, original=one.original, replacement=one.patched)
-                    for one in found
-                ]
-            )
-    except answers.UnreadableError as error:
-        asked.node.unreadable.append(str(error))
-        return Candidate(
-            text=text[: answers.LONGEST], problem=f"The answer cannot be read: {error}."
-        )
-    except (RefusedError, ValueError) as error:  # the latter by what no model of ours holds
-        problem = f"The modifications cannot be applied: {error}"
-        return Candidate(text=text[: answers.LONGEST], problem=problem[:_LONGEST_PROBLEM])
-    if after.unchanged:
-        problem = "With these modifications the code is as it was when it first crashed."
-        return Candidate(text=text[: answers.LONGEST], problem=problem)
-    made = list(after.edits[len(code.edits) :])
-    return Candidate(
-        text=text[: answers.LONGEST],
-        edits=made,
-        reasons=reasons,
-        diff=after.diff,
-        digest=after.digest,
-    )
+    """Read a patch out of an answer, and apply it; what cannot be read is noted."""
+    candidate, unreadable = read_patch(asked.options.answer, asked.state.code, text)
+    if unreadable:
+        asked.node.unreadable.append(unreadable)
+    return candidate
 
 
 def _compilable(asked: _Asking, indices: Sequence[int]) -> Plan[list[int]]:
@@ -381,7 +385,7 @@ def _repeats(asked: _Asking, candidate: Candidate, known: Mapping[str, str]) -> 
 def _rebuilt(asked: _Asking, index: int, tried: Tried) -> Plan[list[int]]:
     """Let a patch be mended whose kernel does not build; return its index if it compiles then."""
     candidate = asked.node.candidates[index]
-    candidate.problem = f"It does not build: {tried.reason}"[:_LONGEST_PROBLEM]
+    candidate.problem = f"It does not build: {tried.reason}"[:LONGEST_PROBLEM]
     if candidate.repairs == asked.options.repairs:
         return []
     asked.node.candidates[index] = yield from _repaired(asked, candidate)
@@ -394,7 +398,7 @@ def _diagnostics(found: PatchCheck) -> str:
         f"{one.file}:{one.line or '?'}: {one.severity}: {one.message}" for one in found.diagnostics
     ]
     said = "does not compile" if found.outcome is PatchOutcome.DOES_NOT_COMPILE else "is no use"
-    return "\n".join([f"It {said}: {words}", *errors[:20]])[:_LONGEST_PROBLEM]
+    return "\n".join([f"It {said}: {words}", *errors[:20]])[:LONGEST_PROBLEM]
 
 
 def _choice(asked: _Asking, ready: Sequence[int]) -> Plan[int]:
@@ -436,6 +440,33 @@ def try_patch(memory: Memory, node: Node, candidate: Candidate) -> Plan[Tried | 
             del memory.digests[candidate.digest]
 
 
+def _given_up(asked: _Asking) -> Plan[State]:
+    """End a cycle without a patch; have its last try summed up, for those that come after it."""
+    node = asked.node
+    node.outcome = NodeOutcome.NO_PATCH
+    after = replace(asked.state, hypothesis=None)
+    failed = next((one for one in reversed(node.candidates) if one.problem), None)
+    if failed is None or asked.options.summaries != "always":
+        return after
+    patch = failed.diff or failed.text[:LONGEST_PROBLEM]
+    answer = yield asked.question(
+        Purpose.SUMMARY,
+        hypothesis=node.hypothesis,
+        patch=patch,
+        verdict=NodeOutcome.NO_PATCH.value,
+        after=None,
+        obstacles=[failed.problem],
+        findings=[],
+        built=False,
+    )
+    if isinstance(answer, Answer):
+        node.summary = answer.text.strip()[:_SUMMARY]
+    outcome = failed.problem.partition("\n")[0][:_OUTCOME]
+    lesson = Lesson(patch, outcome, node.summary)
+    asked.memory.lessons[failed.digest or node.name] = lesson
+    return replace(after, lessons=(*after.lessons, lesson))
+
+
 def _learned(asked: _Asking, candidate: Candidate, tried: Tried) -> Plan[State]:
     """Note how the cycle ended; return the state for its children."""
     state, node = asked.state, asked.node
@@ -444,7 +475,7 @@ def _learned(asked: _Asking, candidate: Candidate, tried: Tried) -> Plan[State]:
         return state
     crashed = tried.crash is not None
     node.outcome = NodeOutcome.CRASHED if crashed else NodeOutcome.REJECTED
-    if asked.options.summaries is True:
+    if asked.options.summaries in {True, "always"}:
         answer = yield asked.question(
             Purpose.SUMMARY,
             hypothesis=node.hypothesis,
@@ -453,9 +484,10 @@ def _learned(asked: _Asking, candidate: Candidate, tried: Tried) -> Plan[State]:
             after=tried.crash.model_dump() if tried.crash else None,
             obstacles=tried.obstacles,
             findings=[one.message for one in tried.findings],
+            built=True,
         )
         if isinstance(answer, Answer):
-            node.summary = answer.text.strip()[:4000]
+            node.summary = answer.text.strip()[:_SUMMARY]
     supposed = (node.hypothesis or "") if asked.options.summaries == "hypothesis" else ""
     lesson = Lesson(candidate.diff, tried.outcome, node.summary, supposed[:_SUPPOSED], crashed)
     asked.memory.lessons[candidate.digest] = lesson
@@ -463,4 +495,6 @@ def _learned(asked: _Asking, candidate: Candidate, tried: Tried) -> Plan[State]:
     if tried.crash is None:  # what silences the kernel is nothing to build upon
         return replace(state, lessons=lessons, hypothesis=node.hypothesis)
     after = state.code.edited(candidate.edits)
-    return State(after, tried.crash, lessons, node.hypothesis)
+    return replace(
+        state, code=after, crash=tried.crash, lessons=lessons, hypothesis=node.hypothesis
+    )

@@ -24,8 +24,10 @@ _FILES = 3
 _NAMED = 10
 """Paths that are looked for."""
 _ONE_LEFT = "\n\n[one turn is left: call `name_files`]"
-_LONGEST_FILE = 400_000
+LONGEST_FILE = 400_000
 """Characters of one."""
+Asking = Callable[..., Question]
+"""Makes a question of a debug cycle, of a purpose and with further values."""
 
 
 def look(node: str, call: ToolCall, code: Code) -> Plan[str]:
@@ -37,7 +39,7 @@ def look(node: str, call: ToolCall, code: Code) -> Plan[str]:
         arguments=call.arguments,
         edits=list(code.edits),
     )
-    return _shown(seen.text) if isinstance(seen, Seen) else BLIND
+    return shown(seen.text) if isinstance(seen, Seen) else BLIND
 
 
 def whole(node: str, path: str) -> Plan[Seen | None]:
@@ -46,16 +48,14 @@ def whole(node: str, path: str) -> Plan[Seen | None]:
     return seen if isinstance(seen, Seen) else None
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """Return what was seen, no longer than the conversation can bear."""
     if len(text) <= _LOOK:
         return text
     return f"{text[:_LOOK]}\n[{len(text) - _LOOK} characters more: ask for less at a time]"
 
 
-def further_files(
-    options: Cycle, code: Code, question: Callable[..., Question], node: Node
-) -> Plan[dict[str, str]]:
+def further_files(options: Cycle, code: Code, question: Asking, node: Node) -> Plan[dict[str, str]]:
     """Let the model search, and name files; return their texts by path, none if it names none.
 
     `question` makes one of the debug cycle, of a purpose. The model is told before its last turn.
@@ -101,7 +101,7 @@ def _texts(node: Node, named: object, code: Code) -> Plan[dict[str, str]]:
         if path in code.files or path in texts:
             continue
         seen = yield from whole(node.name, path)
-        if seen is not None and seen.found and len(seen.text) <= _LONGEST_FILE:
+        if seen is not None and seen.found and len(seen.text) <= LONGEST_FILE:
             texts[path] = seen.text
     node.found = list(texts)
     return texts

@@ -24,6 +24,10 @@ class Purpose(StrEnum):
     """Edits that do what a hypothesis says."""
     PATCHES = "patches"
     """Several of them in one answer."""
+    DEFINITIONS = "definitions"
+    """The next definitions that the model wants to see before it patches."""
+    FUNCTIONS = "functions"
+    """A patch as whole functions."""
     DIFF = "diff"
     """A patch as `git diff` writes it, at once."""
     REPAIR = "repair"
@@ -97,7 +101,7 @@ class Source(Strict):
 
     kind: Literal["source"] = "source"
     node: str
-    tool: Literal["read_file", "list_folder", "search", "symbol"]
+    tool: Literal["read_file", "list_folder", "search", "symbol", "definition"]
     arguments: dict[str, JsonValue]
     edits: list[Edit] = []
 
@@ -110,6 +114,7 @@ class Seen(Strict):
     kind: Literal["seen"] = "seen"
     text: str
     found: bool = True
+    paths: list[str] = Field([], description="of a definition: the files that it is in")
 
 
 class Unanswered(Strict):

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kgym.api.steps import Edit, Finding, PatchOutcome, Strict, Verdict
+from kgym.api.steps import Edit, Finding, PatchOutcome, Strict, TreePath, Verdict
 
 
 class Crash(Strict):
@@ -14,6 +14,22 @@ class Crash(Strict):
     title: str = Field(description="as syzkaller would name it")
     report: str = Field(description="the text of the crash report")
     trace: str | None = Field(None, description="the calls before it, as the prompts show them")
+
+
+class CauseFunction(Strict):
+    """A function that the commit changed which brought a bug in."""
+
+    file: TreePath
+    name: str = Field(min_length=1, max_length=200)
+
+
+class CauseCommit(Strict):
+    """The commit that brought a bug in."""
+
+    commit: str = Field(max_length=100, description="its id; empty where only its title is known")
+    title: str = Field("", max_length=1000)
+    functions: list[CauseFunction] = Field([], max_length=10_000, description="that it changed")
+    diff: str = Field("", description="what it changed; empty where that is not known")
 
 
 class Tried(Strict):

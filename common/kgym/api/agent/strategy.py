@@ -10,8 +10,10 @@ from kgym.api.steps import Strict
 class Cycle(Strict):
     """One debug cycle (CrashFixer, section 4): hypotheses, patches, check, build, reproducer."""
 
-    answer: Literal["edits", "diff"] = Field(
-        "edits", description="`diff`: a patch as `git diff` writes it (kGym's baseline)"
+    answer: Literal["edits", "diff", "functions"] = Field(
+        "edits",
+        description="`diff`: a patch as `git diff` writes it (kGym's baseline); `functions`: whole"
+        " functions, each in place of the one of its name (RGym, section 2)",
     )
     reasons: bool = Field(True, description="whether each edit comes with its reason")
     hypotheses: int = Field(4, ge=0, le=32, description="0: patches at once, without one")
@@ -29,6 +31,19 @@ class Cycle(Strict):
         description="turns in which the model may search the source for further files that the fix"
         " needs, before the first hypothesis; once in a search",
     )
+    explore: int = Field(
+        0,
+        ge=0,
+        le=100,
+        description="turns in which the model may ask for definitions before it patches, in each"
+        " cycle (RGym, section 2); the files that they are in may be changed, too",
+    )
+    examples: bool = Field(
+        False, description="show patches of other crashes of the same class, where there are any"
+    )
+    cause: bool = Field(
+        False, description="show the commit that brought the bug in, where the bug says it"
+    )
     select: Literal["first", "consistency"] = Field(
         "consistency", description="which of the patches that compile is built"
     )
@@ -42,10 +57,11 @@ class Cycle(Strict):
         2, ge=1, le=10, description="from the hypothesis on, while no patch compiles"
     )
     trace: bool = Field(True, description="show the calls before the crash, where there are any")
-    summaries: bool | Literal["hypothesis"] = Field(
+    summaries: bool | Literal["hypothesis", "always"] = Field(
         True,
         description="of failed patches, for those that come after; `hypothesis`: none is asked for,"
-        " and what the patch supposed is told instead",
+        " and what the patch supposed is told instead; `always`: also of patches that do not apply,"
+        " compile or build",
     )
     temperature: float = Field(0.8, ge=0, le=2, description="of hypotheses and patches")
     judging: float = Field(0.2, ge=0, le=2, description="the temperature of all else")
@@ -53,8 +69,11 @@ class Cycle(Strict):
     @model_validator(mode="after")
     def _fits(self) -> "Cycle":
         if self.questions == "together":
-            if self.answer == "diff":
-                raise ValueError("`together` asks for edits: an answer cannot hold several diffs")
+            if self.answer != "edits":
+                raise ValueError(
+                    "`together` asks for edits: an answer cannot hold several diffs, nor one"
+                    " function several times"
+                )
             if self.hypotheses > 1 and not self.reflection:
                 raise ValueError("`together` ranks hypotheses, which is what `reflection` turns on")
             if self.hypotheses <= 1 and self.patches == 1:
@@ -75,16 +94,20 @@ class Searching(Strict):
     validate_with: int = Field(
         1, ge=0, le=10, description="runs with fresh instances before `resolved` is claimed"
     )
-    localisation: Literal["fix", "report", "bm25", "given"] = Field(
-        "report", description="where the candidate files come from; `fix`: the developer's (oracle)"
+    localisation: Literal["fix", "report", "cause", "bm25", "given"] = Field(
+        "report",
+        description="where the candidate files come from; `fix`: the developer's (oracle); `cause`:"
+        " the report, and the commit that brought the bug in",
     )
     files: Literal["together", "in_turn"] = Field(
         "together",
         description="`in_turn`: search in one candidate file after the other, each anew, the most"
         " likely first, until there is a fix",
     )
-    context: Literal["functions", "files"] = Field(
-        "functions", description="cut by function what does not fit the window; or whole files"
+    context: Literal["functions", "stack", "files"] = Field(
+        "functions",
+        description="cut by function what does not fit the window; or show only the functions of"
+        " the crash's stacks, those that `cause` names, and what was asked for; or whole files",
     )
 
     @model_validator(mode="after")

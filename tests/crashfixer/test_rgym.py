@@ -1,0 +1,474 @@
+"""RGym's strategies, and what they are made of: whole functions, definitions, examples, causes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from kgym.api.agent.conversation import ToolCall
+from kgym.api.agent.nodes import CauseCommit, CauseFunction, Crash, NodeOutcome, Tried
+from kgym.api.agent.runs import RunState
+from kgym.api.agent.strategy import Cycle, Forest, Strategy
+from kgym.api.steps import PatchCheck, PatchOutcome, Verdict
+from kgym_crashfixer import examples, strategies
+from kgym_crashfixer.platform import wants_trace
+from kgym_crashfixer.prompts import render
+from kgym_crashfixer.search.code import Code
+from kgym_crashfixer.search.cycle import State
+from kgym_crashfixer.search.search import Search
+from kgym_crashfixer.search.work import (
+    Answer,
+    Check,
+    Checked,
+    Purpose,
+    Question,
+    Result,
+    Seen,
+    Source,
+    Try,
+)
+from tests.crashfixer.agents import Guesser, agent, request
+from tests.crashfixer.world import edit
+
+FILE, OTHER, HEADER = "drivers/frob.c", "drivers/frob_core.c", "include/linux/frob.h"
+TEXT = """\
+#define FROB_MODES 4
+
+static int frob_set(struct frob *frob, int index, u8 mode)
+{
+\tif (index >= FROB_MODES)
+\t\treturn -EINVAL;
+\tfrob->modes[index] = mode;
+\treturn 0;
+}
+EXPORT_SYMBOL(frob_set);
+
+static int frob_get(struct frob *frob, int index)
+{
+\treturn frob->modes[index];
+}
+"""
+CORE = "static int frob_core(void)\n{\n\treturn frob_set(NULL, -1, 0);\n}\n"
+STRUCT = "struct frob {\n\tu8 modes[4];\n};\nstatic inline int frob_n(void)\n{\n\treturn 4;\n}\n"
+CAUSE = CauseCommit(
+    commit="c0ffee", title="frob: modes", functions=[CauseFunction(file=FILE, name="frob_get")]
+)
+TITLE = "KASAN: slab-out-of-bounds Write in frob_set"
+FIRST = State(
+    Code({FILE: TEXT, OTHER: CORE}), Crash(title=TITLE, report=f"BUG: {TITLE}"), cause=CAUSE
+)
+SHIPPED = ("rgym-simple", "rgym-exploration", "rgym-feedback")
+OLD = TEXT[TEXT.index("static int frob_set") : TEXT.index("EXPORT")]
+
+
+def new(condition: str, name: str = "frob_set", file: str = FILE) -> str:
+    """Return an answer with the function as it shall be."""
+    text = OLD.replace("index >= FROB_MODES", condition).replace("frob_set", name)
+    return f"<reason>why</reason><file>{file}</file>\n<function>\n{text}</function>"
+
+
+FIX = new("index < 0 || index >= FROB_MODES")
+WRONG = new("index > FROB_MODES")
+
+
+@dataclass
+class Scripted:
+    """A model whose answers are written down, by what it was asked for; the last one stays."""
+
+    answers: dict[Purpose, Sequence[str | list[ToolCall]]]
+    definitions: dict[str, Seen] = field(default_factory=dict)
+    asked: list[Question] = field(default_factory=list)
+    tried: list[str] = field(default_factory=list)
+    looked: list[str] = field(default_factory=list)
+
+    def result(self, work: object) -> Result:
+        match work:
+            case Question():
+                number = sum(one.purpose is work.purpose for one in self.asked)
+                self.asked.append(work)
+                said = self.answers[work.purpose]
+                one = said[min(number, len(said) - 1)]
+                return Answer(text=one) if isinstance(one, str) else Answer(calls=one)
+            case Check(patches=patches):
+                return Checked(patches=[_checked(one.diff or "") for one in patches])
+            case Try(diff=diff):
+                self.tried.append(diff)
+                return _tried(diff)
+            case Source(tool="definition"):
+                name = str(work.arguments["name"])
+                self.looked.append(name)
+                return self.definitions.get(name, Seen(text="error: nowhere", found=False))
+            case Source(tool="read_file"):
+                return Seen(text=STRUCT)
+        raise AssertionError(work)
+
+    def of(self, purpose: Purpose) -> list[Question]:
+        """Return the questions of a purpose."""
+        return [one for one in self.asked if one.purpose is purpose]
+
+
+def _checked(diff: str) -> PatchCheck:
+    bad = "undeclared_name" in diff
+    outcome = PatchOutcome.DOES_NOT_COMPILE if bad else PatchOutcome.COMPILES
+    return PatchCheck(name="p", outcome=outcome, reason="undeclared" if bad else "", seconds=0)
+
+
+def _tried(diff: str) -> Tried:
+    if "+\tif (index < 0 ||" in diff:
+        return Tried(verdict=Verdict.NO_CRASH, confidence=0.9)
+    return Tried(verdict=Verdict.SAME_CRASH, crash=Crash(title=TITLE, report="again"))
+
+
+def searched(strategy: Strategy, model: Scripted, first: State = FIRST) -> Search:
+    search = Search(strategy, first)
+    while ready := search.ask():
+        for asked in ready:
+            if isinstance(asked.work, Question):
+                render(asked.work)  # each has its prompt
+            search.tell(asked.name, model.result(asked.work))
+    assert search.done
+    return search
+
+
+def call(name: str, /, **arguments: str) -> ToolCall:
+    return ToolCall(id=f"{name}{len(arguments)}{arguments}", name=name, arguments={**arguments})
+
+
+# --- the shipped strategies -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_each_is_shipped_and_says_where_it_comes_from(name: str) -> None:
+    found = strategies.load(name)
+    assert "RGym, section 2" in found.description
+    assert (found.localisation, found.context) == ("cause", "stack")
+    assert not wants_trace(found)
+    assert f"`{name}`" in (strategies.CONFIGS.parent / "docs" / "strategies.md").read_text()
+
+
+def test_the_simple_agent_asks_one_question() -> None:
+    model = Scripted({Purpose.FUNCTIONS: [FIX]})
+    (fix,) = searched(strategies.load("rgym-simple"), model).fixes()
+    (asked,) = model.asked
+    assert asked.values["names"] == ["frob_get"]
+    text = render(asked).text
+    assert 'commit c0ffee "frob: modes", which changed\n- frob_get() in drivers/frob.c' in text
+    assert "[example 2]" in text
+    assert "<hypothesis" not in text
+    assert (
+        fix.diff.splitlines()[-4:-2]
+        == [
+            "-\tif (index >= FROB_MODES)",
+            "+\tif (index < 0 || index >= FROB_MODES)",
+        ]
+        or "+\tif (index < 0 ||" in fix.diff
+    )
+    assert fix.diff.count("\n+") == 2  # the header and the line: the tool writes the diff
+
+
+def test_the_simple_agent_ends_with_its_one_patch() -> None:
+    model = Scripted({Purpose.FUNCTIONS: [WRONG, FIX]})
+    search = searched(strategies.load("rgym-simple"), model)
+    assert not search.fixes()
+    assert [one.purpose for one in model.asked] == [Purpose.FUNCTIONS]
+
+
+def test_without_a_cause_the_prompt_has_none() -> None:
+    model = Scripted({Purpose.FUNCTIONS: [FIX]})
+    searched(strategies.load("rgym-simple"), model, replace(FIRST, cause=None))
+    assert "<cause>" not in render(model.asked[0]).text
+
+
+def test_the_exploration_agent_sees_what_it_asks_for_before_it_patches() -> None:
+    seen = Seen(text="struct frob { … };", paths=[HEADER])
+    model = Scripted(
+        {
+            Purpose.DEFINITIONS: [
+                [call("definition", name="frob"), call("definition", name="frob_n")],
+                [call("definition", name="frob_gone"), call("read_file", path="x")],
+                [call("enough", explanation="index may be negative")],
+            ],
+            Purpose.FUNCTIONS: [FIX],
+        },
+        {"frob": seen, "frob_n": replace_text(seen, "static inline …")},
+    )
+    search = searched(strategies.load("rgym-exploration"), model)
+    assert search.fixes()
+    assert model.looked == ["frob", "frob_n", "frob_gone"]
+    said = list(model.of(Purpose.DEFINITIONS)[2].turns[-1].results.values())
+    assert said == ["error: nowhere", "error: there is no tool 'read_file'"]
+    (patch,) = model.of(Purpose.FUNCTIONS)
+    assert patch.values["names"] == ["frob", "frob_n", "frob_get"]
+    assert list(patch.values["files"]) == [FILE, OTHER, HEADER]
+    assert "<solution>\nindex may be negative\n</solution>" in render(patch).text
+    (node,) = search.nodes.values()
+    assert (node.found, node.hypothesis) == ([HEADER], "index may be negative")
+
+
+def replace_text(seen: Seen, text: str) -> Seen:
+    return seen.model_copy(update={"text": text})
+
+
+def test_a_model_that_explores_for_ever_patches_when_its_turns_are_over() -> None:
+    model = Scripted(
+        {Purpose.DEFINITIONS: [[call("definition", name="frob")]], Purpose.FUNCTIONS: [FIX]}
+    )
+    assert searched(strategies.load("rgym-exploration"), model).fixes()
+    turns = model.of(Purpose.DEFINITIONS)
+    assert len(turns) == 10
+    assert "[one turn is left" in next(iter(turns[-1].turns[-1].results.values()))
+
+
+@pytest.mark.attack
+def test_an_exploration_is_bounded_whatever_is_asked_for() -> None:
+    class Endless(dict[str, Seen]):
+        def get(self, name: str, default: object = None) -> Seen:  # type: ignore[override]
+            return Seen(text="x" * 10_000_000, paths=[f"lib/{name}.c"])
+
+    many = [call("definition", name=f"n{number}") for number in range(100)]
+    bent = [
+        ToolCall(id="b", name="definition", arguments="{"),
+        ToolCall(id="c", name="enough", arguments="["),
+    ]
+    model = Scripted(
+        {Purpose.DEFINITIONS: [[*many], many[50:], bent], Purpose.FUNCTIONS: [FIX]}, Endless()
+    )
+    search = searched(strategies.load("rgym-exploration"), model)
+    (patch,) = model.of(Purpose.FUNCTIONS)
+    assert len(patch.values["names"]) <= 41
+    assert len(patch.values["files"]) <= 2 + 8
+    assert all(len(one.found) <= 8 for one in search.nodes.values())
+    assert len(model.looked) <= 10 * 16
+    last = model.of(Purpose.DEFINITIONS)[1].turns[-1].results.values()
+    assert all(len(one) < 65_000 for one in last)
+
+
+def test_feedback_restarts_three_times_with_a_summary_of_what_failed() -> None:
+    model = Scripted(
+        {
+            Purpose.FUNCTIONS: [WRONG, new("undeclared_name"), "no idea", FIX],
+            Purpose.REPAIR: [new("undeclared_name + 1"), "no idea again"],
+            Purpose.SUMMARY: ["it still crashes", "it did not compile", "nothing was written"],
+        }
+    )
+    search = searched(strategies.load("rgym-feedback"), model)
+    assert search.fixes()
+    asked = model.of(Purpose.FUNCTIONS)
+    assert [len(one.values["lessons"]) for one in asked] == [0, 1, 2, 3]
+    assert [one["summary"] for one in asked[-1].values["lessons"]] == [
+        "it still crashes",
+        "it did not compile",
+        "nothing was written",
+    ]
+    assert all(one.values["files"][FILE] == TEXT for one in asked)  # begun anew, not built upon
+    summaries = [render(one).text for one in model.of(Purpose.SUMMARY)]
+    assert "This patch was built and run:" in summaries[0]
+    assert "This patch could not be built:" in summaries[1]
+    assert "undeclared" in summaries[1]
+    assert "What is wrong with it:" in summaries[2]
+    outcomes = [one["outcome"] for one in asked[-1].values["lessons"]]
+    assert outcomes[0] == TITLE
+    assert outcomes[1].startswith("It does not compile")
+    assert outcomes[2].startswith("The answer cannot be read")
+
+
+def test_feedback_gives_up_after_the_third_restart() -> None:
+    model = Scripted(
+        {Purpose.FUNCTIONS: ["no idea"], Purpose.REPAIR: ["none"], Purpose.SUMMARY: ["-"]}
+    )
+    search = searched(strategies.load("rgym-feedback"), model)
+    assert len(model.of(Purpose.FUNCTIONS)) == 4
+    assert {one.outcome for one in search.nodes.values()} == {NodeOutcome.NO_PATCH}
+    assert not model.tried
+
+
+def test_other_strategies_sum_up_no_patch_that_was_not_built() -> None:
+    cycle = Cycle(answer="functions", hypotheses=0, patches=1, rounds=1, repairs=0)
+    model = Scripted({Purpose.FUNCTIONS: ["no idea"]})
+    searched(Forest(trees=1, depth=2, cycle=cycle), model)
+    assert {one.purpose for one in model.asked} == {Purpose.FUNCTIONS}
+
+
+# --- functions that cannot be put in place --------------------------------------------------------
+
+ONE = Forest(
+    trees=1,
+    depth=1,
+    cycle=Cycle(answer="functions", hypotheses=0, patches=1, rounds=1, repairs=1, summaries=False),
+)
+EDIT = (
+    f"<file>{FILE}</file><original>\n#define FROB_MODES 4\n</original>"
+    "<patched>\n#define FROB_MODES 3\n</patched>"
+)
+
+
+def problem_of(answer: str, first: State = FIRST) -> str:
+    """Return what the model is told about an answer, which it then mends."""
+    model = Scripted({Purpose.FUNCTIONS: [answer], Purpose.REPAIR: [FIX]})
+    search = searched(ONE, model, first)
+    (repair,) = model.of(Purpose.REPAIR)
+    assert search.fixes(), "the repair is taken"
+    told = str(repair.values["problem"])
+    assert told in render(repair).text
+    assert "as modifications instead" in render(repair).text
+    return told
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (new("1", name="frob_gone"), "drivers/frob.c: there is no function frob_gone() here"),
+        (new("1", file="drivers/evil.c"), "only these files can be: drivers/frob.c"),
+        (new("1", file="../../etc/passwd"), "only these files can be"),
+        (new("1", file=OTHER), "drivers/frob_core.c: there is no function frob_set() here"),
+        (new("1", name="frob_\u0455et"), "no ASCII (U+0455)"),
+        (new("index >= FROB_MODES) /* \u2066 */ (0"), "does not parse|no ASCII"),
+        (new("(index"), "does not parse"),
+        (new("1").replace("{\n", '{\n#include "/etc/shadow"\n'), "headers are included at the top"),
+        (new("1").replace("</function>", ""), "a <function> is not whole"),
+        (f"{new('1')}\n{new('2')}", "given twice"),
+        (f"{new('1')}\n{EDIT}", "whole functions and modifications"),
+        (f"<file>{FILE}</file><function>\n{OLD}{OLD}</function>", "2 functions stand in one place"),
+        (f"<function>\n{'x' * 300_000}\n</function>", "more than 200000 characters"),
+        (f"<function>int f(void)\n{{\n{'a();' * 40_000}}}\n</function>", "at most 100000 are read"),
+        ("<function>int a(void)\n{\n}\n</function>" * 21, "more than 20 functions"),
+        ("\n<function>" * 50_000, "is not whole"),
+        (f"<file>{FILE}</file><function>\n{OLD}</function>", "the code is as it was"),
+        ("```c\nint frob_set(void) { }\n```", "there is no <function>"),
+        ("<function>\nint frob_gone(void)\n{\n}\n</function>", "'frob_gone' in any file"),
+    ],
+)  # fmt: skip
+def test_a_function_that_cannot_be_put_in_place_goes_back_with_the_reason(
+    answer: str, words: str
+) -> None:
+    told = problem_of(answer)
+    assert any(one in told for one in words.split("|")), told
+    assert len(told) < 20_000
+
+
+def test_a_function_that_several_files_have_needs_its_file() -> None:
+    both = Code({FILE: TEXT, OTHER: TEXT.replace("EXPORT_SYMBOL(frob_set);\n", "")})
+    answer = new("1").replace(f"<file>{FILE}</file>", "")
+    told = problem_of(answer, replace(FIRST, code=both))
+    assert "frob_set() is in drivers/frob.c and drivers/frob_core.c: name its <file>" in told
+
+
+def test_a_function_that_is_there_twice_is_told_with_its_lines() -> None:
+    twice = TEXT + f"#ifdef CONFIG_FROB\n{OLD.replace('frob_set', 'frob_end')}#else\n"
+    twice += f"{OLD.replace('frob_set', 'frob_end')}#endif\n"
+    told = problem_of(new("1", name="frob_end"), replace(FIRST, code=Code({FILE: twice})))
+    assert "frob_end() is defined 2 times here, at the lines 17, 25" in told
+
+
+def test_what_macros_hide_is_changed_by_modifications() -> None:
+    made = TEXT + "\nDEFINE_FROB(frob_made)\n{\n\treturn index_of(1);\n}\n"
+    state = replace(FIRST, code=Code({FILE: made}))
+    whole = (
+        f"<file>{FILE}</file><function>\nDEFINE_FROB(frob_made)\n{{\n\treturn 0;\n}}\n</function>"
+    )
+    piece = (
+        f"<file>{FILE}</file><original>\n\treturn index_of(1);\n</original>"
+        "<patched>\n\tif (index < 0 || 1)\n\t\treturn 0;\n</patched>"
+    )
+    model = Scripted({Purpose.FUNCTIONS: [whole], Purpose.REPAIR: [piece]})
+    (fix,) = searched(ONE, model, state).fixes()
+    assert "does not parse as a function" in model.of(Purpose.REPAIR)[0].values["problem"]
+    assert "index_of" in fix.diff
+
+
+def test_a_first_answer_may_have_modifications_too() -> None:
+    model = Scripted({Purpose.FUNCTIONS: [EDIT]})
+    searched(ONE, model)
+    assert "+#define FROB_MODES 3" in model.tried[0]
+
+
+def test_functions_of_several_files_make_one_diff() -> None:
+    core = f"<file>./{OTHER}</file><function>\n{CORE.replace('-1', '1')}</function>"
+    model = Scripted({Purpose.FUNCTIONS: [f"{FIX}{core}"]})
+    (fix,) = searched(ONE, model).fixes()
+    assert [line for line in fix.diff.splitlines() if line.startswith("+++")] == [
+        f"+++ b/{FILE}",
+        f"+++ b/{OTHER}",
+    ]
+
+
+def test_children_go_on_with_the_functions_as_they_are_then() -> None:
+    deep = ONE.model_copy(update={"depth": 2})
+    second = new("index < 0 || index >= FROB_MODES")
+    model = Scripted({Purpose.FUNCTIONS: [WRONG, second]})
+    (fix,) = searched(deep, model).fixes()
+    assert "index > FROB_MODES" in model.of(Purpose.FUNCTIONS)[1].values["files"][FILE]
+    assert "index > FROB_MODES" not in fix.diff
+
+
+# --- examples -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("KASAN: slab-out-of-bounds Write in f", "out-of-bounds"),
+        ("UBSAN: array-index-out-of-bounds in f", "out-of-bounds"),
+        ("KASAN: use-after-free Read in f", "use-after-free"),
+        ("KASAN: slab-use-after-free Read in f", "use-after-free"),
+        ("KASAN: double-free or invalid-free in f", "use-after-free"),
+        ("KASAN: null-ptr-deref Read in f", "null-dereference"),
+        ("BUG: unable to handle kernel NULL pointer dereference in f", "null-dereference"),
+        ("general protection fault in f", "null-dereference"),
+        ("memory leak in f", "memory-leak"),
+        ("INFO: task hung in f", None),
+    ],
+)
+def test_a_crash_has_the_examples_of_its_class(title: str, name: str | None) -> None:
+    found = examples.of(title)
+    expected = examples.classes()[name].patches if name else []
+    assert found == [one.model_dump() for one in expected]
+
+
+def test_examples_are_whole_functions_and_differ() -> None:
+    for one in examples.classes().values():
+        for patch in one.patches:
+            code = Code({FILE: patch.before})
+            answer = f"<function>{patch.after}</function>"
+            model = Scripted({Purpose.FUNCTIONS: [answer]})
+            searched(ONE, model, replace(FIRST, code=code))
+            assert len(set(model.tried)) == 1, patch.about
+
+
+# --- a whole run ----------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_run_of_the_agent_begins_each_restart_with_what_it_was_told(tmp_path: Path) -> None:
+    def guess(purpose: str, text: str) -> str:
+        if purpose == "functions":
+            return edit("99", ["word", "8", "16"][text.count("[what it teaches]")])
+        return edit("99", "word") if purpose == "repair" else "it failed"
+
+    model = Guesser(guess)
+    async with agent(tmp_path, model) as made:
+        run = await made.agent.start(request("rgym-feedback"))
+        await made.agent.wait(run)
+        view = await made.agent.show(run)
+        await made.agent.report(run)
+    assert view.state is RunState.RESOLVED
+    assert [node.outcome for node in view.nodes] == ["no_patch", "crashed", "resolved"]
+    asked = [one.prompt.purpose for one in model.asked]
+    assert asked == ["functions", "repair", "summary", "functions", "summary", "functions"]
+    assert not any(one.tools for one in model.asked)
+
+
+@pytest.mark.anyio
+async def test_a_run_that_explores_is_given_the_tools_for_it(tmp_path: Path) -> None:
+    model = Guesser(lambda purpose, _: edit("99", "16") if purpose == "functions" else "the limit")
+    async with agent(tmp_path, model) as made:
+        run = await made.agent.start(request("rgym-exploration"))
+        await made.agent.wait(run)
+        view = await made.agent.show(run)
+    assert view.state is RunState.RESOLVED
+    first, second = model.asked
+    assert [one.name for one in first.tools] == ["definition", "enough"]
+    assert not second.tools
+    assert "<solution>\nthe limit\n</solution>" in second.prompt.text
