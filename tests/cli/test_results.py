@@ -13,6 +13,7 @@ from kgym.api.jobs import JobRequest
 from kgym.api.states import State
 from kgym.api.steps import BuildSpec, ReproduceResult, StepKind, StepRef, Verdict
 from kgym.bugs import bundle
+from kgym.bugs.bug import AFTER
 from kgym.client import Client
 from kgym.worker.context import StepContext
 from kgym_cli.embedded_platform import Platform
@@ -93,7 +94,7 @@ def test_a_bug_that_does_not_show_is_a_no_and_a_fix_that_holds_is_a_yes(
 ) -> None:
     one = bundle.load("watch-queue-filter").job(None)
     build, shown = one.steps
-    again = shown.model_copy(update={"baseline": StepRef(job=1, step=1)})
+    again = shown.model_copy(update={"name": AFTER, "baseline": StepRef(job=1, step=1)})
     with (
         working(
             idle,

@@ -219,7 +219,7 @@ def test_a_host_starts_a_worker_and_tells_its_version(cloud: CloudProject, tmp_p
     environment = {
         "PATH": os.environ["PATH"],
         "GCE_METADATA_HOST": f"{cloud.url.removeprefix('http://')}/metadata/{host.name}",
-        "KGYM_SECRET_MANAGER": cloud.url,
+        "SECRET_MANAGER_EMULATOR_HOST": cloud.url,
     }
     # `sleep` is what the script does between two starts of a worker that has failed.
     (tmp_path / "bin").mkdir()

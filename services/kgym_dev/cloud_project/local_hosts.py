@@ -58,7 +58,7 @@ class LocalHosts:
         program.env = {
             "GCE_METADATA_HOST": f"{self.url.removeprefix('http://')}/metadata/{name}",
             "KGYM_DATA": str(folder / "data"),
-            "KGYM_SECRET_MANAGER": self.url,
+            "SECRET_MANAGER_EMULATOR_HOST": self.url,
             "STORAGE_EMULATOR_HOST": self.url,
         }
         self._thread.submit(program.spawn).result()

@@ -13,7 +13,7 @@ string() { tr -d '\n' | sed "s/.*\"$1\" *: *\"\([^\"]*\)\".*/\1/"; }
 token() {
     secret=$(about attributes/kgym-secret) || return 0
     about service-accounts/default/token | string access_token | sed 's/^/Authorization: Bearer /' |
-        get -H @- "${KGYM_SECRET_MANAGER:-https://secretmanager.googleapis.com}/v1/$secret/versions/latest:access" |
+        get -H @- "${SECRET_MANAGER_EMULATOR_HOST:-https://secretmanager.googleapis.com}/v1/$secret/versions/latest:access" |
         string data | base64 -d
 }
 
