@@ -24,7 +24,7 @@ from kgym.worker.context import StepContext
 from kgym_builder.kernel_source.allowed_origins import FOLDERS, Origins
 
 ROOT = Path(__file__).resolve().parents[1]
-pytest_plugins = ["tests.attacks", "tests.rotation", "tests.servers"]
+pytest_plugins = ["tests.attacks", "tests.rotation", "tests.servers", "tests.side_by_side"]
 DATA = ROOT / ".kgym"
 """Where the slow tests keep compiled kernels, so that the next run finds them."""
 ANYWHERE = Origins(folders=(Path("/"),))
