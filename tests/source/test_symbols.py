@@ -87,7 +87,7 @@ def test_a_hostile_file_takes_no_longer_than_others(part: str) -> None:
     text = (part * (1 << 20))[: 1 << 20].encode()
     begin = time.process_time()
     symbols(text)
-    assert time.process_time() - begin < 5
+    assert time.process_time() - begin < 20  # quadratic would be minutes
 
 
 @pytest.mark.attack
@@ -97,4 +97,4 @@ def test_a_hostile_file_takes_no_longer_than_others(part: str) -> None:
 def test_long_words_and_heads_take_no_longer(text: str) -> None:
     begin = time.process_time()
     symbols(text.encode())
-    assert time.process_time() - begin < 5
+    assert time.process_time() - begin < 20
