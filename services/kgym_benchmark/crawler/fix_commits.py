@@ -5,8 +5,6 @@ pages of git.kernel.org (cgit), `patch/?id=` and `commit/?id=` of a repository.
 """
 
 import asyncio
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from email import message_from_bytes, policy
@@ -14,13 +12,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from kgym.bench.bug_record import TEXT, DeveloperPatch, Function
-from kgym.errors import InfrastructureError, KgymError, NotFound, UserError
+from kgym.errors import KgymError, NotFound, UserError
 from kgym.host import proc
+from kgym.source.mirror_table import mirror_table
 from kgym_benchmark.crawler import html_tables
 from kgym_benchmark.crawler.fetcher import Fetcher
 
 _GIT_SECONDS = 120.0
-_MOST_TABLE = 1 << 20
 _COMMITTED = "%Y-%m-%d %H:%M:%S %z"
 
 
@@ -37,7 +35,8 @@ class GitSites:
         """Return the mirror of a repository on this machine."""
         if self.mirrors is None:
             return None
-        path = _table(self.mirrors / "map.json").get(_plain(repository))
+        known = {_plain(url): path for url, path in mirror_table(self.mirrors).items()}
+        path = known.get(_plain(repository))
         return None if path is None else self.mirrors / path
 
 
@@ -119,20 +118,6 @@ async def _git(mirror: Path, *words: str) -> bytes | None:
         check=False,
     )
     return b"".join(lines) if not done.returncode and size <= TEXT else None
-
-
-def _table(file: Path) -> Mapping[str, str]:
-    try:
-        if file.stat().st_size > _MOST_TABLE:
-            raise InfrastructureError("bad_mirrors", f"{file}: more than {_MOST_TABLE} bytes")
-        found = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise InfrastructureError("bad_mirrors", f"{file}: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
-        raise InfrastructureError("bad_mirrors", f"{file}: no object from URL to path")
-    return {_plain(url): path for url, path in found.items()}
 
 
 def _plain(url: str) -> str:

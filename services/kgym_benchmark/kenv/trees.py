@@ -10,9 +10,7 @@ the bug are removed, and there is no commit but the one with the bug.
 
 import asyncio
 import hashlib
-import io
 import json
-import tarfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from pathlib import Path
 from kgym.host import sandbox
 from kgym.host.folder_cache import FolderCache
 from kgym.host.sandbox import Overlay, Sandbox
+from kgym.source.change_archive import archive
 from kgym.source.patching import Change
 
 PLACE = "/linux"
@@ -168,20 +167,6 @@ async def _layer(
     )
     for rest in (out, folder / "layer" / "work"):
         await asyncio.to_thread(sandbox.remove, rest)
-
-
-def archive(changes: Sequence[Change]) -> bytes:
-    """Return a tar archive of the files that these changes write."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as file:
-        for change in changes:
-            if change.content is None:
-                continue
-            member = tarfile.TarInfo(change.path)
-            member.size = len(change.content)
-            member.mode = 0o755 if change.executable else 0o644
-            file.addfile(member, io.BytesIO(change.content))
-    return buffer.getvalue()
 
 
 def _named(change: Change) -> str:

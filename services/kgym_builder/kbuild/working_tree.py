@@ -5,8 +5,6 @@ inside it, so that neither the host nor the cached layers can be touched and
 kbuild finds the paths it wrote down in an earlier build.
 """
 
-import io
-import tarfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +14,7 @@ from kgym.errors import InfrastructureError, UserError
 from kgym.host import proc
 from kgym.host.sandbox import Layer, Overlay, Sandbox, prepare, remove
 from kgym.host.sandbox_limits import SandboxLimits
+from kgym.source.change_archive import archive
 from kgym.source.patching import Change
 
 PLACE = "/kgym/linux"
@@ -124,7 +123,7 @@ class Tree:
             await sandbox.run(argv, cwd=PLACE, stdin=stdin, timeout=STEP_SECONDS)
         argv = ["tar", "-xf", "-", "-C", PLACE, "--no-same-owner", "--unlink-first"]
         try:
-            await sandbox.run(argv, stdin=_archive(changes), timeout=STEP_SECONDS)
+            await sandbox.run(argv, stdin=archive(changes), timeout=STEP_SECONDS)
         except proc.ProgramFailed as error:
             if "No space left" in error.message:
                 raise
@@ -193,17 +192,3 @@ def behind_link(path: str) -> UserError:
     """Return the error of a patch that would follow a symbolic link."""
     message = f"{path} is, or lies behind, a symbolic link"
     return UserError("unsafe_patch", message, file=path)
-
-
-def _archive(changes: Sequence[Change]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for change in changes:
-            if change.content is None:
-                continue
-            member = tarfile.TarInfo(change.path)
-            member.size = len(change.content)
-            member.mode = 0o755 if change.executable else 0o644
-            member.mtime = time.time()
-            archive.addfile(member, io.BytesIO(change.content))
-    return buffer.getvalue()

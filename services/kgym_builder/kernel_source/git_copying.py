@@ -6,10 +6,11 @@ from pathlib import Path
 
 from kgym.errors import UserError
 from kgym.host.folder_cache import locked
+from kgym.source.mirror_table import TABLE
 from kgym_builder.kernel_source import git_store
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress
-from kgym_builder.kernel_source.git_mirrors import TABLE, Mirrors, plain
+from kgym_builder.kernel_source.git_mirrors import Mirrors, plain
 from kgym_builder.kernel_source.git_remote import Remote
 from kgym_builder.kernel_source.source_limits import SourceLimits
 

@@ -4,14 +4,10 @@ A folder holds them, and a table `map.json`: an object from URL to path, relativ
 absolute. The operator keeps it, as with `kgym mirror`; it is read again whenever it is needed.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from kgym.errors import InfrastructureError
-
-TABLE = "map.json"
-_MOST_BYTES = 1 << 20
+from kgym.source.mirror_table import mirror_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +41,7 @@ class Mirrors:
         """Return the paths by their URLs, which are `plain`."""
         if self.folder is None:
             return {}
-        file = self.folder / TABLE
-        try:
-            if file.stat().st_size > _MOST_BYTES:
-                raise InfrastructureError("bad_mirrors", f"{file}: more than {_MOST_BYTES} bytes")
-            found = json.loads(file.read_bytes())
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, RecursionError) as error:
-            raise InfrastructureError("bad_mirrors", f"{file}: {error}") from error
-        if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
-            raise InfrastructureError("bad_mirrors", f"{file}: no object from URL to path")
+        found = mirror_table(self.folder)
         return {plain(url): self.folder / path for url, path in found.items()}
 
 
