@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from kgym.api.capabilities import Capabilities
 from kgym.errors import InfrastructureError
 from kgym.host.detection import detect
 from kgym.transport.artifact_storage import LocalStorage, Storage
@@ -161,8 +162,12 @@ class Platform:
                 shared=shared,
                 provider=provider,
             )
-            offered = await has.toolchains.offered(storage)
-            host = of_provider(detect(None, self._syzkaller, offered), provider)
+
+            async def host() -> Capabilities:
+                offered = await has.toolchains.offered(storage)
+                found = await asyncio.to_thread(detect, None, self._syzkaller, offered)
+                return of_provider(found, provider)
+
             # Before it listens: what handlers import takes seconds, in which it would not answer.
             shapes = [
                 (one.slots, handlers(one.kinds, has), entries(one.kinds, has))

@@ -3,7 +3,8 @@
 A new kind of step is its models in `kgym.api.steps`, its handler, and a line in `REGISTRY`.
 """
 
-from collections.abc import Callable, Collection, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -243,10 +244,13 @@ def entries(kinds: Collection[StepKind], has: Equipment) -> "SuiteCache | None":
     return has.suite if uses else None
 
 
-async def capabilities(
+async def looking(
     kinds: Collection[StepKind], has: Equipment, storage: "Storage"
-) -> Capabilities:
-    """Return what a worker of these kinds declares: what host and storage have."""
+) -> Callable[[], Awaitable[Capabilities]]:
+    """Return what finds out what a worker of these kinds declares: what host and storage have.
+
+    Which accelerator works is tried once.
+    """
     from kgym.host.detection import detect  # noqa: PLC0415
 
     accelerator = provider = None
@@ -256,8 +260,13 @@ async def capabilities(
         provider = has.provider or Qemu()
         accelerator = await provider.accelerator(has.cache)
     builds = any(REGISTRY[kind].service is Service.BUILDER for kind in kinds)
-    offered = await has.toolchains.offered(storage) if builds else ()
-    return of_provider(detect(accelerator, has.syzkaller, offered), provider)
+
+    async def found() -> Capabilities:
+        offered = await has.toolchains.offered(storage) if builds else ()
+        host = await asyncio.to_thread(detect, accelerator, has.syzkaller, offered)
+        return of_provider(host, provider)
+
+    return found
 
 
 def of_provider(host: Capabilities, provider: "Provider | None") -> Capabilities:

@@ -7,7 +7,7 @@ Workers are notified after the commit; the sweeper notifies them again, in case 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -66,6 +66,8 @@ STOP_SECONDS = 5.0
 COMPILER_SECONDS = 10.0
 """How long it counts that a worker was found to have a compiler: not every job asks again."""
 MOST_COMPILERS = 1000
+HOST_SECONDS = 2.0
+"""How long it counts what the only host was found to have."""
 COUNT_SECONDS = 2.0
 """How often bugs and entries are counted, if there is anything to count."""
 COUNT_PAUSES = 4
@@ -79,8 +81,8 @@ class Scheduler:
 
     `alone` says that this is the only scheduler on the database and that no
     worker outlives it, as on the embedded platform: at the start it takes
-    back at once what an earlier process was running when it died. `host` is
-    what its only host has; without it, the workers tell.
+    back at once what an earlier process was running when it died. `host` finds
+    out what its only host has; without it, the workers tell.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class Scheduler:
         storage: Storage,
         *,
         alone: bool = False,
-        host: Capabilities | None = None,
+        host: Callable[[], Awaitable[Capabilities]] | None = None,
     ) -> None:
         self.storage = storage
         self.observers: list[Callable[[EndedAttempt], None]] = []
@@ -112,6 +114,8 @@ class Scheduler:
         self._attendance = store.attendance
         self._alone = alone
         self._host = host
+        self._host_has: Capabilities | None = None
+        self._looked_at = -HOST_SECONDS
         self._compilers: dict[tuple[str, ...], float] = {}
         """Which compilers a worker was found to have, by kind of step; until when that counts."""
         self._helpers: list[asyncio.Task[None]] = []
@@ -513,7 +517,9 @@ class Scheduler:
     async def _able(self, kind: StepKind) -> list[Capabilities | None]:
         """Return what the live workers have that do steps of a kind."""
         if self._host is not None:
-            return [self._host]
+            if time.monotonic() >= self._looked_at + HOST_SECONDS:
+                self._host_has, self._looked_at = await self._host(), time.monotonic()
+            return [self._host_has]
         return [
             one.capabilities
             for one in await self.workers()

@@ -14,9 +14,9 @@ from kgym_cli.step_registry import (
     REGISTRY,
     Equipment,
     Service,
-    capabilities,
     handlers,
     kinds_named,
+    looking,
     workers_of_one_host,
 )
 from tests.conftest import ANYWHERE, ROOT, NewRun
@@ -74,7 +74,8 @@ def test_a_service_is_short_for_its_kinds() -> None:
 async def test_only_workers_with_vms_try_the_accelerators(tmp_path: Path) -> None:
     has = Equipment(tmp_path / "cache", ANYWHERE)
     storage = LocalStorage(tmp_path / "artifacts")
-    assert (await capabilities(kinds_named("builder,tracer"), has, storage)).accelerator is None
+    look = await looking(kinds_named("builder,tracer"), has, storage)
+    assert (await look()).accelerator is None
     assert not (tmp_path / "cache").exists()
 
 

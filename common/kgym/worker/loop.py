@@ -5,7 +5,7 @@ import contextlib
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -25,8 +25,13 @@ from kgym.worker.work_folder import own_folder
 
 IDLE_SECONDS = 1.0
 """How often a worker with a free slot asks for steps while no notifications reach it."""
+LOOK_SECONDS = 300.0
+"""How often a worker looks at what its host has: that may be a question to a bucket."""
 DEAF_SECONDS = 0.25
 """How long a worker may be without a free slot before it leaves notifications to others."""
+
+Look = Callable[[], Awaitable[Capabilities]]
+"""Finds out what a host has."""
 
 _log = structlog.get_logger()
 
@@ -36,6 +41,8 @@ class Worker:
 
     Workers may share the folder: each has its own in it. `entries` are those of SuiteCache
     on the host's disk, which is told with claims. `host` is what its name begins with.
+    What the host has is looked at again every `look_seconds`: compilers are installed, toolchain
+    images are stored by others.
     """
 
     def __init__(
@@ -49,11 +56,15 @@ class Worker:
         capabilities: Capabilities | None = None,
         entries: KeepsEntries | None = None,
         host: str | None = None,
+        look: Look | None = None,
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
         name = f"{host or socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         self.info = WorkerInfo(
             id=name, kinds=list(handlers), slots=slots, capabilities=capabilities
         )
+        self._look = look
+        self._look_seconds = look_seconds
         self._entries = HeldEntries(entries) if entries is not None else None
         self._dispatch = dispatch
         self._bus = bus
@@ -91,6 +102,7 @@ class Worker:
                         group.create_task(self._obey_signals()),
                         group.create_task(self._receive_notifications()),
                         group.create_task(self._dispatch.stay(self.info.id, self)),
+                        group.create_task(self._look_again()),
                     ]
                     await self._take_steps()
                     for helper in helpers:
@@ -253,6 +265,19 @@ class Worker:
         lost = frozenset(self._lost)
         await asyncio.gather(*map(self._dispatch.release, lost))
         self._lost -= lost
+
+    async def _look_again(self) -> None:
+        """Tell what the host has now, with a claim, whenever that is not what was told."""
+        while self._look is not None:
+            await asyncio.sleep(self._look_seconds)
+            try:
+                found = await self._look()
+            except (KgymError, OSError) as error:  # the storage may answer the next time
+                _log.warning("what this host has cannot be found out", error=str(error))
+                continue
+            if found != self.info.capabilities:
+                self.info = self.info.model_copy(update={"capabilities": found})
+                self._news.set()
 
     async def _obey_signals(self) -> None:
         while True:

@@ -18,12 +18,12 @@ from kgym_cli.scheduler_choice import scheduler
 from kgym_cli.settings import Settings, options_of, settings
 from kgym_cli.step_registry import (
     Service,
-    capabilities,
     entries,
     equipment,
     extras_of,
     handlers,
     kinds_named,
+    looking,
 )
 from kgym_cli.vm_provider import provider_of
 
@@ -116,7 +116,8 @@ async def _serve(
     origins = Origins.named(chosen.sources, chosen.source_networks, mirrors=mirrors)
     storage = open_storage(chosen.storage, chosen.cache)
     has = equipment(chosen, chosen.cache, origins, chosen.syzkaller, shared=True, provider=provider)
-    declared, does = await capabilities(kinds, has, storage), handlers(kinds, has)
+    look, does = await looking(kinds, has, storage), handlers(kinds, has)
+    declared = await look()
     async with (
         open_bus(chosen.bus) as bus,
         HttpWorkerCalls(server, chosen.token) as calls,
@@ -125,7 +126,7 @@ async def _serve(
         if provider is not None:
             stack.push_async_callback(provider.close)
         shape = chosen.slots, declared, entries(kinds, has)
-        one = Worker(calls, bus, storage, does, chosen.folder, *shape, chosen.host_name)
+        one = Worker(calls, bus, storage, does, chosen.folder, *shape, chosen.host_name, look)
         people.print(f"worker {one.info.id}: {', '.join(kinds)}", markup=False)
         settle()
         await one.serve()

@@ -1,13 +1,20 @@
 """Kernels whose compiler no worker can get: refused at submission, with what there is."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from kgym.api.capabilities import Capabilities
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import CheckSpec, Patch, StepKind
-from kgym.errors import UserError
+from kgym.api.states import State
+from kgym.api.steps import CheckSpec, Patch, StepKind, StepResult
+from kgym.errors import InfrastructureError, UserError
+from kgym.worker.context import StepContext
+from kgym.worker.loop import Worker
 from kgym_scheduler.scheduler import Scheduler
-from tests.scheduler.parts import BUILD, Platform, claim_of, job
+from tests.scheduler.parts import BUILD, WELL, Platform, claim_of, job
+from tests.scheduler.test_scheduler import finished
 
 pytestmark = pytest.mark.anyio
 
@@ -67,11 +74,51 @@ async def test_without_any_worker_it_waits_and_says_for_what(scheduler: Schedule
 
 
 async def test_the_only_host_is_asked_before_its_workers_live(platform: Platform) -> None:
-    async with Scheduler(
-        platform.store(), platform.bus, platform.storage, host=has("gcc")
-    ) as scheduler:
+    async def host() -> Capabilities:
+        return has("gcc")
+
+    async with Scheduler(platform.store(), platform.bus, platform.storage, host=host) as scheduler:
         with pytest.raises(UserError, match="no worker has gcc-9; there are gcc;"):
             await scheduler.submit(built_by("gcc-9"))
+
+
+async def test_a_worker_tells_what_it_gets_while_it_runs(
+    platform: Platform, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    there, asked = ["gcc"], 0
+
+    async def look() -> Capabilities:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise InfrastructureError("storage_down", "no answer")
+        return has(*there)
+
+    async def build(run: StepContext) -> StepResult | None:
+        run.log("built")
+        return WELL.result
+
+    async def told(compiler: str) -> None:
+        async with asyncio.timeout(20):
+            while not any(
+                one.capabilities and compiler in one.capabilities.compilers
+                for one in await scheduler.workers()
+            ):
+                await asyncio.sleep(0.02)
+
+    handlers = {StepKind.BUILD: build}
+    place = platform.bus, platform.storage, handlers, tmp_path / "work"
+    worker = Worker(scheduler, *place, capabilities=has("gcc"), look=look, look_seconds=0.1)
+    working = asyncio.create_task(worker.serve())
+    await told("gcc")
+    with pytest.raises(UserError, match="no worker has gcc-9; there are gcc;"):
+        await scheduler.submit(built_by("gcc-9"))
+    there.append("bullseye/gcc-9")  # another worker has stored the image
+    await told("bullseye/gcc-9")
+    view, _ = await scheduler.submit(built_by("gcc-9"))
+    assert (await finished(scheduler, view.id)).state is State.SUCCEEDED
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
 
 
 @pytest.mark.attack

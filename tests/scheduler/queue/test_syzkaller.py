@@ -1,12 +1,14 @@
 """Programs that need syzkaller's binaries: refused at submission where no worker has them."""
 
+import asyncio
+
 import pytest
 
 from kgym.api.capabilities import Capabilities
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import Reproducer, ReproduceSpec, StepKind, StepRef
 from kgym.errors import UserError
-from kgym_scheduler.scheduler import Scheduler
+from kgym_scheduler.scheduler import HOST_SECONDS, Scheduler
 from tests.scheduler.parts import BUILD, WELL, Platform, claim_of, job
 
 pytestmark = pytest.mark.anyio
@@ -68,8 +70,13 @@ async def test_without_any_worker_it_waits_and_says_for_what(scheduler: Schedule
 
 
 async def test_the_only_host_is_asked_before_its_workers_live(platform: Platform) -> None:
-    async with Scheduler(
-        platform.store(), platform.bus, platform.storage, host=Capabilities()
-    ) as scheduler:
+    found = [has(), has(COMMIT)]
+
+    async def host() -> Capabilities:
+        return found.pop(0)
+
+    async with Scheduler(platform.store(), platform.bus, platform.storage, host=host) as scheduler:
         with pytest.raises(UserError, match="syzkaller"):
-            await scheduler.submit(syz())
+            await scheduler.submit(syz(COMMIT))
+        await asyncio.sleep(HOST_SECONDS)  # meanwhile somebody builds it
+        await scheduler.submit(syz(COMMIT))
