@@ -153,6 +153,7 @@ class _Build:
         own = {
             "memoised": True,
             "built_in": self.built_in,
+            "dropped_symbols": found.dropped_symbols,
             "tree_cached": True,
             "objects_compiled": 0,
         }

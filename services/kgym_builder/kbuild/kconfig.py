@@ -11,6 +11,28 @@ _FILES = ("SYSTEM_TRUSTED_KEYS", "SYSTEM_REVOCATION_KEYS", "EXTRA_FIRMWARE", "IN
 """Symbols that name files which are built in."""
 _MODULE = re.compile(r"^CONFIG_([A-Za-z0-9_]+)=m$")
 _UNSET = re.compile(r"^# CONFIG_([A-Za-z0-9_]+) is not set$")
+_ARCHITECTURES = (
+    *("ALPHA", "ARC", "ARM", "ARM64", "CSKY", "HEXAGON", "IA64", "LOONGARCH", "M68K", "MICROBLAZE"),
+    *("MIPS", "NIOS2", "OPENRISC", "PARISC", "PPC", "RISCV", "S390", "SPARC", "SUPERH", "UML"),
+    *("X86_32", "XTENSA"),
+)
+"""Each config has one of these, or X86_64."""
+_OTHER = re.compile(rf"(?m)^CONFIG_({'|'.join(_ARCHITECTURES)})=y[ \t]*\r?$")
+
+
+def check_architecture(texts: Sequence[str]) -> None:
+    """Raise UserError `wrong_architecture` for a config, or fragments, of another than x86_64.
+
+    kconfig would pass over all that it does not know, and leave another kernel.
+    """
+    for text in texts:
+        if found := _OTHER.search(text):
+            raise UserError(
+                "wrong_architecture",
+                f"the config is for another architecture (CONFIG_{found[1]}=y), and kernels are"
+                " built for x86_64 here: take one for x86_64 (at syzbot, of an amd64 manager)",
+                symbol=found[1],
+            )
 
 
 def symbols(text: str) -> dict[str, str]:

@@ -56,7 +56,7 @@ async def copy(
     with await asyncio.to_thread(origins.open, path) as file:
         size = await asyncio.to_thread(file.seek, 0, 2)
         await asyncio.to_thread(file.seek, 0)
-        with _Sink(target, bounds) as sink:
+        with _Sink(str(path), target, bounds) as sink:
             sink.expect(size)
             try:
                 # One piece at a time: so it ends when the step does.
@@ -89,7 +89,7 @@ async def download(
             _Client(origins) as client,
             client.get(url) as (length, chunks),
         ):
-            with _Sink(target, bounds) as sink:
+            with _Sink(url, target, bounds) as sink:
                 sink.expect(length or 0)
                 async for data in chunks:
                     sink.write(data)
@@ -113,9 +113,10 @@ _HTTP_ERRORS = (
 
 
 class _Sink:
-    """A file that is hashed while it is written, and has its bounds."""
+    """A copy of the file called `name`, hashed while it is written, within its bounds."""
 
-    def __init__(self, path: Path, bounds: SourceLimits) -> None:
+    def __init__(self, name: str, path: Path, bounds: SourceLimits) -> None:
+        self._name = name
         self._file: IO[bytes] = path.open("xb")
         self._hash = hashlib.sha256()
         self._most = bounds.archive
@@ -136,7 +137,8 @@ class _Sink:
         """Refuse what says itself that it is too large."""
         if size > self._most:
             raise UserError(
-                "source_too_large", f"the tarball has {size} bytes; at most {self._most} are taken"
+                "source_too_large",
+                f"{self._name} has {size} bytes or more; at most {self._most} are taken",
             )
 
     def write(self, data: bytes) -> None:
@@ -144,13 +146,13 @@ class _Sink:
         self.expect(self.size)
         seconds = time.monotonic() - self._begin
         if seconds > _SILENCE_SECONDS and self.size < seconds * _SLOW:
-            message = f"only {self.size} bytes came in {seconds:.0f} s"
+            message = f"{self._name}: only {self.size} bytes came in {seconds:.0f} s"
             raise InfrastructureError("download_failed", message)
         self._hash.update(data)
         try:
             self._file.write(data)
         except OSError as error:
-            message = f"cannot keep the tarball: {error.strerror}"
+            message = f"cannot keep what comes from {self._name}: {error.strerror}"
             raise InfrastructureError("disk_full", message) from error
 
 

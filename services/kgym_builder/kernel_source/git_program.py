@@ -59,9 +59,10 @@ async def run(
     argv: list[str],
     seconds: float,
     stdin: bytes = b"",
+    what: str = "",
     **environment: str,
 ) -> proc.Completed:
-    """Run a command, called `name` in errors; its status may be any.
+    """Run a command, called `name` in errors, on `what`; its status may be any.
 
     Raises UserError `source_too_large`, InfrastructureError `download_failed` after `seconds`.
     """
@@ -74,10 +75,12 @@ async def run(
             env={**_ENVIRONMENT, **environment},
         )
     except proc.ProgramTimedOut as error:
-        message = f"`git {name}` was not done within {seconds:g} s"
+        of = f" of {what}" if what else ""
+        message = f"`git {name}`{of} was not done within {seconds:g} s"
         raise InfrastructureError("download_failed", message) from error
     except UserError as error:
-        raise too_large(error) from error
+        found = too_large(error)
+        raise (UserError(found.reason, f"{what}: {found.message}") if what else found) from error
 
 
 def failed(name: str, what: str, done: proc.Completed) -> InfrastructureError:

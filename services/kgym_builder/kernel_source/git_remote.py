@@ -70,7 +70,7 @@ class Remote:
     async def __aenter__(self) -> Self:
         self._report("fetch", 0, None)
         if self._place is None:
-            tunnel = Tunnel(self._origins, self._most, partial(_tell, self._report))
+            tunnel = Tunnel(self.name, self._origins, self._most, partial(_tell, self._report))
             self._tunnel = await self._stack.enter_async_context(tunnel)
         return self
 
@@ -166,7 +166,7 @@ class Remote:
         done = await self._run("fetch", scratch, argv, seconds, shown, stdin)
         # The watch over the sandbox looks now and then.
         if await asyncio.to_thread(_size, scratch) > self._most:
-            message = f"{self.name} sends more than {self._most} bytes"
+            message = f"{self.name} sends more than the {self._most} bytes that are taken of it"
             raise UserError("source_too_large", message)
         self._check("fetch", what, done)
 
@@ -195,7 +195,7 @@ class Remote:
         limits = self._bounds.fetching(self._most)
         limits = replace(limits, output=output) if output else limits
         box = Sandbox(writable=writable, readonly=shown, limits=limits)
-        done = await git_program.run(name, box, argv, seconds, stdin, **environment)
+        done = await git_program.run(name, box, argv, seconds, stdin, self.name, **environment)
         if self._tunnel is not None and self._tunnel.refused is not None:
             raise self._tunnel.refused
         return done

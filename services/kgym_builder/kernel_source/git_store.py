@@ -85,7 +85,7 @@ class Store:
         argv = ["bash", "-o", "pipefail", "-c", _MISSING, "bash"]
         argv += git_program.command(folder=STORE)
         box = Sandbox(readonly=self.shown, limits=self._bounds.looking())
-        done = await git_program.run("rev-list", box, argv, _SECONDS, COMMIT=commit)
+        done = await git_program.run("rev-list", box, argv, _SECONDS, what=commit, COMMIT=commit)
         if done.returncode == _ABSENT:
             return None
         if done.returncode == _NO_COMMIT:

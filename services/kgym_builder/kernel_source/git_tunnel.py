@@ -34,12 +34,15 @@ _DONE, _NOT_ALLOWED, _NO_HOST = 0, 2, 4
 class Tunnel:
     """A way out for the sandboxes that are shown `folder`, while the context lasts."""
 
-    def __init__(self, origins: Origins, most: int, passed: Callable[[int], None]) -> None:
-        """At most `most` bytes pass in all; `passed` is told how many did."""
+    def __init__(
+        self, name: str, origins: Origins, most: int, passed: Callable[[int], None]
+    ) -> None:
+        """To the repository `name`; at most `most` bytes pass, `passed` is told how many did."""
         self.refused: KgymError | None = None
         """Why something did not pass."""
         self.most = most
         """Bytes that may pass in all."""
+        self._name = name
         self._origins = origins
         self._passed = passed
         self._bytes = 0
@@ -123,7 +126,8 @@ class Tunnel:
         while data := await source.read(_PIECE):
             self._bytes += len(data)
             if self._bytes > self.most:
-                raise UserError("source_too_large", f"more than {self.most} bytes were sent")
+                message = f"{self._name} sends more than the {self.most} bytes that are taken of it"
+                raise UserError("source_too_large", message)
             self._passed(self._bytes)
             sink.write(data)
             await sink.drain()

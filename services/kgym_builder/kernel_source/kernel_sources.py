@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from kgym.api.steps import GitSource, KernelSource, PackageSource, TarballSource
+from kgym.errors import UserError
 from kgym.host.folder_cache import FolderCache
 from kgym.host.sandbox import prepare
 from kgym_builder.kernel_source.allowed_origins import Origins
@@ -76,7 +77,10 @@ class KernelSources:
             (folder / "fetched").mkdir()
             archive = await fetch(folder / "fetched")
             report("unpack", 0, None)
-            await unpack(archive, prepare(folder / "tree"), self._bounds, self._proof)
+            try:
+                await unpack(archive, prepare(folder / "tree"), self._bounds, self._proof)
+            except UserError as error:
+                raise UserError(error.reason, f"{_told(source)}: {error.message}") from error
             shutil.rmtree(folder / "fetched", ignore_errors=True)
 
         folder, there = await self._cache.get(key(identity), make, held=held)
@@ -138,6 +142,17 @@ class KernelSources:
         commit = await self._commit(source.url, source.commit, report)
         archive = partial(self._repositories.archive, source.url, commit, report)
         return f"git:{commit}", archive
+
+
+def _told(source: KernelSource) -> str:
+    """Return a source in words, for errors."""
+    match source:
+        case PackageSource():
+            return " or ".join(source.names)
+        case TarballSource():
+            return source.url
+        case GitSource():
+            return f"{source.commit} of {source.url}"
 
 
 def key(identity: str) -> str:

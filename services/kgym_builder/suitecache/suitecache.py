@@ -109,7 +109,12 @@ class SuiteCache:
         return [name for name in names if self._folders.remove(name)]
 
     async def identify(self, kernel: Kernel, run: StepContext) -> Identified:
-        """Return what names the kernel's entry: for a new config in seconds, else at once."""
+        """Return what names the kernel's entry: for a new config in seconds, else at once.
+
+        Raises UserError `wrong_architecture`, and as sources, toolchains and kconfig do.
+        """
+        config = kernel.config
+        kconfig.check_architecture(config.fragments if config.full is None else [config.full])
         tools = await self._toolchains.get(kernel.compiler, run)
         source_identity = await self._sources.identify(kernel.source, _bytes(run))
         rules = [one.model_dump() for one in self._of(kernel)]

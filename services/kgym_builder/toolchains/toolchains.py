@@ -12,7 +12,7 @@ from pathlib import Path
 from kgym.api.capabilities import NO_COMPILER
 from kgym.api.steps import compilers
 from kgym.api.steps.compilers import ImageCompiler
-from kgym.errors import UserError
+from kgym.errors import InfrastructureError, UserError
 from kgym.host import detection, sandbox
 from kgym.host.folder_cache import FolderCache
 from kgym.transport.artifact_storage import Storage
@@ -65,15 +65,15 @@ class Toolchains:
         return [
             str(one)
             for one in compilers.images()
-            if self._can_make(one) or Recipe.of(one).name in there
+            if self._can_make(one.suite) or Recipe.of(one).name in there
         ]
 
-    def _can_make(self, wanted: ImageCompiler) -> bool:
-        return self._archives.has(wanted.suite) and all(map(shutil.which, image.PROGRAMS))
+    def _can_make(self, suite: str) -> bool:
+        return self._archives.has(suite) and all(map(shutil.which, image.PROGRAMS))
 
     async def _in_image(self, wanted: ImageCompiler, run: StepContext) -> Toolchain | None:
         recipe = Recipe.of(wanted)
-        there = self._can_make(wanted) or recipe.name in self._folders.sizes()
+        there = self._can_make(wanted.suite) or recipe.name in self._folders.sizes()
         if not there and await image.find(run, recipe) is None:
             return None
 
@@ -109,6 +109,13 @@ class Toolchains:
                 run.progress("waiting for the toolchain")
             waits = True
             await asyncio.sleep(_POLL_SECONDS)
+        if not self._can_make(recipe.suite):
+            raise InfrastructureError(
+                "no_toolchain_image",
+                f"the stored toolchain image of {recipe.suite} ({', '.join(recipe.compilers)}) was"
+                " damaged, or is gone, and this worker makes none: another worker has to, or"
+                " install mmdebstrap here, and let KGYM_ARCHIVES name an archive of this suite",
+            )
         run.log(f"making the toolchain image {recipe.name}: {', '.join(recipe.compilers)}")
         run.progress("make the toolchain")
         work = run.folder / "toolchain"

@@ -15,6 +15,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from kgym.api.steps import UsedRoot
 from kgym.errors import InfrastructureError
 from kgym.host import proc
@@ -50,7 +52,6 @@ mkfs.ext4 -q -F -L root -E lazy_itable_init=0,lazy_journal_init=0 -d "$folder" \
     "$folder.disk" "$0" >&2
 cat "$folder.disk"
 """
-_PATH = f"{proc.environment().get('PATH', os.defpath)}:/usr/sbin:/sbin"
 _TO_FILE = """set -e
 case $1 in
 root) sh -c "$2" "$3" <"$4" ;;
@@ -126,24 +127,32 @@ async def _fetched(run: StepContext, stored: str, folder: Path) -> bool:
             await run.storage.get(f"{stored}/{name}", folder / name)
     except ArtifactMissing:
         return False
-    await unpack(folder)
-    if await asyncio.to_thread(sha256, folder / DISK) != used(folder).sha256:
+    if not await _is_whole(folder):
         run.log("the stored root disk is damaged")
         return False
     run.log("fetched the root disk from storage")
     return True
 
 
+async def _is_whole(folder: Path) -> bool:
+    """Unpack what was fetched; tell whether it is the disk that was stored."""
+    try:
+        about = used(folder)
+        await unpack(folder)
+    except (ValidationError, proc.ProgramFailed):
+        return False
+    return await asyncio.to_thread(sha256, folder / DISK) == about.sha256
+
+
 async def _bootstrapped(folder: Path) -> str:
     """Make the disk; return what it is in words."""
-    missing = [
-        tool for tool in ("mmdebstrap", "mkfs.ext4") if shutil.which(tool, path=_PATH) is None
-    ]
+    path = f"{proc.environment().get('PATH', os.defpath)}:/usr/sbin:/sbin"
+    missing = [one for one in ("mmdebstrap", "mkfs.ext4") if shutil.which(one, path=path) is None]
     if missing:
         raise InfrastructureError(
             "no_root_disk",
-            f"{' and '.join(missing)} are missing here, which make the root disk, and no worker has"
-            " made one yet: install the packages mmdebstrap and e2fsprogs on one worker",
+            f"this worker has no {' and no '.join(missing)} to make the root disk with, and none is"
+            " stored that is whole: install the packages mmdebstrap and e2fsprogs on one worker",
         )
     archive = folder / "root.tar"
     release = _release()

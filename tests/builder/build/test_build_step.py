@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,6 +117,11 @@ async def test_symbols_that_kconfig_drops_are_named(
     result = await builder(new_run(fake_build.model_copy(update={"config": config})))
     (dropped,) = result.dropped_symbols
     assert (dropped.symbol, dropped.wanted, dropped.got) == ("NO_SUCH", "y", "n")
+    # Who asks for something else of which kconfig makes the same is told of that.
+    config = KernelConfig(base="tinyconfig", fragments=["CONFIG_BASE=y\nCONFIG_OTHER=m\n"])
+    result = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    assert result.memoised
+    assert [one.symbol for one in result.dropped_symbols] == ["OTHER"]
 
 
 async def test_a_full_config_is_used_as_it_is(
@@ -124,6 +130,33 @@ async def test_a_full_config_is_used_as_it_is(
     config = KernelConfig(full="CONFIG_EXTRA=y\n# CONFIG_BASE is not set\n")
     result = await builder(new_run(fake_build.model_copy(update={"config": config})))
     assert result.dropped_symbols == []
+
+
+@pytest.mark.parametrize(
+    ("config", "symbol"),
+    [
+        ({"full": "#\n# Linux/arm64 6.1.0 Kernel Configuration\n#\nCONFIG_ARM64=y\n"}, "ARM64"),
+        ({"full": "# CONFIG_64BIT is not set\nCONFIG_X86_32=y\nCONFIG_X86=y\n"}, "X86_32"),
+        ({"base": "defconfig", "fragments": ["CONFIG_BASE=y\n", "CONFIG_RISCV=y\r\n"]}, "RISCV"),
+    ],
+)
+async def test_a_config_of_another_architecture_is_refused_before_anything_is_fetched(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec, config: dict[str, Any], symbol: str
+) -> None:
+    nowhere = TarballSource(url="/no/where.tar", sha256="0" * 64)
+    more = {"source": nowhere, "config": KernelConfig.model_validate(config)}
+    error = await failure(builder, new_run, fake_build.model_copy(update=more))
+    assert (error.reason, error.cause) == ("wrong_architecture", "user")
+    assert f"(CONFIG_{symbol}=y), and kernels are built for x86_64 here" in error.message
+
+
+async def test_a_config_that_speaks_of_other_architectures_is_taken(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    text = "CONFIG_BASE=y\n# CONFIG_X86_32 is not set\nCONFIG_ARM64_ERRATA=y\n"
+    config = KernelConfig(base="allnoconfig", fragments=[text])
+    result = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    assert [one.symbol for one in result.dropped_symbols] == ["ARM64_ERRATA"]
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,7 @@ async def test_a_server_that_stalls_is_given_up(
         error = await refusal(sources(tmp_path), linux(served, at(served, "main")))
     assert (error.reason, error.cause) == ("download_failed", "infrastructure")
     assert "Operation too slow" in error.message
+    assert served.url in error.message
 
 
 @pytest.mark.attack
@@ -328,6 +329,7 @@ async def test_a_flood_is_cut_off_and_what_was_there_stays(
     flood = commit(folder, "flood")
     error = await refusal(found, linux(served, flood))
     assert (error.reason, error.cause) == ("source_too_large", "user")
+    assert error.message.startswith(f"{served.url}/linux/.git sends more than")
     assert sum(served.sent[-1:]) > 4 << 20
     assert objects <= kept(tmp_path) < objects + 5
     asked = len(served.asked)

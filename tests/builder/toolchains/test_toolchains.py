@@ -152,6 +152,19 @@ async def test_a_damaged_image_is_never_used(
 
 
 @pytest.mark.attack
+async def test_who_may_make_none_makes_none_of_a_damaged_one_either(
+    stored: Path, start: Start, tmp_path: Path
+) -> None:
+    good = stored.read_bytes()
+    stored.write_bytes(good[:5000] + b"damaged" + good[5007:])
+    error = await failure(host(tmp_path / "one"), "gcc-10", start())
+    assert (error.reason, error.cause) == ("no_toolchain_image", "infrastructure")
+    assert "bullseye (gcc-10, gcc-9) was damaged, or is gone" in error.message
+    assert "another worker has to" in error.message
+    assert not list((tmp_path / "one").rglob(IMAGE))
+
+
+@pytest.mark.attack
 async def test_an_image_that_cannot_be_read_is_checked_thoroughly(
     stored: Path, start: Start, tmp_path: Path
 ) -> None:
