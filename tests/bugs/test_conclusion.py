@@ -164,6 +164,25 @@ def test_a_fix_whose_kernel_another_job_has_built_is_not_resolved_by_its_run_alo
     assert conclusion(job, ["build_unknown"]).resolved
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_fix_that_another_compiler_has_built_than_the_bug_proves_nothing(listed: bool) -> None:
+    assert BUG.fix is not None
+    evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
+    runs = CRASHED, ran(evidence=evidence)
+    for compilers in (("gcc 12.2.0", "gcc 12.2.0"), ("gcc 12.2.0", "gcc 14.2.0")):
+        builds = [built(compiler_version=one) for one in compilers]
+        done = [builds[0], runs[0], builds[1], runs[1]]
+        job = job_of(list(zip(BUG.job(BUG.fix).steps, done, strict=True)))
+        if listed:
+            steps = [step.model_copy(update={"spec": None}) for step in job.steps]
+            job = job.model_copy(update={"steps": steps})
+        found = conclusion(job)
+        same = len(set(compilers)) == 1
+        assert found.resolved is same, found.reason
+        assert same or "other_compiler: detector: the kernel with" in str(found.reason)
+        assert conclusion(job, ["other_compiler"]).resolved
+
+
 def test_a_crash_shown_on_the_kernel_of_another_job_is_as_wanted() -> None:
     shown = UNNAMED.model_copy(update={"build": StepRef(job=6, step=0)})
     assert conclusion(job_of([(shown, CRASHED)])).answer is Answer.YES

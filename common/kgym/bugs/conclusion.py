@@ -1,6 +1,6 @@
 """What a job came to: its verdicts in few words, and whether they are what was hoped for. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -132,8 +132,25 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     else:
         asked = before is not None and before.evidence is not None
     verdict = before.verdict if before else None
-    found = findings(job, sides[1], patched=True)
+    found = [*findings(job, sides[1], patched=True), *_other_compiler(job, sides)]
     return resolution(verdict, after, found, asked=asked, accepted=accepted)
+
+
+def _other_compiler(job: JobView, sides: Sequence[StepView]) -> Iterator[Finding]:
+    """Yield what blocks if the kernels of both sides were not built by the same compiler.
+
+    A name such as `gcc`, or words of which the nearest is taken, may mean others on other hosts.
+    """
+    names = [built.compiler_version for side in sides if (built := _build(job, side)) is not None]
+    if len(set(names)) > 1:
+        yield Finding(
+            check="detector",
+            severity=Severity.BLOCKING,
+            reason="other_compiler",
+            message=f"the kernel with the bug was built by {names[0]}, that with the fix by"
+            f" {names[1]}: either may be why it is quiet; name a compiler that is the same on all"
+            " workers, such as bookworm/gcc-12",
+        )
 
 
 def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -> Resolution | None:
