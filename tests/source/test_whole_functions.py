@@ -181,7 +181,9 @@ def test_what_a_function_leaves_open_does_not_swallow_its_neighbours() -> None:
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("piece", ["a(", "{a;", "if(a)", "a<", "a:", "#if a\n", "'", "/*", "*"])
+@pytest.mark.parametrize(
+    "piece", ["a(", "{a;", "if(a)", "a<", "a:", "if(a)else ", "#if a\n", "'", "/*", "*"]
+)
 def test_nothing_that_is_written_takes_long_or_is_nested_too_deeply(piece: str) -> None:
     size = whole_functions.LONGEST // 4
     begun = time.process_time()

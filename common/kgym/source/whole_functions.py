@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kgym.source.edited_functions import Place, places
+from kgym.source.edited_functions import Place, is_quick, places
 
 LONGEST = 100_000
 """Characters of a function; the longest of the kernel has fewer."""
@@ -42,6 +42,8 @@ def read(text: str) -> Whole:
             f"a function has {len(text)} characters; at most {LONGEST} are read. Change what needs"
             " to be changed, and nothing else"
         )
+    if not is_quick(text):
+        raise MisfitError("it takes too long to parse: write the function as the kernel's code is")
     found = places(text)
     if len(found) != 1:
         raise MisfitError(_not_one(text, found))
