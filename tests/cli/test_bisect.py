@@ -310,3 +310,8 @@ def test_what_cannot_be_bisected_is_told(
         done = kgym("--server", idle.url, "bisect", bundle, *limited)
     assert (done.status, done.json["outcome"], done.json["tests"]) == (3, "open", 2)
     assert linux.commits["cause"] in {one["commit"] for one in done.json["culprits"]}
+    hours = ("--good", linux.commits["good"], "--most-hours", 1e-9, "--json")
+    with working(idle, data, farm.answers, real(data, StepKind.HISTORY)):
+        late = kgym("--server", idle.url, "bisect", bundle, *hours)
+    assert (late.status, late.json["outcome"], late.json["tests"]) == (3, "open", 1)
+    assert late.json["left"] > 1

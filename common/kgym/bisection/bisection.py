@@ -7,6 +7,7 @@ from what the earlier ones said (`posterior.py`), and each job is kept under wha
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -66,7 +67,7 @@ class Outcome(StrEnum):
     GOOD_HAS_IT = "good_has_it"
     """The good end has the bug as well."""
     OPEN = "open"
-    """So many tests as were allowed did not tell."""
+    """So many tests, or hours, as were allowed did not tell."""
 
 
 class Plan(Strict):
@@ -139,6 +140,8 @@ class BisectOptions:
     most_runs: int = MOST_RUNS
     """Runs of one test."""
     most_tests: int = MOST_TESTS
+    most_hours: float | None = None
+    """After which no further test begins, counted from the start of this call."""
 
 
 Tell = Callable[[Plan | Tried], None]
@@ -204,6 +207,7 @@ class _Bisection:
         self.options = options
         self.times = Counter[int]()
         self.runs = 0
+        self.begun = time.monotonic()
 
     async def listed(self) -> _Listed:
         """List the commits."""
@@ -255,7 +259,7 @@ class _Bisection:
             listed.history, measured.rate, fix=options.fix, confidence=options.confidence
         )
         choice, done = Choice(search.good_end, (), 0), 0
-        while choice.commit is not None and done < options.most_tests:
+        while choice.commit is not None and self._may_try(done):
             commit, number = listed.commit(choice.commit), choice.commit
             seen, job = await self._tried(commit, number, measured)
             if not done and seen.saw is not Saw.QUIET:
@@ -299,6 +303,12 @@ class _Bisection:
             calibrated=measured.rate.runs,
             runs=self.runs,
         )
+
+    def _may_try(self, done: int) -> bool:
+        """Tell whether limits allow another test; the first, of the good end, is always made."""
+        hours = self.options.most_hours
+        late = hours is not None and time.monotonic() - self.begun >= hours * 3600
+        return done < self.options.most_tests and not (done and late)
 
     async def _tried(
         self, commit: Commit, number: int, measured: _Measured

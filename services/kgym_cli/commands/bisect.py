@@ -104,6 +104,11 @@ class BisectAnswer(Result):
     show_default=True,
     help="Tests in all, at most.",
 )
+@click.option(
+    "--most-hours",
+    type=click.FloatRange(0, 10_000, min_open=True),
+    help="After which no further test begins.  [default: no limit]",
+)
 @click.option("--dry-run", is_flag=True, help="Only list the commits, and estimate the tests.")
 @kernel_option
 @compiler_option
@@ -123,6 +128,7 @@ def bisect(
     seconds: float | None,
     most_runs: int,
     most_tests: int,
+    most_hours: float | None,
     dry_run: bool,
     kernel: str | None,
     compiler: str | None,
@@ -154,6 +160,7 @@ def bisect(
         time=seconds,
         most_runs=most_runs,
         most_tests=most_tests,
+        most_hours=most_hours,
     )
     run = _Run(one, options, as_json=as_json)
     run.go(dry_run=dry_run)
@@ -258,7 +265,8 @@ def _answer(result: Result, name: str, seconds: float, *, as_json: bool) -> None
         case Outcome.GOOD_HAS_IT:
             results.print(f"{result.good} has the bug as well: {sure}", markup=False)
         case _:
-            why = "no test tells more" if result.outcome is Outcome.SEVERAL else "--most-tests"
+            several = result.outcome is Outcome.SEVERAL
+            why = "no test tells more" if several else "--most-tests or --most-hours"
             results.print(f"one of {result.left} {did} the bug: {sure} ({why})", markup=False)
             for one in result.culprits[:_SHOWN]:
                 line = f"  {one.commit} {one.chance:.1%} {one.subject}"
