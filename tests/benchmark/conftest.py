@@ -1,5 +1,21 @@
-"""The command line, as tests of commands have it."""
+"""The command line, as tests of commands have it, and a model's provider."""
 
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.benchmark.model_provider import Provider
 from tests.cli.conftest import data, idle, kgym
 
-__all__ = ["data", "idle", "kgym"]
+__all__ = ["data", "idle", "kgym", "provider"]
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with Provider() as one:
+        thread = threading.Thread(target=one.serve_forever, args=(0.05,))
+        thread.start()
+        yield one
+        one.shutdown()
+        thread.join()

@@ -22,6 +22,7 @@ from kgym.configs import CONFIGS
 from kgym.worker.context import StepContext
 from kgym_cli.embedded_platform import Platform
 from tests.bench.agent_door import _bundle
+from tests.benchmark.model_provider import Provider
 from tests.cli.conftest import Kgym
 from tests.cli.test_run_kernel import Told
 from tests.cli.worked import working
@@ -212,3 +213,65 @@ def test_limits_end_a_campaign_in_fair_shares(
     path.write_text(path.read_text() + "\n[limits]\nhours = 1e-9\n")
     done = kgym("bench", "run", path, "--into", tmp_path / "into", "--json")
     assert (done.status, done.json["made"], done.json["limit"]) == (1, 0, "1e-09 hours")
+
+
+ASKER = """
+import json, urllib.request
+
+body = json.dumps({"model": "gpt-5", "prompt": "mend it"}).encode()
+head = {"content-type": "application/json"}
+asked = urllib.request.Request("http://127.0.0.1:8400/v1/chat/completions", body, head)
+print(urllib.request.urlopen(asked, timeout=300).read().decode())
+"""
+ASKING = """
+name = "asking"
+bundles = ["bugs"]
+attempts = 4
+feedback = [false]
+parallel = 4
+feedback_instances = 2
+
+[limits]
+dollars = 3.0
+
+[attempt]
+dollars = 2.0
+
+[models."openai/gpt-5"]
+endpoint = "{url}"
+prices = {{input = 1.0, output = 10.0}}
+
+[[agents]]
+name = "asker"
+command = ["python3", "/agent/asker.py"]
+folder = "agent"
+models = ["openai/gpt-5"]
+"""
+
+
+@pytest.mark.attack
+def test_attempts_side_by_side_hardly_go_beyond_their_share(
+    farm: Counted, kgym: Kgym, home: Path, tmp_path: Path, provider: Provider
+) -> None:
+    """Four could begin before the first has told what it took: two dollars each."""
+    shutil.rmtree(home / "bugs" / "two")
+    (home / "agent" / "asker.py").write_text(ASKER)
+    path = home / "asking.toml"
+    path.write_text(ASKING.format(url=provider.url))
+    words = ("bench", "run", path, "--into", tmp_path / "into", "--json")
+    done = kgym(*words)
+    assert done.status == 1, done.err
+    assert (done.json["made"], done.json["limit"]) == (
+        2,
+        "asker, openai/gpt-5, $2: its share of $3",
+    )
+    records = list(attempt_files.read(tmp_path / "into" / attempt_files.NAME))
+    assert [(one.dollars, one.tokens, one.error) for one in records] == [(2.0, 1_100_000, None)] * 2
+    assert len(provider.asked) == 2
+    # An attempt that is made again asks nothing again: its answers are on its tape.
+    log = tmp_path / "into" / attempt_files.NAME
+    log.write_bytes(log.read_bytes().splitlines(keepends=True)[0])
+    (ended,) = (tmp_path / "into").glob(f"attempts/*/*/{records[1].run}/ended.json")
+    ended.unlink()
+    again = kgym(*words)
+    assert (again.json["made"], len(provider.asked)) == (1, 2)

@@ -3,6 +3,7 @@
 import difflib
 import json
 import tempfile
+import time
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -12,22 +13,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgym.api.steps import ReproduceResult, Verdict
+from kgym.api.steps import Patch, ReproduceResult, Verdict
 from kgym.bench import atif, attempt_files, harbor
-from kgym.bench.attempt_record import AttemptRecord, Outcome, Setup
+from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap, Setup
 from kgym.bench.bug_record import BugRecord, Crash, DeveloperPatch, FoundText
 from kgym.bench.campaign import AgentEntry, Campaign, Prices, estimate, missing, plan
 from kgym.bench.dataset import Dataset
 from kgym.bench.harbor import HarborOptions
-from kgym.bench.patch_identity import identity
+from kgym.bench.patch_identity import identity, text_identity
 from kgym.bench.report import report
 from kgym.bugs import bundle
 from kgym.bugs.kernel_run import KernelRun
 from kgym.bugs.sweep_rows import Outcome as Ran
 from kgym.errors import InfrastructureError, UserError
-from kgym_benchmark.campaign import adapters, subjects
+from kgym.host import separate_process
+from kgym_benchmark.campaign import adapters, patch_facts, subjects
 from kgym_benchmark.campaign.attempt import pointed
-from kgym_benchmark.campaign.model_proxy import Used, used
+from kgym_benchmark.campaign.runner import place
+from kgym_benchmark.campaign.token_use import Used, used
 from kgym_benchmark.campaign.verification import judged
 from tests.results import ran
 
@@ -168,6 +171,40 @@ def test_whatever_an_agent_wrote_there_is_a_trajectory(form: str, data: bytes) -
     found = atif.trajectory(form, data, log=b"printed\xff", agent=AGENT, session="s", dollars=None)
     assert found.steps[0].observation is not None
     assert found.steps[0].observation.results[0].content.startswith("printed")
+
+
+@pytest.mark.attack
+def test_half_a_character_and_a_million_of_values_are_no_trouble() -> None:
+    text = b'{"messages": [{"role": "assistant", "content": "a\\ud800b"}]}'
+    found = atif.trajectory("mini-swe-agent", text, log=b"", agent=AGENT, session="s", dollars=None)
+    assert json.loads(found.model_dump_json())["steps"][0]["message"] == "a?b"
+    begun = time.process_time()
+    assert atif.said(b"[" + b"[]," * (20 << 20) + b"0]") is None
+    assert time.process_time() - begun < 5
+
+
+@pytest.mark.anyio
+@pytest.mark.attack
+async def test_a_patch_that_is_slow_to_read_is_told_by_its_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(separate_process, "SECONDS", 0.01)
+    lines = ["+" + "if(a)else " * 500] * 100
+    slow = "\n".join(["--- /dev/null", "+++ b/b.c", "@@ -0,0 +1,100 @@", *lines, ""])
+    assert len(slow) > patch_facts.SMALL
+    assert await patch_facts.change(slow, read) == text_identity(slow)
+    one = record(Setup(agent="a"), diff=slow)
+    fix = Patch(diff=diff(SOURCE, ["x"], 3))
+    assert await patch_facts.compared(one, fix, read) == one
+    small = record(Setup(agent="a"), diff=diff(SOURCE, ["x"], 1))
+    assert (await patch_facts.compared(small, fix, read)).files == Overlap(common=1, all=1)
+
+
+def test_two_bugs_never_share_a_folder() -> None:
+    places = [place(bug) for bug in ("a:6.1", "a-6.1", "a.6.1", "a:6:1")]
+    assert len(set(places)) == 4
+    assert places[1] == "a-6.1"
+    assert not any("/" in one or ":" in one for one in places)
 
 
 NAMES = ("messages", "trajectory", "role", "content", "extra", "actions", "usage")

@@ -18,7 +18,7 @@ from kgym.bugs.sweep_rows import Outcome
 from kgym.host import proc
 from kgym.host.sandbox import NOBODY
 from kgym.source.patching import Change
-from kgym_benchmark.kenv.door import Door, KernelCall
+from kgym_benchmark.kenv.door import GIVEN_UP, LONG, MOST_OPEN, Door, KernelCall
 from kgym_benchmark.kenv.environment import Ended, Environment, Given
 from kgym_benchmark.kenv.protocol import Case, observation, without_binaries
 from kgym_benchmark.kenv.trees import BugTree, Published, Trees
@@ -162,6 +162,8 @@ def test_run_kernel_has_its_three_answers(box: Box) -> None:
         "Check crash report at `/root/report.txt`.",
         "No crash reproduced.",
     ]
+    # Byte for byte what is published, which ends with an empty line.
+    assert "\nNo crash reproduced.\n\nreproducer.txt\n" in said
     assert said.splitlines()[-3:] == ["reproducer.txt", "run_kernel.txt", "task.txt"]
     assert [one.answer for one in box.calls] == [
         "crash reproduced",
@@ -233,7 +235,7 @@ def test_limits_are_enforced_from_outside(box: Box) -> None:
         " git checkout -q --orphan other; git commit -qm y",
         "ln -sf /root /KBDr/output/patch.txt; sed -i s/100/mends/ kernel/secret.c",
         "mkfifo /KBDr/output/patch.txt; sed -i s/100/mends/ kernel/secret.c;"
-        " head -c 1000 /dev/urandom >bin.o.x",
+        " head -c 1000 /dev/zero >bin.o.x",
     ],
 )
 def test_whatever_becomes_of_the_repository_the_changes_are_found(box: Box, script: str) -> None:
@@ -287,6 +289,49 @@ def test_a_container_needs_the_secret_of_its_door() -> None:
     assert refused == [b""] * 4
     assert json.loads(answer)["text"] == "No crash reproduced."
     assert kernels.asked == ["+mends"]
+
+
+@pytest.mark.attack
+def test_a_door_holds_few_long_calls_and_ends_with_its_agent() -> None:
+    """One agent's calls fill no memory, and none goes on when the agent is gone."""
+    calls = list[KernelCall]()
+    began, ended = asyncio.Event(), list[str]()
+
+    async def run(_: str) -> KernelRun:
+        began.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.append("ended")
+        raise AssertionError
+
+    door = Door(CASE, run, 5, calls.append)
+    long = b'{"call": "run_kernel", "diff": "' + b"A" * (8 << 20)
+
+    async def go() -> tuple[int, int]:
+        async with door.on_port("127.0.0.1") as endpoint, contextlib.AsyncExitStack() as stack:
+            _, host, port, _ = endpoint.split(":")
+            writers = []
+            for _ in range(MOST_OPEN + 8):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                stack.callback(writer.transport.abort)
+                writers.append((reader, writer))
+            await asyncio.sleep(0.2)
+            refused = sum(reader.at_eof() for reader, _ in writers)
+            *others, (_, one) = writers[:MOST_OPEN]
+            for _, writer in others:
+                writer.write(long)
+            await asyncio.sleep(0.5)
+            unread = sum(writer.transport.get_write_buffer_size() > 0 for _, writer in others)
+            one.write(b'{"call": "run_kernel"}\n')
+            await began.wait()
+        return refused, unread
+
+    refused, unread = asyncio.run(go())
+    assert refused == 8
+    assert unread >= MOST_OPEN - 1 - LONG
+    assert [one.answer for one in calls] == [GIVEN_UP]
+    assert ended == ["ended"]
 
 
 def test_a_diff_loses_its_binary_files() -> None:

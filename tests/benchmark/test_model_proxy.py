@@ -2,84 +2,40 @@
 
 import asyncio
 import contextlib
-import json
-import threading
-from collections.abc import AsyncIterator, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kgym.bench.campaign import ModelAccess, Prices
-from kgym_benchmark.campaign.model_proxy import ModelProxy
+from kgym_benchmark.campaign import model_question, model_tape
+from kgym_benchmark.campaign.model_proxy import AT_ONCE, ModelProxy
 from kgym_benchmark.kenv.environment import MODEL_SOCKET
+from tests.benchmark.model_provider import Provider
 
 KEY = "sk-a-key-that-no-agent-may-see"
-
-
-class Provider(ThreadingHTTPServer):
-    """Answers as a provider does, and notes what it was asked."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.asked: list[tuple[str, dict[str, str], Any]] = []
-        self.status = 200
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Provider
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.server.asked.append((self.path, dict(self.headers), body))
-        usage = {"prompt_tokens": 1_000_000, "completion_tokens": 100_000}
-        answer = {"choices": [f"answer {len(self.server.asked)}"], "usage": usage}
-        if body.get("silent"):
-            del answer["usage"]
-        data = json.dumps(answer).encode()
-        self.send_response(self.server.status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.send_header("set-cookie", "a=b")
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def provider() -> Iterator[Provider]:
-    with Provider() as one:
-        thread = threading.Thread(target=one.serve_forever, args=(0.05,))
-        thread.start()
-        yield one
-        one.shutdown()
-        thread.join()
 
 
 @contextlib.asynccontextmanager
 async def opened(
     provider: Provider, tape: Path, limit: float | None = None
 ) -> AsyncIterator[tuple[ModelProxy, httpx.AsyncClient]]:
-    access = ModelAccess(
-        endpoint=provider.url, key_env="KEY", prices=Prices(input=1.0, output=10.0)
-    )
-    async with ModelProxy(access, KEY, tape, limit) as proxy:
+    prices = Prices(input=1.0, output=10.0)
+    access = ModelAccess(endpoint=provider.url, key_env="KEY", prices=prices, names=["gpt-5-mini"])
+    async with ModelProxy("openai/gpt-5", access, KEY, tape, limit) as proxy:
         way = httpx.AsyncHTTPTransport(uds=str(proxy.folder / MODEL_SOCKET))
-        async with httpx.AsyncClient(transport=way, base_url="http://model") as client:
+        async with httpx.AsyncClient(transport=way, base_url="http://model", timeout=60) as client:
             yield proxy, client
 
 
 async def ask(client: httpx.AsyncClient, word: str, **more: Any) -> httpx.Response:
     headers = {"authorization": "Bearer the campaign adds it", "x-mine": "kept"}
-    body = {"prompt": word, **more}
+    body = {"model": "gpt-5", "prompt": word, **more}
     return await client.post("/v1/chat/completions?a=b", json=body, headers=headers)
 
 
@@ -92,7 +48,7 @@ def test_the_key_is_added_outside_and_all_is_counted(provider: Provider, tmp_pat
     answers, proxy = asyncio.run(go())
     assert [one.json()["choices"] for one in answers] == [["answer 1"], ["answer 2"]]
     path, headers, body = provider.asked[0]
-    assert (path, body) == ("/v1/chat/completions?a=b", {"prompt": "a"})
+    assert (path, body["prompt"]) == ("/v1/chat/completions?a=b", "a")
     lower = {name.lower(): value for name, value in headers.items()}
     assert (lower["authorization"], lower["x-mine"]) == (f"Bearer {KEY}", "kept")
     assert all(KEY not in str(one.headers) + one.text for one in answers)
@@ -154,3 +110,116 @@ def test_what_a_provider_refuses_is_passed_on_and_not_kept(
 
     assert asyncio.run(go()) == 429
     assert not (tmp_path / "tape").exists()
+
+
+@pytest.mark.attack
+def test_an_agent_that_asks_all_at_once_goes_hardly_beyond_the_limit(
+    provider: Provider, tmp_path: Path
+) -> None:
+    async def go() -> tuple[list[int], float | None]:
+        async with opened(provider, tmp_path / "tape", limit=1.0) as (proxy, client):
+            provider.hold.clear()
+            asked = [asyncio.create_task(ask(client, str(number))) for number in range(20)]
+            while len(provider.asked) < AT_ONCE:
+                await asyncio.sleep(0.01)
+            provider.hold.set()
+            return [(await one).status_code for one in asked], proxy.dollars
+
+    answers, dollars = asyncio.run(go())
+    assert Counter(answers) == {200: AT_ONCE, 402: 20 - AT_ONCE}
+    assert len(provider.asked) == AT_ONCE
+    assert dollars == pytest.approx(2.0 * AT_ONCE)
+
+
+@pytest.mark.attack
+def test_what_was_asked_as_the_agent_ended_is_counted(provider: Provider, tmp_path: Path) -> None:
+    async def go() -> ModelProxy:
+        provider.hold.clear()
+        async with opened(provider, tmp_path / "tape") as (proxy, client):
+            asked = asyncio.create_task(ask(client, "a"))
+            while not provider.asked:
+                await asyncio.sleep(0.01)
+            asked.cancel()
+            asyncio.get_running_loop().call_later(0.1, provider.hold.set)
+        return proxy
+
+    assert asyncio.run(go()).dollars == pytest.approx(2.0)
+
+
+@pytest.mark.attack
+def test_another_model_is_not_asked_under_this_ones_name(
+    provider: Provider, tmp_path: Path
+) -> None:
+    async def go() -> list[httpx.Response]:
+        async with opened(provider, tmp_path / "tape") as (_, client):
+            models = ("gpt-5", "gpt-5-mini", "openai/gpt-5", "gpt-5-pro")
+            return [await ask(client, one, model=one) for one in models]
+
+    *passed, refused = asyncio.run(go())
+    assert [one.status_code for one in passed] == [200, 200, 200]
+    assert refused.status_code == 403
+    assert "not of gpt-5-pro" in refused.json()["error"]["message"]
+    assert len(provider.asked) == 3
+
+
+CHAT = "/v1/chat/completions"
+GEMINI = "/v1beta/models/gpt-5:streamGenerateContent"
+M = b'{"model": "gpt-5"}'
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("method", "path", "body", "passed"),
+    [
+        ("POST", CHAT, M, True),
+        ("POST", "/v1/responses", M, True),
+        ("POST", "/v1/messages", M, True),
+        ("POST", GEMINI, b"{}", True),
+        ("GET", "/v1/models", b"", True),
+        ("GET", "/v1/models/gpt-5", b"", True),
+        ("POST", GEMINI.replace("gpt-5", "other"), b"{}", False),
+        ("POST", GEMINI.replace("gpt-5", "other"), M, False),
+        ("POST", CHAT, b"{}", False),
+        ("POST", CHAT, b"nothing", False),
+        ("POST", CHAT, b"[" * 100_000, False),
+        ("POST", CHAT, b"[" + b"[]," * 1_000_000 + b"0]", False),
+        ("POST", CHAT, b'{"model": "gpt-5", "model": "other"}', False),
+        ("POST", "/v1/images/generations", M, False),
+        ("POST", "/v1/fine_tuning/jobs", M, False),
+        ("POST", f"/v1/files/..{CHAT}", M, False),
+        ("POST", f"/v1/files%3f{CHAT}", M, False),
+        ("POST", f"@elsewhere.org{CHAT}", M, False),
+        ("POST", f"https://elsewhere.org{CHAT}", M, False),
+        ("GET", "/v1/files", b"", False),
+        ("GET", "/v1/responses/resp_1", b"", False),
+        ("DELETE", "/v1/models/gpt-5", b"", False),
+    ],
+)
+def test_nothing_but_questions_is_passed_on(
+    method: str, path: str, body: bytes, passed: bool
+) -> None:
+    why = model_question.refusal(method, path, body, model_question.names("openai/gpt-5"))
+    assert (why is None) == passed, why
+
+
+@given(st.text(st.characters(max_codepoint=255)), st.binary())
+def test_whatever_is_asked_it_is_passed_on_or_refused(path: str, body: bytes) -> None:
+    for method in ("GET", "POST"):
+        why = model_question.refusal(method, path, body, frozenset({"m"}))
+        assert why is not None or path.startswith("/")
+
+
+@pytest.mark.attack
+def test_a_tape_does_not_fill_the_disk(
+    provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_tape, "MOST", 1000)
+
+    async def go() -> list[int]:
+        async with opened(provider, tmp_path / "tape") as (_, client):
+            return [(await ask(client, str(number))).status_code for number in range(6)]
+
+    answers = asyncio.run(go())
+    assert answers[0] == 200
+    assert answers[-1] == 402
+    assert (tmp_path / "tape").stat().st_size < 2000

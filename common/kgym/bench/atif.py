@@ -17,6 +17,8 @@ MOST_LOG = 1 << 20
 """Bytes of a log that stands for steps, where these are not known."""
 MOST_STEPS = 20_000
 MOST_TEXT = 1 << 20
+_VALUES = 2_000_000
+"""Commas and brackets of what an agent wrote: no more values than that are made of it."""
 Text = Annotated[str, Field(max_length=2 * MOST_TEXT)]
 
 
@@ -99,6 +101,16 @@ def trajectory(
     return _made(turns, agent=agent, session=session, dollars=dollars, notes=notes)
 
 
+def said(data: bytes | None) -> Any:
+    """Return the JSON that an agent wrote; None where it is none, or has too many values."""
+    if not data or sum(data.count(one) for one in (b",", b"[", b"{")) > _VALUES:
+        return None
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
 def conversation(
     told: Iterable[tuple[str, str, str]], *, agent: Agent, session: str, dollars: float | None
 ) -> Trajectory:
@@ -127,35 +139,34 @@ def _made(
 
 def _step(number: int, turn: Turn) -> Step:
     source, message, command, printed = turn
-    step = Step(step_id=number, source=source, message=message[:MOST_TEXT])
+    step = Step(step_id=number, source=source, message=_cut(message))
     call = f"call_{number}"
     more: dict[str, Any] = {}
     if command is not None:
-        arguments = {"command": command[:MOST_TEXT]}
+        arguments = {"command": _cut(command)}
         one = ToolCall(tool_call_id=call, function_name="bash", arguments=arguments)
         more["tool_calls"] = [one]
     if printed is not None:
-        result = Result(
-            source_call_id=call if command is not None else None, content=printed[:MOST_TEXT]
-        )
+        result = Result(source_call_id=call if command is not None else None, content=_cut(printed))
         more["observation"] = Observation(results=[result])
     return step.model_copy(update=more)
 
 
 def _turns(form: str, data: bytes | None) -> Iterator[Turn]:
-    try:
-        said = json.loads(data or b"null")
-    except (ValueError, RecursionError):
-        return
     read = {"mini-swe-agent": _mini, "swe-agent": _swe, "openhands": _openhands}.get(form)
     if read is not None:
-        yield from read(said)
+        yield from read(said(data))
 
 
-def _mini(said: Any) -> Iterator[Turn]:
+def _cut(text: str) -> str:
+    """Return text that can be written: JSON may name half of a character (`\\ud800`)."""
+    return text[:MOST_TEXT].encode(errors="replace").decode()
+
+
+def _mini(found: Any) -> Iterator[Turn]:
     """Read a list of messages: what a command printed comes as the user's next one."""
     waiting: Turn | None = None
-    for one in _objects(_of(said, "messages")):
+    for one in _objects(_of(found, "messages")):
         role, text = one.get("role"), _text(one.get("content"))
         if waiting is not None:
             if role in {"user", "tool"}:
@@ -174,15 +185,15 @@ def _mini(said: Any) -> Iterator[Turn]:
         yield waiting
 
 
-def _swe(said: Any) -> Iterator[Turn]:
-    for one in _objects(_of(said, "trajectory")):
+def _swe(found: Any) -> Iterator[Turn]:
+    for one in _objects(_of(found, "trajectory")):
         thought, action = _text(one.get("thought")), _text(one.get("action"))
         yield "agent", thought or _text(one.get("response")), action, _text(one.get("observation"))
 
 
-def _openhands(said: Any) -> Iterator[Turn]:
+def _openhands(found: Any) -> Iterator[Turn]:
     """Read a list of events: an action, then the observation that it is the cause of."""
-    for one in _objects(said if isinstance(said, list) else _of(said, "history")):
+    for one in _objects(found if isinstance(found, list) else _of(found, "history")):
         words = _text(one.get("message"))
         if "observation" in one:
             yield "user", "", None, _text(one.get("content"))

@@ -36,6 +36,9 @@ class ModelAccess(Strict):
     key_env: Name | None = Field(None, description="variable of this machine that holds its key")
     key_header: Literal["authorization", "x-api-key", "x-goog-api-key"] = "authorization"
     prices: Prices | None = None
+    names: list[Words] = Field(
+        [], max_length=20, description="by which it may be asked for beside its own, at its prices"
+    )
 
 
 class AgentEntry(Strict):

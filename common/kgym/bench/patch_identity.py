@@ -16,7 +16,7 @@ def identity(diff: str, read: Read) -> str:
     try:
         applied = patching.apply(Patch(diff=diff), read)
     except (UserError, ValueError):  # the latter: longer than a patch may be
-        return hashlib.sha256(diff.encode(errors="replace")).hexdigest()
+        return text_identity(diff)
     digest = hashlib.sha256()
     for one in sorted(applied.changes, key=lambda change: change.path):
         if one.content is not None and one.content == read(one.path) and not one.executable:
@@ -24,3 +24,8 @@ def identity(diff: str, read: Read) -> str:
         content = "gone" if one.content is None else hashlib.sha256(one.content).hexdigest()
         digest.update(f"{one.path}\0{content}\0{one.executable}\0{one.mode_of}\n".encode())
     return digest.hexdigest()
+
+
+def text_identity(diff: str) -> str:
+    """Return the SHA-256 of a diff's text, by which it is the same as no other."""
+    return hashlib.sha256(diff.encode(errors="replace")).hexdigest()

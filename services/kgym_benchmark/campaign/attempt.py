@@ -5,7 +5,6 @@ again, with the jobs and the model's answers that it had.
 """
 
 import asyncio
-import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
@@ -16,6 +15,7 @@ from typing import Any
 from pydantic import Field
 
 from kgym.api.steps import Strict
+from kgym.bench import atif
 from kgym.bench.bug_record import Words
 from kgym.bench.campaign import Campaign, Planned
 from kgym.bugs.bug import TrialOptions
@@ -33,6 +33,8 @@ from kgym_benchmark.kenv.protocol import Case
 from kgym_benchmark.kenv.trees import BugTree
 
 ENDED, CALLS, ATIF = "ended.json", "kernel_runs.jsonl", "trajectory.atif.json"
+_ERROR = 1000
+"""Characters of why an agent did not come to its end."""
 Tree = Callable[[Subject, ExitStack], Awaitable[BugTree]]
 
 
@@ -71,7 +73,7 @@ class Attempt:
     @property
     def patch(self) -> str:
         """The patch of one that has ended."""
-        return (self.folder / PATCH).read_text()
+        return (self.folder / PATCH).read_bytes().decode()  # its line ends as they are
 
     def keep(self, ended: AgentEnded, patch: str) -> None:
         """Write what it came to; after this it is not made again."""
@@ -115,7 +117,7 @@ async def in_environment(
         seconds=ended.seconds,
         kernel_seconds=round(door.seconds, 3),
         kernel_runs=len(calls),
-        error=ended.error or error,
+        error=(ended.error or error or "")[:_ERROR] or None,
         **costs,
     )
     attempt.keep(done, patch)
@@ -156,7 +158,8 @@ async def _proxy(attempt: Attempt, command: Command, stack: AsyncExitStack) -> M
             "no_model_key", f"the variable {access.key_env} holds no key of {planned.setup.model}"
         )
     tape = attempt.folder / "model.jsonl"
-    proxy = ModelProxy(access, key, tape, attempt.campaign.attempt.dollars)
+    limit = attempt.campaign.attempt.dollars
+    proxy = ModelProxy(planned.setup.model, access, key, tape, limit)
     return await stack.enter_async_context(proxy)
 
 
@@ -228,16 +231,9 @@ def _costs(command: Command, trajectory: bytes | None, proxy: ModelProxy | None)
         }
     if command.free:
         return {"dollars": 0.0, "tokens": 0, "model_seconds": 0.0}
-    said = _object(trajectory)
+    said = atif.said(trajectory)
     dollars, tokens = (pointed(said, place) for place in (command.cost, command.tokens))
     return {"dollars": dollars, "tokens": int(tokens) if tokens is not None else None}
-
-
-def _object(data: bytes | None) -> Any:
-    try:
-        return json.loads(data or b"null")
-    except (ValueError, RecursionError):
-        return None
 
 
 def pointed(value: Any, place: str | None) -> float | None:

@@ -14,6 +14,8 @@ from kgym_benchmark.campaign.attempt import ATIF, AgentEnded, Attempt, write
 from kgym_benchmark.kenv.environment import TRAJECTORY
 
 RUN = "run.json"
+_LEAST = 1e-6
+"""Dollars of a run that may take none: CrashFixer takes no limit for nothing."""
 _GOES_ON = {RunState.INTERRUPTED, RunState.STOPPED}
 
 MakeRequest = Callable[[str, str, str, Limits], RunRequest]
@@ -76,8 +78,9 @@ async def _number(attempt: Attempt, one: CrashFixer) -> int:
 
 
 def _limits(campaign: Campaign) -> Limits:
+    dollars = campaign.attempt.dollars
     return Limits(
-        dollars=campaign.attempt.dollars or None,
+        dollars=None if dollars is None else max(dollars, _LEAST),
         seconds=campaign.attempt.hours * 3600,
         builds=max(campaign.attempt.kernel_runs, 1),
     )

@@ -1,9 +1,11 @@
 """An agent's one way out: its model's endpoint, by way of a process that counts.
 
 The agent asks http://127.0.0.1:8400, and gets what the endpoint answers. The key is added here, so
-the agent has none. Tokens are read from the answers, and their price from the campaign; at the
-limit, nothing is asked any more. Each answer is on the disk before the agent has it: an attempt
-that was killed begins again, and what it asks again is answered from there.
+the agent has none, and only questions to its model are passed on. Tokens are read from the answers,
+and their price from the campaign; at the limit, nothing is asked any more. A few questions at most
+are under way at a time, so that no agent asks a thousand before the first is counted. Each answer
+is on the disk before the agent has it: an attempt that was killed begins again, and what it asks
+again is answered from there.
 """
 
 import asyncio
@@ -11,7 +13,6 @@ import base64
 import contextlib
 import hashlib
 import json
-import os
 import socket
 import tempfile
 import time
@@ -22,91 +23,73 @@ from typing import Any, Self
 
 import httpx
 import uvicorn
-from pydantic import Field, ValidationError
 
-from kgym.api.steps import Strict
-from kgym.bench.campaign import ModelAccess, Prices
+from kgym.bench.campaign import ModelAccess
+from kgym.web.connection_limits import ConnectionLimits, guarded
+from kgym_benchmark.campaign import model_question
+from kgym_benchmark.campaign.model_tape import Answered, ModelTape
+from kgym_benchmark.campaign.token_use import is_reply, used
 from kgym_benchmark.kenv.environment import MODEL_SOCKET
 
+AT_ONCE = 4
+"""Questions that are read, or wait for their answers, at a time."""
 MOST = 64 << 20
-"""Bytes of a question or an answer."""
+"""Bytes of an answer."""
 SECONDS = 1800.0
-_PATH = 2000
+LAST_SECONDS = 300.0
+"""How long what was asked when the agent ended may take: it is paid for all the same."""
+HASTE_SECONDS = 5.0
+"""The same where the campaign was interrupted: what comes in time is not asked again."""
+_CONNECTIONS = ConnectionLimits(connections=128, body_seconds=SECONDS, stall_seconds=SECONDS)
 _KEPT = {"content-type", "retry-after"}
 _DROPPED = {
     *("host", "connection", "content-length", "authorization", "x-api-key", "x-goog-api-key"),
     *("accept-encoding", "transfer-encoding", "cookie", "proxy-authorization"),
 }
-
-
-class Used(Strict):
-    """The tokens of an answer."""
-
-    input: int = Field(0, ge=0)
-    cached: int = Field(0, ge=0, description="of the input")
-    output: int = Field(0, ge=0)
-
-    def dollars(self, prices: Prices) -> float:
-        """Return what they take."""
-        cached = prices.input if prices.cached is None else prices.cached
-        fresh = max(self.input - self.cached, 0)
-        paid = fresh * prices.input + self.cached * cached + self.output * prices.output
-        return paid / 1e6
-
-
-class Answered(Strict):
-    """A question that was answered, as the tape holds it."""
-
-    question: str = Field(description="SHA-256 of its path and body")
-    status: int
-    headers: dict[str, str]
-    body: str = Field(description="Base64")
-    used: Used | None = Field(description="null: the answer does not say")
-    seconds: float
+_Answer = tuple[int, dict[str, str], bytes]
+_JSON = {"content-type": "application/json"}
 
 
 class ModelProxy:
     """Answers for a model on a socket in `folder` while the context lasts; counts all it takes."""
 
     def __init__(
-        self, access: ModelAccess, key: str | None, tape: Path, limit: float | None
+        self, model: str, access: ModelAccess, key: str | None, tape: Path, limit: float | None
     ) -> None:
         self.exhausted = asyncio.Event()
         """Set when a question was refused because the money is used up."""
         self.refusal: str | None = None
         self.seconds = 0.0
+        self._names = model_question.names(model).union(access.names)
         self._access = access
         self._key = key
-        self._tape = tape
+        self._tape = ModelTape(tape)
         self._limit = limit
-        self._answered: list[Answered] = []
-        self._replays: dict[str, list[Answered]] = {}
+        self._tokens = 0
+        self._dollars = 0.0
         self._asked = Counter[str]()
         self._unknown = 0
+        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._under_way = set[asyncio.Task[_Answer]]()
+        self._ended = False
         self._stack = contextlib.AsyncExitStack()
 
     @property
     def tokens(self) -> int | None:
         """All tokens, in and out; None where an answer does not say."""
-        if self._unknown:
-            return None
-        return sum(one.used.input + one.used.output for one in self._answered if one.used)
+        return None if self._unknown else self._tokens
 
     @property
     def dollars(self) -> float | None:
         """What they take; None where that is not known."""
-        prices = self._access.prices
-        if prices is None or self._unknown:
-            return None
-        return sum(one.used.dollars(prices) for one in self._answered if one.used)
+        return None if self._unknown or self._access.prices is None else self._dollars
 
     async def __aenter__(self) -> Self:
         async with self._stack as stack:
             outer = stack.enter_context(tempfile.TemporaryDirectory(prefix="kgym-model-"))
             self.folder = Path(outer, "model")
             await asyncio.to_thread(self._open)
-            for one in await asyncio.to_thread(_read, self._tape):
-                self._replays.setdefault(one.question, []).append(one)
+            await asyncio.to_thread(self._tape.open)
             listening = socket.socket(socket.AF_UNIX)
             stack.callback(listening.close)
             listening.bind(str(self.folder / MODEL_SOCKET))
@@ -117,6 +100,7 @@ class ModelProxy:
             server = _Server(
                 uvicorn.Config(
                     self._answer,
+                    http=guarded(_CONNECTIONS),
                     interface="asgi3",
                     ws="none",
                     log_config=None,
@@ -129,52 +113,66 @@ class ModelProxy:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            await self._last_answers(LAST_SECONDS if kind is None else HASTE_SECONDS)
+        finally:
+            await self._stack.aclose()
 
     def _open(self) -> None:
         self.folder.mkdir()
         self.folder.chmod(0o755)
 
+    async def _last_answers(self, seconds: float) -> None:
+        """Wait for what is still asked, as it is counted; what takes too long is not known."""
+        self._ended = True
+        if self._under_way:
+            _, left = await asyncio.wait(self._under_way, timeout=seconds)
+            self._unknown += len(left)
+            for task in left:
+                task.cancel()
+
     async def _answer(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """Answer one request of HTTP, as an ASGI application."""
-        body = bytearray()
-        while True:
-            part = await receive()
-            body += part.get("body", b"")
-            if len(body) > MOST:
-                return await _sent(send, 413, {}, b"too long a question")
-            if part["type"] == "http.disconnect":
-                return None
-            if not part.get("more_body"):
-                break
-        status, headers, answer = await self._ask(scope, bytes(body))
-        return await _sent(send, status, headers, answer)
+        async with self._turn:  # before the body is read, which stays where it is until then
+            body = bytearray()
+            while True:
+                part = await receive()
+                body += part.get("body", b"")
+                if len(body) > model_question.QUESTION:
+                    return await _sent(send, _problem(413, "too long a question"))
+                if part["type"] == "http.disconnect":
+                    return None
+                if not part.get("more_body"):
+                    break
+            # A task of its own: it goes on if the agent is gone.
+            task = asyncio.create_task(self._ask(scope, bytes(body)))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+            return await _sent(send, await task)
 
-    async def _ask(
-        self, scope: MutableMapping[str, Any], body: bytes
-    ) -> tuple[int, dict[str, str], bytes]:
-        path = scope["path"] + (
-            f"?{scope['query_string'].decode()}" if scope["query_string"] else ""
-        )
-        question = hashlib.sha256(f"{scope['method']} {path}\n".encode() + body).hexdigest()
+    async def _ask(self, scope: MutableMapping[str, Any], body: bytes) -> _Answer:
+        method, path = scope["method"], scope["raw_path"].decode("latin-1")
+        query = scope["query_string"].decode("latin-1")
+        whole = f"{path}?{query}" if query else path
+        refused = await asyncio.to_thread(model_question.refusal, method, path, body, self._names)
+        if refused is not None:
+            return _problem(403, refused)
+        question = hashlib.sha256(f"{method} {whole}\n".encode() + body).hexdigest()
         number = self._asked[question]
         self._asked[question] += 1
-        known = self._replays.get(question, [])
-        if number < len(known):
-            self._count(known[number])
-            return _told(known[number])
+        known = await asyncio.to_thread(self._tape.answer, question, number)
+        if known is not None:
+            return self._count(known)
         if (why := self._used_up()) is not None:
             self.refusal = why
             self.exhausted.set()
-            return 402, {"content-type": "application/json"}, _problem(why)
-        if len(path) > _PATH:
-            return 414, {}, b""
+            return _problem(402, why)
         begun = time.monotonic()
         try:
-            status, headers, answer = await self._forward(scope, path, body)
-        except httpx.HTTPError as error:
-            return 502, {"content-type": "application/json"}, _problem(f"no answer: {error!r}")
+            status, headers, answer = await self._forward(scope, whole, body)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return _problem(502, f"no answer: {error!r}")
         seconds = time.monotonic() - begun
         if status >= 400:
             self.seconds += seconds
@@ -187,13 +185,10 @@ class ModelProxy:
             used=used(answer),
             seconds=seconds,
         )
-        await asyncio.to_thread(_append, self._tape, done)
-        self._count(done)
-        return _told(done)
+        await asyncio.to_thread(self._tape.append, done)
+        return self._count(done)
 
-    async def _forward(
-        self, scope: MutableMapping[str, Any], path: str, body: bytes
-    ) -> tuple[int, dict[str, str], bytes]:
+    async def _forward(self, scope: MutableMapping[str, Any], path: str, body: bytes) -> _Answer:
         headers = {
             name.decode("latin-1"): value.decode("latin-1")
             for name, value in scope["headers"]
@@ -202,7 +197,9 @@ class ModelProxy:
         if self._key is not None:
             bearer = self._access.key_header == "authorization"
             headers[self._access.key_header] = f"Bearer {self._key}" if bearer else self._key
-        url = self._access.endpoint.rstrip("/") + path
+        endpoint = httpx.URL(self._access.endpoint.rstrip("/"))
+        # Whatever the path is, the host stays: the key goes to no other one.
+        url = endpoint.copy_with(raw_path=(endpoint.path.rstrip("/") + path).encode("latin-1"))
         async with self._http.stream(
             scope["method"], url, headers=headers, content=body
         ) as answered:
@@ -214,13 +211,23 @@ class ModelProxy:
             kept = {name: value for name, value in answered.headers.items() if name in _KEPT}
             return answered.status_code, kept, bytes(data)
 
-    def _count(self, one: Answered) -> None:
-        self._answered.append(one)
+    def _count(self, one: Answered) -> _Answer:
+        """Count an answer, and return it."""
+        body = base64.b64decode(one.body)
         self.seconds += one.seconds
-        # A list of models, say, costs nothing and says nothing of tokens.
-        self._unknown += one.used is None and len(one.body) > 0 and _is_reply(one)
+        if one.used is not None:
+            self._tokens += one.used.input + one.used.output
+            if self._access.prices is not None:
+                self._dollars += one.used.dollars(self._access.prices)
+        else:  # a list of models, say, costs nothing and says nothing of tokens
+            self._unknown += is_reply(body)
+        return one.status, one.headers, body
 
     def _used_up(self) -> str | None:
+        if self._ended:
+            return "the attempt has ended"
+        if self._tape.full:
+            return "the model has answered as much as the tape of an attempt holds"
         if self._limit is None:
             return None
         dollars = self.dollars
@@ -243,92 +250,12 @@ async def _stopped(server: _Server, serving: asyncio.Task[None]) -> None:
     await serving
 
 
-def used(answer: bytes) -> Used | None:
-    """Return the tokens that an answer says it took, as OpenAI, Anthropic or Gemini say it.
-
-    Of an answer that came in pieces, the last word of each counts. None where it says nothing.
-    """
-    found: dict[str, int] = {}
-    for text in [answer, *_pieces(answer)]:
-        try:
-            said = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        for place in (said, *(_within(said, name) for name in ("message", "response"))):
-            for name in ("usage", "usageMetadata"):
-                found |= _numbers(_within(place, name))
-    if not found:
-        return None
-    fresh = found.get("prompt_tokens", found.get("promptTokenCount", found.get("input_tokens", 0)))
-    read = found.get("cache_read_input_tokens", 0)
-    written = found.get("cache_creation_input_tokens", 0)
-    try:
-        return Used(
-            input=fresh + read + written,
-            cached=read + found.get("cached_tokens", found.get("cachedContentTokenCount", 0)),
-            output=found.get("completion_tokens", found.get("output_tokens", 0))
-            + found.get("candidatesTokenCount", 0)
-            + found.get("thoughtsTokenCount", 0),
-        )
-    except ValidationError:
-        return None
+def _problem(status: int, why: str) -> _Answer:
+    return status, _JSON, json.dumps({"error": {"message": why, "type": "kgym"}}).encode()
 
 
-def _pieces(answer: bytes) -> Iterator[bytes]:
-    for line in answer.splitlines():
-        if line.startswith(b"data:") and b"sage" in line:
-            yield line[5:].strip()
-
-
-def _within(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else None
-
-
-def _numbers(usage: Any) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name, value in (usage if isinstance(usage, dict) else {}).items():
-        if isinstance(value, int) and not isinstance(value, bool):
-            found[name] = value
-        elif name in {"prompt_tokens_details", "input_tokens_details"}:
-            found |= {key: one for key, one in _numbers(value).items() if key == "cached_tokens"}
-    return found
-
-
-def _is_reply(one: Answered) -> bool:
-    """Tell whether it is the answer of a model: lists of models name no `choices` or `content`."""
-    body = base64.b64decode(one.body)
-    return any(word in body for word in (b'"choices"', b'"content"', b'"candidates"', b'"output"'))
-
-
-def _told(one: Answered) -> tuple[int, dict[str, str], bytes]:
-    return one.status, one.headers, base64.b64decode(one.body)
-
-
-def _problem(why: str) -> bytes:
-    return json.dumps({"error": {"message": why, "type": "kgym"}}).encode()
-
-
-async def _sent(send: Any, status: int, headers: dict[str, str], body: bytes) -> None:
+async def _sent(send: Any, answer: _Answer) -> None:
+    status, headers, body = answer
     head = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})
-
-
-def _append(tape: Path, one: Answered) -> None:
-    with tape.open("ab") as file:
-        file.write(one.model_dump_json().encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _read(tape: Path) -> list[Answered]:
-    """Read the tape; half a line at its end, which a killed process has left, goes."""
-    found, whole = [], 0
-    if tape.exists():
-        with tape.open("rb+") as file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    found.append(Answered.model_validate_json(line))
-                    whole += len(line)
-            file.truncate(whole)
-    return found

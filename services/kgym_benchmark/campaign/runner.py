@@ -15,6 +15,7 @@ import hashlib
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +26,11 @@ from kgym.api.steps import Strict
 from kgym.bench import atif, attempt_files
 from kgym.bench.attempt_record import AttemptRecord, Outcome, Setup
 from kgym.bench.campaign import Campaign, Planned, missing, plan
-from kgym.bench.patch_identity import identity
-from kgym.bench.patch_overlap import changed_parts, overlap
 from kgym.bugs.bug import TrialOptions
 from kgym.bugs.kernel_run import RunOptions, run_kernel
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, KgymError, UserError
-from kgym_benchmark.campaign import adapters, crashfixer
+from kgym_benchmark.campaign import adapters, crashfixer, patch_facts
 from kgym_benchmark.campaign.attempt import (
     ATIF,
     AgentEnded,
@@ -94,6 +93,9 @@ class Run:
         self._problems: list[str] = []
         self._made = self._failed = 0
         self._limit: str | None = None
+        self._working = Counter[Setup]()
+        """Attempts that are being made."""
+        self._moved = asyncio.Event()
 
     async def go(self) -> Summary:
         """Make what is missing; raises UserError `campaign_in_use`, `campaign_changed`."""
@@ -138,9 +140,10 @@ class Run:
         async with asyncio.TaskGroup() as group:
             for one in open_:
                 await turn.acquire()
-                if self._is_over(one.setup):
+                if not await self._has_room(one.setup):
                     turn.release()
                     continue
+                self._working[one.setup] += 1
                 group.create_task(self._made_in_turn(one, turn))
 
     async def _made_in_turn(self, planned: Planned, turn: asyncio.Semaphore) -> None:
@@ -156,6 +159,8 @@ class Run:
             self._tell(record)
         finally:
             self._clock.keep()
+            self._working[planned.setup] -= 1
+            self._moved.set()
             turn.release()
 
     def _fail(self, planned: Planned, error: KgymError) -> None:
@@ -166,13 +171,13 @@ class Run:
 
     async def _record(self, planned: Planned) -> AttemptRecord:
         subject = self._subjects[planned.bug]
-        place = self._folder / "attempts" / _slug(planned.bug) / slug(planned.setup)
+        folder = self._folder / "attempts" / place(planned.bug) / slug(planned.setup)
         attempt = Attempt(
             self._campaign,
             planned,
             subject,
             await self._report(subject),
-            place / str(planned.run),
+            folder / str(planned.run),
             self._equipment.key,
         )
         ended = attempt.ended() or await self._worked(attempt)
@@ -181,10 +186,10 @@ class Run:
             return _recorded(planned, ended, Verified(Outcome.BAD))
         with contextlib.ExitStack() as kept:
             tree = await self._equipment.tree(subject, kept)
-            change = await asyncio.to_thread(identity, diff, tree.read)
+            change = await patch_facts.change(diff, tree.read)
             verified = await self._verification.verify(subject, diff, change)
             record = _recorded(planned, ended, verified, diff, change)
-            return await asyncio.to_thread(_compared, record, subject, tree.read)
+            return await patch_facts.compared(record, subject.bug.fix, tree.read)
 
     async def _worked(self, attempt: Attempt) -> AgentEnded:
         """Let the agent work."""
@@ -211,20 +216,45 @@ class Run:
             raise InfrastructureError("not_shown", f"{subject.id} does not show: {run.reason}")
         return run.report or run.title
 
+    async def _has_room(self, setup: Setup) -> bool:
+        """Return whether another attempt of a setup may be made.
+
+        It is waited for until those that are being made are sure to leave some of the setup's
+        share: each may take its limit, and without one all of it.
+        """
+        each = self._campaign.attempt.dollars
+        while not self._is_over(setup):
+            working = self._working[setup]
+            if not working or self._share is None or not setup.model:
+                return True
+            if each is not None and self._spent(setup) + working * each < self._share:
+                return True
+            self._moved.clear()
+            await self._moved.wait()
+        return False
+
+    @property
+    def _share(self) -> float | None:
+        """The dollars of a setup; None: there is no limit."""
+        dollars = self._campaign.limits.dollars
+        return None if dollars is None else dollars / len(list(self._campaign.setups()))
+
+    def _spent(self, setup: Setup) -> float:
+        return sum(one.dollars or 0 for one in self._records if one.setup == setup)
+
     def _is_over(self, setup: Setup) -> bool:
         """Tell whether a limit forbids another attempt of a setup."""
         limits = self._campaign.limits
         if limits.hours is not None and self._clock.hours >= limits.hours:
             self._limit = f"{limits.hours:g} hours"
             return True
-        if limits.dollars is None:
+        if self._share is None:
             return False
-        share = limits.dollars / len(list(self._campaign.setups()))
-        spent = [one.dollars for one in self._records if one.setup == setup]
-        if None in spent:
+        made = [one for one in self._records if one.setup == setup]
+        if any(one.dollars is None for one in made):
             self._limit = f"{setup}: what an attempt took is not known"
             return True
-        if spent and sum(filter(None, spent)) >= share:
+        if made and self._spent(setup) >= self._share:
             self._limit = f"{setup}: its share of ${limits.dollars:g}"
             return True
         return False
@@ -290,6 +320,13 @@ def slug(setup: Setup) -> str:
     return f"{_slug(str(setup))[:60]}-{digest}"
 
 
+def place(bug: str) -> str:
+    """Return the name of a bug's folder; of two bugs it is never the same."""
+    plain = _slug(bug)
+    digest = hashlib.sha256(bug.encode()).hexdigest()[:8]
+    return plain if plain == bug else f"{plain}-{digest}"
+
+
 def _slug(text: str) -> str:
     return _SLUG.sub("-", text)
 
@@ -313,20 +350,6 @@ def _recorded(
         clean=verified.clean,
         **ended.model_dump(),
     )
-
-
-def _compared(
-    record: AttemptRecord, subject: Subject, read: Callable[[str], bytes | None]
-) -> AttemptRecord:
-    """Return the record with what its patch shares with the developers'; null if there is none."""
-    fix = subject.bug.fix
-    if record.diff is None or fix is None:
-        return record
-    try:
-        files, functions = overlap(changed_parts(record.diff, read), changed_parts(fix, read))
-    except UserError:  # one of them does not apply
-        return record
-    return record.model_copy(update={"files": files, "functions": functions})
 
 
 def _write_atif(attempt: Attempt, form: str, ended: AgentEnded) -> None:

@@ -46,7 +46,7 @@ def question(bug: BugRecord, diff: str, *, vote: int, blind: bool) -> Question |
         return None
     message = None if blind else (bug.patch.message or "")[:MESSAGE].strip()
     digest = hashlib.sha256("\0".join((fix, diff, message or "", str(blind))).encode()).hexdigest()
-    sides = [fix[:PATCH], diff[:PATCH]]
+    sides = [_shown(fix), _shown(diff)]
     names = ["one", "other"] if blind else ["of the developers", "to be judged"]
     if blind and int(hashlib.sha256(f"{digest} {vote}".encode()).hexdigest(), 16) % 2:
         sides.reverse()
@@ -63,6 +63,12 @@ def verdict(answer: str) -> bool | None:
     """Return whether the answer says equivalent; None where it says neither. The last counts."""
     said = _VERDICT.findall(answer[-100_000:])
     return said[-1].lower() == "equivalent" if said else None
+
+
+def _shown(patch: str) -> str:
+    """Return what a judge sees of a patch; it is told if that is not all."""
+    rest = len(patch) - PATCH
+    return patch if rest <= 0 else f"{patch[:PATCH]}\n[cut: {rest} characters more]\n"
 
 
 def _mark(texts: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ import json
 import time
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from kgym.api.steps import Strict
@@ -25,6 +25,12 @@ from kgym_benchmark.kenv.protocol import Case, Observation, failed, observation,
 MOST = 24 << 20
 """Bytes of a call: a patch has at most 8 MiB, in Base64."""
 MOST_OPEN = 32
+LONG = 2
+"""Calls beyond the first 64 KiB that are held in memory at a time; others wait to be read."""
+READ_SECONDS = 60.0
+GIVEN_UP = "given up"
+"""The answer of a call whose agent ended before it came."""
+_PART = 1 << 16
 RunKernel = Callable[[str], Awaitable[KernelRun]]
 
 
@@ -57,41 +63,59 @@ class Door:
     calls: int = 0
     seconds: float = 0.0
     """Spent in `run_kernel`."""
-    _turn: asyncio.Lock | None = None
-    _open: int = 0
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _long: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(LONG))
+    _open: set[asyncio.Task[None]] = field(default_factory=set)
 
     @contextlib.asynccontextmanager
     async def on_socket(self, path: Path) -> AsyncIterator[None]:
         """Answer on a Unix socket at this path while the context lasts."""
-        server = await asyncio.start_unix_server(self.accept, path, limit=MOST)
+        server = await asyncio.start_unix_server(self.accept, path, limit=_PART)
         await asyncio.to_thread(path.chmod, 0o666)
         try:
             yield
         finally:
-            server.close()
+            await self._closed(server)
 
     @contextlib.asynccontextmanager
     async def on_port(self, host: str, port: int = 0) -> AsyncIterator[str]:
         """Answer on a port, for a container; yield what KENV_KGYM_ENDPOINT has to be."""
-        server = await asyncio.start_server(self.accept, host, port, limit=MOST)
+        server = await asyncio.start_server(self.accept, host, port, limit=_PART)
         try:
             yield f"tcp:{host}:{server.sockets[0].getsockname()[1]}:{self.secret}"
         finally:
-            server.close()
+            await self._closed(server)
+
+    async def _closed(self, server: asyncio.Server) -> None:
+        """Hear no more calls, and end those that are open: nobody is there to be answered."""
+        server.close()
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
 
     async def accept(self, reader: StreamReader, writer: StreamWriter) -> None:
         """Answer one call."""
-        self._open += 1
+        task = asyncio.current_task()
+        assert task is not None
         try:
-            if self._open <= MOST_OPEN:
-                answer = await self._answer(await reader.readline())
+            if len(self._open) < MOST_OPEN:
+                self._open.add(task)
+                answer = await self._heard(reader)
                 writer.write(json.dumps(answer).encode() + b"\n")
                 await writer.drain()
         except (ValueError, OSError):  # longer than it may be, no call at all, or the agent is gone
             pass
         finally:
-            self._open -= 1
+            self._open.discard(task)
             writer.close()
+
+    async def _heard(self, reader: StreamReader) -> dict[str, object]:
+        """Read a call, of which few may be long at a time, and answer it."""
+        line = await _read(reader, b"", _PART)
+        if line.endswith(b"\n"):
+            return await self._answer(line)
+        async with self._long:
+            return await self._answer(await _read(reader, line, MOST))
 
     async def _answer(self, line: bytes) -> dict[str, object]:
         asked = Call.model_validate_json(line)
@@ -103,7 +127,6 @@ class Door:
             return {word: getattr(case, word) for word in words}
         if asked.call != "run_kernel":
             raise ValueError(asked.call)
-        self._turn = self._turn or asyncio.Lock()
         async with self._turn:
             return asdict(await self._run_kernel(base64.b64decode(asked.diff)))
 
@@ -113,14 +136,27 @@ class Door:
         if self.calls >= self.most_calls:
             return failed("limit", f"all {self.most_calls} runs of kernels are used up")
         self.calls += 1
-        begun, job = time.monotonic(), None
+        begun, answer, job = time.monotonic(), GIVEN_UP, None
         try:
             diff = without_binaries(diff_text.decode(data, "the tree's changes"))
             run = await self.run(diff)
             seen, answer, job = observation(run), run.answer, run.job
         except KgymError as error:
             seen, answer = failed(error.reason, error.message), error.reason
-        seconds = time.monotonic() - begun
-        self.seconds += seconds
-        self.told(KernelCall(answer=answer, job=job, seconds=round(seconds, 3)))
+        finally:
+            seconds = time.monotonic() - begun
+            self.seconds += seconds
+            self.told(KernelCall(answer=answer, job=job, seconds=round(seconds, 3)))
         return seen
+
+
+async def _read(reader: StreamReader, begun: bytes, most: int) -> bytes:
+    """Return a line, or so many bytes of it; raise ValueError if it ends, TimeoutError if late."""
+    line = bytearray(begun)
+    async with asyncio.timeout(READ_SECONDS):
+        while not line.endswith(b"\n") and len(line) < most:
+            part = await reader.read(_PART)
+            if not part:
+                raise ValueError("no call")
+            line += part
+    return bytes(line)

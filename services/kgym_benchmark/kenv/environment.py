@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from kgym.api.steps.kernel import TEXT
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
 from kgym.host import proc, sandbox
@@ -37,7 +38,7 @@ PATCH, TRAJECTORY, LOG = "patch.txt", "traj.json", "log.txt"
 DISK = 8 << 30
 LOG_BYTES = 64 << 20
 MOST_PATCH = 8 << 20
-MOST_TRAJECTORY = 256 << 20
+MOST_TRAJECTORY = 64 << 20
 MODEL_PORT = 8400
 MODEL_SOCKET = "socket"
 _NET, _DOOR, _MODEL = "net", "door", "model"
@@ -144,7 +145,10 @@ class Environment:
             own = await self._changes()
         if len(own) > MOST_PATCH:
             raise UserError("patch_too_large", f"the agent's patch has over {MOST_PATCH >> 20} MiB")
-        return without_binaries(diff_text.decode(own, "the agent's patch"))
+        text = without_binaries(diff_text.decode(own, "the agent's patch"))
+        if len(text) > TEXT:
+            raise UserError("patch_too_large", f"the agent's patch has over {TEXT} characters")
+        return text
 
     def trajectory(self) -> bytes | None:
         """Return what the agent has written of its steps."""

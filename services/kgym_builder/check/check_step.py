@@ -21,7 +21,7 @@ from kgym.api.steps import (
     PatchOutcome,
 )
 from kgym.errors import UserError
-from kgym.host import sandbox
+from kgym.host import sandbox, separate_process
 from kgym.host.budget import JOB_MIB, Use
 from kgym.host.sandbox_limits import LimitExceeded
 from kgym.source import patching
@@ -37,7 +37,7 @@ from kgym_builder.check.patch_judgement import PatchJudgement
 from kgym_builder.kbuild import kconfig
 from kgym_builder.kbuild.kbuild import Output
 from kgym_builder.kbuild.working_tree import behind_link
-from kgym_builder.patches import changed_functions, patched_files, separate_process
+from kgym_builder.patches import changed_functions, patched_files
 from kgym_builder.patches.changed_functions import Function
 from kgym_builder.suitecache import compiled_trees
 from kgym_builder.suitecache.compiled_trees import About, Identified

@@ -8,11 +8,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from kgym.api.steps import Finding, Patch, Severity
-from kgym.host import proc
+from kgym.host import proc, separate_process
 from kgym_builder.evidence.removed_code import amputations
 from kgym_builder.evidence.suspicious_changes import said, touched
 from kgym_builder.kbuild.working_tree import Tree
-from kgym_builder.patches import separate_process
 from kgym_builder.patches.patched_files import Applied, applied, read, weight
 
 _SCRIPT = "scripts/checkpatch.pl"

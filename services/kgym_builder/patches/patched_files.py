@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from kgym.api.steps import Patch
 from kgym.errors import UserError
+from kgym.host import separate_process
 from kgym.source import patching
 from kgym.source.patching import Change
 from kgym_builder.kbuild import control
 from kgym_builder.kbuild.working_tree import Tree
-from kgym_builder.patches import separate_process
 
 
 @dataclass(frozen=True, slots=True)

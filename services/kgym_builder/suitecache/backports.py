@@ -13,8 +13,9 @@ from pathlib import Path
 
 from kgym.api.steps import Backport, Edit, Patch
 from kgym.errors import UserError
+from kgym.host import separate_process
 from kgym.source import patching
-from kgym_builder.patches import patched_files, separate_process
+from kgym_builder.patches import patched_files
 from kgym_builder.patches.patched_files import Applied
 from kgym_builder.toolchains.toolchain import Toolchain
 

@@ -27,13 +27,13 @@ _DIVERSE = {
     Purpose.FUNCTIONS,
     Purpose.DIFF,
 }
+"""What several different answers are wanted to."""
 _ASKED_FOR = {
     "edits": Purpose.PATCH,
     "functions": Purpose.FUNCTIONS,
     "diff": Purpose.DIFF,
 }
 """What a patch of each form is asked for by."""
-"""What several different answers are wanted to."""
 _LESSONS = 12
 """Failed patches that a prompt tells of: the newest."""
 _SUPPOSED = 2_000

@@ -79,7 +79,7 @@ def run_kernel() -> int:
             (HOME / name).unlink(missing_ok=True)
         else:
             (HOME / name).write_text(text)
-    print(answer["text"])
+    print(answer["text"], end="\n\n")  # as the published one ends
     return 0
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from kgym.errors import InfrastructureError, UserError
-from kgym_builder.patches import separate_process
+from kgym.host import separate_process
 
 pytestmark = pytest.mark.anyio
 LARGE = separate_process.SMALL + 1

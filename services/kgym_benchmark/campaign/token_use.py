@@ -1,0 +1,83 @@
+"""The tokens that an answer of a model took, as providers say it. Pure."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from kgym.api.steps import Strict
+from kgym.bench.campaign import Prices
+
+
+class Used(Strict):
+    """The tokens of an answer."""
+
+    input: int = Field(0, ge=0)
+    cached: int = Field(0, ge=0, description="of the input")
+    output: int = Field(0, ge=0)
+
+    def dollars(self, prices: Prices) -> float:
+        """Return what they take."""
+        cached = prices.input if prices.cached is None else prices.cached
+        fresh = max(self.input - self.cached, 0)
+        paid = fresh * prices.input + self.cached * cached + self.output * prices.output
+        return paid / 1e6
+
+
+def used(answer: bytes) -> Used | None:
+    """Return the tokens that an answer says it took, as OpenAI, Anthropic or Gemini say it.
+
+    Of an answer that came in pieces, the last word of each counts. None where it says nothing.
+    """
+    found: dict[str, int] = {}
+    for text in [answer, *_pieces(answer)]:
+        try:
+            said = json.loads(text)
+        except (ValueError, RecursionError):
+            continue
+        for place in (said, *(_within(said, name) for name in ("message", "response"))):
+            for name in ("usage", "usageMetadata"):
+                found |= _numbers(_within(place, name))
+    if not found:
+        return None
+    fresh = found.get("prompt_tokens", found.get("promptTokenCount", found.get("input_tokens", 0)))
+    read = found.get("cache_read_input_tokens", 0)
+    written = found.get("cache_creation_input_tokens", 0)
+    try:
+        return Used(
+            input=fresh + read + written,
+            cached=read + found.get("cached_tokens", found.get("cachedContentTokenCount", 0)),
+            output=found.get("completion_tokens", found.get("output_tokens", 0))
+            + found.get("candidatesTokenCount", 0)
+            + found.get("thoughtsTokenCount", 0),
+        )
+    except ValidationError:
+        return None
+
+
+def is_reply(answer: bytes) -> bool:
+    """Tell whether it is the answer of a model: lists of models name no `choices` or `content`."""
+    return any(
+        word in answer for word in (b'"choices"', b'"content"', b'"candidates"', b'"output"')
+    )
+
+
+def _pieces(answer: bytes) -> Iterator[bytes]:
+    for line in answer.splitlines():
+        if line.startswith(b"data:") and b"sage" in line:
+            yield line[5:].strip()
+
+
+def _within(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _numbers(usage: Any) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, value in (usage if isinstance(usage, dict) else {}).items():
+        if isinstance(value, int) and not isinstance(value, bool):
+            found[name] = value
+        elif name in {"prompt_tokens_details", "input_tokens_details"}:
+            found |= {key: one for key, one in _numbers(value).items() if key == "cached_tokens"}
+    return found
