@@ -57,7 +57,7 @@ from kgym_scheduler.database.job_lists import JobList
 from kgym_scheduler.database.published_benchmarks import PublishedBenchmarks
 from kgym_scheduler.database.single_statements import Connection
 from kgym_scheduler.database.subjects import Subjects
-from kgym_scheduler.database.tables import LOCAL, RUNNING, events, facets, jobs, steps
+from kgym_scheduler.database.tables import LOCAL, RUNNING, attempts, events, facets, jobs, steps
 from kgym_scheduler.database.tallies import Tallies
 from kgym_scheduler.errors import no_group, no_job, no_step, no_worker, not_yours
 from kgym_scheduler.queue import (
@@ -489,6 +489,12 @@ class JobStore:
         """Let the attempt hold a name until it ends; False if another's does, or it is stale."""
         async with self.database.write() as connection:
             return await named_locks.take(connection, lease, name)
+
+    async def ended(self, lease: uuid.UUID) -> bool:
+        """Tell whether there was an attempt with this lease, and it has ended."""
+        async with self.database.read() as connection:
+            told = select(attempts.c.ended_at).where(attempts.c.lease == lease)
+            return await connection.scalar(told) is not None
 
     async def leave(self, worker_id: str) -> None:
         """Forget a worker that has ended."""

@@ -419,6 +419,10 @@ class Scheduler:
         self.idle_workers.heard(lease)
         return await self._store.hold(lease, name)
 
+    async def ended(self, lease: UUID) -> bool:
+        """Tell whether the attempt of a lease has ended (see `JobStore.ended`)."""
+        return await self._store.ended(lease)
+
     async def leave(self, worker: str) -> None:
         """Forget a worker that has ended."""
         await self._store.leave(worker)

@@ -76,6 +76,7 @@ CALLS = json.loads(
             },
             {"call": "release", "lease": str(uuid.UUID(int=1))},
             {"call": "hold", "lease": str(uuid.UUID(int=1)), "name": "suitecache/x"},
+            {"call": "ended", "lease": str(uuid.UUID(int=1))},
             {"call": "leave", "worker": "worker"},
         ]
     )

@@ -155,6 +155,13 @@ class WorkerCalls(Protocol):
         """
         ...
 
+    async def ended(self, lease: uuid.UUID) -> bool:
+        """Tell whether the attempt of a lease has ended, whosever it was.
+
+        False while it runs, and where there was no such attempt.
+        """
+        ...
+
     async def leave(self, worker: str) -> None:
         """Say that the worker has ended."""
         ...

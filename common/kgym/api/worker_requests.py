@@ -65,6 +65,13 @@ class HoldCall(Strict):
     name: str = Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")
 
 
+class EndedCall(Strict):
+    """`WorkerCalls.ended`."""
+
+    call: Literal["ended"] = "ended"
+    lease: UUID
+
+
 class LeaveCall(Strict):
     """`WorkerCalls.leave`."""
 
@@ -73,7 +80,7 @@ class LeaveCall(Strict):
 
 
 WorkerCall = Annotated[
-    ClaimCall | ReportCall | FinishCall | ReleaseCall | HoldCall | LeaveCall,
+    ClaimCall | ReportCall | FinishCall | ReleaseCall | HoldCall | EndedCall | LeaveCall,
     Field(discriminator="call"),
 ]
 

@@ -25,6 +25,7 @@ from kgym.api.worker_requests import (
     Answer,
     Answers,
     ClaimCall,
+    EndedCall,
     FinishCall,
     HoldCall,
     LeaveCall,
@@ -94,6 +95,10 @@ class HttpWorkerCalls:
     async def hold(self, lease: UUID, name: str) -> bool:
         """Let the attempt hold a name; False if another's holds it, or the lease is stale."""
         return _as(bool, await self._call(HoldCall(lease=lease, name=name)))
+
+    async def ended(self, lease: UUID) -> bool:
+        """Tell whether the attempt of a lease has ended, whosever it was."""
+        return _as(bool, await self._call(EndedCall(lease=lease)))
 
     async def leave(self, worker: str) -> None:
         """Say that the worker has ended."""

@@ -13,6 +13,7 @@ from kgym.api.worker_requests import (
     Answers,
     Calls,
     ClaimCall,
+    EndedCall,
     FinishCall,
     HoldCall,
     LeaveCall,
@@ -118,17 +119,20 @@ async def _gone(receive: Receive) -> None:
 
 
 async def _answer(scheduler: Scheduler, call: WorkerCall) -> Answer:
+    answer: Answer = True
     match call:
         case ClaimCall():
-            return await scheduler.claim(call.claim)
+            answer = await scheduler.claim(call.claim)
         case ReportCall():
-            return await scheduler.report(call.lease, call.log, call.progress)
+            answer = await scheduler.report(call.lease, call.log, call.progress)
         case FinishCall():
-            return await scheduler.finish(call.lease, call.ending)
+            answer = await scheduler.finish(call.lease, call.ending)
         case ReleaseCall():
-            return await scheduler.release(call.lease)
+            answer = await scheduler.release(call.lease)
         case HoldCall():
-            return await scheduler.hold(call.lease, call.name)
+            answer = await scheduler.hold(call.lease, call.name)
+        case EndedCall():
+            answer = await scheduler.ended(call.lease)
         case LeaveCall():
             await scheduler.leave(call.worker)
-            return True
+    return answer

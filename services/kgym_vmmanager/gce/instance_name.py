@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 DEADLINE = "kgym-deadline"
+LEASE = "kgym-lease"
 BOOT = "kgym-boot"
 _LONGEST = 63
 
@@ -24,10 +25,18 @@ def labels(owner: str, lease: UUID, boot: UUID, deadline: float) -> dict[str, st
     """Return the labels of a VM that is to be gone at the deadline, in Unix time."""
     return {
         "kgym": owner,
-        "kgym-lease": lease.hex,
+        LEASE: lease.hex,
         BOOT: boot.hex,
         DEADLINE: str(int(deadline)),
     }
+
+
+def lease_of(found: Mapping[str, str]) -> UUID | None:
+    """Return the lease under which something with these labels was made."""
+    try:
+        return UUID(hex=found.get(LEASE, ""))
+    except ValueError:
+        return None
 
 
 def is_over(found: Mapping[str, str], now: float, grace: float) -> bool:

@@ -79,7 +79,7 @@ class Gce:
                 "no_dump_method",
                 f"nobody can take a dump by `{spec.dump}` of a VM in a cloud: ask for kdump",
             )
-        opened = await self._open()
+        opened = await self._open(run)
         image = None
         if not self.options.image_per_kernel:
             image = self.options.image or await opened.images.helper(run, cache)
@@ -99,15 +99,16 @@ class Gce:
             self._opened.compute.close()
             self._opened = None
 
-    async def _open(self) -> "_Opened":
+    async def _open(self, run: StepContext) -> "_Opened":
         async with self._opening:
             if self._opened is None:
                 options = self.options
+                ended = run.dispatch.ended if run.dispatch is not None else None
                 async with contextlib.AsyncExitStack() as stack:
                     server = KernelServer(options.address, options.port, options.listen)
                     await stack.enter_async_context(server.listening())
                     compute = await asyncio.to_thread(Compute, options)
-                    await stack.enter_async_context(sweeper.sweeping(compute, options))
+                    await stack.enter_async_context(sweeper.sweeping(compute, options, ended))
                     images = Images(compute, options.owner)
                     self._opened = _Opened(compute, server, images, stack.pop_all())
             return self._opened

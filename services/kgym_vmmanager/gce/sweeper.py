@@ -1,7 +1,9 @@
-"""Deletes what has outlived its time: VMs and images of workers that were killed.
+"""Deletes what has outlived its attempt, or its time: VMs and images of workers that were killed.
 
 The service itself deletes each VM at the end of its longest run (`max_run_duration`). This comes
-sooner where that was given up: a deadline has passed by the host's own clock.
+sooner: where the scheduler says that the attempt has ended, for which it was made, or its deadline
+has passed by this host's clock. What is of no attempt that the scheduler knows may be another
+platform's in the same project, and lasts until its deadline.
 """
 
 import asyncio
@@ -12,23 +14,31 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
+from uuid import UUID
 
-from kgym.errors import InfrastructureError
+from kgym.errors import InfrastructureError, KgymError
 from kgym_vmmanager.gce.calls import Compute
-from kgym_vmmanager.gce.instance_name import DEADLINE, is_over
+from kgym_vmmanager.gce.instance_name import DEADLINE, is_over, lease_of
 from kgym_vmmanager.gce.options import GceOptions
 
 EVERY_SECONDS = 120.0
 GRACE_SECONDS = 300.0
 """So much hosts' clocks may differ."""
 
+Ended = Callable[[UUID], Awaitable[bool]]
+"""Whether the attempt of a lease has ended; may raise KgymError."""
 _Look = Callable[[], Awaitable[list[Any]]]
 _Delete = Callable[[str], Awaitable[None]]
 _log = logging.getLogger(__name__)
 
 
-async def sweep(compute: Compute, options: GceOptions, grace: float = GRACE_SECONDS) -> list[str]:
-    """Delete what has this owner's label and is past its deadline; return the names.
+async def sweep(
+    compute: Compute,
+    options: GceOptions,
+    ended: Ended | None = None,
+    grace: float = GRACE_SECONDS,
+) -> list[str]:
+    """Delete what has this owner's label, and whose lease or deadline is over; return the names.
 
     What cannot be looked through, or deleted, is told, and keeps nobody from the rest.
     """
@@ -42,11 +52,24 @@ async def sweep(compute: Compute, options: GceOptions, grace: float = GRACE_SECO
         for zone in options.zones
     ]
     ways.append((kernels, compute.delete_image))
+    known: dict[UUID, bool] = {}
+
+    async def lease_is_over(marks: dict[str, str]) -> bool:
+        lease = lease_of(marks)
+        if lease is None or ended is None:
+            return False
+        if lease not in known:
+            known[lease] = False
+            with contextlib.suppress(KgymError):  # an older scheduler; or it is away for now
+                known[lease] = await ended(lease)
+        return known[lease]
+
     swept = []
     for look, delete in ways:
         with _told():
             for one in await look():
-                if is_over(dict(one.labels), time.time(), grace):
+                marks = dict(one.labels)
+                if is_over(marks, time.time(), grace) or await lease_is_over(marks):
                     with _told():
                         await delete(one.name)
                         swept.append(one.name)
@@ -62,12 +85,14 @@ def _told() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def sweeping(compute: Compute, options: GceOptions) -> AsyncIterator[None]:
+async def sweeping(
+    compute: Compute, options: GceOptions, ended: Ended | None
+) -> AsyncIterator[None]:
     """Sweep again and again while the context lasts."""
 
     async def run() -> None:
         while True:
-            for name in await sweep(compute, options):
+            for name in await sweep(compute, options, ended):
                 _log.warning("%s had outlived its time, and is deleted", name)
             await asyncio.sleep(EVERY_SECONDS)
 

@@ -178,6 +178,7 @@ async def test_no_word_of_a_worker_is_the_servers_fault_nor_breaks_a_list(
             {"call": "report", "lease": lease, "log": "x\n", "progress": progress},
             {"call": "finish", "lease": lease, "ending": ending},
             {"call": "hold", "lease": lease, "name": "n"},
+            {"call": "ended", "lease": lease},
             {"call": "leave", "worker": "w"},
         ]
         await send(http, "/v1/worker/calls", bend({"calls": [chance.choice(calls)]}, chance))

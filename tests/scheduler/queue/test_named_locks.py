@@ -69,3 +69,20 @@ async def test_workers_hold_names_over_http(scheduler: Scheduler) -> None:
         first, second = (one.lease for one in (await dispatch.claim(wish)).assignments)
         assert await dispatch.hold(first, "name")
         assert not await dispatch.hold(second, "name")
+        assert not await dispatch.ended(first)
+        assert await dispatch.release(first)
+        assert await dispatch.ended(first)
+
+
+async def test_that_an_attempt_has_ended_is_known_of_those_that_there_were(
+    store: JobStore, clock: Clock
+) -> None:
+    done, given_back, lost = held = await leases(store, 3)
+    assert not any([await store.ended(one) for one in held])
+    await store.finish(done, WELL)
+    await store.release(given_back)
+    assert [await store.ended(one) for one in held] == [True, True, False]
+    clock.advance(timedelta(minutes=5).total_seconds())
+    await store.expire()
+    assert await store.ended(lost)
+    assert not await store.ended(uuid.uuid4())

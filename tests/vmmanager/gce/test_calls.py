@@ -4,6 +4,7 @@ import asyncio
 import time
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -11,6 +12,7 @@ from kgym.errors import InfrastructureError
 from kgym_dev.cloud_compute.server import CloudCompute
 from kgym_vmmanager.gce import sweeper
 from kgym_vmmanager.gce.calls import Compute, Gone, NoRoom, Taken
+from kgym_vmmanager.gce.instance_name import labels
 from kgym_vmmanager.gce.options import GceOptions
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
@@ -141,6 +143,31 @@ async def test_a_zone_that_cannot_be_looked_through_keeps_nobody_from_the_others
     cloud.faults.add("DELETE .*/one", "status", 403)
     assert await sweeper.sweep(compute, options) == ["two"]
     assert await sweeper.sweep(compute, options) == ["one"]
+
+
+async def test_the_sweeper_takes_what_is_left_of_attempts_that_have_ended(
+    cloud: CloudCompute, compute: Compute, options: GceOptions, tmp_path: Path
+) -> None:
+    ended, runs, lost = uuid4(), uuid4(), uuid4()
+    deadline = time.time() + 400
+    for name, lease in (("ended", ended), ("runs", runs), ("unanswered", lost)):
+        marks = labels("kgym", lease, uuid4(), deadline)
+        await compute.insert(ZONE, wanted(name, labels=marks), name)
+    await compute.insert(ZONE, wanted("bad", labels={**marks, "kgym-lease": "x"}), "bad")
+    cloud.images["image"] = tmp_path / "image"
+    cloud.images["image"].touch()
+    cloud.image_labels["image"] = labels("kgym", ended, uuid4(), deadline)
+    asked = []
+
+    async def told(lease: UUID) -> bool:
+        asked.append(lease)
+        if lease == lost:
+            raise InfrastructureError("scheduler_unreachable", "it is away")
+        return lease == ended
+
+    assert sorted(await sweeper.sweep(compute, options, told)) == ["ended", "image"]
+    assert sorted(asked) == sorted([ended, runs, lost])  # each once
+    assert sorted(one.name for one in cloud.all()) == ["bad", "runs", "unanswered"]
 
 
 async def test_the_sweeper_takes_what_is_over_and_nothing_else(
