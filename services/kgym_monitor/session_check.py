@@ -11,7 +11,7 @@ from kgym.client import AsyncClient
 from kgym.errors import Forbidden, KgymError, Unauthorised
 from kgym.web.access import OpenPaths
 from kgym.web.callers import Tokens
-from kgym.web.loopback import is_loopback
+from kgym.web.loopback import is_loopback, is_of_this_machine
 from kgym_monitor.sessions import Session, Sessions
 
 
@@ -73,7 +73,7 @@ class SessionCheck:
                 session.caller = caller
                 return session
             self._sessions.end(word)  # the token was revoked
-        if not is_loopback(request.client.host if request.client else ""):
+        if not is_of_this_machine(request):
             return None
         caller = await self._tokens.anybody()
         if caller is None:

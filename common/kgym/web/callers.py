@@ -8,7 +8,7 @@ from starlette.types import Scope as AsgiScope
 
 from kgym.errors import KgymError, Unauthorised, UserError
 from kgym.web.access import OpenPaths
-from kgym.web.loopback import is_loopback, refuse_web_pages
+from kgym.web.loopback import is_of_this_machine, refuse_web_pages
 from kgym.web.problems import answer
 from kgym.web.request_limits import Rates
 from kgym.web.scopes import Caller, Scope
@@ -92,7 +92,7 @@ class Callers:
 
     async def _known(self, request: Request, address: str) -> Caller:
         header = request.headers.get("authorization")
-        if header is None and is_loopback(address):
+        if header is None and is_of_this_machine(request):
             anybody = await self._tokens.anybody()
             if anybody is not None:
                 refuse_web_pages(request)

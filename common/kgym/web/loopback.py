@@ -22,6 +22,12 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
+def is_of_this_machine(request: Request) -> bool:
+    """Return whether a program of this machine sends the request, and not a proxy for others."""
+    proxied = any(name in request.headers for name in ("forwarded", "x-forwarded-for", "via"))
+    return not proxied and is_loopback(request.client.host if request.client else "")
+
+
 def refuse_web_pages(request: Request) -> None:
     """Refuse what a web page of another site makes a browser of this machine send.
 

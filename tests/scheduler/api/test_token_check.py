@@ -147,6 +147,15 @@ async def test_a_stranger_cannot_make_the_server_read_a_body(
     problem(response, 401, "token_needed")
 
 
+@pytest.mark.attack
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via"])
+async def test_who_comes_by_a_proxy_is_not_of_this_machine(
+    http: httpx.AsyncClient, header: str
+) -> None:
+    """Its connections are from here, and its clients choose the name that they ask for."""
+    problem(await http.get("/v1/jobs", headers={header: "for=192.0.2.7"}), 401, "token_needed")
+
+
 @pytest.mark.parametrize(
     "headers",
     [
