@@ -200,7 +200,9 @@ def test_a_host_starts_a_worker_and_tells_its_version(cloud: CloudProject, tmp_p
     program, told = tmp_path / "kgym", tmp_path / "told"
     program.write_text(
         f'#!/bin/sh\n[ "$2" != --version ] || {{ echo kgym, version 9.8.7; exit; }}\n'
-        f'echo "$* token=$KGYM_TOKEN" >>{told}\n[ "$(wc -l <{told})" -gt 1 ]\n'  # fails once
+        f'echo "$* token=$KGYM_TOKEN" >>{told}\n'
+        f'tail -n 2 "$SSL_CERT_FILE" >{told}.trusted\n'
+        f'[ "$(wc -l <{told})" -gt 1 ]\n'  # fails once
     )
     program.chmod(0o755)
     said = f'domain = "kgym.example.org"\nsecret = "farm"\nprogram = "{program} -x"\n'
@@ -208,7 +210,8 @@ def test_a_host_starts_a_worker_and_tells_its_version(cloud: CloudProject, tmp_p
     one = platform(cloud, farm)
     with pytest.raises(UserError, match="no secret farm"):
         one.bring_up()
-    cloud.secrets["farm"] = "the workers' token\n"
+    certificate = "-----BEGIN CERTIFICATE-----\nof the scheduler\n"
+    cloud.secrets["farm"] = f"the workers' token\n{certificate}"
     (host, _) = one.bring_up()
     assert one.instances.versions([host]) == {}
     instance = cloud.compute.instance(host.name)
@@ -220,6 +223,7 @@ def test_a_host_starts_a_worker_and_tells_its_version(cloud: CloudProject, tmp_p
         "PATH": os.environ["PATH"],
         "GCE_METADATA_HOST": f"{cloud.url.removeprefix('http://')}/metadata/{host.name}",
         "SECRET_MANAGER_EMULATOR_HOST": cloud.url,
+        "KGYM_DATA": str(tmp_path / "data"),
     }
     # `sleep` is what the script does between two starts of a worker that has failed.
     (tmp_path / "bin").mkdir()
@@ -233,6 +237,7 @@ def test_a_host_starts_a_worker_and_tells_its_version(cloud: CloudProject, tmp_p
     )
     assert told.read_text().splitlines() == [words, words]
     assert (tmp_path / "told.setup").read_text() == "setup\n"
+    assert (tmp_path / "told.trusted").read_text() == certificate
     assert one.instances.versions([host]) == {host.name: "9.8.7"}
     one.take_down()
     assert cloud.left == []

@@ -2,23 +2,37 @@
 
 import os
 import re
+import socket
+import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
+import yaml
 
+from kgym.api.jobs import JobRequest
+from kgym.api.states import State
+from kgym.api.steps import BuildSpec, KernelConfig, TarballSource
 from kgym.client import Client
+from kgym.errors import InfrastructureError
+from kgym_dev.cloud_project.server import CloudProject
 from tests.conftest import ROOT
-from tests.hosts.ssh_hosts import inventory, ssh_hosts
+from tests.hosts.debian_nginx import nginx
+from tests.hosts.ssh_hosts import SshHost, inventory, ssh_hosts
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 OWNER = "owner-token-of-the-test"
+HEAD_SECONDS = 10.0
+"""How long the proxy waits for what a stranger wants."""
 
 
-def play(book: str, hosts: Path, *more: str) -> dict[str, dict[str, int]]:
+def play(book: str, hosts: Path, *more: str, **environment: str) -> dict[str, dict[str, int]]:
     """Run a playbook; return its counts by host."""
     program = Path(sys.executable).with_name("ansible-playbook")
     told = hosts.with_name("ansible.log")
@@ -30,11 +44,12 @@ def play(book: str, hosts: Path, *more: str) -> dict[str, dict[str, int]]:
                 "ANSIBLE_PIPELINING": "1",
                 "ANSIBLE_HOME": str(hosts.parent / "ansible"),
                 "ANSIBLE_NOCOLOR": "1",
+                **environment,
             },
             stdout=log,
             stderr=subprocess.STDOUT,
             check=False,
-            timeout=150,
+            timeout=200,
         )
     assert done.returncode == 0, told.read_text()
     return {
@@ -43,9 +58,18 @@ def play(book: str, hosts: Path, *more: str) -> dict[str, dict[str, int]]:
     }
 
 
-def test_two_hosts_are_set_up_once_upgraded_one_by_one_and_put_back(tmp_path: Path) -> None:
-    with ssh_hosts(tmp_path, "first", "second") as (hosts, key):
-        url = f"http://{hosts[0].address}:8420"
+def test_two_hosts_are_set_up_once_upgraded_one_by_one_and_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (program := nginx()) is None:
+        pytest.skip("there is no nginx, and Debian's package cannot be had")
+    with (
+        ssh_hosts(tmp_path, "first", "second") as (hosts, key),
+        CloudProject(tmp_path / "cloud") as cloud,
+    ):
+        cloud.secrets["farm-owner"] = f"{OWNER}\n"
+        monkeypatch.setenv("SECRET_MANAGER_EMULATOR_HOST", cloud.url)
+        url = f"https://{hosts[0].address}:8443"
         file = tmp_path / "hosts.json"
 
         def describe(version: str) -> Path:
@@ -55,22 +79,33 @@ def test_two_hosts_are_set_up_once_upgraded_one_by_one_and_put_back(tmp_path: Pa
                 key,
                 kgym_root="/srv/kgym",
                 kgym_program=f"{sys.executable} -m kgym_cli",
+                kgym_nginx=str(program),
                 kgym_version=version,
-                kgym_listen=hosts[0].address,
+                kgym_listen="127.0.0.1",
                 kgym_port=8420,
                 kgym_url=url,
-                kgym_owner_token=OWNER,
-                kgym_environment="KGYM_DATA=/srv/kgym/data",
+                kgym_owner_token=_lookup("projects/kgym-test/secrets/farm-owner"),
+                kgym_environment={"KGYM_DATA": "/srv/kgym/data"},
+                kgym_secrets={"KGYM_MIRRORS": _lookup(secret)},
                 kgym_kinds="build",
                 kgym_slots=1,
             )
 
+        secret = tmp_path / "secret"
+        secret.write_text("/srv/no such folder\n")
+        secret.chmod(0o600)
         made = play("platform.yml", describe("1"))
         assert {name: one["failed"] for name, one in made.items()} == {"first": 0, "second": 0}
-        with Client(url, OWNER) as client:
+        _tls_is_verified(url, tmp_path / "kgym-ca.pem", file)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "kgym-ca.pem"))
+        stranger = socket.create_connection((hosts[0].address, 8443), 5)
+        came = time.monotonic()
+        with closing(stranger), Client(url, OWNER) as client:
             before = _workers(client)
             assert len(before) == 1
             assert before[0].startswith("second:")
+            _a_job_is_followed(client)
+            _metrics_can_be_scraped(hosts[0], url)
             again = play("platform.yml", file)
             assert {one["changed"] for one in again.values()} == {0}
             assert _workers(client) == before
@@ -83,23 +118,80 @@ def test_two_hosts_are_set_up_once_upgraded_one_by_one_and_put_back(tmp_path: Pa
             assert len(copies) == 2  # one before each start by another version
             place = f"/srv/kgym/backups/{copies[-1].name}"
             play("restore.yml", file, "-e", f"kgym_copy={place}")
-            _until(client, after[0])  # the copy knows the worker of before as well
-        token = hosts[0].srv / "kgym" / "token"
-        assert token.stat().st_mode & 0o077 == 0
-        assert (hosts[1].srv / "kgym" / "worker" / "run").stat().st_mode & 0o077 == 0
+            _until(lambda: after[0] in _live(client))  # the copy knows the worker of before as well
+            stranger.settimeout(max(0.1, came + 2 * HEAD_SECONDS - time.monotonic()))
+            assert stranger.recv(1) == b""  # who says nothing is not kept
+        play("logs.yml", file, "-e", f"kgym_logs={tmp_path / 'logs'}")
+        logs = {str(one.relative_to(tmp_path / "logs")) for one in tmp_path.glob("logs/*/*")}
+        assert logs == {"first/scheduler.log", "first/proxy.log", "second/worker.log"}
+        for host in hosts:
+            _secrets_are_kept(host)
+
+
+def _lookup(secret: object) -> str:
+    return "{{ lookup('kgym_secret', '" + f"{secret}" + "') }}"
+
+
+def _tls_is_verified(url: str, ca: Path, inventory: Path) -> None:
+    """Only who has the certificate believes that this is the scheduler; the operator sees it."""
+    with Client(url, OWNER) as client, pytest.raises(InfrastructureError, match="certificate"):
+        client.workers()
+    with pytest.raises(httpx.HTTPError):
+        httpx.get(url.replace("https:", "http:"), trust_env=False).raise_for_status()
+    der = ssl.PEM_cert_to_DER_cert(ca.read_text())
+    done = subprocess.run(
+        ["openssl", "x509", "-inform", "der", "-noout", "-fingerprint", "-sha256"],
+        input=der,
+        capture_output=True,
+        check=True,
+        timeout=20,
+    )
+    assert done.stdout.decode().strip() in inventory.with_name("ansible.log").read_text()
+
+
+def _a_job_is_followed(client: Client) -> None:
+    """Claims, logs, results and events come through the proxy, as they happen."""
+    began = time.monotonic()
+    source = TarballSource(url="/srv/linux.tar", sha256="0" * 64)  # no worker may read this
+    build = BuildSpec(source=source, config=KernelConfig(base="tinyconfig"))
+    done = client.wait(client.submit(JobRequest(steps=[build])).id)
+    assert done.state is State.FAILED
+    assert done.steps[0].attempt == 1
+    assert time.monotonic() - began < 60
+
+
+def _metrics_can_be_scraped(host: SshHost, url: str) -> None:
+    """What Prometheus is told is so: a path, and a file with a token that may read it."""
+    told = yaml.safe_load((host.srv / "kgym" / "prometheus.yml").read_text())
+    (scraped,) = told["scrape_configs"]
+    name = scraped["authorization"]["credentials_file"].removeprefix("/srv/")
+    headers = {"Authorization": f"Bearer {(host.srv / name).read_text().strip()}"}
+    path = f"{url}{scraped['metrics_path']}"
+    assert "kgym_" in httpx.get(path, headers=headers).raise_for_status().text
+    assert httpx.get(path).status_code == 401  # nobody who comes by the proxy is of this machine
+
+
+def _secrets_are_kept(host: SshHost) -> None:
+    """Nobody else of the host can read a secret, and none stands among a program's words."""
+    root = host.srv / "kgym"
+    holding = list(root.glob("*/environment"))
+    holding += [one for one in root.glob("*token") if one.is_file()]
+    holding += list(root.glob("proxy/*.key"))
+    assert holding
+    assert all(one.stat().st_mode & 0o077 == 0 for one in holding)
+    assert "KGYM_MIRRORS=/srv/no such folder\n" in next(root.glob("*/environment")).read_text()
+    assert OWNER not in "".join(one.read_text() for one in root.glob("*/run"))
 
 
 def _workers(client: Client) -> list[str]:
     """The live workers, once there is one."""
-    ends = time.monotonic() + 60
-    while not (live := _live(client)) and time.monotonic() < ends:
-        time.sleep(0.2)
-    return live
+    _until(lambda: bool(_live(client)))
+    return _live(client)
 
 
-def _until(client: Client, worker: str) -> None:
+def _until(true: Callable[[], bool]) -> None:
     ends = time.monotonic() + 60
-    while worker not in _live(client):
+    while not true():
         assert time.monotonic() < ends
         time.sleep(0.2)
 

@@ -9,8 +9,9 @@ metadata="http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/
 about() { get -H 'Metadata-Flavor: Google' "$metadata/$1"; }
 string() { tr -d '\n' | sed "s/.*\"$1\" *: *\"\([^\"]*\)\".*/\1/"; }
 
-# The workers' token, of Secret Manager; nothing where the deployment names no secret. No secret stands among a command's words.
-token() {
+# Of Secret Manager: the workers' token in the first line, and after it the certificate by which they know the scheduler, where
+# that is not of a public authority. Nothing where the deployment names no secret. No secret stands among a command's words.
+told() {
     secret=$(about attributes/kgym-secret) || return 0
     about service-accounts/default/token | string access_token | sed 's/^/Authorization: Bearer /' |
         get -H @- "${SECRET_MANAGER_EMULATOR_HOST:-https://secretmanager.googleapis.com}/v1/$secret/versions/latest:access" |
@@ -18,10 +19,17 @@ token() {
 }
 
 run() {
-    KGYM_TOKEN=$(token) && export KGYM_TOKEN &&
-        $kgym worker --host-name "$(about name)" --server "$(about attributes/kgym-server)" \
-            --storage "$(about attributes/kgym-storage)" --kinds "$(about attributes/kgym-kinds)" \
-            --slots "$(about attributes/kgym-slots)"
+    secret=$(told) || return 1
+    KGYM_TOKEN=$(printf "%s\n" "$secret" | head -n 1)
+    export KGYM_TOKEN
+    mkdir -p "$KGYM_DATA"
+    if printf "%s\n" "$secret" | grep '^-----BEGIN CERTIFICATE' >/dev/null; then
+        { cat /etc/ssl/certs/ca-certificates.crt; printf "%s\n" "$secret" | tail -n +2; } >"$KGYM_DATA/trusted.pem"
+        export SSL_CERT_FILE="$KGYM_DATA/trusted.pem"
+    fi
+    $kgym worker --host-name "$(about name)" --server "$(about attributes/kgym-server)" \
+        --storage "$(about attributes/kgym-storage)" --kinds "$(about attributes/kgym-kinds)" \
+        --slots "$(about attributes/kgym-slots)"
 }
 
 until sh -ec "$(about attributes/kgym-setup)"; do sleep 10; done
