@@ -1,13 +1,15 @@
 """Templates become pages and fragments; whatever they are given is escaped."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from fastapi import Request
 from fastapi.responses import HTMLResponse
+from jinja2.runtime import Macro
 
 from kgym.api.jobs import JobView, StepView
 from kgym.api.states import State
@@ -37,6 +39,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        auto_reload=False,  # it would look at the template's file for each row
     )
     words: tuple[Callable[..., str], ...]
     words = (wording.visible, wording.exact, wording.duration, wording.size, wording.percent)
@@ -47,6 +50,7 @@ def _environment() -> jinja2.Environment:
         env.filters[function.__name__] = function
     env.globals |= {
         "asset": assets().url,
+        "once": _once,
         "verdict_words": wording.VERDICTS,
         "kind_words": wording.KINDS,
         "outcome_words": check_results.OUTCOMES,
@@ -57,6 +61,13 @@ def _environment() -> jinja2.Environment:
         "confidence_in_words": wording.confidence,
     }
     return env
+
+
+@lru_cache(4096)
+def _once(macro: Macro, *values: Hashable) -> str:
+    """Return what a macro makes of values of which there are few, such as states: made once."""
+    made: str = macro(*values)
+    return made
 
 
 class Rendering:
