@@ -6,6 +6,7 @@ do not go on where the store has kept only some of what was sent, and cannot be 
 
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -27,6 +28,8 @@ from kgym.transport.gcs.bodies import CHUNK, Body, Sums, check_part, kept
 from kgym.transport.gcs.call import Call
 from kgym.transport.gcs.connection import Connection
 
+_PIECE = 1 << 18
+"""Bytes of a file that comes: so many are still near the processor when they are hashed."""
 AT_ONCE = 1 << 20
 """Bytes of a file that is sent in one request, together with what is known of it."""
 TIMEOUT = (10.0, 60.0)
@@ -158,12 +161,7 @@ class Objects:
         part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
             for _ in range(2):  # what was damaged on its way is fetched once more
-                sums = Sums()
-                with part.open("wb") as sink:
-                    for data in self.pieces(call, found, 0, found.size):
-                        sums.add(data)
-                        sink.write(data)
-                if _fits(sums, found):
+                if _fits(self._written(call, found, part), found):
                     part.replace(path)
                     return
             raise InfrastructureError(
@@ -173,8 +171,21 @@ class Objects:
         finally:
             part.unlink(missing_ok=True)
 
-    def pieces(self, call: Call, found: Found, start: int, stop: int) -> Generator[bytes]:
-        """Yield the bytes [start, stop); go on where a connection broke off."""
+    def _written(self, call: Call, found: Found, path: Path) -> Sums:
+        """Write what comes; return its sums, which a thread counts while more comes."""
+        sums, counted = Sums(), None
+        with path.open("wb") as sink, ThreadPoolExecutor(1) as beside:
+            for data in self.pieces(call, found, 0, found.size, _PIECE):
+                if counted is not None:
+                    counted.result()
+                counted = beside.submit(sums.add, data)
+                sink.write(data)
+        return sums
+
+    def pieces(
+        self, call: Call, found: Found, start: int, stop: int, most: int = CHUNK
+    ) -> Generator[bytes]:
+        """Yield the bytes [start, stop), so many at once; go on where a connection broke off."""
         bucket, name = quote(self._bucket.name, safe=""), quote(found.name, safe="")
         url = f"{self._connection.url}/download/storage/v1/b/{bucket}/o/{name}"
         asked = {"alt": "media", "generation": str(found.generation)}
@@ -187,7 +198,7 @@ class Objects:
                 ) as answer:
                     check_part(answer, start)
                     while start < stop:
-                        data = answer.raw.read(min(CHUNK, stop - start))
+                        data = answer.raw.read(min(most, stop - start))
                         if not data:
                             raise ProtocolError(f"{found.name} broke off")
                         call.check()
