@@ -180,6 +180,8 @@ class Objects:
                     counted.result()
                 counted = beside.submit(sums.add, data)
                 sink.write(data)
+            if counted is not None:
+                counted.result()
         return sums
 
     def pieces(
