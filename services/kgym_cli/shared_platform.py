@@ -89,6 +89,7 @@ def main() -> None:
     # What follows takes a second to import, which those who start it need not do.
     from kgym.host import process_logs  # noqa: PLC0415
     from kgym_cli.embedded_platform import Platform  # noqa: PLC0415
+    from kgym_cli.process import settle  # noqa: PLC0415
     from kgym_cli.settings import settings  # noqa: PLC0415
 
     data = Path(sys.argv[1])
@@ -96,6 +97,7 @@ def main() -> None:
     try:
         with Platform(data, work=False, stays=False, syzkaller=settings().syzkaller) as platform:
             _answer({})
+            settle()
             clients = Clients(data)
             while platform.lives and not clients.gone():
                 if clients.work():

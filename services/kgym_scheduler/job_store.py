@@ -457,7 +457,7 @@ class JobStore:
         return await self._tallies.told(wanted, now)
 
     async def tally(self) -> bool:
-        """Count the attempts of what is over, a day at most; return whether there is more."""
+        """Count the attempts of what is over, an hour at most; return whether there is more."""
         async with self.database.glance() as connection:
             now = await self._clock.now(connection)
         return await self._tallies.count(now)

@@ -551,16 +551,19 @@ class Scheduler:
         clock = asyncio.get_running_loop().time
         grace = 0 if self._alone else self._store.lease.total_seconds()
         expire_from, notify_from = clock() + grace, clock()
+        uncounted = False
         while not self._stopping.is_set():
             try:
                 retried, expired = await self._store.look()
                 self._notifier.notify(retried)
-                if clock() >= notify_from:
+                due = clock() >= notify_from
+                if due:
                     await self._store.read_clock()
                     self._notifier.publish(await self._store.waiting())
                     await self._store.forget()
-                    await self._store.tally()
                     notify_from = clock() + NOTIFY_SECONDS
+                if due or uncounted:
+                    uncounted = await self._store.tally()
                 if expired and clock() >= expire_from:
                     for changed in await self._store.expire():
                         self._announce(changed)

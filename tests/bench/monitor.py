@@ -48,6 +48,7 @@ from kgym.client import Client, Refused
 from kgym.worker.context import StepContext
 from kgym_cli.demo_agent import DemoAgent, demo_agent
 from kgym_cli.embedded_platform import Platform
+from kgym_cli.process import settle
 from kgym_dev import demo_jobs, monitor_pages
 from kgym_dev.given_steps import working
 from kgym_dev.monitor_pages import MonitorPage
@@ -57,6 +58,7 @@ from kgym_monitor.pages.job_filter import PAGE
 from kgym_scheduler.database.change_log import ChangeLog
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.subjects import Subjects
+from kgym_scheduler.database.tallies import Tallies
 
 JOBS = 500_000
 PARTS = ("pages", "lists", "paint", "log", "dispatch")
@@ -94,6 +96,7 @@ def serve(data: Path, port: int) -> None:
     with Platform(data, port=port, work=False) as platform:
         try:
             with workers(platform.url, data, showcase):
+                settle()  # as `up` does
                 ended.wait()
         finally:
             showcase.let_go.set()
@@ -529,11 +532,13 @@ def _filled(url: str, jobs: int) -> float:
 
 
 async def _count(url: str) -> None:
-    """Count bugs and entries, which the scheduler would do in its own time: pages show them."""
+    """Count bugs, entries and attempts, which the scheduler would do in its own time."""
     database = Database(url)
     try:
         subjects = Subjects(database, ChangeLog(database))
         while await subjects.catch_up():
+            pass
+        while await Tallies(database).count(datetime.now(UTC)):
             pass
     finally:
         await database.close()
@@ -546,6 +551,7 @@ def _server(
     figures = {}
     if "pages" in options.parts:
         _say(f"{len(pages)} pages on {site.database}")
+        settle()  # the agent runs in this process
         for name, (taken, cpu) in visited(site.monitor, pages, options.visits, site.pids).items():
             one = found.setdefault(name, Found())
             one.server[site.database], one.cpu[site.database] = taken, cpu

@@ -35,6 +35,7 @@ async def _serve(chosen: Settings, url: str, token: str | None) -> None:
     from kgym.web.request_limits import RequestLimits, burst  # noqa: PLC0415 - as above
     from kgym.web.scheduler_tokens import SchedulerTokens  # noqa: PLC0415
     from kgym.web.server import serve  # noqa: PLC0415
+    from kgym_cli.process import settle  # noqa: PLC0415
     from kgym_crashfixer.api.app import create_app  # noqa: PLC0415
 
     limits = RequestLimits(
@@ -50,5 +51,6 @@ async def _serve(chosen: Settings, url: str, token: str | None) -> None:
             serve(create_app(own, tokens, limits), chosen.host, chosen.agent_port) as here,
         ):
             running_platform.announce(lock, running_platform.Running(here.url_here))
+            settle()
             people.print(f"agent: {here.url_here}  scheduler: {url}", markup=False)
             await asyncio.Event().wait()

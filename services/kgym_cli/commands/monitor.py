@@ -127,10 +127,12 @@ def shoot(
 
 
 async def _serve(chosen: Settings, url: str, token: str | None) -> None:
-    from kgym_monitor.server import monitor as serving  # noqa: PLC0415 - as above
+    from kgym_cli.process import settle  # noqa: PLC0415 - as above
+    from kgym_monitor.server import monitor as serving  # noqa: PLC0415
 
     async with serving(
         url, token, chosen.host, chosen.monitor_port, agent_choice.service_url
     ) as listening:
+        settle()
         people.print(f"monitor: {listening.url_here}  scheduler: {url}", markup=False)
         await asyncio.Event().wait()

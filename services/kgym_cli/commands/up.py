@@ -53,6 +53,8 @@ async def _show(platform: "Platform") -> None:
 
     Raises what the platform ended by.
     """
+    from kgym_cli.process import settle  # noqa: PLC0415 - as above
+
     async with contextlib.AsyncExitStack() as stack:
         try:
             extras.require("monitor")
@@ -68,6 +70,7 @@ async def _show(platform: "Platform") -> None:
             people.print(f"monitor: {listening.url}")
         except KgymError as error:  # jobs need no pages
             people.print(f"no monitor: {error}", markup=False)
+        settle()
         while platform.lives:  # noqa: ASYNC110 - it lives in another thread
             await asyncio.sleep(1)
         platform.wait()

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kgym.api.jobs import JobFilter
 
-PAGE = 50
+PAGE = 30
 """Jobs on a page."""
 
 TRAIL = 40

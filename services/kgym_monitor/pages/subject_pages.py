@@ -61,8 +61,11 @@ async def bug(client: AsyncClient, name: str) -> dict[str, Any]:
 
 
 def jobs_of(name: str) -> JobFilter:
-    """Return the filter of the latest jobs on a bug."""
-    return JobFilter(bug=name, limit=JOBS)
+    """Return the filter of the latest jobs on a bug; raises NotFound for what names none."""
+    try:
+        return JobFilter(bug=name, limit=JOBS, brief=True)
+    except ValueError:
+        raise _no_bug(name) from None
 
 
 async def entries(client: AsyncClient, query: EntryQuery) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The overview, and the workers."""
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request
@@ -29,9 +30,13 @@ async def show_overview(
     """Show queues, workers, storage, what steps came to over a time, and the latest jobs."""
     state, client = state_of(request), session_of(request).client
     since = state.changes.position
-    page = await client.page(JobFilter(limit=RECENT, brief=True))
-    shown = await overview.read(client) | await running_agents.read(state.agent)
-    history = await state.step_counts.of(span_of(span))
+    chosen = span_of(span)
+    page, platform, agents, history = await asyncio.gather(
+        client.page(JobFilter(limit=RECENT, brief=True)),
+        overview.read(client),
+        running_agents.read(state.agent),
+        state.step_counts.of(chosen),
+    )
     numbers = [job.id for job in page.jobs]
     return state.rendering.page(
         request,
@@ -43,7 +48,8 @@ async def show_overview(
         history=history,
         jobs=page.jobs,
         pickable=False,
-        **shown,
+        **platform,
+        **agents,
     )
 
 

@@ -26,8 +26,10 @@ async def search(request: Request, q: str = "") -> HTMLResponse | RedirectRespon
     if not asked:
         return RedirectResponse("/jobs", 303)
     bug = JobQuery(bug=asked)
-    if bug.filter is not None and (await client.page(bug.filter)).jobs:
-        return RedirectResponse(bug.address(), 303)
+    if bug.filter is not None:
+        known = await client.page(bug.filter.model_copy(update={"limit": 1}))
+        if known.jobs:
+            return RedirectResponse(bug.address(), 303)
     text = JobQuery(text=asked)
     bugs = search_words.bugs(asked)
     if not bugs or text.filter is None:

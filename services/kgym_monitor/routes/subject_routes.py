@@ -1,5 +1,7 @@
 """Bugs, and the entries of SuiteCache."""
 
+import asyncio
+
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
@@ -36,8 +38,9 @@ async def show_bug(request: Request, name: str) -> HTMLResponse:
     """Show a bug and the latest jobs on it."""
     state, client = state_of(request), session_of(request).client
     since = state.changes.position
-    shown = await subject_pages.bug(client, name)
-    jobs = (await client.page(subject_pages.jobs_of(name))).jobs
+    latest = subject_pages.jobs_of(name)
+    shown, page = await asyncio.gather(subject_pages.bug(client, name), client.page(latest))
+    jobs = page.jobs
     listed = JobQuery(bug=name)
     rows = [job.id for job in jobs]
     newest = listed.address("").removeprefix("?")

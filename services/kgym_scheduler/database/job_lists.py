@@ -13,19 +13,19 @@ from kgym.api.jobs import JobConditions
 from kgym_scheduler.database import views
 from kgym_scheduler.database.tables import facets, jobs
 
-SCANNED = 4000
+SCANNED = 2000
 """Jobs that are looked at for one page,"""
 COUNTED = 10_000
 """and for one count."""
 READ = 2000
-"""For either, where their words have to be read."""
+"""For a count where their words have to be read."""
 
 
 class JobList:
     """The jobs that meet these conditions, newest first."""
 
     def __init__(self, wanted: JobConditions, caller: str) -> None:
-        self.scanned = READ if wanted.text else SCANNED
+        self.scanned = SCANNED
         self.counted = READ if wanted.text else COUNTED
         self._tests: list[ColumnElement[bool]] = []
         self._order: tuple[ColumnElement[Any], ColumnElement[Any]] = jobs.c.created_at, jobs.c.id

@@ -19,8 +19,8 @@ from kgym_scheduler.database.tables import attempts, steps, tallies
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 SETTLED = timedelta(minutes=2)
 """How long after its end a minute is counted: no transaction lasts as long."""
-AT_ONCE = timedelta(days=1)
-"""So much time is counted by one call, at most."""
+AT_ONCE = timedelta(hours=1)
+"""So much time is counted by one call, at most: nobody is answered while rows are made of it."""
 KEPT_MINUTES = timedelta(days=1)
 """How long minutes are kept beside their hours."""
 PIECES: dict[Piece, timedelta] = {"minute": MINUTE, "hour": HOUR, "day": DAY}
