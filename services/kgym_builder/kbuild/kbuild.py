@@ -23,6 +23,7 @@ _REPRODUCIBLE = (
     "KBUILD_BUILD_HOST=kgym",
     "KBUILD_BUILD_VERSION=1",
 )
+_BTF = "DEBUG_INFO_BTF"
 _OBJECT = re.compile(rb"^ +(?:CC|AS)(?: \[M\])? +(\S+\.o)$")
 _INSIDE = re.compile(r"(?!\.\.?/)[\w.+-]{1,200}(/(?!\.\.?/)[\w.+-]{1,200}){0,20}")
 _NO_RULE = re.compile(r"^make(?:\[\d+\])?: \*\*\* (No rule to make target .*)$")
@@ -199,10 +200,8 @@ class Kbuild:
             await self._write(".config", base + kconfig.text(wanted))
             await self.make("olddefconfig")
         final = await self._config()
-        if absent := await self._absent(final):
-            # Distributions name keys of theirs, which are no part of the source: make would end
-            # after an hour for want of one. No crash depends on them.
-            await self._write(".config", final + kconfig.text(dict.fromkeys(absent, '""')))
+        if impossible := await self._impossible(final):
+            await self._write(".config", final + kconfig.text(impossible))
             await self.make("olddefconfig")
         built_in = await self._build_in() if config.modules == "builtin" else []
         dropped = kconfig.dropped(wanted, await self._config())
@@ -227,6 +226,21 @@ class Kbuild:
         if final is None:
             raise UserError("config_rejected", "kconfig left no .config")
         return final.decode(errors="replace")
+
+    async def _impossible(self, final: str) -> dict[str, str]:
+        """Return what make would fail by after an hour, and the values that keep it from that.
+
+        Distributions name keys of theirs, which are no part of the source: no crash depends on
+        them. BTF is made by pahole when all is compiled, which few versions' Kconfig asks for.
+        """
+        changed = dict.fromkeys(await self._absent(final), '""')
+        if f"\nCONFIG_{_BTF}=y\n" in final and not await self._has("pahole"):
+            changed[_BTF] = "n"
+        return changed
+
+    async def _has(self, program: str) -> bool:
+        argv = ["sh", "-c", 'command -v "$1"', "sh", program]
+        return (await self._tree.run(argv, check=False)).returncode == 0
 
     async def _absent(self, final: str) -> list[str]:
         """Return the symbols that name a file which is not in the tree."""

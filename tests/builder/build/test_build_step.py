@@ -1,6 +1,7 @@
 """The build step on a small make tree that behaves like a kernel."""
 
 import asyncio
+import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -170,6 +171,15 @@ async def test_files_that_a_config_names_and_the_source_lacks_are_left_out(
     result = await builder(new_run(fake_build.model_copy(update={"config": config})))
     dropped = [(one.symbol, one.wanted, one.got) for one in result.dropped_symbols]
     assert dropped == ([("SYSTEM_TRUSTED_KEYS", f'"{keys}"', got)] if got else [])
+
+
+async def test_btf_is_left_out_and_said_where_nothing_can_make_it(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    config = KernelConfig(full="CONFIG_BASE=y\nCONFIG_DEBUG_INFO_BTF=y\n")
+    result = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    dropped = [(one.symbol, one.wanted, one.got) for one in result.dropped_symbols]
+    assert dropped == ([] if shutil.which("pahole") else [("DEBUG_INFO_BTF", "y", "n")])
 
 
 async def test_a_config_line_that_is_none_is_refused_with_its_number(
