@@ -7,6 +7,8 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import TypeVar
 
+import uvloop
+
 _SECONDS = 60
 """How long it may take to start,"""
 _LAST_SECONDS = 30
@@ -20,7 +22,7 @@ def threaded(
 ) -> Iterator[Server]:
     """Open a server, given its loop, while the context lasts; raises what opening it raises."""
     started: Future[Server] = Future()
-    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+    loop, stop = uvloop.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
         async with opened(loop) as server:

@@ -79,9 +79,13 @@ async def compare(
 
 async def _side(state: MonitorState, side: Side) -> Shown:
     client = state.agent.client()
-    run = await client.show(side.run)
-    node = await client.node(side.run, side.node) if side.node else None
-    steps = await client.steps(side.run, side.node) if side.node else []
+    if not side.node:
+        return run_comparison.shown(side, await client.show(side.run), None, [])
+    run, node, steps = await asyncio.gather(
+        client.show(side.run),
+        client.node(side.run, side.node),
+        client.steps(side.run, side.node),
+    )
     return run_comparison.shown(side, run, node, steps)
 
 
