@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from fastapi import Request
 
@@ -17,7 +18,9 @@ from kgym_monitor.live.fragments import Fragments
 from kgym_monitor.live.job_tails import JobTails
 from kgym_monitor.live.live_parts import LiveParts
 from kgym_monitor.live.run_feeds import RunFeeds
+from kgym_monitor.live.shared_answers import SharedAnswer
 from kgym_monitor.live.step_counts import StepCounts
+from kgym_monitor.pages import overview
 from kgym_monitor.pages.rendering import Rendering
 from kgym_monitor.sessions import Session, Sessions
 from kgym_monitor.traces.held_traces import HeldTraces
@@ -38,6 +41,8 @@ class MonitorState:
     tails: JobTails
     rendering: Rendering
     step_counts: StepCounts
+    platform: SharedAnswer[dict[str, Any]]
+    """What `overview.read` tells."""
     agent: AgentLink
     """The agent service, if there is one."""
     runs: RunFeeds
@@ -58,7 +63,8 @@ class MonitorState:
         async with SchedulerTokens(scheduler) as tokens, AsyncClient(scheduler, token) as client:
             changes = Changes(client)
             step_counts = StepCounts(client)
-            parts = LiveParts(client, agent, rendering, step_counts)
+            platform = SharedAnswer(changes, lambda: overview.read(client))
+            parts = LiveParts(client, agent, rendering, step_counts, platform)
             fragments = Fragments(changes, parts.render)
             tails = JobTails(client, fragments.mark)
             benchmarks = HeldBenchmarks(client)
@@ -74,6 +80,7 @@ class MonitorState:
                     tails,
                     rendering,
                     step_counts,
+                    platform,
                     agent,
                     runs,
                     benchmarks,

@@ -1,6 +1,7 @@
 """The parts of pages that are rendered again when something changes, each by its key."""
 
 import json
+from typing import Any
 from urllib.parse import parse_qsl
 
 from kgym.api.jobs import JobFilter
@@ -9,15 +10,16 @@ from kgym.errors import InfrastructureError, NotFound
 from kgym_monitor.live import running_agents, runs_list
 from kgym_monitor.live.agent_link import AgentLink
 from kgym_monitor.live.fragments import SUMMARY_SECONDS, Key, event, partial
+from kgym_monitor.live.shared_answers import SharedAnswer
 from kgym_monitor.live.step_counts import StepCounts
-from kgym_monitor.pages import job_page, overview, subject_pages
+from kgym_monitor.pages import job_page, subject_pages
 from kgym_monitor.pages.bug_filter import BugQuery, EntryQuery
-from kgym_monitor.pages.job_filter import JobQuery
+from kgym_monitor.pages.job_filter import PAGE, JobQuery
 from kgym_monitor.pages.rendering import Rendering
 from kgym_monitor.pages.run_page import RunQuery
 from kgym_monitor.pages.step_history import SPANS, StepHistory
 
-NEWEST = 51
+NEWEST = PAGE + 1
 """Jobs of a list that are looked at for newer ones."""
 
 
@@ -72,8 +74,10 @@ class LiveParts:
         agent: AgentLink,
         rendering: Rendering,
         step_counts: StepCounts,
+        platform: SharedAnswer[dict[str, Any]],
     ) -> None:
         self._client = client
+        self._platform = platform
         self._agent = agent
         self._rendering = rendering
         self._step_counts = step_counts
@@ -96,7 +100,7 @@ class LiveParts:
     async def _scheduler_s(self, key: Key) -> str:
         match key.kind:
             case "overview":
-                shown = await overview.read(self._client) | await running_agents.read(self._agent)
+                shown = await self._platform.read() | await running_agents.read(self._agent)
                 return partial("overview-live", self._fragment("overview_live.html", shown))
             case "workers":
                 shown = {"workers": await self._client.workers()}

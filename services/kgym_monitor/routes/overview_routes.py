@@ -11,7 +11,6 @@ from kgym.web.access import needs
 from kgym.web.scopes import Scope
 from kgym_monitor.live import running_agents
 from kgym_monitor.monitor_state import session_of, state_of
-from kgym_monitor.pages import overview
 from kgym_monitor.pages.step_history import SPANS, span_of
 from kgym_monitor.routes.live_routes import address
 from kgym_monitor.routes.own_forms import back, own_form
@@ -33,7 +32,7 @@ async def show_overview(
     chosen = span_of(span)
     page, platform, agents, history = await asyncio.gather(
         client.page(JobFilter(limit=RECENT, brief=True)),
-        overview.read(client),
+        state.platform.read(),
         running_agents.read(state.agent),
         state.step_counts.of(chosen),
     )

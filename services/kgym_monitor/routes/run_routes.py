@@ -79,12 +79,11 @@ async def compare(
 
 async def _side(state: MonitorState, side: Side) -> Shown:
     client = state.agent.client()
+    run = (await state.runs.open(side.run)).view
     if not side.node:
-        return run_comparison.shown(side, await client.show(side.run), None, [])
-    run, node, steps = await asyncio.gather(
-        client.show(side.run),
-        client.node(side.run, side.node),
-        client.steps(side.run, side.node),
+        return run_comparison.shown(side, run, None, [])
+    node, steps = await asyncio.gather(
+        client.node(side.run, side.node), client.steps(side.run, side.node)
     )
     return run_comparison.shown(side, run, node, steps)
 

@@ -1,8 +1,12 @@
 """The search box: a job's number, a bug, a title, a function, a tag, a group or a submitter."""
 
+import asyncio
+
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from kgym.api.jobs import JobPage
+from kgym.client import AsyncClient
 from kgym.web.access import needs
 from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
@@ -25,17 +29,14 @@ async def search(request: Request, q: str = "") -> HTMLResponse | RedirectRespon
         return RedirectResponse(f"/jobs/{number}", 303)
     if not asked:
         return RedirectResponse("/jobs", 303)
-    bug = JobQuery(bug=asked)
-    if bug.filter is not None:
-        known = await client.page(bug.filter.model_copy(update={"limit": 1}))
-        if known.jobs:
-            return RedirectResponse(bug.address(), 303)
-    text = JobQuery(text=asked)
+    bug, text = JobQuery(bug=asked), JobQuery(text=asked)
     bugs = search_words.bugs(asked)
-    if not bugs or text.filter is None:
-        return RedirectResponse(text.address(), 303)
     since = state.changes.position
-    page = await client.page(text.filter.model_copy(update={"limit": JOBS}))
+    known, page = await asyncio.gather(_first(client, bug, 1), _first(client, text, JOBS))
+    if known is not None and known.jobs:
+        return RedirectResponse(bug.address(), 303)
+    if not bugs or page is None:
+        return RedirectResponse(text.address(), 303)
     return state.rendering.page(
         request,
         "search.html",
@@ -47,3 +48,10 @@ async def search(request: Request, q: str = "") -> HTMLResponse | RedirectRespon
         pickable=False,
         all_jobs=text.address() if page.next else None,
     )
+
+
+async def _first(client: AsyncClient, query: JobQuery, count: int) -> JobPage | None:
+    """Return the first jobs of a list; None where the query asks for what there cannot be."""
+    if query.filter is None:
+        return None
+    return await client.page(query.filter.model_copy(update={"limit": count}))

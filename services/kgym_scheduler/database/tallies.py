@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Row, delete, func, select
+from sqlalchemy import ColumnElement, Row, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -123,12 +123,7 @@ def _ended(connection: AsyncConnection, since: datetime, until: datetime) -> Any
         minute = func.to_char(func.timezone("UTC", a.ended_at), "YYYY-MM-DD HH24:MI")
     else:
         minute = func.strftime("%Y-%m-%d %H:%M", a.ended_at)
-    took = func.julianday(a.ended_at) - func.julianday(a.started_at)
-    seconds = (
-        func.extract("epoch", a.ended_at - a.started_at)
-        if connection.dialect.name == "postgresql"
-        else took * 86400
-    )
+    seconds = seconds_between(connection.dialect.name, a.started_at, a.ended_at)
     by = (minute.label("at"), steps.c.kind, a.outcome, a.cause, a.reason, a.cached)
     return (
         select(*by, func.count().label("attempts"), func.sum(seconds).label("took"))
@@ -136,6 +131,15 @@ def _ended(connection: AsyncConnection, since: datetime, until: datetime) -> Any
         .where(a.ended_at >= since, a.ended_at < until)
         .group_by(*by)
     )
+
+
+def seconds_between(
+    dialect: str, begin: ColumnElement[Any], end: ColumnElement[Any]
+) -> ColumnElement[Any]:
+    """Return the seconds between two times, NULL where one is, in this dialect's words."""
+    if dialect == "postgresql":
+        return func.extract("epoch", end - begin)
+    return (func.julianday(end) - func.julianday(begin)) * 86400
 
 
 def _minutes(rows: Sequence[Row[Any]]) -> list[dict[str, Any]]:

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Select, func, select, tuple_
+from sqlalchemy import ScalarSelect, Select, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.states import State
 from kgym.api.worker_calls import WorkerInfo
 from kgym_scheduler.database.tables import QUEUED, RUNNING, lanes, steps
+from kgym_scheduler.database.tallies import seconds_between
 
 MOST = 10_000
 """Steps before it that are counted: further ones make no difference to anybody."""
@@ -36,10 +38,15 @@ async def of(
         select(s.kind, s.rank, s.turn, s.id).where(s.job_id == job_id, s.number == number)
     )
     step = own.one()
-    ahead = await _count(connection, before(step.kind, (step.rank, step.turn, step.id)))
-    running = await _count(connection, select(s.id).where(RUNNING, s.kind == step.kind))
+    counted = select(
+        _count(before(step.kind, (step.rank, step.turn, step.id))).label("ahead"),
+        _count(select(s.id).where(RUNNING, s.kind == step.kind)).label("running"),
+        _took(connection.dialect.name, step.kind).label("took"),
+    )
+    row = (await connection.execute(counted)).one()
     slots = sum(worker.slots for worker in live if step.kind in worker.kinds)
-    return Place(ahead, _seconds(await _took(connection, step.kind), ahead, running, slots))
+    took = None if row.took is None else float(row.took)
+    return Place(row.ahead, _seconds(took, row.ahead, row.running, slots))
 
 
 def before(kind: str, place: tuple[int, int, int]) -> Select[tuple[int]]:
@@ -49,25 +56,21 @@ def before(kind: str, place: tuple[int, int, int]) -> Select[tuple[int]]:
     return select(steps.c.id).where(QUEUED, steps.c.lane.in_(of_kind), order < tuple_(*place))
 
 
-async def _count(connection: AsyncConnection, found: Select[tuple[int]]) -> int:
-    counted = select(func.count()).select_from(found.limit(MOST).subquery())
-    return await connection.scalar(counted) or 0
+def _count(found: Select[tuple[int]]) -> ScalarSelect[int]:
+    return select(func.count()).select_from(found.limit(MOST).subquery()).scalar_subquery()
 
 
-async def _took(connection: AsyncConnection, kind: str) -> list[float]:
+def _took(dialect: str, kind: str) -> ScalarSelect[Any]:
+    """Return how many seconds steps of a kind took of late; NULL where none has succeeded."""
     s = steps.c
     newest = select(func.max(s.id)).scalar_subquery()
-    rows = await connection.execute(
-        select(s.started_at, s.finished_at).where(
-            s.id > newest - _RECENT, s.kind == kind, s.state == State.SUCCEEDED
-        )
-    )
-    return [(row.finished_at - row.started_at).total_seconds() for row in rows if row.started_at]
+    recent = s.id > newest - _RECENT, s.kind == kind, s.state == State.SUCCEEDED
+    took = seconds_between(dialect, s.started_at, s.finished_at)
+    return select(func.avg(took)).where(*recent).scalar_subquery()
 
 
-def _seconds(took: Sequence[float], ahead: int, running: int, slots: int) -> float | None:
+def _seconds(took: float | None, ahead: int, running: int, slots: int) -> float | None:
     """Return about how soon a step begins that so many stand before, at so many places."""
-    if not took or not slots:
+    if took is None or not slots:
         return None
-    rounds = max(0, ahead - (slots - running) + 1) / slots
-    return round(rounds * sum(took) / len(took), 1)
+    return round(max(0, ahead - (slots - running) + 1) / slots * took, 1)
