@@ -22,9 +22,9 @@ class SharedAnswer(Generic[Answer]):
         self._asking = asyncio.Lock()
         self._told: Answer | None = None
         self._position = -1
-        """That of the changes when it was asked for,"""
+        """That of the changes when the answer was asked for."""
         self._read_at = float("-inf")
-        """and the time then, by the monotonic clock."""
+        """When it was asked for, by the monotonic clock."""
 
     async def read(self) -> Answer:
         """Return the answer; raises KgymError as the client does."""
