@@ -11,7 +11,7 @@ import pytest
 
 from kgym.api.agent.runs import Limits, RunFilter, RunState
 from kgym.client.agent_client import AgentClient
-from kgym.errors import InfrastructureError, NotFound, UserError
+from kgym.errors import Conflict, InfrastructureError, NotFound, UserError
 from kgym.web import event_stream
 from kgym.web.callers import Tokens
 from kgym.web.request_limits import RequestLimits
@@ -93,6 +93,26 @@ async def test_a_run_is_stopped_and_resumed_over_rest(tmp_path: Path) -> None:
         view = await client.show(run)
         assert (view.state, view.limits.tokens) == (RunState.LIMITED, 1000)
         assert [one.id for one in (await client.page(None, 1, None)).runs] == [run]
+
+
+async def test_a_run_begun_again_with_its_idempotency_key_is_the_same_one(tmp_path: Path) -> None:
+    tokens = Known(local="admin", bob="submit")
+    async with served(tmp_path, Guesser(pause=60), tokens) as (url, made):
+        async with AgentClient(url) as client, AgentClient(url, "bob") as bob:
+            same = await asyncio.gather(*(client.start(request(), "k") for _ in range(3)))
+            assert len(set(same)) == 1
+            with pytest.raises(Conflict, match=f"was used for run {same[0]}, .* new key") as caught:
+                await client.start(request(tokens=5), "k")
+            assert caught.value.reason == "key_reused"
+            others = [await bob.start(request(), "k"), await client.start(request())]
+            assert len({same[0], *others}) == 3
+        async with httpx.AsyncClient(base_url=url) as plain:
+            body, headers = request().model_dump(mode="json"), {"Idempotency-Key": "k"}
+            again = await plain.post("/v1/runs", json=body, headers=headers)
+            assert (again.status_code, again.json()["id"]) == (200, same[0])
+            bad = await plain.post("/v1/runs", json=body, headers={"Idempotency-Key": "a b"})
+            assert bad.status_code == 422
+        assert len((await made.agent.page(None, 10)).runs) == 3
 
 
 async def test_pages_follow_each_other(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ async def test_the_migrations_make_the_tables_that_the_code_uses(database: Datab
 async def test_a_transaction_that_fails_leaves_nothing(database: Database) -> None:
     store = RunStore(database)
     request = RunRequest(bug="one", model="made:up")
-    run = await store.create(request, "key", "forest", "local")
+    run, _ = await store.create(request, "key", "forest", "local")
     await store.take(run, "me", None, request)
     sent = Sent("a", "t0", "patch", "{}")
     with pytest.raises(InfrastructureError, match="the database failed"):
@@ -55,7 +55,7 @@ async def test_a_transaction_that_fails_leaves_nothing(database: Database) -> No
 async def test_answers_and_failures_are_stored_side_by_side(database: Database) -> None:
     store = RunStore(database)
     request = RunRequest(bug="one", model="made:up")
-    run = await store.create(request, "key", "forest", "local")
+    run, _ = await store.create(request, "key", "forest", "local")
     await store.take(run, "me", None, request)
     names = ["a", "b", "c", "d"]
     await store.write(run, "me", Batch(sent=[Sent(one, "t0", "patch", "{}") for one in names]))

@@ -68,7 +68,7 @@ class AgentService:
 
     def run(self, submitter: str = "local", strategy: Forest = FOREST, **limits: float) -> int:
         """Begin a run; return its number."""
-        return self.do(self.made.agent.start(request(strategy, **limits), submitter))
+        return self.do(self.made.agent.start(request(strategy, **limits), submitter=submitter))
 
     def end(self, run: int) -> RunState:
         """Return how a run has ended."""

@@ -349,7 +349,7 @@ def test_thousands_of_cycles_do_not_freeze_the_page(reader: Reader, runs: Runs) 
 async def _grown(agent: AgentService, count: int) -> int:
     """Store a run of so many cycles in trees of a hundred; return its number."""
     store, wanted = agent.made.store, request()
-    run = await store.create(wanted, "k", "forest", "local")
+    run, _ = await store.create(wanted, "k", "forest", "local")
     await store.take(run, "nobody", None, wanted)
     nodes = []
     for number in range(count):

@@ -11,8 +11,8 @@ from kgym.api.agent.runs import CallView, Event, Limits, RunFilter, RunPage, Run
 class AgentCalls(Protocol):
     """An agent; what it refuses is a KgymError."""
 
-    async def start(self, request: RunRequest) -> int:
-        """Begin a run; return its number."""
+    async def start(self, request: RunRequest, key: str | None = None) -> int:
+        """Begin a run; return its number. The same idempotency key begins no second one."""
         ...
 
     async def resume(self, run: int, limits: Limits | None = None) -> None:

@@ -58,9 +58,11 @@ class AgentClient:
         """Close the connections; the client is of no use after that."""
         await self._http.aclose()
 
-    async def start(self, request: RunRequest) -> int:
-        """Begin a run; return its number."""
-        answer = await self._ask("POST", "runs", body=request.model_dump(mode="json"))
+    async def start(self, request: RunRequest, key: str | None = None) -> int:
+        """Begin a run; return its number. The same idempotency key begins no second one."""
+        headers = {"Idempotency-Key": key} if key else {}
+        body = request.model_dump(mode="json")
+        answer = await self._ask("POST", "runs", body=body, headers=headers)
         return RunView.model_validate_json(answer).id
 
     async def resume(self, run: int, limits: Limits | None = None) -> None:
@@ -161,10 +163,13 @@ class AgentClient:
         path: str,
         query: Mapping[str, object] | None = None,
         body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> bytes:
         given = {name: str(value) for name, value in (query or {}).items() if value is not None}
         try:
-            answer = await self._http.request(method, path, params=given, json=body)
+            answer = await self._http.request(
+                method, path, params=given, json=body, headers=headers
+            )
         except httpx.TransportError as error:
             raise self._away(error) from error
         if answer.is_error:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -64,16 +65,24 @@ async def worked(attempt: Attempt, one: CrashFixer) -> AgentEnded:
 
 
 async def _number(attempt: Attempt, one: CrashFixer) -> int:
-    """Return the number of the attempt's run, which is begun if there is none."""
+    """Return the number of the attempt's run, which is begun if there is none.
+
+    Its idempotency key is kept first: who is killed before the number is begins the same run.
+    """
     path = attempt.folder / RUN
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        return int(json.loads(path.read_text())["run"])
+    known: dict[str, str | int] = {}
+    with contextlib.suppress(OSError, ValueError):
+        known = json.loads(path.read_text())
+    if "run" in known:
+        return int(known["run"])
+    key = str(known.get("key") or secrets.token_hex(16))
+    write(path, json.dumps({"key": key}).encode())
     planned = attempt.planned
     request = one.request(
         attempt.subject.name, planned.entry.strategy, planned.setup.model, _limits(attempt.campaign)
     )
-    number = await one.agent.start(request)
-    write(path, json.dumps({"run": number}).encode())
+    number = await one.agent.start(request, key)
+    write(path, json.dumps({"key": key, "run": number}).encode())
     return number
 
 

@@ -78,13 +78,27 @@ def create_app(agent: Agent, tokens: Tokens, limits: RequestLimits | None = None
     response_model=RunView,
     responses=documented(413, 415),
 )
-async def start(http: Request, agent: Core, wanted: Annotated[RunRequest, Body()]) -> Response:
+async def start(
+    http: Request,
+    agent: Core,
+    wanted: Annotated[RunRequest, Body()],
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=200,
+            pattern="^[!-~]+$",
+            description="A request that is repeated with the same key begins no second run",
+        ),
+    ] = None,
+) -> Response:
     """Begin a search for a fix."""
     if wanted.folder is not None:
         message = "`folder` is for commands on the agent's own machine; send the files as `bundle`"
         raise UserError("folder_not_allowed", message)
-    run = await agent.start(wanted, caller_of(http).name)
-    return as_json(await agent.show(run), 201, {"Location": f"/v1/runs/{run}"})
+    run, new = await agent.begin(wanted, idempotency_key, caller_of(http).name)
+    view = await agent.show(run)
+    return as_json(view, 201 if new else 200, {"Location": f"/v1/runs/{run}"})
 
 
 @readers.get(

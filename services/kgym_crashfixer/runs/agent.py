@@ -5,6 +5,7 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from hashlib import sha256
 
 from kgym.api.agent.nodes import Node
 from kgym.api.agent.report import Report
@@ -29,7 +30,7 @@ from kgym_crashfixer.models.model import Model
 from kgym_crashfixer.platform_protocol import Platform, Submitted
 from kgym_crashfixer.runs import bugs, process, result, said, steps
 from kgym_crashfixer.runs.runner import PAUSES, Runner, ends
-from kgym_crashfixer.store.run_store import Batch, RunStore, Stored
+from kgym_crashfixer.store.run_store import Batch, Once, RunStore, Stored
 
 OpenPlatform = Callable[[Stored, Bug, Strategy, Submitted], AbstractAsyncContextManager[Platform]]
 """Gives what does the work of a run, while the context lasts."""
@@ -60,19 +61,30 @@ class Agent:
         self._runners: dict[int, Runner] = {}
         self._changes: dict[int, asyncio.Event] = {}
 
-    async def start(self, request: RunRequest, submitter: str = "local") -> int:
+    async def start(
+        self, request: RunRequest, key: str | None = None, submitter: str = "local"
+    ) -> int:
         """Begin a run; return its number. Raises UserError for what cannot be begun."""
+        return (await self.begin(request, key, submitter))[0]
+
+    async def begin(self, request: RunRequest, key: str | None, submitter: str) -> tuple[int, bool]:
+        """Begin a run; return its number, and whether it is new.
+
+        Where the submitter has begun one by this idempotency key, it is that one, as it stands.
+        Raises Conflict `key_reused` if its request was another.
+        """
+        once = Once(key, sha256(request.model_dump_json().encode()).hexdigest()) if key else None
         strategy = strategy_of(request)
         await asyncio.to_thread(bugs.load, request)
         await (await asyncio.to_thread(self._open_model, request.model)).close()
         if isinstance(request.strategy, str):
             # As it is now, whatever the file says when the run is resumed.
             request = request.model_copy(update={"strategy": strategy})
-        run = await self._store.create(
-            request, secrets.token_hex(16), strategy.name or strategy.kind, submitter
-        )
-        await self._carry_out(run)
-        return run
+        name, own = strategy.name or strategy.kind, secrets.token_hex(16)
+        run, new = await self._store.create(request, own, name, submitter, once)
+        if new:
+            await self._carry_out(run)
+        return run, new
 
     async def resume(
         self, run: int, limits: Limits | None = None, owner: str | None = None

@@ -50,6 +50,16 @@ WORK = ("asked", "asked_again", "lost", "told", "dropped")
 
 
 @dataclass(frozen=True, slots=True)
+class Once:
+    """What tells a run that is begun again from a new one."""
+
+    key: str
+    """The idempotency key, the submitter's own."""
+    hash: str
+    """Of the request as it came."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """A question that is about to be sent."""
 
@@ -177,8 +187,19 @@ class RunStore:
         self.observers: list[Callable[[Batch], None]] = []
         """Told of what was stored."""
 
-    async def create(self, request: RunRequest, key: str, strategy: str, submitter: str) -> int:
-        """Add a run that nobody carries out yet; return its number."""
+    async def create(
+        self,
+        request: RunRequest,
+        key: str,
+        strategy: str,
+        submitter: str,
+        once: Once | None = None,
+    ) -> tuple[int, bool]:
+        """Add a run that nobody carries out yet; return its number, and whether it is new.
+
+        It is not where the submitter has begun one by the same idempotency key. Raises Conflict
+        `key_reused` if that one's request was another.
+        """
         row = {
             "key": key,
             "bug": request.bug,
@@ -193,9 +214,26 @@ class RunStore:
             "checks": 0,
             "stop": False,
             "request": request.model_dump_json(),
+            "idempotency_key": once.key if once else None,
+            "body_hash": once.hash if once else None,
         }
-        added = insert(runs).values(row).returning(runs.c.id)
-        return await self._database.write(lambda one: int(one.execute(added).scalar_one()))
+        own = runs.c.submitter == submitter, runs.c.idempotency_key == row["idempotency_key"]
+
+        def added(connection: Connection) -> tuple[int, bool]:
+            adding = _upsert(connection, runs, ["submitter", "idempotency_key"], [])
+            new = connection.execute(adding.values(row).returning(runs.c.id)).scalar()
+            if new is not None:
+                return int(new), True
+            known = connection.execute(select(runs.c.id, runs.c.body_hash).where(*own)).one()
+            if known.body_hash != row["body_hash"]:
+                message = (
+                    f"the idempotency key {row['idempotency_key']!r} was used for run {known.id}, "
+                    "which is another request; use a new key for a new run"
+                )
+                raise Conflict("key_reused", message, run=known.id)
+            return int(known.id), False
+
+        return await self._database.write(added)
 
     async def take(self, run: int, holder: str, dead: str | None, request: RunRequest) -> None:
         """Make the run this process's; raise Conflict `run_under_way` if another has it.

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    UniqueConstraint,
 )
 
 from kgym.sqlite import Id, Utc
@@ -29,6 +30,7 @@ metadata = MetaData(
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "fk": "fk_%(table_name)s_%(column_0_N_name)s",
         "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
     }
 )
 NAME = 500
@@ -72,6 +74,9 @@ runs = Table(
     Column("request", Deflated, nullable=False),
     Column("begun", Deflated),
     Column("fixes", Deflated),
+    Column("idempotency_key", String(200)),  # a submitter's own
+    Column("body_hash", String(64)),  # of the request as it came with that key
+    UniqueConstraint("submitter", "idempotency_key"),
     sqlite_autoincrement=True,
 )
 _OF_RUN = {"nullable": False, "primary_key": True, "autoincrement": False}
