@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from kgym.api.steps import InstanceOutcome, ReproduceResult, ReproduceSpec, StepKind, Verdict
+from kgym.api.steps import (
+    DroppedSymbol,
+    InstanceOutcome,
+    ReproduceResult,
+    ReproduceSpec,
+    StepKind,
+    Verdict,
+)
 from kgym.worker.context import StepContext
 from kgym_cli.embedded_platform import Platform
 from tests.bugs.test_trial_result import BUG, crash, instance, measured
@@ -66,3 +73,19 @@ def test_a_trial_measures_the_bug_and_the_next_one_knows_it(kgym: Kgym, data: Pa
     assert "calibrated: 3 of 3 runs showed the bug; 7 x 5 s for 99%" in sure.err
     assert [one.measure is not None for one in seen] == [True, *[False] * 5]
     assert [one.confidence for one in seen[:2]] == [None, 0.95]
+
+
+def test_a_trial_says_how_its_kernel_differs_from_the_config(kgym: Kgym, data: Path) -> None:
+    dropped = [DroppedSymbol(symbol=f"A{n}", wanted="y", got="n") for n in range(7)]
+    kernel = built(dropped_symbols=dropped, built_in=["TUN", "VETH"], modules=3)
+    wrong = ran(Verdict.SAME_CRASH, BUG.file.title)
+    given = {StepKind.BUILD: lambda _: kernel, StepKind.REPRODUCE: lambda _: wrong}
+    with Platform(data, work=False) as idle, working(idle, data, given):
+        told = kgym("--server", idle.url, "bug", "reproduce", BUG.name)
+        answer = kgym("--server", idle.url, "bug", "reproduce", BUG.name, "--json").json
+    assert "config: A0=n, not y, A1=n, not y, " in told.out
+    assert "A4=n, not y, and 2 more (--json)" in told.out
+    assert "built in, instead of as modules: TUN, VETH\n" in told.out
+    assert "modules: 3, loaded on demand" in told.out
+    assert [one["symbol"] for one in answer["dropped_symbols"]] == [f"A{n}" for n in range(7)]
+    assert (answer["built_in"], answer["modules"]) == (["TUN", "VETH"], 3)

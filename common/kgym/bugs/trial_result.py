@@ -10,6 +10,7 @@ from kgym.api.jobs import JobView, StepView
 from kgym.api.steps import (
     BuildResult,
     Calibration,
+    DroppedSymbol,
     Evidence,
     Finding,
     ReproduceResult,
@@ -96,6 +97,11 @@ class TrialResult(Strict):
     obstacles: list[Obstacle]
     compiler: str | None = Field(None, description="that built the kernel, in its own words")
     compiler_substitution: str = Field("", description=SUBSTITUTION)
+    dropped_symbols: list[DroppedSymbol] = Field(
+        [], description="symbols of the config that did not get the value asked for"
+    )
+    built_in: list[str] = Field([], description="symbols that were `m`, and made `y`")
+    modules: int = Field(0, description="modules that guests could load")
     seconds: dict[str, float] = Field(description="by step, and `total`")
 
     @classmethod
@@ -118,6 +124,9 @@ class TrialResult(Strict):
             obstacles=list(found.obstacles),
             compiler=built.compiler_version if built else None,
             compiler_substitution=built.compiler_substitution if built else "",
+            dropped_symbols=built.dropped_symbols if built else [],
+            built_in=list(built.built_in) if built else [],
+            modules=built.modules if built else 0,
             seconds=_seconds(job),
         )
 

@@ -23,7 +23,7 @@ from kgym.api.steps.compilers import ImageCompiler
 from kgym.errors import InfrastructureError
 from kgym.host import proc, sealed_image
 from kgym.host.sandbox import NOBODY, Sandbox
-from kgym.transport.artifact_storage import ArtifactMissing
+from kgym.transport.artifact_storage import ArtifactMissing, Storage
 from kgym.worker.context import StepContext
 from kgym_builder import memo
 
@@ -154,6 +154,16 @@ async def find(run: StepContext, recipe: Recipe) -> About | None:
         return None
     finally:
         path.unlink(missing_ok=True)
+
+
+async def is_stored(storage: Storage, name: str) -> bool:
+    """Return whether the image of this recipe is stored whole: who was killed leaves a part."""
+    try:
+        async for _ in storage.read(f"{PREFIX}/{name}/{ABOUT}", 0, 1):
+            pass
+    except ArtifactMissing:
+        return False
+    return True
 
 
 async def fetch(run: StepContext, recipe: Recipe, about: About, folder: Path) -> bool:

@@ -128,4 +128,6 @@ class Toolchains:
 
 
 async def _stored(storage: Storage) -> set[str]:
-    return {key.rpartition("/")[2] for key in await storage.sizes(image.PREFIX, 1)}
+    """Return the images that are stored whole, by their recipes' names."""
+    folders = {key.rpartition("/")[2] for key in await storage.sizes(image.PREFIX, 1)}
+    return {name for name in folders if await image.is_stored(storage, name)}

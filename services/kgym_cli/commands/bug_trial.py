@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 DEMO_BUG = "watch-queue-filter"
 _STYLES = {"same_crash": "red", "other_crash": "magenta", "no_crash": "green"}
+_NAMED = 5
+"""Symbols of a config that are named; --json has them all."""
 fix_option = click.option(
     "--fix",
     type=click.Path(path_type=Path, allow_dash=True),
@@ -312,6 +314,7 @@ def _print_calibration(outcome: CalibrationResult) -> None:
 def _print(outcome: TrialResult, trace: TraceResult | None) -> None:
     if outcome.compiler_substitution:
         results.print(f"compiler: {outcome.compiler_substitution}", markup=False)
+    _print_config(outcome)
     for side, one in (("before", outcome.before), ("after", outcome.after)):
         if one is not None:
             style = _STYLES.get(one.verdict, "yellow")
@@ -328,6 +331,22 @@ def _print(outcome: TrialResult, trace: TraceResult | None) -> None:
         results.print(f"in the way: {obstacle.reason}: {obstacle.message}", markup=False)
     if trace is not None:
         _print_trace(trace)
+
+
+def _print_config(outcome: TrialResult) -> None:
+    """Say how the kernel differs from the config that was asked for, and what became of `m`."""
+    dropped = [f"{one.symbol}={one.got}, not {one.wanted}" for one in outcome.dropped_symbols]
+    if dropped:
+        results.print(f" config: {_first(dropped)}", markup=False)
+    if outcome.built_in:
+        results.print(f"built in, instead of as modules: {_first(outcome.built_in)}", markup=False)
+    if outcome.modules:
+        results.print(f"modules: {outcome.modules}, loaded on demand")
+
+
+def _first(words: list[str]) -> str:
+    more = len(words) - _NAMED
+    return ", ".join(words[:_NAMED]) + (f", and {more} more (--json)" if more > 0 else "")
 
 
 def _print_finding(finding: JudgedFinding) -> None:

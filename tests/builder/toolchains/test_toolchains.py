@@ -91,6 +91,14 @@ async def test_an_image_has_what_a_suite_has_and_is_made_once_for_all_hosts(
     ]
 
 
+async def test_a_half_stored_image_is_not_offered(stored: Path, tmp_path: Path) -> None:
+    there = LocalStorage(tmp_path / "storage")
+    second = host(tmp_path / "two")
+    assert "bullseye/gcc-10" in await second.offered(there)
+    (stored.parent.parent / "about.json").unlink()  # stored last
+    assert await second.offered(there) == []
+
+
 async def test_a_clang_has_an_image_of_its_own(
     archive: SmallArchive, start: Start, tmp_path: Path
 ) -> None:
