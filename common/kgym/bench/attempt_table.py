@@ -100,9 +100,17 @@ class AttemptTable:
     def _places(self) -> Mapping[BugId, int]:
         return {bug: place for place, bug in enumerate(self.bugs)}
 
-    def counts(self, setup: int, bugs: Sequence[BugId]) -> tuple[Numbers, Numbers]:
+    @cached_property
+    def resolved_before(self) -> Values:
+        """How many of the rows before each one are resolved; one item more than there are rows."""
+        return np.concatenate([[0.0], np.cumsum(self.values["crr"])])
+
+    def places(self, bugs: Sequence[BugId]) -> Numbers:
+        """Return the places of these bugs; -1 for one that nobody has tried."""
+        return np.array([self._places.get(bug, -1) for bug in bugs], dtype=np.int64)
+
+    def counts(self, setup: int, places: Numbers) -> tuple[Numbers, Numbers]:
         """Return, for each bug, in which row the attempts of a setup begin, and how many follow."""
-        places = np.array([self._places.get(bug, -1) for bug in bugs], dtype=np.int64)
         wanted = setup * max(1, len(self.bugs)) + places
         first = np.searchsorted(self._keys, wanted, side="left")
         number = np.searchsorted(self._keys, wanted, side="right") - first

@@ -80,6 +80,7 @@ class Results:
         self.bugs = tuple(dict.fromkeys(bugs))
         self.table = attempts if isinstance(attempts, AttemptTable) else AttemptTable.of(attempts)
         self._places = {setup: place for place, setup in enumerate(self.table.setups)}
+        self._bug_places = self.table.places(self.bugs)
         self._rows: dict[Setup, tuple[Numbers, Numbers]] = {}
 
     @cached_property
@@ -151,9 +152,8 @@ class Results:
     def solved(self, setup: Setup, k: int) -> frozenset[BugId]:
         """Return the bugs that one of the first k runs has resolved."""
         first, number = self._found(setup)
-        # How many were resolved up to each row: no loop over attempts.
-        until = np.concatenate([[0.0], np.cumsum(self.table.values["crr"])])
-        found = until[first + np.minimum(number, k)] > until[first]
+        before = self.table.resolved_before
+        found = before[first + np.minimum(number, k)] > before[first]
         return frozenset(bug for bug, is_solved in zip(self.bugs, found, strict=True) if is_solved)
 
     def _figures(
@@ -197,7 +197,7 @@ class Results:
         if setup not in self._rows:
             place = self._places.get(setup)
             none = np.zeros(len(self.bugs), dtype=np.int64)
-            rows = (none, none) if place is None else self.table.counts(place, self.bugs)
+            rows = (none, none) if place is None else self.table.counts(place, self._bug_places)
             self._rows[setup] = rows
         return self._rows[setup]
 

@@ -27,6 +27,8 @@ HELD = 4_000_000
 
 Values: TypeAlias = NDArray[np.float64]
 """A row for each bug, a column for each figure."""
+Shares: TypeAlias = NDArray[np.float32]
+"""What is drawn: its error of 1e-6 is far below that of drawing, and it takes half the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +50,21 @@ class Bootstrap:
         few = self._bugs * draws <= HELD
         self._held = list(self._parts()) if few else None
 
-    def _parts(self) -> Iterator[Values]:
+    def _parts(self) -> Iterator[Shares]:
         """Yield how often each bug was drawn, as a share: some draws at a time."""
         generator = np.random.default_rng(self._seed)
         equal = np.full(self._bugs, 1 / self._bugs)
         at_once = max(1, HELD // self._bugs)
         for start in range(0, self._draws, at_once):
             size = min(at_once, self._draws - start)
-            yield generator.multinomial(self._bugs, equal, size=size) / self._bugs
+            drawn = generator.multinomial(self._bugs, equal, size=size) / self._bugs
+            yield drawn.astype(np.float32)
 
-    def _mean(self, values: Values) -> Values:
-        """Return the mean of each column in each draw."""
+    def _mean(self, values: Values) -> Shares:
+        """Return the mean of each column (rows) in each draw (columns)."""
         parts = self._held if self._held is not None else self._parts()
-        return np.concatenate([part @ values for part in parts])
+        by_figure = values.T.astype(np.float32)
+        return np.concatenate([by_figure @ part.T for part in parts], axis=1)
 
     def means(self, values: Values) -> list[Interval]:
         """Return the mean over bugs of each column."""
@@ -82,7 +86,7 @@ class Bootstrap:
         ends = np.vstack([ends, np.full(differences.shape[1], 1.0)])
         return _intervals(differences.mean(axis=0), self._mean(ends))
 
-    def _drawn(self, values: Values) -> Values:
+    def _drawn(self, values: Values) -> Shares:
         ends = np.vstack([values, np.zeros(values.shape[1]), np.ones(values.shape[1])])
         return self._mean(ends)
 
@@ -93,10 +97,9 @@ def bootstrap(bugs: int, seed: int = SEED) -> Bootstrap:
     return Bootstrap(bugs, seed=seed)
 
 
-def _intervals(value: Values, drawn: Values) -> list[Interval]:
+def _intervals(value: Values, drawn: Shares) -> list[Interval]:
     tail = (1 - LEVEL) / 2
-    by_figure = np.ascontiguousarray(drawn.T)  # in place, far faster than along columns
-    low, high = np.quantile(by_figure, [tail, 1 - tail], axis=1, overwrite_input=True)
+    low, high = np.quantile(drawn, [tail, 1 - tail], axis=1, overwrite_input=True)
     # The added bugs pull towards the middle; the figure itself stays within.
     low, high = np.minimum(low, value), np.maximum(high, value)
     return [

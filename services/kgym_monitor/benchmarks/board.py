@@ -1,6 +1,6 @@
 """What the pages of a benchmark show, from its attempts as columns. Pure."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -209,8 +209,9 @@ def compared(held: HeldBenchmark, query: BoardQuery) -> dict[str, Any]:
 def bug(held: HeldBenchmark, query: BoardQuery, name: str) -> dict[str, Any]:
     """Return the attempts on one bug by setup, as their outcomes in the order of their runs."""
     rows = []
+    place = held.table.places([name])
     for one in held.view.setups:
-        (first,), (count,) = held.table.counts(one.number, [name])
+        (first,), (count,) = held.table.counts(one.number, place)
         taken = slice(int(first), int(first + min(count, ROWS)))
         values = {key: column[taken] for key, column in held.table.values.items()}
         runs = [
@@ -256,10 +257,7 @@ def _lines(
 
 
 def _unique(solved: Mapping[Setup, frozenset[str]]) -> dict[Setup, int]:
-    count: dict[str, int] = {}
-    for found in solved.values():
-        for one in found:
-            count[one] = count.get(one, 0) + 1
+    count = Counter(one for found in solved.values() for one in found)
     return {setup: sum(count[one] == 1 for one in found) for setup, found in solved.items()}
 
 
@@ -318,11 +316,12 @@ def _bug_lines(
 ) -> list[BugLine]:
     """Return the bugs, those first that the fewest setups and attempts have resolved."""
     mean = crr.mean(axis=0) if len(crr) else None
+    count = Counter(one for found in solved.values() for one in found)
     lines = [
         BugLine(
             facts,
             len(solved),
-            sum(one in found for found in solved.values()),
+            count[one],
             None if mean is None else float(mean[place]),
         )
         for place, (one, facts) in enumerate(of.items())
