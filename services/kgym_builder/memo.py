@@ -20,7 +20,7 @@ from kgym.worker.context import StepContext
 
 R = TypeVar("R", bound=BaseModel)
 
-VERSION = 2
+VERSION = 3
 """Raised when a bug that made answers wrong was fixed: then nothing old is believed."""
 
 

@@ -24,6 +24,9 @@ _REPRODUCIBLE = (
     "KBUILD_BUILD_VERSION=1",
 )
 _BTF = "DEBUG_INFO_BTF"
+_PAHOLE = "pahole"
+CONFIGURING = (_PAHOLE,)
+"""Programs, besides the compiler's, on which the config depends."""
 _OBJECT = re.compile(rb"^ +(?:CC|AS)(?: \[M\])? +(\S+\.o)$")
 _INSIDE = re.compile(r"(?!\.\.?/)[\w.+-]{1,200}(/(?!\.\.?/)[\w.+-]{1,200}){0,20}")
 _NO_RULE = re.compile(r"^make(?:\[\d+\])?: \*\*\* (No rule to make target .*)$")
@@ -234,7 +237,7 @@ class Kbuild:
         them. BTF is made by pahole when all is compiled, which few versions' Kconfig asks for.
         """
         changed = dict.fromkeys(await self._absent(final), '""')
-        if f"\nCONFIG_{_BTF}=y\n" in final and not await self._has("pahole"):
+        if f"\nCONFIG_{_BTF}=y\n" in final and not await self._has(_PAHOLE):
             changed[_BTF] = "n"
         return changed
 

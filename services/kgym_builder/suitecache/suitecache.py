@@ -6,6 +6,7 @@ writable overlay by each step that uses it.
 """
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from kgym.worker.context import StepContext
 from kgym_builder import memo
 from kgym_builder.kbuild import control, kconfig
 from kgym_builder.kbuild.kbuild import (
+    CONFIGURING,
     Kbuild,
     MakeBounds,
     Output,
@@ -119,7 +121,9 @@ class SuiteCache:
         source_identity = await self._sources.identify(kernel.source, _bytes(run))
         rules = [one.model_dump() for one in self._of(kernel)]
         parts = (LAYOUT, source_identity, kernel.config, *tools.parts, rules, str(control.SOURCE))
-        name = memo.key("config", *parts)
+        # An image's programs are known by its identity.
+        own = () if tools.image else tuple(map(shutil.which, CONFIGURING))
+        name = memo.key("config", *parts, own)
         found = await memo.recall(run, name, Identified)
         if found is None:
             found = await self._configure(kernel, tools, run)
