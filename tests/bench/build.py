@@ -52,14 +52,14 @@ MAKE_SECONDS = 4 * 3600.0
 GOALS = {"speedup": 25.0, "incremental_ratio": 1.15, "mount_s": 0.5}
 
 
-def shipped() -> BuildSpec:
+def shipped(bug: str) -> BuildSpec:
     """Return the build of the shipped bug: one patch, on the shared config."""
-    return bundle.load(BUG).build
+    return bundle.load(bug).build
 
 
-def big() -> BuildSpec:
+def big(bug: str) -> BuildSpec:
     """Return the same with a config of more than three times the objects."""
-    spec = shipped()
+    spec = shipped(bug)
     fragments = [*spec.config.fragments, BIG.read_text()]
     config = spec.config.model_copy(update={"fragments": fragments})
     return spec.model_copy(update={"config": config, "objects": None})
@@ -75,9 +75,12 @@ def of_config(build: BuildSpec, config: Path, compiler: str) -> BuildSpec:
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--config` and `--compiler`, from which `of_config` makes a build."""
+    """Add `--config`, `--compiler` and `--bug`, from which `of_config` makes a build."""
     parser.add_argument("--config", type=Path, metavar="FILE", help="a full .config instead")
     parser.add_argument("--compiler", default="gcc", help="for --config")
+    parser.add_argument(
+        "--bug", default=BUG, metavar="NAME", help="the shipped bug that is patched into it"
+    )
 
 
 @dataclass(slots=True)
@@ -222,9 +225,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     add_config_options(parser)
     options = parser.parse_args()
-    specs = {name: SPECS[name]() for name in options.configs}
+    specs = {name: SPECS[name](options.bug) for name in options.configs}
     if options.config:
-        specs = {options.config.stem: of_config(shipped(), options.config, options.compiler)}
+        spec = of_config(shipped(options.bug), options.config, options.compiler)
+        specs = {options.config.stem: spec}
     process_logs.configure(level=logging.WARNING)
     data_folder().mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))

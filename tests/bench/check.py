@@ -8,6 +8,7 @@ mount    an empty command in the tree: what taking it costs
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import logging
 import os
@@ -24,9 +25,10 @@ from tests.alone import alone
 from tests.bench.build import add_config_options, of_config
 
 from kgym.api.jobs import JobRequest
-from kgym.api.steps import BuildSpec, CheckResult, CheckSpec, Patch
+from kgym.api.steps import CheckResult, CheckSpec, Patch
 from kgym.api.worker_calls import Assignment
 from kgym.bugs import bundle
+from kgym.bugs.bug import Bug
 from kgym.client import Client
 from kgym.configs import CONFIGS, data_folder
 from kgym.host import process_logs
@@ -38,16 +40,14 @@ from kgym_builder.kbuild.object_index import Index
 from kgym_builder.kbuild.saved_commands import compile_words
 from kgym_builder.suitecache.suitecache import Entry, SuiteCache
 
-BUG = "watch-queue-filter"
 MOST_OVER = 1.0
 MOST_TIMES = 2.0
 
 
-def patches(number: int) -> list[Patch]:
+def patches(bug: Bug, number: int) -> list[Patch]:
     """Return the fix, made so many different patches by a comment."""
-    fix = bundle.load(BUG).fix
-    assert fix is not None
-    (first, *others) = fix.edits
+    assert bug.fix is not None
+    (first, *others) = bug.fix.edits
     return [
         Patch(
             name=f"fix-{one}",
@@ -60,22 +60,23 @@ def patches(number: int) -> list[Patch]:
     ]
 
 
-def spec(build: BuildSpec, number: int) -> CheckSpec:
+def spec(bug: Bug, number: int) -> CheckSpec:
     """Return the check of so many patches, never answered from memory."""
+    build = bug.build
     return CheckSpec(
         source=build.source,
         config=build.config,
         compiler=build.compiler,
         cache="fresh",
         base=build.patches,
-        patches=patches(number),
+        patches=patches(bug, number),
     )
 
 
-def submitted(client: Client, build: BuildSpec, number: int) -> float:
+def submitted(client: Client, bug: Bug, number: int) -> float:
     """Return the seconds from submission to result."""
     start = monotonic()
-    job = client.wait(client.submit(JobRequest(steps=[spec(build, number)])).id)
+    job = client.wait(client.submit(JobRequest(steps=[spec(bug, number)])).id)
     seconds = monotonic() - start
     result = job.steps[0].result
     if not isinstance(result, CheckResult):
@@ -86,11 +87,9 @@ def submitted(client: Client, build: BuildSpec, number: int) -> float:
     return seconds
 
 
-async def with_entry(
-    build: BuildSpec, work: Path, use: Callable[[Entry], Awaitable[float]]
-) -> float:
+async def with_entry(bug: Bug, work: Path, use: Callable[[Entry], Awaitable[float]]) -> float:
     """Take the entry as a step does, and use it."""
-    one = spec(build, 1)
+    one = spec(bug, 1)
     assignment = Assignment(
         step_id=1, job_id=1, number=0, attempt=1, lease=uuid.uuid4(), spec=one, inputs={}
     )
@@ -108,9 +107,9 @@ async def in_tree(entry: Entry, folder: Path, argv: list[str]) -> float:
     return done.seconds
 
 
-def bare(build: BuildSpec, work: Path) -> tuple[float, float]:
+def bare(bug: Bug, work: Path) -> tuple[float, float]:
     """Return the seconds of the compiler alone, and of an empty command."""
-    file = bundle.load(BUG).file.files[0]
+    file = bug.file.files[0]
 
     async def mount(entry: Entry) -> float:
         return await in_tree(entry, work / "mount", ["true"])
@@ -121,20 +120,20 @@ def bare(build: BuildSpec, work: Path) -> tuple[float, float]:
         assert words is not None
         return await in_tree(entry, work / "bare", list(words))
 
-    taken = asyncio.run(with_entry(build, work, mount))
-    return asyncio.run(with_entry(build, work, compiler)) - taken, taken
+    taken = asyncio.run(with_entry(bug, work, mount))
+    return asyncio.run(with_entry(bug, work, compiler)) - taken, taken
 
 
-def measured(client: Client, build: BuildSpec, work: Path, rounds: int) -> dict[str, float]:
+def measured(client: Client, bug: Bug, work: Path, rounds: int) -> dict[str, float]:
     """Measure all in turns, so that other work on the machine falls on each; return medians."""
-    submitted(client, build, 1)  # what is made once: the entry, the base
+    submitted(client, bug, 1)  # what is made once: the entry, the base
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
-        compiler, mount = bare(build, work)
+        compiler, mount = bare(bug, work)
         turn = {
             "bare_compile_s": compiler,
-            "check_s": submitted(client, build, 1),
-            "check10_s": submitted(client, build, 10),
+            "check_s": submitted(client, bug, 1),
+            "check10_s": submitted(client, bug, 10),
             "mount_s": mount,
         }
         for name, seconds in turn.items():
@@ -156,15 +155,16 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     add_config_options(parser)
     options = parser.parse_args()
-    build = bundle.load(BUG).build
+    bug = bundle.load(options.bug)
     if options.config:
-        build = of_config(build, options.config, options.compiler)
+        build = of_config(bug.build, options.config, options.compiler)
+        bug = dataclasses.replace(bug, build=build)
     process_logs.configure(level=logging.WARNING)
     data_folder().mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="bench-", dir=data_folder()))
     try:
         with alone(data_folder()) as client:
-            results = measured(client, build, work, options.rounds)
+            results = measured(client, bug, work, options.rounds)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     if options.json:

@@ -148,6 +148,9 @@ def judge(
             reason = f"no crash was seen, but the kernel might not have told: {_words(unproven)}"
             return Judgement(Verdict.INCONCLUSIVE, reason, None, 0, n)
         reason = f"the reproducer ran for the whole time on all {n} instances, without a crash"
+        reason += next(
+            (f"; instance {one.number}: {one.detail}" for one in survived if one.detail), ""
+        )
         return Judgement(Verdict.NO_CRASH, reason, None, 0, n)
     whole = (InstanceOutcome.SURVIVED, InstanceOutcome.STOPPED, InstanceOutcome.CRASH)
     lost = next((one for one in instances if one.outcome not in whole), None)

@@ -1,4 +1,4 @@
-"""The guest's root file system: an initramfs of Debian's busybox and dropbear, and our runner.
+"""The guest's root file system: an initramfs of Debian's busybox, dropbear and ip, and our runner.
 
 It is made once for each set of its parts and kept in the cache. It comes
 uncompressed, so that it boots on kernels without any decompressor. The capture
@@ -26,14 +26,14 @@ REFUSED = b"kgym: root disk refused: "
 """What it prints instead, and why, where it cannot start from its root disk."""
 
 
-_PACKAGES = ("busybox-static", "dropbear-bin")
+_PACKAGES = ("busybox-static", "dash", "dropbear-bin", "iproute2")
 _INSIDE = Path(__file__).parent / "inside"
 _LOADER = "/lib64/ld-linux-x86-64.so.2"
 _FOLDERS = ("bin", "dev", "etc", "kgym", "lib", "lib64", "new", "root")
 _ETC = {
-    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+    "etc/passwd": "root:x:0:0:root:/root:/bin/ash\nnobody:x:65534:65534:nobody:/:/bin/false\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
-    "etc/shells": "/bin/sh\n",
+    "etc/shells": "/bin/ash\n",
     "etc/hosts": "127.0.0.1 localhost kgym\n::1 localhost\n",
 }
 _TOOL_SECONDS = 60.0
@@ -81,11 +81,12 @@ async def guest_image(cache: Path, held: ExitStack | None = None) -> GuestImage:
 
     It stays until `held` is closed. Raises InfrastructureError if a package or tool is missing.
     """
-    parts, more = await _parts(), await _capture_parts()
-    identity = await _identity({**parts, **more})
+    parts, called = await _parts(), await _called_parts()
+    captures = await _capture_parts()
+    identity = await _identity({**parts, **called, **captures})
 
     async def make(folder: Path) -> None:
-        await _make(folder, parts, more)
+        await _make(folder, parts, called, captures)
 
     folder, _ = await FolderCache(cache / "guest").get(identity, make, held=held)
     return GuestImage(folder)
@@ -102,14 +103,23 @@ async def _parts() -> dict[str, Path]:
     return busybox | await _with_libraries(Path(proc.require("dropbear")))
 
 
+async def _called_parts() -> dict[str, Path]:
+    """Return what reproducers call by `system`: many set up network devices so.
+
+    Of busybox, the shell runs applets of its own before any program, and `ip` adds no neighbour.
+    """
+    shell, ip = Path(proc.require("dash")), Path(proc.require("ip"))
+    return await _with_libraries(shell, "dash") | await _with_libraries(ip, "iproute2")
+
+
 async def _capture_parts() -> dict[str, Path]:
     """Return what the capture kernel's image takes besides."""
     path = shutil.which(MAKEDUMPFILE)
     return await _with_libraries(Path(path)) if path else {}
 
 
-async def _with_libraries(program: Path) -> dict[str, Path]:
-    parts = {f"bin/{program.name}": program}
+async def _with_libraries(program: Path, name: str | None = None) -> dict[str, Path]:
+    parts = {f"bin/{name or program.name}": program}
     for library in _libraries((await proc.run(["ldd", program], timeout=_TOOL_SECONDS)).text):
         loader = str(library) == _LOADER
         parts[_LOADER.lstrip("/") if loader else f"lib/{library.name}"] = library
@@ -142,7 +152,12 @@ def _digest(versions: bytes, files: Mapping[str, Path]) -> str:
     return whole.hexdigest()
 
 
-async def _make(folder: Path, parts: Mapping[str, Path], more: Mapping[str, Path]) -> None:
+async def _make(
+    folder: Path,
+    parts: Mapping[str, Path],
+    called: Mapping[str, Path],
+    captures: Mapping[str, Path],
+) -> None:
     runner, tracer = folder / "run", folder / "trace"
     image = GuestImage(folder)
     flags = ("-static", "-pthread", "-O2", "-s", "-Wall", "-Wextra", "-Werror")
@@ -164,7 +179,7 @@ async def _make(folder: Path, parts: Mapping[str, Path], more: Mapping[str, Path
     common = [
         *(cpio.folder(name, 0o700 if name == "root" else 0o755) for name in _FOLDERS),
         cpio.character_device("dev/console", 5, 1),
-        *(cpio.file(path, source.read_bytes(), 0o755) for path, source in parts.items()),
+        *_programs(parts),
         *(cpio.file(path, text.encode()) for path, text in _ETC.items()),
         cpio.file("etc/host_key", (folder / "host_key").read_bytes(), 0o600),
         cpio.file(NETWORK.lstrip("/"), network().read_bytes(), 0o755),
@@ -172,6 +187,7 @@ async def _make(folder: Path, parts: Mapping[str, Path], more: Mapping[str, Path
         cpio.file("root/.ssh/authorized_keys", f"{client}\n".encode(), 0o600),
     ]
     own = [
+        *_programs({path: file for path, file in called.items() if path not in parts}),
         cpio.file("init", (_INSIDE / "init").read_bytes(), 0o755),
         cpio.file(RUNNER.lstrip("/"), runner.read_bytes(), 0o755),
         cpio.file(TRACER.lstrip("/"), tracer.read_bytes(), 0o755),
@@ -179,11 +195,15 @@ async def _make(folder: Path, parts: Mapping[str, Path], more: Mapping[str, Path
     image.initrd.write_bytes(cpio.archive([*common, *own]))
     own = [
         cpio.file(CAPTURE.lstrip("/"), (_INSIDE / "capture").read_bytes(), 0o755),
-        *(cpio.file(path, file.read_bytes(), 0o755) for path, file in more.items()),
+        *_programs(captures),
     ]
     image.capture.write_bytes(cpio.archive([*common, *own]))
     for leftover in (runner, tracer, folder / "host_key", folder / "dropbear_client_key"):
         leftover.unlink()
+
+
+def _programs(parts: Mapping[str, Path]) -> Iterator[cpio.CpioFile]:
+    return (cpio.file(path, source.read_bytes(), 0o755) for path, source in parts.items())
 
 
 async def _key(path: Path) -> str:

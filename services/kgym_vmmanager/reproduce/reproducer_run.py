@@ -29,6 +29,7 @@ _MOST_SAID = 1 << 20
 _SYZ_SECONDS = 120.0
 """How much longer a program of syzkaller's may run that has not been executed once: on an emulated
 CPU it takes seconds to read what syz-execprog knows of the kernel's calls."""
+_WORDS_SHOWN = 400
 _EARLY_SECONDS = 30.0
 """A program whose every run failed at once is given up after so long."""
 
@@ -236,5 +237,9 @@ class Session:
                 InstanceOutcome.HUNG, f"afterwards, the guest's `true` ended with {status}"
             )
         await asyncio.sleep(_GRACE_SECONDS)
-        detail = Executed.read(self._said).told() if self._syz is not None else ""
+        if self._syz is not None:
+            detail = Executed.read(self._said).told()
+        else:  # often why it could do nothing, and yet went on to the end of its time
+            words = self._output.last_lines()[-_WORDS_SHOWN:]
+            detail = f"the program's last words: {words}" if self._output.size else ""
         return InstanceEnding(InstanceOutcome.SURVIVED, detail)

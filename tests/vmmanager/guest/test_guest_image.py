@@ -49,6 +49,7 @@ async def test_it_holds_what_the_guest_needs(cache: Path) -> None:
     image = await guest_image(cache)
     names = set(listing(image.initrd.read_bytes()))
     assert {"init", "dev/console", "bin/busybox", "bin/dropbear", "kgym/run"} <= names
+    assert {"bin/dash", "bin/iproute2", "lib/libmnl.so.0"} <= names  # what reproducers call
     assert {"etc/host_key", "root/.ssh/authorized_keys", "lib/libc.so.6"} <= names
     assert image.host_key.startswith("ssh-ed25519 ")
     assert image.client_key.stat().st_mode & 0o077 == 0

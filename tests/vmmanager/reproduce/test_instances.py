@@ -81,6 +81,19 @@ async def test_a_program_that_never_ends_survives(perform: Perform) -> None:
     assert result.instances[0].runs == 1
 
 
+async def test_the_last_words_of_one_that_survives_are_told(perform: Perform) -> None:
+    result = await perform(program('write(2, "no tun here\\n", 12); for (;;) pause();'))
+    assert result.verdict is Verdict.NO_CRASH
+    assert result.reason.endswith("; instance 0: the program's last words: no tun here")
+
+
+async def test_a_program_sets_up_the_network_by_commands(perform: Perform) -> None:
+    add = "ip neigh add 10.0.2.9 lladdr aa:aa:aa:aa:aa:aa dev eth0 nud permanent"
+    show = "ip neigh show dev eth0 | grep -q '10.0.2.9 lladdr aa:aa:aa:aa:aa:aa PERMANENT'"
+    result = await perform(program(f'exit(system("{add} 2>/dev/null; {show}") != 0);'))
+    assert result.verdict is Verdict.NO_CRASH, result.reason
+
+
 async def test_two_cpus_come_up(perform: Perform) -> None:
     body = "exit(sysconf(_SC_NPROCESSORS_ONLN) != 2);"
     result = await perform(program(body), cpus=2)
