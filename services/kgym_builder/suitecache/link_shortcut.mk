@@ -17,10 +17,21 @@ saved = $(or $(savedcmd_$1),$(cmd_$1))
 
 # The dependencies that stand in these files play no role: what is to be done is known.
 include $(foreach made,$(OBJECTS) $(LIBRARIES) vmlinux,$(dir $(made)).$(notdir $(made)).cmd)
--include .vmlinux.o.cmd .vmlinux.symvers.cmd
+-include .vmlinux.o.cmd .vmlinux.symvers.cmd ..vmlinux.export.o.cmd
+
+# With CONFIG_MODULES, a table of what the kernel exports is linked, too, and modpost writes it last.
+# Mostly it is the old one. Where it is not, or an exported function is gone, all is linked again.
+exports := $(wildcard .vmlinux.export.o)
+early := $(if $(AFTER),,$(exports))
+link = $(subst scripts/link-vmlinux.sh,./.kgym-link,$(call saved,vmlinux))
+image = $(MAKE) -f scripts/Makefile.build obj=arch/x86/boot arch/x86/boot/bzImage
 
 .PHONY: all boot check link vmlinux.o vmlinux.symvers $(OBJECTS) $(LIBRARIES)
 all: boot check
+ifneq ($(early),)
+	+@if [ -e .kgym-unlinked ] || ! cmp -s .kgym-export.c .vmlinux.export.c; then \
+		$(call saved,$(exports)); $(link); $(image); fi
+endif
 check: vmlinux.symvers
 
 $(OBJECTS):
@@ -36,6 +47,7 @@ vmlinux.o: $(OBJECTS) $(LIBRARIES)
 	@$(call saved,$@)
 
 vmlinux.symvers: vmlinux.o
+	@$(if $(exports),cp .vmlinux.export.c .kgym-export.c)
 	@$(call saved,$@)
 
 # The script links three times: without the table of symbols, with one of the right size, and with
@@ -46,7 +58,14 @@ link: $(OBJECTS) $(LIBRARIES) $(AFTER)
 	@cp $(or $(guess),/dev/null) .kgym-kallsyms.o
 	@sed 's/^\tkallsyms_step 1$$/\tkallsymso=.kgym-kallsyms.o/' scripts/link-vmlinux.sh >.kgym-link
 	@chmod +x .kgym-link
-	+@$(subst scripts/link-vmlinux.sh,./.kgym-link,$(call saved,vmlinux))
+ifeq ($(early),)
+	@$(if $(exports),$(call saved,$(exports)))
+	+@$(link)
+else
+	@rm -f .kgym-unlinked
+	+@{ $(link); } >.kgym-linked 2>&1 & wait $$! || touch .kgym-unlinked
+	@[ -e .kgym-unlinked ] || cat .kgym-linked
+endif
 
 boot: link
-	@$(MAKE) -f scripts/Makefile.build obj=arch/x86/boot arch/x86/boot/bzImage
+	+@[ -e .kgym-unlinked ] || $(image)

@@ -3,7 +3,8 @@
 Make looks at every folder before it compiles one file. Where a patch changes
 only what goes into objects of vmlinux, the same commands follow from kbuild's
 own notes (`object_index.py`, `link_shortcut.mk`). That they build the same kernel, byte
-for byte, is tried out once for each entry.
+for byte, is tried out once for each entry. Where CONFIG_MODVERSIONS is set, the versions of
+exported symbols stay as they were: no module asks for them.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,7 +23,7 @@ _TRIED = 8
 """Objects that the rehearsal compiles, of folders that lie far from each other."""
 _ASIDE = """
 mv vmlinux .kgym-vmlinux && mv arch/x86/boot/bzImage .kgym-bzImage
-rm -f vmlinux.o vmlinux.symvers Module.symvers System.map .vmlinux.export.*
+rm -f vmlinux.o vmlinux.symvers Module.symvers System.map
 """
 _COMPARE = "cmp vmlinux .kgym-vmlinux && cmp arch/x86/boot/bzImage .kgym-bzImage"
 

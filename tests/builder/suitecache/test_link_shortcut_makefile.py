@@ -29,10 +29,13 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def linked(tree: Path, *names: str) -> "subprocess.CompletedProcess[str]":
-    variables = f"OBJECTS := {' '.join(f'{name}.o' for name in names)}\nLIBRARIES :=\nAFTER :=\n"
+def linked(
+    tree: Path, *names: str, goal: str = "link", after: str = ""
+) -> "subprocess.CompletedProcess[str]":
+    objects = " ".join(f"{name}.o" for name in names)
+    variables = f"OBJECTS := {objects}\nLIBRARIES :=\nAFTER := {after}\n"
     return subprocess.run(
-        ["make", "-f", "-", "link"],
+        ["make", "-j2", "-f", "-", goal],
         cwd=tree,
         input=variables + MAKEFILE,
         capture_output=True,
@@ -61,3 +64,89 @@ def test_a_link_that_fails_is_a_failure(tree: Path) -> None:
     done = linked(tree, "helper")
     assert done.returncode != 0
     assert "helper" in done.stderr
+
+
+# What a kernel with modules is made of besides: modpost writes a table of what is exported, which
+# is linked, and the image is made of all.
+MODPOST = r"""#!/bin/sh
+touch vmlinux.symvers
+exec sed -n 's,^/.EXPORT \(.*\)./,int \1(void); void *e_\1 = \1;,p' *.c >.vmlinux.export.c
+"""
+NOTES = {
+    "vmlinux": 'scripts/link-vmlinux.sh "gcc"; true',
+    "vmlinux.o": "ld -r -o vmlinux.o main.o helper.o",
+    "vmlinux.symvers": "sh scripts/modpost",
+    ".vmlinux.export.o": "gcc -c -o .vmlinux.export.o .vmlinux.export.c",
+}
+EXPORTED = "int helper(void) { return 1; }\n/*EXPORT helper*/\n"
+IMAGE = "arch/x86/boot/bzImage:\n\tcp vmlinux $@\n.PHONY: arch/x86/boot/bzImage\n"
+
+
+@pytest.fixture
+def exporting(tree: Path) -> Path:
+    (tree / "helper.c").write_text(EXPORTED)
+    script = LINK_SCRIPT.replace("main.o", "main.o .vmlinux.export.o")
+    (tree / "scripts" / "link-vmlinux.sh").write_text(script)
+    (tree / "scripts" / "Makefile.build").write_text(IMAGE)
+    (tree / "arch" / "x86" / "boot").mkdir(parents=True)
+    for name, command in NOTES.items():
+        (tree / f".{name}.cmd").write_text(f"savedcmd_{name} := {command}\n")
+    (tree / "scripts" / "modpost").write_text(MODPOST)
+    (tree / ".vmlinux.export.o").touch()
+    (tree / ".vmlinux.export.c").touch()
+    done = linked(tree, "main", "helper", goal="all", after="vmlinux.symvers")
+    assert done.returncode == 0, done.stderr
+    assert exports(tree) == {"e_helper"}
+    return tree
+
+
+def exports(tree: Path) -> set[str]:
+    """Return what the table in the image exports."""
+    argv = ["nm", tree / "arch" / "x86" / "boot" / "bzImage"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20)
+    return {line.split()[-1] for line in done.stdout.splitlines() if " e_" in line}
+
+
+def test_a_kernel_that_exports_the_same_is_linked_once(exporting: Path) -> None:
+    script = exporting / "scripts" / "link-vmlinux.sh"
+    script.write_text(f"{script.read_text()}echo >>links\n")
+    (exporting / "helper.c").write_text(EXPORTED.replace("1", "2"))
+    done = linked(exporting, "helper", goal="all")
+    assert done.returncode == 0, done.stderr
+    assert exports(exporting) == {"e_helper"}
+    assert (exporting / "links").read_text() == "\n"
+
+
+@pytest.mark.parametrize("after", ["", "vmlinux.symvers"])
+@pytest.mark.parametrize(
+    ("text", "exported"),
+    [
+        (EXPORTED + "int more(void) { return 3; }\n/*EXPORT more*/\n", {"e_helper", "e_more"}),
+        (EXPORTED.replace("EXPORT", ""), set()),
+    ],
+)
+def test_what_a_change_exports_is_in_the_table(
+    exporting: Path, after: str, text: str, exported: set[str]
+) -> None:
+    (exporting / "helper.c").write_text(text)
+    done = linked(exporting, "helper", goal="all", after=after)
+    assert done.returncode == 0, done.stderr
+    assert exports(exporting) == exported
+
+
+@pytest.mark.parametrize("after", ["", "vmlinux.symvers"])
+def test_an_exported_function_may_go(exporting: Path, after: str) -> None:
+    (exporting / "main.c").write_text("int main(void) { return 4; }\n")
+    (exporting / "helper.c").write_text("int other(void) { return 1; }\n/*EXPORT other*/\n")
+    done = linked(exporting, "main", "helper", goal="all", after=after)
+    assert done.returncode == 0, done.stderr
+    assert "helper" not in done.stderr
+    assert exports(exporting) == {"e_other"}
+
+
+@pytest.mark.parametrize("after", ["", "vmlinux.symvers"])
+def test_a_link_that_fails_is_a_failure_with_exports_too(exporting: Path, after: str) -> None:
+    (exporting / "helper.c").write_text("int other(void) { return 1; }\n")
+    done = linked(exporting, "helper", goal="all", after=after)
+    assert done.returncode != 0
+    assert "undefined reference to `helper'" in done.stderr
