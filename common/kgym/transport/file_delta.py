@@ -17,8 +17,9 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,9 @@ _MOST_SIZE = 1 << 30
 """Of a file that is made a delta: it is read as a whole."""
 _WORTH = 0.8
 """A delta that is larger than so much of its file is none."""
+_ALIKE, _FEW = 0.25, 1000
+"""Of a file with more than a few marked places, fewer with their like mean that it is another one:
+an image that was packed by gzip, of which deflating all the differences would take a second."""
 _GAP = 1 << 16
 _SELDOM, _LARGE = (6, 8), 32 << 20
 """A word in 2^6 is looked at, of files larger than that one in 2^8."""
@@ -50,7 +54,10 @@ def write(file: Path, sha256: str, base: Path, target: Path) -> bool:
         return False
     # Not mapped: what others cut short meanwhile is an error, not the end of the process.
     new, old = np.fromfile(file, np.uint8), np.fromfile(base, np.uint8)
-    parts = _parts(new, old)
+    matches = _matches(new, old)
+    if matches.marks > _FEW and len(matches.places) < _ALIKE * matches.marks:
+        return False
+    parts = _parts(new, old, matches)
     if len(parts) > _MOST_PARTS:
         return False
     deflate = zlib.compressobj(_LEVEL)
@@ -158,8 +165,19 @@ def _part(base: int, start: int, stop: int, size: int) -> bytes:
 # --- how the two files lie to each other -----------------------------------------------------
 
 
-def _parts(new: _Bytes, old: _Bytes) -> npt.NDArray[np.void]:
-    places, distances = _matches(new, old)
+class _Matches(NamedTuple):
+    """Places of the new file in order, and how far each is from its like in the base.
+
+    They are some of the `marks` of the new file that were looked for.
+    """
+
+    places: _Numbers
+    distances: _Numbers
+    marks: int
+
+
+def _parts(new: _Bytes, old: _Bytes, matches: _Matches) -> npt.NDArray[np.void]:
+    places, distances, _ = matches
     ends = [len(new)]
     at = [0]
     if len(places):
@@ -173,12 +191,15 @@ def _parts(new: _Bytes, old: _Bytes) -> npt.NDArray[np.void]:
     return np.array(list(zip(ends, at, strict=True)), _PART)
 
 
-def _matches(new: _Bytes, old: _Bytes) -> tuple[_Numbers, _Numbers]:
-    """Return places of the new file in order, and how far each is from its like in the base."""
+def _matches(new: _Bytes, old: _Bytes) -> _Matches:
     seldom = _SELDOM[max(len(new), len(old)) > _LARGE]
-    (places, words), (old_places, old_words) = _marks(new, seldom), _marks(old, seldom)
+    with ThreadPoolExecutor(1) as beside:
+        of_base = beside.submit(_marks, old, seldom)
+        places, words = _marks(new, seldom)
+        old_places, old_words = of_base.result()
+    marks = len(places)
     if not len(places) or not len(old_places):
-        return places[:0], places[:0]
+        return _Matches(places[:0], places[:0], marks)
     found = np.searchsorted(old_words, words).clip(max=len(old_words) - 1)
     same = old_words[found] == words
     places, like = places[same], old_places[found[same]]
@@ -191,7 +212,7 @@ def _matches(new: _Bytes, old: _Bytes) -> tuple[_Numbers, _Numbers]:
         equal = distances[step:] == distances[:-step]
         sure[step:] |= equal
         sure[:-step] |= equal
-    return places[sure], distances[sure]
+    return _Matches(places[sure], distances[sure], marks)
 
 
 def _marks(data: _Bytes, seldom: int) -> tuple[_Numbers, npt.NDArray[np.uint64]]:

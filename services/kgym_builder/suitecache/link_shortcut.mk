@@ -42,13 +42,15 @@ $(OBJECTS):
 $(LIBRARIES): $(OBJECTS)
 	@$(call saved,$@)
 
-# For modpost's checks alone, unless the link takes it.
+# For modpost's checks alone, unless the link takes it: they have time while the link's programs use
+# one core each.
+aside := $(if $(AFTER),,renice -n 19 $$$$ >/dev/null; )
 vmlinux.o: $(OBJECTS) $(LIBRARIES)
-	@$(call saved,$@)
+	@$(aside)$(call saved,$@)
 
 vmlinux.symvers: vmlinux.o
 	@$(if $(exports),cp .vmlinux.export.c .kgym-export.c)
-	@$(call saved,$@)
+	@$(aside)$(call saved,$@)
 
 # The script links three times: without the table of symbols, with one of the right size, and with
 # the right one. That of the unpatched kernel mostly has the right size, so the first can be left
