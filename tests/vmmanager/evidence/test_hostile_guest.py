@@ -89,11 +89,11 @@ class Guest(paramiko.ServerInterface):
 
     def _answer(self, channel: paramiko.Channel, command: bytes) -> None:
         dice = self.dice
-        if command == b"true" and dice.random() < 0.7:
-            channel.send_exit_status(dice.choice([0, 0, 0, 1, 255]))
-            channel.close()
-            return
         with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            if command == b"true" and dice.random() < 0.7:
+                channel.send_exit_status(dice.choice([0, 0, 0, 1, 255]))
+                channel.close()
+                return
             channel.settimeout(1)
             for said in talk(dice):
                 if self.over.is_set():

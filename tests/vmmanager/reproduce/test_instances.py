@@ -84,6 +84,7 @@ async def test_a_program_that_never_ends_survives(perform: Perform) -> None:
 async def test_the_last_words_of_one_that_survives_are_told(perform: Perform) -> None:
     result = await perform(program('write(2, "no tun here\\n", 12); for (;;) pause();'))
     assert result.verdict is Verdict.NO_CRASH
+    assert result.instances[0].runs == 1
     assert result.reason.endswith("; instance 0: the program's last words: no tun here")
 
 
