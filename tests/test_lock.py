@@ -1,6 +1,8 @@
 """requirements.lock serves everywhere that the project does."""
 
 import re
+import subprocess
+import sys
 from importlib.metadata import metadata
 
 from packaging.specifiers import SpecifierSet
@@ -16,3 +18,10 @@ def test_every_package_of_the_lock_runs_on_the_oldest_python() -> None:
     assert len(names) > 100
     wanted = {name: metadata(name)["Requires-Python"] or "" for name in names}
     assert [one for one, python in wanted.items() if OLDEST not in SpecifierSet(python)] == []
+
+
+def test_the_lock_names_all_that_its_packages_need() -> None:
+    """It is installed without a look for more: what it left out would be missing."""
+    check = [sys.executable, "-m", "pip", "check", "--disable-pip-version-check"]
+    done = subprocess.run(check, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
