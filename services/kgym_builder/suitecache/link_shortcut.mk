@@ -15,16 +15,31 @@ MAKEFLAGS += --no-builtin-rules --no-builtin-variables --no-print-directory
 pound := \#
 saved = $(or $(savedcmd_$1),$(cmd_$1))
 
+# Since Linux 6.15, the link may make another file, of which vmlinux is copied.
+linked := $(if $(wildcard .vmlinux.unstripped.cmd),vmlinux.unstripped,vmlinux)
+copied := $(filter-out $(linked),vmlinux)
+
 # The dependencies that stand in these files play no role: what is to be done is known.
-include $(foreach made,$(OBJECTS) $(LIBRARIES) vmlinux,$(dir $(made)).$(notdir $(made)).cmd)
+include $(foreach made,$(OBJECTS) $(LIBRARIES) $(linked) $(copied),$(dir $(made)).$(notdir $(made)).cmd)
 -include .vmlinux.o.cmd .vmlinux.symvers.cmd ..vmlinux.export.o.cmd
 
 # With CONFIG_MODULES, a table of what the kernel exports is linked, too, and modpost writes it last.
 # Mostly it is the old one. Where it is not, or an exported function is gone, all is linked again.
 exports := $(wildcard .vmlinux.export.o)
 early := $(if $(AFTER),,$(exports))
-link = $(subst scripts/link-vmlinux.sh,./.kgym-link,$(call saved,vmlinux))
+link = $(subst scripts/link-vmlinux.sh,./.kgym-link,$(call saved,$(linked)))$(if $(copied),; $(call saved,$(copied)))
 image = $(MAKE) -f scripts/Makefile.build obj=arch/x86/boot arch/x86/boot/bzImage
+
+# What the rehearsal, which changes nothing, would not notice.
+ifeq ($(findstring scripts/link-vmlinux.sh,$(call saved,$(linked))),)
+$(error kbuild has noted no link by scripts/link-vmlinux.sh)
+endif
+ifneq ($(wildcard .tmp_initcalls.lds),)
+$(error the link goes by a list of initcalls (LTO) that a patch may change)
+endif
+ifneq ($(and $(exports),$(if $(call saved,$(exports)),,none)),)
+$(error kbuild has noted no command for $(exports))
+endif
 
 .PHONY: all boot check link vmlinux.o vmlinux.symvers $(OBJECTS) $(LIBRARIES)
 all: boot check
@@ -44,19 +59,23 @@ $(LIBRARIES): $(OBJECTS)
 
 # For modpost's checks alone, unless the link takes it: they have time while the link's programs use
 # one core each.
-aside := $(if $(AFTER),,renice -n 19 $$$$ >/dev/null; )
+ifeq ($(AFTER),)
+vmlinux.o vmlinux.symvers: private SHELL := nice
+vmlinux.o vmlinux.symvers: private .SHELLFLAGS := -n 19 sh $(.SHELLFLAGS)
+endif
 vmlinux.o: $(OBJECTS) $(LIBRARIES)
-	@$(aside)$(call saved,$@)
+	@$(call saved,$@)
 
 vmlinux.symvers: vmlinux.o
 	@$(if $(exports),cp .vmlinux.export.c .kgym-export.c)
-	@$(aside)$(call saved,$@)
+	@$(call saved,$@)
 
 # The script links three times: without the table of symbols, with one of the right size, and with
 # the right one. That of the unpatched kernel mostly has the right size, so the first can be left
 # out; where it has not, the script itself notices and links once more.
 guess := $(lastword $(sort $(wildcard .tmp_vmlinux.kallsyms?.o)))
 link: $(OBJECTS) $(LIBRARIES) $(AFTER)
+	@rm -f .kgym-unlinked
 	@cp $(or $(guess),/dev/null) .kgym-kallsyms.o
 	@sed 's/^\tkallsyms_step 1$$/\tkallsymso=.kgym-kallsyms.o/' scripts/link-vmlinux.sh >.kgym-link
 	@chmod +x .kgym-link
@@ -64,7 +83,6 @@ ifeq ($(early),)
 	@$(if $(exports),$(call saved,$(exports)))
 	+@$(link)
 else
-	@rm -f .kgym-unlinked
 	+@{ $(link); } >.kgym-linked 2>&1 & wait $$! || touch .kgym-unlinked
 	@[ -e .kgym-unlinked ] || cat .kgym-linked
 endif

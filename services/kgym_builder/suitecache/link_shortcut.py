@@ -21,9 +21,10 @@ from kgym_builder.suitecache.compiled_trees import About, Order
 _MAKEFILE = Path(__file__).with_name("link_shortcut.mk").read_text()
 _TRIED = 8
 """Objects that the rehearsal compiles, of folders that lie far from each other."""
-_ASIDE = """
-mv vmlinux .kgym-vmlinux && mv arch/x86/boot/bzImage .kgym-bzImage
-rm -f vmlinux.o vmlinux.symvers Module.symvers System.map
+# What make has made is compared with, in each order; what an earlier order has left is not.
+_ASIDE = """set -e
+[ -e .kgym-vmlinux ] || { mv vmlinux .kgym-vmlinux; mv arch/x86/boot/bzImage .kgym-bzImage; }
+rm -f vmlinux vmlinux.unstripped arch/x86/boot/bzImage vmlinux.o vmlinux.symvers Module.symvers System.map
 """
 _COMPARE = "cmp vmlinux .kgym-vmlinux && cmp arch/x86/boot/bzImage .kgym-bzImage"
 

@@ -48,7 +48,7 @@ from kgym_builder.toolchains.image import read_about
 from kgym_builder.toolchains.toolchain import Toolchain
 from kgym_builder.toolchains.toolchains import Toolchains
 
-LAYOUT = 5
+LAYOUT = 6
 """Version of what an entry holds; part of its identity."""
 _WITH_MODULES = "modules"
 """Likewise, of kernels that have any: earlier versions did not make them."""

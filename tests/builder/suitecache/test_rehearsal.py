@@ -1,0 +1,159 @@
+"""The shortcut is taken only where it builds the kernel that make has built."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kgym.source.patching import Change
+from kgym_builder.kbuild.kbuild import Kbuild, Output
+from kgym_builder.kbuild.working_tree import Tree
+from kgym_builder.suitecache.compiled_trees import About
+from kgym_builder.suitecache.link_shortcut import Shortcut
+from kgym_builder.toolchains.toolchain import installed
+
+pytestmark = pytest.mark.anyio
+
+BOOT = Path("arch/x86/boot/bzImage")
+COMPILE = "gcc -c -o main.o main.c"
+LINK = 'scripts/link-vmlinux.sh "ld"; true'
+NOTES = {
+    "main.o": COMPILE,
+    "vmlinux": LINK,
+    "vmlinux.o": "ld -r -o vmlinux.o main.o",
+    "vmlinux.symvers": "touch vmlinux.symvers; echo 'int x;' >.vmlinux.export.c",
+}
+EXPORTS = {".vmlinux.export.o": "gcc -c -o .vmlinux.export.o .vmlinux.export.c"}
+PLAIN = "ld -r -o vmlinux main.o"
+BY_WHOLE_OBJECT = "ld -r -o vmlinux vmlinux.o"
+
+
+class Kernel:
+    """A tree as make has left it, and the shortcut in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tree = Tree((folder / "source",), folder / "tree")
+
+    async def make(
+        self,
+        notes: Mapping[str, str],
+        script: str,
+        then: str = "true",
+        after_compiling: str = "true",
+    ) -> None:
+        """Write kbuild's notes, the link's script, and all that they make."""
+        await self.tree.write(
+            [
+                Change("main.c", b"int main(void) { return 0; }\n"),
+                *(
+                    Change(f".{name}.cmd", f"savedcmd_{name} := {command}\n".encode())
+                    for name, command in notes.items()
+                ),
+                Change("scripts/link-vmlinux.sh", f"#!/bin/sh\nset -e\n{script}\n".encode()),
+                Change(
+                    "scripts/Makefile.build", f"{BOOT}:\n\tcp vmlinux $@\n.PHONY: {BOOT}\n".encode()
+                ),
+            ]
+        )
+        made = [f"mkdir -p {BOOT.parent}", COMPILE, after_compiling]
+        made += [notes[name] for name in ("vmlinux.o", "vmlinux.symvers")]
+        made += [command for name, command in notes.items() if name == ".vmlinux.export.o"]
+        made += ["sh scripts/link-vmlinux.sh", then, f"cp vmlinux {BOOT}"]
+        await self.tree.run(["sh", "-ec", "\n".join(made)])
+
+    async def shortcut(self, order: str = "") -> Shortcut:
+        tools = await installed("gcc")
+        assert tools is not None
+        about = About.model_validate(
+            {
+                **dict.fromkeys(("source_identity", "compiler_version", "kernel_release"), ""),
+                "config": "",
+                "backports": [],
+                "environment": {"KBUILD_VMLINUX_LIBS": ""},
+                "shortcut": order,
+                "image_sha256": "0" * 64,
+                "image_bytes": 0,
+                "lacking": {},
+                "seconds": {},
+            }
+        )
+        kbuild = Kbuild(self.tree, tools, Output(self.folder / "build.log"))
+        return Shortcut(self.tree, kbuild, about)
+
+    async def rehearsed(self) -> str:
+        return await (await self.shortcut()).rehearse(["main.o"])
+
+    async def image(self) -> bytes:
+        return (await self.tree.read([str(BOOT)]))[str(BOOT)]
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    (tmp_path / "source").mkdir()
+    return Kernel(tmp_path)
+
+
+async def assert_patch_builds(kernel: Kernel, order: str) -> None:
+    before = await kernel.image()
+    await kernel.tree.write([Change("main.c", b"int main(void) { return 77; }\n")])
+    await (await kernel.shortcut(order)).build(["main.o"])
+    assert await kernel.image() != before
+
+
+async def test_a_link_of_objects_goes_beside_the_checks(kernel: Kernel) -> None:
+    await kernel.make(NOTES, PLAIN)
+    assert await kernel.rehearsed() == "parallel"
+    await assert_patch_builds(kernel, "parallel")
+
+
+@pytest.mark.parametrize("exports", [{}, EXPORTS], ids=["alone", "modules"])
+async def test_a_link_of_the_whole_object_waits_for_it(
+    kernel: Kernel, exports: Mapping[str, str]
+) -> None:
+    table = " .vmlinux.export.o" if exports else ""
+    await kernel.make({**NOTES, **exports}, BY_WHOLE_OBJECT + table)
+    assert await kernel.rehearsed() == "serial"
+    await assert_patch_builds(kernel, "serial")
+
+
+async def test_what_make_does_besides_the_noted_commands_forbids_the_shortcut(
+    kernel: Kernel,
+) -> None:
+    """As objtool up to Linux 5.16: it is a line of the rule that kbuild does not note."""
+    await kernel.make(NOTES, "cp main.o vmlinux", after_compiling="echo objtool >>main.o")
+    assert await kernel.rehearsed() == ""
+
+
+UNSTRIPPED = {
+    "vmlinux.unstripped": LINK,
+    "vmlinux": "objcopy --remove-section=.comment vmlinux.unstripped vmlinux",
+}
+
+
+async def test_a_kernel_that_is_a_copy_of_what_is_linked_is_linked_first(kernel: Kernel) -> None:
+    """As since Linux 6.15."""
+    script = "ld -r -o vmlinux.unstripped main.o"
+    await kernel.make({**NOTES, **UNSTRIPPED}, script, then=UNSTRIPPED["vmlinux"])
+    assert await kernel.rehearsed() == "parallel"
+    await assert_patch_builds(kernel, "parallel")
+
+
+async def test_a_link_that_is_not_known_forbids_the_shortcut(kernel: Kernel) -> None:
+    other = {"vmlinux": "objcopy --remove-section=.comment vmlinux.linked vmlinux"}
+    script = "ld -r -o vmlinux.linked main.o"
+    await kernel.make({**NOTES, **other}, script, then=other["vmlinux"])
+    assert await kernel.rehearsed() == ""
+
+
+async def test_a_list_of_initcalls_that_the_link_goes_by_forbids_the_shortcut(
+    kernel: Kernel,
+) -> None:
+    """As with LTO: a patch that moves lines would leave initcalls out."""
+    await kernel.make(NOTES, BY_WHOLE_OBJECT, then="touch .tmp_initcalls.lds")
+    assert await kernel.rehearsed() == ""
+
+
+async def test_a_table_of_exports_without_its_command_forbids_the_shortcut(kernel: Kernel) -> None:
+    await kernel.make(NOTES, PLAIN, then="touch .vmlinux.export.o")
+    assert await kernel.rehearsed() == ""
