@@ -18,6 +18,7 @@ from kgym.api.source import FileLook
 from kgym.api.states import State
 from kgym.api.steps import (
     CheckResult,
+    Patch,
     PatchCheck,
     PatchOutcome,
     Reproducer,
@@ -31,7 +32,7 @@ from kgym.bugs.bug import Bug, TrialOptions
 from kgym.bugs.bug_file import BugFile
 from kgym.bugs.conclusion import conclusion
 from kgym.bugs.fixed_bug import FixedBug
-from kgym.bugs.sweep import SweepOptions, kept_job
+from kgym.bugs.sweep import SweepOptions, check_parts, kept_job
 from kgym.bugs.trial_result import TrialResult
 from kgym.client import AsyncClient, Refused
 from kgym.configs import CONFIGS
@@ -168,6 +169,12 @@ def ported(
     return Bug(f"{public.id[:12]}@{kernel}", file, build, (program,), public.fix)
 
 
+def in_one_line(reason: str) -> str:
+    """Return a reason as rows have it."""
+    line = " ".join(reason.split())
+    return line if len(line) <= _LINE else line[: _LINE - 1] + "…"
+
+
 def append_for(title: str) -> str:
     """Return what the kernel's command line needs for a bug of this title to be reported."""
     return "kmemleak=on" if title.startswith("memory leak") else ""
@@ -219,8 +226,9 @@ class _Port:
         left = [one for one in looked if one is not None]
         if self.options.only_reverse:
             self._all(left, Outcome.REVERSES)
-        elif left:
-            await self._checked(left)
+        else:
+            sized = ((one, len(_regress(one).model_dump_json())) for one in left)
+            await asyncio.gather(*map(self._checked, check_parts(sized)))
 
     async def _reversed(self, source: int, one: _Known) -> _Known | None:
         """Return the bug with what it needs, if its fix can be reversed; else tell its row."""
@@ -263,7 +271,7 @@ class _Port:
 
     async def _checked(self, left: Sequence[_Known]) -> None:
         """Compile what the fixes change, as it was before them; try the bugs where it compiles."""
-        patches = [one.bug.build.patches[0] for one in left]
+        patches = list(map(_regress, left))
         job = await self._job(_base(left[0].bug).check(patches))
         result = None if isinstance(job, str) else job.steps[0].result
         if isinstance(job, str) or not isinstance(result, CheckResult):
@@ -305,6 +313,12 @@ class _Port:
             self.tell(one.row(outcome, reason))
 
 
+def _regress(one: _Known) -> Patch:
+    """Return what reverses the fix."""
+    (patch,) = one.bug.build.patches
+    return patch
+
+
 def _base(bug: Bug) -> Bug:
     """Return the kernel of a bug, as it was published."""
     return replace(bug, name="campaign", build=bug.build.model_copy(update={"patches": []}))
@@ -342,7 +356,6 @@ def _why(one: _Known, checked: PatchCheck) -> str:
 def _row(
     subject: Subject, kernel: str, outcome: Outcome, reason: str | None, **facts: object
 ) -> PortRow:
-    line = " ".join((reason or "").split())
     commits = subject.bug.commits
     return PortRow.model_validate(
         {
@@ -351,7 +364,7 @@ def _row(
             "outcome": outcome,
             "title": subject.bug.title,
             "fix": commits[0].hash if commits else "",
-            "reason": line if len(line) <= _LINE else line[: _LINE - 1] + "…",
+            "reason": in_one_line(reason or ""),
             **facts,
         }
     )

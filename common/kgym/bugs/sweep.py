@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
+from typing import TypeVar
 
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
@@ -24,6 +25,7 @@ from kgym.bugs.sweep_rows import Outcome, Pair, Row, checked, not_shown, tried
 from kgym.client import AsyncClient, Refused
 from kgym.errors import UserError
 
+T = TypeVar("T")
 PATCHES = 100
 """Patches in one check job: it ends before the first of them is tried."""
 _BYTES = 8 << 20
@@ -144,7 +146,7 @@ class _Sweep:
                 content = one.patch.model_dump_json(exclude={"name"})
                 copies.setdefault(content, []).append(one)
         run = _BugSweep(self, subject, {ones[0].name: ones for ones in copies.values()})
-        parts = list(_parts((ones[0], len(content)) for content, ones in copies.items()))
+        parts = list(check_parts((ones[0], len(content)) for content, ones in copies.items()))
         if parts:
             await _all([run.show(), *map(run.part, parts)])
 
@@ -314,9 +316,9 @@ def _own(error: Refused) -> Refused:
     return error
 
 
-def _parts(sized: Iterable[tuple[Candidate, int]]) -> Iterator[list[Candidate]]:
-    """Yield the candidates, given with their bytes, as check jobs can take them."""
-    part: list[Candidate] = []
+def check_parts(sized: Iterable[tuple[T, int]]) -> Iterator[list[T]]:
+    """Yield what has a patch each, given with its bytes as JSON, as check jobs can take it."""
+    part: list[T] = []
     size = 0
     for one, more in sized:
         if part and (len(part) == PATCHES or size + more > _BYTES):

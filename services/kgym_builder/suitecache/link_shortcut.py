@@ -24,7 +24,8 @@ _TRIED = 8
 # What make has made is compared with, in each order; what an earlier order has left is not.
 _ASIDE = """set -e
 [ -e .kgym-vmlinux ] || { mv vmlinux .kgym-vmlinux; mv arch/x86/boot/bzImage .kgym-bzImage; }
-rm -f vmlinux vmlinux.unstripped arch/x86/boot/bzImage vmlinux.o vmlinux.symvers Module.symvers System.map
+rm -f vmlinux vmlinux.unstripped vmlinux.o vmlinux.symvers Module.symvers System.map
+rm -f arch/x86/boot/bzImage
 """
 _COMPARE = "cmp vmlinux .kgym-vmlinux && cmp arch/x86/boot/bzImage .kgym-bzImage"
 

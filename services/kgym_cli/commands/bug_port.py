@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -113,7 +113,7 @@ def port(
     each bug has an answer on each kernel, 2 for bad input, 3 if some have none.
     """
     begun = time.monotonic()
-    subjects = _subjects(folder, repros or folder, only)
+    subjects, unread = _subjects(folder, repros or folder, only)
     for kernel in kernels:
         if kernel not in bugs.kernels():
             shared = ", ".join(bugs.kernels())
@@ -121,9 +121,12 @@ def port(
     group = name or _name(folder)
     sweep = SweepOptions(group, retry=retry)
     run = _Run(PortOptions(sweep, attempts, 2, seconds, only_reverse=dry_run), as_json=as_json)
-    people.print(f"{group}: {len(subjects)} bugs on {len(kernels)} kernels", markup=False)
+    bug_count = len(subjects) + len(unread)
+    people.print(f"{group}: {bug_count} bugs on {len(kernels)} kernels", markup=False)
     try:
-        run.go(kernels, subjects)
+        run.refuse(kernels, unread)
+        if subjects:
+            run.go(kernels, subjects)
     finally:
         rows = run.sorted(kernels)
         if table is not None:
@@ -157,6 +160,14 @@ class _Run:
 
         interruptible_work.run(work, self.options.sweep)
 
+    def refuse(self, kernels: Sequence[str], unread: Mapping[str, str]) -> None:
+        """Tell of the bugs whose files cannot be used, each with the reason."""
+        for kernel in kernels:
+            for bug, reason in unread.items():
+                why = campaign.in_one_line(reason)
+                row = PortRow(bug=bug, kernel=kernel, outcome=Outcome.REFUSED, reason=why)
+                self._hear(row)
+
     def sorted(self, kernels: Sequence[str]) -> list[PortRow]:
         """Return the rows that are known, by kernel and bug."""
         places = {kernel: place for place, kernel in enumerate(kernels)}
@@ -169,20 +180,34 @@ class _Run:
             print_json(PortAnswer(**dict(row)))
 
 
-def _subjects(folder: Path, repros: Path, only: Sequence[str]) -> list[Subject]:
-    """Return the bugs whose program is there; raise UserError if there is none, or one is bad."""
+def _subjects(
+    folder: Path, repros: Path, only: Sequence[str]
+) -> tuple[list[Subject], dict[str, str]]:
+    """Return the bugs whose program is there, and why other files' bugs cannot be used, by id.
+
+    Raises UserError if there is neither.
+    """
     try:
         files = sorted(folder.glob("*.json"))
     except OSError as error:
         raise UserError("cannot_read", f"{folder}: {error.strerror or error}") from error
-    found = []
+    found, unread = [], {}
     for file in files:
         program = repros / f"{file.stem}.c"
-        if (not only or file.stem.startswith(tuple(only))) and program.is_file():
-            found.append(Subject(fixed_bug.read(file), program))
-    if not found:
+        if (only and not file.stem.startswith(tuple(only))) or not program.is_file():
+            continue
+        try:
+            bug = fixed_bug.read(file)
+            if bug.id != file.stem:
+                raise UserError(
+                    "bad_fixed_bug", f"{file}: it is named otherwise: its id is {bug.id}"
+                )
+            found.append(Subject(bug, program))
+        except UserError as error:
+            unread[file.stem] = error.message
+    if not found and not unread:
         raise UserError("no_bugs", f"no bug ID.json in {folder} whose program ID.c is in {repros}")
-    return found
+    return found, unread
 
 
 def _name(folder: Path) -> str:
