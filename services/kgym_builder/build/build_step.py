@@ -246,9 +246,13 @@ class _Build:
         if entry.about.shortcut:
             objects = link_shortcut.objects(changed, Index(entry.index), entry.linked)
 
+        short = False
+
         async def make() -> None:
+            nonlocal short
             if objects is not None:
-                await link_shortcut.Shortcut(tree, tool, entry.about).build(objects)
+                short = await link_shortcut.Shortcut(tree, tool, entry.about).build(objects)
+            if short:
                 return
             if any("Kconfig" in change.path for change in changed):
                 await tool.make("olddefconfig")
@@ -259,7 +263,7 @@ class _Build:
 
         known = entry.about.lacking
         self.lacking = await control.spared(make, again, tree, self.output, known)
-        return objects is not None and self.lacking == known
+        return short and self.lacking == known
 
     async def _with_records(
         self, entry: Entry, tree: Tree, changed: tuple[Change, ...]

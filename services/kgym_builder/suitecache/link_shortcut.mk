@@ -49,10 +49,31 @@ ifneq ($(early),)
 endif
 check: vmlinux.symvers
 
+# Up to Linux 5.16, kbuild's rules have commands after the compiler's that it does not note, objtool's
+# above all. They are asked for in the folder whose makefile lists the object.
+apart := $(shell grep -sF '$$(call cmd,objtool)' scripts/Makefile.build)
+upwards = $(if $(filter-out .,$1),$1 $(call upwards,$(patsubst %/,%,$(dir $1))))
+steps = objtool $(if $(filter %.S,$(call saved,$@)),modversions_S,modversions_c record_mcount)
+commands = $(foreach step,$(steps),$(if $(strip $(cmd_$(step))), && $(cmd_$(step))))
+listed = $(filter $@,$(real-obj-y) $(lib-y) $(extra-y) $(targets))
+define asked
+for folder in $(call upwards,$(patsubst %/,%,$(dir $@))); do
+	[ -e $$folder/Makefile ] || [ -e $$folder/Kbuild ] || continue;
+	$(MAKE) -s -f scripts/Makefile.build obj=$$folder 'steps=$(steps)' 'listed=$(value listed)'
+		'commands=$(value commands)' --eval '.PHONY: $@'
+		--eval '$@: ; $$(if $$(listed),$$(info :$$(commands)))' $@;
+done
+endef
+
 $(OBJECTS):
 	@echo "  CC      $@"
+ifeq ($(apart),)
 	@rm -f $@
 	@$(call saved,$@)
+else
+	+@then=`$(strip $(asked))`; [ -n "$$then" ] || { echo "$@: only make knows its rule"; exit 1; }; \
+		rm -f $@; $(call saved,$@); eval "$$then"
+endif
 
 $(LIBRARIES): $(OBJECTS)
 	@$(call saved,$@)

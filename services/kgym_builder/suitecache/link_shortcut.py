@@ -12,13 +12,14 @@ from pathlib import Path
 
 from kgym.errors import KgymError
 from kgym.source.patching import Change
-from kgym_builder.kbuild.kbuild import Kbuild
+from kgym_builder.kbuild.kbuild import DoesNotCompile, Kbuild
 from kgym_builder.kbuild.object_index import Index
 from kgym_builder.kbuild.path_rules import NO_CODE, ONLY_MAKE
 from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.suitecache.compiled_trees import About, Order
 
 _MAKEFILE = Path(__file__).with_name("link_shortcut.mk").read_text()
+_ONLY_MAKE = ": only make knows its rule"
 _TRIED = 8
 """Objects that the rehearsal compiles, of folders that lie far from each other."""
 # What make has made is compared with, in each order; what an earlier order has left is not.
@@ -57,10 +58,20 @@ class Shortcut:
         self._environment = about.environment
         self._order = about.shortcut
 
-    async def build(self, changed: Sequence[str]) -> None:
-        """Compile these objects, and link; fail as `Kbuild.make` does."""
-        if changed:
+    async def build(self, changed: Sequence[str]) -> bool:
+        """Compile these objects, and link; fail as `Kbuild.make` does.
+
+        Return whether that was possible: False where only make knows how one of them is made.
+        """
+        if not changed:
+            return True
+        try:
             await self._make(changed, "all", self._order)
+        except DoesNotCompile as error:
+            if _ONLY_MAKE not in str(error.details.get("output")):
+                raise
+            return False
+        return True
 
     async def rehearse(self, linked: Collection[str]) -> Order:
         """Build the unpatched kernel once more; return the order in which that gives the same."""

@@ -1,6 +1,6 @@
 """The shortcut is taken only where it builds the kernel that make has built."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,19 +41,21 @@ class Kernel:
         script: str,
         then: str = "true",
         after_compiling: str = "true",
+        build: str = f"{BOOT}:\n\tcp vmlinux $@\n.PHONY: {BOOT}\n",
     ) -> None:
         """Write kbuild's notes, the link's script, and all that they make."""
         await self.tree.write(
             [
                 Change("main.c", b"int main(void) { return 0; }\n"),
                 *(
-                    Change(f".{name}.cmd", f"savedcmd_{name} := {command}\n".encode())
+                    Change(
+                        str(Path(name).with_name(f".{Path(name).name}.cmd")),
+                        f"savedcmd_{name} := {command}\n".encode(),
+                    )
                     for name, command in notes.items()
                 ),
                 Change("scripts/link-vmlinux.sh", f"#!/bin/sh\nset -e\n{script}\n".encode()),
-                Change(
-                    "scripts/Makefile.build", f"{BOOT}:\n\tcp vmlinux $@\n.PHONY: {BOOT}\n".encode()
-                ),
+                Change("scripts/Makefile.build", build.encode()),
             ]
         )
         made = [f"mkdir -p {BOOT.parent}", COMPILE, after_compiling]
@@ -81,8 +83,8 @@ class Kernel:
         kbuild = Kbuild(self.tree, tools, Output(self.folder / "build.log"))
         return Shortcut(self.tree, kbuild, about)
 
-    async def rehearsed(self) -> str:
-        return await (await self.shortcut()).rehearse(["main.o"])
+    async def rehearsed(self, linked: Sequence[str] = ("main.o",)) -> str:
+        return await (await self.shortcut()).rehearse(linked)
 
     async def image(self) -> bytes:
         return (await self.tree.read([str(BOOT)]))[str(BOOT)]
@@ -120,9 +122,57 @@ async def test_a_link_of_the_whole_object_waits_for_it(
 async def test_what_make_does_besides_the_noted_commands_forbids_the_shortcut(
     kernel: Kernel,
 ) -> None:
-    """As objtool up to Linux 5.16: it is a line of the rule that kbuild does not note."""
+    """As a command of another rule than the compiler's, of which nothing is known."""
     await kernel.make(NOTES, "cp main.o vmlinux", after_compiling="echo objtool >>main.o")
     assert await kernel.rehearsed() == ""
+
+
+# kbuild up to Linux 5.16: the rule has commands that it does not note.
+APART = f"""\
+{BOOT}:
+\tcp vmlinux $@
+.PHONY: {BOOT}
+cmd_objtool = $(if $(filter core/plain.o,$@),,echo "objtool '$(obj)'" >>$@)
+rule = $(call cmd,objtool)
+-include $(obj)/Makefile
+lib-y := $(addprefix $(obj)/,$(lib-y))
+"""
+OBJECTS = ("core/deep/main.o", "core/plain.o", "core/lost.o")
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["known", "unknown"])
+async def test_commands_that_kbuild_does_not_note_are_asked_for(
+    kernel: Kernel, *, lost: bool
+) -> None:
+    """As objtool's. An object's makefile may lie above it; where there is none, make is left."""
+    listed = [name.removeprefix("core/") for name in OBJECTS[:2]]
+    sources = {name: f"{name.removesuffix('.o')}.c" for name in OBJECTS}
+    text = b"int %s(void) { return 0; }\n"
+    await kernel.tree.write(
+        [
+            Change("core/Makefile", f"lib-y := {' '.join(listed)}\n".encode()),
+            Change("core/deep/Makefile", b"# flags for all that is below\n"),
+            *(
+                Change(source, text % source[5:-2].replace("/", "_").encode())
+                for source in sources.values()
+            ),
+        ]
+    )
+    compiled = {name: f"gcc -c -o {name} {source}" for name, source in sources.items()}
+    link = f"ld -r -o vmlinux {' '.join(OBJECTS)}; cat {OBJECTS[0]} >>vmlinux"
+    then = f"echo \"objtool 'core'\" >>{OBJECTS[0]}"
+    steps = [*compiled.values(), then]
+    await kernel.make({**NOTES, **compiled}, link, after_compiling="\n".join(steps), build=APART)
+    assert await kernel.rehearsed(OBJECTS[:2]) == "parallel"
+    before = await kernel.image()
+    await kernel.tree.write([Change(sources[OBJECTS[0]], b"int deep_main;\n")])
+    changed = [OBJECTS[0], *OBJECTS[2:]] if lost else OBJECTS[:1]
+    was = await kernel.tree.read([OBJECTS[2]])
+    assert await (await kernel.shortcut("parallel")).build(changed) is not lost
+    assert await kernel.tree.read([OBJECTS[2]]) == was
+    if not lost:
+        assert await kernel.image() != before
+        assert (await kernel.image()).endswith(b"objtool 'core'\n")
 
 
 UNSTRIPPED = {
