@@ -1,6 +1,8 @@
 """Which compiler is meant by a name or by its own words, and where it can be had."""
 
 import contextlib
+import json
+import re
 import time
 
 import pytest
@@ -8,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.api.capabilities import Capabilities, lacking
-from kgym.api.steps import BuildSpec, compilers
+from kgym.api.steps import BuildSpec, compiler_words, compilers
+from tests.conftest import ROOT
 
+BUGS = ROOT.parent / "shared" / "data"
+NEEDS_BUGS = pytest.mark.skipif(not BUGS.is_dir(), reason="no reference data here")
 SYZBOT = [
     ("gcc (Debian 10.2.1-6) 10.2.1 20210110", "gcc", "10.2.1", "bullseye/gcc-10"),
     (
@@ -51,6 +56,108 @@ def test_what_a_compiler_says_of_itself_is_understood(
     assert compilers.places(words)[0] == place
 
 
+def said_of_bugs() -> list[str]:
+    """All compilers' words of kBenchSyz's and syzbot's bugs."""
+    files = [*BUGS.glob("kbenchsyz/*.json"), *BUGS.glob("syzbot_bugs/*/bug.json")]
+    bugs = [json.loads(path.read_text()) for path in files]
+    return sorted({one["compiler-description"] for bug in bugs for one in bug["crashes"]})
+
+
+@NEEDS_BUGS
+@pytest.mark.parametrize("words", said_of_bugs())
+def test_the_words_of_all_known_bugs_are_read(words: str) -> None:
+    (version,) = re.findall(r"(?:version |\) )([0-9]+\.[0-9]+\.[0-9]+)", words.partition(",")[0])
+    said = compiler_words.read(words)
+    assert said is not None
+    assert (said.family, said.version) == ("clang" if "clang" in words else "gcc", version)
+    ld = re.search(r"GNU ld .* ([0-9.]+)$", words)
+    assert said.binutils == (ld[1] if ld else "")
+
+
+@pytest.mark.parametrize(
+    ("words", "family", "version"),
+    [
+        ("Debian clang version 13.0.1-6~deb11u1", "clang", "13.0.1"),
+        ("Ubuntu clang version 14.0.0-1ubuntu1.1", "clang", "14.0.0"),
+        ("Red Hat clang version 11.0.0 (Red Hat 11.0.0-1.module+el8)", "clang", "11.0.0"),
+        ("clang version 15.0.6 (Fedora 15.0.6-1.fc36)", "clang", "15.0.6"),
+        ("clang version 8.0.0 (trunk 343298)", "clang", "8.0.0"),
+        ("clang version 19.0.0git (https://g.example/llvm 3b5b5c1ec4a3)", "clang", "19.0.0"),
+        (
+            "clang version 11.0.0 (https://g.example/llvm.git"
+            " ca2dcbd030eadbf0aa9b660efe864ff08af6e18b)",
+            *("clang", "11.0.0"),
+        ),
+        (
+            "Debian clang version 22.1.8 (++20260613092233+e80beda6e255-1~exp1~20260613092250.77),"
+            " Debian LLD 22.1.8",
+            *("clang", "22.1.8"),
+        ),
+        (
+            "Android (7284624, based on r416183b) clang version 12.0.5 (https://g.example/llvm"
+            " c935d99d7cf2016289302412d708641d52d2f7ee)",
+            *("clang", "12.0.5"),
+        ),
+        ("gcc (GCC) 8.0.1 20180413 (experimental)", "gcc", "8.0.1"),
+        ("gcc (GCC) 13.2.1 20230801 (Red Hat 13.2.1-1)", "gcc", "13.2.1"),
+        ("gcc (crosstool-NG 1.24 (x) y) 9.1.0", "gcc", "9.1.0"),
+        ("gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0", "gcc", "12.2.0"),
+        ("gcc (GCC) 12 20220101", "gcc", "12"),
+        (
+            "x86_64-linux-gnu-gcc (Debian 12.2.0-14) 12.2.0, GNU ld (GNU Binutils for Debian) 2.40",
+            *("gcc", "12.2.0"),
+        ),
+        ("clang version 15.0.6 Target: x86_64-pc-linux-gnu", "clang", "15.0.6"),
+    ],
+)
+def test_a_date_a_commit_or_a_linker_is_never_the_version(
+    words: str, family: str, version: str
+) -> None:
+    said = compiler_words.read(words)
+    assert said is not None
+    assert (said.family, said.version) == (family, version)
+
+
+@given(
+    st.sampled_from(["gcc ({}) {}", "Debian clang version {1}-{0}", "clang version {1} ({0})"]),
+    st.text(alphabet="0123456789abcdef.+~- ", min_size=1, max_size=60),
+    st.lists(st.integers(0, 999), min_size=2, max_size=3),
+    st.sampled_from(["", " 20210110", " 20181231 (experimental)", ", GNU ld (GNU Binutils) 2.40"]),
+)
+def test_the_version_is_read_whatever_was_packaged(
+    form: str, packaged: str, numbers: list[int], behind: str
+) -> None:
+    version = ".".join(map(str, numbers))
+    said = compiler_words.read(form.format(packaged, version) + behind)
+    assert said is not None
+    assert said.version == version
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("compiler", "target"),
+    [
+        ("aarch64-linux-gnu-gcc", "aarch64-linux-gnu"),
+        ("riscv64-unknown-linux-gnu-gcc-12", "riscv64-unknown-linux-gnu"),
+        ("i686-linux-gnu-gcc-12", "i686-linux-gnu"),
+        (
+            "aarch64-linux-gnu-gcc (Debian 12.2.0-14) 12.2.0, GNU ld (GNU Binutils) 2.40",
+            "aarch64-linux-gnu",
+        ),
+        ("arm-linux-gnueabi-gcc (Debian 10.2.1-6) 10.2.1 20210110", "arm-linux-gnueabi"),
+        ("clang version 15.0.6 Target: aarch64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"),
+        ("riscv64-linux-gnu-clang version 15.0.6", "riscv64-linux-gnu"),
+    ],
+)
+def test_a_compiler_for_another_target_is_refused_and_never_a_hosts_own(
+    compiler: str, target: str
+) -> None:
+    with pytest.raises(ValueError, match="only x86-64 kernels are built here") as caught:
+        compilers.places(compiler)
+    assert f"is a compiler for {target}, " in str(caught.value)
+    assert compiler_words.read(compiler) is None
+
+
 def test_a_name_is_the_hosts_own_or_a_suites_and_nothing_else() -> None:
     assert compilers.places("gcc") == ("gcc",)
     assert compilers.places("gcc-10") == ("gcc-10", "bullseye/gcc-10")
@@ -90,6 +197,9 @@ def test_another_version_than_was_described_is_told_and_a_name_is_no_description
         ("gcc (Debian 10) \x1b[2J10.2.1", "odd characters"),
         ("gcc (Debian 10) 9999999.2", "nobody knows"),
         ("gcc (Debian 10) ...", "nobody knows"),
+        ("gcc (Debian 10.2.1-6) 20210110", "nobody knows"),
+        ("clang version ca2dcbd030ea", "nobody knows"),
+        ("avr-gcc (GCC) 9.2.0", "nobody knows"),
         ("", "nobody knows"),
     ],
 )
@@ -120,7 +230,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 @pytest.mark.attack
 @given(
     st.sampled_from(
-        ["gcc (", "gcc-9 (", "clang version ", "gcc version ", "Debian clang version "]
+        ["gcc (", "gcc-9 (", "clang version ", "gcc version ", "Debian clang version ", "a", "A"]
     ),
     st.text(alphabet="().0123456789 a-", max_size=280),
 )

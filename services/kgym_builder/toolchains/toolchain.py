@@ -1,11 +1,11 @@
 """A compiler that is there: what it says of itself, and how make is told to use it."""
 
-import re
 import shutil
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from kgym.api.steps import compiler_words
 from kgym.host import proc
 
 
@@ -39,14 +39,14 @@ def described(name: str, words: str) -> Toolchain:
     program = name.rpartition("/")[2]
     family, _, suffix = program.partition("-")
     version = words.splitlines()[0] if words.strip() else "0"
-    number = re.search(r"\d+(\.\d+)+", version.rsplit(")", 1)[-1]) or re.search(r"\d+", version)
+    said = compiler_words.read(version)
     if family == "gcc":
         variables: tuple[str, ...] = (f"CC={program}", f"HOSTCC={program}")
     elif program == name and suffix:
         variables = (f"LLVM=-{suffix}",)  # understood since Linux 5.18 (e9c281928c24)
     else:
         variables = ("LLVM=1",)  # an image has one Clang, whose tools have plain names, too
-    return Toolchain(name, family, variables, version, number[0] if number else "0")
+    return Toolchain(name, family, variables, version, said.version if said else "0")
 
 
 async def installed(name: str) -> Toolchain | None:

@@ -57,7 +57,10 @@ class SmallArchive:
         if name == "coreutils":
             return self._programs
         if name in versions:
-            said = f"{name} (Debian {versions[name]}-1) {versions[name]}"
+            packaged, version = f"Debian {versions[name]}-1", versions[name]
+            said = f"{name} ({packaged}) {version}"
+            if name.startswith("clang-"):
+                said = f"Debian clang version {version} ({packaged})"
             return {f"usr/bin/{name}": f"#!/usr/bin/sh\necho '{said}'\n".encode()}
         return {}
 

@@ -18,23 +18,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from kgym.api.steps import compiler_words
 from kgym.api.steps.base import Needs, Strict
+from kgym.api.steps.compiler_words import Family
 from kgym.configs import CONFIGS
 
-Family = Literal["gcc", "clang"]
 _NAME = re.compile(r"(?:([a-z]{3,20})/)?((gcc|clang)(?:-([0-9]{1,3}))?)")
-# `gcc (GCC) 9.0.0 20181231 (experimental)`, `gcc version 12.2.0 (Debian …)` as of /proc/version,
-# `Debian clang version 15.0.7`, each with or without the linker's words behind it.
-_WORDS = (
-    re.compile(r"(?:[a-z0-9_-]{1,40}-)?(gcc)(?:-[0-9]{1,3})? \([^()]{1,150}\) ([0-9.]{1,20})\b"),
-    re.compile(r"(gcc) version ([0-9.]{1,20})\b"),
-    re.compile(r"(?:[A-Za-z]{1,20} )?(clang) version ([0-9.]{1,20})(?![0-9.])"),
-)
-_BINUTILS = re.compile(r"GNU Binutils[^)]{0,50}\) ([0-9.]{1,20})\b")
 _CALLED = (
     "a compiler is called `gcc`, `gcc-12`, `clang-15` or `bullseye/gcc-10`, or as it says of itself"
     ' by --version: "gcc (Debian 10.2.1-6) 10.2.1 20210110"'
@@ -109,15 +102,13 @@ def asked(compiler: str) -> Asked:
         return Asked(family, named[4] or "", named[1])
     if not compiler.isprintable():
         raise ValueError(f"{compiler!r} holds odd characters; {_CALLED}")
-    for words in _WORDS:
-        if (said := words.match(compiler)) and re.fullmatch(r"\d{1,3}(\.\d{1,5}){0,3}", said[2]):
-            binutils = _BINUTILS.search(compiler)
-            return Asked(
-                family="gcc" if said[1] == "gcc" else "clang",
-                version=said[2],
-                described=True,
-                binutils=binutils[1] if binutils else "",
-            )
+    if target := compiler_words.foreign(compiler):
+        raise ValueError(
+            f"{compiler[:100]!r} is a compiler for {target}, and only x86-64 kernels are built"
+            f" here; {_CALLED}"
+        )
+    if said := compiler_words.read(compiler):
+        return Asked(said.family, said.version, described=True, binutils=said.binutils)
     raise ValueError(f"nobody knows the compiler {compiler[:100]!r}; {_CALLED}")
 
 
