@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from kgym.api.steps import DumpFailure, DumpMethod
+from kgym.host.quoted_words import quoted
 from kgym_vmmanager.dump.guest_memory import DumpFailed, Scene
 from kgym_vmmanager.dump.received_dump import Filtered, Received
 from kgym_vmmanager.guest.paths import ADDRESS, CAPTURE
@@ -64,7 +65,7 @@ class Kdump:
         status, said = await ssh.run(load, limit=_ARM_SECONDS)
         if status != 0:
             failure = _REFUSALS.get(status, DumpFailure.KEXEC_REFUSED)
-            raise DumpFailed(failure, said.decode(errors="replace").strip())
+            raise DumpFailed(failure, quoted(said))
         await ssh.run(f"rm -f {KERNEL} {INITRD}", limit=_ARM_SECONDS)
 
     async def take(self, scene: Scene, stem: Path) -> Path:
@@ -138,5 +139,5 @@ async def _follow(ssh: Ssh, received: Received) -> str:
             raise ConnectionLost(f"nothing came for {_SILENCE_SECONDS:g} s")
     if stream.status == 0 and received.complete:
         return ""
-    words = " ".join(said.decode(errors="replace").split()) or "it said nothing"
+    words = quoted(said) or "it said nothing"
     return f"`{received.command}` ended with status {stream.status}: {words}"

@@ -123,6 +123,15 @@ class Profiling:
         return InstanceEnding(InstanceOutcome.SURVIVED)
 
 
+def why_unknown(ending: InstanceEnding) -> str:
+    """Say why nothing is known of a program's work on an instance that ended so. Pure.
+
+    The detail of one that survived is what its program said last, and no reason for anything.
+    """
+    survived = ending.outcome is InstanceOutcome.SURVIVED
+    return "its trace broke off" if survived or not ending.detail else ending.detail
+
+
 async def follow(ssh: Ssh, folder: str, program: str, log: TracerLog) -> None:
     """Let the tracer run the program in the guest, its work in `folder`; `log` hears it.
 

@@ -16,6 +16,7 @@ from kgym.api.steps import Control, ControlName, ControlOutcome, InstanceOutcome
 from kgym.bugs.detectors import KASAN, Detectors
 from kgym.bugs.run_ends import End
 from kgym.crash.report import parse_all
+from kgym.host.quoted_words import quoted
 from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.paths import PROGRAM
 from kgym_vmmanager.guest.shell import CommandRefused, Shell
@@ -170,7 +171,7 @@ class _Guest:
         )
         status, said = await self._shell.do(f"[ -e {_RAISE} ]")
         if status != 0:
-            raise CommandRefused(f"the guest has no {_RAISE} {said}".strip())
+            raise CommandRefused(f"the guest has no {_RAISE} {quoted(said)}".strip())
 
     async def _read_state(self) -> None:
         """Look for detectors that were off, for tasks or altogether, before the first fault."""
@@ -236,7 +237,7 @@ class _Guest:
                 f"echo scan >{_LEAKS} && tail -c {_MOST_LEAKS} {_LEAKS}", _LEAK_SECONDS
             )
             if status != 0:
-                self._untried(ControlName.LEAK, f"kmemleak does not scan: {said}")
+                self._untried(ControlName.LEAK, f"kmemleak does not scan: {quoted(said)}")
                 return
             if title := _title_in(_leaks(said), TITLES[ControlName.LEAK]):
                 self._note(ControlName.LEAK, title, "")
@@ -301,7 +302,7 @@ class _Guest:
         """Raise a fault; return whether the guest took it."""
         status, said = await self._shell.do(f"echo {fault} >{_RAISE}")
         if status != 0:
-            self._untried(name, f"the fault `{fault}` cannot be raised: {said}")
+            self._untried(name, f"the fault `{fault}` cannot be raised: {quoted(said)}")
         return status == 0
 
     async def _set(self, values: Mapping[str, int]) -> None:
@@ -375,7 +376,7 @@ def _end(raising: "asyncio.Task[tuple[int, str]]", *, panicked: bool) -> _End:
         # A connection that breaks is what a kernel that ends looks like.
         return _End(panicked, False, None if isinstance(error, ConnectionLost) else str(error))
     status, said = raising.result()
-    refusal = f"the fault cannot be raised: {said}" if status != 0 else None
+    refusal = f"the fault cannot be raised: {quoted(said)}" if status != 0 else None
     return _End(panicked, returned=status == 0, refusal=refusal)
 
 

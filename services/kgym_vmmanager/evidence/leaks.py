@@ -12,6 +12,7 @@ import re
 from collections.abc import Awaitable, Sequence
 
 from kgym.api.steps import InstanceOutcome, VmShape
+from kgym.host.quoted_words import quoted
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
 from kgym_vmmanager.vm.instance_ending import InstanceEnded
 
@@ -60,8 +61,8 @@ async def find(connecting: Awaitable[Ssh]) -> None:
             InstanceOutcome.NOT_DONE, f"leaks were not looked for: {error}"
         ) from error
     if status != 0:
-        words = said.decode(errors="replace").strip()[-200:]
+        words = quoted(said)
         raise InstanceEnded(
-            InstanceOutcome.NOT_DONE, f"leaks were not looked for: the guest says {words!r}"
+            InstanceOutcome.NOT_DONE, f"leaks were not looked for: the guest says `{words}`"
         )
     await asyncio.sleep(_TOLD_SECONDS)

@@ -11,6 +11,7 @@ from itertools import islice
 
 from kgym.api.steps import Finding, InstanceOutcome, InstanceResult
 from kgym.bugs.run_ends import End
+from kgym.host.quoted_words import quoted
 from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.paths import PROGRAM
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
@@ -68,11 +69,11 @@ def findings(result: InstanceResult, text: str) -> Iterator[Finding]:
     lines = text.splitlines()
     failures = {match[1]: match[0] for line in lines if (match := _FAILURE.match(line))}
     for name, words in islice(failures.items(), _MOST_FINDINGS):
-        yield Finding(check="smoke", reason=name, message=words.removeprefix("fail "))
+        yield Finding(check="smoke", reason=name, message=quoted(words.removeprefix("fail ")))
     if len(failures) > _MOST_FINDINGS:
         message = f"the smoke test named {len(failures)} failures; the others are left out"
         yield Finding(check="smoke", reason="too_many", message=message)
     if _DONE not in lines:
         last = text.strip().splitlines()[-1:] or ["nothing"]
-        message = f"the smoke test broke off; its last words: {last[0][:_MOST_WORDS]}"
+        message = f"the smoke test broke off; its last words: {quoted(last[0], _MOST_WORDS)}"
         yield Finding(check="smoke", reason="broke_off", message=message)

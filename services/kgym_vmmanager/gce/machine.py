@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from kgym.errors import InfrastructureError
+from kgym.host.quoted_words import quoted
 from kgym_vmmanager.gce.boot_disk import BEGINS
 from kgym_vmmanager.gce.calls import Compute, Gone, NotReady
 from kgym_vmmanager.gce.zones import Place
@@ -153,12 +154,12 @@ class GceVm:
         if _STARTS in line:
             self._helper_lines = _HANDED_ON_LINES
         if _FAILED in line:
-            why = line.partition(_FAILED)[2].decode(errors="replace").strip()
-            self.trouble = InfrastructureError("helper_failed", f"in the VM: {why[:300]}")
+            why = quoted(line.partition(_FAILED)[2])
+            self.trouble = InfrastructureError("helper_failed", f"in the VM: {why}")
         if _REFUSED in line:
-            why = line.partition(_REFUSED)[2].decode(errors="replace").strip()
+            why = quoted(line.partition(_REFUSED)[2])
             self.refused = True
-            message = f"the helper cannot start this kernel: {why[:300]}"
+            message = f"the helper cannot start this kernel: {why}"
             self.trouble = VmLost("helper_refused", message)
 
     def _ended(self, following: "asyncio.Task[None]") -> None:

@@ -6,12 +6,17 @@ from typing import Protocol
 
 from kgym.crash.report import Watch
 from kgym.errors import InfrastructureError
+from kgym.host.quoted_words import quoted
 
 FILE_BYTES = 32 << 20
 """Bytes that the file keeps: the beginning of a longer stream."""
 WATCH_BYTES = 32 << 20
 """After so much without a crash, the watch starts anew (it keeps what it is fed)."""
+NOTHING = "nothing"
+"""The last lines of a stream without words."""
 _TAIL_BYTES = 2000
+_LINE = 200
+"""Characters of a line in a message, on the average."""
 
 
 class Source(Protocol):
@@ -88,15 +93,19 @@ class Console:
         return words in self.watch.log
 
     def line_after(self, words: bytes) -> str | None:
-        """Return the rest of the line in the watched part with the words, once it is whole."""
+        """Return the rest of the line in the watched part with the words, once it is whole.
+
+        It is for a message: the guest's words, quoted.
+        """
         _, found, rest = self.watch.log.partition(words)
         line, whole, _ = rest.partition(b"\n")
-        return line.decode(errors="replace").strip() if found and whole else None
+        return quoted(line) if found and whole else None
 
     def last_lines(self, count: int = 3) -> str:
-        """Return the last lines, joined, for a message."""
-        lines = [line.strip() for line in self._tail.decode(errors="replace").splitlines()]
-        return " / ".join([line for line in lines if line][-count:]) or "nothing"
+        """Return the last lines, joined and quoted, for a message; NOTHING if there are none."""
+        lines = [quoted(line) for line in self._tail.splitlines()]
+        words = " / ".join([line for line in lines if line][-count:])
+        return quoted(words, count * _LINE) or NOTHING
 
     def close(self) -> Path:
         """Close the file and return it."""

@@ -26,7 +26,7 @@ from kgym.bugs.verdict import Judgement, judge, unseen_chance
 from kgym.errors import KgymError
 from kgym.host.budget import Budget, Use
 from kgym.worker.context import StepContext
-from kgym_vmmanager.evidence import compared_work, control_set, smoke
+from kgym_vmmanager.evidence import call_profile, compared_work, control_set, smoke
 from kgym_vmmanager.evidence.control_set import ControlSet
 from kgym_vmmanager.evidence.controls import Share
 from kgym_vmmanager.reproduce.confidence import chosen, confidence, how_sure, known_here
@@ -287,7 +287,7 @@ class _Group:
         """Add what the program was seen to do to the evidence, or why that is not known."""
         self.evidence = self.evidence.model_copy(update={"work": instance.work})
         if instance.work is None:
-            self._know(missing=[f"what the program does: {ending.detail or 'its trace broke off'}"])
+            self._know(missing=[f"what the program does: {call_profile.why_unknown(ending)}"])
         if instance.unwatched:
             self._know(missing=[f"which functions are reached: {instance.unwatched}"])
 

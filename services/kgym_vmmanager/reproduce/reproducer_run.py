@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from kgym.api.steps import InstanceOutcome
 from kgym.api.syz_program import Executed
 from kgym.bugs.run_ends import KILLED, CompletedRuns, End
-from kgym_vmmanager.guest.console import Console
+from kgym.host.quoted_words import quoted
+from kgym_vmmanager.guest.console import NOTHING, Console
 from kgym_vmmanager.guest.paths import PROGRAM, RUNNER
 from kgym_vmmanager.guest.runner_log import RunnerLog
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh, Stream
@@ -29,7 +30,8 @@ _MOST_SAID = 1 << 20
 _SYZ_SECONDS = 120.0
 """How much longer a program of syzkaller's may run that has not been executed once: on an emulated
 CPU it takes seconds to read what syz-execprog knows of the kernel's calls."""
-_WORDS_SHOWN = 400
+_SYZ_WORDS = 1000
+"""Characters of what is told of a program of syzkaller's."""
 _EARLY_SECONDS = 30.0
 """A program whose every run failed at once is given up after so long."""
 
@@ -238,8 +240,8 @@ class Session:
             )
         await asyncio.sleep(_GRACE_SECONDS)
         if self._syz is not None:
-            detail = Executed.read(self._said).told()
+            detail = quoted(Executed.read(self._said).told(), _SYZ_WORDS)
         else:  # often why it could do nothing, and yet went on to the end of its time
-            words = self._output.last_lines()[-_WORDS_SHOWN:]
-            detail = f"the program's last words: {words}" if self._output.size else ""
+            words = self._output.last_lines()
+            detail = f"the program's last words: {words}" if words != NOTHING else ""
         return InstanceEnding(InstanceOutcome.SURVIVED, detail)

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgym.api.steps import Work
-from kgym_vmmanager.evidence.call_profile import TracerLog
+from kgym.api.steps import InstanceOutcome, Work
+from kgym_vmmanager.evidence.call_profile import TracerLog, why_unknown
 from kgym_vmmanager.evidence.syscall_names import call_name, result_name
 from kgym_vmmanager.guest import guest_image
+from kgym_vmmanager.vm.instance_ending import InstanceEnding
 
 TALK = (
     b"enter 59\ncall 59 0\nenter 16\ncall 16 0\nenter 16\ncall 16 22\ndied 3\nend exit 0 12\n"
@@ -184,3 +185,18 @@ def test_a_hostile_tracer_fills_no_memory() -> None:
     work = log.work(crashed=False)
     assert len(work.calls) <= 2048
     assert len(work.ends) <= 256
+
+
+@pytest.mark.parametrize(
+    ("outcome", "detail", "why"),
+    [
+        (InstanceOutcome.SURVIVED, "the program's last words: no tun", "its trace broke off"),
+        (InstanceOutcome.SURVIVED, "", "its trace broke off"),
+        (InstanceOutcome.SSH_LOST, "after 3 s: reset", "after 3 s: reset"),
+        (InstanceOutcome.CRASH, "", "its trace broke off"),
+    ],
+)
+def test_last_words_are_no_reason_for_missing_evidence(
+    outcome: InstanceOutcome, detail: str, why: str
+) -> None:
+    assert why_unknown(InstanceEnding(outcome, detail)) == why

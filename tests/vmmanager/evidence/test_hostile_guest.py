@@ -110,8 +110,32 @@ class Guest(paramiko.ServerInterface):
                 channel.close()
 
 
+class Speaker(Guest):
+    """An honest runner, whose program goes on for ever and says `words`."""
+
+    words = b""
+
+    def _answer(self, channel: paramiko.Channel, command: bytes) -> None:
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            if command != b"true":
+                channel.sendall_stderr(self.words)
+                channel.settimeout(0.1)
+                while not self.over.is_set():
+                    channel.sendall(b"tick 1 0\n")
+                    try:
+                        if not channel.recv(10):
+                            break
+                    except TimeoutError:
+                        continue
+                channel.sendall(b"over 1 0\n")
+            channel.send_exit_status(0)
+            channel.close()
+
+
 class Farm:
     """A hostile guest behind a port of this host."""
+
+    kind: type[Guest] = Guest
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.host_key = folder, key(folder, "host")
@@ -143,7 +167,7 @@ class Farm:
             number += 1
             with contextlib.suppress(paramiko.SSHException, EOFError, OSError):
                 transport.start_server(
-                    event=threading.Event(), server=Guest(f"{seed}-{number}", over)
+                    event=threading.Event(), server=self.kind(f"{seed}-{number}", over)
                 )
         for transport in transports:
             transport.close()
@@ -210,6 +234,32 @@ async def test_every_session_with_a_hostile_guest_ends(farm: Farm) -> None:
             assert len(session.ends) < 400, seed
             seen.add(ending.outcome)
     assert len(seen) > 2, seen
+
+
+@pytest.mark.parametrize(
+    ("words", "detail"),
+    [
+        (b"", ""),
+        (b"\n \x1b[0m\n", ""),
+        (b"no tun here\n", "the program's last words: no tun here"),
+        (b"\x1b[2J\x1b]0;owned\x07bad\x08\n", "the program's last words: bad?"),
+    ],
+)
+async def test_the_last_words_of_one_that_survives_are_told_printable(
+    farm: Farm, words: bytes, detail: str
+) -> None:
+    farm.kind = type("Saying", (Speaker,), {"words": words})
+    ending, session, _ = await farm.session("speaker")
+    assert (ending.outcome, ending.detail) == (InstanceOutcome.SURVIVED, detail)
+    assert session.runs == 1
+
+
+async def test_long_last_words_are_bounded(farm: Farm) -> None:
+    farm.kind = type("Saying", (Speaker,), {"words": b"\x1b[1m-" * 20_000})
+    ending, _, _ = await farm.session("speaker")
+    assert ending.outcome is InstanceOutcome.SURVIVED
+    assert ending.detail.isprintable()
+    assert len(ending.detail) < 1000
 
 
 async def test_a_command_that_floods_is_cut_off(farm: Farm) -> None:
