@@ -1,0 +1,20 @@
+"""A bug of `configs/datasets` comes back on its kernel."""
+
+import pytest
+
+from kgym.bugs import bundle
+from kgym.configs import CONFIGS
+from tests.bugs.test_datasets import PROGRAMS, needs_programs
+from tests.conftest import kgym
+from tests.kernel.test_bugs import assert_resolved
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+@needs_programs
+@pytest.mark.in_turn(8, on=6)
+def test_a_bug_of_kbenchsyz_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KGYM_PROGRAMS", str(PROGRAMS))
+    folder = CONFIGS / "datasets" / "kbenchsyz" / "campaign-6.1" / "e93dddbf164f"
+    status, outcome = kgym("bug", "reproduce", folder)
+    assert_resolved(status, outcome, bundle.load(str(folder)).titles)
