@@ -104,7 +104,8 @@ async def test_a_clang_has_an_image_of_its_own(
 ) -> None:
     toolchains = host(tmp_path / "one", archive.line)
     clang = await toolchains.get("bullseye/clang-13", start())
-    assert (clang.number, clang.variables) == ("13.0.1", ("LLVM=1",))
+    assert clang.number == "13.0.1"
+    assert {"CC=clang", "LD=ld.lld", "AR=llvm-ar", "HOSTCC=clang"} <= set(clang.variables)
     gcc = await toolchains.get("gcc-9", start())
     assert gcc.image != clang.image
     assert gcc.identity != clang.identity
