@@ -9,9 +9,9 @@ from pydantic import Field
 from kgym.api.steps import DEFAULT_SYZKALLER, Count, Name, Needs, Strict
 
 NO_COMPILER = (
-    "a worker has those that its host has installed and, where mmdebstrap is installed or the"
-    " storage has their image, those of Debian's suites (`configs/toolchains.toml`; those of old"
-    " suites need KGYM_ARCHIVES on the worker)"
+    "a worker has those that its host has installed and those of Debian's suites"
+    " (`configs/toolchains.toml`) of which the storage has an image, or which it can make: with"
+    " mmdebstrap, and its apt's archive of Debian or another (KGYM_ARCHIVES; old suites need it)"
 )
 NO_DUMP = (
     "VMs in a cloud can only save their memory by themselves: ask for `kdump` (--dump kdump), or"

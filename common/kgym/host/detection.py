@@ -1,14 +1,12 @@
 """What this host has, as workers declare it."""
 
-import os
 import platform
-import re
-import shutil
 from collections.abc import Collection
 from pathlib import Path
 
 from kgym.api.capabilities import Capabilities
 from kgym.api.steps import DEFAULT_SYZKALLER, SyzkallerArtifact
+from kgym.host import installed_compilers
 from kgym.host.resources import Host
 
 
@@ -38,18 +36,10 @@ def detect(
 
     `in_images` are the compilers that toolchain images have for it.
     """
-    found = set()
-    for folder in os.get_exec_path():
-        for pattern in ("gcc*", "clang*"):
-            found |= {path.name for path in Path(folder).glob(pattern)}
-    named = re.compile(r"(gcc|clang)(-[0-9]+)?")
     host = Host.here()
     return Capabilities(
         architecture=platform.machine(),
-        compilers=[
-            *sorted(name for name in found if named.fullmatch(name) and shutil.which(name)),
-            *in_images,
-        ],
+        compilers=[*installed_compilers.names(), *in_images],
         accelerator=accelerator,
         cores=host.cores,
         memory=host.memory >> 20,

@@ -54,11 +54,20 @@ class Archives:
             found.append((suite, address))
         return cls(tuple(found))
 
-    def has(self, suite: str) -> bool:
-        """Whether there is an archive in which the suite is to be expected."""
-        if self.off or suite not in compilers.table().suites:
-            return False
-        return self._named(suite) is not None or not compilers.table().suites[suite].archived
+    async def suites(self) -> set[str]:
+        """Return the suites of which there is an archive here.
+
+        Those that are not named come from the host's own, if its apt has Debian's: that of another
+        distribution has none of them, and what is old is in no archive but those that are named.
+        """
+        if self.off:
+            return set()
+        suites = compilers.table().suites
+        found = {suite for suite in suites if self._named(suite) is not None}
+        others = {suite for suite, about in suites.items() if not about.archived} - found
+        if others and await _of_host() is not None:
+            found |= others
+        return found
 
     async def source(self, suite: str) -> str:
         """Return where the suite is, as mmdebstrap takes it: an address, or a sources.list(5) line.
@@ -67,20 +76,31 @@ class Archives:
         """
         named = self._named(suite)
         if named is None:
-            return await _of_host()
-        address = _ADDRESS.fullmatch(named)
-        assert address is not None
-        if address["options"] is None:
-            return address["url"]
-        return f"deb {address['options']}{address['url']} {suite} main"
+            address = await _of_host()
+            if address is None:
+                raise InfrastructureError(
+                    "no_archive",
+                    f"the toolchain image of {suite} cannot be made: this host's apt has no archive"
+                    f" of Debian's suites (or `apt-get update` has not reached it); {SETTING}={suite}=http://…"
+                    " on the worker names one",
+                )
+            return address
+        words = _ADDRESS.fullmatch(named)
+        assert words is not None
+        if words["options"] is None:
+            return words["url"]
+        return f"deb {words['options']}{words['url']} {suite} main"
 
     def _named(self, suite: str) -> str | None:
         named = dict(self.named)
         return named.get(suite) or named.get(_ANY)
 
 
-async def _of_host() -> str:
-    """Return the address of Debian's archive by which this host installs its own packages."""
+async def _of_host() -> str | None:
+    """Return the address of Debian's archive by which this host installs its own packages.
+
+    None where it has none, or where apt has never fetched that one's lists.
+    """
     argv = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"]
     found = await proc.run([*argv, "Created-By: Packages"], timeout=_SECONDS, check=False)
     rows = [words for line in found.text.splitlines() if len(words := line.split()) == 3]
@@ -89,8 +109,4 @@ async def _of_host() -> str:
     for address, release, component in rows:
         if release in names and component == "main" and _ADDRESS.fullmatch(address):
             return address
-    raise InfrastructureError(
-        "no_archive",
-        "this host's apt has no archive of Debian's suites, from which toolchain images are made:"
-        f" {SETTING}=*=http://… on the worker names one",
-    )
+    return None

@@ -26,6 +26,7 @@ from kgym.host.sandbox import NOBODY, Sandbox
 from kgym.transport.artifact_storage import ArtifactMissing, Storage
 from kgym.worker.context import StepContext
 from kgym_builder import memo
+from kgym_builder.toolchains.archives import SETTING
 
 LAYOUT = 1
 """Version of what an image holds; part of its recipe."""
@@ -221,7 +222,7 @@ async def _bootstrap(recipe: Recipe, source: str, root: Path) -> None:
     try:
         done = await proc.run(argv, timeout=MAKE_SECONDS, check=False)
     except proc.ProgramTimedOut as error:
-        raise _not_made(recipe, f"no end after {MAKE_SECONDS:g} s") from error
+        raise _not_made(recipe, source, f"no end after {MAKE_SECONDS:g} s") from error
     if done.returncode == 0:
         return
     if "No space left on device" in done.text:
@@ -230,7 +231,7 @@ async def _bootstrap(recipe: Recipe, source: str, root: Path) -> None:
         )
     lines = [line.strip() for line in done.text.splitlines()]
     said = [line for line in lines if re.match(r"(E|Err(:\d+)?)[: ]", line)] or lines[-_SHOWN:]
-    raise _not_made(recipe, " / ".join(said[:_SHOWN])[:2000])
+    raise _not_made(recipe, source, " / ".join(said[:_SHOWN])[:2000])
 
 
 async def _proxies() -> list[str]:
@@ -242,11 +243,14 @@ async def _proxies() -> list[str]:
     return [line for line in lines if re.fullmatch(r'Acquire::https?::Proxy "[^"\s]{1,500}"', line)]
 
 
-def _not_made(recipe: Recipe, why: str) -> InfrastructureError:
+def _not_made(recipe: Recipe, source: str, why: str) -> InfrastructureError:
+    address = re.search(r"(\w+://)(?:[^/@\s]*@)?(\S+)", source)  # without a password
+    archive = "".join(address.groups()) if address else source
     return InfrastructureError(
         "no_toolchain_image",
-        f"the toolchain image of {recipe.suite} ({', '.join(recipe.compilers)}) cannot be made:"
-        f" {why}; if the archive has the suite no more, KGYM_ARCHIVES on the worker names another",
+        f"the toolchain image of {recipe.suite} ({', '.join(recipe.compilers)}) cannot be made from"
+        f" {archive}: {why}; if that archive has the suite no more, {SETTING}={recipe.suite}=http://…"
+        " on the worker names another",
     )
 
 

@@ -1,12 +1,11 @@
 """A compiler that is there: what it says of itself, and how make is told to use it."""
 
-import shutil
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from kgym.api.steps import compiler_words
-from kgym.host import proc
+from kgym.host import installed_compilers, proc
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +30,28 @@ class Toolchain:
     @property
     def parts(self) -> tuple[str, ...]:
         """What tells it from others; of the host's, name and version are all that is known."""
-        return (self.name, self.version, *((self.identity,) if self.identity else ()))
+        identity = (self.identity,) if self.identity else ()
+        # Clang's tools were not always the ones named here: no tree of those is taken.
+        tools = self.variables if self.family == "clang" else ()
+        return (self.name, self.version, *identity, *tools)
 
 
 def described(name: str, words: str) -> Toolchain:
     """Return a compiler by its name, and by what it says when asked for its version."""
     program = name.rpartition("/")[2]
-    family, _, suffix = program.partition("-")
+    family = program.partition("-")[0]
     version = words.splitlines()[0] if words.strip() else "0"
     said = compiler_words.read(version)
-    if family == "gcc":
-        variables: tuple[str, ...] = (f"CC={program}", f"HOSTCC={program}")
-    elif program == name and suffix:
-        variables = (f"LLVM=-{suffix}",)  # understood since Linux 5.18 (e9c281928c24)
-    else:
-        variables = ("LLVM=1",)  # an image has one Clang, whose tools have plain names, too
-    return Toolchain(name, family, variables, version, said.version if said else "0")
+    if program != name and family == "clang":
+        program = "clang"  # an image has one, whose tools have plain names, too
+    # Each by its name: `LLVM=-15` means Clang's plain names before Linux 5.18 (e9c281928c24), and
+    # nothing before 5.7. Whether Clang assembles (LLVM_IAS) is left to the kernel's version.
+    variables = (f"{one}={tool}" for one, tool in installed_compilers.programs(program).items())
+    return Toolchain(name, family, tuple(variables), version, said.version if said else "0")
 
 
 async def installed(name: str) -> Toolchain | None:
-    """Return a compiler of the host; None if there is none of this name."""
-    if shutil.which(name) is None:
+    """Return a compiler of the host; None if it, or a program that comes with it, is not there."""
+    if not installed_compilers.has(name):
         return None
     return described(name, (await proc.run([name, "--version"], timeout=30)).text)

@@ -18,7 +18,7 @@ from kgym.host.folder_cache import FolderCache
 from kgym.transport.artifact_storage import Storage
 from kgym.worker.context import StepContext
 from kgym_builder.toolchains import image
-from kgym_builder.toolchains.archives import Archives
+from kgym_builder.toolchains.archives import SETTING, Archives
 from kgym_builder.toolchains.image import Recipe
 from kgym_builder.toolchains.toolchain import Toolchain, described, installed
 
@@ -62,19 +62,21 @@ class Toolchains:
     async def offered(self, storage: Storage) -> list[str]:
         """Return the compilers of images that are here or in storage, or can be made here."""
         there = {*self._folders.sizes(), *await _stored(storage)}
+        made = await self._made_here()
         return [
             str(one)
             for one in compilers.images()
-            if self._can_make(one.suite) or Recipe.of(one).name in there
+            if one.suite in made or Recipe.of(one).name in there
         ]
 
-    def _can_make(self, suite: str) -> bool:
-        return self._archives.has(suite) and all(map(shutil.which, image.PROGRAMS))
+    async def _made_here(self) -> set[str]:
+        """Return the suites of which this worker makes images."""
+        return await self._archives.suites() if all(map(shutil.which, image.PROGRAMS)) else set()
 
     async def _in_image(self, wanted: ImageCompiler, run: StepContext) -> Toolchain | None:
         recipe = Recipe.of(wanted)
-        there = self._can_make(wanted.suite) or recipe.name in self._folders.sizes()
-        if not there and await image.find(run, recipe) is None:
+        there = recipe.name in self._folders.sizes() or await image.find(run, recipe) is not None
+        if not there and wanted.suite not in await self._made_here():
             return None
 
         async def make(folder: Path) -> None:
@@ -109,12 +111,13 @@ class Toolchains:
                 run.progress("waiting for the toolchain")
             waits = True
             await asyncio.sleep(_POLL_SECONDS)
-        if not self._can_make(recipe.suite):
+        if recipe.suite not in await self._made_here():
             raise InfrastructureError(
                 "no_toolchain_image",
                 f"the stored toolchain image of {recipe.suite} ({', '.join(recipe.compilers)}) was"
                 " damaged, or is gone, and this worker makes none: another worker has to, or"
-                " install mmdebstrap here, and let KGYM_ARCHIVES name an archive of this suite",
+                f" install mmdebstrap here, and let {SETTING}={recipe.suite}=http://… name an"
+                " archive of this suite",
             )
         run.log(f"making the toolchain image {recipe.name}: {', '.join(recipe.compilers)}")
         run.progress("make the toolchain")

@@ -1,8 +1,18 @@
-"""A compiler that is there: which version it is taken for."""
+"""A compiler that is there: which version it is taken for, and how make is told to use it."""
+
+from pathlib import Path
 
 import pytest
 
-from kgym_builder.toolchains.toolchain import described
+from kgym.host import detection
+from kgym_builder.toolchains.toolchain import described, installed
+
+# What the kernel's documentation says that LLVM=1 stands for.
+LLVM = (
+    *("CC=clang", "LD=ld.lld", "AR=llvm-ar", "NM=llvm-nm", "STRIP=llvm-strip"),
+    *("OBJCOPY=llvm-objcopy", "OBJDUMP=llvm-objdump", "READELF=llvm-readelf"),
+    *("HOSTCC=clang", "HOSTCXX=clang++", "HOSTAR=llvm-ar", "HOSTLD=ld.lld"),
+)
 
 
 @pytest.mark.parametrize(
@@ -18,3 +28,38 @@ from kgym_builder.toolchains.toolchain import described
 )
 def test_its_number_is_the_version_that_it_says(name: str, words: str, number: str) -> None:
     assert described(name, words).number == number
+
+
+def test_each_tool_of_a_clang_is_named_as_old_kernels_know_no_other_way() -> None:
+    assert described("clang", "").variables == LLVM
+    assert described("bookworm/clang-15", "").variables == LLVM  # in an image of its own
+    assert described("clang-15", "").variables == tuple(f"{one}-15" for one in LLVM)
+    assert described("gcc-12", "").variables == ("CC=gcc-12", "HOSTCC=gcc-12")
+    assert described("bullseye/gcc-10", "").variables == ("CC=gcc-10", "HOSTCC=gcc-10")
+
+
+def test_other_tools_are_another_clang() -> None:
+    host, image = described("clang-15", "x"), described("bookworm/clang-15", "x")
+    assert set(LLVM) < set(image.parts)
+    assert host.parts != image.parts
+    assert described("gcc-12", "x").parts == ("gcc-12", "x")  # entries of GCC stay what they were
+
+
+@pytest.mark.anyio
+async def test_a_clang_of_the_host_without_its_tools_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    tools = {one.partition("=")[2] + "-15" for one in LLVM}
+    for tool in tools:
+        (tmp_path / tool).write_text("#!/bin/sh\necho 'Debian clang version 15.0.6'\n")
+        (tmp_path / tool).chmod(0o755)
+    there = await installed("clang-15")
+    assert there is not None
+    assert (there.number, there.name) == ("15.0.6", "clang-15")
+    assert "clang-15" in detection.detect().compilers
+    for tool in tools:
+        (tmp_path / tool).chmod(0o644)
+        assert await installed("clang-15") is None
+        assert "clang-15" not in detection.detect().compilers
+        (tmp_path / tool).chmod(0o755)

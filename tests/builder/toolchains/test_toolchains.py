@@ -104,7 +104,8 @@ async def test_a_clang_has_an_image_of_its_own(
 ) -> None:
     toolchains = host(tmp_path / "one", archive.line)
     clang = await toolchains.get("bullseye/clang-13", start())
-    assert (clang.number, clang.variables) == ("13.0.1", ("LLVM=1",))
+    assert clang.number == "13.0.1"
+    assert {"CC=clang", "LD=ld.lld", "AR=llvm-ar", "HOSTCC=clang"} <= set(clang.variables)
     gcc = await toolchains.get("gcc-9", start())
     assert gcc.image != clang.image
     assert gcc.identity != clang.identity
@@ -224,11 +225,22 @@ async def test_a_suite_that_is_gone_is_told_in_apts_words_and_leaves_nothing(
     gone = f"bullseye=[trusted=yes] copy://{tmp_path}/nowhere"
     error = await failure(host(tmp_path / "one", gone), "gcc-10", start())
     assert (error.reason, error.cause) == ("no_toolchain_image", "infrastructure")
-    assert "the toolchain image of bullseye (gcc-10, gcc-9) cannot be made: E" in error.message
-    assert "KGYM_ARCHIVES" in error.message
+    assert (
+        "the toolchain image of bullseye (gcc-10, gcc-9) cannot be made from"
+        f" copy://{tmp_path}/nowhere: E"
+    ) in error.message
+    assert "KGYM_ARCHIVES=bullseye=http://… on the worker" in error.message
     assert not list((tmp_path / "one").rglob(IMAGE))
     assert not list((tmp_path / "one").rglob(".*.part-*"))
     assert (await host(tmp_path / "one", archive.line).get("gcc-10", start())).number == "10.2.1"
+
+
+@pytest.mark.attack
+async def test_the_password_of_an_archive_is_in_no_error(start: Start, tmp_path: Path) -> None:
+    private = "bullseye=http://me:secret@127.0.0.1:9/debian"
+    error = await failure(host(tmp_path / "one", private), "gcc-10", start())
+    assert "cannot be made from http://127.0.0.1:9/debian: E" in error.message
+    assert "secret" not in f"{error.message} {error.details}"
 
 
 @pytest.mark.attack
@@ -285,12 +297,71 @@ def test_a_setting_that_names_no_archive_is_refused(text: str, complaint: str) -
     assert complaint in caught.value.message
 
 
-def test_an_old_suite_is_offered_only_where_its_archive_is_named() -> None:
-    assert not Archives.read(None).has("buster")
-    assert Archives.read("buster=http://archive.example/debian").has("buster")
-    assert Archives.read("*=http://archive.example/debian").has("buster")
-    assert Archives.read(None).has("bullseye")
-    assert not Archives.read("none").has("bullseye")
+@pytest.fixture
+def apt_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes this a host whose apt has these sources, and no others."""
+
+    def has(sources: str) -> None:
+        folder = tmp_path / "apt"
+        folder.mkdir(exist_ok=True)
+        (folder / "sources.list").write_text(sources)
+        lines = f'Dir::Etc::sourcelist "{folder}/sources.list";\nDir::Etc::sourceparts "/dev/null";'
+        (folder / "apt.conf").write_text(lines)
+        program = folder / "apt-get"
+        program.write_text(
+            "#!/bin/sh\n"
+            '[ "$1" = indextargets ] || exec /usr/bin/apt-get "$@"\n'
+            # As if their lists had been fetched: it tells of no others.
+            f'exec /usr/bin/apt-get -c {folder}/apt.conf "$@" --no-release-info\n'
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    return has
+
+
+DEBIAN = "deb http://archive.example/debian bookworm main\n"
+UBUNTU = "deb http://archive.example/ubuntu jammy main universe\n"
+
+
+async def test_a_suite_is_offered_where_there_is_an_archive_of_it(
+    apt_of: Callable[[str], None],
+) -> None:
+    apt_of(DEBIAN)
+    assert await Archives.read(None).suites() == {"bullseye", "bookworm", "trixie"}
+    assert "buster" in await Archives.read("buster=http://archive.example/debian").suites()
+    assert "buster" in await Archives.read("*=http://archive.example/debian").suites()
+    assert await Archives.read("none").suites() == set()
+
+
+async def test_a_host_without_debians_archive_offers_nothing_that_it_could_not_make(
+    archive: SmallArchive, start: Start, tmp_path: Path, apt_of: Callable[[str], None]
+) -> None:
+    apt_of(UBUNTU)
+    storage = LocalStorage(tmp_path / "storage")
+    assert await Toolchains(tmp_path / "one").offered(storage) == []
+    error = await failure(Toolchains(tmp_path / "one"), "bullseye/gcc-10", start())
+    assert (error.reason, error.cause) == ("no_compiler", "user")
+    named = host(tmp_path / "one", archive.line)
+    assert {one.partition("/")[0] for one in await named.offered(storage)} == {"bullseye"}
+    assert (await named.get("bullseye/gcc-10", start())).number == "10.2.1"
+    # What has been stored serves hosts that cannot make it.
+    other = Toolchains(tmp_path / "two")
+    assert await other.offered(storage) == ["bullseye/gcc-10", "bullseye/gcc-9"]
+    assert (await other.get("bullseye/gcc-10", start())).number == "10.2.1"
+
+
+async def test_an_archive_that_is_gone_is_told_with_its_suite_and_what_to_do(
+    apt_of: Callable[[str], None],
+) -> None:
+    apt_of(DEBIAN)
+    archives = Archives.read(None)
+    assert await archives.source("trixie") == "http://archive.example/debian/"
+    apt_of(UBUNTU)
+    with pytest.raises(KgymError, match="toolchain image of trixie cannot be made") as caught:
+        await archives.source("trixie")
+    assert caught.value.reason == "no_archive"
+    assert "KGYM_ARCHIVES=trixie=http://… on the worker" in caught.value.message
 
 
 async def test_what_is_known_of_an_image_names_each_package_with_its_version(stored: Path) -> None:
