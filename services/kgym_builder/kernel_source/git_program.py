@@ -4,6 +4,7 @@ Whoever serves a repository decides what Git has to cope with.
 """
 
 import re
+from dataclasses import dataclass, replace
 
 from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.host import proc
@@ -16,6 +17,8 @@ SCRATCH = "/kgym/git"
 """Where they see the repository that one fetch writes to."""
 SOURCE = "/kgym/source"
 """Where they see the folder that holds a repository of this machine."""
+OBJECT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+"""What names an object: a SHA-1, or a SHA-256."""
 
 _ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -28,6 +31,14 @@ _SETTINGS = (
     # not taken into memory.
     *("fetch.unpackLimit=1", "core.bigFileThreshold=32m"),
 )
+# What it prints ends with a byte that is in no line of Git's; its messages follow.
+_APART = """exec 2>/tmp/said
+"$@"
+status=$?
+printf '\\0'
+cat /tmp/said
+exit $status
+"""
 _MOST_LINES = 40
 _MOST_WORDS = 4000
 _OURS = re.compile(
@@ -35,6 +46,8 @@ _OURS = re.compile(
 )
 """What Git says where the host is to blame for it that a repository of it cannot be fetched."""
 _GONE = re.compile(r"(?m)^fatal: repository '.*' not found$")
+_STORED = re.compile(rf"{STORE}/|COLLISION|existing object|did not send all necessary objects")
+"""What it says of objects that it borrows, or cannot do without."""
 _NO_SUCH = re.compile(r"not our ref|couldn't find remote ref|unable to find remote ref")
 _BRANCHES_ONLY = re.compile(
     r"Server does not allow request for unadvertised object"
@@ -45,6 +58,18 @@ _BRANCHES_ONLY = re.compile(
 
 class OnlyBranches(Exception):
     """The server gives whole branches and tags, no single commits."""
+
+
+class Suspect(Exception):
+    """Objects cannot be read: the store is damaged, or the commit is odd; it says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command printed, by lines, and apart from it how it ended, with its messages."""
+
+    lines: list[str]
+    done: proc.Completed
 
 
 def command(*words: str, settings: tuple[str, ...] = (), folder: str = SCRATCH) -> list[str]:
@@ -83,6 +108,32 @@ async def run(
         raise (UserError(found.reason, f"{what}: {found.message}") if what else found) from error
 
 
+async def ask(
+    name: str,
+    box: Sandbox,
+    argv: list[str],
+    seconds: float,
+    stdin: bytes = b"",
+    what: str = "",
+    **environment: str,
+) -> Answer:
+    """Run a command as `run` does, for what it prints: a warning is never taken for an answer."""
+    argv = apart(argv)
+    return answer(await run(name, box, argv, seconds, stdin, what, **environment))
+
+
+def apart(argv: list[str]) -> list[str]:
+    """Return the command that keeps this one's messages apart, for `answer`."""
+    return ["sh", "-c", _APART, "sh", *argv]
+
+
+def answer(done: proc.Completed) -> Answer:
+    """Return what a command printed that was run `apart`."""
+    printed, _, said = done.output.rpartition(b"\0")
+    lines = [line for line in printed.decode(errors="replace").split("\n") if line]
+    return Answer(lines, replace(done, output=said))
+
+
 def failed(name: str, what: str, done: proc.Completed) -> InfrastructureError:
     """Return the error of a command, with its words."""
     lines = [line.strip() for line in done.text.splitlines() if line.strip()]
@@ -101,14 +152,19 @@ def blames_host(done: proc.Completed) -> bool:
 
 
 def refused(
-    name: str, url: str, what: str, done: proc.Completed, *, local: bool
-) -> KgymError | OnlyBranches:
-    """Return the error of a command that asked the repository at `url` for `what`."""
+    name: str, url: str, what: str, done: proc.Completed, *, local: bool, store: bool = False
+) -> KgymError | OnlyBranches | Suspect:
+    """Return the error of a command that asked the repository at `url` for `what`.
+
+    Suspect, if it borrowed objects of the `store` that may be to blame.
+    """
     if _BRANCHES_ONLY.search(done.text):
         return OnlyBranches()
     if _NO_SUCH.search(done.text):
         return UserError("source_not_found", f"{url} has no {what}, or no longer")
     error = failed(name, url, done)
+    if store and _STORED.search(done.text) and not blames_host(done):
+        return Suspect(error.message)
     # Of a folder of this host, another attempt says the same.
     lasting = _GONE.search(done.text) or (local and not blames_host(done))
     return UserError("source_not_found", error.message) if lasting else error

@@ -16,7 +16,7 @@ from kgym_builder.kernel_source import git_history, git_program
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress
 from kgym_builder.kernel_source.git_mirrors import LocalPlace
-from kgym_builder.kernel_source.git_program import SCRATCH, SOURCE
+from kgym_builder.kernel_source.git_program import OBJECT_ID, SCRATCH, SOURCE
 from kgym_builder.kernel_source.git_store import Store
 from kgym_builder.kernel_source.git_tunnel import PLACE, Tunnel
 from kgym_builder.kernel_source.source_limits import SourceLimits
@@ -31,7 +31,8 @@ exec "$@"
 _FETCH = ("fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
 _NAME_KINDS = ("", "refs/", "refs/tags/", "refs/heads/")
 """Where a name is looked for, in Git's own order (gitrevisions(7))."""
-_HEAD = re.compile(r"(?m)^ref: (refs/heads/[\w./-]{1,200})\tHEAD$", re.ASCII)
+_HEAD = re.compile(r"ref: (refs/heads/[\w./-]{1,200})\tHEAD", re.ASCII)
+_REF = re.compile(rf"({OBJECT_ID.pattern})\t(.+)")
 NO_OBJECTS, NO_FILES, ALL = "tree:0", "blob:none", ""
 """What a server is asked for beside commits: nothing, folders alone, or everything."""
 
@@ -81,11 +82,8 @@ class Remote:
         """Return the id that a branch, a tag or HEAD has there now; None if there is none."""
         names = [f"{kind}{name}" for kind in _NAME_KINDS]
         asked = [pattern for one in names for pattern in (one, f"{one}^{{}}")]
-        argv = git_program.command("ls-remote", "-q", self._address, *asked, folder="/")
-        done = await self._run("ls-remote", None, argv, min(_ASK_SECONDS, self._bounds.seconds))
-        self._check("ls-remote", name, done)
-        lines = (line.split("\t", 1) for line in done.text.splitlines() if "\t" in line)
-        found = {ref: commit for commit, ref in lines}
+        lines = await self._listed(name, "-q", self._address, *asked)
+        found = {match[2]: match[1] for match in map(_REF.fullmatch, lines) if match}
         # Of a tag that is an object, what it names stands behind `^{}`.
         ids = [found[one] for full in names for one in (f"{full}^{{}}", full) if one in found]
         return next(iter(ids), None)
@@ -96,7 +94,7 @@ class Remote:
         """Fetch one commit, with the `depth` - 1 generations before it.
 
         A server that cannot leave out objects sends all. Raises UserError `source_not_found`,
-        InfrastructureError `download_failed`, OnlyBranches.
+        InfrastructureError `download_failed`, OnlyBranches, Suspect.
         """
         words = [f"--depth={depth}", *([f"--filter={what}"] if what else []), "origin", commit]
         await self._fetch(store, scratch, words, f"commit {commit}")
@@ -134,11 +132,16 @@ class Remote:
 
     async def head(self) -> str | None:
         """Return the branch that HEAD stands for there, such as `refs/heads/main`."""
-        argv = git_program.command("ls-remote", "--symref", self._address, "HEAD", folder="/")
+        lines = await self._listed("HEAD", "--symref", self._address, "HEAD")
+        return next((match[1] for match in map(_HEAD.fullmatch, lines) if match), None)
+
+    async def _listed(self, what: str, *words: str) -> list[str]:
+        """Return the lines of the list of references, of which `what` is asked for."""
+        argv = git_program.apart(git_program.command("ls-remote", *words, folder="/"))
         done = await self._run("ls-remote", None, argv, min(_ASK_SECONDS, self._bounds.seconds))
-        self._check("ls-remote", "HEAD", done)
-        found = _HEAD.search(done.text)
-        return found[1] if found else None
+        answer = git_program.answer(done)
+        self._check("ls-remote", what, answer.done)
+        return answer.lines
 
     @property
     def _address(self) -> str:
@@ -168,7 +171,7 @@ class Remote:
         if await asyncio.to_thread(_size, scratch) > self._most:
             message = f"{self.name} sends more than the {self._most} bytes that are taken of it"
             raise UserError("source_too_large", message)
-        self._check("fetch", what, done)
+        self._check("fetch", what, done, borrows=store is not None)
 
     async def _run(
         self,
@@ -207,9 +210,11 @@ class Remote:
             )
         return place.folder
 
-    def _check(self, name: str, what: str, done: proc.Completed) -> None:
+    def _check(self, name: str, what: str, done: proc.Completed, *, borrows: bool = False) -> None:
         if done.returncode != 0:
-            raise git_program.refused(name, self.name, what, done, local=self.is_local)
+            raise git_program.refused(
+                name, self.name, what, done, local=self.is_local, store=borrows
+            )
 
 
 def _size(folder: Path) -> int:

@@ -18,11 +18,12 @@ from typing import TypeVar
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import sandbox
 from kgym.host.folder_cache import FolderCache, locked
-from kgym_builder.kernel_source import git_program, git_store
+from kgym_builder.kernel_source import git_store
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress
 from kgym_builder.kernel_source.git_mirrors import LocalPlace
-from kgym_builder.kernel_source.git_program import SCRATCH, OnlyBranches
+from kgym_builder.kernel_source.git_objects import Objects
+from kgym_builder.kernel_source.git_program import SCRATCH, OnlyBranches, Suspect
 from kgym_builder.kernel_source.git_remote import ALL, NO_FILES, NO_OBJECTS, Remote
 from kgym_builder.kernel_source.git_store import Store
 from kgym_builder.kernel_source.source_limits import SourceLimits
@@ -62,15 +63,7 @@ class Repositories:
         if not generations:
             return found
         async with self._store.used():
-            before = await self._store.resolve(found + steps)
-            if before is None:
-                # The last one's own objects name the one before it.
-                async def fetch(remote: Remote) -> None:
-                    await self._fetch_commit(remote, found, NO_OBJECTS, generations)
-
-                async with self._held(url):
-                    await self._ask(url, report, fetch)
-                before = await self._store.resolve(found + steps)
+            before = await self._before(url, found, steps, generations, report)
         if before is None:
             message = f"{url} has no {base}{steps}: the history of {found} does not go so far"
             raise UserError("source_not_found", message)
@@ -83,19 +76,24 @@ class Repositories:
         InfrastructureError `download_failed`.
         """
         async with self._store.used():
-            if await self._store.missing(commit) != []:
-                async with self._held(url):  # another call may have fetched it by now
-                    if await self._store.missing(commit) != []:
-                        await self._ask(url, report, lambda remote: self._complete(remote, commit))
-            done = await self._store.archive(commit, folder / "out")
-            if done.returncode == 0:
-                return _checked(folder / "out")
-            if git_program.blames_host(done):
-                raise git_program.failed("archive", commit, done)
+            state, objects = self._store.state(), self._store.objects
+            try:
+                if await objects.missing(commit) != []:
+                    async with self._held(url):  # another call may have fetched it by now
+                        if await objects.missing(commit) != []:
+                            await self._ask(
+                                url, report, lambda remote: self._complete(remote, commit)
+                            )
+                return await objects.archive(commit, folder / "out")
+            except Suspect as suspect:
+                why = str(suspect)
             # Is the commit odd, or the store damaged? What is fetched without the store tells.
-            return await self._ask(
-                url, report, lambda remote: self._archive_apart(remote, commit, folder)
-            )
+            async with self._held(url), self._scratch(url) as place:
+                scratch = await git_store.lone_scratch(place)
+                await self._ask(url, report, lambda remote: self._apart(remote, scratch, commit))
+                archive = await self._archived(scratch, commit, folder / "out")
+                await self._store.renew(state, why, scratch)
+                return archive
 
     async def history(self, url: str, since: str, commit: str, report: TellProgress) -> str:
         """Return the commits that one has, and one before it has not; both by their full ids.
@@ -134,24 +132,25 @@ class Repositories:
             self._store.note(remote.url, [commit])
 
     async def _fetch_missing(self, remote: Remote, commit: str) -> None:
-        missing = await self._store.missing(commit)
+        objects = self._store.objects
+        missing = await objects.missing(commit)
         if missing is None:
             await self._fetch_commit(remote, commit, ALL if remote.is_local else NO_FILES)
-            missing = await self._store.missing(commit)
+            missing = await objects.missing(commit)
         while missing:
-            before = len(missing)
+            asked = missing
             try:
-                await self._fetch_objects(remote, missing)
+                await self._fetch_objects(remote, asked)
             except OnlyBranches:  # it leaves files out of commits, but does not send single files
                 await self._fetch_commit(remote, commit, ALL)
-            missing = await self._store.missing(commit)
-            if missing is not None and len(missing) >= before:
+            missing = await objects.missing(commit)
+            if still := set(asked).intersection(missing or ()):
                 message = (
-                    f"{remote.name} does not send {before} objects of {commit}, as {missing[0]}"
+                    f"{remote.name} does not send {len(still)} objects of {commit}, as {min(still)}"
                 )
                 raise InfrastructureError("download_failed", message)
         if missing is None:
-            raise UserError("source_not_found", f"{remote.name} does not send commit {commit}")
+            raise Suspect(f"the store has no {commit} after it was fetched")
 
     async def _fetch_commit(
         self, remote: Remote, commit: str, what: str, generations: int = 1
@@ -176,7 +175,7 @@ class Repositories:
             await remote.fetch_branches(self._store, scratch)
             tips = await git_store.tips(scratch, self._bounds)
             await self._store.take_in(scratch)
-        if await self._store.missing(commit) != []:
+        if await self._store.objects.missing(commit) != []:
             message = (
                 f"none of the branches and tags of {remote.name} has the commit {commit}, and"
                 " that server sends no others"
@@ -184,24 +183,61 @@ class Repositories:
             raise UserError("source_not_found", message)
         self._store.note(remote.url, tips, history=True)
 
-    async def _archive_apart(self, remote: Remote, commit: str, folder: Path) -> Path:
-        scratch = await git_store.lone_scratch(folder / "apart")
+    async def _before(
+        self, url: str, commit: str, steps: str, generations: int, report: TellProgress
+    ) -> str | None:
+        """Return the commit so many steps before one; None if its history does not go so far."""
+        state, objects = self._store.state(), self._store.objects
+
+        async def fetch(remote: Remote) -> bool:
+            try:
+                # The last one's own objects name the one before it.
+                await self._fetch_commit(remote, commit, NO_OBJECTS, generations)
+            except OnlyBranches:
+                remote.allow(self._bounds.repository)
+                await self._fetch_branches(remote, commit)
+                return True
+            return False
+
+        why = f"it lacks a commit before {commit} after that was fetched"
         try:
-            await remote.fetch(None, scratch, commit)
+            if (before := await objects.resolve(commit + steps)) is not None:
+                return before
+            async with self._held(url):
+                whole = await self._ask(url, report, fetch)
+            if (before := await objects.resolve(commit + steps)) is not None or whole:
+                return before
+        except Suspect as suspect:
+            why = str(suspect)
+        async with self._held(url), self._scratch(url) as place:
+            scratch = await git_store.lone_scratch(place, partial=True)
+            far = (generations + 1, NO_OBJECTS)
+            await self._ask(url, report, lambda remote: self._apart(remote, scratch, commit, *far))
+            apart = Objects({SCRATCH: scratch}, SCRATCH, self._bounds)
+            if (before := await apart.resolve(commit + steps)) is not None:
+                await self._store.renew(state, why, scratch)
+            return before
+
+    async def _apart(
+        self, remote: Remote, scratch: Path, commit: str, depth: int = 1, what: str = ALL
+    ) -> None:
+        """Fetch a commit without the store."""
+        try:
+            await remote.fetch(None, scratch, commit, depth, what)
         except OnlyBranches:
+            remote.allow(self._bounds.repository)
             await remote.fetch_branches(None, scratch)
-        done = await git_store.archive(
-            {SCRATCH: scratch}, SCRATCH, commit, folder / "out", self._bounds
-        )
-        if done.returncode != 0:
-            error = git_program.failed("archive", commit, done)
-            raise (
-                error
-                if git_program.blames_host(done)
-                else UserError("source_unreadable", error.message)
-            )
-        await self._store.remove()
-        return _checked(folder / "out")
+
+    async def _archived(self, scratch: Path, commit: str, out: Path) -> Path:
+        """Write the files of a commit that was fetched without the store to an archive."""
+        objects = Objects({SCRATCH: scratch}, SCRATCH, self._bounds)
+        try:
+            if (missing := await objects.missing(commit)) != []:
+                message = f"the server does not send {(missing or [commit])[0]} of commit {commit}"
+                raise UserError("source_not_found", message)
+            return await objects.archive(commit, out)
+        except Suspect as suspect:
+            raise UserError("source_unreadable", str(suspect)) from suspect
 
     async def _ask(
         self,
@@ -264,11 +300,3 @@ def _parts(name: str) -> tuple[str, str, int]:
         message = f"{name[:100]} lies more than {MOST_GENERATIONS} commits before {base[:100]}"
         raise UserError("source_not_found", message)
     return base, steps, far
-
-
-def _checked(out: Path) -> Path:
-    """Return the archive, if what the sandbox left is one."""
-    archive = out / git_store.ARCHIVE
-    if archive.is_symlink() or not archive.is_file():
-        raise InfrastructureError("download_failed", "`git archive` left no archive")
-    return archive

@@ -14,27 +14,30 @@ import hashlib
 import os
 import re
 import stat
+import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from kgym.errors import UserError
+import structlog
+
 from kgym.host import proc, sandbox
-from kgym.host.folder_cache import FolderCache
-from kgym.host.sandbox import Sandbox, prepare
+from kgym.host.folder_cache import FolderCache, locked
+from kgym.host.sandbox import prepare
 from kgym_builder.kernel_source import git_program
-from kgym_builder.kernel_source.git_program import SCRATCH, STORE
+from kgym_builder.kernel_source.git_objects import Objects
+from kgym_builder.kernel_source.git_program import OBJECT_ID, SCRATCH, STORE
 from kgym_builder.kernel_source.source_limits import SourceLimits
 
-ARCHIVE = "source.tar"
-_OUT = "/kgym/out"
-_SECONDS = 300.0
 _MOST_KNOWN = 100
 _PACK = re.compile(r"pack-[0-9a-f]{40}\.(pack|idx)")
 _LOOSE = re.compile(r"[0-9a-f]{38}")
-_COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 _DEEP, _ALONE = "deep", "alone"
 _NOTE = re.compile(rf"([0-9a-f]{{40}}) ({_DEEP}|{_ALONE})")
+_ATTRIBUTES = "info/attributes"
+# A source is what its commit holds, whatever its own attributes leave out or change: these here go
+# before them. `-working-tree-encoding` would be an encoding called false.
+_PLAIN = "* -text !eol !ident !filter !working-tree-encoding !export-ignore !export-subst\n"
 _HEAD = "ref: refs/heads/none\n"
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 # A repository that lacks objects, and may be sent less than all.
@@ -46,13 +49,9 @@ _PARTIAL_CONFIG = """[core]
 [remote "origin"]
 	promisor = true
 """
-_ABSENT, _NO_COMMIT = 3, 4
-_MISSING = f"""
-"$@" cat-file -e "$COMMIT" 2>/dev/null || exit {_ABSENT}
-[ "$("$@" cat-file -t "$COMMIT^{{commit}}" 2>/dev/null)" = commit ] || exit {_NO_COMMIT}
-"$@" cat-file -e "$COMMIT^{{tree}}" 2>/dev/null || exit {_ABSENT}
-"$@" rev-list --objects --no-object-names --missing=print "$COMMIT^{{tree}}" | sed -n 's/^?//p'
-"""
+_FOREIGN = ("objects/info/alternates", "info/grafts", "packed-refs", "shallow", "shallow.lock")
+"""What would change what the store's objects mean, or stop Git: none of it is ever put there."""
+_log = structlog.get_logger()
 
 
 class Store:
@@ -68,7 +67,8 @@ class Store:
     @asynccontextmanager
     async def used(self) -> AsyncIterator[None]:
         """Keep the store from being removed."""
-        async with self._cache.using(self.KEY, _begin):
+        async with self._cache.using(self.KEY, _mend):
+            await asyncio.to_thread(_mend, self._folder)
             yield
 
     @property
@@ -76,35 +76,10 @@ class Store:
         """What sandboxes see of it."""
         return {STORE: self._folder}
 
-    async def missing(self, commit: str) -> list[str] | None:
-        """Return the ids of the commit's objects that are not here; None without its tree.
-
-        Raises UserError `source_not_found` for the id of another object than a commit,
-        `source_too_large`.
-        """
-        argv = ["bash", "-o", "pipefail", "-c", _MISSING, "bash"]
-        argv += git_program.command(folder=STORE)
-        box = Sandbox(readonly=self.shown, limits=self._bounds.looking())
-        done = await git_program.run("rev-list", box, argv, _SECONDS, what=commit, COMMIT=commit)
-        if done.returncode == _ABSENT:
-            return None
-        if done.returncode == _NO_COMMIT:
-            raise UserError("source_not_found", f"{commit} is the id of an object, but no commit")
-        if done.returncode != 0:
-            raise git_program.failed("rev-list", commit, done)
-        ids = done.text.split()
-        if len(ids) > self._bounds.files:
-            raise UserError("source_too_large", f"{commit} has more than {len(ids)} objects")
-        return ids
-
-    async def resolve(self, name: str) -> str | None:
-        """Return the id of a commit that lies before one here, as `ID~2`; None if it is unknown."""
-        words = ("rev-parse", "-q", "--verify", "--end-of-options", name)
-        box = Sandbox(readonly=self.shown, limits=self._bounds.looking())
-        argv = git_program.command(*words, folder=STORE)
-        done = await git_program.run("rev-parse", box, argv, _SECONDS)
-        found = done.text.strip()
-        return found if done.returncode == 0 and _COMMIT_ID.fullmatch(found) else None
+    @property
+    def objects(self) -> Objects:
+        """What it has."""
+        return Objects(self.shown, STORE, self._bounds)
 
     async def scratch(self, folder: Path, url: str, *, partial: bool = False) -> Path:
         """Make a repository to fetch to, which borrows the store's objects.
@@ -119,11 +94,8 @@ class Store:
 
     async def take_in(self, scratch: Path) -> None:
         """Take in what a fetch has brought, with nothing of it running any more."""
+        await asyncio.to_thread(_mend, self._folder)  # another job may have found it damaged
         await asyncio.to_thread(_move, scratch / "objects", self._folder / "objects")
-
-    async def archive(self, commit: str, out: Path) -> proc.Completed:
-        """Write the files of a whole commit to the new archive `source.tar` in `out`."""
-        return await archive(self.shown, STORE, commit, out, self._bounds)
 
     def note(self, url: str, commits: Sequence[str], *, history: bool = False) -> None:
         """Note whole commits that came from there: alone, or with all of their `history`."""
@@ -135,12 +107,25 @@ class Store:
         part.write_text("".join(lines[-_MOST_KNOWN:]))
         part.replace(path)
 
-    async def remove(self) -> None:
-        """Remove it, as it is damaged: what others do with it now has to be done again."""
-        gone = self._folder.with_name(f".{self.KEY}.part-damaged")
-        await asyncio.to_thread(sandbox.remove, gone)
-        self._folder.rename(gone)
-        await asyncio.to_thread(sandbox.remove, gone)
+    def state(self) -> int:
+        """Return what names the store as it is, until it is made anew."""
+        return self._folder.stat().st_ino
+
+    async def renew(self, state: int, why: str, scratch: Path) -> None:
+        """Make it anew from what was fetched without it, as it is damaged, and log why.
+
+        Others that used it have to do again what they did with it. One that is in another `state`
+        was made anew by somebody else.
+        """
+        async with locked(self._folder.with_name(f".{self.KEY}-anew.lock")):
+            if self._folder.exists() and self.state() == state:
+                _log.warning("damaged store of Git objects removed", store=self.KEY, why=why)
+                gone = self._folder.with_name(f".{self.KEY}.part-damaged")
+                await asyncio.to_thread(sandbox.remove, gone)
+                self._folder.rename(gone)
+                await asyncio.to_thread(_mend, self._folder)
+                await asyncio.to_thread(sandbox.remove, gone)
+        await self.take_in(scratch)
 
     def _known(self, url: str) -> dict[str, bool]:
         """Return the commits that are noted, the oldest first, and whether with their history."""
@@ -156,15 +141,13 @@ class Store:
         known = self._known(url)
         if not known:
             return {}
-        box = Sandbox(readonly=self.shown, limits=self._bounds.looking())
         argv = git_program.command("cat-file", "--batch-check=%(objectname)", folder=STORE)
         asked = "".join(f"{one}^{{tree}}\n" for one in known).encode()
-        done = await git_program.run("cat-file", box, argv, _SECONDS, stdin=asked)
-        answers = done.text.splitlines()
-        if done.returncode != 0 or len(answers) != len(known):
+        answer = await self.objects.ask("cat-file", argv, asked)
+        if answer.done.returncode != 0 or len(answer.lines) != len(known):
             return {}
-        there = zip(known.items(), answers, strict=True)
-        return dict(one for one, answer in there if _COMMIT_ID.fullmatch(answer))
+        there = zip(known.items(), answer.lines, strict=True)
+        return dict(one for one, found in there if OBJECT_ID.fullmatch(found))
 
     def _known_file(self, url: str) -> Path:
         return self._folder / "known" / key(url)
@@ -186,33 +169,30 @@ async def tips(scratch: Path, bounds: SourceLimits) -> list[str]:
     """Return the newest commits of the branches that were fetched."""
     words = ("for-each-ref", "--sort=-committerdate", f"--count={_MOST_KNOWN}")
     argv = git_program.command(*words, "--format=%(objectname)", "refs/heads")
-    box = Sandbox(readonly={SCRATCH: scratch}, limits=bounds.looking())
-    done = await git_program.run("for-each-ref", box, argv, _SECONDS)
-    return [one for one in done.text.split() if _COMMIT_ID.fullmatch(one)]
+    answer = await Objects({SCRATCH: scratch}, SCRATCH, bounds).ask("for-each-ref", argv)
+    return [one for one in answer.lines if OBJECT_ID.fullmatch(one)]
 
 
-async def archive(
-    shown: Mapping[str, Path], inside: str, commit: str, out: Path, bounds: SourceLimits
-) -> proc.Completed:
-    """Write the files of a commit of the repository at `inside` to the archive `source.tar`."""
-    box = Sandbox(readonly=shown, writable={_OUT: prepare(out)}, limits=bounds.unpacking())
-    words = ("archive", "--prefix=linux/", "-o", f"{_OUT}/{ARCHIVE}", commit)
-    argv = git_program.command(*words, folder=inside)
-    return await git_program.run("archive", box, argv, bounds.unpack_seconds)
-
-
-def _begin(folder: Path) -> None:
-    """Make the store, which is a repository without branches."""
-    for name in ("known", "objects", "objects/info", "objects/pack", "refs"):
-        (folder / name).mkdir()
-    _write(folder, {"HEAD": _HEAD, "config": _CONFIG})
+def _mend(folder: Path) -> None:
+    """Make the store, which is a repository without branches, or what it lacks of one."""
+    for name in ("", "info", "known", "objects", "objects/info", "objects/pack", "refs"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for name in _FOREIGN:
+        (folder / name).unlink(missing_ok=True)
+    files = {"HEAD": _HEAD, "config": _CONFIG, _ATTRIBUTES: _PLAIN}
+    for name, text in files.items():
+        path = folder / name
+        if not path.is_file() or path.read_bytes() != text.encode():
+            part = folder / f".{uuid.uuid4().hex}.part"
+            _write(folder, {part.name: text})
+            part.replace(path)
 
 
 def _make_scratch(folder: Path, config: str, borrows: bool, known: Mapping[str, bool]) -> None:
     """Make a repository that tells servers of the `known` commits."""
-    for name in ("", "objects", "objects/info", "objects/pack", "refs"):
+    for name in ("", "info", "objects", "objects/info", "objects/pack", "refs"):
         prepare(folder / name)
-    files = {"HEAD": _HEAD, "config": config}
+    files = {"HEAD": _HEAD, "config": config, _ATTRIBUTES: _PLAIN}
     if borrows:
         files["objects/info/alternates"] = f"{STORE}/objects\n"
     if known:

@@ -13,7 +13,7 @@ from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.kernel_sources import KernelSources
 from kgym_builder.source.history_step import HistoryLister
 from tests.builder.kernel_source.git_server import GitServer, git_serving
-from tests.builder.kernel_source.test_git_repositories import LOOPBACK, Reports, commit, git
+from tests.builder.kernel_source.git_sources import LOOPBACK, Reports, commit, git
 from tests.conftest import ANYWHERE, NewRun
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]

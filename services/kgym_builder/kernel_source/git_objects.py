@@ -1,0 +1,146 @@
+"""What a repository on this host has of a commit, and the commit's files as an archive.
+
+A commit's files are measured before they are written: a few shared folders may stand for more of
+them than any disk holds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kgym.errors import InfrastructureError, UserError
+from kgym.host.sandbox import Sandbox, prepare
+from kgym_builder.kernel_source import git_program
+from kgym_builder.kernel_source.git_program import OBJECT_ID, Answer, Suspect
+from kgym_builder.kernel_source.source_limits import SourceLimits
+
+ARCHIVE = "source.tar"
+LOOK_SECONDS = 300.0
+_OUT = "/kgym/out"
+_AT_ONCE = 100_000
+"""Ids that are listed at once: of a program's output, `proc.KEPT` bytes are kept."""
+_LONGEST = 4000
+"""Bytes of a line that names a file: more than a path on this host may have."""
+_ABSENT, _NO_COMMIT, _MANY, _LARGE, _LONG, _ODD = 3, 4, 5, 6, 7, 8
+# A damaged object may say that it is of any kind, hence the hash.
+_MISSING = f"""
+here() {{ "${{git[@]}}" cat-file -e "$1"; case $? in 0) ;; 1) exit {_ABSENT};; *) exit 1;; esac; }}
+git=("$@") id=$COMMIT
+while here "$id"; do
+    kind=$("$@" cat-file -t "$id") || exit 1
+    is=$("$@" cat-file "$kind" "$id" | "$@" hash-object --literally -t "$kind" --stdin) || exit 1
+    [ "$is" = "$id" ] || {{ echo "object $id has the hash $is" >&2; exit 1; }}
+    [ "$kind" = tag ] || break
+    id=$("$@" cat-file tag "$id" | sed -n '1s/^object //p') || exit 1
+done
+[ "$kind" = commit ] || exit {_NO_COMMIT}
+tree=$("$@" cat-file commit "$id" | sed -n '1s/^tree //p') || exit 1
+here "$tree"
+"$@" rev-list --objects --no-object-names --missing=print "$tree" |
+    awk -v most="$MOST" '/^[?]/ && ++n <= {_AT_ONCE} {{ print substr($0, 2) }}
+        END {{ exit n > most ? {_MANY} : 0 }}'
+"""
+# Folders count as files do. Names that Git itself refuses to write are those of its own folder, and
+# those that lead elsewhere; two files of one name cannot both be there.
+_PACK = f"""
+"$@" -c core.quotePath=false ls-tree -r -t -l --full-tree "$COMMIT" | awk -v most="$MOST" \
+    -v bytes="$BYTES" -F '\\t' '
+    {{
+        if (length($0) > {_LONGEST}) exit {_LONG}
+        if (++n > most) exit {_MANY}
+        split($1, words, " +")
+        if ((sum += words[4]) > bytes) exit {_LARGE}
+        path = substr($0, length($1) + 2)
+        gsub(/^"|"$/, "", path)
+        within = "/" tolower(path) "/"
+        if (path in seen || within ~ /\\/\\// || within ~ /\\/([.]git|[.][.]?)\\//) {{
+            print path
+            exit {_ODD}
+        }}
+        seen[path]
+    }}' || exit
+"$@" archive --prefix=linux/ -o {_OUT}/{ARCHIVE} "$COMMIT"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The objects of the repository that sandboxes see at `inside`, where they are `shown` it."""
+
+    shown: Mapping[str, Path]
+    inside: str
+    bounds: SourceLimits
+
+    async def missing(self, commit: str) -> list[str] | None:
+        """Return the ids of objects of the commit that are not here, some 100,000 of them.
+
+        None without its tree. Raises UserError `source_not_found` for the id of another object
+        than a commit, `source_too_large`; Suspect.
+        """
+        answer = await self._script("rev-list", _MISSING, commit, self._box)
+        if answer.done.returncode == _ABSENT:
+            return None
+        if answer.done.returncode == _NO_COMMIT:
+            raise UserError("source_not_found", f"{commit} is the id of an object, but no commit")
+        self._check("rev-list", commit, answer)
+        if odd := [line for line in answer.lines if not OBJECT_ID.fullmatch(line)]:
+            raise Suspect(f"`git rev-list` of {commit} printed {odd[0][:100]!r}")
+        return answer.lines
+
+    async def resolve(self, name: str) -> str | None:
+        """Return the id of a commit that lies before one here, as `ID~2`; None if it is unknown."""
+        words = ("rev-parse", "-q", "--verify", "--end-of-options", name)
+        answer = await self.ask("rev-parse", git_program.command(*words, folder=self.inside))
+        found = answer.lines[0] if len(answer.lines) == 1 else ""
+        return found if answer.done.returncode == 0 and OBJECT_ID.fullmatch(found) else None
+
+    async def archive(self, commit: str, out: Path) -> Path:
+        """Write the files of a whole commit to the new archive `source.tar` in `out`.
+
+        Raises UserError `source_too_large`, `source_unreadable`, InfrastructureError
+        `download_failed`; Suspect.
+        """
+        writable = {_OUT: prepare(out)}
+        box = Sandbox(readonly=self.shown, writable=writable, limits=self.bounds.unpacking())
+        answer = await self._script("archive", _PACK, commit, box, self.bounds.unpack_seconds)
+        if answer.done.returncode == _ODD:
+            name = "".join(answer.lines)[:100]
+            message = f"{commit} has a file {name!r}, of a name that Git refuses, or two of it"
+            raise UserError("source_unreadable", message)
+        self._check("archive", commit, answer)
+        archive = out / ARCHIVE
+        if archive.is_symlink() or not archive.is_file():
+            raise InfrastructureError("download_failed", "`git archive` left no archive")
+        return archive
+
+    async def ask(self, name: str, argv: list[str], stdin: bytes = b"") -> Answer:
+        """Let a command look at the repository."""
+        return await git_program.ask(name, self._box, argv, LOOK_SECONDS, stdin)
+
+    async def _script(
+        self, name: str, script: str, commit: str, box: Sandbox, seconds: float = LOOK_SECONDS
+    ) -> Answer:
+        argv = ["bash", "-o", "pipefail", "-c", script, "bash"]
+        argv += git_program.command(folder=self.inside)
+        most, size = str(self.bounds.files), str(self.bounds.tree)
+        named = {"COMMIT": commit, "MOST": most, "BYTES": size}
+        return await git_program.ask(name, box, argv, seconds, b"", commit, **named)
+
+    def _check(self, name: str, commit: str, answer: Answer) -> None:
+        bounds = self.bounds
+        too_large = {
+            _MANY: f"it has more than the {bounds.files} files and folders that are allowed",
+            _LARGE: f"its files have more than the {bounds.tree} bytes that are allowed",
+        }
+        status = answer.done.returncode
+        if status in too_large:
+            raise UserError("source_too_large", f"{commit} is too large: {too_large[status]}")
+        if status == _LONG:
+            raise UserError("source_unreadable", f"{commit} has a file with too long a path")
+        if status != 0:
+            error = git_program.failed(name, commit, answer.done)
+            raise error if git_program.blames_host(answer.done) else Suspect(error.message)
+
+    @property
+    def _box(self) -> Sandbox:
+        return Sandbox(readonly=self.shown, limits=self.bounds.looking())

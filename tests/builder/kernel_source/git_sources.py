@@ -1,0 +1,88 @@
+"""Kernel sources from a real Git server on loopback, and what is kept of them."""
+
+import subprocess
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from kgym.api.steps import GitSource
+from kgym.errors import KgymError
+from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_builder.kernel_source.git_mirrors import Mirrors
+from kgym_builder.kernel_source.kernel_sources import KernelSources
+from kgym_builder.kernel_source.source_limits import SourceLimits
+from tests.builder.kernel_source.git_server import GitServer
+
+LOOPBACK = (ip_network("127.0.0.1/32"),)
+LOTS = SourceLimits(objects_at_once=10, silence_seconds=2, seconds=60)
+FILES = 60
+
+
+def git(folder: Path, *words: str, stdin: bytes = b"") -> str:
+    settings = ("user.name=t", "user.email=t@localhost", "safe.directory=*", "gc.auto=0")
+    command = ["git", "-C", str(folder), *(word for one in settings for word in ("-c", one))]
+    done = subprocess.run(
+        [*command, *words], check=True, timeout=60, capture_output=True, input=stdin
+    )
+    return done.stdout.decode().strip()
+
+
+def commit(folder: Path, message: str, **files: str) -> str:
+    """Commit these changes; return the commit's id."""
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", message)
+    return git(folder, "rev-parse", "HEAD")
+
+
+class Reports:
+    """What is told of progress."""
+
+    def __init__(self) -> None:
+        self.fetched: list[float] = []
+
+    def __call__(self, stage: str, done: float, _total: float | None) -> None:
+        if stage == "fetch":
+            self.fetched.append(done)
+
+
+def sources(
+    tmp_path: Path, limits: SourceLimits = LOTS, mirrors: Path | None = None
+) -> KernelSources:
+    return KernelSources(tmp_path / "cache", Origins((), LOOPBACK, Mirrors(mirrors)), limits)
+
+
+def linux(served: GitServer, name: str, repository: str = "linux") -> GitSource:
+    return GitSource(url=f"{served.url}/{repository}/.git", commit=name)
+
+
+def at(served: GitServer, name: str, repository: str = "linux") -> str:
+    return git(served.root / repository, "rev-parse", name)
+
+
+async def marker(found: KernelSources, source: GitSource) -> str:
+    """Take the source; return what its Makefile says. All of its files are there."""
+    tree = (await found.get(source, Reports())).tree
+    assert len(list(tree.glob("d*/*.c"))) == FILES
+    return (tree / "Makefile").read_text()
+
+
+async def refusal(found: KernelSources, source: GitSource) -> KgymError:
+    with pytest.raises(KgymError) as caught:
+        await found.get(source, Reports())
+    assert caught.value.message.isprintable()
+    return caught.value
+
+
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "repositories" / "store"
+
+
+def kept(tmp_path: Path) -> int:
+    """How many objects the store has."""
+    said = git(store(tmp_path), "count-objects", "-v")
+    return sum(
+        int(line.split()[1]) for line in said.splitlines() if line.startswith(("in-pack", "count"))
+    )
