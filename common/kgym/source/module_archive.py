@@ -1,55 +1,165 @@
 """The archive of a kernel's modules: a tar of `lib/modules`, as a build leaves it.
 
-A patch can make what it likes of it: whoever takes it apart takes regular files below
-`lib/modules` alone, and no more than so many bytes.
+A patch can make what it likes of it. So no library that knows every form of tar reads it, but
+this, which knows folders and regular files below `lib/modules` alone, and looks at all of them
+before any is used.
+Format: `ustar` of POSIX.1-1988, and what GNU tar makes of the same files, as long as their names
+are no longer than 100 bytes and their sizes are written in octal digits.
 """
 
+import os
 import re
-import tarfile
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import IO
 
-from kgym.errors import UserError
+from kgym.errors import InfrastructureError, UserError
 
 MOST_BYTES = 2 << 30
+"""Of the archive."""
+LARGEST = 256 << 20
+"""Bytes of one file: whoever takes it out holds it in memory."""
 MOST_FILES = 50_000
-_NAME = re.compile(r"lib/modules(/[\w+.,@=-]{1,200}){2,20}", re.ASCII)
+"""With the folders."""
+INDEX = "modules.dep"
+"""What tells a guest, in `lib/modules/RELEASE`, which modules there are: it loads no others."""
+
+_BLOCK = 512
+_KINDS = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a character device",
+    b"4": "a block device",
+    b"6": "a named pipe",
+    b"S": "a sparse file",
+    b"L": "a name that is too long",
+    b"K": "a link that is too long",
+    b"x": "an extended header",
+    b"g": "an extended header",
+}
+_FILE, _FOLDER = (b"0", b"\0"), b"5"
+_NAME = re.compile(r"lib/modules(/(?!\.{1,2}(/|$))[\w+.,@=-]{1,200}){2,20}", re.ASCII)
+_FOLDER_NAME = re.compile(r"lib(/modules(/(?!\.{1,2}(/|$))[\w+.,@=-]{1,200}){0,20})?/?", re.ASCII)
 _MODULE = re.compile(r"\.ko(\.(gz|xz|zst))?$")
+_OCTAL = re.compile(rb" *([0-7]{1,11})[ \0]*")
 
 
-def files(path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
-    """Yield the path in the archive, the content and its size of each file.
+@dataclass(frozen=True, slots=True)
+class ModuleFile:
+    """A regular file of the archive: its `size` bytes begin at the byte `begin` of it."""
 
-    Raises UserError `bad_modules` for an archive that no build of an honest kernel leaves.
+    name: str
+    begin: int
+    size: int
+
+
+def files(path: Path) -> list[ModuleFile]:
+    """Return the files in it, once all of the archive is known to be sound.
+
+    Raises UserError `bad_modules` for an archive that no build of an honest kernel leaves, and
+    InfrastructureError `no_modules_dep` for modules that no guest could load.
     """
-    size = number = 0
     try:
-        with tarfile.open(path, "r:") as archive:
-            for member in archive:
-                number += 1
-                if number > MOST_FILES:
-                    raise _refused(f"it holds more than {MOST_FILES:,} files")
-                if member.isdir():
-                    continue
-                safe = _NAME.fullmatch(member.name) and not {".", ".."} & set(
-                    member.name.split("/")
-                )
-                if not safe or member.type != tarfile.REGTYPE:
-                    raise _refused(f"it holds {member.name[:200]!r}, which is no file of a module")
-                size += member.size
-                if size > MOST_BYTES:
-                    raise _refused(f"it holds more than {MOST_BYTES >> 30} GiB")
-                content = archive.extractfile(member)
-                assert content is not None
-                yield member.name, content, member.size
-    except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
-        raise _refused(f"it cannot be read: {error}") from error
+        with path.open("rb") as archive:
+            found = list(_members(archive))
+    except OSError as error:
+        raise _refused(f"it cannot be read: {error.strerror}") from error
+    _check_names(found)
+    _check_index(found)
+    return found
 
 
 def count(path: Path) -> int:
-    """Return how many modules are in it."""
-    return sum(1 for name, _, _ in files(path) if _MODULE.search(name))
+    """Return how many modules are in it; raise what `files` raises."""
+    return sum(1 for one in files(path) if _MODULE.search(one.name))
+
+
+def _members(archive: IO[bytes]) -> Iterator[ModuleFile]:
+    end = os.fstat(archive.fileno()).st_size
+    if end > MOST_BYTES:
+        raise _refused(f"it has {end:,} bytes; it may have {MOST_BYTES:,}")
+    at = number = 0
+    while any(head := archive.read(_BLOCK)):
+        number += 1
+        if number > MOST_FILES:
+            raise _refused(f"it holds more than {MOST_FILES:,} files, which it may hold")
+        name, kind, size = _header(head)
+        at += _BLOCK
+        if kind in _FILE:
+            if at + size > end:
+                raise _refused(f"it is cut off: `{name}` has {size:,} bytes; {end - at:,} follow")
+            yield ModuleFile(name, at, size)
+        at += -(-size // _BLOCK) * _BLOCK
+        archive.seek(at)
+    if len(head) < _BLOCK:
+        raise _refused("it is cut off: it has no end")
+
+
+def _header(head: bytes) -> tuple[str, bytes, int]:
+    """Return name, kind and size of what begins with this block, once it may be there."""
+    if len(head) < _BLOCK:
+        raise _refused("it is cut off within a header")
+    if head[257:262] != b"ustar":
+        raise _refused("it cannot be read: it is no tar archive of the usual form")
+    if _octal(head[148:156]) != sum(head) - sum(head[148:156]) + 8 * ord(" "):
+        raise _refused("it cannot be read: a header's checksum is wrong")
+    name, kind = _name(head), head[156:157]
+    # An extended header or a long name, for example, changes what the next one means.
+    if kind not in (*_FILE, _FOLDER):
+        what = _KINDS.get(kind, f"of the unknown kind {kind!r}")
+        raise _refused(f"it holds {name[:200]!r}: {what}, where only files and folders may be")
+    form = _FOLDER_NAME if kind == _FOLDER else _NAME
+    if not form.fullmatch(name):
+        raise _refused(f"it holds {name[:200]!r}, which is no file of a module")
+    size = _octal(head[124:136])
+    if size is None or (kind == _FOLDER and size):
+        raise _refused(f"the size of {name[:200]!r} is none: negative, too large, or no number")
+    if size > LARGEST:
+        raise _refused(f"`{name}` has {size:,} bytes; a file may have {LARGEST:,}")
+    return name, kind, size
+
+
+def _name(head: bytes) -> str:
+    name, _, _ = head[:100].partition(b"\0")
+    prefix = b""
+    if head[257:263] == b"ustar\0":  # GNU tar has other things there
+        prefix, _, _ = head[345:500].partition(b"\0")
+    return (prefix + b"/" + name if prefix else name).decode("ascii", "backslashreplace")
+
+
+def _octal(field: bytes) -> int | None:
+    found = _OCTAL.fullmatch(field)
+    return int(found[1], 8) if found else None
+
+
+def _check_names(found: list[ModuleFile]) -> None:
+    names: set[str] = set()
+    for one in found:
+        if one.name in names:
+            raise _refused(f"it holds `{one.name}` twice")
+        names.add(one.name)
+    for one in found:
+        if within := names.intersection(map(str, PurePosixPath(one.name).parents)):
+            raise _refused(f"it holds `{one.name}` within the file `{within.pop()}`")
+
+
+def _check_index(found: list[ModuleFile]) -> None:
+    names = {one.name for one in found}
+    for one in found:
+        release = "/".join(one.name.split("/")[:3])
+        if _MODULE.search(one.name) and f"{release}/{INDEX}" not in names:
+            raise without_index(release)
+
+
+def without_index(where: str) -> InfrastructureError:
+    """Return the error of modules below `where` that have no INDEX."""
+    return InfrastructureError(
+        "no_modules_dep",
+        f"the build left modules, but no {INDEX} in {where}, without which guests load none of"
+        " them: `make modules_install` found no depmod (of the package kmod) on the worker, or a"
+        " patch keeps it from running",
+    )
 
 
 def _refused(why: str) -> UserError:

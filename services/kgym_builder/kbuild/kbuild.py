@@ -9,7 +9,7 @@ from kgym.api.steps import DroppedSymbol, KernelConfig
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import proc
 from kgym.host.resources import Host
-from kgym.source import diagnostics
+from kgym.source import diagnostics, module_archive
 from kgym.source.patching import Change
 from kgym.worker.context import StepContext
 from kgym_builder.kbuild import kconfig
@@ -48,9 +48,16 @@ _PACKERS = tuple(
 MODULES = ".kgym-modules.tar"
 """Where a tree has its modules, installed, in an archive that is the same for the same modules."""
 _STAGE = ".kgym-modules"
-_PACK_MODULES = """set -e
+# A guest's loader need not know how they are packed. Kernels before 5.13 ask for the first one.
+_NOT_PACKED = tuple(f"CONFIG_MODULE_COMPRESS{kind}=" for kind in ("", "_GZIP", "_XZ", "_ZSTD"))
+_NO_INDEX = 9
+_PACK_MODULES = f"""set -e
+for one in "$1"/lib/modules/*; do
+    found=$(find "$one" -name '*.ko' -o -name '*.ko.*' | head -n 1)
+    [ -z "$found" ] || [ -f "$one/{module_archive.INDEX}" ] || exit {_NO_INDEX}
+done
 rm -f "$1"/lib/modules/*/build "$1"/lib/modules/*/source
-tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \\
+tar --format=ustar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \\
     -C "$1" -cf "$2" lib/modules
 rm -rf "$1"
 """
@@ -254,16 +261,23 @@ class Kbuild:
         return [symbol for symbol, group in named.items() if not there.keys() >= set(group)]
 
     async def kernel(self, config: str) -> None:
-        """Make the kernel of this final `.config`, and its modules, if it has any, as MODULES."""
+        """Make the kernel of this final `.config`, and its modules, if it has any, as MODULES.
+
+        Raises what `make` raises, and InfrastructureError `no_modules_dep`.
+        """
         if not kconfig.modules(config):
             await self.make("bzImage")
             return
         await self.make("bzImage", "modules")
         await self._tree.run(["rm", "-rf", _STAGE, MODULES])
         # Stripped: with their debug information, those of a distribution's kernel have gigabytes.
-        how = (f"INSTALL_MOD_PATH={_STAGE}", "INSTALL_MOD_STRIP=1")
+        how = (f"INSTALL_MOD_PATH={_STAGE}", "INSTALL_MOD_STRIP=1", *_NOT_PACKED)
         await self.make("modules_install", *how)
-        await self._tree.run(["sh", "-c", _PACK_MODULES, "sh", _STAGE, MODULES])
+        pack = ["sh", "-c", _PACK_MODULES, "sh", _STAGE, MODULES]
+        done = await self._tree.run(pack, check=False)
+        if done.returncode == _NO_INDEX:  # make is content with a warning then
+            raise module_archive.without_index("lib/modules")
+        done.check()
 
     async def make(self, *targets: str) -> None:
         """Make targets; raise UserError `does_not_compile` with the diagnostics."""

@@ -9,6 +9,7 @@ from kgym.errors import UserError
 _SET = re.compile(r"^CONFIG_([A-Za-z0-9_]+)=(.*)$")
 _FILES = ("SYSTEM_TRUSTED_KEYS", "SYSTEM_REVOCATION_KEYS", "EXTRA_FIRMWARE", "INITRAMFS_SOURCE")
 """Symbols that name files which are built in."""
+_PACKING = frozenset(f"MODULE_COMPRESS_{kind}" for kind in ("GZIP", "XZ", "ZSTD"))
 _MODULE = re.compile(r"^CONFIG_([A-Za-z0-9_]+)=m$")
 _UNSET = re.compile(r"^# CONFIG_([A-Za-z0-9_]+) is not set$")
 _ARCHITECTURES = (
@@ -84,6 +85,11 @@ def named_files(final: str) -> dict[str, list[str]]:
 def modules(config: str) -> list[str]:
     """Return the symbols that a `.config` makes modules of."""
     return [match[1] for line in config.splitlines() if (match := _MODULE.match(line))]
+
+
+def packs_modules(config: str) -> bool:
+    """Tell whether a `.config` has modules packed where they are installed."""
+    return any(got == "y" for name, got in symbols(config).items() if name in _PACKING)
 
 
 def built_in(config: str) -> str:

@@ -52,6 +52,8 @@ LAYOUT = 6
 """Version of what an entry holds; part of its identity."""
 _WITH_MODULES = "modules"
 """Likewise, of kernels that have any: earlier versions did not make them."""
+_UNPACKED = "unpacked modules"
+"""Likewise, where the config has them packed: earlier versions did so."""
 MOST = 30 << 30
 """Bytes of images that a host keeps for its workers."""
 UNPACKED = 5
@@ -225,7 +227,8 @@ class SuiteCache:
         return Identified(
             identity=memo.digest(
                 *(LAYOUT, source.identity, config, *tools.parts, changed),
-                *([_WITH_MODULES] if kconfig.modules(config) else []),
+                *([_WITH_MODULES] if (modules := kconfig.modules(config)) else []),
+                *([_UNPACKED] if modules and kconfig.packs_modules(config) else []),
             ),
             source_identity=source.identity,
             config=config,

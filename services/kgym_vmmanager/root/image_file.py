@@ -2,17 +2,26 @@
 
 What a qcow2 image names (another file as its ground, or with its data) is never opened: such an
 image is refused, QEMU is told that there is no such file, and could reach none (`qemu_jail.py`).
+Its tables are looked at by qemu-img in a sandbox: QEMU would not start, or stop in the middle, and
+both would look like a failure of the host.
 Format: QEMU's docs/interop/qcow2.txt.
 """
 
 import asyncio
 import hashlib
+import os
+import shutil
 import struct
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from kgym.api.steps import ReproduceArtifact, ReproduceResult, RootImage, UsedRoot
 from kgym.errors import UserError
+from kgym.host import proc
+from kgym.host.quoted_words import quoted
+from kgym.host.sandbox import Sandbox, prepare
+from kgym.host.sandbox_limits import LimitExceeded, SandboxLimits
 from kgym.worker.context import StepContext
 from kgym_vmmanager.root.debian_disk import ABOUT, DISK, PACKED, pack, sha256, unpack
 
@@ -24,6 +33,12 @@ _SECTOR = 512
 _HEADER = struct.Struct(">4sIQIIQI")
 _FEATURES = struct.Struct(">Q")
 _FEATURES_AT = 72
+_CHECK_SECONDS = 300.0
+_CHECK_MEMORY = 2 << 30
+_CHECK_OUTPUT = 64 << 20
+_WHOLE = (0, 3)
+"""Statuses of `qemu-img check` for an image that can be used; 3 tells of room that it wastes."""
+_SHOWN = 300
 _HARMLESS = 1 << 3 | 1 << 4
 """Incompatible features that any image may have: another compression, longer tables."""
 
@@ -55,7 +70,7 @@ async def make(run: StepContext, image: RootImage, fetch: Fetch, folder: Path) -
         assert image.url is not None
         assert image.sha256 is not None
         await fetch(run, image.url, image.sha256, folder / DISK, MOST_BYTES)
-        await asyncio.to_thread(check, folder / DISK, str(image.format))
+        await check(folder / DISK, str(image.format))
         await pack(folder)
         about = UsedRoot(kind="image", format=image.format, sha256=image.sha256)
     (folder / ABOUT).write_text(about.model_dump_json())
@@ -74,8 +89,44 @@ async def _of_step(run: StepContext, folder: Path) -> UsedRoot:
     return before
 
 
-def check(path: Path, form: str) -> None:
-    """Look at an image of the format that was stated; raise UserError `bad_root_image`."""
+async def check(path: Path, form: str) -> None:
+    """Look at an image of the format that was stated; a folder comes beside it, and goes.
+
+    Raises UserError `bad_root_image`; InfrastructureError `missing_tool` where a qcow2 image
+    cannot be looked at.
+    """
+    await asyncio.to_thread(_check_size, path, form)
+    if form == "qcow2":
+        await _check_tables(path)
+
+
+async def _check_tables(path: Path) -> None:
+    proc.require("qemu-img")
+    place = await asyncio.to_thread(_laid_out, path)
+    usual = SandboxLimits.of_host()
+    memory = min(_CHECK_MEMORY, usual.memory)
+    limits = replace(usual, memory=memory, output=_CHECK_OUTPUT)
+    argv = ["qemu-img", "check", "-f", "qcow2", f"/image/{path.name}"]
+    try:
+        box = Sandbox(readonly={"/image": place}, limits=limits)
+        done = await box.run(argv, timeout=_CHECK_SECONDS, check=False)
+    except LimitExceeded as error:
+        raise _refused(f"qemu-img check: {error.message}") from error
+    finally:
+        await asyncio.to_thread(shutil.rmtree, place)
+    if done.returncode not in _WHOLE:
+        raise _refused(f"qemu-img check says: {quoted(done.output, _SHOWN)}")
+
+
+def _laid_out(path: Path) -> Path:
+    """Return a folder with the image alone, in which nobody can read it."""
+    place = prepare(path.with_name("looked-at"))
+    path.chmod(0o644)
+    os.link(path, place / path.name)
+    return place
+
+
+def _check_size(path: Path, form: str) -> None:
     with path.open("rb") as file:
         head = file.read(_FEATURES_AT + _FEATURES.size)
     size = path.stat().st_size if form == "raw" else _qcow2_size(head)

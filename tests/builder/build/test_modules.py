@@ -1,12 +1,16 @@
 """Symbols that are `m`: modules are built and handed on, or built in where that is asked for."""
 
+import io
+import os
+import re
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kgym.api.steps import BuildResult, BuildSpec, Edit, KernelConfig, Patch
-from kgym.errors import UserError
+from kgym.errors import InfrastructureError, UserError
 from kgym.source import module_archive
 from kgym.worker.context import StepContext
 from kgym_builder.build.build_step import Builder
@@ -72,12 +76,82 @@ async def test_built_in_instead_they_are_part_of_the_kernel_and_named(
     assert (again.memoised, again.built_in) == (True, ["EXTRA"])
 
 
-def make_archive(path: Path, name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> Path:
-    with tarfile.open(path, "w") as archive:
-        member = tarfile.TarInfo(name)
-        member.type, member.linkname = kind, link
-        archive.addfile(member)
+async def test_modules_are_installed_unpacked_whatever_the_config_says(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec, tmp_path: Path
+) -> None:
+    packed = f"{FRAGMENT}CONFIG_MODULE_COMPRESS_XZ=y\n"
+    result, run = await built(builder, new_run, fake_build, fragments=[packed])
+    assert (result.modules, result.dropped_symbols) == (1, [])
+    with tarfile.open(await archive(run, tmp_path)) as found:
+        names = found.getnames()
+    assert MODULE in names
+    assert f"{MODULE}.xz" not in names
+
+
+async def test_modules_that_no_guest_could_load_are_a_failure_with_a_name(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    edit = Edit(file="Makefile", original="6.1.0/modules.dep", replacement="6.1.0/modules.none")
+    patched = fake_build.model_copy(update={"patches": [Patch(edits=[edit])]})
+    with pytest.raises(InfrastructureError, match="depmod") as error:
+        await built(builder, new_run, patched)
+    assert error.value.reason == "no_modules_dep"
+
+
+RELEASE = "lib/modules/6.1.0"
+FILE = f"{RELEASE}/a.ko"
+INDEX = f"{RELEASE}/modules.dep"
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, **what: Any) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type = kind
+    for field, value in what.items():
+        setattr(made, field, value)
+    return made
+
+
+def make_archive(path: Path, *members: tarfile.TarInfo, form: int = tarfile.USTAR_FORMAT) -> Path:
+    with tarfile.open(path, "w", format=form) as archive:
+        for one in members:
+            archive.addfile(one, io.BytesIO(bytes(one.size)))
     return path
+
+
+def claims(path: Path, size: bytes) -> Path:
+    """Change the size that the first header of an archive states."""
+    head = bytearray(path.read_bytes())
+    head[124:136] = size
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head[:512])
+    path.write_bytes(head)
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(UserError) as error:
+        module_archive.files(path)
+    assert error.value.reason == "bad_modules"
+    assert error.value.message.isprintable()
+    return error.value.message
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT])
+def test_files_are_found_with_their_places(tmp_path: Path, form: int) -> None:
+    folders = (member(name, tarfile.DIRTYPE) for name in ("lib", "lib/modules", RELEASE))
+    files = (member(FILE, size=1000), member(INDEX, size=512), member(f"{RELEASE}/b.ko.xz"))
+    path = make_archive(tmp_path / "modules.tar", *folders, *files, form=form)
+    found = [(one.name, one.begin, one.size) for one in module_archive.files(path)]
+    with tarfile.open(path) as ours:
+        assert found == [(one.name, one.offset_data, one.size) for one in ours if one.isfile()]
+    assert len(found) == 3
+    assert module_archive.count(path) == 2
+
+
+def test_a_long_name_is_read(tmp_path: Path) -> None:
+    name = f"{RELEASE}/{'/'.join(['x' * 50] * 3)}/a.ko"
+    path = make_archive(tmp_path / "modules.tar", member(name), member(INDEX))
+    assert [one.name for one in module_archive.files(path)] == [name, INDEX]
 
 
 @pytest.mark.attack
@@ -88,33 +162,108 @@ def make_archive(path: Path, name: str, kind: bytes = tarfile.REGTYPE, link: str
         ("init", tarfile.REGTYPE),
         ("lib/modules/../../init", tarfile.REGTYPE),
         ("lib/modules/6.1.0/../../../init", tarfile.REGTYPE),
+        ("lib/modules/6.1.0/..", tarfile.DIRTYPE),
+        ("lib/../init", tarfile.DIRTYPE),
+        ("bin", tarfile.DIRTYPE),
         ("/lib/modules/6.1.0/a.ko", tarfile.REGTYPE),
-        ("lib/modules/6.1.0/a.ko", tarfile.SYMTYPE),
-        ("lib/modules/6.1.0/a.ko", tarfile.LNKTYPE),
-        ("lib/modules/6.1.0/a.ko", tarfile.CHRTYPE),
+        (FILE, tarfile.SYMTYPE),
+        (FILE, tarfile.LNKTYPE),
+        (FILE, tarfile.CHRTYPE),
+        (FILE, tarfile.BLKTYPE),
+        (FILE, tarfile.FIFOTYPE),
+        (FILE, tarfile.CONTTYPE),
+        (FILE, tarfile.GNUTYPE_SPARSE),
+        (FILE, tarfile.GNUTYPE_LONGNAME),
+        (FILE, tarfile.XHDTYPE),
+        (FILE, tarfile.XGLTYPE),
         ("lib/modules/6.1.0/a b.ko", tarfile.REGTYPE),
+        ("lib/modules/6.1.0/\x1b[2J.ko", tarfile.REGTYPE),
     ],
 )
 def test_an_archive_brings_nothing_but_modules(tmp_path: Path, name: str, kind: bytes) -> None:
-    path = make_archive(tmp_path / "modules.tar", name, kind, "/etc/passwd")
-    with pytest.raises(UserError) as error:
-        module_archive.count(path)
-    assert error.value.reason == "bad_modules"
+    path = make_archive(tmp_path / "modules.tar", member(name, kind, linkname="/etc/passwd"))
+    assert "it holds" in refusal(path)
 
 
 @pytest.mark.attack
-def test_an_archive_that_claims_a_large_file_is_refused(tmp_path: Path) -> None:
-    path = make_archive(tmp_path / "modules.tar", "lib/modules/6.1.0/a.ko")
-    head = bytearray(path.read_bytes())
-    head[124:136] = b"77777777777\0"
-    head[148:156] = b" " * 8
-    head[148:156] = b"%06o\0 " % sum(head[:512])
-    path.write_bytes(head)
-    with pytest.raises(UserError, match="2 GiB"):
-        module_archive.count(path)
+def test_a_sparse_file_by_an_extended_header_is_refused(tmp_path: Path) -> None:
+    wanted = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "99999999"}
+    large = member(FILE, pax_headers=wanted)
+    path = make_archive(tmp_path / "modules.tar", large, form=tarfile.PAX_FORMAT)
+    assert "an extended header" in refusal(path)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [
+        (b"77777777777\0", "8,589,934,591 bytes; a file may have 268,435,456"),
+        (b"02000000000\0", "it is cut off: .* has 268,435,456 bytes; 9,728 follow"),
+        (b"\xff" * 12, "negative, too large, or no number"),
+        (b"\xff" * 10 + b"\xfe\x00", "negative, too large, or no number"),
+        (b"\x80" + b"\xff" * 11, "negative, too large, or no number"),
+        (b"-0000000001\0", "negative, too large, or no number"),
+        (b"0x100000000\0", "negative, too large, or no number"),
+        (b"\0" * 12, "negative, too large, or no number"),
+    ],
+)
+def test_an_archive_that_lies_of_a_size_is_refused(tmp_path: Path, size: bytes, why: str) -> None:
+    path = claims(make_archive(tmp_path / "modules.tar", member(FILE)), size)
+    assert re.search(why, refusal(path))
+
+
+@pytest.mark.attack
+def test_a_huge_archive_is_refused_unread(tmp_path: Path) -> None:
+    path = make_archive(tmp_path / "modules.tar", member(FILE))
+    os.truncate(path, (2 << 30) + 1)
+    assert "2,147,483,649 bytes; it may have 2,147,483,648" in refusal(path)
+
+
+@pytest.mark.attack
+def test_many_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "modules.tar"
+    with path.open("wb") as sink:
+        for number in range(50_001):
+            sink.write(member(f"{RELEASE}/{number}.ko").tobuf(tarfile.USTAR_FORMAT))
+        sink.write(bytes(1024))
+    assert "more than 50,000" in refusal(path)
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        ([FILE, FILE], "twice"),
+        ([FILE, f"{FILE}/b.ko"], "within the file"),
+        ([f"{FILE}/b.ko", FILE], "within the file"),
+    ],
+)
+def test_names_that_clash_are_refused(tmp_path: Path, names: list[str], why: str) -> None:
+    path = make_archive(tmp_path / "modules.tar", *map(member, [*names, INDEX]))
+    assert why in refusal(path)
+
+
+def test_an_archive_without_an_end_is_refused(tmp_path: Path) -> None:
+    path = make_archive(tmp_path / "modules.tar", member(INDEX), member(FILE, size=700))
+    whole = path.read_bytes()
+    for length in (0, 511, 512, 1024, 1500, 2048):
+        path.write_bytes(whole[:length])
+        assert "cut off" in refusal(path)
 
 
 def test_no_archive_at_all_is_refused(tmp_path: Path) -> None:
     (tmp_path / "modules.tar").write_bytes(b"no tar" * 1000)
-    with pytest.raises(UserError, match="cannot be read"):
-        module_archive.count(tmp_path / "modules.tar")
+    assert "cannot be read" in refusal(tmp_path / "modules.tar")
+    path = make_archive(tmp_path / "modules.tar", member(FILE))
+    path.write_bytes(b"m" + path.read_bytes()[1:])
+    assert "checksum" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "others", [[], ["lib/modules/6.1.1/modules.dep"], [f"{RELEASE}/x/modules.dep"]]
+)
+def test_modules_without_an_index_are_nobodys_input(tmp_path: Path, others: list[str]) -> None:
+    path = make_archive(tmp_path / "modules.tar", *map(member, [FILE, *others]))
+    with pytest.raises(InfrastructureError, match=f"no modules.dep in {RELEASE}") as error:
+        module_archive.count(path)
+    assert error.value.reason == "no_modules_dep"

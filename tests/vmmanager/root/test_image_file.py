@@ -1,6 +1,8 @@
 """A submitter's own image: what it claims to be is checked, and what it names is never opened."""
 
+import asyncio
 import struct
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,16 +33,63 @@ def refused(tmp_path: Path, content: bytes, form: str = "qcow2") -> str:
     image = tmp_path / "image"
     image.write_bytes(content)
     with pytest.raises(UserError) as error:
-        check(image, form)
+        asyncio.run(check(image, form))
     assert error.value.reason == "bad_root_image"
+    assert error.value.message.isprintable()
+    assert len(error.value.message) < 600
     return error.value.message
+
+
+def whole(tmp_path: Path, version: int = 3) -> Path:
+    """An image as qemu-img makes it, with data in some of its clusters."""
+    raw, image = tmp_path / "raw", tmp_path / "image"
+    raw.write_bytes(bytes(1 << 16) + b"\1" * (3 << 16) + bytes(1 << 20))
+    how = ["qemu-img", "convert", "-f", "raw", "-O", "qcow2"]
+    subprocess.run(
+        [*how, "-o", f"compat={'1.1' if version == 3 else '0.10'}", raw, image],
+        check=True,
+        timeout=60,
+    )
+    raw.unlink()
+    return image
 
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_an_image_that_stands_alone_is_taken(tmp_path: Path, version: int) -> None:
-    image = tmp_path / "image"
-    image.write_bytes(qcow2(version=version))
-    check(image, "qcow2")
+    image = whole(tmp_path, version)
+    image.chmod(0o600)
+    asyncio.run(check(image, "qcow2"))
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("at", "value", "words"),
+    [
+        (40, (1 << 62) + 512, "L1 table"),
+        (48, 1 << 63, "Reference count table"),
+        (20, 63, "luster size"),
+        ("L2", (1 << 63) + (1 << 16), "ERROR"),
+        ("L2", (1 << 63) + (1 << 40), "ERROR"),
+    ],
+)
+def test_an_image_whose_tables_are_damaged_is_the_submitters_error(
+    tmp_path: Path, at: int | str, value: int, words: str
+) -> None:
+    content = bytearray(whole(tmp_path).read_bytes())
+    if at == "L2":
+        (first,) = struct.unpack_from(">Q", content, 40)
+        (table,) = struct.unpack_from(">Q", content, first)
+        at = (table & ((1 << 56) - 512)) + 8
+    assert isinstance(at, int)
+    struct.pack_into(">I" if at == 20 else ">Q", content, at, value)
+    assert words in (said := refused(tmp_path, bytes(content)))
+    assert "qemu-img check says: " in said
+
+
+@pytest.mark.attack
+def test_an_image_that_is_cut_off_is_the_submitters_error(tmp_path: Path) -> None:
+    content = whole(tmp_path).read_bytes()
+    assert "qemu-img check says: " in refused(tmp_path, content[: len(content) // 2])
 
 
 @pytest.mark.attack
@@ -61,7 +110,7 @@ def test_an_image_with_its_data_elsewhere_or_unknown_is_refused(
 def test_a_raw_image_is_never_taken_for_another(tmp_path: Path) -> None:
     image = tmp_path / "image"
     image.write_bytes(qcow2(ground=104).ljust(512, b"\0"))
-    check(image, "raw")  # its bytes are the disk's: nothing in them is followed
+    asyncio.run(check(image, "raw"))  # its bytes are the disk's: nothing in them is followed
     assert "raw" in refused(tmp_path, bytes(512))
 
 
@@ -87,7 +136,7 @@ def test_any_bytes_are_refused_or_taken(
     image = tmp_path_factory.mktemp("any") / "image"
     image.write_bytes(data)
     with suppress(UserError):
-        check(image, "qcow2")
+        asyncio.run(check(image, "qcow2"))
         assert data.startswith(b"QFI\xfb")
 
 
