@@ -126,7 +126,7 @@ async def test_what_syzbot_says_is_its_compiler_or_the_nearest_by_name(
     assert near.name == "bullseye/gcc-9"
     assert near.substitution == (
         "bullseye/gcc-9 (gcc-9 (Debian 9.3.0-1) 9.3.0) instead of gcc (GCC) 8.0.1 20180413"
-        " (experimental): the nearest version that there is"
+        " (experimental): the nearest that this worker has"
     )
     assert near.substitution in log(run)
     same = await toolchains.get("gcc (GCC) 10.1.0-syz 20200507", start())
