@@ -9,11 +9,9 @@ done in the sandbox, without network: the modules that Go needs have to lie in t
 import re
 import shutil
 import stat
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 from kgym.api.steps import SyzkallerArtifact
 from kgym.errors import UserError
@@ -21,6 +19,7 @@ from kgym.host import proc
 from kgym.host.sandbox import Overlay, Sandbox, prepare
 from kgym.host.sandbox_limits import MIB, SandboxLimits
 from kgym.worker.context import StepContext
+from kgym_builder.syzkaller.static_program import is_static
 
 LAYOUT = 1
 """Version of how they are built; part of what their memo is named by."""
@@ -33,9 +32,6 @@ _TREE, _OUT, _SCRATCH = "/syzkaller", "/out", "/scratch"
 _LARGEST = 256 * MIB
 """Bytes of a program: it lies in the memory of each guest."""
 _DISK = 12 << 30
-_X86_64, _SEGMENT = 62, 56
-_PT_INTERP = (3).to_bytes(4, "little")
-_ELF = struct.Struct("<4sBB10xHHIQQQIHHH")
 _SAID = 1500
 _NO_VENDOR = "its modules do not lie in it (`vendor`), and there is no network to fetch them"
 _HINT = "docker/syzkaller.sh builds commits that need the network, or another age's compilers"
@@ -134,7 +130,7 @@ def _checked(program: Path) -> Path:
     if (size := program.stat().st_size) > _LARGEST:
         raise _refusal(f"its {program.name} has {size} bytes, {_LARGEST} allowed")
     with program.open("rb") as file:
-        if not _is_static(file):
+        if not is_static(file):
             raise _refusal(f"its {program.name} is no static program for x86_64")
     program.chmod(0o755)
     return program
@@ -145,21 +141,6 @@ def _is_file(path: Path) -> bool:
         return stat.S_ISREG(path.lstat().st_mode)  # a link would be followed on this host
     except OSError:
         return False
-
-
-def _is_static(file: IO[bytes]) -> bool:
-    """Tell whether it is an ELF file for x86_64 that asks for no loader."""
-    head = file.read(_ELF.size)
-    if len(head) < _ELF.size:
-        return False
-    magic, bits, order, _, machine, _, _, table, _, _, _, size, count = _ELF.unpack(head)
-    if (magic, bits, order, machine, size) != (b"\x7fELF", 2, 1, _X86_64, _SEGMENT):
-        return False
-    kinds = []
-    for number in range(count):
-        file.seek(table + number * _SEGMENT)
-        kinds.append(file.read(4))
-    return bool(kinds) and _PT_INTERP not in kinds
 
 
 async def _version(program: str, argument: str, *, reason: str, package: str) -> str:

@@ -211,16 +211,17 @@ async def test_an_operators_own_programs_are_taken(build: Build, tmp_path: Path)
     assert (await build.fetched("syz-executor")).read_text() == "another one"
 
 
+@go
 @pytest.mark.attack
 async def test_the_word_of_one_job_is_believed_by_no_other(build: Build, tmp_path: Path) -> None:
     # A tarball that claims to be a commit is not what a job gets that names the commit.
-    if shutil.which("go"):
-        await build(packed(tmp_path))
+    await build(packed(tmp_path))
     with pytest.raises(UserError) as caught:
         await build(GitSource(url="https://127.0.0.1/syzkaller", commit=COMMIT), commit=None)
     assert caught.value.reason == "source_not_allowed"
 
 
+@go
 async def test_a_commit_that_is_not_the_one_is_told(build: Build, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     for name, text in SOURCE.items():
@@ -239,6 +240,7 @@ async def test_a_commit_that_is_not_the_one_is_told(build: Build, tmp_path: Path
     assert caught.value.reason == "source_not_found"
 
 
+@go
 async def test_what_is_no_syzkaller_is_refused(build: Build, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no go\.mod on top"):
         await build(packed(tmp_path, {"go.mod": None}))

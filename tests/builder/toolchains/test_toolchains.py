@@ -1,12 +1,13 @@
 """Toolchain images: made once, whole or absent, and never another compiler silently."""
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,12 @@ from kgym.worker.context import StepContext
 from kgym_builder.toolchains.archives import Archives
 from kgym_builder.toolchains.image import ABOUT, IMAGE, PREFIX
 from kgym_builder.toolchains.toolchains import Toolchains
+from kgym_scheduler.database.connection import upgrade
+from kgym_scheduler.scheduler import Scheduler
 from tests.builder.toolchains import making
 from tests.builder.toolchains.archive import SmallArchive
 from tests.conftest import ROOT, NewRun
+from tests.scheduler.parts import Clock, Platform, badly, claim_of, job
 
 pytestmark = [
     pytest.mark.anyio,
@@ -122,7 +126,7 @@ async def test_what_syzbot_says_is_its_compiler_or_the_nearest_by_name(
     assert near.name == "bullseye/gcc-9"
     assert near.substitution == (
         "bullseye/gcc-9 (gcc-9 (Debian 9.3.0-1) 9.3.0) instead of gcc (GCC) 8.0.1 20180413"
-        " (experimental): the nearest version that there is"
+        " (experimental): the nearest that this worker has"
     )
     assert near.substitution in log(run)
     same = await toolchains.get("gcc (GCC) 10.1.0-syz 20200507", start())
@@ -139,6 +143,73 @@ async def test_two_that_want_it_at_once_make_it_once(
     )
     assert len({one.image for one in found}) == 1
     assert sum("making the toolchain" in log(run) for run in runs if run.take_news()[0]) == 1
+
+
+Attempts = Callable[[int], Awaitable[list[StepContext]]]
+
+
+@pytest.fixture
+async def hosts(tmp_path: Path) -> AsyncIterator[tuple[Scheduler, Attempts]]:
+    """A scheduler, and attempts under its leases on as many hosts, with one storage."""
+    url = f"sqlite+aiosqlite:///{tmp_path / 'kgym.db'}"
+    await upgrade(url)
+    platform = Platform(url, tmp_path, Clock())
+    async with platform.scheduler() as scheduler:
+
+        async def begin(count: int) -> list[StepContext]:
+            for _ in range(count):
+                await scheduler.submit(job())
+            claimed = (await scheduler.claim(claim_of(want=count))).assignments
+            folders = [tmp_path / "attempts" / one.lease.hex for one in claimed]
+            for folder in folders:
+                folder.mkdir(parents=True)
+            storage = platform.storage
+            return [
+                StepContext(one, folder, storage, scheduler)
+                for one, folder in zip(claimed, folders, strict=True)
+            ]
+
+        yield scheduler, begin
+
+
+async def until(run: StepContext, said: str) -> None:
+    async with asyncio.timeout(60):
+        while not (run.folder / "step.log").exists() or said not in log(run):
+            await asyncio.sleep(0.02)
+
+
+async def test_hosts_that_want_it_at_once_make_it_once(
+    archive: SmallArchive, hosts: tuple[Scheduler, Attempts], tmp_path: Path
+) -> None:
+    runs = await hosts[1](3)
+    with contextlib.ExitStack() as held:
+        for run in runs:
+            held.enter_context(run.held)
+        found = await asyncio.gather(
+            *(
+                host(tmp_path / f"host{number}", archive.line).get("gcc-10", run)
+                for number, run in enumerate(runs)
+            )
+        )
+    assert len({one.identity for one in found}) == 1
+    assert len({one.image for one in found}) == 3
+    assert sum("making the toolchain image" in log(run) for run in runs) == 1
+    assert sum("fetched the toolchain image" in log(run) for run in runs) == 2
+
+
+async def test_a_host_that_fails_to_make_it_leaves_it_to_the_one_that_waits(
+    archive: SmallArchive, hosts: tuple[Scheduler, Attempts], tmp_path: Path
+) -> None:
+    scheduler, begin = hosts
+    first, second = await begin(2)
+    with first.held, second.held:
+        gone = f"bullseye=[trusted=yes] copy://{tmp_path}/nowhere"
+        await failure(host(tmp_path / "one", gone), "gcc-10", first)
+        waits = asyncio.create_task(host(tmp_path / "two", archive.line).get("gcc-10", second))
+        await until(second, "waiting for the step that makes this toolchain image now")
+        await scheduler.finish(first.assignment.lease, badly("infrastructure"))
+        assert (await waits).number == "10.2.1"
+        assert "making the toolchain image" in log(second)
 
 
 @pytest.mark.attack

@@ -2,5 +2,5 @@
 
 void bounds(void)
 {
-	asm volatile("->PARENT_BOUND %c0" : : "i"(PARENT_MAX));
+	asm volatile("\n.ascii \"->PARENT_BOUND %c0\"" : : "i"(PARENT_MAX));
 }

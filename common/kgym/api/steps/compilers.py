@@ -7,7 +7,7 @@ A compiler is asked for by
     gcc (Debian 10.2.1-6) …     what a compiler says of itself, as syzbot's reports have it
 
 A name is a demand: that compiler or none. Its own words describe what was used elsewhere: if
-nobody has that, the nearest version serves, and results say so (`substitution`).
+nobody has that, the nearest that a worker has serves, and results say so (`substitution`).
 
 Which suites have which compilers is data, `configs/toolchains.toml`.
 """
@@ -160,7 +160,7 @@ def substitution(compiler: str, version: str, number: str, place: str) -> str:
     if not wanted.described or _numbers(wanted.version) == _numbers(number):
         return ""
     same = _major(wanted.version) == _major(number)
-    kind = "the same major version" if same else "the nearest version that there is"
+    kind = "the same major version" if same else "the nearest that this worker has"
     return f"{place} ({version}) instead of {compiler}: {kind}"[: LONGEST * 3]
 
 
