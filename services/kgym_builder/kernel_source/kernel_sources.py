@@ -28,6 +28,9 @@ from kgym_builder.kernel_source.unpack import KERNEL, unpack
 BUDGET = 40 << 30
 """Bytes of trees that a host keeps, and bytes of Git repositories."""
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}")
+_GIT = "git:"
+_GIT_LAYOUT = 2
+"""Raised when trees of commits come out otherwise: the first ones went by Git attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ class KernelSources:
         self._repositories.check(source.url)
         commit = await self._commit(source.url, source.commit, report)
         archive = partial(self._repositories.archive, source.url, commit, report)
-        return f"git:{commit}", archive
+        return f"{_GIT}{commit}", archive
 
 
 def _told(source: KernelSource) -> str:
@@ -157,6 +160,8 @@ def _told(source: KernelSource) -> str:
 
 def key(identity: str) -> str:
     """Return the name of a source's folder in the cache."""
+    if identity.startswith(_GIT):
+        identity = f"{identity} {_GIT_LAYOUT}"
     return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
 

@@ -1,5 +1,6 @@
 """Kernel sources from a real Git server on loopback, and what is kept of them."""
 
+import os
 import subprocess
 from ipaddress import ip_network
 from pathlib import Path
@@ -86,3 +87,38 @@ def kept(tmp_path: Path) -> int:
     return sum(
         int(line.split()[1]) for line in said.splitlines() if line.startswith(("in-pack", "count"))
     )
+
+
+def held(folder: Path, name: str) -> dict[bytes, tuple[bytes, bytes]]:
+    """What a commit holds: of each path, whether it can be run or is a link, and its bytes."""
+    listed = subprocess.run(
+        ["git", "-C", str(folder), "ls-tree", "-r", "-z", name],
+        check=True,
+        timeout=60,
+        capture_output=True,
+    ).stdout
+    found = {}
+    for line in filter(None, listed.split(b"\0")):
+        about, _, path = line.partition(b"\t")
+        mode, _kind, one = about.split()
+        content = subprocess.run(
+            ["git", "-C", str(folder), "cat-file", "blob", one.decode()],
+            check=True,
+            timeout=60,
+            capture_output=True,
+        ).stdout
+        found[path] = (mode, content)
+    return found
+
+
+def unpacked(tree: Path) -> dict[bytes, tuple[bytes, bytes]]:
+    """What a folder holds, in the same form."""
+    found = {}
+    for path in tree.rglob("*"):
+        name = os.fsencode(path.relative_to(tree))
+        if path.is_symlink():
+            found[name] = (b"120000", os.fsencode(os.readlink(path)))
+        elif path.is_file():
+            mode = b"100755" if path.stat().st_mode & 0o100 else b"100644"
+            found[name] = (mode, path.read_bytes())
+    return found

@@ -1,0 +1,184 @@
+"""The tree of a commit is what the commit holds: no more, no less, no other bytes."""
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from kgym.api.steps import GitSource
+from kgym_builder.kernel_source.source_limits import SourceLimits
+from tests.builder.kernel_source.git_server import GitServer
+from tests.builder.kernel_source.git_sources import (
+    Reports,
+    at,
+    commit,
+    git,
+    held,
+    linux,
+    marker,
+    refusal,
+    sources,
+    store,
+    unpacked,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
+
+ATTRIBUTES = """[attr]hidden export-ignore
+*.lf text eol=lf
+*.crlf text eol=crlf
+*.auto text=auto eol=crlf
+*.old crlf=input
+*.ident ident
+*.subst export-subst
+*.utf16 text working-tree-encoding=UTF-16
+*.filter filter=lfs
+skipped export-ignore
+folder export-ignore
+*.hidden hidden
+.gitattributes export-ignore
+"""
+
+
+def with_attributes(folder: Path) -> str:
+    """Commit files that attributes leave out or change, as they would not come of a checkout."""
+    (folder / "folder").mkdir()
+    (folder / "folder" / "inner").write_text("inner")
+    (folder / "folder" / ".gitattributes").write_text("* export-ignore\n")
+    (folder / "script.auto").write_bytes(b"#!/bin/sh\n")
+    (folder / "script.auto").chmod(0o755)
+    (folder / "away").symlink_to("/etc/passwd")
+    (folder / "up").symlink_to("../../out")
+    both = "unix\nwindows\r\n$Id$ $Id: 0123 $ $Format:%H %an$\n"
+    ends = ("lf", "crlf", "auto", "old", "ident", "subst", "utf16", "filter", "hidden")
+    for name in (*(f"a.{end}" for end in ends), "skipped", "Case", "case", '\u00e4 \u2028\t"b\\'):
+        (folder / name).write_bytes(both.encode())
+    commit(folder, "files")
+    # Not as a file there: Git would go by it at once.
+    attributes = git(folder, "hash-object", "-w", "--stdin", stdin=ATTRIBUTES.encode())
+    git(folder, "update-index", "--add", "--cacheinfo", f"100644,{attributes},.gitattributes")
+    git(folder, "commit", "-q", "-m", "attributes")
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("way", ["by the store", "by a store of old", "apart"])
+async def test_attributes_leave_nothing_out_and_change_nothing(
+    tmp_path: Path, served: GitServer, way: str
+) -> None:
+    name = with_attributes(served.root / "linux")
+    found = sources(tmp_path)
+    if way != "by the store":
+        await marker(found, linux(served, "main~2"))
+        shutil.rmtree(store(tmp_path) / "info")
+    if way == "apart":
+        for pack in store(tmp_path).glob("objects/pack/*.pack"):
+            pack.write_bytes(pack.read_bytes()[:-30] + bytes(30))
+    tree = (await found.get(linux(served, name), Reports())).tree
+    wanted, there = held(served.root / "linux", name), unpacked(tree)
+    assert len(wanted) > 75
+    assert there == wanted
+
+
+def nested(folder: Path, blob: bytes, width: int, depth: int) -> str:
+    """A commit with width^depth files, of which each level shares all that is below it."""
+    entry = "100644 blob " + git(folder, "hash-object", "-w", "--stdin", stdin=blob)
+    makefile = git(folder, "hash-object", "-w", "--stdin", stdin=b"bomb")
+    for level in range(depth):
+        tree = "".join(f"{entry}\tf{number}\n" for number in range(width))
+        if level == depth - 1:
+            tree += f"100644 blob {makefile}\tMakefile\n"
+        entry = "040000 tree " + git(folder, "mktree", stdin=tree.encode())
+    made = git(folder, "commit-tree", entry.split()[-1], "-m", "bomb")
+    git(folder, "update-ref", "refs/heads/bomb", made)
+    return made
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("blob", "width", "depth", "words"),
+    [
+        (b"", 10, 10, "it has more than the 2000 files and folders that are allowed"),
+        (bytes(100_000), 10, 3, "its files have more than the 33554432 bytes that are allowed"),
+        (b"x", 1, 1900, "too long a path"),
+    ],
+    ids=["files", "bytes", "depth"],
+)
+async def test_a_commit_of_shared_folders_is_refused_before_anything_is_written(
+    tmp_path: Path, served: GitServer, blob: bytes, width: int, depth: int, words: str
+) -> None:
+    limits = SourceLimits(files=2000, tree=32 << 20, seconds=60)
+    found, bomb = sources(tmp_path, limits), nested(served.root / "linux", blob, width, depth)
+    other, most = asyncio.create_task(marker(found, linux(served, at(served, "main")))), [0]
+
+    async def watch() -> None:
+        while True:
+            written = (tmp_path / "cache" / "trees").glob("*/fetched/out/*")
+            most.append(sum(path.stat().st_size for path in written if path.exists()))
+            await asyncio.sleep(0.02)
+
+    # Only the other job writes files of its own, which are small.
+    watching, begin = asyncio.create_task(watch()), time.monotonic()
+    error = await refusal(found, linux(served, bomb))
+    watching.cancel()
+    assert (error.reason, error.cause) == (
+        ("source_too_large" if "allowed" in words else "source_unreadable"),
+        "user",
+    )
+    assert words in error.message
+    assert bomb in error.message
+    assert max(most) < 2 << 20
+    assert time.monotonic() - begin < 40
+    assert await other == "three"
+    assert await marker(found, linux(served, at(served, "main^"))) == "two"
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("name", [".git", ".GIT", "..", ".", "a/../b", "/etc", "d1", "linux/.git"])
+async def test_names_that_git_refuses_to_write_are_refused(
+    tmp_path: Path, served: GitServer, name: str
+) -> None:
+    folder = served.root / "linux"
+    tree = subtree(folder, at(served, "main^{tree}"), name)
+    odd = git(folder, "commit-tree", tree, "-m", "odd")
+    git(folder, "update-ref", "refs/heads/odd", odd)
+    found = sources(tmp_path)
+    error = await refusal(found, linux(served, odd))
+    assert (error.reason, error.cause) == ("source_unreadable", "user"), error.message
+    assert "of a name that Git refuses, or two of it" in error.message
+    assert not list((tmp_path / "cache" / "trees").glob("*/tree"))
+    assert await marker(found, linux(served, "main")) == "three"
+
+
+def subtree(folder: Path, tree: str, name: str) -> str:
+    """Return the tree with one more file of this name, whatever Git thinks of it."""
+    blob = git(folder, "hash-object", "-w", "--stdin", stdin=b"x")
+    mode = b"100644 "
+    whole = git_bytes(folder, tree) + mode + name.encode() + b"\0" + bytes.fromhex(blob)
+    words = ("hash-object", "-t", "tree", "-w", "--literally", "--stdin")
+    return git(folder, *words, stdin=whole)
+
+
+def git_bytes(folder: Path, tree: str) -> bytes:
+    """The bytes of a tree."""
+    entries = git(folder, "ls-tree", tree).splitlines()
+    made = b""
+    for entry in entries:
+        mode, _kind, rest = entry.split(" ", 2)
+        one, _, path = rest.partition("\t")
+        made += mode.lstrip("0").encode() + b" " + path.encode() + b"\0" + bytes.fromhex(one)
+    return made
+
+
+async def test_a_submodule_is_an_empty_folder(tmp_path: Path, served: GitServer) -> None:
+    folder = served.root / "linux"
+    words = ("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
+    git(folder, *words)
+    git(folder, "commit", "-q", "-m", "sub")
+    name = at(served, "main")
+    source = GitSource(url=f"{served.url}/linux/.git", commit=name)
+    tree = (await sources(tmp_path).get(source, Reports())).tree
+    assert (tree / "sub").is_dir()
+    assert not list((tree / "sub").iterdir())
