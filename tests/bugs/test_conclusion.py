@@ -18,13 +18,15 @@ from kgym.api.steps import (
     StepRef,
     StepResult,
     StepSpec,
+    UsedRoot,
     Verdict,
 )
 from kgym.bugs import bundle
 from kgym.bugs.bug import BEFORE, BUILD_AFTER, BUILD_BEFORE
 from kgym.bugs.calibration import Effort
-from kgym.bugs.conclusion import Answer, conclusion
+from kgym.bugs.conclusion import Answer, conclusion, resolution_of
 from kgym.bugs.trial_result import TrialResult
+from kgym.bugs.trial_sides import other_root
 from tests.results import built, ran
 
 BUG = bundle.load("watch-queue-filter")
@@ -181,6 +183,53 @@ def test_a_fix_that_another_compiler_has_built_than_the_bug_proves_nothing(liste
         assert found.resolved is same, found.reason
         assert same or "other_compiler: detector: the kernel with" in str(found.reason)
         assert conclusion(job, ["other_compiler"]).resolved
+
+
+INITRAMFS = UsedRoot()
+DISK = UsedRoot(kind="disk", format="raw", sha256="a" * 64, system="Debian 12")
+OTHER_DISK = DISK.model_copy(update={"sha256": "b" * 64})
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize(
+    ("roots", "same"),
+    [
+        ((INITRAMFS, INITRAMFS), True),
+        ((DISK, DISK), True),
+        ((DISK, DISK.model_copy(update={"kind": "image", "system": ""})), True),
+        ((DISK, OTHER_DISK), False),
+        ((DISK, DISK.model_copy(update={"format": "qcow2"})), False),
+        ((INITRAMFS, DISK), False),
+        ((DISK, INITRAMFS), False),
+    ],
+)
+def test_a_fix_that_ran_on_another_root_than_the_bug_proves_nothing(
+    roots: tuple[UsedRoot, UsedRoot], same: bool, listed: bool
+) -> None:
+    assert BUG.fix is not None
+    evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
+    before = CRASHED.model_copy(update={"root": roots[0]})
+    own = [] if listed else list(other_root(*roots))  # as the run itself has found it
+    after = ran(evidence=evidence, root=roots[1], findings=own, baseline=Verdict.SAME_CRASH)
+    done = [built(), before, built(), after]
+    job = job_of(list(zip(BUG.job(BUG.fix).steps, done, strict=True)))
+    if listed:
+        steps = [step.model_copy(update={"spec": None}) for step in job.steps]
+        job = job.model_copy(update={"steps": steps})
+    found = resolution_of(job)
+    assert found is not None
+    assert found.resolved is same
+    assert [one.reason for one in found.obstacles] == ([] if same else ["other_root"])
+    assert conclusion(job, ["other_root"]).resolved
+
+
+def test_a_fix_tried_on_another_root_than_that_of_another_job_is_not_resolved() -> None:
+    evidence = Evidence(controls=[Control(name=ControlName.PANIC, outcome=ControlOutcome.REPORTED)])
+    for roots in ((DISK, DISK), (DISK, OTHER_DISK)):
+        told = list(other_root(*roots))
+        run = ran(evidence=evidence, baseline=Verdict.SAME_CRASH, findings=told)
+        found = conclusion(job_of([(BUILT, built()), (ELSEWHERE, run)]))
+        assert found.resolved is (len(set(map(repr, roots))) == 1), found.reason
 
 
 def test_a_crash_shown_on_the_kernel_of_another_job_is_as_wanted() -> None:

@@ -19,6 +19,7 @@ from kgym.api.steps import (
 )
 from kgym.bugs.bug import AFTER, BEFORE
 from kgym.bugs.resolution import Resolution, is_accepted, resolution
+from kgym.bugs.trial_sides import other_compiler, other_root
 
 _LONGEST_REASON = 300
 """Characters of a reason, which has to fit into a row of a table."""
@@ -132,25 +133,19 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     else:
         asked = before is not None and before.evidence is not None
     verdict = before.verdict if before else None
-    found = [*findings(job, sides[1], patched=True), *_other_compiler(job, sides)]
+    found = findings(job, sides[1], patched=True)
+    told = {one.reason for one in found}  # a run that names its baseline says it itself
+    found += [one for one in _sides_differ(job, sides) if one.reason not in told]
     return resolution(verdict, after, found, asked=asked, accepted=accepted)
 
 
-def _other_compiler(job: JobView, sides: Sequence[StepView]) -> Iterator[Finding]:
-    """Yield what blocks if the kernels of both sides were not built by the same compiler.
-
-    A name such as `gcc`, or words of which the nearest is taken, may mean others on other hosts.
-    """
-    names = [built.compiler_version for side in sides if (built := _build(job, side)) is not None]
-    if len(set(names)) > 1:
-        yield Finding(
-            check="detector",
-            severity=Severity.BLOCKING,
-            reason="other_compiler",
-            message=f"the kernel with the bug was built by {names[0]}, that with the fix by"
-            f" {names[1]}: either may be why it is quiet; name a compiler that is the same on all"
-            " workers, such as bookworm/gcc-12",
-        )
+def _sides_differ(job: JobView, sides: Sequence[StepView]) -> Iterator[Finding]:
+    """Yield what blocks as both sides of a trial have more than the patch between them."""
+    builds = [_build(job, side) for side in sides]
+    yield from other_compiler([one.compiler_version for one in builds if one is not None])
+    before, after = map(reproduced, sides)
+    if before is not None and after is not None:
+        yield from other_root(before.root, after.root)
 
 
 def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -> Resolution | None:

@@ -22,6 +22,7 @@ from kgym.api.steps import (
     UsedRoot,
     Verdict,
 )
+from kgym.bugs.trial_sides import other_root
 from kgym.bugs.verdict import Judgement, judge, unseen_chance
 from kgym.errors import KgymError
 from kgym.host.budget import Budget, Use
@@ -95,6 +96,7 @@ class Reproduce:
         sure = confidence(judgement, results, known)
         reason = "; ".join([judgement.reason, *how_sure(sure, known)])
         run.log(f"{judgement.verdict}: {reason}")
+        root = prepared.plan.disk.used if prepared.plan.disk else UsedRoot()
         return ReproduceResult(
             verdict=judgement.verdict,
             reason=reason,
@@ -108,13 +110,14 @@ class Reproduce:
             calibration=known,
             confidence=sure,
             accelerator=group.host.accelerator,
-            root=prepared.plan.disk.used if prepared.plan.disk else UsedRoot(),
+            root=root,
             instances=results,
             sample=group.sample,
             findings=[
                 *group.findings,
                 *_work_findings(run, spec, group.evidence, judgement),
                 *control_set.findings(controls),
+                *_root_findings(run, root),
             ],
             evidence=group.evidence if spec.evidence else None,
             seconds={
@@ -434,6 +437,13 @@ def _work_findings(
         yield compared_work.unknown("; ".join(evidence.missing))
     if before is None and spec.evidence:
         yield compared_work.not_compared()
+
+
+def _root_findings(run: StepContext, root: UsedRoot) -> Iterator[Finding]:
+    """Yield what blocks if the baseline's guests had another root than these."""
+    baseline = run.optional_input("baseline", ReproduceResult)
+    if baseline is not None:
+        yield from other_root(baseline.root, root)
 
 
 def _verdict_before(run: StepContext) -> Verdict | None:

@@ -1,0 +1,45 @@
+"""What the runs with the bug and with the fix have to have in common, besides the patch. Pure."""
+
+from collections.abc import Collection, Iterator
+
+from kgym.api.steps import Finding, Severity, UsedRoot
+
+
+def other_compiler(names: Collection[str]) -> Iterator[Finding]:
+    """Yield what blocks if the kernels, that with the bug first, are not of one compiler.
+
+    A name such as `gcc`, or words of which the nearest is taken, may mean others on other hosts.
+    """
+    first, *others = dict.fromkeys(names) or [""]
+    if others:
+        yield _blocking(
+            "other_compiler",
+            f"the kernel with the bug was built by {first}, that with the fix by {others[0]}:"
+            " either may be why it is quiet; name a compiler that is the same on all workers, such"
+            " as bookworm/gcc-12",
+        )
+
+
+def other_root(before: UsedRoot, after: UsedRoot) -> Iterator[Finding]:
+    """Yield what blocks if the guests with the bug and with the fix started from other roots.
+
+    The disk that workers make is of the host's release, and its packages of the day.
+    """
+    if (before.format, before.sha256) != (after.format, after.sha256):
+        yield _blocking(
+            "other_root",
+            f"the guests with the bug started from {_told(before)}, those with the fix from"
+            f" {_told(after)}: either may be why it is quiet; run both again with one `root`, or"
+            " with the disk of the run with the bug (`vm.root` with its `step`)",
+        )
+
+
+def _told(root: UsedRoot) -> str:
+    if root.format is None:
+        return "an initramfs"
+    what = f" ({root.system})" if root.system else ""
+    return f"the {root.format} disk of SHA-256 {str(root.sha256)[:16]}…{what}"
+
+
+def _blocking(reason: str, message: str) -> Finding:
+    return Finding(check="detector", severity=Severity.BLOCKING, reason=reason, message=message)
