@@ -33,13 +33,15 @@ async def copy(url: str, origins: Origins, report: TellProgress) -> Path:
     if folder.parent != mirrors.folder:
         raise UserError("bad_option", f"{TABLE} names {folder}, which somebody else keeps")
     async with locked(mirrors.folder / f".{folder.name}.lock"):
-        if not (folder / "HEAD").exists():
+        if not _begun(folder):
             await git_store.lone_scratch(folder)
         _forget_leftovers(folder)
         async with Remote(url, None, origins, _LIMITS, report, _LIMITS.repository) as remote:
             await remote.fetch_everything(folder)
             if head := await remote.head():
-                (folder / "HEAD").write_text(f"ref: {head}\n")
+                part = folder / "HEAD.part"
+                part.write_text(f"ref: {head}\n")
+                part.replace(folder / "HEAD")
     async with locked(mirrors.folder / f".{TABLE}.lock"):
         _enter(mirrors, url, folder)
     return folder
@@ -50,9 +52,17 @@ def _name(url: str) -> str:
     return f"{readable or 'mirror'}-{git_store.key(plain(url))[:8]}.git"
 
 
+def _begun(folder: Path) -> bool:
+    """Tell whether there is a repository, not the beginning of one."""
+    try:
+        return all((folder / name).stat().st_size for name in ("HEAD", "config"))
+    except OSError:
+        return False
+
+
 def _forget_leftovers(folder: Path) -> None:
     """Remove what a fetch that was killed has left: it would stop this one, or take disk."""
-    for pattern in ("objects/pack/tmp_*", "*.lock"):
+    for pattern in ("objects/*/tmp_*", "*.lock", "refs/**/*.lock"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
 

@@ -3,9 +3,9 @@
 import re
 
 from kgym.api.steps import MOST_COMMITS
-from kgym.errors import KgymError, UserError
-from kgym.host import proc
+from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym_builder.kernel_source import git_program
+from kgym_builder.kernel_source.git_program import Answer
 
 OUTPUT = 64 << 20
 """Bytes of a list, at most."""
@@ -29,19 +29,19 @@ def command(folder: str, since: str, commit: str) -> list[str]:
     return ["bash", "-c", _LIST, "bash", since, commit, *program]
 
 
-def listed(name: str, since: str, commit: str, done: proc.Completed) -> str:
+def listed(name: str, since: str, commit: str, answer: Answer) -> str:
     """Return the list, as `kgym.api.steps.HistoryArtifact` describes it.
 
     Raises UserError `source_not_found`, `not_an_ancestor`, `history_too_long`, InfrastructureError
     `download_failed`.
     """
-    if (error := _error(name, since, commit, done)) is not None:
+    if (error := _error(name, since, commit, answer)) is not None:
         raise error
-    lines = done.text.split("\n")  # Git's warnings may stand between them
-    return "".join(f"{line.rstrip()}\n" for line in lines if _COMMIT.match(line))
+    return "".join(f"{line.rstrip()}\n" for line in answer.lines)
 
 
-def _error(name: str, since: str, commit: str, done: proc.Completed) -> KgymError | None:
+def _error(name: str, since: str, commit: str, answer: Answer) -> KgymError | None:
+    done = answer.done
     if done.returncode == _ABSENT:
         return UserError("source_not_found", f"{name} has not both of {since} and {commit}")
     if done.returncode == _APART:
@@ -52,8 +52,10 @@ def _error(name: str, since: str, commit: str, done: proc.Completed) -> KgymErro
         return UserError("not_an_ancestor", message)
     if done.returncode != 0:
         return git_program.failed("rev-list", name, done)
-    count = done.text.count("\n")
-    if count > MOST_COMMITS:
+    if odd := [line for line in answer.lines if not _COMMIT.match(line)]:
+        message = f"the history of {name} holds a line that is no commit: {odd[0][:100]!r}"
+        return InfrastructureError("download_failed", message)
+    if len(answer.lines) > MOST_COMMITS:
         message = f"more than {MOST_COMMITS} commits lie between {since} and {commit}"
         return UserError("history_too_long", message)
     return None

@@ -17,8 +17,6 @@ from kgym_builder.kernel_source.source_limits import SourceLimits
 ARCHIVE = "source.tar"
 LOOK_SECONDS = 300.0
 _OUT = "/kgym/out"
-_AT_ONCE = 100_000
-"""Ids that are listed at once: of a program's output, `proc.KEPT` bytes are kept."""
 _LONGEST = 4000
 """Bytes of a line that names a file: more than a path on this host may have."""
 _ABSENT, _NO_COMMIT, _MANY, _LARGE, _LONG, _ODD = 3, 4, 5, 6, 7, 8
@@ -37,7 +35,7 @@ done
 tree=$("$@" cat-file commit "$id" | sed -n '1s/^tree //p') || exit 1
 here "$tree"
 "$@" rev-list --objects --no-object-names --missing=print "$tree" |
-    awk -v most="$MOST" '/^[?]/ && ++n <= {_AT_ONCE} {{ print substr($0, 2) }}
+    awk -v most="$MOST" '/^[?]/ && ++n <= most {{ print substr($0, 2) }}
         END {{ exit n > most ? {_MANY} : 0 }}'
 """
 # Folders count as files do. Names that Git itself refuses to write are those of its own folder, and
@@ -72,10 +70,10 @@ class Objects:
     bounds: SourceLimits
 
     async def missing(self, commit: str) -> list[str] | None:
-        """Return the ids of objects of the commit that are not here, some 100,000 of them.
+        """Return the ids of the commit's objects that are not here; None without its tree.
 
-        None without its tree. Raises UserError `source_not_found` for the id of another object
-        than a commit, `source_too_large`; Suspect.
+        Raises UserError `source_not_found` for the id of another object than a commit,
+        `source_too_large`; Suspect.
         """
         answer = await self._script("rev-list", _MISSING, commit, self._box)
         if answer.done.returncode == _ABSENT:

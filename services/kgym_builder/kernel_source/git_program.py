@@ -4,6 +4,7 @@ Whoever serves a repository decides what Git has to cope with.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kgym.errors import InfrastructureError, KgymError, UserError
@@ -31,7 +32,8 @@ _SETTINGS = (
     # not taken into memory.
     *("fetch.unpackLimit=1", "core.bigFileThreshold=32m"),
 )
-# What it prints ends with a byte that is in no line of Git's; its messages follow.
+_END = b"\0"
+# No line of Git's begins so; its messages follow.
 _APART = """exec 2>/tmp/said
 "$@"
 status=$?
@@ -48,6 +50,8 @@ _OURS = re.compile(
 _GONE = re.compile(r"(?m)^fatal: repository '.*' not found$")
 _STORED = re.compile(rf"{STORE}/|COLLISION|existing object|did not send all necessary objects")
 """What it says of objects that it borrows, or cannot do without."""
+_SECRET = re.compile(r"could not read (Username|Password) for|Authentication failed for")
+_OTHER_IDS = re.compile(r"mismatched (object )?(algorithms|object format)|unknown object format")
 _NO_SUCH = re.compile(r"not our ref|couldn't find remote ref|unable to find remote ref")
 _BRANCHES_ONLY = re.compile(
     r"Server does not allow request for unadvertised object"
@@ -72,6 +76,29 @@ class Answer:
     done: proc.Completed
 
 
+class Listener:
+    """Takes all that a command prints that is run `apart`, however much: see `proc.KEPT`."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._said: list[bytes] | None = None
+
+    def __call__(self, line: bytes) -> None:
+        """Take a line."""
+        if self._said is not None:
+            self._said.append(line)
+        elif line.startswith(_END):
+            self._said = [line.removeprefix(_END)]
+        else:
+            self._lines.append(line.decode(errors="replace"))
+
+    def answer(self, done: proc.Completed) -> Answer:
+        """Return it, with how the command ended."""
+        if self._said is None:  # it was killed
+            return Answer([], done)
+        return Answer(self._lines, replace(done, output=b"\n".join(self._said)))
+
+
 def command(*words: str, settings: tuple[str, ...] = (), folder: str = SCRATCH) -> list[str]:
     """Return a command of Git on the repository that the sandbox sees at `folder`."""
     chosen = [word for one in (*_SETTINGS, *settings) for word in ("-c", one)]
@@ -85,6 +112,7 @@ async def run(
     seconds: float,
     stdin: bytes = b"",
     what: str = "",
+    on_line: Callable[[bytes], None] | None = None,
     **environment: str,
 ) -> proc.Completed:
     """Run a command, called `name` in errors, on `what`; its status may be any.
@@ -97,6 +125,7 @@ async def run(
             timeout=seconds,
             check=False,
             stdin=stdin,
+            on_line=on_line,
             env={**_ENVIRONMENT, **environment},
         )
     except proc.ProgramTimedOut as error:
@@ -118,20 +147,15 @@ async def ask(
     **environment: str,
 ) -> Answer:
     """Run a command as `run` does, for what it prints: a warning is never taken for an answer."""
+    listener = Listener()
     argv = apart(argv)
-    return answer(await run(name, box, argv, seconds, stdin, what, **environment))
+    done = await run(name, box, argv, seconds, stdin, what, on_line=listener, **environment)
+    return listener.answer(done)
 
 
 def apart(argv: list[str]) -> list[str]:
-    """Return the command that keeps this one's messages apart, for `answer`."""
+    """Return the command that keeps this one's messages apart, for a `Listener`."""
     return ["sh", "-c", _APART, "sh", *argv]
-
-
-def answer(done: proc.Completed) -> Answer:
-    """Return what a command printed that was run `apart`."""
-    printed, _, said = done.output.rpartition(b"\0")
-    lines = [line for line in printed.decode(errors="replace").split("\n") if line]
-    return Answer(lines, replace(done, output=said))
 
 
 def failed(name: str, what: str, done: proc.Completed) -> InfrastructureError:
@@ -162,9 +186,21 @@ def refused(
         return OnlyBranches()
     if _NO_SUCH.search(done.text):
         return UserError("source_not_found", f"{url} has no {what}, or no longer")
+    if _SECRET.search(done.text):
+        # So GitHub answers for what does not exist.
+        message = f"{url} asks for a user and password: it is private, or does not exist"
+        return UserError("source_not_found", message)
+    if _OTHER_IDS.search(done.text):
+        return other_ids(url)
     error = failed(name, url, done)
     if store and _STORED.search(done.text) and not blames_host(done):
         return Suspect(error.message)
     # Of a folder of this host, another attempt says the same.
     lasting = _GONE.search(done.text) or (local and not blames_host(done))
     return UserError("source_not_found", error.message) if lasting else error
+
+
+def other_ids(url: str) -> UserError:
+    """Return the error of a repository whose objects the store cannot hold."""
+    message = f"{url} names commits by SHA-256, with 64 digits: only SHA-1, with 40, can be used"
+    return UserError("source_unreadable", message)

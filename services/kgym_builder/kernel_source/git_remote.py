@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from kgym_builder.kernel_source import git_history, git_program
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress
 from kgym_builder.kernel_source.git_mirrors import LocalPlace
-from kgym_builder.kernel_source.git_program import OBJECT_ID, SCRATCH, SOURCE
+from kgym_builder.kernel_source.git_program import OBJECT_ID, SCRATCH, SOURCE, Answer, Listener
 from kgym_builder.kernel_source.git_store import Store
 from kgym_builder.kernel_source.git_tunnel import PLACE, Tunnel
 from kgym_builder.kernel_source.source_limits import SourceLimits
@@ -118,8 +119,8 @@ class Remote:
         """
         argv = git_history.command(SCRATCH if scratch else self._address, since, commit)
         seconds = max(1.0, self._end - time.monotonic())
-        done = await self._run("rev-list", scratch, argv, seconds, output=git_history.OUTPUT)
-        return git_history.listed(self.name, since, commit, done)
+        answer = await self._ask("rev-list", scratch, argv, seconds, git_history.OUTPUT)
+        return git_history.listed(self.name, since, commit, answer)
 
     async def fetch_branches(self, store: Store | None, scratch: Path) -> None:
         """Fetch all branches and tags, with their history."""
@@ -137,11 +138,23 @@ class Remote:
 
     async def _listed(self, what: str, *words: str) -> list[str]:
         """Return the lines of the list of references, of which `what` is asked for."""
-        argv = git_program.apart(git_program.command("ls-remote", *words, folder="/"))
-        done = await self._run("ls-remote", None, argv, min(_ASK_SECONDS, self._bounds.seconds))
-        answer = git_program.answer(done)
+        argv = git_program.command("ls-remote", *words, folder="/")
+        answer = await self._ask("ls-remote", None, argv, min(_ASK_SECONDS, self._bounds.seconds))
         self._check("ls-remote", what, answer.done)
         return answer.lines
+
+    async def _ask(
+        self,
+        name: str,
+        scratch: Path | None,
+        argv: list[str],
+        seconds: float,
+        output: int | None = None,
+    ) -> Answer:
+        listener = Listener()
+        argv = git_program.apart(argv)
+        done = await self._run(name, scratch, argv, seconds, output=output, on_line=listener)
+        return listener.answer(done)
 
     @property
     def _address(self) -> str:
@@ -182,6 +195,7 @@ class Remote:
         shown: dict[str, Path] | None = None,
         stdin: bytes = b"",
         output: int | None = None,
+        on_line: Callable[[bytes], None] | None = None,
     ) -> proc.Completed:
         shown = dict(shown or {})
         silence = self._bounds.silence_seconds
@@ -198,7 +212,9 @@ class Remote:
         limits = self._bounds.fetching(self._most)
         limits = replace(limits, output=output) if output else limits
         box = Sandbox(writable=writable, readonly=shown, limits=limits)
-        done = await git_program.run(name, box, argv, seconds, stdin, self.name, **environment)
+        done = await git_program.run(
+            name, box, argv, seconds, stdin, self.name, on_line, **environment
+        )
         if self._tunnel is not None and self._tunnel.refused is not None:
             raise self._tunnel.refused
         return done

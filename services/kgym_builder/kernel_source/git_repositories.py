@@ -18,7 +18,7 @@ from typing import TypeVar
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import sandbox
 from kgym.host.folder_cache import FolderCache, locked
-from kgym_builder.kernel_source import git_store
+from kgym_builder.kernel_source import git_program, git_store
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress
 from kgym_builder.kernel_source.git_mirrors import LocalPlace
@@ -282,6 +282,8 @@ async def _resolve(remote: Remote, name: str) -> str:
             "source_not_found",
             f"{remote.name} has no branch or tag {name}; a commit is named by its id of 40 digits",
         )
+    if not _COMMIT_ID.fullmatch(found):
+        raise git_program.other_ids(remote.name)
     return found
 
 

@@ -21,6 +21,7 @@ from kgym.host.sandbox import prepare
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress, fetch
 from kgym_builder.kernel_source.git_repositories import Repositories
+from kgym_builder.kernel_source.package_lists import PackageLists, Say
 from kgym_builder.kernel_source.source_limits import SourceLimits
 from kgym_builder.kernel_source.source_packages import SourcePackages
 from kgym_builder.kernel_source.unpack import KERNEL, unpack
@@ -31,6 +32,10 @@ _COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 _GIT = "git:"
 _GIT_LAYOUT = 2
 """Raised when trees of commits come out otherwise: the first ones went by Git attributes."""
+
+
+def _silent(_line: str) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +73,20 @@ class KernelSources:
         self._proof = proof
         self._cache = FolderCache(root / "trees")
         self._repositories = Repositories(root / "repositories", origins, bounds)
-        self._packages = SourcePackages(root / "suites", bounds)
+        self._packages = SourcePackages(PackageLists(root / "suites"), bounds)
 
     async def get(
-        self, source: KernelSource, report: TellProgress, held: ExitStack | None = None
+        self,
+        source: KernelSource,
+        report: TellProgress,
+        held: ExitStack | None = None,
+        say: Say = _silent,
     ) -> Source:
-        """Return the source, fetched and unpacked if need be; it stays until `held` is closed."""
-        identity, fetch = await self._named(source, report)
+        """Return the source, fetched and unpacked if need be; it stays until `held` is closed.
+
+        `say` is told what whoever wants it should know.
+        """
+        identity, fetch = await self._named(source, report, say)
 
         async def make(folder: Path) -> None:
             (folder / "fetched").mkdir()
@@ -92,9 +104,9 @@ class KernelSources:
             await asyncio.to_thread(self._repositories.trim, BUDGET)
         return Source(identity, folder / "tree")
 
-    async def identify(self, source: KernelSource, report: TellProgress) -> str:
-        """Return the source's identity, without fetching more than that takes."""
-        identity, _ = await self._named(source, report)
+    async def identify(self, source: KernelSource, report: TellProgress, say: Say = _silent) -> str:
+        """Return the source's identity, fetching no more than that takes; `say` as in `get`."""
+        identity, _ = await self._named(source, report, say)
         return identity
 
     async def history(self, source: GitSource, since: str, report: TellProgress) -> Between:
@@ -111,17 +123,21 @@ class KernelSources:
             return name
         return await self._repositories.commit(url, name, report)
 
-    async def _named(self, source: KernelSource, report: TellProgress) -> tuple[str, "_Fetch"]:
+    async def _named(
+        self, source: KernelSource, report: TellProgress, say: Say
+    ) -> tuple[str, "_Fetch"]:
         match source:
             case PackageSource():
-                return await self._package(source, report)
+                return await self._package(source, report, say)
             case TarballSource():
                 return self._tarball(source, report)
             case GitSource():
                 return await self._git(source, report)
 
-    async def _package(self, source: PackageSource, report: TellProgress) -> tuple[str, "_Fetch"]:
-        package = await self._packages.offered(source)
+    async def _package(
+        self, source: PackageSource, report: TellProgress, say: Say
+    ) -> tuple[str, "_Fetch"]:
+        package = await self._packages.offered(source, say)
 
         async def fetch(folder: Path) -> Path:
             report("download", 0, None)

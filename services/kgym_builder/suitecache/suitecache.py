@@ -120,7 +120,7 @@ class SuiteCache:
         config = kernel.config
         kconfig.check_architecture(config.fragments if config.full is None else [config.full])
         tools = await self._toolchains.get(kernel.compiler, run)
-        source_identity = await self._sources.identify(kernel.source, _bytes(run))
+        source_identity = await self._sources.identify(kernel.source, _bytes(run), run.log)
         rules = [one.model_dump() for one in self._of(kernel)]
         parts = (LAYOUT, source_identity, kernel.config, *tools.parts, rules, str(control.SOURCE))
         # An image's programs are known by its identity.
@@ -206,7 +206,7 @@ class SuiteCache:
 
     async def published(self, kernel: Kernel | SourceSpec, run: StepContext) -> "Published":
         """Return the kernel's source as builds see it; it stays for the attempt."""
-        source = await self._sources.get(kernel.source, _bytes(run), run.held)
+        source = await self._sources.get(kernel.source, _bytes(run), run.held, run.log)
         tools = await self._toolchains.get(kernel.compiler, run)
         tree = Tree((source.tree,), run.folder / "published", self._limits)
         backported = await self._backport(tree, kernel, tools, run)

@@ -55,7 +55,7 @@ class SyzkallerBuilder:
         if spec.cache == "use" and (found := await self._operators(spec, run)):
             return found
         with run.stage("source"):
-            identity = await self._sources.identify(spec.source, _bytes(run))
+            identity = await self._sources.identify(spec.source, _bytes(run), run.log)
         commit = _commit(spec, identity)
         # By whichever compilers: the programs do the same, and some builders have none.
         name = memo.key("syzkaller", programs.LAYOUT, identity, commit)

@@ -22,6 +22,8 @@ class GitServer:
     root: Path
     url: str = ""
     fault: Fault | None = None
+    status: int | None = None
+    """With which it refuses everything."""
     newest_protocol: bool = True
     """Whether it speaks version 2 of the protocol, in which any object can be asked for."""
     sent: list[int] = field(default_factory=list)
@@ -87,6 +89,12 @@ class _Request(BaseHTTPRequestHandler):
         return body
 
     def _answer(self, body: bytes) -> None:
+        if self.git.status is not None:
+            self.send_response(self.git.status)
+            self.send_header("WWW-Authenticate", 'Basic realm="x"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         head, _, said = self.git.answer(self, body).partition(b"\r\n\r\n")
         fields = [line.partition(": ")[::2] for line in head.decode().split("\r\n")]
         status = next((int(value.split()[0]) for name, value in fields if name == "Status"), 200)

@@ -93,6 +93,26 @@ async def test_a_server_sends_commits_without_files(
     assert not list((tmp_path / "cache" / "repositories").glob(".*.part-*"))
 
 
+async def test_a_long_history_is_whole_and_warnings_are_no_part_of_it(
+    tmp_path: Path, repository: Path
+) -> None:
+    """More than is kept of other programs' output."""
+    many = 70_000
+    text = "".join(
+        "commit refs/heads/long\ncommitter t <t@localhost> 1700000000 +0000\n"
+        f"data 140\n{number:0140}\n" + ("from refs/heads/main^0\n" if number == 0 else "")
+        for number in range(many)
+    )
+    git(repository, "fast-import", "--quiet", stdin=text.encode())
+    (repository / ".git" / "objects" / "info" / "alternates").write_text("/no/where\n")
+    found = KernelSources(tmp_path / "cache", ANYWHERE)
+    source = GitSource(url=str(repository), commit="long")
+    text = (await found.history(source, "main", Reports())).text
+    assert len(text) > 10 << 20
+    one = parse(text)
+    assert [len(each.parents) for each in one.commits] == [0] + [1] * (many - 1)
+
+
 @pytest.mark.attack
 async def test_what_is_no_history_is_refused(tmp_path: Path, repository: Path) -> None:
     found = KernelSources(tmp_path / "cache", ANYWHERE)

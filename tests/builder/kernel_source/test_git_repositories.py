@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,72 @@ async def test_names_of_nothing_are_refused_with_what_to_do(
     assert await marker(found, linux(served, "main")) == "three"
 
 
+@pytest.mark.parametrize(
+    ("name", "makefile"), [("main^", "two"), ("parent-of main^", "one"), ("{inner}^", "one")]
+)
+async def test_a_server_of_old_has_the_commit_before_another(
+    tmp_path: Path, served: GitServer, name: str, makefile: str
+) -> None:
+    served.newest_protocol = False
+    inner = at(served, "main^")
+    found = sources(tmp_path)
+    assert await marker(found, linux(served, name.format(inner=inner))) == makefile
+    error = await refusal(found, linux(served, f"{inner}~9"))
+    assert (error.reason, "does not go so far" in error.message) == ("source_not_found", True)
+
+
+@pytest.mark.attack
+async def test_odd_names_are_those_of_branches_and_tags_or_of_nothing(
+    tmp_path: Path, served: GitServer
+) -> None:
+    folder = served.root / "linux"
+    git(folder, "tag", "-a", "-m", "x", "inner", "main^")
+    git(folder, "tag", "-a", "-m", "x", "outer", "inner")
+    for name in ("a..b", "main.lock", "x/../main"):
+        with pytest.raises(subprocess.CalledProcessError):
+            git(folder, "branch", name)
+        error = await refusal(sources(tmp_path), linux(served, name))
+        assert (error.reason, "no branch or tag" in error.message) == ("source_not_found", True)
+    id_like = at(served, "main^")
+    git(folder, "update-ref", f"refs/heads/{id_like}", "main")
+    git(folder, "branch", "\u00e4/main", "main~2")
+    found = sources(tmp_path)
+    for name, says in {
+        id_like: "two",  # what looks like an id is one
+        "\u00e4/main": "one",
+        "outer": "two",
+        "outer^": "one",
+        at(served, "outer"): "two",
+        at(served, "inner"): "two",
+        f"{at(served, 'outer')}^": "one",
+    }.items():
+        assert await marker(found, linux(served, name)) == says, name
+
+
+@pytest.mark.attack
+async def test_a_repository_with_ids_of_sha_256_is_refused_for_good(
+    tmp_path: Path, served: GitServer
+) -> None:
+    folder = served.root / "other"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main", "--object-format=sha256")
+    long = commit(folder, "1", Makefile="one")
+    for name in ("main", "main^", long, "1" * 40):
+        error = await refusal(sources(tmp_path), linux(served, name, "other"))
+        assert error.cause == "user", error.message
+        assert name == long or "by SHA-256" in error.message
+
+
+async def test_a_repository_that_asks_for_a_password_is_none(
+    tmp_path: Path, served: GitServer
+) -> None:
+    served.status = 401
+    for name in ("main", "1" * 40):
+        error = await refusal(sources(tmp_path), linux(served, name))
+        assert (error.reason, error.cause) == ("source_not_found", "user"), error.message
+        assert "private, or does not exist" in error.message
+
+
 async def test_a_commit_that_left_its_branch_is_had_as_long_as_the_server_has_it(
     tmp_path: Path, served: GitServer
 ) -> None:
@@ -231,8 +298,8 @@ async def test_a_server_that_sends_other_objects_than_it_was_asked_for_is_told_s
     source = linux(served, at(served, "main"))
     error = await refusal(sources(tmp_path), source)
     assert error.reason == "download_failed"
-    assert error.message.startswith(f"{source.url} does not send ")
-    assert f" objects of {source.commit}, as " in error.message
+    assert error.message.startswith(f"`git fetch` of {source.url} ended with status ")
+    assert "remote did not send all necessary objects" in error.message
 
 
 @pytest.mark.attack
@@ -374,14 +441,18 @@ async def test_a_copy_is_made_brought_up_to_date_and_used(
     url = f"{served.url}/linux/.git"
     await git_copying.copy(url, origins, Reports())
     (path,) = mirrors.table().values()
-    left = path / "objects" / "pack" / "tmp_pack_x"
-    left.touch()
+    names = ("objects/pack/tmp_pack_x", "objects/1f/tmp_obj_x", "packed-refs.lock")
+    left = [path / name for name in (*names, "refs/heads/main.lock", "refs/heads/gone.lock")]
+    for one in left:
+        one.parent.mkdir(exist_ok=True, parents=True)
+        one.touch()
+    (path / "HEAD").write_text("")
     git(served.root / "linux", "branch", "gone", "main^")
     await git_copying.copy(url.removesuffix(".git"), origins, Reports())
     git(served.root / "linux", "branch", "-D", "gone")
     newer = commit(served.root / "linux", "4", Makefile="four")
     assert await git_copying.copy(f"{url}/", origins, Reports()) == path
-    assert not left.exists()
+    assert not any(one.exists() for one in left)
     assert git(path, "for-each-ref", "--format=%(refname)") == "refs/heads/main"
     served.asked.clear()
     found = sources(tmp_path, mirrors=mirrors.folder)
