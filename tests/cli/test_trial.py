@@ -77,7 +77,9 @@ def test_a_trial_measures_the_bug_and_the_next_one_knows_it(kgym: Kgym, data: Pa
 
 def test_a_trial_says_how_its_kernel_differs_from_the_config(kgym: Kgym, data: Path) -> None:
     dropped = [DroppedSymbol(symbol=f"A{n}", wanted="y", got="n") for n in range(7)]
-    kernel = built(dropped_symbols=dropped, built_in=["TUN", "VETH"], modules=3)
+    kernel = built(
+        dropped_symbols=dropped, built_in=["TUN", "VETH"], modules=3, config_version="5.15.0"
+    )
     wrong = ran(Verdict.SAME_CRASH, BUG.file.title)
     given = {StepKind.BUILD: lambda _: kernel, StepKind.REPRODUCE: lambda _: wrong}
     with Platform(data, work=False) as idle, working(idle, data, given):
@@ -85,6 +87,8 @@ def test_a_trial_says_how_its_kernel_differs_from_the_config(kgym: Kgym, data: P
         answer = kgym("--server", idle.url, "bug", "reproduce", BUG.name, "--json").json
     assert "config: A0=n, not y, A1=n, not y, " in told.out
     assert "A4=n, not y, and 2 more (--json)" in told.out
+    assert " config: made for 5.15.0, brought over to this kernel's version\n" in told.out
+    assert answer["config_version"] == "5.15.0"
     assert "built in, instead of as modules: TUN, VETH\n" in told.out
     assert "modules: 3, loaded on demand" in told.out
     assert [one["symbol"] for one in answer["dropped_symbols"]] == [f"A{n}" for n in range(7)]

@@ -100,6 +100,9 @@ class TrialResult(Strict):
     dropped_symbols: list[DroppedSymbol] = Field(
         [], description="symbols of the config that did not get the value asked for"
     )
+    config_version: str = Field(
+        "", description="the version that the config was made for, where it is not the kernel's"
+    )
     built_in: list[str] = Field([], description="symbols that were `m`, and made `y`")
     modules: int = Field(0, description="modules that guests could load")
     seconds: dict[str, float] = Field(description="by step, and `total`")
@@ -125,6 +128,7 @@ class TrialResult(Strict):
             compiler=built.compiler_version if built else None,
             compiler_substitution=built.compiler_substitution if built else "",
             dropped_symbols=built.dropped_symbols if built else [],
+            config_version=built.config_version if built else "",
             built_in=list(built.built_in) if built else [],
             modules=built.modules if built else 0,
             seconds=_seconds(job),

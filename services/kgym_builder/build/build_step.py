@@ -140,6 +140,13 @@ class _Build:
         asked = records if self.spec.instrument else []
         return memo.key("build", LAYOUT, identity, patches, self.artifacts, looked, *asked)
 
+    def _other_version(self, release: str) -> str:
+        """Return the version that the config was made for, if it is another than this kernel's."""
+        version = kconfig.other_version(self.spec.config.texts, release)
+        if version:
+            self.run.log(f"config: made for {version}, not {release}: kconfig has brought it over")
+        return version
+
     @property
     def _dump_symbols(self) -> list[str]:
         return list(SYMBOLS[self.spec.for_dump]) if self.spec.for_dump else []
@@ -154,6 +161,7 @@ class _Build:
             "memoised": True,
             "built_in": self.built_in,
             "dropped_symbols": found.dropped_symbols,
+            "config_version": self._other_version(known.kernel_release),
             "tree_cached": True,
             "objects_compiled": 0,
         }
@@ -194,6 +202,7 @@ class _Build:
             shortcut=short,
             backports=about.backports,
             dropped_symbols=entry.dropped_symbols,
+            config_version=self._other_version(about.kernel_release),
             modules=self.modules,
             built_in=entry.built_in,
             dump_symbols=self._dump_symbols,

@@ -19,6 +19,16 @@ _ARCHITECTURES = (
 )
 """Each config has one of these, or X86_64."""
 _OTHER = re.compile(rf"(?m)^CONFIG_({'|'.join(_ARCHITECTURES)})=y[ \t]*\r?$")
+_OURS = re.compile(r"(?m)^CONFIG_X86_64=y[ \t]*\r?$")
+_TITLE = re.compile(r"(?m)^# Linux/(\w{1,40}) (\d[\w.+~-]{0,99}) Kernel Configuration[ \t]*\r?$")
+"""What kconfig writes at the top: the value of ARCH, and the version."""
+_X86 = frozenset({"x86", "x86_64"})
+_OF_TOOLS = re.compile(
+    r"(CC|AS|LD)_IS_\w+|CC_(HAS|CAN|NO)_\w+|GCC\d*_NO_\w+|AS_\w+"
+    r"|LD_(?!DEAD_CODE_DATA_ELIMINATION$)\w+"
+    r"|(PAHOLE|RUSTC|BINDGEN)_\w+|RUST_IS_AVAILABLE|TOOLS_SUPPORT_\w+|\w+_VERSION(_TEXT)?"
+)
+"""Symbols that say what the compiler and its like are and can: nobody asks for them."""
 
 
 def check_architecture(texts: Sequence[str]) -> None:
@@ -28,12 +38,35 @@ def check_architecture(texts: Sequence[str]) -> None:
     """
     for text in texts:
         if found := _OTHER.search(text):
-            raise UserError(
-                "wrong_architecture",
-                f"the config is for another architecture (CONFIG_{found[1]}=y), and kernels are"
-                " built for x86_64 here: take one for x86_64 (at syzbot, of an amd64 manager)",
-                symbol=found[1],
-            )
+            raise _wrong_architecture(f"CONFIG_{found[1]}=y", symbol=found[1])
+        title = _TITLE.search(text)
+        if title and title[1] not in _X86 and not _OURS.search(text):
+            raise _wrong_architecture(f"it begins with `{title[0].strip()}`")
+
+
+def _wrong_architecture(why: str, **details: str) -> UserError:
+    return UserError(
+        "wrong_architecture",
+        f"the config is for another architecture ({why}), and kernels are built for x86_64 here:"
+        " take one for x86_64 (at syzbot, of an amd64 manager)",
+        **details,
+    )
+
+
+def other_version(texts: Sequence[str], release: str) -> str:
+    """Return the version that a config names in its title, if not that of this kernel; else "".
+
+    kconfig brings it over: symbols that have come since have their defaults, others are gone.
+    """
+    versions = [title[2] for text in texts if (title := _TITLE.search(text))]
+    ours = _numbers(release)
+    return next((one for one in versions if _numbers(one) != ours), "")
+
+
+def _numbers(version: str) -> list[int]:
+    """Return the three numbers of a version such as `6.1.0-rc3` or `6.1`."""
+    found = [int(one) for one in re.findall(r"\d{1,9}", version.partition("-")[0])[:3]]
+    return [*found, *[0] * (3 - len(found))]
 
 
 def symbols(text: str) -> dict[str, str]:
@@ -101,10 +134,13 @@ def built_in(config: str) -> str:
 
 
 def dropped(wanted: dict[str, str], final: str) -> list[DroppedSymbol]:
-    """Return the symbols whose final value is not the one that was wanted."""
+    """Return the symbols whose final value is not the one that was wanted.
+
+    What kconfig finds out about the tools is no wish, whatever a config of other tools says.
+    """
     got = symbols(final)
     return [
         DroppedSymbol(symbol=name, wanted=value, got=got.get(name, "n"))
         for name, value in wanted.items()
-        if got.get(name, "n") != value
+        if got.get(name, "n") != value and not _OF_TOOLS.fullmatch(name)
     ]

@@ -54,6 +54,8 @@ _WITH_MODULES = "modules"
 """Likewise, of kernels that have any: earlier versions did not make them."""
 _UNPACKED = "unpacked modules"
 """Likewise, where the config has them packed: earlier versions did so."""
+_CONFIGURED = 2
+"""Version of what is remembered of a config."""
 MOST = 30 << 30
 """Bytes of images that a host keeps for its workers."""
 UNPACKED = 5
@@ -118,14 +120,14 @@ class SuiteCache:
         Raises UserError `wrong_architecture`, and as sources, toolchains and kconfig do.
         """
         config = kernel.config
-        kconfig.check_architecture(config.fragments if config.full is None else [config.full])
+        kconfig.check_architecture(config.texts)
         tools = await self._toolchains.get(kernel.compiler, run)
         source_identity = await self._sources.identify(kernel.source, _bytes(run), run.log)
         rules = [one.model_dump() for one in self._of(kernel)]
         parts = (LAYOUT, source_identity, kernel.config, *tools.parts, rules, str(control.SOURCE))
         # An image's programs are known by its identity.
         own = () if tools.image else tuple(map(shutil.which, CONFIGURING))
-        name = memo.key("config", *parts, own)
+        name = memo.key("config", _CONFIGURED, *parts, own)
         found = await memo.recall(run, name, Identified)
         if found is None:
             found = await self._configure(kernel, tools, run)

@@ -338,6 +338,9 @@ def _print_config(outcome: TrialResult) -> None:
     dropped = [f"{one.symbol}={one.got}, not {one.wanted}" for one in outcome.dropped_symbols]
     if dropped:
         results.print(f" config: {_first(dropped)}", markup=False)
+    if outcome.config_version:
+        what = f"made for {outcome.config_version}, brought over to this kernel's version"
+        results.print(f" config: {what}", markup=False)
     if outcome.built_in:
         results.print(f"built in, instead of as modules: {_first(outcome.built_in)}", markup=False)
     if outcome.modules:

@@ -22,8 +22,10 @@ from kgym_vmmanager.vm.provider import Vm
 
 ATTEMPTS = 3
 """So often a dump is tried, where another attempt may go better."""
-SPARE_BYTES = 256 << 20
+SPARE_BYTES = 192 << 20
 """What is left on the disk, beside a dump that does not compress at all."""
+_MARGIN = 64 << 20
+"""What a dump has besides the memory."""
 
 
 class DumpFailed(Exception):
@@ -136,8 +138,13 @@ class Dump:
                 path.unlink()
 
 
+def dump_bytes(memory: int) -> int:
+    """Return how large a dump of so many MiB may become: it may not compress at all."""
+    return (memory << 20) + _MARGIN
+
+
 def _check_disk(folder: Path, memory: int) -> None:
     free = shutil.disk_usage(folder).free
-    if free < (memory << 20) + SPARE_BYTES:
+    if free < dump_bytes(memory) + SPARE_BYTES:
         message = f"{free >> 20} MiB are free for a dump of up to {memory} MiB; free some space"
         raise DumpFailed(DumpFailure.DISK, message)

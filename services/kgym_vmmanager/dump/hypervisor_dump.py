@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import signal
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import IO
@@ -18,7 +19,7 @@ from qemu.qmp import QMPError
 
 from kgym.api.steps import DumpFailure, DumpMethod
 from kgym.host import proc
-from kgym_vmmanager.dump.guest_memory import DumpFailed, Scene
+from kgym_vmmanager.dump.guest_memory import DumpFailed, Scene, dump_bytes
 from kgym_vmmanager.guest.ssh import Ssh
 
 _PIPE_BYTES = 1 << 20
@@ -45,7 +46,8 @@ class Hypervisor:
             )
         path = Path(f"{stem}.elf.zst")
         with _pipe() as (source, sink):
-            argv: list[str | Path] = ["zstd", "-1", "-T0", "-q", "-f", "-o", path]
+            bound = f"--fsize={dump_bytes(scene.memory)}"
+            argv: list[str | Path] = ["prlimit", bound, "zstd", "-1", "-T0", "-q", "-f", "-o", path]
             packer = await proc.spawn(argv, stdin=source)
             source.close()
             try:
@@ -85,7 +87,9 @@ async def _write(scene: Scene, dumping: Awaitable[None]) -> DumpFailed | None:
 async def _finish(packer: asyncio.subprocess.Process) -> None:
     assert packer.stdout is not None
     said = await packer.stdout.read()
-    if await packer.wait() != 0:
+    if (status := await packer.wait()) == -signal.SIGXFSZ:
+        raise DumpFailed(DumpFailure.DISK, "the dump has more bytes than the guest's memory")
+    if status != 0:
         raise DumpFailed(DumpFailure.DISK, f"zstd: {said.decode(errors='replace')[-500:].strip()}")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kgym.api.steps import DumpFailure, DumpMethod
 from kgym.host.quoted_words import quoted
-from kgym_vmmanager.dump.guest_memory import DumpFailed, Scene
+from kgym_vmmanager.dump.guest_memory import DumpFailed, Scene, dump_bytes
 from kgym_vmmanager.dump.received_dump import Filtered, Received
 from kgym_vmmanager.guest.paths import ADDRESS, CAPTURE
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
@@ -34,7 +34,6 @@ _READ_SECONDS = 1.0
 _POLL_SECONDS = 0.05
 _REFUSALS = {3: DumpFailure.NO_RESERVATION}
 _QUIET = "quiet loglevel=1"
-_MARGIN = 64 << 20
 _SAID_BYTES = 300
 
 
@@ -93,7 +92,7 @@ async def _taken(scene: Scene, stem: Path) -> Path:
     await _wait_until_ready(scene)
     try:
         async with scene.connect(_CONNECT_SECONDS) as ssh:
-            return await _receive(ssh, stem, (scene.memory << 20) + _MARGIN)
+            return await _receive(ssh, stem, dump_bytes(scene.memory))
     except ConnectionLost as error:
         raise DumpFailed(DumpFailure.SSH, str(error), again=True) from error
     except ValueError as error:

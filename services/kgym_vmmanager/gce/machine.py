@@ -40,6 +40,7 @@ class GceVm:
     dump_memory = None
     debugger = None
     trouble: InfrastructureError | None = None
+    exceeded = ""
     refused = False
     """Whether the helper cannot start the kernel, which then takes an image of its own."""
 

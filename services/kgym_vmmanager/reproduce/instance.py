@@ -17,19 +17,20 @@ from kgym.api.steps import (
 from kgym.bugs.known_noise import noise
 from kgym.bugs.run_ends import listed
 from kgym.crash.report import CrashReport, CrashType, parse, parse_all
-from kgym_vmmanager.dump.guest_memory import Dump, Scene
+from kgym_vmmanager.dump.guest_memory import Dump, Scene, dump_bytes
 from kgym_vmmanager.evidence import crash_path, leaks
 from kgym_vmmanager.evidence.breakpoints import Breakpoints, StubFailed
 from kgym_vmmanager.evidence.call_profile import FOLDER, Profiling, TracerLog
 from kgym_vmmanager.evidence.compared_work import lacks
 from kgym_vmmanager.evidence.controls import Connect, Controls, Idle, Share
 from kgym_vmmanager.evidence.smoke import SmokeTest
-from kgym_vmmanager.guest.console import Console
+from kgym_vmmanager.guest.console import FILE_BYTES, Console
 from kgym_vmmanager.guest.guest_image import READY, REFUSED
 from kgym_vmmanager.guest.paths import RUNNER
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
 from kgym_vmmanager.reproduce.instance_plan import InstancePlan
 from kgym_vmmanager.reproduce.reproducer_run import Session
+from kgym_vmmanager.vm.disk_room import overlay_bytes
 from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 from kgym_vmmanager.vm.provider import Boot, Drive, Vm, VmHost
 
@@ -107,8 +108,12 @@ class Instance:
         initrd = plan.smoke if is_smoke and plan.smoke else plan.initrds[self._program]
         folder, drive = plan.folder / f"vm-{name}", None
         if plan.disk is not None and plan.disk.used.format is not None:
-            drive = Drive(str(plan.disk.path), plan.disk.used.format)
-        self._boot = Boot(name, folder, plan.kernel, initrd, plan.shape, plan.words, drive)
+            most = overlay_bytes(plan.disk.size)
+            drive = Drive(str(plan.disk.path), plan.disk.used.format, most)
+        words, left = plan.words, 2 * FILE_BYTES
+        if self._dump is not None:
+            left += dump_bytes(plan.shape.memory)
+        self._boot = Boot(name, folder, plan.kernel, initrd, plan.shape, words, drive, left)
         self._running = False
         self._boot_seconds: float | None = None
         self._verdict_lag: float | None = None
@@ -202,6 +207,8 @@ class Instance:
                     return ending
                 if self.output.watch.crash_seen and (ending := await self._given_up()):
                     return ending
+                if vm.exceeded:
+                    return InstanceEnding(InstanceOutcome.NOT_DONE, vm.exceeded)
                 if vm.trouble:
                     raise vm.trouble
                 if died.done():

@@ -28,7 +28,7 @@ from kgym_vmmanager.root.debian_disk import ABOUT, DISK, PACKED, pack, sha256, u
 MOST_BYTES = 8 << 30
 """Of the file."""
 LARGEST = 32 << 30
-"""Bytes of the disk that it holds: each VM may write so much beside it."""
+"""Bytes of the disk that it holds."""
 _SECTOR = 512
 _HEADER = struct.Struct(">4sIQIIQI")
 _FEATURES = struct.Struct(">Q")
@@ -126,17 +126,22 @@ def _laid_out(path: Path) -> Path:
     return place
 
 
-def _check_size(path: Path, form: str) -> None:
+def size(path: Path, form: str) -> int:
+    """Return the bytes of the disk in an image; raise UserError `bad_root_image` for no image."""
     with path.open("rb") as file:
         head = file.read(_FEATURES_AT + _FEATURES.size)
-    size = path.stat().st_size if form == "raw" else _qcow2_size(head)
-    if not 0 < size <= LARGEST:
-        message = f"the disk has {size:,} bytes; it may have up to {LARGEST >> 30} GiB"
+    return path.stat().st_size if form == "raw" else _qcow2_size(head)
+
+
+def _check_size(path: Path, form: str) -> None:
+    holds = size(path, form)
+    if not 0 < holds <= LARGEST:
+        message = f"the disk has {holds:,} bytes; it may have up to {LARGEST >> 30} GiB"
         raise UserError("bad_root_image", message)
-    if form == "raw" and size % _SECTOR:
+    if form == "raw" and holds % _SECTOR:
         raise UserError(
             "bad_root_image",
-            f"the file has {size:,} bytes, a raw disk a multiple of {_SECTOR}: it may be packed,"
+            f"the file has {holds:,} bytes, a raw disk a multiple of {_SECTOR}: it may be packed,"
             " or cut off",
         )
 

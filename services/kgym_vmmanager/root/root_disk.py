@@ -34,6 +34,8 @@ class RootDisk:
     packed: Path
     """The same, packed by zstd, as bundles hold it."""
     used: UsedRoot
+    size: int
+    """Bytes that it holds; a guest may write as many."""
 
 
 async def root_disk(run: StepContext, cache: Path, folder: Path, fetch: Fetch) -> RootDisk | None:
@@ -59,7 +61,9 @@ async def root_disk(run: StepContext, cache: Path, folder: Path, fetch: Fetch) -
     await asyncio.to_thread(disks.trim, _BUDGET)
     used = debian_disk.used(kept)
     run.log(f"root disk: {used.system or used.format}, SHA-256 {used.sha256}")
-    return RootDisk(await _placed(kept / DISK, folder / DISK), kept / PACKED, used)
+    path = await _placed(kept / DISK, folder / DISK)
+    size = await asyncio.to_thread(image_file.size, path, str(used.format))
+    return RootDisk(path, kept / PACKED, used, size)
 
 
 async def _check_config(run: StepContext, folder: Path) -> None:

@@ -38,17 +38,22 @@ class InstanceLimits:
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """A root disk: where it is, and its format, which QEMU shall not find out by looking."""
+    """A root disk: where it is, and its format, which QEMU shall not find out by looking.
+
+    `most` is how many bytes what the guest writes to it may take beside it.
+    """
 
     path: str
     format: str
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Boot:
     """What one VM boots: `name` is its instance's, `folder` is its own, and goes with it.
 
-    `words` are added to the kernel's command line.
+    `words` are added to the kernel's command line; `left` is how many bytes it may leave besides
+    what its drive takes: console, output, dump.
     """
 
     name: str
@@ -58,6 +63,7 @@ class Boot:
     shape: VmShape
     words: str = ""
     disk: Drive | None = None
+    left: int = 0
 
 
 class Vm(Protocol):
@@ -68,6 +74,8 @@ class Vm(Protocol):
     why_stopped: str
     trouble: InfrastructureError | None
     """What went wrong with the VM, while it goes on."""
+    exceeded: str
+    """Which of its limits the guest has reached, in words, by which it was stopped; else empty."""
 
     @property
     def console_until(self) -> float:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ from kgym.errors import InfrastructureError
 from kgym.host import proc
 from kgym_vmmanager.vm.accelerator import QEMU, Accelerator, Probed
 from kgym_vmmanager.vm.provider import Drive
-from kgym_vmmanager.vm.qemu_jail import Confined, confined
+from kgym_vmmanager.vm.qemu_jail import MOST_FILE, Confined, confined
 
 FOLDER = "/vm"
 """Where the confined QEMU sees its VM's folder: `kernel`, `initrd`, perhaps the root DISK."""
@@ -156,10 +157,12 @@ class QemuVm:
 
     console_gap = ""
 
-    def __init__(self, jail: Confined, folder: Path) -> None:
+    def __init__(self, jail: Confined, folder: Path, most_written: int) -> None:
         self.stopped = asyncio.Event()
         self.why_stopped = ""
         self.trouble: InfrastructureError | None = None
+        self.exceeded = ""
+        self._most_written = most_written
         self._port = 0
         self._folder = folder
         self._jail = jail
@@ -170,14 +173,19 @@ class QemuVm:
     @classmethod
     @contextlib.asynccontextmanager
     async def running(
-        cls, argv: list[str], folder: Path, on_console: Callable[[bytes], None]
+        cls,
+        argv: list[str],
+        folder: Path,
+        on_console: Callable[[bytes], None],
+        most_written: int = 0,
     ) -> "AsyncIterator[QemuVm]":
         """Start QEMU with `argv` of `qemu_arguments`; kill it at the end of the block.
 
+        What the guest writes to its disk may take `most_written` bytes on the host's.
         Raises InfrastructureError if it does not start.
         """
-        async with confined(argv, folder, FOLDER) as jail:
-            vm = cls(jail, folder)
+        async with confined(argv, folder, FOLDER, max(most_written, MOST_FILE)) as jail:
+            vm = cls(jail, folder, most_written)
             console = asyncio.create_task(vm._read_console(on_console))
             events: asyncio.Task[None] | None = None
             try:
@@ -306,12 +314,20 @@ class QemuVm:
                 data = event.get("data")
                 if event.get("event") == "BLOCK_IO_ERROR":
                     why = str(data.get("reason")) if isinstance(data, dict) else ""
-                    self.trouble = InfrastructureError(
-                        "disk_failed", f"the root disk cannot be read or written here: {why[:200]}"
-                    )
+                    self._disk_failed(why)
                     continue
                 self.why_stopped = str(data.get("reason")) if isinstance(data, dict) else ""
                 self.stopped.set()
+
+    def _disk_failed(self, why: str) -> None:
+        """Take the reason, in the words of the C library, for which QEMU has stopped the guest."""
+        if why == os.strerror(errno.EFBIG):
+            most = f"{self._most_written >> 20:,} MiB"
+            self.exceeded = f"the guest wrote more to its root disk than a VM may: {most}"
+        else:
+            self.trouble = InfrastructureError(
+                "disk_failed", f"the root disk cannot be read or written here: {why[:200]}"
+            )
 
 
 def connected(path: Path) -> socket.socket:

@@ -22,9 +22,14 @@ from kgym.host.sandbox import NOBODY
 from kgym.host.sandbox_watchdog import SandboxStatus
 
 KVM_DEVICE = Path("/dev/kvm")
+MOST_FILE = 16 << 20
+"""Bytes of a file that a QEMU may write which has no disk: it has nothing to write."""
 # bubblewrap needs the /proc of the PID namespace that it runs in. An unprivileged program could
 # not walk to a work folder in somebody's home.
-_MOUNT_SCRIPT = 'mount -t proc proc /proc && mount --bind "$1" /mnt && shift && exec "$@"'
+# A file that has come to its limit is an error of the write, not the end of the process.
+_MOUNT_SCRIPT = (
+    'trap "" XFSZ && mount -t proc proc /proc && mount --bind "$1" /mnt && shift && exec "$@"'
+)
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL": "C"}
 # Arguments: port, seconds, namespaces. Its stdin is the socket over which it hands the connection.
 # It enters by itself: who is in a user namespace may not be able to walk to the interpreter.
@@ -77,16 +82,19 @@ class Confined:
 
 
 @contextlib.asynccontextmanager
-async def confined(argv: Sequence[str], folder: Path, inside: str) -> AsyncIterator[Confined]:
+async def confined(
+    argv: Sequence[str], folder: Path, inside: str, most: int = MOST_FILE
+) -> AsyncIterator[Confined]:
     """Run `argv` with the folder, from `sandbox.prepare`, at `inside`; kill it at the end.
 
-    Raises InfrastructureError if it cannot be started.
+    No file that it writes becomes larger than `most` bytes. Raises InfrastructureError if it
+    cannot be started.
     """
-    for tool in ("bwrap", "setpriv", "unshare"):
+    for tool in ("bwrap", "prlimit", "setpriv", "unshare"):
         proc.require(tool)
     space = await asyncio.to_thread(pid_namespace.current)
     with SandboxStatus(space) as status:
-        words = [*space.entering(), *_outside(folder), *_room(inside, status.fd), *argv]
+        words = [*space.entering(), *_outside(folder, most), *_room(inside, status.fd), *argv]
         process = await proc.spawn(words, env=_ENVIRONMENT, pass_fds=(status.fd,))
         try:
             yield Confined(process, status, space)
@@ -95,7 +103,8 @@ async def confined(argv: Sequence[str], folder: Path, inside: str) -> AsyncItera
             await status.gone()
 
 
-def _outside(folder: Path) -> Iterator[str]:
+def _outside(folder: Path, most: int) -> Iterator[str]:
+    yield from ("prlimit", f"--fsize={most}")
     yield from ("unshare", "--mount", "--propagation", "private")
     yield from ("sh", "-c", _MOUNT_SCRIPT, "sh", str(folder))
     if proc.privileged():

@@ -12,6 +12,7 @@ from kgym.api.steps import DumpMethod, VmShape
 from kgym.host import sandbox
 from kgym.worker.context import StepContext
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed, best_accelerator
+from kgym_vmmanager.vm.disk_room import DiskRoom
 from kgym_vmmanager.vm.provider import Boot, InstanceLimits, Vm, VmHost
 from kgym_vmmanager.vm.qemu import (
     DISK,
@@ -40,6 +41,7 @@ class Qemu:
 
     def __init__(self, limits: Mapping[Accelerator, InstanceLimits] = LIMITS) -> None:
         self._limits = limits
+        self._room = DiskRoom()
 
     async def accelerator(self, cache: Path) -> str:
         """Return the fastest that works here; a first call takes up to 10 s."""
@@ -51,18 +53,21 @@ class Qemu:
         probed = await best_accelerator(cache)
         why = f" ({probed.reason})" * bool(probed.reason)
         run.log(f"accelerator: {probed.accelerator}{why}")
-        yield QemuHost(probed, self._limits)
+        yield QemuHost(probed, self._limits, self._room)
 
 
 class QemuHost:
     """This host, with one accelerator: a `VmHost`."""
 
-    def __init__(self, probed: Probed, limits: Mapping[Accelerator, InstanceLimits]) -> None:
+    def __init__(
+        self, probed: Probed, limits: Mapping[Accelerator, InstanceLimits], room: DiskRoom
+    ) -> None:
         self.by_hand = probed
         self.accelerator = str(probed.accelerator)
         self.limits = limits[probed.accelerator]
         self.most_points = _POINTS[probed.accelerator]
         self._all_limits = limits
+        self._room = room
 
     def room(self, shape: VmShape) -> tuple[int, int]:
         """Return what the guest has, and what QEMU takes."""
@@ -82,20 +87,26 @@ class QemuHost:
 
     @asynccontextmanager
     async def running(self, boot: Boot, on_console: Callable[[bytes], None]) -> AsyncIterator[Vm]:
-        """Start QEMU in the boot's folder; its files there are links."""
-        try:
-            await asyncio.to_thread(_furnish, boot)
-            async with QemuVm.running(self._argv(boot), boot.folder, on_console) as vm:
-                yield vm
-        finally:
-            sandbox.remove(boot.folder)
+        """Start QEMU in the boot's folder, once there is room for all that it may write.
+
+        The files in the folder are links.
+        """
+        most = boot.disk.most if boot.disk else 0
+        async with self._room.held(boot.folder.parent, most + boot.left):
+            try:
+                await asyncio.to_thread(_furnish, boot)
+                argv = self._argv(boot)
+                async with QemuVm.running(argv, boot.folder, on_console, most) as vm:
+                    yield vm
+            finally:
+                sandbox.remove(boot.folder)
 
     def instead(self) -> "QemuHost | None":
         """Return TCG, where it was KVM."""
         if self.by_hand.accelerator is Accelerator.TCG:
             return None
         slower = self.by_hand.model_copy(update={"accelerator": Accelerator.TCG})
-        return QemuHost(slower, self._all_limits)
+        return QemuHost(slower, self._all_limits, self._room)
 
     def _argv(self, boot: Boot) -> list[str]:
         disk_format = boot.disk.format if boot.disk else None

@@ -151,6 +151,60 @@ async def test_a_config_of_another_architecture_is_refused_before_anything_is_fe
     assert f"(CONFIG_{symbol}=y), and kernels are built for x86_64 here" in error.message
 
 
+@pytest.mark.parametrize("name", ["arm64", "riscv", "i386", "um"])
+async def test_a_config_is_refused_by_its_title(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec, name: str
+) -> None:
+    text = f"#\n# Linux/{name} 5.15.0 Kernel Configuration\n#\nCONFIG_BASE=y\n"
+    spec = fake_build.model_copy(update={"config": KernelConfig(full=text)})
+    error = await failure(builder, new_run, spec)
+    assert (error.reason, error.cause) == ("wrong_architecture", "user")
+    assert f"# Linux/{name} 5.15.0 Kernel Configuration" in error.message
+
+
+@pytest.mark.parametrize(
+    ("title", "told"),
+    [
+        ("Linux/x86 5.15.0 Kernel Configuration", "5.15.0"),
+        ("Linux/x86_64 6.1.192 Kernel Configuration\r", "6.1.192"),
+        ("Linux/x86 6.10.0-rc3 Kernel Configuration", "6.10.0-rc3"),
+        ("Linux/x86 6.1.0 Kernel Configuration", ""),
+        ("Linux/x86 6.1.0-syzkaller Kernel Configuration", ""),
+        ("Linux/x86 6.1 Kernel Configuration", ""),
+        ("a config of 5.15.0", ""),
+    ],
+)
+async def test_a_config_of_another_version_is_brought_over_and_that_is_told(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec, title: str, told: str
+) -> None:
+    text = f"#\n# {title}\n#\nCONFIG_BASE=y\n"
+    spec = fake_build.model_copy(update={"config": KernelConfig(full=text)})
+    for memoised in (False, True):
+        result = await builder(new_run(spec))
+        assert (result.memoised, result.config_version) == (memoised, told)
+
+
+async def test_what_a_config_says_of_its_compiler_is_no_wish(
+    builder: Builder, new_run: NewRun, fake_build: BuildSpec
+) -> None:
+    facts = (
+        *('CC_VERSION_TEXT="gcc (Debian 10.2.1) 10.2.1"', "CC_IS_GCC=y", "GCC_VERSION=100201"),
+        *("CLANG_VERSION=0", "AS_IS_GNU=y", "AS_VERSION=23502", "LD_IS_BFD=y", "LD_VERSION=23502"),
+        *("LLD_VERSION=0", "CC_CAN_LINK=y", "CC_HAS_ASM_GOTO=y", "CC_NO_ARRAY_BOUNDS=y"),
+        *("GCC11_NO_ARRAY_BOUNDS=y", "PAHOLE_VERSION=120", "PAHOLE_HAS_SPLIT_BTF=y"),
+        *("RUSTC_VERSION=107000", 'RUSTC_VERSION_TEXT="rustc 1.70"', "TOOLS_SUPPORT_RELR=y"),
+        *("AS_AVX512=y", "LD_ORPHAN_WARN=y", "RUST_IS_AVAILABLE=y"),
+    )
+    wishes = (
+        *("CC_OPTIMIZE_FOR_SIZE", "LD_DEAD_CODE_DATA_ELIMINATION", "GCC_PLUGINS", "RUST"),
+        *("CC_STACKPROTECTOR", "MODVERSIONS"),
+    )
+    lines = [*(f"CONFIG_{one}" for one in facts), *(f"CONFIG_{one}=y" for one in wishes)]
+    config = KernelConfig(full="\n".join(["CONFIG_BASE=y", *lines]) + "\n")
+    result = await builder(new_run(fake_build.model_copy(update={"config": config})))
+    assert [one.symbol for one in result.dropped_symbols] == list(wishes)
+
+
 async def test_a_config_that_speaks_of_other_architectures_is_taken(
     builder: Builder, new_run: NewRun, fake_build: BuildSpec
 ) -> None:

@@ -142,7 +142,16 @@ class BuildResult(Strict):
     memoised: bool = Field(False, description="whether the same was built before: a copy of that")
     shortcut: bool = Field(False, description="whether saved commands did what make would have")
     backports: list[Name] = Field(max_length=1000)
-    dropped_symbols: list[DroppedSymbol] = Field(max_length=100_000)
+    dropped_symbols: list[DroppedSymbol] = Field(
+        max_length=100_000,
+        description="symbols of the config that did not get the value asked for, less those that"
+        " say what the compiler and its like can",
+    )
+    config_version: Name = Field(
+        "",
+        description="the version that the config was made for, by its first lines, where it is"
+        " not the kernel's: kconfig has brought it over",
+    )
     modules: Count = Field(0, description="modules that were built; guests load them on demand")
     built_in: list[Name] = Field(
         [], max_length=100_000, description="symbols that were `m`, and made `y` as was asked"

@@ -98,6 +98,11 @@ class KernelConfig(Strict):
             raise ValueError("`fragments` go with `base`, not with `full`")
         return self
 
+    @property
+    def texts(self) -> list[str]:
+        """All that it asks for, as it was handed in."""
+        return self.fragments if self.full is None else [self.full]
+
 
 # --- changes to the source ----------------------------------------------------------------
 
