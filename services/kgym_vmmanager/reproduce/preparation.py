@@ -1,5 +1,6 @@
 """What a reproduce step needs before its first VM boots, and the bundle of it."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -238,6 +239,8 @@ async def keep_bundle(run: StepContext, prepared: Preparation) -> None:
             await _keep_parts(run, files)
         else:
             await run.keep(await bundle_archive.pack(folder, files))
+            if (disk := prepared.plan.disk) is not None:  # later steps start from it
+                await _keep_part(run, disk.packed, ReproduceArtifact.ROOT)
     except (KgymError, OSError) as error:
         run.log(f"no bundle: {error}")
 
@@ -247,9 +250,14 @@ async def _keep_parts(run: StepContext, files: Mapping[str, Path]) -> None:
     for name, path in files.items():
         if name in {bundle_archive.KERNEL, *kept}:  # the build has left the kernel
             continue
-        # What is large is the same for all patches on a bug: it is stored once.
-        large = path.stat().st_size > _LARGE
-        await run.keep(path, name, base=await run.storage.put_base(path) if large else None)
+        await _keep_part(run, path, name)
+
+
+async def _keep_part(run: StepContext, path: Path, name: str) -> None:
+    # What is large is the same for all patches on a bug: it is stored once.
+    size = (await asyncio.to_thread(path.stat)).st_size
+    base = await run.storage.put_base(path) if size > _LARGE else None
+    await run.keep(path, name, base=base)
 
 
 def _texts(spec: ReproduceSpec, built: BuildResult, prepared: Preparation) -> dict[str, str]:

@@ -80,7 +80,7 @@ async def _of_step(run: StepContext, folder: Path) -> UsedRoot:
     before = run.input("root", ReproduceResult).root
     kept = {one.name for one in run.input_artifacts("root")}
     if before.format is None or ReproduceArtifact.ROOT not in kept:
-        why = "an initramfs" if before.format is None else "left none: it was to keep no bundle"
+        why = "an initramfs" if before.format is None else "left none: its `bundle` is `none`"
         raise UserError("bad_root_image", f"the step that `vm.root` names has no disk: {why}")
     await run.fetch("root", ReproduceArtifact.ROOT, folder / PACKED)
     await unpack(folder)

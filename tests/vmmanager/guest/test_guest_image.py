@@ -1,6 +1,7 @@
 """The guest image is made once, whole, and anew when it was damaged."""
 
 import asyncio
+import re
 import subprocess
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kgym_vmmanager.guest import cpio
+from kgym_vmmanager.guest import guest_image as guest_image_module
 from kgym_vmmanager.guest.guest_image import guest_image
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +56,18 @@ async def test_it_holds_what_the_guest_needs(cache: Path) -> None:
     assert {"etc/host_key", "root/.ssh/authorized_keys", "lib/libc.so.6"} <= names
     assert image.host_key.startswith("ssh-ed25519 ")
     assert image.client_key.stat().st_mode & 0o077 == 0
+
+
+async def test_the_page_says_what_room_its_programs_take_on_a_disk(cache: Path) -> None:
+    page = (ROOT / "docs" / "own-bug.md").read_text()
+    ours = re.search(r"(\d+) MiB of ours", page)
+    spare = re.search(r"(\d+) MiB that stay free", page)
+    assert ours
+    assert spare
+    size = (await guest_image(cache)).initrd.stat().st_size
+    assert size <= int(ours[1]) << 20 <= 2 * size
+    script = (Path(guest_image_module.__file__).parent / "inside" / "init").read_text()
+    assert f"\nspare={int(spare[1]) * 1024}\n" in script
 
 
 async def test_it_is_made_once(cache: Path) -> None:

@@ -13,7 +13,8 @@ DISK_SYMBOLS = ("BLK_DEV_INITRD", "DEVTMPFS", "EXT4_FS", "VIRTIO_BLK", "VIRTIO_P
 class RootImage(Strict):
     """A root disk of one's own: an ext4 file system without partitions.
 
-    It needs /bin/sh, and a few MiB of free room. Each instance writes to an overlay that is
+    It needs /bin/sh, and room for what runs in it: our programs, the reproducer's, the kernel's
+    modules, and 8 MiB that stay free. Each instance writes to an overlay that is
     thrown away. The SSH server and what starts it are ours, so the image needs none.
     """
 
