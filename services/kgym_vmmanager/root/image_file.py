@@ -115,11 +115,12 @@ async def _check_tables(path: Path) -> None:
     finally:
         await asyncio.to_thread(shutil.rmtree, place)
     if done.returncode not in _WHOLE:
-        raise _refused(f"qemu-img check says: {quoted(done.output, _SHOWN)}")
+        said = quoted(done.output, _SHOWN) or f"nothing, and ends with status {done.returncode}"
+        raise _refused(f"qemu-img check says: {said}")
 
 
 def _laid_out(path: Path) -> Path:
-    """Return a folder with the image alone, in which nobody can read it."""
+    """Return a folder with the image alone, in which a sandbox can read it."""
     place = prepare(path.with_name("looked-at"))
     path.chmod(0o644)
     os.link(path, place / path.name)

@@ -1,5 +1,6 @@
 """Where a step's root disk comes from: a file of the submitter's, or an earlier step."""
 
+import contextlib
 import hashlib
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kgym.api.jobs import JobRequest
 from kgym.api.steps import (
     Reproducer,
     ReproduceSpec,
@@ -19,6 +21,7 @@ from kgym.api.steps import (
     VmShape,
 )
 from kgym.api.worker_calls import Input
+from kgym.bugs import bundle
 from kgym.errors import UserError
 from kgym.worker.context import StepContext
 from kgym_vmmanager.guest.guest_image import guest_image
@@ -190,3 +193,24 @@ async def test_a_kernel_that_cannot_start_from_a_disk_is_refused(
     with pytest.raises(UserError, match=r"EXT4_FS=y \(it is m\)") as error:
         await prepared(run, hosts("cache"), take)
     assert error.value.reason == "config_lacks"
+
+
+@pytest.mark.parametrize(
+    ("ref", "why"),
+    [
+        ({"step": 1}, None),
+        ({"step": "reproduce_before"}, None),
+        ({"job": 3, "step": 1}, None),
+        ({"step": 0}, "is not a `reproduce` step"),
+        ({"step": 3}, "not an earlier one"),
+        ({"step": 9}, "not an earlier one"),
+    ],
+)
+def test_a_job_names_an_earlier_step_that_reproduces(ref: dict[str, Any], why: str | None) -> None:
+    bug = bundle.load("watch-queue-filter")
+    assert bug.fix is not None
+    steps = [one.model_dump(mode="json") for one in bug.on_root("disk").job(bug.fix).steps]
+    steps[3]["vm"]["root"] = {"step": ref}
+    with pytest.raises(ValueError, match=why) if why else contextlib.nullcontext():
+        job = JobRequest.model_validate({"steps": steps})
+        assert "root" in {one.name for one in job.steps[3].inputs()}

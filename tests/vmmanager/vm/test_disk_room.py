@@ -30,7 +30,7 @@ def test_a_guest_may_write_as_much_as_a_small_disk_has() -> None:
 async def test_what_cannot_be_written_is_refused_in_words(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     with pytest.raises(InfrastructureError, match="MiB are free: free some space") as error:
-        async with DiskRoom().held(tmp_path, free):
+        async with DiskRoom().held(tmp_path, 2 * free):
             pass
     assert error.value.reason == "disk_full"
 
