@@ -39,7 +39,8 @@ here "$tree"
         END {{ exit n > most ? {_MANY} : 0 }}'
 """
 # Folders count as files do. Names that Git itself refuses to write are those of its own folder, and
-# those that lead elsewhere; two files of one name cannot both be there.
+# those that lead elsewhere; two files of one name cannot both be there. A repository without a work
+# tree has no attributes in one: the commit's, which may be so many as to take hours, are not read.
 _PACK = f"""
 "$@" -c core.quotePath=false ls-tree -r -t -l --full-tree "$COMMIT" | awk -v most="$MOST" \
     -v bytes="$BYTES" -F '\\t' '
@@ -57,7 +58,7 @@ _PACK = f"""
         }}
         seen[path]
     }}' || exit
-"$@" archive --prefix=linux/ -o {_OUT}/{ARCHIVE} "$COMMIT"
+"$@" archive --worktree-attributes --prefix=linux/ -o {_OUT}/{ARCHIVE} "$COMMIT"
 """
 
 

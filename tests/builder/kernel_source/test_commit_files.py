@@ -82,6 +82,22 @@ async def test_attributes_leave_nothing_out_and_change_nothing(
     assert there == wanted
 
 
+@pytest.mark.attack
+async def test_attributes_without_number_cost_nothing(tmp_path: Path, served: GitServer) -> None:
+    folder = served.root / "linux"
+    for number in range(400):
+        (folder / f"{number}{'ab' * 50}").touch()
+    commit(folder, "files")
+    lines = b"*a*b*a*b*c x\n" * 300_000
+    attributes = git(folder, "hash-object", "-w", "--stdin", stdin=lines)
+    # Not by the index, whose commands go by them.
+    entries = git(folder, "ls-tree", "main") + f"\n100644 blob {attributes}\t.gitattributes\n"
+    many = git(folder, "commit-tree", git(folder, "mktree", stdin=entries.encode()), "-m", "x")
+    git(folder, "update-ref", "refs/heads/many", many)
+    found = sources(tmp_path, SourceLimits(unpack_seconds=20, seconds=60))
+    assert await marker(found, linux(served, many)) == "three"
+
+
 def nested(folder: Path, blob: bytes, width: int, depth: int) -> str:
     """A commit with width^depth files, of which each level shares all that is below it."""
     entry = "100644 blob " + git(folder, "hash-object", "-w", "--stdin", stdin=blob)
