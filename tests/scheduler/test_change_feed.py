@@ -176,7 +176,9 @@ async def test_other_schedulers_changes_are_told(platform: Platform) -> None:
         assert told(await subscriber.until(3)) == [
             (job_id, state) for state in ("queued", "running", "succeeded")
         ]
-        assert await pages(other, int(subscriber.changes[0].cursor)) == subscriber.changes[1:]
+        seen = subscriber.changes[1:]
+        # A worker may be told of meanwhile.
+        assert (await pages(other, int(subscriber.changes[0].cursor)))[: len(seen)] == seen
         await subscriber.close()
 
 
