@@ -19,8 +19,17 @@ saved = $(or $(savedcmd_$1),$(cmd_$1))
 linked := $(if $(wildcard .vmlinux.unstripped.cmd),vmlinux.unstripped,vmlinux)
 copied := $(filter-out $(linked),vmlinux)
 
+upwards = $(if $(filter-out .,$1),$1 $(call upwards,$(patsubst %/,%,$(dir $1))))
+noted = $(wildcard $(dir $1).$(notdir $1).cmd)
+
+# The thin archives on the objects' ways to the link. They hold the objects' sizes, by which the
+# linker of binutils 2.35 reads them: it found no object in one that a patch had made longer.
+ways := $(sort $(foreach made,$(OBJECTS),$(call upwards,$(patsubst %/,%,$(dir $(made))))))
+ARCHIVES := $(foreach one,$(ways:=/built-in.a) built-in.a vmlinux.a,$(if $(call noted,$(one)),$(one)))
+
 # The dependencies that stand in these files play no role: what is to be done is known.
 include $(foreach made,$(OBJECTS) $(LIBRARIES) $(linked) $(copied),$(dir $(made)).$(notdir $(made)).cmd)
+include $(foreach made,$(ARCHIVES),$(call noted,$(made)))
 -include .vmlinux.o.cmd .vmlinux.symvers.cmd ..vmlinux.export.o.cmd
 
 # With CONFIG_MODULES, a table of what the kernel exports is linked, too, and modpost writes it last.
@@ -41,7 +50,7 @@ ifneq ($(and $(exports),$(if $(call saved,$(exports)),,none)),)
 $(error kbuild has noted no command for $(exports))
 endif
 
-.PHONY: all boot check link vmlinux.o vmlinux.symvers $(OBJECTS) $(LIBRARIES)
+.PHONY: all boot check link vmlinux.o vmlinux.symvers $(OBJECTS) $(LIBRARIES) $(ARCHIVES)
 all: boot check
 ifneq ($(early),)
 	+@if [ -e .kgym-unlinked ] || ! cmp -s .kgym-export.c .vmlinux.export.c; then \
@@ -52,7 +61,6 @@ check: vmlinux.symvers
 # Up to Linux 5.16, kbuild's rules have commands after the compiler's that it does not note, objtool's
 # above all. They are asked for in the folder whose makefile lists the object.
 apart := $(shell grep -sF '$$(call cmd,objtool)' scripts/Makefile.build)
-upwards = $(if $(filter-out .,$1),$1 $(call upwards,$(patsubst %/,%,$(dir $1))))
 steps = objtool $(if $(filter %.S,$(call saved,$@)),modversions_S,modversions_c record_mcount)
 commands = $(foreach step,$(steps),$(if $(strip $(cmd_$(step))), && $(cmd_$(step))))
 listed = $(filter $@,$(real-obj-y) $(lib-y) $(extra-y) $(targets))
@@ -78,13 +86,20 @@ endif
 $(LIBRARIES): $(OBJECTS)
 	@$(call saved,$@)
 
+# Those of folders within are members of an archive; the last ones are of the whole tree.
+within = $(filter-out $1,$(if $(filter vmlinux.a,$1),$(ARCHIVES),\
+	$(if $(filter built-in.a,$1),$(filter-out vmlinux.a,$(ARCHIVES)),$(filter $(dir $1)%,$(ARCHIVES)))))
+$(foreach one,$(ARCHIVES),$(eval $(one): $(call within,$(one))))
+$(ARCHIVES): $(OBJECTS) $(LIBRARIES)
+	@$(call saved,$@)
+
 # For modpost's checks alone, unless the link takes it: they have time while the link's programs use
 # one core each.
 ifeq ($(AFTER),)
 vmlinux.o vmlinux.symvers: private SHELL := nice
 vmlinux.o vmlinux.symvers: private .SHELLFLAGS := -n 19 sh $(.SHELLFLAGS)
 endif
-vmlinux.o: $(OBJECTS) $(LIBRARIES)
+vmlinux.o: $(OBJECTS) $(ARCHIVES) $(LIBRARIES)
 	@$(call saved,$@)
 
 vmlinux.symvers: vmlinux.o
@@ -95,7 +110,7 @@ vmlinux.symvers: vmlinux.o
 # the right one. That of the unpatched kernel mostly has the right size, so the first can be left
 # out; where it has not, the script itself notices and links once more.
 guess := $(lastword $(sort $(wildcard .tmp_vmlinux.kallsyms?.o)))
-link: $(OBJECTS) $(LIBRARIES) $(AFTER)
+link: $(OBJECTS) $(ARCHIVES) $(LIBRARIES) $(AFTER)
 	@rm -f .kgym-unlinked
 	@cp $(or $(guess),/dev/null) .kgym-kallsyms.o
 	@sed 's/^\tkallsyms_step 1$$/\tkallsymso=.kgym-kallsyms.o/' scripts/link-vmlinux.sh >.kgym-link

@@ -175,6 +175,34 @@ async def test_commands_that_kbuild_does_not_note_are_asked_for(
         assert (await kernel.image()).endswith(b"objtool 'core'\n")
 
 
+# binutils 2.35 reads an object of a thin archive by the size that the archive has noted.
+BY_NOTED_SIZE = """\
+ar tv vmlinux.a | while read -r _ _ size _ _ _ _ name; do
+    [ "$size" = "$(stat -c %s "$name")" ] || { echo "$name is not an object"; exit 1; }
+done
+ld -r -o vmlinux $(ar t vmlinux.a)"""
+
+
+async def test_archives_that_hold_an_objects_size_are_made_anew(kernel: Kernel) -> None:
+    archives = {
+        "core/deep/built-in.a": "core/deep/main.o",
+        "core/built-in.a": "core/deep/built-in.a",
+        "built-in.a": "core/built-in.a",
+        "vmlinux.a": "built-in.a",
+    }
+    compiled = {"core/deep/main.o": "gcc -c -o core/deep/main.o core/deep/main.c"}
+    packed = {name: f"rm -f {name}; ar cDPrST {name} {of}" for name, of in archives.items()}
+    main = "core/deep/main.c"
+    await kernel.tree.write([Change(main, b"int main(void) { return 0; }\n")])
+    steps = "\n".join([*compiled.values(), *packed.values()])
+    await kernel.make({**NOTES, **compiled, **packed}, BY_NOTED_SIZE, after_compiling=steps)
+    assert await kernel.rehearsed(list(compiled)) == "parallel"
+    before = await kernel.image()
+    await kernel.tree.write([Change(main, b"int main(void) { return 0; }\nint more[99] = {1};\n")])
+    assert await (await kernel.shortcut("parallel")).build(list(compiled))
+    assert await kernel.image() != before
+
+
 UNSTRIPPED = {
     "vmlinux.unstripped": LINK,
     "vmlinux": "objcopy --remove-section=.comment vmlinux.unstripped vmlinux",
