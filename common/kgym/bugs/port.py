@@ -59,7 +59,7 @@ class Outcome(StrEnum):
     COMES_BACK = "comes_back"
     """It crashes with the fix reversed, and does not with the fix."""
     NOT_FIXED = "not_fixed"
-    """It crashes, and the fix is not proven there: it is perhaps another crash."""
+    """It crashes with the fix, too: it is perhaps another crash."""
     NO_CRASH = "no_crash"
     REVERSES = "reverses"
     """The fix can be reversed; more was not asked for."""
@@ -342,8 +342,8 @@ def _tried(one: _Known, job: JobView) -> PortRow:
     if result.resolved:
         return one.row(Outcome.COMES_BACK, after.reason, **facts)
     why = "; ".join(obstacle.message for obstacle in result.obstacles) or after.reason
-    unsure = after.verdict == Verdict.INCONCLUSIVE
-    return one.row(Outcome.INCONCLUSIVE if unsure else Outcome.NOT_FIXED, why, **facts)
+    crashes = after.verdict in {Verdict.SAME_CRASH, Verdict.OTHER_CRASH}
+    return one.row(Outcome.NOT_FIXED if crashes else Outcome.INCONCLUSIVE, why, **facts)
 
 
 def _why(one: _Known, checked: PatchCheck) -> str:
