@@ -15,6 +15,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 @pytest.mark.in_turn(8, on=6)
 def test_a_bug_of_kbenchsyz_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KGYM_PROGRAMS", str(PROGRAMS))
-    folder = CONFIGS / "datasets" / "kbenchsyz" / "campaign-6.1" / "e93dddbf164fb5dea44a6e6dbdec8fece1613543"
+    (folder,) = (CONFIGS / "datasets" / "kbenchsyz" / "campaign-6.1").glob("e93dddbf164f*")
     status, outcome = kgym("bug", "reproduce", folder)
     assert_resolved(status, outcome, bundle.load(str(folder)).titles)
