@@ -1,5 +1,8 @@
 """A compiler that is there: what it says of itself, and how make is told to use it."""
 
+import os
+import shutil
+import time
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -50,8 +53,29 @@ def described(name: str, words: str) -> Toolchain:
     return Toolchain(name, family, tuple(variables), version, said.version if said else "0")
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a compiler of the host said of itself."""
+
+    program: tuple[str, int, int, int]
+    at: float
+    words: str
+
+
+_ASKED: dict[str, _Asked] = {}
+# Clang takes 25 ms to say it, and a step asks several times. Behind a wrapper, another may come.
+_ASKED_SECONDS = 60.0
+
+
 async def installed(name: str) -> Toolchain | None:
     """Return a compiler of the host; None if it, or a program that comes with it, is not there."""
-    if not installed_compilers.has(name):
+    program = shutil.which(name)
+    if program is None or not installed_compilers.has(name):
         return None
-    return described(name, (await proc.run([name, "--version"], timeout=30)).text)
+    state = os.stat(program)
+    now = (program, state.st_ino, state.st_mtime_ns, state.st_size)
+    asked = _ASKED.get(name)
+    if asked is None or asked.program != now or time.monotonic() - asked.at > _ASKED_SECONDS:
+        words = (await proc.run([name, "--version"], timeout=30)).text
+        asked = _ASKED[name] = _Asked(now, time.monotonic(), words)
+    return described(name, asked.words)

@@ -64,3 +64,21 @@ async def test_a_clang_of_the_host_without_its_tools_is_none(
         assert await installed("clang-99") is None
         assert "clang-99" not in detection.detect().compilers
         (tmp_path / tool).chmod(0o755)
+
+
+@pytest.mark.anyio
+async def test_another_program_of_the_same_name_is_another_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    numbers = []
+    for number in ("98.1.0", "98.2.0"):
+        program = tmp_path / "new"
+        program.write_text(f"#!/bin/sh\necho 'gcc-98 (Debian {number}-1) {number}'\n")
+        program.chmod(0o755)
+        program.rename(tmp_path / "gcc-98")
+        for _ in range(2):
+            there = await installed("gcc-98")
+            assert there is not None
+            numbers.append(there.number)
+    assert numbers == ["98.1.0", "98.1.0", "98.2.0", "98.2.0"]
