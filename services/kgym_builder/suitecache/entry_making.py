@@ -97,7 +97,12 @@ class EntryMaker:
             if other is not None and other is not chosen:
                 await asyncio.to_thread(sandbox.remove, other.build.tree.overlay.folder)
         assert chosen is not None
-        about = await chosen.build.keep(self._found, chosen.compiled, folder, self._seconds)
+        shortcut = None  # to be found out
+        if chosen is near and not rehearse and self._base and self._base.candidate.linked_alike:
+            shortcut = self._base.candidate.about.shortcut
+        about = await chosen.build.keep(
+            self._found, chosen.compiled, folder, self._seconds, shortcut=shortcut
+        )
         made = self._making(chosen, near, rehearsal, manifest, about.image_sha256)
         (folder / compiled_trees.MAKING).write_text(made.model_dump_json())
         if manifest is not None:

@@ -21,19 +21,26 @@ LINKS = "."
 """The path that stands for all symbolic links."""
 _DIGITS = 40
 # No pipes but one, of programs that only fail where the tree is gone: a manifest with gaps would
-# make unequal trees look equal. sha256sum marks names with odd characters by a backslash.
+# make unequal trees look equal. sha256sum marks names with odd characters by a backslash. Each
+# process has a file of its own for what it says: in one, the lines of several would mix.
 _READ = r"""
 set -e
 find . -type l -printf '%p %l\0' >/tmp/links
 sort -z -o /tmp/links /tmp/links
 echo =l
 sha256sum </tmp/links
+sums() {
+    rm -rf /tmp/sums
+    mkdir /tmp/sums
+    xargs -0r -n 2000 -P "$(nproc)" -a /tmp/names sh -c 'sha256sum -- "$@" >"/tmp/sums/$$"' sh
+    find /tmp/sums -type f -exec cat {} +
+}
 find . -type f -perm -100 -print0 >/tmp/names
 echo =x
-xargs -0r -a /tmp/names sha256sum --
+sums
 find . -type f ! -perm -100 -print0 >/tmp/names
 echo =-
-xargs -0r -a /tmp/names sha256sum --
+sums
 """
 _SUM = re.compile(r"([0-9a-f]{64}) [ *](?:\./)?(.+)")
 _LINE = re.compile(r"([lx-]) ([0-9a-f]{40}) (.+)")

@@ -34,6 +34,8 @@ _UNTRACKED = re.compile(r"(scripts|tools|usr)/|arch/\w+/tools/|.*\.(sh|awk|pl|py
 _RUN = re.compile(r"tools/bpf/resolve_btfids/")
 """Of what is no code otherwise."""
 _IDLE = re.compile(r"scripts/(checkpatch\.pl|get_maintainer\.pl|spelling\.txt|coccinelle/)")
+_OF_THE_LINK = re.compile(r"(arch/\w+/boot|init|usr)/")
+"""Code that goes into vmlinux, or bzImage, in a way of its own."""
 _PLAIN = re.compile(
     r"#.*|CONFIG_\w+=([ymn]|-?[0-9]+|0x[0-9A-Fa-f]+|\"[\w ./:,=+%@()-]*\")|", re.ASCII
 )
@@ -80,6 +82,14 @@ class Candidate:
     def distance(self) -> int:
         """How far it is: a file and a symbol count alike."""
         return self.code + self.symbols
+
+    @property
+    def linked_alike(self) -> bool:
+        """Whether both kernels are linked by the same rules: nothing but C code differs."""
+        code = (path for path in self.files.paths if not NO_CODE.match(path))
+        return not self.symbols and all(
+            path.endswith((".c", ".h")) and not _OF_THE_LINK.match(path) for path in code
+        )
 
     def refusal(self) -> str:
         """Return why nothing can be made from it; empty if that can be done."""

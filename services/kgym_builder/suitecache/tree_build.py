@@ -22,7 +22,7 @@ from kgym_builder.kbuild import control, kbuild, kconfig, object_index
 from kgym_builder.kbuild.kbuild import Kbuild, MakeBounds, Output
 from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.suitecache import compiled_trees
-from kgym_builder.suitecache.compiled_trees import About, Identified
+from kgym_builder.suitecache.compiled_trees import About, Identified, Order
 from kgym_builder.suitecache.link_shortcut import Shortcut
 from kgym_builder.toolchains.toolchain import Toolchain
 
@@ -146,9 +146,18 @@ class TreeBuild:
         )
 
     async def keep(
-        self, found: Identified, compiled: Compiled, folder: Path, seconds: dict[str, float]
+        self,
+        found: Identified,
+        compiled: Compiled,
+        folder: Path,
+        seconds: dict[str, float],
+        *,
+        shortcut: Order | None,
     ) -> About:
-        """Leave the files of the entry in `folder`; `seconds` are those that it took so far."""
+        """Leave the files of the entry in `folder`; `seconds` are those that it took so far.
+
+        `shortcut` is that of a kernel linked by the same rules; without, it is rehearsed.
+        """
         with self._run.stage("pack", seconds):
             sha256 = await self._pack(folder)
         with self._run.stage("index", seconds):
@@ -167,15 +176,19 @@ class TreeBuild:
             image_bytes=(folder / compiled_trees.IMAGE).stat().st_size,
             seconds=seconds,
         )
-        with self._run.stage("rehearsal", seconds):
-            # A patch may change what the kernel exports: only make sees that modules lack it then.
-            paths = () if kconfig.modules(found.config) else compiled_trees.linked_in(folder)
-            order = await Shortcut(self.tree, self._kbuild, about).rehearse(paths)
+        order = await self._rehearsed(found, about, folder) if shortcut is None else shortcut
         self._run.log(f"shortcut: {order or 'none, make builds patched kernels'}")
         about = about.model_copy(update={"shortcut": order})
         (folder / compiled_trees.ABOUT).write_text(about.model_dump_json())
         await asyncio.to_thread(shutil.copyfile, self._output.path, folder / compiled_trees.LOG)
         return about
+
+    async def _rehearsed(self, found: Identified, about: About, folder: Path) -> Order:
+        """Return the order in which the shortcut makes this kernel; the tree is another then."""
+        # A patch may change what the kernel exports: only make sees that modules lack it then.
+        paths = () if kconfig.modules(found.config) else compiled_trees.linked_in(folder)
+        with self._run.stage("rehearsal", about.seconds):
+            return await Shortcut(self.tree, self._kbuild, about).rehearse(paths)
 
     async def _pack(self, folder: Path) -> str:
         """Make the image; return its SHA-256."""

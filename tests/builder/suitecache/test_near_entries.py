@@ -25,7 +25,7 @@ from kgym.host.sandbox_limits import SandboxLimits
 from kgym.transport.artifact_storage import LocalStorage
 from kgym.worker.context import StepContext
 from kgym_builder.build.build_step import Builder
-from kgym_builder.suitecache.compiled_trees import INDEX, LOG, MAKING
+from kgym_builder.suitecache.compiled_trees import INDEX, LOG, MAKING, read_about
 from kgym_builder.suitecache.nearest import NearRules
 from kgym_builder.suitecache.suitecache import SuiteCache
 from tests.conftest import ANYWHERE, ROOT, NewRun
@@ -191,6 +191,22 @@ async def test_without_a_rehearsal_only_what_differs_is_compiled(build: Build) -
     assert (near.making.rehearsal, near.making.base) == ("none", base.folder.name)
     again = await build(ONE_FILE, "", rules=NEVER, cache="fresh")
     assert again.kernel == near.kernel
+
+
+async def test_the_shortcut_is_rehearsed_unless_nothing_but_c_code_differs(build: Build) -> None:
+    def rehearsed(built: Built) -> bool:
+        return "rehearsal" in read_about(built.folder).seconds
+
+    assert rehearsed(await build(rules=NEVER))
+    same = await build(ONE_FILE, rules=NEVER)
+    assert same.making.base
+    assert not rehearsed(same)
+    symbol = await build(config=EXTRA, rules=NEVER)
+    makefile = await build({"fs/Makefile": "obj-y += open.o\n# another\n"}, rules=NEVER)
+    compared = await build({"fs/open.c": ("return", "return 2 +")}, rules=ALWAYS)
+    for other in (symbol, makefile, compared):
+        assert other.making.base
+        assert rehearsed(other)
 
 
 async def test_it_needs_nothing_of_the_entry_that_it_was_made_from(
