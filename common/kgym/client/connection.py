@@ -47,7 +47,7 @@ class Connection:
                 response = self._http.request(call.method, call.path, **call.arguments)
                 return call.parse(protocol.checked(response))
             except httpx.TransportError as error:
-                raise protocol.unreachable(self._http.base_url, error) from error
+                retries.ended(self._http.base_url, error, repeatable=call.repeatable)
             except ApiError as error:
                 time.sleep(retries.told(error, repeatable=call.repeatable))
 
@@ -110,7 +110,7 @@ class AsyncConnection:
                 response = await self._http.request(call.method, call.path, **call.arguments)
                 return call.parse(protocol.checked(response))
             except httpx.TransportError as error:
-                raise protocol.unreachable(self._http.base_url, error) from error
+                retries.ended(self._http.base_url, error, repeatable=call.repeatable)
             except ApiError as error:
                 await asyncio.sleep(retries.told(error, repeatable=call.repeatable))
 

@@ -91,6 +91,9 @@ def checked(response: httpx.Response) -> httpx.Response:
     raise family(response.status_code, problem)
 
 
+_ENDED = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
+
+
 def unreachable(url: httpx.URL, error: Exception | None) -> InfrastructureError:
     """Return the error for a server that does not answer, or for what else was in the way."""
     server = str(url).removesuffix("/").removesuffix("/v1")
@@ -101,7 +104,7 @@ def unreachable(url: httpx.URL, error: Exception | None) -> InfrastructureError:
         case httpx.ReadTimeout() | httpx.WriteTimeout():
             seconds = error.request.extensions["timeout"]["read"]
             message = f"the scheduler at {server} did not answer within {seconds:g} s"
-        case httpx.ReadError() | httpx.WriteError() | httpx.RemoteProtocolError() | None:
+        case _ if error is None or isinstance(error, _ENDED):
             message = f"the scheduler at {server} ended the connection without an answer ({said})"
         case _:
             message = (
@@ -139,6 +142,16 @@ class Retries:
         if not self.connected or self.lost > self.most:
             raise unreachable(url, error) from error
         return float(min(2.0, 0.05 * 2**self.lost))
+
+    def ended(self, url: httpx.URL, error: httpx.TransportError, *, repeatable: bool) -> None:
+        """Raise InfrastructureError, unless a connection has ended that had been kept.
+
+        Servers may do that at any time (RFC 9112, section 9.3.1): what is repeatable is
+        asked again, once.
+        """
+        self.lost += 1
+        if not (repeatable and self.lost == 1 and isinstance(error, _ENDED)):
+            raise unreachable(url, error) from error
 
     def told(self, error: ApiError, *, repeatable: bool = True) -> float:
         """Return the seconds to wait, as the server says; raise the error if waiting is no use."""
