@@ -70,4 +70,5 @@ async def test_a_kernel_of_another_commit_and_config_is_the_same_as_from_scratch
     assert making.base == base.identity
     assert making.files_changed == len(texts)
     assert near.about.kernel_release.endswith("-near")
-    assert 20 < making.objects < 0.5 * len(near.linked)
+    # Most of them because of CONFIG_EPOLL: it changes `struct file` (include/linux/fs.h).
+    assert 20 < making.objects < len(near.linked)
