@@ -32,7 +32,7 @@ sha256sum </tmp/links
 sums() {
     rm -rf /tmp/sums
     mkdir /tmp/sums
-    xargs -0r -n 2000 -P "$(nproc)" -a /tmp/names sh -c 'sha256sum -- "$@" >"/tmp/sums/$$"' sh
+    xargs -0r -n 2000 -P "$(nproc)" -a /tmp/names sh -c 'sha256sum -- "$@" >>"/tmp/sums/$$"' sh
     find /tmp/sums -type f -exec cat {} +
 }
 find . -type f -perm -100 -print0 >/tmp/names
