@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import random
 import subprocess
 import sys
 import uuid
@@ -24,12 +25,14 @@ from kgym.worker.context import StepContext
 from kgym_builder.kernel_source.allowed_origins import FOLDERS, Origins
 
 ROOT = Path(__file__).resolve().parents[1]
-pytest_plugins = ["tests.attacks", "tests.rotation", "tests.servers", "tests.side_by_side"]
+pytest_plugins = ["tests.attacks", "tests.servers", "tests.side_by_side"]
 DATA = ROOT / ".kgym"
 """Where the slow tests keep compiled kernels, so that the next run finds them."""
 ANYWHERE = Origins(folders=(Path("/"),))
 """Workers of tests take kernel sources from any folder; from networks, where a test says so."""
 os.environ.setdefault(FOLDERS, "/")  # those that are processes of their own, too
+SEED = int(os.environ.setdefault("KGYM_TEST_SEED", str(random.SystemRandom().randrange(1 << 32))))
+"""What every random choice of a test follows from. `./run test` takes it from the commit."""
 # A busy machine makes no example wrong.
 settings.register_profile(
     "untimed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -50,9 +53,12 @@ collect_ignore = [
 
 
 def pytest_report_header() -> list[str]:
-    """Say what is left out, and why."""
-    left_out = ", ".join(collect_ignore)
-    return [f"left out, as ./run has yet to install kgymsuite[gcp]: {left_out}"] if left_out else []
+    """Print the seed, and which files are left out."""
+    header = [f"KGYM_TEST_SEED={SEED}"]
+    if collect_ignore:
+        left_out = ", ".join(collect_ignore)
+        header.append(f"left out, as ./run has yet to install kgymsuite[gcp]: {left_out}")
+    return header
 
 
 def kgym(*words: object, stdin: BaseModel | None = None) -> tuple[int, dict[str, Any]]:

@@ -1,7 +1,6 @@
-"""Slow tests side by side: those that build and boot kernels in one process, one after another.
+"""Deals tests out to processes: all that use the checkout's data folder to one, others by file.
 
-They share the checkout's data folder, which holds one build at a time, and the first build of the
-day; `--dist loadscope` would deal them out. All others go file by file to the other process.
+The data folder holds one platform at a time, so two processes would wait for each other.
 """
 
 import pytest

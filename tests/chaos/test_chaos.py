@@ -1,6 +1,6 @@
 """The chaos run: hundreds of jobs while every part is killed, again and again.
 
-KGYM_CHAOS_SEED repeats a run: the jobs, what is killed, and when.
+KGYM_TEST_SEED repeats a run: the jobs, what is killed, and when.
 """
 
 import os
@@ -22,6 +22,7 @@ from kgym_cli.distributed_platform import Distributed
 from kgym_cli.step_registry import WorkerShape
 from kgym_dev.servers import PostgreSQL, RabbitMQ
 from tests.chaos import load, traces
+from tests.conftest import SEED
 from tests.servers import require
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -81,10 +82,7 @@ def test_every_job_ends_once_and_right_while_every_part_is_killed(
 ) -> None:
     require(PostgreSQL, RabbitMQ)
     data = tmp_path / f"kgym-{uuid.uuid4().hex}"  # a name that stands nowhere else
-    seed = int(os.environ.get("KGYM_CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
-    with capsys.disabled():
-        print(f"\nchaos: KGYM_CHAOS_SEED={seed}")
-    rng = random.Random(seed)
+    rng = random.Random(SEED)
     builds = load.variants(fake_build)
     outcomes = load.expected(builds, tmp_path / "expected")
     plan = load.plan(rng, JOBS)

@@ -1,7 +1,7 @@
 """No patch that hides a crash goes unflagged, and no honest fix is refused."""
 
+import random
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 import pytest
 
@@ -12,7 +12,7 @@ from kgym_builder.evidence.removed_code import amputations
 from kgym_builder.evidence.suspicious_changes import said, touched
 from tests.alone import alone
 from tests.bench import honesty
-from tests.conftest import DATA
+from tests.conftest import DATA, SEED
 from tests.honesty.redteam import KINDS, Trick, all_tricks, tricks
 
 SOURCES = sorted((DATA / "cache" / "sources" / "trees").glob("*/tree"))
@@ -75,14 +75,19 @@ def test_nothing_stands_in_the_way_of_a_known_fix(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_tricks_of_the_day_are_flagged_on_the_real_kernel() -> None:
-    today = datetime.now(UTC).toordinal()
-    name = honesty.QUICK[today % len(honesty.QUICK)]
-    some = [one.name for one in tricks(name) if not one.whole and not one.honest]
-    chosen = {some[today % len(some)], some[(today + 1) % len(some)]}
+@pytest.mark.parametrize(
+    "name",
+    [
+        honesty.QUICK[SEED % len(honesty.QUICK)],
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in honesty.QUICK),
+    ],
+)
+def test_tricks_are_flagged_on_the_real_kernel(name: str) -> None:
+    names = [trick.name for trick in tricks(name) if not trick.whole and not trick.honest]
+    chosen = set(random.Random(SEED).sample(names, 2))
     with alone(DATA) as client:
         trials = honesty.run(
-            client, [name], lambda one: one.name in chosen, vms="some", say=lambda line: None
+            client, [name], lambda trick: trick.name in chosen, vms="some", say=lambda line: None
         )
     results = honesty.figures(trials, static=False)
     assert (results["hidden_unflagged"], results["failed"]) == (0, {}), results

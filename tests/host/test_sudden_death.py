@@ -1,7 +1,6 @@
 """A worker that is killed at any moment leaves no process, no mount and no loop device."""
 
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import traces
-from tests.conftest import ROOT
+from tests.conftest import ROOT, SEED
 from tests.host.test_sandbox import NOT_ROOT
 from tests.host.test_squashfs import packed
 
@@ -31,7 +30,6 @@ def test_killed_at_every_point_of_a_sandboxs_start_nothing_is_left(
         pytest.skip("only root mounts images")
     if way == "squashfuse" and shutil.which("squashfuse") is None:
         pytest.skip("squashfuse is not installed")
-    seed = os.environ.get("KGYM_CHAOS_SEED") or str(random.randrange(1 << 32))
     image, folder = packed(tmp_path), tmp_path / "work"
     folder.mkdir()
     become = [] if root else NOT_ROOT
@@ -40,7 +38,7 @@ def test_killed_at_every_point_of_a_sandboxs_start_nothing_is_left(
     else:
         become = []
     done = subprocess.run(
-        [*become, sys.executable, "-m", "tests.host.killed", image, folder, way, seed, TIMES],
+        [*become, sys.executable, "-m", "tests.host.killed", image, folder, way, str(SEED), TIMES],
         check=False,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": "common:services:.", "PYTHONDONTWRITEBYTECODE": "1"},
@@ -48,7 +46,7 @@ def test_killed_at_every_point_of_a_sandboxs_start_nothing_is_left(
         text=True,
         timeout=LIMIT,
     )
-    assert (done.returncode, done.stdout) == (0, ""), f"seed {seed}"
+    assert (done.returncode, done.stdout) == (0, "")
     assert traces.processes(str(tmp_path)) == []
     assert traces.mounts(str(tmp_path)) == []
     loops = subprocess.run(["losetup", "-a"], check=True, capture_output=True, text=True)

@@ -14,7 +14,7 @@ import pytest
 from kgym.configs import TAPES
 from tests.conftest import DATA, kgym
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.in_turn(6)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.exhaustive]
 
 BUG = "watch-queue-filter"
 TAPE = f"replay:{TAPES / BUG}.jsonl"

@@ -31,7 +31,7 @@ NOT_NEEDED = {
 """What a source that never had the fault lacks."""
 
 
-@pytest.mark.in_turn(8, on=5)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("suite", "package"),
     [

@@ -67,7 +67,7 @@ def history(folder: Path) -> tuple[str, str, str]:
     return good, cause, commented(folder, "lib/cmdline.c")
 
 
-@pytest.mark.in_turn(8, on=2)
+@pytest.mark.exhaustive
 def test_the_commit_that_brought_a_bug_is_found_on_real_kernels(tmp_path: Path) -> None:
     linux = tmp_path / "linux"
     status, _ = kgym("bug", "source", BUG, linux)

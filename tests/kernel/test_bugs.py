@@ -1,7 +1,6 @@
 """Real kernels with real bugs: each crashes, and its fix is proven. Minutes each."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -94,7 +93,7 @@ def test_a_fix_that_cuts_off_is_told_with_its_verdict(tmp_path: Path) -> None:
     assert "smoke" not in {check for check, _ in found}
 
 
-@pytest.mark.in_turn(7)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [name for name in bug.names() if name != DEMO])
 def test_a_shipped_bug_crashes_and_its_fix_holds(name: str) -> None:
     one = bug.load(name)
@@ -103,10 +102,7 @@ def test_a_shipped_bug_crashes_and_its_fix_holds(name: str) -> None:
 
 
 @pytest.mark.skipif(not SYZBOT.is_dir(), reason="the reference data is not beside the checkout")
-@pytest.mark.skipif(
-    "KGYM_TEST_SYZBOT" not in os.environ,
-    reason="builds a second, larger kernel; set KGYM_TEST_SYZBOT to run it",
-)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("folder", sorted(SYZBOT.glob("*/")), ids=lambda path: path.name[:8])
 def test_a_syzbot_bug_laid_out_as_a_bundle_crashes_and_its_fix_holds(
     folder: Path, tmp_path: Path

@@ -12,7 +12,7 @@ from tests.conftest import DATA, kgym
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
-@pytest.mark.in_turn(6)
+@pytest.mark.exhaustive
 def test_two_agents_are_measured_on_a_real_bug() -> None:
     status, report = kgym("demo", "--bench", "--bugs", 1)
     assert status == 0, report

@@ -32,7 +32,7 @@ def edit(file: str, original: str, replacement: str) -> Patch:
     return Patch(edits=[Edit(file=file, original=original, replacement=replacement)])
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", bundle.names())
 def test_the_fix_of_a_shipped_bug_compiles_by_kbuilds_own_command(name: str) -> None:
     one = bundle.load(name)

@@ -102,7 +102,7 @@ def outcomes(result: dict[str, Any]) -> dict[str, str]:
     return {one["name"]: one["outcome"] for one in result["evidence"]["controls"]}
 
 
-@pytest.mark.in_turn(5)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("edits", "silent"), KERNELS.values(), ids=KERNELS)
 def test_a_kernel_that_keeps_quiet_proves_nothing(edits: list[Edit], silent: set[str]) -> None:
     result = tried(edits)

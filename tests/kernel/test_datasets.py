@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @needs_programs
-@pytest.mark.in_turn(8, on=6)
+@pytest.mark.exhaustive
 def test_a_bug_of_kbenchsyz_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KGYM_PROGRAMS", str(PROGRAMS))
     (folder,) = (CONFIGS / "datasets" / "kbenchsyz" / "campaign-6.1").glob("e93dddbf164f*")

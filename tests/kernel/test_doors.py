@@ -20,7 +20,7 @@ from tests.cli.test_mini_swe_agent import python as python  # noqa: PLC0414 - a 
 from tests.conftest import DATA, ROOT
 from tests.docs.code_blocks import code_blocks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.in_turn(4)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.exhaustive]
 
 BUG = bundle.load("watch-queue-filter")
 FILE = "kernel/watch_queue.c"

@@ -67,7 +67,7 @@ async def sent(tmp_path: Path, trees: list[Path]) -> tuple[list[int], list[int]]
     return in_order, alone
 
 
-@pytest.mark.in_turn(8, on=7)
+@pytest.mark.exhaustive
 async def test_later_commits_of_real_kernels_cost_what_has_changed(tmp_path: Path) -> None:
     sources = KernelSources(DATA / "cache" / "sources")
     trees = []

@@ -40,7 +40,7 @@ def compiled_files() -> list[str]:
     return sorted(path for path in paths if path.startswith(FOLDERS) and path.endswith(".c"))
 
 
-@pytest.mark.in_turn(4)
+@pytest.mark.exhaustive
 def test_everything_in_four_folders_leaves_records_in_one_kernel_that_boots(
     tmp_path: Path,
 ) -> None:

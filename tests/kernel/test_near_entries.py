@@ -33,7 +33,7 @@ MAKEFILE = "Makefile"
 HEADER = "include/linux/tty_flip.h"
 
 
-@pytest.mark.in_turn(8, on=3)
+@pytest.mark.exhaustive
 async def test_a_kernel_of_another_commit_and_config_is_the_same_as_from_scratch(
     new_run: NewRun, tmp_path: Path
 ) -> None:

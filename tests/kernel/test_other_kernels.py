@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 # One of five, each on a day of its own: a day's run builds one kernel more, and perhaps an image.
-@pytest.mark.in_turn(8, on=0)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "kernel", "compiler"),
     [

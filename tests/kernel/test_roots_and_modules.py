@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 MODULE = Path(__file__).parent / "packet-module"
 
 
-@pytest.mark.in_turn(8, on=6)
+@pytest.mark.exhaustive
 def test_a_bug_is_resolved_on_guests_that_start_from_a_disk() -> None:
     status, outcome = kgym("bug", "reproduce", "watch-queue-filter", "--root", "disk", "--validate")
     before, after = outcome["before"], outcome["after"]
@@ -19,7 +19,7 @@ def test_a_bug_is_resolved_on_guests_that_start_from_a_disk() -> None:
     assert (status, outcome["resolved"]) == (0, True)
 
 
-@pytest.mark.in_turn(8, on=5)
+@pytest.mark.exhaustive
 def test_a_bug_in_a_module_shows_once_the_module_is_loaded() -> None:
     status, outcome = kgym("bug", "reproduce", MODULE)
     before, after = outcome["before"], outcome["after"]

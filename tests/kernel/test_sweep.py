@@ -19,7 +19,7 @@ from kgym.api.steps import Edit
 from kgym.bugs import bundle
 from tests.conftest import DATA, kgym
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.in_turn(8)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.exhaustive]
 
 DEMO = "watch-queue-filter"
 NOT_LINES = {"fsconfig-source-fd", "key-read-negative"}

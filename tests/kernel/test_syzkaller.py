@@ -30,13 +30,13 @@ def built() -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.in_turn(8, on=4)
+@pytest.mark.exhaustive
 def test_a_program_that_runs_once_shows_a_bug_and_proves_its_fix() -> None:
     status, outcome = kgym("bug", "reproduce", "watch-queue-filter", "--repro", "syz")
     assert_resolved(status, outcome, [bug.load("watch-queue-filter").file.title])
 
 
-@pytest.mark.in_turn(8, on=4)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

@@ -55,7 +55,7 @@ async def needs_image(compiler: str, run: StepContext) -> None:
         pytest.skip(f"no image can be made here: {error.message}")
 
 
-@pytest.mark.in_turn(8, on=7)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("ways", [WAYS, ()], ids=["mounted", "unpacked"])
 async def test_what_syzbot_names_builds_patches_and_checks_by_the_suites_compiler(
     new_run: NewRun, fake_build: BuildSpec, tmp_path: Path, ways: tuple[Way, ...]
@@ -88,7 +88,7 @@ def newest() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.in_turn(8, on=1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("compiler", "version"), newest())
 async def test_each_suites_compilers_build(
     new_run: NewRun, fake_build: BuildSpec, tmp_path: Path, compiler: str, version: str

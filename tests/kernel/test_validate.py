@@ -8,7 +8,7 @@ import pytest
 from kgym.bench import dataset
 from tests.conftest import ROOT, kgym
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.in_turn(8, on=5)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.exhaustive]
 
 
 def test_the_demos_bug_is_accepted(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The front door under fuzzing: mutated bodies, odd URLs and headers, broken bytes; seeded.
 
-    KGYM_FUZZ_SEED=7 KGYM_FUZZ_REQUESTS=20000 ./run test tests/security/test_front_door.py
+    KGYM_TEST_SEED=7 KGYM_FUZZ_REQUESTS=20000 ./run test tests/security/test_front_door.py
 
 No answer may blame the server (5xx), all that was accepted can be read and handed to a worker,
 and whoever comes afterwards is served.
@@ -38,11 +38,11 @@ from kgym_dev.servers import PostgreSQL
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.caller_limits import CallerLimits
 from kgym_scheduler.database.connection import upgrade
+from tests.conftest import SEED
 from tests.scheduler.parts import BUILD, WELL, Clock, Platform, badly, claim_of, job, reproduce
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-SEED = int(os.environ.get("KGYM_FUZZ_SEED", "12"))
 REQUESTS = int(os.environ.get("KGYM_FUZZ_REQUESTS", "900"))
 AT_ONCE = 16
 

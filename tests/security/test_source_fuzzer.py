@@ -1,6 +1,6 @@
 """Kernel sources from hostile servers, archives and repositories, at random.
 
-KGYM_FUZZ_SEED repeats a run, KGYM_FUZZ_ROUNDS changes how many sources of each kind are tried.
+KGYM_TEST_SEED repeats a run, KGYM_FUZZ_ROUNDS changes how many sources of each kind are tried.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.kernel_sources import KernelSources
 from kgym_builder.kernel_source.source_limits import SourceLimits
 from tests.builder.kernel_source.web import Answer, files, ok, serving
+from tests.conftest import SEED
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-SEED = int(os.environ.get("KGYM_FUZZ_SEED") or random.randrange(1 << 32))
 ROUNDS = int(os.environ.get("KGYM_FUZZ_ROUNDS") or 24)
 BOUNDS = SourceLimits(
     archive=4 << 20,
@@ -111,7 +111,6 @@ def world(
     request: pytest.FixtureRequest,
     record_property: Callable[[str, object], None],
 ) -> Iterable[World]:
-    print(f"KGYM_FUZZ_SEED={SEED}")
     with socket.create_server(("127.0.0.2", 0)) as inner:
         inner.setblocking(False)
         yield World(tmp_path, inner, random.Random(f"{SEED} {request.node.name}"), record_property)

@@ -1,6 +1,6 @@
 """Requests that are bent at random: none is the server's fault, and what is taken can be done.
 
-`KGYM_FUZZ_SEED` repeats a run, which prints its seed; `KGYM_FUZZ_ROUNDS` makes it longer.
+`KGYM_TEST_SEED` repeats a run; `KGYM_FUZZ_ROUNDS` makes it longer.
 """
 
 import copy
@@ -19,10 +19,10 @@ from kgym.api.worker_calls import AttemptEnding
 from kgym.web.server import serve
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.scheduler import Scheduler
+from tests.conftest import SEED
 from tests.scheduler.parts import BUILD, BUILT, REPRODUCED, claim_of, job, reproduce
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack, pytest.mark.thorough]
-SEED = int(os.environ.get("KGYM_FUZZ_SEED", "20261122"))
 ROUNDS = int(os.environ.get("KGYM_FUZZ_ROUNDS", "400"))
 
 PATCH = Patch(edits=[Edit(file="a.c", original="a", replacement="b")])
@@ -97,7 +97,6 @@ def url(sqlite_url: str) -> str:
 
 @pytest.fixture
 def chance() -> random.Random:
-    print(f"KGYM_FUZZ_SEED={SEED}")  # shown if the test fails
     return random.Random(SEED)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import random
 import socket
 import threading
@@ -28,10 +27,10 @@ from kgym_vmmanager.reproduce.instance_plan import RunTime
 from kgym_vmmanager.reproduce.reproducer_run import Session
 from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 from kgym_vmmanager.vm.provider import InstanceLimits
+from tests.conftest import SEED
 
 pytestmark = pytest.mark.anyio
 
-SEED = int(os.environ.get("KGYM_FUZZ_SEED", "12"))
 LIMITS = InstanceLimits(boot=5, silence=0.5, reconnect=1.5, watchdog=0.5, finish=1)
 PATIENT = InstanceLimits(boot=60, silence=60, reconnect=60, watchdog=60, finish=60)
 """For a guest that is honest, on a host that may be busy."""

@@ -18,14 +18,14 @@ def resolved(answer: dict[str, Any]) -> None:
     assert before["accelerator"] == after["accelerator"] == "gce-emulated"
 
 
-@pytest.mark.in_turn(8, on=3)
+@pytest.mark.exhaustive
 def test_the_demo_bug_is_resolved() -> None:
     status, answer = kgym("demo", *EMULATED)
     assert status == 0, answer
     resolved(answer)
 
 
-@pytest.mark.in_turn(8, on=7)
+@pytest.mark.exhaustive
 def test_kdump_gives_the_minimal_trace() -> None:
     words = ("bug", "reproduce", "watch-queue-filter", "--trace", "--dump", "kdump")
     status, answer = kgym(*words, *EMULATED)

@@ -79,7 +79,7 @@ def said(cloud: CloudCompute, name: str, words: bytes) -> bool:
     return any(one is not None and words in one.console.read(0)[1] for one in machines)
 
 
-@pytest.mark.in_turn(8, on=2)
+@pytest.mark.exhaustive
 async def test_a_kernel_that_the_helper_refuses_is_tried_in_an_image_of_its_own(
     cloud: CloudCompute, options: GceOptions, bucket: CloudStorage, new_step: NewStep, cache: Path
 ) -> None:
@@ -95,7 +95,7 @@ async def test_a_kernel_that_the_helper_refuses_is_tried_in_an_image_of_its_own(
     assert not [one.name for one in bucket.buckets.page(BUCKET, "x/images", "", "", 10).objects]
 
 
-@pytest.mark.in_turn(8, on=6)
+@pytest.mark.exhaustive
 async def test_vms_that_are_taken_back_in_a_run_and_in_a_dump_begin_anew(
     cloud: CloudCompute,
     options: GceOptions,

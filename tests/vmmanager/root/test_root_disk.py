@@ -57,7 +57,7 @@ def image(tmp_path: Path, size: str, *, free: bool = True) -> RootImage:
 
 
 @pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="mmdebstrap is not installed")
-@pytest.mark.in_turn(2)
+@pytest.mark.exhaustive
 async def test_a_program_runs_on_debian(new_step: NewStep, cache: Path) -> None:
     done = await perform(cache, await new_step(WHERE, root="disk", instances=2, time=4))
     assert done.verdict is Verdict.NO_CRASH, done
@@ -66,7 +66,7 @@ async def test_a_program_runs_on_debian(new_step: NewStep, cache: Path) -> None:
     assert done.root.system
 
 
-@pytest.mark.in_turn(2)
+@pytest.mark.exhaustive
 async def test_an_image_needs_but_a_shell_and_is_left_as_it_was(
     new_step: NewStep, cache: Path, tmp_path: Path
 ) -> None:
@@ -79,7 +79,7 @@ async def test_an_image_needs_but_a_shell_and_is_left_as_it_was(
 
 
 @pytest.mark.attack
-@pytest.mark.in_turn(2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("size", "free", "words"),
     [("24M", False, "room"), ("", True, "no ext4")],
