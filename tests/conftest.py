@@ -83,6 +83,17 @@ def fetched(job: dict[str, Any], step: int, name: str, folder: Path) -> Path:
     return path
 
 
+_TAKES_SECONDS = {"fake_source", "kgym"}
+"""Fixtures that start commands, or compile the small make tree."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave tests that start processes by the dozen out of the fast tests."""
+    for item in items:
+        if _TAKES_SECONDS & {*getattr(item, "fixturenames", ())}:
+            item.add_marker("thorough")
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"

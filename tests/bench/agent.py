@@ -18,7 +18,6 @@ import argparse
 import asyncio
 import functools
 import json
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -220,12 +219,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found = asyncio.run(figures()) | door()
+    results = asyncio.run(figures()) | door()
     if arguments.json:
-        json.dump(found, sys.stdout, indent=1)
-        print()
+        print(json.dumps(results))
         return
-    for name, value in found.items():
+    for name, value in results.items():
         print(f"{name:16} {value}")
 
 
