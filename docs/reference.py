@@ -14,8 +14,8 @@ import httpx
 
 from kgym.api.jobs import EVENTS
 from kgym.api.steps import BuildArtifact, InstanceArtifact, MinimizeArtifact, ReproduceArtifact
-from kgym_cli.answer import schema
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.output.answer import schema
+from kgym_cli.platforms.embedded_platform import Platform
 from kgym_cli.program import cli
 from kgym_cli.settings import ALL
 

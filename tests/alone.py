@@ -7,7 +7,7 @@ from pathlib import Path
 from kgym.api.jobs import JobFilter
 from kgym.api.states import State
 from kgym.client import Client
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from kgym.errors import InfrastructureError
-from kgym_dev.servers import PostgreSQL, RabbitMQ, Server
+from kgym_cli.platforms.servers import PostgreSQL, RabbitMQ, Server
 
 _numbers = itertools.count()
 

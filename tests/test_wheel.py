@@ -30,7 +30,7 @@ EXTRAS = {
         "kgym_scheduler",
         "kgym.web",
         "kgym_cli.commands.scheduler",
-        "kgym_cli.composition",
+        "kgym_cli.platforms.composition",
     ),
     "worker": ("kgym.host", "kgym.worker", "kgym_builder", "kgym_vmmanager"),
     "tracer": ("kgym.trace", "kgym_tracer"),
@@ -202,9 +202,10 @@ def test_the_installed_package_builds_a_kernel(
     assert not [path for path in installed_files(installed.site) if path.is_symlink()]
     where = installed.run("python", "-c", "import kgym, kgym_cli; print(kgym.__file__)")
     assert Path(where.stdout).is_relative_to(installed.site)
-    started = installed.run("kgym", "up", "--distributed")
-    assert (started.returncode, started.stderr.count("\n")) == (2, 1)
-    assert "part of the checkout alone" in started.stderr
+    for words in (("monitor", "shoot", "pictures"), ("demo", "--provider", "gce", "--emulated")):
+        refused = installed.run("kgym", *words)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
+        assert "needs a checkout" in refused.stderr
     (tmp_path / "job.json").write_text(JobRequest(steps=[fake_build]).model_dump_json())
     done = installed.run("kgym", "job", "submit", tmp_path / "job.json", "--wait", "--json")
     assert done.returncode == 0, done.stderr

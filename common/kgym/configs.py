@@ -15,10 +15,16 @@ def data_folder() -> Path:
     """Return where this machine's platform keeps its database, artifacts and caches: KGYM_DATA."""
     if named := os.environ.get("KGYM_DATA"):
         return Path(named)
-    if all((_CHECKOUT / name).is_file() for name in ("run", "pyproject.toml")):
-        return _CHECKOUT / ".kgym"  # as `./run` says
+    if (folder := checkout()) is not None:
+        return folder / ".kgym"  # as `./run` says
     share = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(share) / "kgym"
+
+
+def checkout() -> Path | None:
+    """Return the checkout that this code runs from; None where a built package is installed."""
+    here = all((_CHECKOUT / name).is_file() for name in ("run", "pyproject.toml"))
+    return _CHECKOUT if here else None
 
 
 def program_folder() -> Path | None:

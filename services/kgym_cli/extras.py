@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
+from kgym import configs
 from kgym.errors import UserError
 
 PACKAGE = "kgymsuite"
@@ -16,6 +18,18 @@ def require(*extras: str) -> None:
     wanted = [name for extra, name in _brought() if extra in extras]
     if absent := [name for name in wanted if not _is_installed(name)]:
         raise _missing(absent[0], [",".join(extras)])
+
+
+def require_checkout(purpose: str) -> Path:
+    """Return the checkout's folder; raise UserError `extra_missing` if this runs from a package.
+
+    `purpose` names what needs it. The equipment of the tests is in no package.
+    """
+    if (folder := configs.checkout()) is None:
+        raise UserError(
+            "extra_missing", f"{purpose} needs a checkout, where `./run kgym` runs this"
+        )
+    return folder
 
 
 def missing(error: ModuleNotFoundError) -> UserError | None:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, cast
 import click
 from click.shell_completion import CompletionItem
 
-from kgym_cli import commands, help_pages
-from kgym_cli.server_option import reachable
+from kgym_cli import help_pages
+from kgym_cli.settings import SettingOption, Settings
 
 
 class Lazy(NamedTuple):
@@ -39,7 +39,7 @@ class LazyGroup(click.Group):
         """Return the command, None if there is none of this name."""
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
-        module = import_module(f"{commands.__name__}.{self.lazy[cmd_name].module}")
+        module = import_module(f"kgym_cli.commands.{self.lazy[cmd_name].module}")
         command = cast(click.Command, getattr(module, _function(cmd_name)))
         if self.lazy[cmd_name].remote:
             reachable(command)
@@ -72,3 +72,13 @@ def _function(command: str) -> str:
     """Return the name of a command's function: `run_kernel`; `import_`, as `import` is taken."""
     name = command.replace("-", "_")
     return f"{name}_" if iskeyword(name) or hasattr(builtins, name) else name
+
+
+def reachable(command: click.Command) -> None:
+    """Let --server and --token stand behind the name of the command, and of its subcommands."""
+    known = {parameter.name for parameter in command.params}
+    own = [SettingOption(one) for one in (Settings.server, Settings.token) if one.name not in known]
+    command.params.extend(own)
+    if isinstance(command, click.Group):
+        for one in command.commands.values():
+            reachable(one)

@@ -26,7 +26,7 @@ from tests.conftest import ROOT
 
 from kgym.api.steps import StepKind
 from kgym.host import process_logs
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 
 _CALLS = 5
 

@@ -17,14 +17,14 @@ from pathlib import Path
 import httpx
 from tests.bench.dispatch import cpu_seconds
 from tests.bench.monitor import served
+from tests.demo import demo_benchmark
 
 from kgym.bench.attempt_table import AttemptTable
 from kgym.bench.comparison import paired
 from kgym.bench.figures import Figure, Results, solves
 from kgym.client import Client
-from kgym_cli.embedded_platform import Platform
-from kgym_dev import demo_benchmark
-from kgym_dev.servers import free_port
+from kgym_cli.platforms.embedded_platform import Platform
+from kgym_cli.platforms.servers import free_port
 
 BUGS, SETUPS, RUNS = 534, 50, 10
 NAME = "big"

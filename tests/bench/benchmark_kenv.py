@@ -26,8 +26,8 @@ from kgym_benchmark.kenv.door import Door, KernelCall
 from kgym_benchmark.kenv.environment import Environment, Given
 from kgym_benchmark.kenv.protocol import Case
 from kgym_benchmark.kenv.trees import BugTree
-from kgym_cli.campaign_equipment import BugTrees
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.bench.campaign_equipment import BugTrees
+from kgym_cli.platforms.embedded_platform import Platform
 
 BUG = "watch-queue-filter"
 SECONDS = 10

@@ -25,13 +25,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tests.google.cloud_compute.server import CloudCompute
+
 from kgym.api.steps import Reproducer, ReproduceSpec, StepRef
 from kgym.api.worker_calls import Assignment
 from kgym.transport.artifact_storage import LocalStorage
 from kgym.transport.gcs.connection import connect
 from kgym.transport.gcs.storage import CALLS, GcsStorage
 from kgym.worker.context import StepContext
-from kgym_dev.cloud_compute.server import CloudCompute
 from kgym_vmmanager.gce.calls import Compute
 from kgym_vmmanager.gce.machine import GceVm
 from kgym_vmmanager.gce.options import GceOptions
@@ -52,7 +53,7 @@ CONSOLE_SECONDS = 10.0
 @contextmanager
 def served(folder: Path, delay: float = 0.0) -> Iterator[str]:
     """Run the server, in a process of its own; yield its URL."""
-    words = ["-m", "kgym_dev.cloud_storage.server", BUCKET, "--folder", str(folder)]
+    words = ["-m", "tests.google.cloud_storage.server", BUCKET, "--folder", str(folder)]
     words += ["--delay", str(delay)]
     started = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True)
     try:

@@ -40,8 +40,8 @@ from kgym.transport.rabbitmq import RabbitBus
 from kgym.worker.context import StepContext
 from kgym.worker.http_calls import HttpWorkerCalls
 from kgym.worker.loop import Worker
-from kgym_cli.process import run, settle
-from kgym_dev.servers import PostgreSQL, RabbitMQ, free_port
+from kgym_cli.platforms.process import run, settle
+from kgym_cli.platforms.servers import PostgreSQL, RabbitMQ, free_port
 
 NOTHING = BuildSpec(
     source=GitSource(url="https://example.org/linux.git", commit="v6.1"),

@@ -39,6 +39,11 @@ import httpx
 import structlog
 from playwright.sync_api import Browser, Page, sync_playwright
 from tests.bench.dispatch import SINGLE_RATE, SINGLE_WORKERS, Bench, cpu_seconds, process, until
+from tests.demo import demo_jobs, monitor_pages
+from tests.demo.demo_agent import DemoAgent, demo_agent
+from tests.demo.given_steps import working
+from tests.demo.monitor_pages import MonitorPage
+from tests.demo.showcase import Showcase, trial
 from tests.monitor import many_jobs
 
 from kgym.api.jobs import JobFilter
@@ -46,14 +51,9 @@ from kgym.api.states import State
 from kgym.api.steps import BuildSpec, StepKind, StepResult
 from kgym.client import Client, Refused
 from kgym.worker.context import StepContext
-from kgym_cli.demo_agent import DemoAgent, demo_agent
-from kgym_cli.embedded_platform import Platform
-from kgym_cli.process import settle
-from kgym_dev import demo_jobs, monitor_pages
-from kgym_dev.given_steps import working
-from kgym_dev.monitor_pages import MonitorPage
-from kgym_dev.servers import PostgreSQL, RabbitMQ, free_port
-from kgym_dev.showcase import Showcase, trial
+from kgym_cli.platforms.embedded_platform import Platform
+from kgym_cli.platforms.process import settle
+from kgym_cli.platforms.servers import PostgreSQL, RabbitMQ, free_port
 from kgym_monitor.pages.job_filter import PAGE
 from kgym_scheduler.database.change_log import ChangeLog
 from kgym_scheduler.database.connection import Database, upgrade

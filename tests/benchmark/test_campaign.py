@@ -20,7 +20,7 @@ from kgym.bench.attempt_record import Outcome
 from kgym.client import Client
 from kgym.configs import CONFIGS
 from kgym.worker.context import StepContext
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.bench.agent_door import _bundle
 from tests.benchmark.model_provider import Provider
 from tests.cli.conftest import Kgym

@@ -12,9 +12,9 @@ from kgym.client.agent_client import AgentClient
 from kgym_benchmark.campaign import crashfixer, subjects
 from kgym_benchmark.campaign.attempt import ATIF, ENDED, AgentEnded, Attempt
 from kgym_benchmark.campaign.crashfixer import RUN, CrashFixer
-from kgym_cli.demo_agent import TAPE, Tape, demo_agent
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from kgym_crashfixer.models import tape
+from tests.demo.demo_agent import TAPE, Tape, demo_agent
 
 pytestmark = pytest.mark.thorough
 

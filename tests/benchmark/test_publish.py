@@ -8,7 +8,7 @@ from kgym.bench import attempt_files
 from kgym.bench.attempt_record import AttemptRecord, Outcome, Setup, Votes
 from kgym.client import Client
 from kgym.errors import UserError
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.benchmark.test_dataset import bug, made
 from tests.cli.conftest import Kgym
 

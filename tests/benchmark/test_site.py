@@ -9,13 +9,13 @@ from kgym.bench import attempt_files
 from kgym.bench.attempt_table import AttemptTable
 from kgym.errors import UserError
 from kgym_cli.commands import bench_site
-from kgym_dev import demo_benchmark
 from kgym_monitor.benchmarks import site
 from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmark
 from kgym_monitor.benchmarks.site import SiteSource
 from tests.benchmark.test_dataset import bug, made
 from tests.benchmark.test_publish import attempts
 from tests.cli.conftest import Kgym
+from tests.demo import demo_benchmark
 
 HOSTILE = "<script>document.title='taken'</script>"
 

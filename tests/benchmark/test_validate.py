@@ -39,7 +39,7 @@ from kgym_benchmark.validation.validate import (
     ValidateOptions,
     validate,
 )
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.worked import working
 from tests.results import built, ran
 

@@ -15,7 +15,7 @@ from kgym.bugs import bundle
 from kgym.bugs.sweep import Candidate, Subject, SweepOptions, sweep
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 
 PATCH = "--- a/drivers/a.c\n+++ b/drivers/a.c\n@@ -1 +1 @@\n-int a;\n+int b;\n"
 

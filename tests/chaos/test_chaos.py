@@ -18,9 +18,9 @@ from kgym.api.jobs import JobFilter, JobView
 from kgym.api.steps import BuildSpec, StepKind
 from kgym.client import Client
 from kgym.errors import InfrastructureError
-from kgym_cli.distributed_platform import Distributed
-from kgym_cli.step_registry import WorkerShape
-from kgym_dev.servers import PostgreSQL, RabbitMQ
+from kgym_cli.platforms.distributed_platform import Distributed
+from kgym_cli.platforms.servers import PostgreSQL, RabbitMQ
+from kgym_cli.platforms.step_registry import WorkerShape
 from tests.chaos import load, traces
 from tests.conftest import SEED
 from tests.servers import require

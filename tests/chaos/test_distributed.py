@@ -17,8 +17,8 @@ from kgym.api.jobs import JobRequest
 from kgym.api.states import State
 from kgym.api.steps import BuildSpec, StepKind
 from kgym.client import Client
-from kgym_cli import running_platform
-from kgym_dev.servers import PostgreSQL, RabbitMQ
+from kgym_cli.platforms import running_platform
+from kgym_cli.platforms.servers import PostgreSQL, RabbitMQ
 from tests.chaos import traces
 from tests.chaos.parts import Nap, until
 from tests.servers import require

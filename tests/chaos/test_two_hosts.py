@@ -15,8 +15,8 @@ from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
 from kgym.api.steps import BuildSpec
 from kgym.client import Client
-from kgym_cli.distributed_platform import Distributed
-from kgym_dev.servers import PostgreSQL, Program, RabbitMQ
+from kgym_cli.platforms.distributed_platform import Distributed
+from kgym_cli.platforms.servers import PostgreSQL, Program, RabbitMQ
 from tests.chaos import traces
 from tests.chaos.parts import Nap, until
 from tests.servers import require

@@ -13,7 +13,7 @@ import pytest
 
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import BuildSpec
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 
 LIMIT = 180
 

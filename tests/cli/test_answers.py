@@ -23,8 +23,8 @@ from kgym.api.steps import (
 from kgym.client import Client
 from kgym.crash import report
 from kgym.worker.context import StepContext
-from kgym_cli.answer import Problem, schema
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.output.answer import Problem, schema
+from kgym_cli.platforms.embedded_platform import Platform
 from kgym_cli.program import cli
 from tests.cli.conftest import Kgym
 from tests.cli.test_commands import LOG

@@ -26,8 +26,8 @@ from kgym.api.steps import (
 from kgym.errors import InfrastructureError, UserError
 from kgym.worker.context import StepContext
 from kgym_builder.kernel_source.allowed_origins import Origins
-from kgym_cli.embedded_platform import Platform
-from kgym_cli.step_registry import Equipment, handlers
+from kgym_cli.platforms.embedded_platform import Platform
+from kgym_cli.platforms.step_registry import Equipment, handlers
 from tests.builder.kernel_source.test_git_repositories import git
 from tests.cli.conftest import Kgym
 from tests.cli.test_sweep import At, begun, jobs_of, platform_process

@@ -14,9 +14,9 @@ from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
 from kgym.api.steps import BuildSpec, Edit, Patch
 from kgym.client import Client
-from kgym_dev.cloud_storage.server import CloudStorage
-from kgym_dev.servers import Program, free_port
+from kgym_cli.platforms.servers import Program, free_port
 from tests.cli.conftest import Kgym
+from tests.google.cloud_storage.server import CloudStorage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

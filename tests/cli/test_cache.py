@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kgym.api.steps import TarballSource
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 
 pytestmark = pytest.mark.thorough

@@ -16,8 +16,8 @@ from kgym.api.jobs import JobRequest
 from kgym.api.states import State
 from kgym.api.steps import BuildSpec, Edit, Patch
 from kgym.client import Client
-from kgym_cli import running_platform
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms import running_platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 
 LOG = """\

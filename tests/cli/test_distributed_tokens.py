@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kgym.client import Client
-from kgym_cli.distributed_platform import Distributed
-from kgym_dev.servers import PostgreSQL, RabbitMQ
+from kgym_cli.platforms.distributed_platform import Distributed
+from kgym_cli.platforms.servers import PostgreSQL, RabbitMQ
 from tests.cli.conftest import Kgym
 from tests.servers import require
 

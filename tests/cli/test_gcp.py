@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from kgym_cli.embedded_platform import Platform
-from kgym_dev.cloud_project.server import CloudProject
-from kgym_dev.servers import Program, free_port
+from kgym_cli.platforms.embedded_platform import Platform
+from kgym_cli.platforms.servers import Program, free_port
 from kgym_hosts.gcp.connection import Cloud
 from kgym_hosts.gcp.platform import CloudPlatform
 from tests.cli.conftest import Kgym
+from tests.google.cloud_project.server import CloudProject
 from tests.hosts.deployments import TEXT, deployment
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]

@@ -11,7 +11,7 @@ from kgym.api.jobs import JobRequest
 from kgym.api.states import State
 from kgym.api.steps import BuildSpec
 from kgym.client import Client
-from kgym_cli import emulated_project
+from kgym_cli.gcp import emulated_project
 from tests.cli.conftest import Kgym
 from tests.hosts.deployments import TEXT
 

@@ -14,7 +14,7 @@ from kgym.api.jobs import JobRequest
 from kgym.api.steps import StepKind, Verdict
 from kgym.bugs import bundle
 from kgym.client import Client
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Answer, Kgym
 from tests.cli.worked import working
 from tests.results import built, ran

@@ -24,8 +24,8 @@ from kgym.api.steps import (
 )
 from kgym.errors import UserError
 from kgym.worker.context import StepContext
-from kgym_cli import compressed_files
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.inputs import compressed_files
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 from tests.cli.test_check import bundle, good  # noqa: F401 - fixtures
 from tests.cli.test_commands import LOG

@@ -23,8 +23,8 @@ from kgym.bugs import bundle as bugs
 from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym.worker.context import StepContext
-from kgym_cli.called_jobs import CalledJobs
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.agents.called_jobs import CalledJobs
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 from tests.cli.test_check import DIFF
 from tests.cli.test_check import bundle as bundle  # noqa: PLC0414 - a fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.test_run_kernel import Told, git
 from tests.cli.test_run_kernel import tree as tree  # noqa: PLC0414 - a fixture
 from tests.cli.worked import working

@@ -7,7 +7,7 @@ import pytest
 
 from kgym.api.jobs import JobRequest
 from kgym.client import Client
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from kgym_cli.settings import Size
 from tests.cli.conftest import Kgym
 

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from kgym.errors import UserError
-from kgym_cli import compressed_files
 from kgym_cli.commands.report import report
+from kgym_cli.inputs import compressed_files
 
 CASE = "TITLE: {0}\nTYPE: DoS\nCORRUPTED: Y\n\n[    3.0] divide error: 0000 [#1] SMP\n"
 

@@ -16,7 +16,7 @@ from kgym.bugs import bundle
 from kgym.bugs.bug import AFTER
 from kgym.client import Client
 from kgym.worker.context import StepContext
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Answer, Kgym
 from tests.cli.test_commands import wait_for
 from tests.cli.worked import working

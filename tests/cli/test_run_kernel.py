@@ -30,7 +30,7 @@ from kgym.bugs.kernel_run_text import MOST, run_text
 from kgym.bugs.sweep_rows import Outcome
 from kgym.client import Client
 from kgym.worker.context import StepContext
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Answer, Kgym
 from tests.cli.test_bug_source import git
 from tests.cli.test_sweep import BUG, Farm, diff

@@ -31,8 +31,7 @@ OTHERS = {
     "kgym_cli/commands/completion.py": "the user's shell and where its files are",
     "kgym_cli/main.py": "begins again in UTF-8",
     "kgym_cli/program.py": "makes the settings",
-    "kgym_dev/cloud_project/local_hosts.py": "harmless ones are handed on to emulated hosts",
-    "kgym_dev/servers.py": "all are handed on to servers that it starts",
+    "kgym_cli/platforms/servers.py": "all are handed on to servers that it starts",
     "kgym_cli/settings.py": "makes the settings",
 }
 """The files that look at the environment besides, and why."""

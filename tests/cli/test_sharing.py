@@ -14,9 +14,9 @@ import pytest
 
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import BuildSpec, Edit, Patch
-from kgym_cli.platform_clients import joined
-from kgym_cli.running_platform import is_taken, running
-from kgym_cli.shared_platform import platform_of
+from kgym_cli.platforms.platform_clients import joined
+from kgym_cli.platforms.running_platform import is_taken, running
+from kgym_cli.platforms.shared_platform import platform_of
 from tests.cli.conftest import Kgym
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.thorough]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 from tests.cli.test_check import DIFF, bundle, written
 

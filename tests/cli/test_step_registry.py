@@ -10,7 +10,7 @@ import yaml
 from kgym.api.steps import BuildSpec, MinimizeSpec, StepKind, StepRef, StepResult, StepSpec
 from kgym.errors import InfrastructureError
 from kgym.transport.artifact_storage import LocalStorage
-from kgym_cli.step_registry import (
+from kgym_cli.platforms.step_registry import (
     REGISTRY,
     Equipment,
     Service,

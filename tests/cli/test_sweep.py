@@ -38,7 +38,7 @@ from kgym.bugs import bundle
 from kgym.client import Client
 from kgym.errors import UserError
 from kgym.worker.context import StepContext
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 from tests.cli.test_commands import wait_for
 from tests.cli.worked import working
@@ -189,7 +189,7 @@ def platform_process(data: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run a platform that does no steps as a process that can be killed; with its URL."""
     code = (
         "import pathlib, sys, time\n"
-        "from kgym_cli.embedded_platform import Platform\n"
+        "from kgym_cli.platforms.embedded_platform import Platform\n"
         "with Platform(pathlib.Path(sys.argv[1]), work=False) as one:\n"
         "    print(one.url, flush=True)\n"
         "    time.sleep(600)\n"

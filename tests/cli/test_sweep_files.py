@@ -16,9 +16,9 @@ from kgym.bugs import bundle
 from kgym.bugs.sweep import Moved, Stage
 from kgym.bugs.sweep_rows import Outcome, Pair, Row, status
 from kgym.errors import UserError
-from kgym_cli import sweep_files
-from kgym_cli.exit_status import exit_status
-from kgym_cli.sweep_view import View, words
+from kgym_cli.inputs import patch_files
+from kgym_cli.jobs.exit_status import exit_status
+from kgym_cli.jobs.sweep_view import View, words
 
 BUGS = [bundle.load("watch-queue-filter"), bundle.load("epoll-loop")]
 DIFF = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
@@ -34,15 +34,15 @@ def test_a_folder_named_as_a_bug_is_for_that_bug_only(tmp_path: Path) -> None:
         (tmp_path / name).write_text(DIFF)
     (tmp_path / ".both.patch.swp").write_text("")
     (tmp_path / "README").write_text("")
-    found = sweep_files.find(BUGS, [tmp_path, tmp_path])
+    found = patch_files.find(BUGS, [tmp_path, tmp_path])
     assert list(found.files["watch-queue-filter"]) == ["both.patch"]
     own = str(tmp_path / "epoll-loop" / "both.patch")
     assert list(found.files["epoll-loop"]) == [str(tmp_path / "both.patch"), own, "one.diff"]
     assert found.left_out == [tmp_path / "other"]
     with pytest.raises(UserError, match=r"no \*.patch"):
-        sweep_files.find(BUGS, [_empty(tmp_path)])
+        patch_files.find(BUGS, [_empty(tmp_path)])
     with pytest.raises(UserError, match="No such file"):
-        sweep_files.find(BUGS, [tmp_path / "none"])
+        patch_files.find(BUGS, [tmp_path / "none"])
 
 
 def _empty(folder: Path) -> Path:
@@ -57,8 +57,8 @@ def test_what_holds_no_patch_is_told_and_never_waited_for(tmp_path: Path) -> Non
     (tmp_path / "bomb.patch.gz").write_bytes(b"\x1f\x8b damaged")
     (tmp_path / "good.patch").write_text(DIFF)
     (tmp_path / "huge.patch").write_text(DIFF + "+" * (5 << 20))
-    found = sweep_files.find(BUGS[:1], [tmp_path])
-    read = {one.name: one.patch for one in sweep_files.candidates(found.files[BUGS[0].name])}
+    found = patch_files.find(BUGS[:1], [tmp_path])
+    read = {one.name: one.patch for one in patch_files.candidates(found.files[BUGS[0].name])}
     assert isinstance(read.pop("good.patch"), Patch)
     read.pop("bomb.patch")  # nothing tells it from text: the check will say that it is no diff
     assert {name: isinstance(one, UserError) for name, one in read.items()} == {
@@ -70,11 +70,11 @@ def test_what_holds_no_patch_is_told_and_never_waited_for(tmp_path: Path) -> Non
 
 
 def test_the_same_command_has_the_same_name(tmp_path: Path) -> None:
-    name = sweep_files.default_name(["epoll-loop", "x"], [tmp_path / "a b"])
-    assert name == sweep_files.default_name(["x", "epoll-loop"], [tmp_path / "c" / ".." / "a b"])
+    name = patch_files.default_name(["epoll-loop", "x"], [tmp_path / "a b"])
+    assert name == patch_files.default_name(["x", "epoll-loop"], [tmp_path / "c" / ".." / "a b"])
     assert name.startswith("sweep-a_b-")
-    assert name != sweep_files.default_name(["epoll-loop"], [tmp_path / "a b"])
-    assert len(sweep_files.default_name(["x"], [tmp_path / ("é" * 80)])) <= 100
+    assert name != patch_files.default_name(["epoll-loop"], [tmp_path / "a b"])
+    assert len(patch_files.default_name(["x"], [tmp_path / ("é" * 80)])) <= 100
 
 
 @given(st.lists(st.sampled_from(list(Outcome)), min_size=1))

@@ -13,7 +13,7 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.worker.context import StepContext
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.bugs.test_trial_result import BUG, crash, instance, measured
 from tests.cli.conftest import Kgym
 from tests.cli.worked import working

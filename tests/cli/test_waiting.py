@@ -15,7 +15,7 @@ from kgym.api.jobs import JobRequest
 from kgym.api.steps import BuildSpec, StepKind, StepResult
 from kgym.client import Client
 from kgym.worker.context import StepContext
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.conftest import Kgym
 from tests.cli.test_commands import wait_for
 from tests.cli.worked import working

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from kgym.api.steps import StepKind
 from kgym.worker.context import Handler
-from kgym_cli.embedded_platform import Platform
-from kgym_dev import given_steps
-from kgym_dev.given_steps import Answer
+from kgym_cli.platforms.embedded_platform import Platform
+from tests.demo import given_steps
+from tests.demo.given_steps import Answer
 
 
 def working(

@@ -41,8 +41,8 @@ from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, UserError
 from kgym.worker.context import StepContext
 from kgym_builder.kernel_source.allowed_origins import Origins
-from kgym_cli.embedded_platform import Platform as Scheduler
-from kgym_cli.step_registry import Equipment, handlers
+from kgym_cli.platforms.embedded_platform import Platform as Scheduler
+from kgym_cli.platforms.step_registry import Equipment, handlers
 from kgym_crashfixer.run_jobs import Options, RunJobs
 from tests.cli.worked import working
 from tests.results import built, ran

@@ -18,7 +18,7 @@ from kgym.web.request_limits import RequestLimits
 from kgym.web.scheduler_tokens import SchedulerTokens
 from kgym.web.scopes import Caller, Scope
 from kgym.web.server import serve
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from kgym_crashfixer.api.app import create_app
 from kgym_scheduler.database import tokens
 from kgym_scheduler.database.connection import Database

@@ -12,7 +12,7 @@ import pytest
 
 from kgym.api.agent.conversation import Reply, ToolCall, Turn
 from kgym.errors import UserError
-from kgym_cli import agent_models
+from kgym_cli.agents import agent_models
 from kgym_crashfixer import strategies
 from kgym_crashfixer.models import provider, tape
 from kgym_crashfixer.models.model import Call, ModelError, ToolSpec

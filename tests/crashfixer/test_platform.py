@@ -14,7 +14,7 @@ from kgym.api.agent.strategy import Cycle, Forest, Strategy, Tool
 from kgym.api.steps import BuildSpec, Edit
 from kgym.client import AsyncClient, Client
 from kgym.errors import UserError
-from kgym_cli.embedded_platform import Platform as Scheduler
+from kgym_cli.platforms.embedded_platform import Platform as Scheduler
 from kgym_crashfixer.platform import SchedulerPlatform, wants_trace
 from kgym_crashfixer.platform_protocol import BEGIN, Begun
 from kgym_crashfixer.search.work import Purpose, Question, Seen, Source, Try

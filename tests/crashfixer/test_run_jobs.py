@@ -13,7 +13,7 @@ from kgym.api.states import State
 from kgym.api.steps import Patch, PatchOutcome, Verdict
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, UserError
-from kgym_cli.embedded_platform import Platform as Scheduler
+from kgym_cli.platforms.embedded_platform import Platform as Scheduler
 from kgym_crashfixer.run_jobs import RunJobs, Shown
 from kgym_crashfixer.search.work import Check, Checked, Try, Unanswered
 from tests.cli.worked import working

@@ -31,7 +31,7 @@ from kgym.api.steps import (
 from kgym.bugs import bundle
 from kgym.client import Client
 from kgym.worker.context import StepContext
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.test_commands import LOG
 from tests.cli.worked import working
 from tests.conftest import ROOT

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym_dev.servers import Program
+from kgym_cli.platforms.servers import Program
 
 
 @dataclass(frozen=True)

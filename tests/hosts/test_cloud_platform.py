@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from kgym.errors import Conflict, InfrastructureError, UserError
-from kgym_dev.cloud_project.server import CloudProject
 from kgym_hosts.deployment import Deployment
 from kgym_hosts.gcp.connection import Cloud
 from kgym_hosts.gcp.platform import CloudPlatform, Part
+from tests.google.cloud_project.server import CloudProject
 from tests.hosts.deployments import TEXT, deployment
 
 pytestmark = pytest.mark.thorough  # Google's library takes seconds to import

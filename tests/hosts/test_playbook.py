@@ -20,8 +20,8 @@ from kgym.api.states import State
 from kgym.api.steps import BuildSpec, KernelConfig, TarballSource
 from kgym.client import Client
 from kgym.errors import InfrastructureError
-from kgym_dev.cloud_project.server import CloudProject
 from tests.conftest import ROOT
+from tests.google.cloud_project.server import CloudProject
 from tests.hosts.debian_nginx import nginx
 from tests.hosts.ssh_hosts import SshHost, inventory, ssh_hosts
 

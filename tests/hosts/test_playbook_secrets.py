@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kgym_dev.cloud_project.server import CloudProject
 from tests.conftest import ROOT
+from tests.google.cloud_project.server import CloudProject
 
 
 def read(name: object) -> str:

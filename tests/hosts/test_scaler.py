@@ -12,13 +12,13 @@ from kgym.api.jobs import JobRequest
 from kgym.api.steps import BuildSpec
 from kgym.client import Client
 from kgym.errors import UserError
-from kgym_cli.embedded_platform import Platform
-from kgym_dev.cloud_project.server import CloudProject
+from kgym_cli.platforms.embedded_platform import Platform
 from kgym_hosts import prices
 from kgym_hosts.gcp.connection import Cloud
 from kgym_hosts.gcp.instances import CloudHost
 from kgym_hosts.gcp.platform import CloudPlatform
 from kgym_hosts.gcp.scaler import Done, Scaler, limits_of
+from tests.google.cloud_project.server import CloudProject
 from tests.hosts.deployments import TEXT, deployment
 from tests.hosts.thread_hosts import ThreadHosts
 

@@ -13,7 +13,7 @@ from kgym.api.steps import VmShape
 from kgym.bugs import bundle
 from kgym.client import Client
 from kgym.host import sandbox
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from kgym_vmmanager.dump.guest_memory import Dump, Scene
 from kgym_vmmanager.dump.hypervisor_dump import Hypervisor
 from kgym_vmmanager.guest import cpio

@@ -12,7 +12,7 @@ from kgym.api.jobs import JobFilter
 from kgym.api.states import State
 from kgym.bugs import bundle
 from kgym.client import AsyncClient
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.test_bug_source import git
 from tests.cli.test_mcp import PAGE, Tools, tools
 from tests.cli.test_mini_swe_agent import DONE, agent, said

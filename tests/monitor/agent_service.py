@@ -17,9 +17,9 @@ from kgym.web.server import serve
 from kgym_crashfixer.api.app import create_app
 from kgym_crashfixer.models.model import Call, Model
 from kgym_crashfixer.models.tape import Recorder, Replay
-from kgym_dev.showcase import HOSTILE
 from tests.crashfixer.agents import Guesser, Made, agent, guess, request
 from tests.crashfixer.world import edit, limit
+from tests.demo.showcase import HOSTILE
 
 T = TypeVar("T")
 FOREST = Forest(

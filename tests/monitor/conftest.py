@@ -8,10 +8,10 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from kgym.errors import UserError
-from kgym_cli.demo_site import DemoSite as Site
-from kgym_cli.demo_site import demo_site
-from kgym_dev import screenshots
-from kgym_dev.screenshots import PATIENCE
+from tests.demo import screenshots
+from tests.demo.demo_site import DemoSite as Site
+from tests.demo.demo_site import demo_site
+from tests.demo.screenshots import PATIENCE
 
 
 @pytest.fixture(scope="module")

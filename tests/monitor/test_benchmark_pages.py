@@ -10,9 +10,9 @@ import pytest
 from kgym.bench.bug_choice import BugChoice
 from kgym.bench.comparison import paired
 from kgym.bench.figures import Figure, Results
-from kgym_dev import demo_benchmark
-from kgym_dev.demo_benchmark import NAME
 from kgym_monitor.benchmarks.board_query import BoardQuery
+from tests.demo import demo_benchmark
+from tests.demo.demo_benchmark import NAME
 from tests.monitor.browsing import Visitor, words
 from tests.monitor.conftest import Site
 

@@ -10,11 +10,11 @@ from playwright.sync_api import Browser, Page, expect
 
 from kgym.api.jobs import JobView
 from kgym.client import Client
-from kgym_cli.embedded_platform import Platform
-from kgym_cli.monitored import monitored
-from kgym_dev import checked_patches, demo_benchmark, demo_jobs, monitor_pages
-from kgym_dev.showcase import BUG, HOSTILE, Showcase, trial
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.worked import working
+from tests.demo import checked_patches, demo_benchmark, demo_jobs, monitor_pages
+from tests.demo.monitored import monitored
+from tests.demo.showcase import BUG, HOSTILE, Showcase, trial
 from tests.monitor.conftest import LOOKS, PATIENCE, Look, Reader, Site
 
 BENCH = f"/benchmarks/{demo_benchmark.NAME}"

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from kgym.api.bugs import BugFilter, BugView
 from kgym.api.jobs import JobRequest, JobView
-from kgym_dev.showcase import BUG, trial
+from tests.demo.showcase import BUG, trial
 from tests.monitor.conftest import PATIENCE, Reader, Site
 
 expect.set_options(timeout=PATIENCE)

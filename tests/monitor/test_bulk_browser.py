@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from kgym_dev.showcase import trial
+from tests.demo.showcase import trial
 from tests.monitor.conftest import PATIENCE, Reader, Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from kgym.client import AsyncClient
-from kgym_cli.demo_agent import demo_agent
-from kgym_cli.embedded_platform import Platform
-from kgym_cli.monitored import monitored
+from kgym_cli.platforms.embedded_platform import Platform
 from kgym_monitor.live.changes import Changes
+from tests.demo.demo_agent import demo_agent
+from tests.demo.monitored import monitored
 from tests.monitor.silent_network import SilentNetwork
 
 pytestmark = pytest.mark.thorough

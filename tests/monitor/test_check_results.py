@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from kgym.api.steps import Diagnostic, Edit, Patch
-from kgym_dev.checked_patches import DIFF, FILE, OUTPUT, SAID, diagnostic, patches, request
-from kgym_dev.showcase import HOSTILE
 from kgym_monitor.pages import check_results, diff_lines
 from kgym_monitor.pages.check_results import SHOWN, WHOLE, Messages
+from tests.demo.checked_patches import DIFF, FILE, OUTPUT, SAID, diagnostic, patches, request
+from tests.demo.showcase import HOSTILE
 from tests.monitor.browsing import Visitor, words
 from tests.monitor.conftest import Site
 

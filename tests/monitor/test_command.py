@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(240)]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from kgym.api.agent.nodes import NodeOutcome
 from kgym.api.agent.runs import RunView
 from kgym.client.agent_client import AgentClient
-from kgym_cli.demo_agent import demo_agent
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
+from tests.demo.demo_agent import demo_agent
 
 
 def test_the_tape_is_played_to_its_end(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from kgym.api.jobs import JobRequest
 from kgym.client import Client
-from kgym_cli.embedded_platform import Platform
-from kgym_cli.monitored import monitored
-from kgym_dev.showcase import Showcase, trial
+from kgym_cli.platforms.embedded_platform import Platform
 from kgym_monitor.pages.job_filter import PAGE, TRAIL, JobQuery
 from tests.cli.worked import working
+from tests.demo.monitored import monitored
+from tests.demo.showcase import Showcase, trial
 from tests.monitor.browsing import Visitor, attribute, rows, words
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from kgym.api.statistics import AttemptCount, Statistics
 from kgym.api.steps import StepKind
 from kgym.errors import UserError
-from kgym_cli import past_attempts
-from kgym_cli.embedded_platform import Platform
-from kgym_cli.monitored import monitored
+from kgym_cli.platforms.embedded_platform import Platform
 from kgym_monitor.pages.step_history import SPANS, StepHistory, begin, history, span_of
+from tests.demo import past_attempts
+from tests.demo.monitored import monitored
 
 NOW = datetime(2026, 3, 5, 14, 37, tzinfo=UTC)
 

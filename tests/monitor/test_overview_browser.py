@@ -9,12 +9,12 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from kgym_cli import past_attempts
-from kgym_cli.embedded_platform import Platform
-from kgym_cli.monitored import monitored
-from kgym_cli.past_attempts import Past
-from kgym_dev.screenshots import PATIENCE
-from kgym_dev.showcase import HOSTILE
+from kgym_cli.platforms.embedded_platform import Platform
+from tests.demo import past_attempts
+from tests.demo.monitored import monitored
+from tests.demo.past_attempts import Past
+from tests.demo.screenshots import PATIENCE
+from tests.demo.showcase import HOSTILE
 from tests.monitor.conftest import LOOKS, Look, Reader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

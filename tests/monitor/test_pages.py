@@ -16,13 +16,13 @@ from kgym.api.jobs import JobView
 from kgym.client import Client
 from kgym.errors import UserError
 from kgym.web.server import serve
-from kgym_cli.embedded_platform import Platform
-from kgym_cli.monitored import monitored
-from kgym_dev.showcase import trial
+from kgym_cli.platforms.embedded_platform import Platform
 from kgym_monitor.app import Monitor
 from kgym_monitor.assets import PACKAGED_FILES, assets
 from kgym_monitor.monitor_state import MonitorState
 from tests.conftest import ROOT
+from tests.demo.monitored import monitored
+from tests.demo.showcase import trial
 from tests.monitor.conftest import Site
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from kgym.api.jobs import JobRequest
 from kgym.client import Client
-from kgym_cli.embedded_platform import Platform
-from kgym_cli.monitored import monitored
-from kgym_dev.checked_patches import request
-from kgym_dev.showcase import Showcase, trial
+from kgym_cli.platforms.embedded_platform import Platform
 from kgym_monitor.pages import plan_words
 from tests.cli.worked import working
+from tests.demo.checked_patches import request
+from tests.demo.monitored import monitored
+from tests.demo.showcase import Showcase, trial
 from tests.monitor.browsing import Visitor, words
 from tests.monitor.conftest import PATIENCE, Site
 

@@ -12,11 +12,11 @@ import pytest
 from kgym.api.jobs import JobView
 from kgym.client import Client
 from kgym.transport.artifact_storage import LocalStorage
-from kgym_cli import bundle_download
-from kgym_dev.showcase import trial
+from kgym_cli.jobs import bundle_download
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.retention import artifact_retention
 from kgym_scheduler.retention.artifact_retention import ArtifactPolicy
+from tests.demo.showcase import trial
 from tests.monitor.browsing import Visitor, words
 from tests.monitor.conftest import Site
 

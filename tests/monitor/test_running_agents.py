@@ -5,8 +5,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kgym_cli.embedded_platform import Platform
-from kgym_cli.monitored import monitored
+from kgym_cli.platforms.embedded_platform import Platform
+from tests.demo.monitored import monitored
 from tests.monitor.agent_service import agent_service
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]

@@ -11,15 +11,15 @@ from playwright.sync_api import Browser, expect
 
 from kgym.api.agent.nodes import Node, NodeOutcome
 from kgym.api.agent.runs import RunState
-from kgym_cli.embedded_platform import Platform
-from kgym_cli.monitored import monitored
+from kgym_cli.platforms.embedded_platform import Platform
 from kgym_crashfixer.runs.runner import ends
 from kgym_crashfixer.store.run_store import Batch, StoredNode
-from kgym_dev.screenshots import PATIENCE
-from kgym_dev.showcase import HOSTILE
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.tokens import Tokens
 from tests.crashfixer.agents import Guesser, request
+from tests.demo.monitored import monitored
+from tests.demo.screenshots import PATIENCE
+from tests.demo.showcase import HOSTILE
 from tests.monitor.agent_service import AgentService, agent_service, hostile
 from tests.monitor.conftest import LOOKS, Look, Reader
 from tests.monitor.test_pages import Browser as Requests

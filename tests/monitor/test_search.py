@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kgym_dev.showcase import BUG, trial
 from kgym_monitor.pages import search_words
+from tests.demo.showcase import BUG, trial
 from tests.monitor.browsing import Visitor, rows, words
 from tests.monitor.conftest import Site
 

@@ -13,10 +13,10 @@ import pytest
 
 from kgym.crash.report.parser import parse
 from kgym.errors import UserError
-from kgym_dev import screenshots
-from kgym_dev.monitor_pages import NAMES
-from kgym_dev.showcase import CONSOLES
 from tests.conftest import ROOT
+from tests.demo import screenshots
+from tests.demo.monitor_pages import NAMES
+from tests.demo.showcase import CONSOLES
 
 IMAGES = ROOT / "docs" / "images"
 WIDTH = 1200

@@ -19,7 +19,7 @@ from kgym.api.suitecache import EntryFilter, EntryMaking, HeldEntry
 from kgym.api.worker_calls import Claim, WorkerInfo
 from kgym.transport.artifact_storage import LocalStorage
 from kgym.worker.http_calls import HttpWorkerCalls
-from kgym_dev.showcase import ENTRY, HOSTILE, trial
+from tests.demo.showcase import ENTRY, HOSTILE, trial
 from tests.monitor.conftest import PATIENCE, Reader, Site
 
 HOST = "builder-7"

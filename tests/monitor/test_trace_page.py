@@ -23,10 +23,7 @@ from kgym.client import Client
 from kgym.errors import UserError
 from kgym.trace import trace_files
 from kgym.trace.records import Function, Trace
-from kgym_cli.embedded_platform import Platform
-from kgym_cli.monitored import monitored
-from kgym_dev import traced_calls
-from kgym_dev.screenshots import PATIENCE
+from kgym_cli.platforms.embedded_platform import Platform
 from kgym_monitor.traces import thread_records
 from kgym_monitor.traces.call_list import LIST, CallList, Lister, Part
 from kgym_monitor.traces.call_tree import DEPTH, Node, tree
@@ -34,6 +31,9 @@ from kgym_monitor.traces.held_traces import MOST_BYTES, HeldTrace, HeldTraces
 from kgym_monitor.traces.idle_axis import IDLE_MOST, Axis
 from kgym_monitor.traces.trace_query import TraceQuery
 from tests.cli.worked import working
+from tests.demo import traced_calls
+from tests.demo.monitored import monitored
+from tests.demo.screenshots import PATIENCE
 from tests.monitor import traced
 from tests.monitor.conftest import LOOKS, Look, Reader
 

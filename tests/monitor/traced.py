@@ -12,10 +12,10 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.worker.context import StepContext
-from kgym_dev.given_steps import Answer
-from kgym_dev.showcase import trial
-from kgym_dev.traced_calls import REPORT, Call, lines
 from kgym_tracer.minimize_step import Minimizer
+from tests.demo.given_steps import Answer
+from tests.demo.showcase import trial
+from tests.demo.traced_calls import REPORT, Call, lines
 from tests.results import built, ran
 
 REAL = {StepKind.MINIMIZE: Minimizer()}

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from kgym.web.server import serve
-from kgym_dev.servers import PostgreSQL, free_port
+from kgym_cli.platforms.servers import PostgreSQL, free_port
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.database.connection import upgrade
 from kgym_scheduler.job_store import JobStore

@@ -17,7 +17,7 @@ from kgym.transport.bus import InProcessBus
 from kgym.worker.context import StepContext
 from kgym.worker.http_calls import HttpWorkerCalls
 from kgym.worker.loop import Worker
-from kgym_dev.servers import free_port
+from kgym_cli.platforms.servers import free_port
 from kgym_scheduler import idle_workers
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import BUILT, WELL, Platform, claim_of, job

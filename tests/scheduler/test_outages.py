@@ -14,7 +14,7 @@ from kgym.api.states import State
 from kgym.client import AsyncClient, Client, ServerFailed
 from kgym.errors import InfrastructureError
 from kgym.web.server import serve
-from kgym_dev.servers import PostgreSQL
+from kgym_cli.platforms.servers import PostgreSQL
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.scheduler import Scheduler

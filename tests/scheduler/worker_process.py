@@ -16,7 +16,7 @@ from kgym.transport.bus import InProcessBus
 from kgym.worker.context import StepContext
 from kgym.worker.http_calls import HttpWorkerCalls
 from kgym.worker.loop import Worker
-from kgym_cli.process import run
+from kgym_cli.platforms.process import run
 from tests.scheduler.parts import BUILT
 
 

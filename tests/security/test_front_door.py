@@ -34,7 +34,7 @@ from kgym.api.steps import (
 )
 from kgym.client import AsyncClient
 from kgym.web.server import serve
-from kgym_dev.servers import PostgreSQL
+from kgym_cli.platforms.servers import PostgreSQL
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.api.caller_limits import CallerLimits
 from kgym_scheduler.database.connection import upgrade

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kgym.transport.gcs.connection import connect
 from kgym.transport.gcs.storage import GcsStorage
-from kgym_dev.cloud_storage.server import CloudStorage
+from tests.google.cloud_storage.server import CloudStorage
 
 _numbers = itertools.count()
 

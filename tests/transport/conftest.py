@@ -6,13 +6,13 @@ import pytest
 
 from kgym.transport.bus import Bus, InProcessBus
 from kgym.transport.rabbitmq import RabbitBus
-from kgym_dev.servers import RabbitMQ
+from kgym_cli.platforms.servers import RabbitMQ
 from tests.conftest import BUCKETS
 from tests.servers import require
 from tests.transport.places import Folder, Place
 
 if BUCKETS:
-    from kgym_dev.cloud_storage.server import CloudStorage
+    from tests.google.cloud_storage.server import CloudStorage
     from tests.transport.buckets import Bucket
 
 _numbers = itertools.count()

@@ -20,9 +20,9 @@ from google.api_core.exceptions import BadRequest, Conflict, NotFound, Precondit
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from kgym_dev.cloud_storage.buckets import Buckets, Conditions
-from kgym_dev.cloud_storage.partial_answers import selected
-from kgym_dev.cloud_storage.server import CloudStorage
+from tests.google.cloud_storage.buckets import Buckets, Conditions
+from tests.google.cloud_storage.partial_answers import selected
+from tests.google.cloud_storage.server import CloudStorage
 
 QUARTER = 256 << 10
 

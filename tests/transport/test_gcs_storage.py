@@ -16,8 +16,8 @@ from kgym.errors import InfrastructureError, UserError
 from kgym.transport.artifact_storage import ArtifactMissing
 from kgym.transport.gcs.connection import connect
 from kgym.transport.gcs.storage import CALLS, GcsStorage
-from kgym_dev.cloud_storage.faults import Kind
-from kgym_dev.cloud_storage.server import CloudStorage
+from tests.google.cloud_storage.faults import Kind
+from tests.google.cloud_storage.server import CloudStorage
 from tests.transport.buckets import Bucket
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ import pytest
 from kgym.api.steps import StepKind
 from kgym.errors import InfrastructureError
 from kgym.transport.rabbitmq import DELIVERIES, PUBLISH_SECONDS, RabbitBus
-from kgym_dev.servers import RabbitMQ
+from kgym_cli.platforms.servers import RabbitMQ
 from tests.transport.test_bus import LIMIT, heard, silent
 
 pytestmark = pytest.mark.anyio

@@ -4,11 +4,12 @@ import asyncio
 
 import click
 
-from kgym_cli import extras, running_platform
-from kgym_cli.agent_choice import FOLDER, hosted
-from kgym_cli.agent_models import allowed
+from kgym_cli import extras
+from kgym_cli.agents.agent_choice import FOLDER, hosted
+from kgym_cli.agents.agent_models import allowed
 from kgym_cli.output import people
-from kgym_cli.scheduler_choice import address, usable_data_folder
+from kgym_cli.platforms import running_platform
+from kgym_cli.platforms.scheduler_choice import address, usable_data_folder
 from kgym_cli.settings import Settings, options_of, settings
 
 
@@ -25,7 +26,7 @@ def agent() -> None:
     # Its imports take longer than a command that needs none of this.
     import uvloop  # noqa: PLC0415
 
-    from kgym_cli.process import run  # noqa: PLC0415
+    from kgym_cli.platforms.process import run  # noqa: PLC0415
 
     with address(work=True) as (url, token):
         run(_serve(settings(), url, token), uvloop.new_event_loop)
@@ -35,7 +36,7 @@ async def _serve(chosen: Settings, url: str, token: str | None) -> None:
     from kgym.web.request_limits import RequestLimits, burst  # noqa: PLC0415 - as above
     from kgym.web.scheduler_tokens import SchedulerTokens  # noqa: PLC0415
     from kgym.web.server import serve  # noqa: PLC0415
-    from kgym_cli.process import settle  # noqa: PLC0415
+    from kgym_cli.platforms.process import settle  # noqa: PLC0415
     from kgym_crashfixer.api.app import create_app  # noqa: PLC0415
 
     limits = RequestLimits(

@@ -14,10 +14,11 @@ from kgym.bugs.bug import Bug, TrialOptions
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError
-from kgym_cli import extras, known_bugs
-from kgym_cli.answer import Answer
+from kgym_cli import extras
+from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.output import json_option, people, print_json, results
-from kgym_cli.scheduler_choice import address
+from kgym_cli.output.answer import Answer
+from kgym_cli.platforms.scheduler_choice import address
 
 if TYPE_CHECKING:
     from kgym_benchmark.kenv.door import KernelCall
@@ -31,7 +32,7 @@ class DoorAnswer(Answer):
 
 
 @click.command()
-@click.argument("name", shell_complete=known_bugs.complete)
+@click.argument("name", shell_complete=complete_bug)
 @click.option("--feedback", is_flag=True, help="Allow run_kernel.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 takes any that is free.")

@@ -7,9 +7,9 @@ import click
 
 from kgym.bench import bug_bundles, dataset, dataset_files, harbor
 from kgym.bench.dataset import About
-from kgym_cli.answer import Answer
-from kgym_cli.bug_choice_options import ChosenBugs, choice_options, dataset_argument
+from kgym_cli.bench.bug_choice_options import ChosenBugs, choice_options, dataset_argument
 from kgym_cli.output import json_option, people, print_json, results
+from kgym_cli.output.answer import Answer
 
 Form = Literal["dataset", "kbenchsyz", "live-kbench", "live-kbench-parquet", "bundles", "harbor"]
 

@@ -10,8 +10,8 @@ from kgym.bench import attempt_files, bug_bundles, dataset_files, karena
 from kgym.bench import dataset as datasets
 from kgym.bench.dataset import About, Dataset
 from kgym.errors import NotFound, UserError
-from kgym_cli.answer import Answer
 from kgym_cli.output import json_option, people, print_json, results
+from kgym_cli.output.answer import Answer
 
 Form = Literal["kbenchsyz", "live-kbench", "karena", "bundles", "rgym"]
 

@@ -14,10 +14,11 @@ from kgym.bench.judge_agreement import Agreement
 from kgym.errors import NotFound, UserError
 from kgym_benchmark.judge.judge import MAJORITY, MOST_VOTES, VOTES, Answer, Judge, JudgeOptions
 from kgym_benchmark.judge.question import Question
-from kgym_cli import agent_models, extras
-from kgym_cli.answer import Answer as CommandAnswer
-from kgym_cli.bug_choice_options import dataset_argument
+from kgym_cli import extras
+from kgym_cli.agents import agent_models
+from kgym_cli.bench.bug_choice_options import dataset_argument
 from kgym_cli.output import json_option, print_json, results
+from kgym_cli.output.answer import Answer as CommandAnswer
 from kgym_cli.settings import options_of
 
 JUDGED = "judged.jsonl"

@@ -10,9 +10,9 @@ from rich.markup import escape
 
 from kgym.bench import dataset
 from kgym.bench.bug_record import BugRecord, Status
-from kgym_cli.answer import Answer
-from kgym_cli.bug_choice_options import ChosenBugs, choice_options, dataset_argument
+from kgym_cli.bench.bug_choice_options import ChosenBugs, choice_options, dataset_argument
 from kgym_cli.output import json_option, people, print_json, print_table
+from kgym_cli.output.answer import Answer
 
 
 class BenchBug(Answer):

@@ -14,10 +14,10 @@ from kgym.api.benchmarks.publication import (
 from kgym.bench import attempt_files, dataset
 from kgym.bench.bug_record import BugRecord
 from kgym.client import Client
-from kgym_cli.answer import Answer
-from kgym_cli.bug_choice_options import dataset_argument
+from kgym_cli.bench.bug_choice_options import dataset_argument
 from kgym_cli.output import json_option, print_json, results
-from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.output.answer import Answer
+from kgym_cli.platforms.scheduler_choice import scheduler
 
 BUGS_AT_ONCE = 50
 BYTES = 4 << 20

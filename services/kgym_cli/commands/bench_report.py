@@ -35,7 +35,7 @@ def report(folder: Path, runs: int | None, pair: tuple[int, int] | None, as_json
     Mean@k their mean; intervals are at 95 %. The table is a leaderboard: the most resolved first.
     """
     extras.require("bench")
-    from kgym_cli import leaderboard  # noqa: PLC0415 - needs the extra `bench`
+    from kgym_cli.bench import leaderboard  # noqa: PLC0415 - needs the extra `bench`
 
     found = leaderboard.of_folder(folder, runs, pair)
     if as_json:

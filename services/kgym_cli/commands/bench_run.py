@@ -55,7 +55,7 @@ def run(
     """
     extras.require("worker", "bench")
     from kgym_benchmark.campaign import subjects  # noqa: PLC0415 - needs the extras
-    from kgym_cli import campaign_run  # noqa: PLC0415
+    from kgym_cli.bench import campaign_run  # noqa: PLC0415
 
     campaign = subjects.read(description)
     home = description.absolute().parent

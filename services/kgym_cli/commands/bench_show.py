@@ -12,9 +12,9 @@ from kgym.bench import dataset
 from kgym.bench.bug_record import BugRecord
 from kgym.bench.dataset import About, Dataset
 from kgym.errors import NotFound
-from kgym_cli.answer import Answer
-from kgym_cli.bug_choice_options import dataset_argument
+from kgym_cli.bench.bug_choice_options import dataset_argument
 from kgym_cli.output import echo, json_option, print_json, results
+from kgym_cli.output.answer import Answer
 
 Part = Literal["report", "c", "syz", "patch", "config"]
 

@@ -11,9 +11,9 @@ from kgym.bench import attempt_files, dataset
 from kgym.client import Client
 from kgym.errors import UserError
 from kgym_cli import extras
-from kgym_cli.answer import Answer
 from kgym_cli.output import json_option, print_json, results
-from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.output.answer import Answer
+from kgym_cli.platforms.scheduler_choice import scheduler
 
 if TYPE_CHECKING:
     from kgym_monitor.benchmarks.site import SiteSource

@@ -24,10 +24,10 @@ from kgym_benchmark.validation.validate import (
 from kgym_benchmark.validation.validate import (
     validate as validate_bugs,
 )
-from kgym_cli import interruptible_work
-from kgym_cli.answer import Answer
-from kgym_cli.bug_choice_options import ChosenBugs, choice_options, dataset_argument
+from kgym_cli.bench.bug_choice_options import ChosenBugs, choice_options, dataset_argument
 from kgym_cli.output import Exit, json_option, leave, people, print_json, print_table
+from kgym_cli.output.answer import Answer
+from kgym_cli.platforms import interruptible_work
 
 _STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "yellow", Outcome.UNKNOWN: "magenta"}
 

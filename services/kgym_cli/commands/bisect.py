@@ -28,14 +28,15 @@ from kgym.bugs.bug import Bug, ProgramKind
 from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
 from kgym.errors import UserError
-from kgym_cli import interruptible_work, known_bugs
 from kgym_cli.commands.trial_options import (
     compiler_option,
     kernel_option,
     on_kernel,
     repro_option,
 )
+from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.output import Exit, json_option, leave, people, print_json, results
+from kgym_cli.platforms import interruptible_work
 
 _STYLES = {Saw.CRASH: "red", Saw.QUIET: "green", Saw.SKIPPED: "magenta"}
 _SHOWN = 20
@@ -64,7 +65,7 @@ class BisectAnswer(Result):
 
 
 @click.command()
-@click.argument("name", metavar="BUG", shell_complete=known_bugs.complete)
+@click.argument("name", metavar="BUG", shell_complete=complete_bug)
 @click.option("--good", required=True, metavar="COMMIT", help="A commit without the bug.")
 @click.option("--bad", metavar="COMMIT", help="A commit with it.  [default: the bundle's]")
 @click.option("--repo", metavar="URL", help="Git repository, or its path.  [default: the bundle's]")

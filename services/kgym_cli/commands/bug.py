@@ -7,9 +7,9 @@ from pydantic import Field
 from rich.markup import escape
 
 from kgym.bugs import shipped
-from kgym_cli.answer import Answer
 from kgym_cli.lazy import Lazy, LazyGroup
 from kgym_cli.output import json_option, print_json, print_table
+from kgym_cli.output.answer import Answer
 
 
 class BugAnswer(Answer):

@@ -14,12 +14,12 @@ from kgym.bugs import earlier_jobs
 from kgym.bugs.bug import BEFORE, Bug
 from kgym.bugs.conclusion import conclusion
 from kgym.errors import UserError
-from kgym_cli.answer import Answer
-from kgym_cli.exit_status import exit_status
-from kgym_cli.job_progress import follow
-from kgym_cli.new_bundle import UNSEEN, NewBundle, kernel_table
+from kgym_cli.bugs.new_bundle import UNSEEN, NewBundle, kernel_table
+from kgym_cli.jobs.exit_status import exit_status
+from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import Exit, json_option, leave, people, print_json, results
-from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.output.answer import Answer
+from kgym_cli.platforms.scheduler_choice import scheduler
 
 
 class NewBugAnswer(Answer):

@@ -20,10 +20,10 @@ from kgym.bugs.port import Outcome, PortOptions, PortRow, Subject
 from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
 from kgym.errors import UserError
-from kgym_cli import interruptible_work
-from kgym_cli.answer import Answer
+from kgym_cli.bugs.ported_bundle import write_bundle
 from kgym_cli.output import Exit, json_option, leave, people, print_json, print_table
-from kgym_cli.ported_bundle import write_bundle
+from kgym_cli.output.answer import Answer
+from kgym_cli.platforms import interruptible_work
 
 _KERNELS = ("campaign-6.1", "campaign-6.12", "campaign-5.10")
 _COLUMNS = (

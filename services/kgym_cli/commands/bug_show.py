@@ -6,8 +6,8 @@ from rich.markup import escape
 from kgym.api.jobs import JobRequest
 from kgym.bugs import bundle as bugs
 from kgym.bugs.bug import Bug
-from kgym_cli import known_bugs
 from kgym_cli.commands.bug import BugAnswer
+from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.output import json_option, print_json, results
 
 
@@ -18,7 +18,7 @@ class BugWithJob(BugAnswer):
 
 
 @click.command()
-@click.argument("name", shell_complete=known_bugs.complete)
+@click.argument("name", shell_complete=complete_bug)
 @json_option(BugWithJob)
 def show(name: str, as_json: bool) -> None:
     """Show what is known about a bug."""

@@ -6,9 +6,9 @@ import click
 
 from kgym.bugs import bundle as bugs
 from kgym.bugs import tree_changes
-from kgym_cli import known_bugs
-from kgym_cli.answer import Answer
+from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.output import json_option, people, print_json, results
+from kgym_cli.output.answer import Answer
 from kgym_cli.settings import settings
 
 
@@ -22,7 +22,7 @@ class SourceAnswer(Answer):
 
 
 @click.command()
-@click.argument("name", shell_complete=known_bugs.complete)
+@click.argument("name", shell_complete=complete_bug)
 @click.argument("folder", type=click.Path(path_type=Path))
 @json_option(SourceAnswer)
 def source(name: str, folder: Path, as_json: bool) -> None:
@@ -34,7 +34,7 @@ def source(name: str, folder: Path, as_json: bool) -> None:
     """
     one = bugs.load(name)
     people.print("fetching and copying the source; a kernel's takes a minute", style="dim")
-    from kgym_cli.source_tree import write  # noqa: PLC0415 - its imports take 0.3 s
+    from kgym_cli.bugs.source_tree import write  # noqa: PLC0415 - its imports take 0.3 s
 
     done = write(one, folder, settings().data)
     shipped = bugs.is_shipped(name)

@@ -17,7 +17,7 @@ from kgym.bugs.tracing_job import TraceResult, Tracing
 from kgym.bugs.trial_result import CalibrationResult, JudgedFinding, TrialResult
 from kgym.configs import TAPES
 from kgym.errors import UserError
-from kgym_cli import extras, known_bugs
+from kgym_cli import extras
 from kgym_cli.commands.trial_options import (
     accept_option,
     compiler_option,
@@ -27,12 +27,13 @@ from kgym_cli.commands.trial_options import (
     repro_option,
     root_option,
 )
-from kgym_cli.exit_status import exit_status
-from kgym_cli.job_answer import CalibrationAnswer, FailedStep, TrialAnswer, crashes
-from kgym_cli.job_progress import follow
+from kgym_cli.inputs.parameters import complete_bug
+from kgym_cli.inputs.patch_files import patch_file
+from kgym_cli.jobs.exit_status import exit_status
+from kgym_cli.jobs.job_answer import CalibrationAnswer, FailedStep, TrialAnswer, crashes
+from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import json_option, leave, people, print_json, results
-from kgym_cli.patch_file import patch_file
-from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.platforms.scheduler_choice import scheduler
 from kgym_cli.settings import options_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ fix_option = click.option(
 
 
 @click.command()
-@click.argument("name", shell_complete=known_bugs.complete)
+@click.argument("name", shell_complete=complete_bug)
 @options_of("bug reproduce")
 @kernel_option
 @root_option
@@ -108,7 +109,7 @@ def reproduce(
 
 
 @click.command()
-@click.argument("name", shell_complete=known_bugs.complete)
+@click.argument("name", shell_complete=complete_bug)
 @kernel_option
 @click.option("--runs", type=click.IntRange(1, 1000), default=10, show_default=True)
 @click.option(
@@ -218,8 +219,8 @@ def demo(
 def _benched(count: int, *, one_kernel: bool, as_json: bool) -> None:
     """Run the demo's campaign, and print its leaderboard."""
     extras.require("bench")
-    from kgym_cli import bench_demo  # noqa: PLC0415 - needs the extra `bench`
-    from kgym_cli.leaderboard import show  # noqa: PLC0415
+    from kgym_cli.bench import demo as bench_demo  # noqa: PLC0415 - needs the extra `bench`
+    from kgym_cli.bench.leaderboard import show  # noqa: PLC0415
 
     found = bench_demo.run(count, one_kernel=one_kernel)
     if as_json:
@@ -364,6 +365,6 @@ def _print_trace(outcome: TraceResult) -> None:
     if outcome.trace is None:
         results.print(f"no trace: {outcome.reason}", markup=False)
         return
-    from kgym_cli.trace_view import tree  # noqa: PLC0415 - its imports take 0.1 s
+    from kgym_cli.output.trace_view import tree  # noqa: PLC0415 - its imports take 0.1 s
 
     results.print(tree(outcome.trace, outcome.title or ""))

@@ -12,11 +12,10 @@ from kgym.api.steps import BuildResult, BuildSpec, Verdict
 from kgym.api.suitecache import DroppedEntry, EntryFilter, EntryMaking, EntryPage, EntryView
 from kgym.bugs import bundle
 from kgym.client import Client
-from kgym_cli import known_bugs
-from kgym_cli.answer import Answer
 from kgym_cli.commands.trial_options import compiler_option
-from kgym_cli.job_answer import FailedStep
-from kgym_cli.job_progress import follow
+from kgym_cli.inputs.parameters import complete_bug
+from kgym_cli.jobs.job_answer import FailedStep
+from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import (
     Exit,
     json_option,
@@ -25,7 +24,8 @@ from kgym_cli.output import (
     print_table,
     results,
 )
-from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.output.answer import Answer
+from kgym_cli.platforms.scheduler_choice import scheduler
 
 _PAGE = 200
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
@@ -102,7 +102,7 @@ def show(entry: str, as_json: bool) -> None:
 
 
 @cache.command()
-@click.argument("kernels", nargs=-1, required=True, shell_complete=known_bugs.complete)
+@click.argument("kernels", nargs=-1, required=True, shell_complete=complete_bug)
 @compiler_option
 @click.option("--make-jobs", type=click.IntRange(1, 1024), help="Jobs of make side by side (-j).")
 @click.option("--make-seconds", type=click.IntRange(1, 7 * 86400), help="Most that make may take.")

@@ -11,13 +11,13 @@ from kgym.api.jobs import JobView
 from kgym.api.steps import CheckResult, Patch, PatchCheck, PatchOutcome
 from kgym.bugs import bundle as bugs
 from kgym.errors import UserError
-from kgym_cli import known_bugs
 from kgym_cli.commands.trial_options import compiler_option
-from kgym_cli.job_answer import CheckAnswer
-from kgym_cli.job_progress import follow
+from kgym_cli.inputs.parameters import complete_bug
+from kgym_cli.inputs.patch_files import patch_file
+from kgym_cli.jobs.job_answer import CheckAnswer
+from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
-from kgym_cli.patch_file import patch_file
-from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.platforms.scheduler_choice import scheduler
 
 _STYLES = {
     PatchOutcome.COMPILES: "green",
@@ -27,7 +27,7 @@ _STYLES = {
 
 
 @click.command()
-@click.argument("bug", shell_complete=known_bugs.complete)
+@click.argument("bug", shell_complete=complete_bug)
 @click.argument("patches", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--dependents",

@@ -53,12 +53,10 @@ def _own_shell() -> str:
 
 
 def _script(shell: str) -> str:
-    # The command line as a whole imports this one.
-    from kgym_cli.program import cli  # noqa: PLC0415
-
+    program = click.get_current_context().find_root().command
     made = get_completion_class(shell)
     assert made is not None
-    script = made(cli, {}, "kgym", VARIABLE).source()
+    script = made(program, {}, "kgym", VARIABLE).source()
     if shell == "zsh":
         script = f"(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}\n{script}"
     return script

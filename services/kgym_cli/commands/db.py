@@ -5,7 +5,7 @@ import asyncio
 import click
 
 from kgym_cli.output import results
-from kgym_cli.scheduler_choice import database_url
+from kgym_cli.platforms.scheduler_choice import database_url
 from kgym_cli.settings import options_of
 
 

@@ -8,9 +8,9 @@ from pydantic import Field
 from rich.markup import escape
 
 from kgym.api.storage import StorageView
-from kgym_cli.answer import Answer
 from kgym_cli.output import json_option, people, print_json, print_table, results
-from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.output.answer import Answer
+from kgym_cli.platforms.scheduler_choice import scheduler
 from kgym_cli.settings import settings
 
 _LOCAL = ("cache/suitecache", "cache/sources", "cache/guest", "work", "log")

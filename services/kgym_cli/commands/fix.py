@@ -4,16 +4,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydantic import ValidationError
 
-from kgym.bugs import bundle as bugs
 from kgym.errors import UserError
-from kgym_cli import known_bugs
-from kgym_cli.agent_choice import service, with_agent
-from kgym_cli.agent_models import REPLAY
-from kgym_cli.agent_models import window as model_window
+from kgym_cli.agents.agent_choice import request_of, service, with_agent
+from kgym_cli.agents.agent_models import REPLAY
+from kgym_cli.agents.agent_models import window as model_window
+from kgym_cli.agents.run_answer import FixAnswer, exit_of, told, written
+from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.output import json_option, leave, people, print_json, results
-from kgym_cli.run_answer import FixAnswer, exit_of, told, written
 from kgym_cli.settings import options_of, settings
 
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ def limits(before: "Limits | None", **given: float | None) -> "Limits | None":
 
 
 @click.command()
-@click.argument("name", shell_complete=known_bugs.complete)
+@click.argument("name", shell_complete=complete_bug)
 @click.option(
     "--strategy", help=f"{STRATEGIES}  [default: forest, or what the tape was recorded with]"
 )
@@ -153,37 +151,3 @@ def _begin(tape: Path, request: "RunRequest") -> None:
         window=request.window or model_window(request.model),
     )
     begin(tape, head)
-
-
-def request_of(
-    name: str,
-    strategy: str | None,
-    model: str,
-    trace: bool,
-    files: tuple[str, ...],
-    chosen: "Limits | None",
-    here: bool,
-) -> "RunRequest":
-    """Return what the agent is asked for; `here` is whether it sees this machine's files."""
-    from kgym.api.agent.runs import RunRequest  # noqa: PLC0415
-    from kgym_crashfixer import strategies  # noqa: PLC0415 - as above
-    from kgym_crashfixer.models import tape  # noqa: PLC0415
-    from kgym_crashfixer.runs.bugs import packed  # noqa: PLC0415
-
-    bug = bugs.load(name)
-    asked: dict[str, Any] = {"bug": bug.name, "model": model, "trace": trace, "files": list(files)}
-    head = tape.head(Path(model.removeprefix(REPLAY))) if model.startswith(REPLAY) else None
-    if strategy is None and head is not None:
-        asked |= {"strategy": head.strategy, "files": list(files) or head.files}
-        asked |= {"trace": trace and head.trace}
-    else:
-        asked |= {"strategy": strategies.load(strategy or "forest")}
-    asked |= {"limits": chosen} if chosen is not None else {}
-    if not bugs.is_shipped(name):
-        own = Path(bugs.named(name)[0]).resolve()
-        asked |= {"folder": str(Path(name).resolve())} if here else {"bundle": packed(own)}
-    try:
-        return RunRequest.model_validate(asked)
-    except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise UserError("bad_option", wrong) from error

@@ -12,9 +12,9 @@ from pydantic import Field
 from rich.markup import escape
 
 from kgym.host import folder_cache
-from kgym_cli.answer import Answer
 from kgym_cli.output import json_option, print_json, print_table, results
-from kgym_cli.scheduler_choice import open_database, storage
+from kgym_cli.output.answer import Answer
+from kgym_cli.platforms.scheduler_choice import open_database, storage
 from kgym_cli.settings import Size, options_of, settings
 
 

@@ -8,12 +8,12 @@ import click
 from pydantic import Field
 
 from kgym.errors import UserError
-from kgym_cli import emulated_project
-from kgym_cli.answer import Answer
-from kgym_cli.cloud_farm import Farm, farm, farm_options
 from kgym_cli.commands.gcp_scale import public_key, scale, simulate
+from kgym_cli.gcp import emulated_project
+from kgym_cli.gcp.farm import Farm, farm, farm_options
+from kgym_cli.lazy import reachable
 from kgym_cli.output import json_option, people, print_json, print_table, results
-from kgym_cli.server_option import reachable
+from kgym_cli.output.answer import Answer
 from kgym_cli.settings import settings
 from kgym_hosts import prices
 from kgym_hosts.deployment import Deployment, read_deployment

@@ -12,9 +12,9 @@ from pydantic import Field
 
 from kgym.api.jobs import JobFilter
 from kgym.errors import InfrastructureError, UserError
-from kgym_cli.answer import Answer
-from kgym_cli.cloud_farm import farm, farm_options
+from kgym_cli.gcp.farm import farm, farm_options
 from kgym_cli.output import json_option, people, print_json, print_table
+from kgym_cli.output.answer import Answer
 from kgym_hosts import prices
 
 if TYPE_CHECKING:

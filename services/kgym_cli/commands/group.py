@@ -15,7 +15,7 @@ from kgym.api.jobs import GroupName, Submitter
 from kgym.api.states import State
 from kgym.api.steps import Verdict
 from kgym_cli.output import json_option, print_json, print_table, results
-from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.platforms.scheduler_choice import scheduler
 
 
 def _valid(kind: Any) -> Callable[[click.Context, click.Parameter, str | None], str | None]:

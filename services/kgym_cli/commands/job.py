@@ -23,14 +23,15 @@ from kgym.bugs.conclusion import Answer, Conclusion, conclusion
 from kgym.client import Client
 from kgym.client.reproduce_bundle import NAME as BUNDLE
 from kgym.errors import KgymError, UserError
-from kgym_cli import artifact_download, bundle_download, compressed_files, waiting
-from kgym_cli.artifact_download import Fetched
-from kgym_cli.exit_status import exit_status
-from kgym_cli.job_answer import JobAnswer, JobSummary
-from kgym_cli.job_progress import follow
-from kgym_cli.moment import Moment
+from kgym_cli.inputs import compressed_files
+from kgym_cli.inputs.parameters import Moment
+from kgym_cli.jobs import artifact_download, bundle_download, waiting
+from kgym_cli.jobs.artifact_download import Fetched
+from kgym_cli.jobs.exit_status import exit_status
+from kgym_cli.jobs.job_answer import JobAnswer, JobSummary
+from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
-from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.platforms.scheduler_choice import scheduler
 
 kind_choice = click.Choice([str(kind) for kind in StepKind])
 _FOLLOWED = 100

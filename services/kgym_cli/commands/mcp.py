@@ -13,9 +13,9 @@ from kgym.bugs.tree_changes import SourceTree
 from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym_cli import extras
-from kgym_cli.called_jobs import CalledJobs
+from kgym_cli.agents.called_jobs import CalledJobs
 from kgym_cli.commands.run_kernel import remembered
-from kgym_cli.scheduler_choice import address
+from kgym_cli.platforms.scheduler_choice import address
 from kgym_cli.settings import options_of, settings
 
 
@@ -45,8 +45,8 @@ def mcp(tree: Path | None) -> None:
 
 
 async def _serve(url: str, token: str | None, bug: Bug, tree: SourceTree | None) -> None:
-    from kgym_cli.bug_tools import BugTools  # noqa: PLC0415 - for --help without the extra
-    from kgym_cli.mcp_server import server  # noqa: PLC0415
+    from kgym_cli.agents.bug_tools import BugTools  # noqa: PLC0415 - for --help without the extra
+    from kgym_cli.agents.mcp_server import server  # noqa: PLC0415
 
     async with AsyncClient(url, token) as client, CalledJobs(client) as jobs:
         # Nobody starts a platform of this machine again.

@@ -6,8 +6,8 @@ import time
 import click
 from rich.markup import escape
 
-from kgym_cli.answer import Answer
 from kgym_cli.output import json_option, people, print_json, print_table
+from kgym_cli.output.answer import Answer
 from kgym_cli.settings import options_of, settings
 
 _REPORT_SECONDS = 10.0

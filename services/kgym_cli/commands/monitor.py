@@ -1,19 +1,22 @@
 """`kgym monitor`."""
 
 import asyncio
-import logging
+import json
+import subprocess
+import sys
 import tempfile
-from importlib.util import find_spec
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import click
 
-from kgym.errors import UserError
-from kgym_cli import agent_choice, extras
-from kgym_cli.answer import Answer
+from kgym.errors import InfrastructureError, KgymError, UserError
+from kgym_cli import extras
+from kgym_cli.agents import agent_choice
 from kgym_cli.output import json_option, people, print_json, results
-from kgym_cli.scheduler_choice import address
+from kgym_cli.output.answer import Answer
+from kgym_cli.platforms.scheduler_choice import address
 from kgym_cli.settings import Settings, options_of, settings
 
 
@@ -34,7 +37,7 @@ def monitor(context: click.Context) -> None:
     # Its imports take longer than a command that needs none of this.
     import uvloop  # noqa: PLC0415
 
-    from kgym_cli.process import run  # noqa: PLC0415
+    from kgym_cli.platforms.process import run  # noqa: PLC0415
 
     with address(work=False) as (url, token):
         run(_serve(settings(), url, token), uvloop.new_event_loop)
@@ -83,51 +86,52 @@ def shoot(
     It starts a platform of its own, in a temporary folder, whose steps' results are given: no
     kernel is built. The pictures are taken by the installed Chromium.
     """
-    if find_spec("kgym_dev") is None or find_spec("playwright") is None:
-        raise UserError(
-            "extra_missing",
-            "the demo data, and Playwright for Chromium, are for development, and part of the"
-            " checkout alone: `./run kgym monitor shoot DIR`",
-        )
-    # As above; and they are not in the wheel.
-    from kgym.host import process_logs  # noqa: PLC0415
-    from kgym_cli.demo_site import demo_site, filled  # noqa: PLC0415
-    from kgym_dev import monitor_pages, screenshots  # noqa: PLC0415
-
-    if unknown := set(names) - set(monitor_pages.NAMES):
-        known = ", ".join(monitor_pages.NAMES)
-        raise click.BadParameter(f"{', '.join(sorted(unknown))}; there are: {known}")
-    process_logs.configure(level=logging.WARNING)
+    checkout = extras.require_checkout("the demo data")
     folder.mkdir(parents=True, exist_ok=True)
     answers = []
-    screenshots.chromium()  # which may be missing
-    with (
-        tempfile.TemporaryDirectory() as data,
-        demo_site(Path(data)) as site,
-    ):
-        people.print("making the demo data", style="dim")
-        wanted = [page for page in filled(site) if not names or page.name in names]
-        for one in screenshots.shoot(
-            site.url, wanted, folder, theme=theme, width=width, height=height
-        ):
-            answers.append(
-                PictureAnswer(
-                    page=one.page.name,
-                    path=one.page.path,
-                    file=one.file,
-                    width=one.width,
-                    height=one.height,
-                    size=one.file.stat().st_size,
-                )
-            )
+    with tempfile.TemporaryDirectory() as data:
+        words = [str(folder.absolute()), "--data", data, "--theme", theme]
+        words += ["--width", str(width), "--height", str(height)]
+        for name in names:
+            words += ["--page", name]
+        for picture, description in _pictures(checkout, words):
+            answers.append(picture)
             if not as_json:
-                results.print(f"{one.file}: {one.page.told}", markup=False)
+                results.print(f"{picture.file}: {description}", markup=False)
     if as_json:
         print_json(answers)
 
 
+def _pictures(checkout: Path, words: list[str]) -> Iterator[tuple[PictureAnswer, str]]:
+    """Yield pictures and their descriptions, as `tests.demo.shoot` takes and prints them.
+
+    Raises the KgymError that it reports.
+    """
+    argv = [sys.executable, "-m", "tests.demo.shoot", *words]
+    problem: KgymError | None = None
+    with subprocess.Popen(argv, cwd=checkout, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                answer = json.loads(line)
+                if "error" in answer:
+                    kind = UserError if answer["cause"] == "user" else InfrastructureError
+                    problem = kind(answer["error"], answer["message"])
+                else:
+                    yield PictureAnswer(**answer["picture"]), answer["description"]
+        except BaseException:
+            process.terminate()
+            raise
+    if problem is not None:
+        raise problem
+    if process.returncode:
+        raise InfrastructureError(
+            "page_not_shown", f"the process that takes pictures ended with {process.returncode}"
+        )
+
+
 async def _serve(chosen: Settings, url: str, token: str | None) -> None:
-    from kgym_cli.process import settle  # noqa: PLC0415 - as above
+    from kgym_cli.platforms.process import settle  # noqa: PLC0415 - as above
     from kgym_monitor.server import monitor as serving  # noqa: PLC0415
 
     async with serving(

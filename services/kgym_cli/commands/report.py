@@ -18,10 +18,10 @@ from kgym.crash.report.corpus import check, read_case
 from kgym.crash.symbolize import symbolize
 from kgym.errors import UserError
 from kgym.host.proc import ProgramFailed
-from kgym_cli import compressed_files
-from kgym_cli.answer import Answer
-from kgym_cli.crash_answer import CrashAnswer
+from kgym_cli.inputs import compressed_files
+from kgym_cli.jobs.crash_answer import CrashAnswer
 from kgym_cli.output import json_option, print_json, results
+from kgym_cli.output.answer import Answer
 
 _WORTH_A_PROCESS = 32
 """So many files are read in the time that a process needs to start."""

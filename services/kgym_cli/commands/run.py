@@ -7,11 +7,11 @@ import click
 from rich.markup import escape
 
 from kgym.api.agent.runs import CallView, RunFilter, RunPage, RunState, RunView
-from kgym_cli.agent_choice import with_agent
-from kgym_cli.agent_models import REPLAY
+from kgym_cli.agents.agent_choice import with_agent
+from kgym_cli.agents.agent_models import REPLAY
+from kgym_cli.agents.run_answer import FixAnswer, exit_of, told, written
 from kgym_cli.commands.fix import limit_options, limits
 from kgym_cli.output import echo, json_option, leave, print_json, print_table, results
-from kgym_cli.run_answer import FixAnswer, exit_of, told, written
 from kgym_cli.settings import options_of
 
 if TYPE_CHECKING:

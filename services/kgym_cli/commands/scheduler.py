@@ -7,7 +7,7 @@ import click
 
 from kgym_cli import extras
 from kgym_cli.output import people
-from kgym_cli.scheduler_choice import database_url
+from kgym_cli.platforms.scheduler_choice import database_url
 from kgym_cli.settings import Settings, options_of, settings
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def scheduler() -> None:
     import uvloop  # noqa: PLC0415
 
     from kgym.web.request_limits import burst  # noqa: PLC0415
-    from kgym_cli.process import run  # noqa: PLC0415
+    from kgym_cli.platforms.process import run  # noqa: PLC0415
     from kgym_scheduler.api.caller_limits import CallerLimits  # noqa: PLC0415
 
     chosen = settings()
@@ -44,8 +44,8 @@ def scheduler() -> None:
 
 async def _serve(chosen: Settings, limits: "CallerLimits") -> None:
     from kgym.web.server import serve  # noqa: PLC0415
-    from kgym_cli.composition import open_bus, open_storage  # noqa: PLC0415
-    from kgym_cli.process import settle  # noqa: PLC0415
+    from kgym_cli.platforms.composition import open_bus, open_storage  # noqa: PLC0415
+    from kgym_cli.platforms.process import settle  # noqa: PLC0415
     from kgym_scheduler.api.app import create_app  # noqa: PLC0415
     from kgym_scheduler.database.connection import upgrade  # noqa: PLC0415
     from kgym_scheduler.job_store import JobStore  # noqa: PLC0415

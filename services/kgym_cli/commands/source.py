@@ -24,11 +24,11 @@ from kgym.api.states import State
 from kgym.bugs import bundle as bugs
 from kgym.bugs.bug import Bug
 from kgym.errors import InfrastructureError, KgymError, UserError
-from kgym_cli import known_bugs
-from kgym_cli.job_progress import follow
+from kgym_cli.inputs.parameters import complete_bug
+from kgym_cli.inputs.patch_files import patch_file
+from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import echo, json_option, people, print_json
-from kgym_cli.patch_file import patch_file
-from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.platforms.scheduler_choice import scheduler
 
 if TYPE_CHECKING:
     from kgym.client import Client
@@ -68,7 +68,7 @@ def _tree(command: _Command) -> _Command:
             type=click.IntRange(0, 99),
             help="Of a job: which step's tree; the first one's without it.",
         ),
-        click.argument("tree", metavar="BUG_OR_JOB", shell_complete=known_bugs.complete),
+        click.argument("tree", metavar="BUG_OR_JOB", shell_complete=complete_bug),
     ):
         command = add(command)
     return command

@@ -23,15 +23,17 @@ from kgym.bugs.sweep import sweep as sweep_all
 from kgym.bugs.sweep_rows import Outcome, Row, counts, status
 from kgym.client import AsyncClient
 from kgym.errors import UserError
-from kgym_cli import known_bugs, live_view, sweep_files, sweep_view
-from kgym_cli.answer import Answer
 from kgym_cli.commands.trial_options import accept_option, compiler_option, effort_options
-from kgym_cli.exit_status import exit_status
-from kgym_cli.output import json_option, leave, people, print_json, print_table
-from kgym_cli.scheduler_choice import address
+from kgym_cli.inputs import patch_files
+from kgym_cli.inputs.parameters import complete_bug
+from kgym_cli.inputs.patch_files import Found
+from kgym_cli.jobs import sweep_view
+from kgym_cli.jobs.exit_status import exit_status
+from kgym_cli.jobs.sweep_view import STYLES, View
+from kgym_cli.output import json_option, leave, live_view, people, print_json, print_table
+from kgym_cli.output.answer import Answer
+from kgym_cli.platforms.scheduler_choice import address
 from kgym_cli.settings import settings
-from kgym_cli.sweep_files import Found
-from kgym_cli.sweep_view import STYLES, View
 
 _COLUMNS = (
     *("bug", "patch", "outcome", "verdict", "check", "title", "reason"),
@@ -58,9 +60,7 @@ class SweepSummary(Answer):
 
 
 @click.command()
-@click.argument(
-    "names", metavar="BUG...", nargs=-1, required=True, shell_complete=known_bugs.complete
-)
+@click.argument("names", metavar="BUG...", nargs=-1, required=True, shell_complete=complete_bug)
 @click.option(
     "--patches",
     "places",
@@ -121,11 +121,11 @@ def sweep(
     (also where some files hold no patch), 3 if some pairs have no answer.
     """
     loaded = [one.built_by(compiler) for one in _loaded(names)]
-    found = sweep_files.find(loaded, places)
+    found = patch_files.find(loaded, places)
     for folder in found.left_out:
         people.print(f"left out: {folder}, as no bug of that name is swept", markup=False)
     options = SweepOptions(
-        name=_group(name or sweep_files.default_name(names, places)),
+        name=_group(name or patch_files.default_name(names, places)),
         accepted=frozenset(accept_findings.replace(",", " ").split()),
         under_way=under_way,
         retry=retry,
@@ -231,7 +231,7 @@ class _Run:
         known = await earlier_jobs.known_async(client, bug, begun)
         trial = replace(self.wanted, known=known)
         files = self.found.files[bug.name]
-        return Subject(bug, await asyncio.to_thread(sweep_files.candidates, files), trial)
+        return Subject(bug, await asyncio.to_thread(patch_files.candidates, files), trial)
 
     def _hear(self, said: Moved | Row) -> None:
         self.view.hear(said)

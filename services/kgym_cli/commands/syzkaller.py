@@ -19,11 +19,11 @@ from kgym.api.steps import (
 )
 from kgym.client import Client
 from kgym.errors import UserError
-from kgym_cli.answer import Answer
-from kgym_cli.job_answer import FailedStep
-from kgym_cli.job_progress import follow
+from kgym_cli.jobs.job_answer import FailedStep
+from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import Exit, json_option, leave, people, print_json, results
-from kgym_cli.scheduler_choice import scheduler
+from kgym_cli.output.answer import Answer
+from kgym_cli.platforms.scheduler_choice import scheduler
 from kgym_cli.settings import settings
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")

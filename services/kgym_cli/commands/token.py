@@ -9,9 +9,9 @@ import click
 from rich.markup import escape
 
 from kgym.errors import UserError
-from kgym_cli.answer import Answer
 from kgym_cli.output import json_option, people, print_json, print_table, results
-from kgym_cli.scheduler_choice import database_url, open_database
+from kgym_cli.output.answer import Answer
+from kgym_cli.platforms.scheduler_choice import database_url, open_database
 
 if TYPE_CHECKING:
     from kgym_scheduler.database.tokens import Token, Tokens

@@ -15,10 +15,10 @@ from kgym.crash import report as reports
 from kgym.errors import KgymError, UserError
 from kgym.host.proc import ProgramFailed
 from kgym.source import patching
-from kgym_cli import compressed_files
-from kgym_cli.answer import Answer
+from kgym_cli.inputs import compressed_files
+from kgym_cli.inputs.patch_files import patch_file
 from kgym_cli.output import Exit, json_option, leave, people, print_json, results
-from kgym_cli.patch_file import patch_file
+from kgym_cli.output.answer import Answer
 
 _PATH = click.Path(path_type=Path)
 _vmlinux = click.option("--vmlinux", type=_PATH, help="The dump's kernel, with debug information.")
@@ -179,7 +179,7 @@ def show(path: Path, pid: int | None, last: int) -> None:
         _show(minimal, str(json.loads(path.read_text()).get("title", "")))
         return
     from kgym.trace import trace_files as stored  # noqa: PLC0415
-    from kgym_cli.trace_view import print_records  # noqa: PLC0415
+    from kgym_cli.output.trace_view import print_records  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="kgym-trace-") as folder:
         print_records(stored.load(_plain(path, folder)), pid, last)
@@ -276,7 +276,7 @@ def _minimal(path: Path) -> MinimalTrace | None:
 
 
 def _show(minimal: MinimalTrace, title: str) -> None:
-    from kgym_cli.trace_view import tree  # noqa: PLC0415
+    from kgym_cli.output.trace_view import tree  # noqa: PLC0415
 
     results.print(tree(minimal, title))
 

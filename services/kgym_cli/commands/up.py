@@ -3,19 +3,19 @@
 import asyncio
 import contextlib
 import logging
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
 from kgym.errors import KgymError, UserError
-from kgym_cli import agent_choice, extras
+from kgym_cli import extras
+from kgym_cli.agents import agent_choice
 from kgym_cli.output import people
-from kgym_cli.scheduler_choice import usable_data_folder
+from kgym_cli.platforms.scheduler_choice import usable_data_folder
 from kgym_cli.settings import Settings, options_of, settings
 
 if TYPE_CHECKING:
-    from kgym_cli.embedded_platform import Platform
+    from kgym_cli.platforms.embedded_platform import Platform
 
 
 @click.command()
@@ -35,8 +35,8 @@ def up(distributed: bool) -> None:
     if distributed:
         _distributed()
         return
-    from kgym_cli.embedded_platform import Platform  # noqa: PLC0415
-    from kgym_cli.process import run  # noqa: PLC0415
+    from kgym_cli.platforms.embedded_platform import Platform  # noqa: PLC0415
+    from kgym_cli.platforms.process import run  # noqa: PLC0415
 
     chosen = settings()
     with Platform(usable_data_folder(), port=chosen.port, syzkaller=chosen.syzkaller) as platform:
@@ -53,7 +53,7 @@ async def _show(platform: "Platform") -> None:
 
     Raises what the platform ended by.
     """
-    from kgym_cli.process import settle  # noqa: PLC0415 - as above
+    from kgym_cli.platforms.process import settle  # noqa: PLC0415 - as above
 
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -90,14 +90,8 @@ def _monitor_port() -> int:
 
 
 def _distributed() -> None:
-    if find_spec("kgym_dev") is None:
-        raise UserError(
-            "extra_missing",
-            "--distributed starts servers for development, and is part of the checkout alone"
-            " (`./run up --distributed`); here, use `kgym scheduler` and `kgym worker`",
-        )
     from kgym.host import process_logs  # noqa: PLC0415
-    from kgym_cli.distributed_platform import Distributed  # noqa: PLC0415
+    from kgym_cli.platforms.distributed_platform import Distributed  # noqa: PLC0415
 
     process_logs.configure(level=logging.WARNING)  # each part has a log of its own
     chosen = settings()

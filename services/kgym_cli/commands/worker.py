@@ -12,11 +12,10 @@ from kgym.api.jobs import WorkerView
 from kgym.api.steps import StepKind
 from kgym.errors import UserError
 from kgym_cli import extras
-from kgym_cli.emulated_cloud import emulated_provider
 from kgym_cli.output import json_option, people, print_json, print_table, results
-from kgym_cli.scheduler_choice import scheduler
-from kgym_cli.settings import Settings, options_of, settings
-from kgym_cli.step_registry import (
+from kgym_cli.platforms.emulated_cloud import emulated_provider
+from kgym_cli.platforms.scheduler_choice import scheduler
+from kgym_cli.platforms.step_registry import (
     Service,
     entries,
     equipment,
@@ -25,7 +24,8 @@ from kgym_cli.step_registry import (
     kinds_named,
     looking,
 )
-from kgym_cli.vm_provider import provider_of
+from kgym_cli.platforms.vm_provider import provider_of
+from kgym_cli.settings import Settings, options_of, settings
 
 if TYPE_CHECKING:
     from kgym_vmmanager.gce.provider import Gce
@@ -58,8 +58,8 @@ def worker(context: click.Context) -> None:
         raise UserError("no_server", "give the scheduler's URL with --server or KGYM_SERVER")
     extras.require(*extras_of(kinds))
     # Its imports take longer than a command that needs none of this.
-    from kgym_cli.composition import open_storage  # noqa: PLC0415
-    from kgym_cli.process import run  # noqa: PLC0415
+    from kgym_cli.platforms.composition import open_storage  # noqa: PLC0415
+    from kgym_cli.platforms.process import run  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
         if chosen.emulated:
@@ -109,8 +109,8 @@ async def _serve(
     from kgym.worker.http_calls import HttpWorkerCalls  # noqa: PLC0415
     from kgym.worker.loop import Worker  # noqa: PLC0415
     from kgym_builder.kernel_source.allowed_origins import Origins  # noqa: PLC0415
-    from kgym_cli.composition import open_bus, open_storage  # noqa: PLC0415
-    from kgym_cli.process import settle  # noqa: PLC0415
+    from kgym_cli.platforms.composition import open_bus, open_storage  # noqa: PLC0415
+    from kgym_cli.platforms.process import settle  # noqa: PLC0415
 
     mirrors = chosen.mirrors.absolute()
     origins = Origins.named(chosen.sources, chosen.source_networks, mirrors=mirrors)

@@ -13,8 +13,8 @@ from kgym.transport.artifact_storage import Storage
 from kgym.transport.gcs.storage import GcsStorage
 from kgym.web.server import serve
 from kgym.worker.context import StepContext
-from kgym_dev.cloud_storage.server import CloudStorage
 from kgym_scheduler.api.app import create_app
+from tests.google.cloud_storage.server import CloudStorage
 from tests.scheduler.conftest import NewDatabase
 from tests.scheduler.parts import BUILT, Clock, Platform, job
 

@@ -15,7 +15,7 @@ from kgym.transport.bus import InProcessBus
 from kgym.transport.rabbitmq import RabbitBus
 from kgym.web import metrics
 from kgym.web.server import serve
-from kgym_dev.servers import free_port
+from kgym_cli.platforms.servers import free_port
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.api.test_app import problem

@@ -22,7 +22,7 @@ from kgym.api.steps import (
     TarballSource,
 )
 from kgym.client import AsyncClient, Client, Refused
-from kgym_cli.embedded_platform import Platform
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.conftest import ROOT
 
 FILES = {

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from tests.conftest import NewRun
+from tests.google.cloud_compute.machine import SSH_PORT
+from tests.google.cloud_compute.server import CloudCompute
 from tests.vmmanager.conftest import BUILT
 
 from kgym.api.steps import Reproducer, ReproduceSpec, StepRef, VmShape
 from kgym.api.worker_calls import Input
 from kgym.worker.context import StepContext
-from kgym_dev.cloud_compute.machine import SSH_PORT
-from kgym_dev.cloud_compute.server import CloudCompute
 from kgym_vmmanager.gce.calls import Compute
 from kgym_vmmanager.gce.options import GceOptions
 from kgym_vmmanager.gce.provider import Gce

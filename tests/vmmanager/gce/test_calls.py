@@ -7,9 +7,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from tests.google.cloud_compute.server import CloudCompute
 
 from kgym.errors import InfrastructureError
-from kgym_dev.cloud_compute.server import CloudCompute
 from kgym_vmmanager.gce import sweeper
 from kgym_vmmanager.gce.calls import Compute, Gone, NoRoom, Taken
 from kgym_vmmanager.gce.instance_name import labels

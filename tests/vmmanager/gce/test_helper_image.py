@@ -5,14 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.google.cloud_compute.server import CloudCompute
+from tests.google.cloud_storage.server import CloudStorage
 from tests.vmmanager.gce.conftest import Opened
 
 from kgym.errors import InfrastructureError
 from kgym.transport.gcs.connection import connect
 from kgym.transport.gcs.storage import CALLS, GcsStorage
 from kgym.worker.context import StepContext
-from kgym_dev.cloud_compute.server import CloudCompute
-from kgym_dev.cloud_storage.server import CloudStorage
 from kgym_vmmanager.gce.boot_disk import DISK, GIB, PACKED
 from kgym_vmmanager.gce.helper_image import helper_image
 

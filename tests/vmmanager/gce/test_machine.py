@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.google.cloud_compute.server import CloudCompute
 from tests.vmmanager.gce.conftest import Opened
 
 from kgym.api.steps import DumpFailure
 from kgym.errors import InfrastructureError, UserError
 from kgym.worker.context import StepContext
-from kgym_dev.cloud_compute.server import CloudCompute
 from kgym_vmmanager.dump.guest_memory import Dump, Scene
 from kgym_vmmanager.dump.kdump import Kdump
 from kgym_vmmanager.gce import boot_disk

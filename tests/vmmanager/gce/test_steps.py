@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.google.cloud_compute.server import CloudCompute
 from tests.vmmanager.gce.conftest import with_kernel
 
 from kgym.errors import InfrastructureError
 from kgym.worker.context import StepContext
-from kgym_dev.cloud_compute.server import CloudCompute
 from kgym_vmmanager.gce import sweeper
 from kgym_vmmanager.gce.calls import Compute
 from kgym_vmmanager.gce.options import GceOptions

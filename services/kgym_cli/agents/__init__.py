@@ -1,0 +1,1 @@
+"""Agents: which one a command uses, its runs, and its tools over MCP."""

@@ -1,0 +1,215 @@
+"""Which agent a command talks to: a service, or one within the command's own process."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
+
+from kgym.bugs import bundle as bugs
+from kgym.errors import UserError
+from kgym_cli import extras
+from kgym_cli.agents.agent_models import REPLAY, opener, window
+from kgym_cli.platforms.running_platform import running
+from kgym_cli.platforms.scheduler_choice import address, usable_data_folder
+from kgym_cli.settings import settings
+
+if TYPE_CHECKING:
+    from kgym.api.agent.runs import Limits, RunRequest
+    from kgym.api.agent.strategy import Strategy
+    from kgym.bugs.bug import Bug
+    from kgym.client.agent_calls import AgentCalls
+    from kgym_crashfixer.models.model import Model
+    from kgym_crashfixer.platform_protocol import Platform, Submitted
+    from kgym_crashfixer.runs.agent import Agent
+    from kgym_crashfixer.store.run_store import Stored
+
+T = TypeVar("T")
+FOLDER = "agent"
+"""Of the data folder: where the service says that it listens."""
+
+
+def service() -> tuple[str, str | None] | None:
+    """Return the URL and the token of the agent service that is named, or runs here; or None."""
+    if (named := settings().agent) is not None:
+        return named.rstrip("/"), settings().token
+    found = running(usable_data_folder() / FOLDER)
+    return (found.url, settings().token) if found is not None else None
+
+
+def service_url() -> str | None:
+    """Return the URL of the agent service that is named, or runs here just now; or None."""
+    if (named := settings().agent) is not None:
+        return named.rstrip("/")
+    found = running(settings().data / FOLDER)
+    return found.url if found is not None else None
+
+
+def database() -> str:
+    """Return the URL of the agent's database."""
+    own = usable_data_folder() / "agent.db"
+    return settings().agent_database or f"sqlite+aiosqlite:///{own}"
+
+
+def with_agent(
+    ask: "Callable[[AgentCalls], Awaitable[T]]",
+    *,
+    work: bool = False,
+    own: bool = False,
+    record: Path | None = None,
+) -> T:
+    """Return what `ask` comes to, given an agent: the service if there is one, else its own.
+
+    With `work`, an agent of this process carries out runs, with the platform that commands use;
+    with `own`, it is one of this process in any case.
+    """
+    extras.require("agent")
+    found = None if own else service()
+    if found is not None:
+        return interruptible(_remote(ask, *found))
+    with address(work=True) if work else nullcontext(("", None)) as (url, token):
+        return interruptible(_local(ask, url, token, opener(record)))
+
+
+def request_of(
+    name: str,
+    strategy: str | None,
+    model: str,
+    trace: bool,
+    files: tuple[str, ...],
+    chosen: "Limits | None",
+    here: bool,
+) -> "RunRequest":
+    """Return what the agent is asked for; `here` is whether it sees this machine's files."""
+    from kgym.api.agent.runs import RunRequest  # noqa: PLC0415
+    from kgym_crashfixer import strategies  # noqa: PLC0415 - as above
+    from kgym_crashfixer.models import tape  # noqa: PLC0415
+    from kgym_crashfixer.runs.bugs import packed  # noqa: PLC0415
+
+    bug = bugs.load(name)
+    asked: dict[str, Any] = {"bug": bug.name, "model": model, "trace": trace, "files": list(files)}
+    head = tape.head(Path(model.removeprefix(REPLAY))) if model.startswith(REPLAY) else None
+    if strategy is None and head is not None:
+        asked |= {"strategy": head.strategy, "files": list(files) or head.files}
+        asked |= {"trace": trace and head.trace}
+    else:
+        asked |= {"strategy": strategies.load(strategy or "forest")}
+    asked |= {"limits": chosen} if chosen is not None else {}
+    if not bugs.is_shipped(name):
+        own = Path(bugs.named(name)[0]).resolve()
+        asked |= {"folder": str(Path(name).resolve())} if here else {"bundle": packed(own)}
+    try:
+        return RunRequest.model_validate(asked)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise UserError("bad_option", wrong) from error
+
+
+def interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Carry it out; SIGINT or SIGTERM cancels it, and lets it end its jobs. A second one does not.
+
+    A KeyboardInterrupt in the middle of an event loop would cancel the end of the jobs as well.
+    """
+    handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {one: how for one, how in handlers.items() if how is not signal.SIG_IGN}
+
+    async def carried_out() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def interrupt() -> None:
+            restore()
+            task.cancel()
+
+        def restore() -> None:
+            for number, handler in handlers.items():
+                if loop.remove_signal_handler(number):
+                    signal.signal(number, handler)
+
+        for number in handlers:
+            loop.add_signal_handler(number, interrupt)
+        try:
+            return await work
+        finally:
+            restore()
+
+    try:
+        return asyncio.run(carried_out())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _remote(ask: "Callable[[AgentCalls], Awaitable[T]]", url: str, token: str | None) -> T:
+    from kgym.client.agent_client import AgentClient  # noqa: PLC0415 - as below
+
+    async with AgentClient(url, token) as agent:
+        return await ask(agent)
+
+
+async def _local(
+    ask: "Callable[[AgentCalls], Awaitable[T]]",
+    url: str,
+    token: str | None,
+    model: "Callable[[str], Model]",
+) -> T:
+    async with hosted(url, token, model) as agent:
+        return await ask(agent)
+
+
+@asynccontextmanager
+async def hosted(
+    url: str, token: str | None, model: "Callable[[str], Model]"
+) -> "AsyncIterator[Agent]":
+    """Give an agent of this process, whose runs use the scheduler at the URL."""
+    # Its imports take longer than a command that needs no agent.
+    from kgym_crashfixer.runs.agent import Agent  # noqa: PLC0415
+    from kgym_crashfixer.store.database import Database  # noqa: PLC0415
+    from kgym_crashfixer.store.run_store import RunStore  # noqa: PLC0415
+
+    opened = Database(database())
+    try:
+        await opened.upgrade()
+        agent = Agent(RunStore(opened), model, platforms(url, token))
+        try:
+            yield agent
+        finally:
+            await agent.close()
+    finally:
+        await opened.close()
+
+
+def platforms(
+    url: str, token: str | None
+) -> "Callable[[Stored, Bug, Strategy, Submitted], AbstractAsyncContextManager[Platform]]":
+    """Return what gives each run its platform: the scheduler at the URL."""
+
+    from kgym.client import AsyncClient  # noqa: PLC0415 - as above
+    from kgym_crashfixer.platform import SchedulerPlatform  # noqa: PLC0415
+
+    @asynccontextmanager
+    async def opened(
+        run: "Stored", bug: "Bug", strategy: "Strategy", submitted: "Submitted"
+    ) -> "AsyncIterator[Platform]":
+        async with AsyncClient(url, token) as client:
+            group = f"fix-{run.id}-{run.key[:8]}"
+            asked = run.request
+            known = await asyncio.to_thread(window, asked.model)
+            platform: Platform = SchedulerPlatform(
+                client,
+                bug,
+                strategy,
+                key=run.key,
+                group=group,
+                submitted=submitted,
+                files=asked.files,
+                window=asked.window or known,
+            )
+            try:
+                yield platform
+            finally:
+                await platform.close()
+
+    return opened

@@ -1,0 +1,139 @@
+"""What commands print of a run, and the exit status that it stands for."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+from rich.console import Console
+from rich.markup import escape
+
+from kgym.api.agent.report import Report
+from kgym.api.agent.runs import RunState, RunView
+from kgym.api.steps import Strict
+from kgym.client.agent_client import AgentClient
+from kgym_cli.agents.agent_models import REPLAY
+from kgym_cli.agents.run_view import watch
+from kgym_cli.output import Exit, people
+
+if TYPE_CHECKING:
+    from kgym.client.agent_calls import AgentCalls
+
+_STATUSES = {
+    RunState.RUNNING: Exit.OK,
+    RunState.RESOLVED: Exit.OK,
+    RunState.UNRESOLVED: Exit.NEGATIVE,
+    RunState.LIMITED: Exit.NEGATIVE,
+    RunState.STOPPED: Exit.NEGATIVE,
+    RunState.FAILED: Exit.INFRASTRUCTURE,
+    RunState.INTERRUPTED: Exit.INFRASTRUCTURE,
+}
+_NEGATIVE = {"does_not_reproduce"}
+_USER = {"bad_bundle", "model_key_refused", "model_quota_exceeded", "no_such_model", "not_on_tape"}
+
+
+class Cycles(Strict):
+    """The debug cycles of a run, counted."""
+
+    cycles: int
+    depth: int = Field(description="of the deepest tree")
+    candidates: int = Field(description="patches that were written")
+    outcomes: dict[str, int] = Field(description="how cycles ended: `resolved`, `crashed` …")
+
+    @classmethod
+    def of(cls, run: RunView) -> "Cycles":
+        """Count those of a run."""
+        return cls(
+            cycles=len(run.nodes),
+            depth=max((one.depth for one in run.nodes), default=0),
+            candidates=sum(one.candidates for one in run.nodes),
+            outcomes=Counter(one.outcome or "under_way" for one in run.nodes),
+        )
+
+
+class FixAnswer(Strict):
+    """What `kgym fix` and `kgym run resume` come to."""
+
+    resolved: bool
+    replayed: bool = Field(description="no model was asked: a tape answered")
+    run: RunView
+    cycles: Cycles
+    patch: str | None = Field(None, description="for `git am`; null without a fix")
+    report: Report | None = None
+    written: list[str] = Field([], description="files that were written")
+
+    @classmethod
+    def of(
+        cls, run: RunView, patch: str | None = None, report: Report | None = None
+    ) -> "FixAnswer":
+        """Return the answer for a run as it is."""
+        return cls(
+            resolved=run.state is RunState.RESOLVED,
+            replayed=run.model.startswith(REPLAY),
+            run=run,
+            cycles=Cycles.of(run),
+            patch=patch,
+            report=report,
+        )
+
+    def show(self, console: Console) -> None:
+        """Print it for people."""
+        run = self.run
+        style = "green" if run.state is RunState.RESOLVED else "red"
+        reason = f": {escape(run.reason)}" if run.reason else ""
+        console.print(f"run {run.id} [bold {style}]{run.state}[/]{reason}")
+        spent = run.spent
+        tokens = spent.input_tokens + spent.output_tokens
+        took = f"{spent.cost}, {tokens} tokens, {spent.builds} kernels, {spent.seconds:.0f} s"
+        counted = ", ".join(f"{number} {word}" for word, number in self.cycles.outcomes.items())
+        console.print(f"took {took}", markup=False)
+        console.print(f"{len(run.nodes)} debug cycles: {counted or 'none'}", markup=False)
+        if self.replayed:
+            console.print("a tape was replayed: what the model took is what it took then")
+        for one in run.ranked:
+            sure = f"{one.confidence:.0%} sure" if one.confidence is not None else "not measured"
+            said = f"fix {one.number}: {one.node}, {sure}, {one.lines} lines, {one.notes} notes"
+            console.print(said, markup=False)
+        for path in self.written:
+            console.print(f"written: {path}", markup=False)
+        if run.state not in {RunState.RESOLVED, RunState.UNRESOLVED, RunState.RUNNING}:
+            console.print(f"`kgym run resume {run.id}` goes on with it", markup=False)
+
+
+async def told(agent: "AgentCalls", run: int, author: str | None, after: int = 0) -> FixAnswer:
+    """Show a run until it ends; return what it came to."""
+    try:
+        await watch(run, agent.follow(run, after))
+    except asyncio.CancelledError:
+        if isinstance(agent, AgentClient):
+            said = f"run {run} goes on: `kgym run show {run}`; `kgym run stop {run}` ends it"
+        else:
+            said = f"run {run} ends, and its jobs; `kgym run resume {run}` goes on with it"
+        people.print(said, markup=False)
+        raise
+    view = await agent.show(run)
+    if not view.ranked:
+        return FixAnswer.of(view)
+    patch, report = await agent.patch(run, 1, author), await agent.report(run)
+    return FixAnswer.of(view, patch, report)
+
+
+def written(answer: FixAnswer, out: Path) -> FixAnswer:
+    """Write the patch, and its report beside it, if there is a fix."""
+    if answer.patch is None or answer.report is None:
+        return answer
+    beside = out.with_name(f"{out.stem}.md")
+    out.write_text(answer.patch)
+    beside.write_text(answer.report.markdown)
+    return answer.model_copy(update={"written": [str(out), str(beside)]})
+
+
+def exit_of(run: RunView) -> Exit:
+    """Return the exit status: 0 a fix, 1 none, 2 bad input, 3 the platform or the provider."""
+    reason = run.reason.partition(":")[0]
+    if run.state is RunState.FAILED and reason in _NEGATIVE:
+        return Exit.NEGATIVE
+    if run.state is RunState.FAILED and reason in _USER:
+        return Exit.USER
+    return _STATUSES[run.state]

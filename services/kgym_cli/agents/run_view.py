@@ -1,0 +1,152 @@
+"""A run on its way, as people see it: on a terminal a tree that lives, else lines."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.text import Text
+from rich.tree import Tree
+
+from kgym.api.agent.runs import Event, NodeView
+from kgym_cli.output import live_view, people
+
+Data = dict[str, Any]
+_STYLES = {
+    "resolved": "bold green",
+    "crashed": "red",
+    "rejected": "magenta",
+    "no_patch": "yellow",
+    "inconclusive": "dim",
+    "stopped": "dim",
+}
+_REFRESH_SECONDS = 0.25
+_MOST = 200
+"""Characters of the tree's root."""
+
+
+class RunProgress:
+    """What is known of a run so far, by its events."""
+
+    def __init__(self, run: int) -> None:
+        self.run = run
+        self.nodes: dict[str, NodeView] = {}
+        self.doing: dict[str, tuple[str, str]] = {}
+        """The node and the kind of each piece of work under way, by its name."""
+        self.said = "showing the bug on the unpatched kernel"
+        self._dollars, self._tokens, self._unpriced = 0.0, 0, 0
+        self._kernels = 0
+
+    def hear(self, event: Event) -> None:
+        """Take in an event; off a terminal, tell of those that count."""
+        data: dict[str, Any] = dict(event.data)
+        match event.kind:
+            case "asked" | "asked_again":
+                self.doing[data["name"]] = data["node"], data["work"]
+            case "told":
+                self.doing.pop(data["name"], None)
+                self._count(data)
+            case "dropped":
+                self.doing.pop(data["name"], None)
+            case "node":
+                self.nodes[data["name"]] = NodeView.model_validate(data)
+            case "begin" | "resumed":
+                self.said = f"the crash: {data['title']}"
+        if (told := words(event)) and not live_view.lives():
+            people.print(" ".join(told.split()), markup=False)
+
+    def _count(self, data: dict[str, Any]) -> None:
+        if "tokens" in data:
+            self._tokens += data["tokens"]
+            self._dollars += data["price"] or 0.0
+            self._unpriced += data["price"] is None
+        self._kernels += data["work"] == "try"
+
+    def tree(self, height: int) -> RenderableType:
+        """Return the nodes as a tree, as many as fit, and what the run took so far."""
+        said = " ".join(f"run {self.run}: {self.said}".split())
+        root = Tree(escape(said[:_MOST]))
+        branches: dict[str | None, Tree] = {None: root}
+        for node in list(self.nodes.values())[: max(1, height - 4)]:
+            branch = branches.get(node.parent, root)
+            branches[node.name] = branch.add(self._node(node))
+        if len(self.nodes) > height - 4:
+            root.add(f"… {len(self.nodes) - max(1, height - 4)} more")
+        return Group(root, Text(self._took(), style="dim"))
+
+    def _node(self, node: NodeView) -> Text:
+        text = Text(f"{node.name} ", no_wrap=True, overflow="ellipsis")
+        if node.outcome is not None:
+            text.append(node.outcome, _STYLES.get(node.outcome, ""))
+            wrong = node.problems[0] if node.outcome == "no_patch" and node.problems else ""
+            text.append(f" {' '.join((node.crash or wrong).split())}")
+        else:
+            works = [work for at, work in self.doing.values() if at == node.name]
+            text.append(", ".join(sorted(works)) or "waits", "cyan")
+        if node.hypothesis:
+            text.append(f"  {' '.join(node.hypothesis.split())}", "dim")
+        return text
+
+    def _took(self) -> str:
+        cost = f"${self._dollars:.2f}" if not self._unpriced else "price not known"
+        return f"{cost}, {self._tokens} tokens, {self._kernels} kernels, {len(self.nodes)} cycles"
+
+
+async def watch(run: int, events: AsyncIterator[Event]) -> None:
+    """Show a run until it ends."""
+    progress = RunProgress(run)
+
+    async def refresh(show: Callable[[], None]) -> None:
+        while True:
+            show()
+            await asyncio.sleep(_REFRESH_SECONDS)
+
+    with live_view.shown(progress.tree) as show:
+        showing = asyncio.create_task(refresh(show))
+        try:
+            async for event in events:
+                progress.hear(event)
+        finally:
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)
+
+
+def words(event: Event) -> str:
+    """Return what an event says in one line; nothing for those of each little piece of work."""
+    say = _WORDS.get(event.kind)
+    return say(dict(event.data)) if say is not None else ""
+
+
+def _begun(data: Data) -> str:
+    notes = "".join(f"; {one}" for one in data["notes"])
+    return f"the crash: {data['title']} (job {data['job']}){notes}"
+
+
+def _told(data: Data) -> str:
+    if "verdict" not in data:
+        return ""
+    crash = f": {data['crash']}" if data["crash"] else ""
+    return f"{data['node']}: {data['verdict']}{crash} (job {data['job']})"
+
+
+def _failed(data: Data) -> str:
+    return f"{data['name']}: {data['reason']}: {data['message']}"
+
+
+_WORDS: Mapping[str, Callable[[Data], str]] = {
+    "asked_again": lambda data: (
+        f"{data['name']}: asked again; it was on its way when the agent was killed"
+    ),
+    "begin": _begun,
+    "ended": lambda data: f"{data['state']}{': ' if data['reason'] else ''}{data['reason']}",
+    "fix": lambda data: f"fixes: {', '.join(data['nodes'])}",
+    "lost": lambda data: f"{data['name']}: nothing was heard of it, twice; it is not asked again",
+    "node": lambda data: f"{data['name']}: {data['outcome']}" if data["outcome"] else "",
+    "refused_setting": lambda data: f"the model does not take: {', '.join(data['settings'])}",
+    "resumed": lambda data: f"goes on: {data['title']}",
+    "told": _told,
+    "unanswered": _failed,
+    "waiting": _failed,
+}
+"""What is said of the kinds of events that count."""

@@ -1,0 +1,1 @@
+"""Campaigns: their bugs, their equipment, their results."""

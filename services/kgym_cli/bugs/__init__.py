@@ -1,0 +1,1 @@
+"""Bundles of bugs, and their source trees."""

@@ -1,0 +1,1 @@
+"""Deployments on Google Cloud, real and emulated."""

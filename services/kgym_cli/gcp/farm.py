@@ -1,0 +1,108 @@
+"""The deployment that a command of `kgym gcp` is about, on the cloud or on an emulated one."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from kgym.errors import UserError
+from kgym_cli import extras
+from kgym_cli.gcp import emulated_project
+from kgym_cli.gcp.emulated_project import EmulatedProject
+from kgym_cli.output import people
+from kgym_cli.platforms.scheduler_choice import usable_data_folder
+from kgym_cli.settings import settings
+from kgym_hosts.deployment import Deployment, read_deployment
+
+if TYPE_CHECKING:
+    from kgym.client import Client
+    from kgym_hosts.gcp.platform import CloudPlatform
+
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+@dataclass(frozen=True)
+class Farm:
+    """A deployment, and where it is."""
+
+    deployment: Deployment
+    endpoint: str | None
+    """A server that stands for the cloud."""
+    project: EmulatedProject | None
+    """The emulated project that this server is of."""
+
+    @property
+    def emulated(self) -> bool:
+        """Whether no cloud has to do with it."""
+        return self.endpoint is not None
+
+    @property
+    def server(self) -> str | None:
+        """The scheduler's address, as far as it is known."""
+        return self.project.scheduler if self.project else self.deployment.server
+
+    def platform(self, ssh_key: str = "") -> "CloudPlatform":
+        """Return its parts on the cloud."""
+        extras.require("gcp")
+        # Google's libraries take seconds.
+        from kgym_hosts.gcp.connection import Cloud  # noqa: PLC0415
+        from kgym_hosts.gcp.platform import CloudPlatform  # noqa: PLC0415
+
+        cloud = Cloud(self.deployment.project, self.endpoint)
+        return CloudPlatform(cloud, self.deployment, ssh_key, self.server)
+
+    @contextmanager
+    def scheduler(self) -> "Iterator[Client]":
+        """Connect to its scheduler; raise UserError `no_server` if none is known."""
+        from kgym.client import Client  # noqa: PLC0415 - as above
+
+        server = self.project.scheduler if self.project else settings().server or self.server
+        if server is None:
+            said = "give the scheduler's URL with --server or KGYM_SERVER, or `domain` in the file"
+            raise UserError("no_server", said)
+        with Client(server, settings().token) as client:
+            yield client
+
+
+def farm_options(command: _Command) -> _Command:
+    """Add what all commands take: the deployment, and what stands for the cloud."""
+    file = click.argument("deployment", type=click.Path(path_type=Path))
+    server = click.option(
+        "--endpoint",
+        metavar="URL",
+        help="A server that stands for the cloud: `tests.google.cloud_project` in a checkout.",
+    )
+    emulated = click.option(
+        "--emulated",
+        is_flag=True,
+        help="A cloud on this machine, whose hosts are programs; without an account.",
+    )
+    return file(server(emulated(command)))
+
+
+def farm(file: Path, endpoint: str | None, emulated: bool, *, start: bool = False) -> Farm:
+    """Return what the options mean; an emulated project is started where `start` says so.
+
+    Raises UserError: `bad_deployment`, `bad_option`, `not_emulated` if no such project runs.
+    """
+    deployment = read_deployment(file)
+    if not emulated:
+        return Farm(deployment, endpoint, None)
+    if endpoint is not None:
+        raise UserError("bad_option", "--emulated has a server of its own: leave out --endpoint")
+    people.print("emulated: cloud and hosts are programs of this machine", style="dim")
+    data, name = usable_data_folder(), deployment.project
+    project = emulated_project.found(data, name)
+    if project is None and start:
+        project = emulated_project.start(data, name)
+    if project is None:
+        raise UserError(
+            "not_emulated",
+            f"no emulated project {name} runs on this machine: `kgym gcp up --emulated` starts it",
+        )
+    # Its hosts are this machine: nothing is to be installed, and no secret to be kept.
+    here = {"program": emulated_project.PROGRAM, "setup": "", "secret": None}
+    return Farm(deployment.model_copy(update=here), project.url, project)

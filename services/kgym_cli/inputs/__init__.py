@@ -1,0 +1,1 @@
+"""What commands read: files, and values of options."""

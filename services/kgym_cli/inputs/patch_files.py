@@ -1,0 +1,118 @@
+"""Patches that are given as files, and which files in which folders a sweep takes for a bug."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from kgym.api.steps import Patch
+from kgym.bugs.bug import Bug
+from kgym.bugs.sweep import Candidate
+from kgym.errors import UserError
+from kgym.source import diff_text
+from kgym_cli.inputs import compressed_files
+
+_PATCH = re.compile(r"[^.].*\.(patch|diff)(\.(gz|xz|zst|bz2))?", re.DOTALL)
+
+
+LARGEST_PATCH = 64 << 20
+"""Bytes that are read of one; the model refuses those that are too large for a job."""
+
+
+def patch_file(path: Path) -> Patch:
+    """Read a unified diff from a file, in whatever encoding it is, compressed or not.
+
+    `-` is standard input.
+    """
+    name = compressed_files.name(path).encode(errors="replace").decode()[:200]
+    try:
+        return Patch(
+            name=name, diff=diff_text.decode(compressed_files.read(path, LARGEST_PATCH), str(path))
+        )
+    except ValidationError as error:
+        raise UserError("patch_too_large", f"{path}: {error.errors()[0]['msg']}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Patch files, by bug and the name that each has there, and the folders that are no bug's."""
+
+    files: Mapping[str, Mapping[str, Path]]
+    left_out: Sequence[Path]
+
+
+def find(bugs: Iterable[Bug], places: Iterable[Path]) -> Found:
+    """Look for patches: `DIR/BUG/*.patch` is for that bug, `DIR/*.patch` and files for all.
+
+    Raises UserError `cannot_read` for a place that is not there, and `no_patches`.
+    """
+    names = [bug.name for bug in bugs]
+    paths: dict[str, list[Path]] = {name: [] for name in names}
+    left_out = []
+    for place in dict.fromkeys(places):
+        for own in paths.values():
+            own.extend([place] if place.is_file() else _patches(place))
+        for folder in sorted(_folders(place)):
+            if folder.name in paths:
+                paths[folder.name].extend(_patches(folder))
+            elif any(_patches(folder)):
+                left_out.append(folder)
+    if not any(paths.values()):
+        looked = ", ".join(map(str, places))
+        raise UserError("no_patches", f"no *.patch or *.diff for these bugs in {looked}")
+    return Found({name: _named(own) for name, own in paths.items()}, left_out)
+
+
+def candidates(files: Mapping[str, Path]) -> list[Candidate]:
+    """Read the patches; of one that cannot be read, the candidate says why."""
+    return [Candidate(name, _read(path)) for name, path in files.items()]
+
+
+def default_name(bugs: Sequence[str], places: Sequence[Path]) -> str:
+    """Return the name of a sweep: the same for the same bugs and places, whatever is in them."""
+    where = sorted(str(place.resolve()) for place in places)
+    folders = sorted(str(Path(bug).resolve()) if Path(bug).is_dir() else bug for bug in bugs)
+    named = sha256(json.dumps([folders, where]).encode()).hexdigest()[:10]
+    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", places[0].resolve().name)[:60]
+    return f"sweep-{stem}-{named}"
+
+
+def _patches(folder: Path) -> list[Path]:
+    return sorted(path for path in _listed(folder) if _PATCH.fullmatch(path.name))
+
+
+def _folders(place: Path) -> Iterator[Path]:
+    if not place.is_file():
+        yield from (path for path in _listed(place) if path.is_dir())
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError as error:
+        raise UserError("cannot_read", f"{folder}: {error.strerror or error}") from error
+
+
+def _named(paths: Sequence[Path]) -> dict[str, Path]:
+    """Return the files by their names, without the compression's suffix; or by their paths."""
+    short = {path: _text(compressed_files.name(path)) for path in dict.fromkeys(paths)}
+    seen = Counter(short.values())
+    return {name if seen[name] == 1 else _text(str(path)): path for path, name in short.items()}
+
+
+def _read(path: Path) -> Patch | UserError:
+    try:
+        if not path.is_file():  # opening a pipe would wait for ever
+            raise UserError("cannot_read", f"{path}: is no regular file")
+        return patch_file(path)
+    except UserError as error:
+        return error
+
+
+def _text(name: str) -> str:
+    return name.encode(errors="replace").decode()

@@ -1,0 +1,1 @@
+"""Jobs: how they are followed, fetched and printed."""

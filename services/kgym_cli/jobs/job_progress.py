@@ -1,0 +1,173 @@
+"""Following a job in the terminal: a line for each step, with its progress."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from kgym.api.jobs import UNATTENDED, JobEvent, JobFilter, JobView
+from kgym.api.states import State
+from kgym_cli.jobs import waiting
+from kgym_cli.output import people
+
+if TYPE_CHECKING:
+    from kgym.client import Client
+
+_UNITS = {"bytes": (1 << 20, "MiB")}
+_STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
+
+
+def follow(client: "Client", job: JobView, last: int = 0, *, label: str = "") -> JobView:
+    """Show the job's events after number `last` until it has finished; return it then.
+
+    A terminal gets bars; anything else gets the job's log as plain lines. `label` stands
+    before each: which job it is, where there are several.
+    """
+    if not label and (left := _left_behind(client, job)):
+        people.print(
+            f"not begun, as no command waits for them: jobs {', '.join(map(str, left))}"
+            " (`kgym job wait` or `abort` one; `kgym up` runs all)"
+        )
+    show = _Bars(job, label) if people.is_terminal else _Lines(people, label)
+    with show.shown(), waiting.Watch(client, job.id, show.waits) as watch:
+        watch.saw(job)
+        for event in client.events(job.id, last):
+            show.event(event)
+            if event.kind == "state":
+                watch.saw(state=str(event.data["state"]))
+    return client.job(job.id)
+
+
+def _left_behind(client: "Client", job: JobView) -> list[int]:
+    """Return the newest of the other jobs that were left, and wait until somebody follows them."""
+    waiting = client.page(JobFilter(state=State.QUEUED, mine=True)).jobs
+    return [
+        one.id
+        for one in waiting
+        if one.id != job.id and any(step.waiting == UNATTENDED for step in one.steps)
+    ]
+
+
+class _Lines:
+    """The job as lines: changes of state, and what the steps log."""
+
+    def __init__(self, console: Console, label: str) -> None:
+        self._console = console
+        self._label = label
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        yield
+
+    def event(self, event: JobEvent) -> None:
+        match event.kind:
+            case "state" if event.step is not None:
+                self._print(event, str(event.data["state"]))
+            case "log":
+                for line in event.data["text"].splitlines():
+                    self._print(event, line)
+
+    def waits(self, step: int, told: str) -> None:
+        """Say why the queued step does not begin."""
+        self._console.print(f"{self._label}step {step}: waits: {told}", markup=False)
+
+    def _print(self, event: JobEvent, line: str) -> None:
+        self._console.print(f"{self._label}step {event.step}: {line}", markup=False)
+
+
+class _Bars:
+    """The job as one bar for each step."""
+
+    def __init__(self, job: JobView, label: str) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:24}"),
+            TextColumn("{task.fields[stage]:24}"),
+            BarColumn(bar_width=30),
+            _Amount(),
+            TimeElapsedColumn(),
+            _Remaining(),
+            console=people,
+        )
+        self._tasks: list[TaskID] = [
+            self._progress.add_task(
+                f"{label}{step.number + 1}/{len(job.steps)} {step.kind}",
+                total=None,
+                start=False,
+                stage="",
+                unit="",
+            )
+            for step in job.steps
+        ]
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        with self._progress:
+            yield
+
+    def event(self, event: JobEvent) -> None:
+        if event.step is None:
+            return
+        task = self._tasks[event.step]
+        match event.kind:
+            case "progress":
+                data = event.data
+                self._progress.update(
+                    task,
+                    completed=data["done"],
+                    total=data["total"],
+                    stage=escape(data["stage"]),
+                    unit=data["unit"],
+                )
+            case "state":
+                self._state(task, str(event.data["state"]))
+
+    def waits(self, step: int, told: str) -> None:
+        """Say why the queued step does not begin."""
+        self._progress.update(self._tasks[step], stage=f"[dim]{escape(told)}[/]")
+
+    def _state(self, task: TaskID, state: str) -> None:
+        stage = f"[{_STYLES.get(state, 'dim')}]{state}[/]"
+        if state == "running":
+            self._progress.reset(task, start=True, total=None, stage=stage, unit="")
+        elif state in ("succeeded", "failed", "aborted", "skipped"):
+            self._progress.update(task, completed=1, total=1, stage=stage, unit="")
+            self._progress.stop_task(task)
+        else:
+            self._progress.update(task, stage=stage)
+
+
+class _Remaining(TimeRemainingColumn):
+    """How long it will still take, if the pace so far tells."""
+
+    def render(self, task: Task) -> Text:
+        """Return the time that is left, or nothing if it cannot be known."""
+        if task.finished or task.time_remaining is None:
+            return Text("")
+        return Text.assemble(super().render(task), " left", style="dim")
+
+
+class _Amount(ProgressColumn):
+    """How much of how much, in the unit of the stage."""
+
+    def render(self, task: Task) -> Text:
+        """Return the amount, or nothing as long as none is known."""
+        unit = task.fields["unit"]
+        if not unit:
+            return Text("")
+        scale, name = _UNITS.get(unit, (1, unit))
+        done = f"{task.completed / scale:,.0f}"
+        total = f"/{task.total / scale:,.0f}" if task.total else ""
+        return Text(f"{done}{total} {name}", style="dim")

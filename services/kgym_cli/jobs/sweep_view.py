@@ -1,0 +1,166 @@
+"""A sweep on its way, as people see it: on a terminal a table that lives, else lines."""
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from kgym.bugs.sweep import Moved, Stage
+from kgym.bugs.sweep_rows import Outcome, Row
+from kgym.client import AsyncClient
+from kgym.errors import KgymError
+from kgym_cli.jobs import waiting
+from kgym_cli.output import live_view, people
+
+STYLES = {
+    Outcome.RESOLVED: "green",
+    Outcome.NOT_RESOLVED: "red",
+    Outcome.REFUSED: "magenta",
+    Outcome.INCONCLUSIVE: "magenta",
+}
+"""Of the others, yellow."""
+_BROKEN = (Outcome.DOES_NOT_APPLY, Outcome.DOES_NOT_COMPILE, Outcome.NOT_COMPILED)
+_NONE = (Outcome.REFUSED, Outcome.INCONCLUSIVE)
+_REFRESH_SECONDS = 0.25
+_LOOK_SECONDS = 5.0
+"""Between two looks at what waits: where it stands in the queue, and how soon it begins."""
+_MOST = 8
+"""Bugs, newest rows, and patches under way that are shown."""
+_TRIAL = (Stage.BUILD, Stage.REPRODUCE)
+_KNOWN_FROM = 3
+"""Trials whose pace tells how long the others will take."""
+
+
+class View:
+    """What is known of a sweep so far."""
+
+    def __init__(self, pairs: Mapping[str, int]) -> None:
+        self.pairs = pairs
+        """How many patches there are, by bug."""
+        self.rows: dict[tuple[str, str], Row] = {}
+        self.stages: dict[tuple[str, str], Moved] = {}
+        """Of those that have no row yet."""
+        self._newest = deque[Row](maxlen=_MOST)
+        self._waits: dict[int, str] = {}
+        """Why jobs do not begin."""
+        self._first: float | None = None
+        """When the first trial was under way,"""
+        self._tried = 0
+        """and how many have ended since: checks are much quicker."""
+
+    def hear(self, said: Moved | Row) -> None:
+        """Take in what a sweep tells."""
+        if isinstance(said, Moved):
+            self.stages |= {(said.bug, patch): said for patch in said.patches}
+            if self._first is None and said.stage in _TRIAL:
+                self._first = time.monotonic()
+            return
+        key = (said.bug, said.patch)
+        moved = self.stages.pop(key, None)
+        self._tried += moved is not None and moved.stage in _TRIAL
+        self.rows[key] = said
+        self._newest.appendleft(said)
+        if not live_view.lives():
+            people.print(f"{said.bug} {said.patch}: {words(said)}", markup=False)
+
+    async def look(self, client: AsyncClient) -> None:
+        """Look, until cancelled, why jobs do not begin; off a terminal, say so of the first."""
+        said = ""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            jobs = list(dict.fromkeys(one.job for one in self.stages.values() if one.job))
+            found = {}
+            for job in jobs[: _MOST if live_view.lives() else 1]:
+                try:
+                    steps = (await client.job(job)).steps
+                except KgymError:  # whoever follows the job says so
+                    continue
+                if told := "; ".join(filter(None, map(waiting.words, steps))):
+                    found[job] = told
+            self._waits = found
+            for job, told in found.items():
+                if not live_view.lives() and told != said:
+                    people.print(f"job {job} waits: {told}", markup=False)
+                    said = told
+
+    async def refresh(self, show: Callable[[], None]) -> None:
+        """Show it anew again and again, until cancelled."""
+        while True:
+            show()
+            await asyncio.sleep(_REFRESH_SECONDS)
+
+    def table(self, height: int) -> RenderableType:
+        """Return all that fits: the bugs' counts, what is under way, the newest rows."""
+        fits = max(1, min(_MOST, (height - 8) // 3))
+        parts: list[RenderableType] = [
+            counts(self.pairs, self.rows.values(), fits, self.stages.values())
+        ]
+        if self.stages:
+            under_way = [one for one in self.stages.items() if one[1].job is not None]
+            parts.append(_grid(self._under_way(key, one) for key, one in under_way[:fits]))
+        newest = list(self._newest)[:fits]
+        parts.append(_grid((one.bug, one.patch, _styled(one)) for one in newest))
+        parts.append(Text(self._progress(), style="dim"))
+        return Group(*parts)
+
+    def _under_way(self, key: tuple[str, str], one: Moved) -> Sequence[str]:
+        told = self._waits.get(one.job or 0, "")
+        return (*map(escape, key), f"[cyan]{one.stage}[/]", f"job {one.job}", escape(told))
+
+    def _progress(self) -> str:
+        told = f"{len(self.rows)} of {sum(self.pairs.values())}"
+        left = sum(one.stage is not Stage.CHECK for one in self.stages.values())
+        if left and self._first is not None and self._tried >= _KNOWN_FROM:
+            seconds = left * (time.monotonic() - self._first) / self._tried
+            told += f"; {left} to try, about {waiting.duration(seconds)}"
+        return told
+
+
+def words(row: Row) -> str:
+    """Return what a patch came to, in one line."""
+    verdict = f" ({row.verdict})" if row.verdict not in {None, row.outcome.value} else ""
+    same = f" (as {row.same_as})" if row.same_as else ""
+    return f"{row.outcome}{verdict}{same}: {row.reason}"
+
+
+def counts(
+    pairs: Mapping[str, int],
+    rows: Iterable[Row],
+    most: int,
+    stages: Iterable[Moved] = (),
+) -> Table:
+    """Return a table of how many patches came to what, by bug."""
+    found = Counter((row.bug, row.outcome) for row in rows)
+    stage = Counter((one.bug, one.stage) for one in stages)
+    table = Table(box=None)
+    heads = ("bug", "patches", "check", "wait", "build", "run")
+    for head in (*heads, "resolved", "not resolved", "broken", "no answer"):
+        table.add_column(head, justify="left" if head == "bug" else "right", no_wrap=True)
+    for bug, total in list(pairs.items())[:most]:
+        numbers = [total, *(stage[bug, one] for one in Stage)]
+        numbers += [found[bug, Outcome.RESOLVED], found[bug, Outcome.NOT_RESOLVED]]
+        numbers += [sum(found[bug, one] for one in kind) for kind in (_BROKEN, _NONE)]
+        table.add_row(escape(bug), *(str(one or "-") for one in numbers))
+    if len(pairs) > most:
+        table.add_row(f"… {len(pairs) - most} more bugs")
+    return table
+
+
+def _styled(row: Row) -> str:
+    style = STYLES.get(row.outcome, "yellow")
+    return f"[{style}]{row.outcome}[/]  {escape(row.reason)}"
+
+
+def _grid(rows: Iterable[Sequence[str]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for row in rows:
+        cells = [Text.from_markup(cell) for cell in row]
+        table.add_row(*cells)
+    for column in table.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+    return table

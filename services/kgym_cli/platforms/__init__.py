@@ -1,0 +1,1 @@
+"""Platforms: how a command finds, starts and assembles one."""

@@ -1,0 +1,281 @@
+"""The distributed platform on one machine: each part a process of its own, kept alive.
+
+What `kgym up --distributed` starts, and what tests kill: PostgreSQL, RabbitMQ,
+schedulers and workers, started by the commands that other hosts use too.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import httpx
+import structlog
+
+from kgym.errors import InfrastructureError
+from kgym.web.scopes import Scope
+from kgym.web.server import listen
+from kgym.worker.work_folder import remove_left
+from kgym_cli.platforms.running_platform import Running, announce, take
+from kgym_cli.platforms.servers import LOOPBACK, PostgreSQL, Program, RabbitMQ, free_port
+from kgym_cli.platforms.step_registry import WorkerShape, workers_of_one_host
+from kgym_cli.settings import settings
+from kgym_scheduler.database.connection import Database, upgrade
+from kgym_scheduler.database.tokens import Tokens
+
+START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+BACKOFF_SECONDS = (0.5, 30.0)
+"""The first pause before a part that died is started again, and the longest; each doubles."""
+STABLE_SECONDS = 60.0
+"""If a part ran so long, its earlier deaths no longer count."""
+_POLL_SECONDS = 0.1
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Part:
+    """A program that is started again when it has died."""
+
+    program: Program
+    prepare: Callable[[], None] = lambda: None
+    """What is done before it is started again."""
+    may_end: bool = False
+    """Whether it stays away once it has ended well: a worker that was drained."""
+    deaths: int = 0
+    started: float = field(default_factory=time.monotonic)
+    due: float | None = None
+
+    def tend(self) -> None:
+        now = time.monotonic()
+        if self.program.pid is not None:
+            if now - self.started > STABLE_SECONDS:
+                self.deaths = 0
+        elif self.may_end and self.program.done:
+            return
+        elif self.due is None:
+            first, longest = BACKOFF_SECONDS
+            self.due = now + min(first * 2**self.deaths, longest)
+            self.deaths += 1
+            _log.warning("died, starting again", part=self.program.name, said=self.program.tail())
+        elif now >= self.due:
+            self.due, self.started = None, now
+            self.prepare()
+            self.program.spawn()
+
+
+class Distributed:
+    """The distributed platform on a data folder, while the context lasts.
+
+    Broker and schedulers listen on `host`, an address of this machine; on any but
+    loopback, callers need tokens. `port` 0 takes any free one; `url` is the first
+    scheduler's. With a `monitor_port`, there is a web monitor. `options` are added to the
+    schedulers' command line.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        host: str = LOOPBACK,
+        port: int = 0,
+        monitor_port: int | None = None,
+        schedulers: int = 1,
+        workers: Sequence[WorkerShape] | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        self.data = data
+        self.database = PostgreSQL(data / "postgresql")
+        self.broker = RabbitMQ(data / "rabbitmq", host)
+        self.host = host
+        # In the environment, as everybody can read the words of a command. Workers run what
+        # nobody vouches for, and are not told where the database is.
+        self.worker_env = {
+            "KGYM_DATA": str(data),
+            "KGYM_BUS": self.broker.url,
+            "KGYM_STORAGE": str(data / "artifacts"),
+            "KGYM_TOKEN": "",  # the user's own is not the workers'
+        }
+        self._owner = secrets.token_urlsafe(32)
+        scheduler_env = {
+            **self.worker_env,
+            "KGYM_DATABASE": self.database.url,
+            "KGYM_OWNER_TOKEN": self._owner,
+        }
+        ports = [port or free_port(host), *(free_port(host) for _ in range(1, schedulers))]
+        self._ports = ports
+        self.urls = [f"http://{host}:{port}" for port in ports]
+        self.schedulers = [
+            self._program(
+                f"scheduler-{number}",
+                scheduler_env,
+                *("scheduler", "--host", host, "--port", str(port), *options),
+            )
+            for number, port in enumerate(ports)
+        ]
+        self.monitors: list[Program] = []
+        self.monitor_url = ""
+        if monitor_port is not None:
+            self._add_monitor(monitor_port)
+        shapes = workers_of_one_host() if workers is None else workers
+        self.workers = [self._worker(number, shape) for number, shape in enumerate(shapes)]
+        self._parts: list[_Part] = []
+        self._lock: IO[str] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the first scheduler listens."""
+        return self.urls[0]
+
+    def __enter__(self) -> Self:
+        self._lock = take(self.data)
+        try:
+            remove_left(self.data / "work")
+            self._start()
+            announce(self._lock, Running(self.url, database=self.database.url, owner=self._owner))
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def tend(self) -> None:
+        """Start the parts that have died again, each when its pause is over."""
+        for part in self._parts:
+            part.tend()
+
+    def keep(self) -> None:
+        """Tend the parts until interrupted."""
+        while True:
+            self.tend()
+            time.sleep(_POLL_SECONDS)
+
+    def stop(self) -> None:
+        """Stop all parts, those first that need others; a part that does not stop is killed."""
+        self._parts = []
+        groups: list[Sequence[Program]] = [
+            self.monitors,
+            self.workers,
+            self.schedulers,
+            [self.broker, self.database],
+        ]
+        try:
+            for group in groups:
+                for program in group:
+                    program.terminate()
+                for program in group:
+                    program.stop(STOP_SECONDS)
+        finally:  # if another call asks for a shorter wait
+            for group in groups:
+                for program in group:
+                    program.kill()
+            if self._lock is not None:
+                self._lock.close()
+
+    def _start(self) -> None:
+        for port in self._ports:  # a scheduler that cannot listen would be started for ever
+            listen(self.host, port).close()
+        for server in (self.database, self.broker):
+            server.spawn()
+        for server in (self.database, self.broker):
+            server.wait()
+        self._give_token()
+        for program in self.schedulers:
+            program.spawn()
+        for program, url in zip(self.schedulers, self.urls, strict=True):
+            _await_scheduler(program, url)
+        for program in [*self.workers, *self.monitors]:
+            program.spawn()
+        others = [self.database, self.broker, *self.schedulers, *self.monitors]
+        self._parts = [_Part(program) for program in others]
+        self._parts += [_Part(one, self._retake_token, may_end=True) for one in self.workers]
+
+    def _give_token(self) -> None:
+        self.worker_env["KGYM_TOKEN"] = self._worker_token() or ""
+
+    def _retake_token(self) -> None:
+        """Give workers a token if they died because the user has made the first one."""
+        if not self.worker_env["KGYM_TOKEN"]:
+            with contextlib.suppress(InfrastructureError):  # the database may be away, too
+                self._give_token()
+
+    def _worker_token(self) -> str | None:
+        """Return the token that the workers show; None where nobody needs any."""
+        path = self.data / "worker.token"
+        if path.exists():
+            return path.read_text()
+        if self.host == LOOPBACK and not asyncio.run(_tokens_needed(self.database.url)):
+            return None
+        token = asyncio.run(_create_token(self.database.url))
+        path.touch(0o600)
+        path.write_text(token)
+        return token
+
+    def _program(self, name: str, env: Mapping[str, str], *words: str) -> Program:
+        log = self.data / "log" / f"{name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        program = Program(name, [*_KGYM, *words], log)
+        program.env = env
+        return program
+
+    def _add_monitor(self, port: int) -> None:
+        port = port or free_port(self.host)
+        self._ports.append(port)
+        self.monitor_url = f"http://{self.host}:{port}"
+        env = {**self.worker_env, "KGYM_SERVER": self.url, "KGYM_TOKEN": self._owner}
+        if (agent := settings().agent) is not None:
+            env["KGYM_AGENT"] = agent
+        words = ("monitor", "--host", self.host, "--monitor-port", str(port))
+        self.monitors = [self._program("monitor", env, *words)]
+
+    def _worker(self, number: int, shape: WorkerShape) -> Program:
+        name = f"worker-{number}"
+        server = self.urls[number % len(self.urls)]
+        kinds = ("--kinds", ",".join(shape.kinds), "--slots", str(shape.slots))
+        folder = ("--folder", str(self.data / "work" / name))
+        words = ("worker", "--server", server, *kinds, *folder)
+        return self._program(name, self.worker_env, *words)
+
+
+_KGYM = (sys.executable, "-m", "kgym_cli")
+
+
+async def _tokens_needed(url: str) -> bool:
+    async with _tokens(url) as tokens:
+        return await tokens.needed()
+
+
+async def _create_token(url: str) -> str:
+    async with _tokens(url) as tokens:
+        return await tokens.create(f"workers-{secrets.token_hex(4)}", [Scope.WORKER])
+
+
+@contextlib.asynccontextmanager
+async def _tokens(url: str) -> AsyncIterator[Tokens]:
+    await upgrade(url)
+    database = Database(url)
+    try:
+        yield Tokens(database)
+    finally:
+        await database.close()
+
+
+def _await_scheduler(program: Program, url: str) -> None:
+    limit = time.monotonic() + START_SECONDS
+    while program.pid is not None and time.monotonic() < limit:
+        with contextlib.suppress(httpx.HTTPError):
+            if httpx.get(f"{url}/v1/healthz", timeout=5, trust_env=False).is_success:
+                return
+        time.sleep(_POLL_SECONDS)
+    raise InfrastructureError("scheduler_failed", f"{program.name} did not start: {program.tail()}")

@@ -1,0 +1,237 @@
+"""The embedded platform: scheduler, workers and REST interface in one process.
+
+It runs in a thread of its own, so that a command can use it through REST as it
+would use one on another host. SQLite, a local folder and an in-process bus
+stand where the distributed platform has PostgreSQL, GCS and RabbitMQ.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from kgym.api.capabilities import Capabilities
+from kgym.errors import InfrastructureError
+from kgym.host.detection import detect
+from kgym.transport.artifact_storage import LocalStorage, Storage
+from kgym.transport.bus import InProcessBus
+from kgym.web.server import serve
+from kgym.worker.loop import Worker
+from kgym.worker.work_folder import remove_left
+from kgym_builder.kernel_source.allowed_origins import Origins
+from kgym_cli.platforms import running_platform
+from kgym_cli.platforms.step_registry import (
+    entries,
+    equipment,
+    handlers,
+    of_provider,
+    workers_of_one_host,
+)
+from kgym_cli.settings import settings
+from kgym_scheduler.api.app import create_app
+from kgym_scheduler.database.connection import Database, upgrade
+from kgym_scheduler.database.tokens import Tokens
+from kgym_scheduler.job_store import JobStore
+from kgym_scheduler.queue.attended_jobs import Attendance
+from kgym_scheduler.retention.upkeep import Upkeep
+from kgym_scheduler.scheduler import Scheduler
+from kgym_scheduler.source.sources import Sources
+
+if TYPE_CHECKING:
+    from kgym_vmmanager.gce.provider import Gce
+
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+
+class Platform:
+    """The embedded platform on a data folder, while the context lasts.
+
+    `port` 0 takes any free one; `url` tells which. Without `work`, jobs are
+    shown and taken, but no step runs before `work()`. One that does not stay is there
+    for commands (`host`): it runs only what they ask for (`attendance`). `syzkaller`
+    holds the binaries for `syz` programs. Another `cache`, `storage` and `provider` of VMs than
+    this folder and this host can be given.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        port: int = 0,
+        work: bool = True,
+        stays: bool = True,
+        syzkaller: Path | None = None,
+        cache: Path | None = None,
+        storage: Storage | None = None,
+        provider: "Gce | None" = None,
+    ) -> None:
+        self.url = ""
+        self._syzkaller = syzkaller
+        self._cache = cache or data / "cache"
+        self._storage = storage
+        self._provider = provider
+        self._data = data
+        self._port = port
+        self._stays = stays
+        self._owner = secrets.token_urlsafe(32)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._started = threading.Event()
+        self._working = asyncio.Event()
+        if work:
+            self._working.set()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="kgym-platform", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        if not self._started.wait(START_SECONDS):
+            self.stop()
+            raise InfrastructureError("platform_slow", f"no start in {START_SECONDS:g} s")
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.stop()
+        if error is not None and self._error is not None:
+            # What went wrong is why the platform ended, not that it answers no more.
+            raise InfrastructureError(
+                "platform_ended", f"the platform ended by itself: {_first(self._error)!r}"
+            ) from self._error
+
+    @property
+    def owner(self) -> str:
+        """A token that allows everything here."""
+        return self._owner
+
+    def work(self) -> None:
+        """Begin to run steps, if it does not yet."""
+        if self._loop is not None and not self._working.is_set():
+            self._loop.call_soon_threadsafe(self._working.set)
+
+    @property
+    def lives(self) -> bool:
+        """Whether it runs: it may end by itself, by an error."""
+        return self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Return when the platform ends by itself, with its error if it has one."""
+        while self.lives:
+            self._thread.join(1.0)
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Give back what runs, end every VM and build, and wait until that is done."""
+        if self._loop is not None and self._main is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._main.cancel)
+        self._thread.join(STOP_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the thread that waits raises it
+            self._error = error
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
+        with await asyncio.to_thread(running_platform.take, self._data, stays=self._stays) as lock:
+            bus = InProcessBus()
+            storage = self._storage or LocalStorage(self._data / "artifacts")
+            url = f"sqlite+aiosqlite:///{self._data / 'kgym.db'}"
+            await upgrade(url)
+            shared, cache, provider = await _shared(url), self._cache, self._provider
+            has = equipment(
+                settings(),
+                cache,
+                _origins(shared),
+                self._syzkaller,
+                shared=shared,
+                provider=provider,
+            )
+
+            async def host() -> Capabilities:
+                offered = await has.toolchains.offered(storage)
+                found = await asyncio.to_thread(detect, None, self._syzkaller, offered)
+                return of_provider(found, provider)
+
+            # Before it listens: what handlers import takes seconds, in which it would not answer.
+            shapes = [
+                (one.slots, handlers(one.kinds, has), entries(one.kinds, has))
+                for one in workers_of_one_host()
+            ]
+            folder = self._data / "work" / "workers"  # each worker has its own in it
+            store = JobStore(url, attendance=None if self._stays else Attendance())
+            async with (
+                _closing(provider),
+                Scheduler(store, bus, storage, alone=True, host=host) as scheduler,
+                _upkeep(scheduler, storage).kept_up() as upkeep,
+                Sources(storage, cache / "source") as sources,
+                serve(
+                    create_app(scheduler, owner=self._owner, upkeep=upkeep, sources=sources),
+                    port=self._port,
+                ) as listening,
+            ):
+                self.url = listening.url
+                running_platform.announce(
+                    lock, running_platform.Running(self.url, self._stays, owner=self._owner)
+                )
+                self._started.set()
+                await self._working.wait()
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(asyncio.to_thread(remove_left, folder.parent))
+                    for slots, does, look in shapes:
+                        worker = Worker(scheduler, bus, storage, does, folder, slots, None, look)
+                        group.create_task(worker.serve())
+                    group.create_task(asyncio.Event().wait())
+
+
+@contextlib.asynccontextmanager
+async def _closing(provider: "Gce | None") -> AsyncIterator[None]:
+    """Wait, when all else has ended, until what VMs there are in a cloud are deleted."""
+    try:
+        yield
+    finally:
+        if provider is not None:
+            await provider.close()
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _upkeep(scheduler: Scheduler, storage: Storage) -> Upkeep:
+    chosen = settings()
+    budget, days = chosen.disk_budget, chosen.artifact_days
+    return Upkeep(scheduler.database, storage, budget=budget, days=days)
+
+
+async def _shared(database: str) -> bool:
+    """Return whether others submit here, too: the user alone does until there are tokens."""
+    opened = Database(database)
+    try:
+        return await Tokens(opened).needed()
+    finally:
+        await opened.close()
+
+
+def _origins(shared: bool) -> Origins:
+    """Return where kernel sources may come from: all files, where they are the user's own."""
+    own = () if shared else (Path("/"),)
+    chosen = settings()
+    return Origins.named(chosen.sources, chosen.source_networks, own, chosen.mirrors.absolute())

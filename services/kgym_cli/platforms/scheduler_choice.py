@@ -1,0 +1,118 @@
+"""Which scheduler a command talks to: a named one, the one that runs here, or its own."""
+
+import errno
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kgym.errors import InfrastructureError, UserError
+from kgym_cli.output import people
+from kgym_cli.platforms import emulated_cloud
+from kgym_cli.platforms.platform_clients import joined
+from kgym_cli.platforms.running_platform import Running, is_taken, running
+from kgym_cli.platforms.shared_platform import platform_of
+from kgym_cli.settings import settings
+
+if TYPE_CHECKING:
+    from kgym.client import Client
+    from kgym.transport.artifact_storage import Storage
+    from kgym_scheduler.database.connection import Database
+
+
+def usable_data_folder() -> Path:
+    """Return the data folder; it is made if need be. Raise KgymError if it cannot be used."""
+    folder = settings().data
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+    except OSError as error:
+        said = f"the data folder {folder} cannot be used: {error.strerror or error}"
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise InfrastructureError("disk_full", said) from error
+        raise UserError("cannot_use_data", f"{said}; KGYM_DATA names another") from error
+    return folder
+
+
+def database_url() -> str:
+    """Return the database that is set; without, that of this machine's platform."""
+    if named := settings().database:
+        return named
+    folder = usable_data_folder()
+    found = running(folder)
+    if found is not None and found.database is not None:
+        return found.database
+    return f"sqlite+aiosqlite:///{folder / 'kgym.db'}"
+
+
+@asynccontextmanager
+async def open_database() -> AsyncIterator["Database"]:
+    """Open it, with its tables in their newest form."""
+    # Its imports take longer than a command that needs no database.
+    from kgym_scheduler.database.connection import Database, upgrade  # noqa: PLC0415
+
+    url = database_url()
+    await upgrade(url)
+    database = Database(url)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+def storage() -> "Storage":
+    """Return the storage that the settings name."""
+    from kgym_cli.platforms.composition import open_storage  # noqa: PLC0415 - as above
+
+    return open_storage(settings().storage, settings().cache)
+
+
+@contextmanager
+def address(*, work: bool, quiet: bool = False) -> Iterator[tuple[str, str | None]]:
+    """Yield the URL and the token of --server, else of the data folder's platform.
+
+    That is started if need be. One that commands have started lasts until the last of them has
+    ended, and runs steps if one of them waits for jobs (`work`). A `quiet` command does not say
+    where it is.
+    """
+    url, token = settings().server, settings().token
+    if url is not None:
+        yield url, token
+        return
+    if emulated_cloud.is_chosen():
+        with emulated_cloud.emulated_platform(usable_data_folder()) as own:
+            yield own
+        return
+    with _own(work=work, quiet=quiet) as found:
+        yield found.url, token or found.owner
+
+
+@contextmanager
+def scheduler(*, work: bool) -> Iterator["Client"]:
+    """Connect to the scheduler at its `address`."""
+    from kgym.client import Client  # noqa: PLC0415 - as above
+
+    with address(work=work) as (url, token), Client(url, token) as client:
+        yield client
+
+
+@contextmanager
+def _own(*, work: bool, quiet: bool) -> Iterator[Running]:
+    """Use the platform of the data folder."""
+    data = usable_data_folder()
+    with joined(data, work=work):
+        found = platform_of(data)
+        if work and not quiet:
+            people.print(f"scheduler: {found.url}  data: {data}", style="dim", markup=False)
+        try:
+            yield found
+        except InfrastructureError as error:
+            if is_taken(data):
+                raise
+            message = (
+                f"this machine's platform has ended (its log: {data / 'log' / 'platform.log'});"
+                " its jobs are kept, and the same command, or `kgym job wait`, starts another one"
+            )
+            raise InfrastructureError("platform_ended", message) from error

@@ -1,0 +1,314 @@
+"""Jobs of all sorts, as pages show them: what their steps answer is given here.
+
+The bugs, patches and programs are the shipped ones. Consoles are in `consoles/`, source is in
+`sources/`.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kgym.api.jobs import JobRequest
+from kgym.api.steps import (
+    BuildResult,
+    BuildSpec,
+    CheckResult,
+    CheckSpec,
+    Control,
+    ControlName,
+    ControlOutcome,
+    Diagnostic,
+    Evidence,
+    FileCheck,
+    FileOutcome,
+    InstanceOutcome,
+    InstanceResult,
+    PatchCheck,
+    PatchOutcome,
+    ReproduceResult,
+    ReproduceSpec,
+    StepKind,
+    StepResult,
+    StepSpec,
+    Verdict,
+)
+from kgym.bugs import bundle
+from kgym.bugs.bug import Bug
+from kgym.crash.report.parser import parse
+from kgym.errors import InfrastructureError, UserError
+from kgym.worker.context import StepContext
+from tests.demo import checked_patches
+from tests.demo.traced_calls import REPORT, crash, lines
+
+BUG = bundle.load("watch-queue-filter")
+CONSOLES = {
+    bundle.load(path.stem).file.title: path.read_text()
+    for path in sorted((Path(__file__).parent / "consoles").glob("*.log"))
+}
+"""What a guest's console shows, by the title of the crash."""
+CONSOLE = CONSOLES[BUG.file.title]
+SOURCES = Path(__file__).parent / "sources"
+"""Kernel sources that the patches of the demo change."""
+ENTRY = "5c0ffee5" * 5
+"""The entry of SuiteCache that builds use."""
+HOSTILE = (
+    "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">\x1b[31m"
+)
+"""What pages have to show as it is."""
+OBJECTS = (
+    "kernel/fork.o",
+    "kernel/sched/core.o",
+    "kernel/watch_queue.o",
+    "mm/slab_common.o",
+    "mm/kasan/report.o",
+    "fs/pipe.o",
+    "fs/namei.o",
+    "fs/eventpoll.o",
+    "security/keys/keyctl.o",
+    "io_uring/rw.o",
+    "net/core/skbuff.o",
+    "drivers/virtio/virtio_ring.o",
+)
+ERROR = "kernel/watch_queue.c:362:3: error: expected ';' before 'return'"
+OUTCOMES = {
+    "SAME": Verdict.SAME_CRASH,
+    "OTHER": Verdict.OTHER_CRASH,
+    "UNSURE": Verdict.INCONCLUSIVE,
+    "MIXED": Verdict.SAME_CRASH,
+}
+
+
+@dataclass(slots=True)
+class Showcase:
+    """Answers steps by the marks of their job (`trial`); a build that is HELD waits for `let_go`.
+
+    The other marks: BROKEN, HOSTILE: the build with the fix fails; AWAY: the platform fails it;
+    SAME, OTHER, UNSURE: the verdict on the fix, which else mends the bug; MIXED: as
+    SAME, though not on each instance; TRACED: with a trace.
+    """
+
+    let_go: threading.Event = field(default_factory=threading.Event)
+    lines: int = 400
+    """That a build logs,"""
+    text: str = ""
+    """and what it logs before."""
+    seconds: float = 0.2
+    """That a step takes."""
+
+    @property
+    def answers(self) -> dict[StepKind, Callable[[StepContext], StepResult]]:
+        """What each kind of step does."""
+        return {
+            StepKind.BUILD: self._build,
+            StepKind.CHECK: self._check,
+            StepKind.REPRODUCE: self._reproduce,
+        }
+
+    def _build(self, run: StepContext) -> BuildResult:
+        spec = run.spec(BuildSpec)
+        marks = [line[2:] for line in spec.config.fragments[-1].splitlines() if line[:2] == "# "]
+        if self.text:
+            run.log(self.text)
+        for number in range(self.lines):
+            run.log(f"  CC      {OBJECTS[number % len(OBJECTS)]}")
+        time.sleep(self.seconds)
+        if "HOSTILE" in marks:
+            run.log(HOSTILE)
+            raise UserError("does_not_compile", f"{HOSTILE}: error: expected ';'")
+        if "BROKEN" in marks:
+            run.log(ERROR)
+            raise UserError("does_not_compile", ERROR)
+        if "AWAY" in marks:
+            raise InfrastructureError("download_failed", "the mirror of the package is away")
+        if "HELD" in marks:
+            self._hold(run)
+        (run.folder / "build.log").write_text("  CC      kernel/fork.o\n" * 50)
+        (run.folder / "vmlinux").write_bytes(b"\x7fELF" * 1000)
+        (run.folder / "bzImage").write_bytes(b"MZ" * 2000)
+        (run.folder / "config").write_text("CONFIG_WATCH_QUEUE=y\n")
+        return BuildResult(
+            source_identity="package:linux-source-6.1=6.1.192-1",
+            kernel_release="6.1.192",
+            compiler_version="gcc 12.2.0",
+            tree=ENTRY,
+            tree_cached=bool(spec.review),
+            backports=[],
+            dropped_symbols=[],
+            dump_symbols=marks,  # which no page shows: for the step that runs this kernel
+            objects_compiled=1 if spec.patches else 1308,
+            warnings=[],
+            seconds={"source": 0.1, "tree": 0.2, "make": self.seconds},
+        )
+
+    def _hold(self, run: StepContext) -> None:
+        run.progress("make", 240, 1308, "objects")
+        run.log("held")
+        number = 0
+        while not self.let_go.wait(0.2):
+            number += 1
+            run.log(f"  CC      fs/held{number}.o")
+            run.progress("make", min(240 + number, 1308), 1308, "objects")
+
+    def _check(self, run: StepContext) -> CheckResult:
+        time.sleep(self.seconds)
+        patches = run.spec(CheckSpec).patches
+        return CheckResult(
+            source_identity="package:linux-source-6.1=6.1.192-1",
+            kernel_release="6.1.192",
+            compiler_version="gcc 12.2.0",
+            tree=ENTRY,
+            tree_cached=True,
+            patches=[checked_patches.check(one) or _checked(one.name) for one in patches],
+            seconds={"patches": self.seconds},
+        )
+
+    def _reproduce(self, run: StepContext) -> ReproduceResult:
+        spec = run.spec(ReproduceSpec)
+        marks = run.input("build", BuildResult).dump_symbols
+        time.sleep(self.seconds)
+        if "TRACED" in marks:
+            (run.folder / "trace-0.txt").write_text("\n".join(lines(crash())) + "\n")
+            (run.folder / "report-0.txt").write_text(REPORT)
+        (run.folder / "reproduce.sh").write_text("#!/bin/sh\nexec qemu-system-x86_64\n")
+        (run.folder / "initrd-0.cpio").write_bytes(b"070701" * 1000)
+        if spec.baseline is None:
+            return _crashed(run, Verdict.SAME_CRASH)
+        outcomes = [OUTCOMES[mark] for mark in marks if mark in OUTCOMES]
+        verdict = outcomes[0] if outcomes else Verdict.NO_CRASH
+        if "MIXED" in marks:
+            return _mixed(run, verdict)
+        crashes = verdict in {Verdict.SAME_CRASH, Verdict.OTHER_CRASH}
+        return _crashed(run, verdict) if crashes else _quiet(run, verdict)
+
+
+def trial(
+    *marks: str, tags: tuple[str, ...] = (), group: str | None = None, bug: Bug = BUG
+) -> JobRequest:
+    """Return a trial of a bug's fix; its steps do as the marks say (`Showcase`)."""
+    request = bug.job(bug.fix)
+    steps: list[StepSpec] = []
+    for step in request.steps:
+        if isinstance(step, BuildSpec) and (step.review or "BROKEN" not in marks):
+            steps.append(_marked(step, marks))
+        else:
+            steps.append(step)
+    true = [tag for tag in request.tags if tag.startswith("bug=")]
+    return JobRequest(steps=steps, tags=[*true, *tags], group=group)
+
+
+def _marked(step: BuildSpec, marks: tuple[str, ...]) -> BuildSpec:
+    fragments = [*step.config.fragments, "".join(f"# {mark}\n" for mark in marks)]
+    config = step.config.model_copy(update={"fragments": fragments})
+    return step.model_copy(update={"config": config})
+
+
+def _checked(name: str) -> PatchCheck:
+    """Return what becomes of a patch of this name: BROKEN, UNFIT, or any other."""
+    path = "kernel/watch_queue.c"
+    if "UNFIT" in name:
+        why = f"{path}: hunk 1 does not apply: its first line is nowhere in the file"
+        return PatchCheck(name=name, outcome=PatchOutcome.DOES_NOT_APPLY, reason=why, seconds=0.01)
+    broken = "BROKEN" in name
+    file = FileOutcome.DOES_NOT_COMPILE if broken else FileOutcome.COMPILES
+    error = Diagnostic(
+        file=path, line=362, column=3, severity="error", message="expected ';' before 'return'"
+    )
+    return PatchCheck(
+        name=name,
+        outcome=PatchOutcome.DOES_NOT_COMPILE if broken else PatchOutcome.COMPILES,
+        reason=ERROR if broken else "",
+        files=[FileCheck(path=path, outcome=file, objects=1, dependents=1)],
+        diagnostics=[error] if broken else [],
+        output=ERROR if broken else "",
+        seconds=0.9,
+    )
+
+
+def _crashed(run: StepContext, verdict: Verdict) -> ReproduceResult:
+    spec = run.spec(ReproduceSpec)
+    own = spec.titles[0] if spec.titles and spec.titles[0] in CONSOLES else BUG.file.title
+    others = [title for title in CONSOLES if title != own]
+    console = CONSOLES[own if verdict is Verdict.SAME_CRASH else others[0]]
+    report = parse(console, running=True)
+    assert report is not None
+    number = spec.instances
+    instances = []
+    for one in range(number):
+        (run.folder / f"console-{one}.log").write_text(console)
+        (run.folder / f"report-{one}.json").write_text(json.dumps(report.as_dict()))
+        instances.append(
+            InstanceResult(
+                number=one,
+                outcome=InstanceOutcome.CRASH,
+                boot_seconds=4.2 + one / 10,
+                run_seconds=1.3,
+                runs=1,
+                title=report.title,
+            )
+        )
+    return ReproduceResult(
+        verdict=verdict,
+        title=report.title,
+        reason=f"{number} of {number} completed instances crashed: {report.title}",
+        crashed=number,
+        completed=number,
+        requested=number,
+        instances=instances,
+        baseline=Verdict.SAME_CRASH if spec.baseline else None,
+        unseen_chance=0.0 if spec.baseline else None,
+        accelerator="tcg",
+        seconds={"run": 5.6},
+    )
+
+
+def _mixed(run: StepContext, verdict: Verdict) -> ReproduceResult:
+    """Have the last instance end without the crash of the others."""
+    result = _crashed(run, verdict)
+    *others, last = result.instances
+    (run.folder / f"console-{last.number}.log").write_text("booted\n")
+    (run.folder / f"report-{last.number}.json").unlink()
+    survived = last.model_copy(update={"outcome": InstanceOutcome.SURVIVED, "title": None})
+    changed = {"instances": [*others, survived], "crashed": len(others)}
+    return result.model_copy(update=changed)
+
+
+def _quiet(run: StepContext, verdict: Verdict) -> ReproduceResult:
+    number = run.spec(ReproduceSpec).instances
+    lost = verdict is Verdict.INCONCLUSIVE
+    for one in range(number):
+        (run.folder / f"console-{one}.log").write_text("booted\n")
+    instances = [
+        InstanceResult(
+            number=one,
+            outcome=InstanceOutcome.SSH_LOST if lost else InstanceOutcome.SURVIVED,
+            boot_seconds=4.2 + one / 10,
+            run_seconds=2.0 if lost else 30.0,
+            runs=14 if lost else 214,
+        )
+        for one in range(number)
+    ]
+    controls = [] if lost else [_reported(one) for one in list(ControlName)[:7]]
+    return ReproduceResult(
+        verdict=verdict,
+        title=None,
+        reason="no instance ran for the whole time: the guests stopped answering"
+        if lost
+        else "the reproducer ran for the whole time on all instances, without a crash",
+        crashed=0,
+        completed=0 if lost else number,
+        requested=number,
+        instances=instances,
+        baseline=Verdict.SAME_CRASH,
+        unseen_chance=0.0,
+        confidence=None if lost else 0.952,
+        accelerator="tcg",
+        evidence=Evidence(controls=controls, seconds=3.4),
+        seconds={"run": 34.3},
+    )
+
+
+def _reported(name: ControlName) -> Control:
+    return Control(name=name, outcome=ControlOutcome.REPORTED)
