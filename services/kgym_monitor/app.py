@@ -12,7 +12,7 @@ from kgym.client import ApiError
 from kgym.errors import KgymError, NotFound, Unauthorised, UserError
 from kgym.web import problems
 from kgym.web.access import EVERYBODY, open_paths
-from kgym.web.request_limits import BodyLimit, QueryLimit, RequestLimits, Streams
+from kgym.web.request_limits import BodyLimit, QueryLimit
 from kgym_monitor.assets import assets
 from kgym_monitor.monitor_state import MonitorState
 from kgym_monitor.page_policy import PagePolicy
@@ -22,7 +22,6 @@ from kgym_monitor.routes import (
     bulk_routes,
     check_routes,
     job_routes,
-    live_routes,
     login_routes,
     output_routes,
     overview_routes,
@@ -50,7 +49,6 @@ _ROUTERS = (
     benchmark_routes.readers,
     trace_routes.readers,
     check_routes.readers,
-    live_routes.readers,
     search_routes.readers,
     run_routes.readers,
     run_action_routes.readers,
@@ -59,17 +57,15 @@ _ROUTERS = (
 
 
 class Monitor(FastAPI):
-    """Serves pages of what the scheduler behind `state` says.
+    """Serves the pages of the scheduler behind `state`.
 
     Raises RuntimeError if a route does not say who may use it (`kgym.web.access`).
     """
 
-    def __init__(self, state: MonitorState, limits: RequestLimits | None = None) -> None:
+    def __init__(self, state: MonitorState) -> None:
         super().__init__(title="kGymSuite monitor", docs_url=None, redoc_url=None, openapi_url=None)
         self.state.monitor = state
         self.tokens = state.tokens
-        self.hang_up = state.hang_up
-        self.streams = Streams(limits or RequestLimits())
         for router in _ROUTERS:
             self.include_router(router)
         self.add_api_route("/healthz", _healthz, dependencies=[EVERYBODY])
@@ -87,6 +83,9 @@ class Monitor(FastAPI):
         )
         self.add_middleware(QueryLimit)
         self.add_middleware(PagePolicy)
+
+    def hang_up(self) -> None:
+        """Do nothing: no page holds a connection open."""
 
 
 async def _healthz() -> dict[str, str]:

@@ -1,7 +1,8 @@
 """The files that pages load: our own, and those of npm packages that are named here.
 
-In the checkout packages are in `node_modules/` (`./run` installs them by package-lock.json); in a
-wheel the named files lie beside this one, where the build has put them (`hatch_build.py`).
+There is no bundler and no build: browsers get these files as they are. In the checkout packages
+are in `node_modules/` (`./run` installs them by package-lock.json); in a wheel the named files lie
+beside this one, where the build has put them (`hatch_build.py`).
 """
 
 import hashlib

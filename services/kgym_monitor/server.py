@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from kgym.errors import UserError
 from kgym.web.scopes import Scope
 from kgym.web.server import LOOPBACK, Address, serve
+from kgym_monitor.agent_link import FindAgent
 from kgym_monitor.app import Monitor
-from kgym_monitor.live.agent_link import FindAgent
 from kgym_monitor.monitor_state import MonitorState
 
 

@@ -321,11 +321,24 @@ class Scheduler:
         self, job_id: int, step: int | None = None, attempt: int | None = None
     ) -> AsyncIterator[str]:
         """Yield what the job's steps have logged so far."""
-        last = 0
-        while events := await self._store.log(job_id, last, step, attempt):
-            for event in events:
-                yield event.data["text"]
-            last = events[-1].id
+        last = -1
+        text, now = "", 0
+        while now != last:
+            yield text
+            last = now
+            text, now = await self.log_after(job_id, last, step, attempt)
+
+    async def log_after(
+        self, job_id: int, after: int, step: int | None = None, attempt: int | None = None
+    ) -> tuple[str, int]:
+        """Return a part of what was logged after event `after`, and the number of its last event.
+
+        That is `after` if nothing was.
+        """
+        events = await self._store.log(job_id, after, step, attempt)
+        return "".join(event.data["text"] for event in events), max(
+            (event.id for event in events), default=after
+        )
 
     async def artifacts(self, job_id: int, number: int) -> list[Artifact]:
         """Return the artifacts of a step; raise NotFound if there is no such step."""

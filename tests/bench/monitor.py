@@ -33,7 +33,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import cast
 
 import httpx
 import structlog
@@ -378,26 +377,42 @@ def _heap_mb(page: Page) -> float:
 # --- dispatch -----------------------------------------------------------------------------
 
 
-class OpenPage(asyncio.Protocol):
-    """Hears what an open page does, and costs little."""
+POLL_SECONDS = 2.0
+"""As in `static/live.js`."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.heard = 0
-        self.lost = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for the stream."""
-        head = f"GET {self._path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n"
-        cast(asyncio.WriteTransport, transport).write(head.encode())
+class OpenPage:
+    """Polls as a visible page does, over a socket of its own, which costs little."""
 
-    def data_received(self, data: bytes) -> None:
-        """Count it."""
-        self.heard += len(data)
+    def __init__(self, monitor: str, path: str, text: str) -> None:
+        rows = ",".join(re.findall('<tr id="job-([0-9]+)"', text))
+        mark = "&" if "?" in path else "?"
+        self._url, self._path = httpx.URL(monitor), f"{path}{mark}poll=yes&rows={rows}"
+        self.answers = 0
+        self.polling = asyncio.create_task(self._poll())
 
-    def connection_lost(self, _: Exception | None) -> None:
-        """Note it."""
-        self.lost = True
+    async def _poll(self) -> None:
+        reader, writer = await asyncio.open_connection(self._url.host, self._url.port)
+        tag = b""
+        await asyncio.sleep(random.uniform(0, POLL_SECONDS))
+        try:
+            while True:
+                known = b"If-None-Match: %b\r\n" % tag if tag else b""
+                writer.write(
+                    b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\n%b\r\n" % (self._path.encode(), known)
+                )
+                head = await reader.readuntil(b"\r\n\r\n")
+                if head[9:12] not in {b"200", b"304"}:
+                    raise SystemExit(f"{self._path}: {head[9:12].decode()}")
+                fields = dict(
+                    line.lower().partition(b": ")[::2] for line in head.split(b"\r\n")[1:]
+                )
+                tag = fields[b"etag"]
+                await reader.readexactly(int(fields.get(b"content-length", 0)))
+                self.answers += 1
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            writer.transport.abort()
 
 
 def open_paths(job: str) -> list[str]:
@@ -416,41 +431,35 @@ async def dispatched(
     """
     url, pid = monitor
     found = []
-    loop = asyncio.get_running_loop()
     await bench.begin()
     await bench.latency(2, SINGLE_RATE)  # to warm up
     for number in range(options.rounds):
-        streams = []
+        pages: list[OpenPage] = []
         both = {}
         for opened in (False, True) if number % 2 else (True, False):
             if opened:
-                streams = [await _opened(loop, url, path) for path in paths]
-                await asyncio.sleep(2)
+                pages = [await _opened(url, path) for path in paths]
+                await asyncio.sleep(2 * POLL_SECONDS)
             begun, spent = time.monotonic(), sum(map(cpu_seconds, [*bench.pids, pid]))
             taken = statistics.median(await bench.latency(options.seconds, SINGLE_RATE))
             spent = sum(map(cpu_seconds, [*bench.pids, pid])) - spent
             both[opened] = taken, 100 * spent / (time.monotonic() - begun)
             if opened:
-                if unheard := sum(one.lost or not one.heard for _, one in streams):
-                    raise SystemExit(f"{unheard} of {len(paths)} pages heard nothing")
-                for transport, _ in streams:
-                    transport.close()
+                if silent := sum(page.polling.done() or not page.answers for page in pages):
+                    raise SystemExit(f"{silent} of {len(paths)} pages got no answer")
+                for page in pages:
+                    page.polling.cancel()
                 await asyncio.sleep(1)
         found.append(both)
     return found
 
 
-async def _opened(
-    loop: asyncio.AbstractEventLoop, monitor: str, path: str
-) -> tuple[asyncio.BaseTransport, OpenPage]:
-    url = httpx.URL(monitor)
+async def _opened(monitor: str, path: str) -> OpenPage:
     async with httpx.AsyncClient(base_url=monitor, trust_env=False, timeout=60) as client:
         text = (await client.get(path)).raise_for_status().text
-    address = re.search(r'hx-sse:connect="([^"]+)"', text)
-    if address is None:
-        raise SystemExit(f"{path} hears of nothing")
-    where = address[1].replace("&amp;", "&")
-    return await loop.create_connection(lambda: OpenPage(where), url.host, url.port)
+    if 'id="live-mark"' not in text:
+        raise SystemExit(f"{path} does not poll")
+    return OpenPage(monitor, path, text)
 
 
 # --- all of it ----------------------------------------------------------------------------

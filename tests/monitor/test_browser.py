@@ -78,7 +78,7 @@ def test_a_job_is_followed_to_its_end_without_reloading(reader: Reader, site: Si
     page.wait_for_selector("#live-mark[data-state='live']")
     page.evaluate("window.sameDocument = true")
     log = page.locator(".log-view")
-    expect(log).to_contain_text("fs/held3.o")
+    expect(log).to_contain_text("fs/held")
     expect(page.locator("#job-live progress").first).to_be_visible()
     expect(page.locator(".timeline li").nth(1)).to_contain_text("begins when step 0 has succeeded")
     site.showcase.let_go.set()
@@ -290,19 +290,67 @@ def test_a_log_of_a_million_lines_is_scrolled_and_searched(
         assert reader.faults == []
 
 
-def test_a_page_whose_stream_could_not_begin_begins_it_later(browser: Browser, site: Site) -> None:
+POLL = re.compile(r"[?&]poll=yes")
+
+
+def test_a_page_whose_poll_fails_says_so_and_recovers(browser: Browser, site: Site) -> None:
     reader = Reader(browser, site.url)
-    refused = []
-    reader.context.route(
-        re.compile(r"/live\?"),
-        lambda route: route.continue_() if refused else (refused.append(1), route.abort())[1],
-    )
-    reader.live("/jobs")
-    assert refused == [1]
+    page = reader.live("/jobs")
+    reader.context.route(POLL, lambda route: route.abort())
+    expect(page.locator("#live-words")).to_contain_text("Stale since")
+    reader.context.unroute(POLL)
+    expect(page.locator("#live-words")).to_have_text("Live")
     reader.context.close()
 
 
-def test_a_broken_stream_is_marked_and_nothing_is_missed(browser: Browser, tmp_path: Path) -> None:
+def test_many_windows_on_a_running_job_hold_no_connection(browser: Browser, site: Site) -> None:
+    """HTTP/1.1 browsers open six connections to a host: eight windows have to share them."""
+    site.showcase.let_go.clear()
+    job = site.client.submit(trial("HELD"))
+    reader = Reader(browser, site.url)
+    windows = [reader.context.new_page() for _ in range(8)]
+    for page in windows:
+        page.goto(f"/jobs/{job.id}")
+    for page in windows:
+        page.bring_to_front()
+        expect(page.locator(".log-view")).to_contain_text("fs/held")
+        page.wait_for_selector("#live-mark[data-state='live']")
+    site.showcase.let_go.set()
+    for page in windows:
+        page.bring_to_front()
+        expect(page.locator("#job-live")).to_have_attribute("data-final", "yes")
+    reader.context.close()
+
+
+def test_what_a_reader_is_doing_survives_polls(reader: Reader, site: Site) -> None:
+    """Focus, selected text, an opened box and the scroll position stay as the job goes on."""
+    site.showcase.let_go.clear()
+    job = site.client.submit(trial("HELD"))
+    page = reader.live(f"/jobs/{job.id}")
+    expect(page.locator(".log-view")).to_contain_text("fs/held")
+    page.locator("summary", has_text="What was asked").click()
+    page.locator("ol.timeline a").nth(1).focus()
+    page.evaluate(
+        "scrollTo(0, 120); getSelection().selectAllChildren(document.querySelector('h1'))"
+    )
+    kept = """() => ({
+      focus: document.activeElement.getAttribute("href"),
+      selected: String(getSelection()),
+      open: document.querySelector("details[id^='spec-']").open,
+      scrolled: scrollY,
+    })"""
+    before = page.evaluate(kept)
+    assert before["open"]
+    assert before["selected"]
+    assert before["focus"].endswith("step=1")
+    for _ in range(3):
+        with page.expect_response(POLL):
+            pass
+    assert page.evaluate(kept) == before
+    site.showcase.let_go.set()
+
+
+def test_a_platform_that_stops_and_comes_back_is_noticed(browser: Browser, tmp_path: Path) -> None:
     showcase = Showcase()
     with Platform(tmp_path, work=False) as platform, Client(platform.url) as client:
         port = int(platform.url.rpartition(":")[2])

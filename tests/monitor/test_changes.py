@@ -1,63 +1,107 @@
-"""The monitor's subscriptions: it says soon that one has broken, and at once that it is back."""
+"""How pages stay current: what a poll answers, what it costs the scheduler, when it fails."""
 
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
-from kgym.client import AsyncClient
+from kgym.client import Client
+from kgym.errors import UserError
 from kgym_cli.platforms.embedded_platform import Platform
-from kgym_monitor.live.changes import Changes
+from kgym_monitor.shared_answers import SharedAnswers
+from tests.cli.worked import working
 from tests.demo.demo_agent import demo_agent
 from tests.demo.monitored import monitored
+from tests.demo.showcase import Showcase, trial
 from tests.monitor.silent_network import SilentNetwork
 
-pytestmark = pytest.mark.thorough
+
+def poll(reader: httpx.Client, path: str, tag: str = "") -> httpx.Response:
+    return reader.get(path, headers={"If-None-Match": tag} if tag else {})
 
 
-async def until(happened: Callable[[], object]) -> float:
-    """Wait for it; return the seconds that it took."""
-    begun = time.monotonic()
-    while not happened():
-        assert time.monotonic() < begun + 60
-        await asyncio.sleep(0.01)
-    return time.monotonic() - begun
+def until(wanted: Callable[[], httpx.Response], status: int) -> httpx.Response:
+    """Repeat the request until it has this status."""
+    end = time.monotonic() + 60
+    while (answer := wanted()).status_code != status:
+        assert time.monotonic() < end, answer.text
+        time.sleep(0.2)
+    return answer
 
 
-@pytest.mark.anyio
-async def test_a_broken_feed_is_known_at_once_and_is_back_at_once(tmp_path: Path) -> None:
-    """Before the client would have given up, which is after 13 seconds."""
-    with Platform(tmp_path, work=False) as platform:
-        port = int(platform.url.rpartition(":")[2])
-        async with AsyncClient(platform.url) as client:
-            changes = Changes(client)
-            told: list[bool] = []
-            changes.listen(lambda news: told.append(news.everything))
-            running = asyncio.create_task(changes.run())
-            try:
-                await until(lambda: changes.connected)
-                await asyncio.to_thread(platform.stop)
-                broken = await until(lambda: not changes.connected)
-                told.clear()
-                again = Platform(tmp_path, port=port, work=False)
-                await asyncio.to_thread(again.__enter__)
-                try:
-                    back = await until(lambda: changes.connected)
-                finally:
-                    await asyncio.to_thread(again.stop)
-            finally:
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
-    assert (broken < 8, back < 8) == (True, True), (broken, back)
-    assert told[0], "what was missed has to be read again"
+def targets(answer: httpx.Response) -> list[str]:
+    return re.findall('hx-target="#([^"]+)"', answer.text)
 
 
+@pytest.mark.slow
+def test_a_poll_answers_only_what_has_changed(tmp_path: Path) -> None:
+    with (
+        Platform(tmp_path, work=False) as platform,
+        monitored(platform.url) as url,
+        Client(platform.url) as client,
+        httpx.Client(base_url=url, timeout=60, trust_env=False) as reader,
+    ):
+        empty = poll(reader, "/jobs?poll=yes")
+        assert "hx-refresh" not in empty.headers
+        first, second = client.submit(trial()), client.submit(trial())
+        client.abort_all([first.id, second.id])
+        path = f"/jobs?poll=yes&rows={second.id},{first.id}"
+        whole = poll(reader, path)
+        assert targets(whole) == [f"job-{second.id}", f"job-{first.id}", "newer"]
+        tag = whole.headers["etag"]
+        assert poll(reader, path, tag).status_code == 304
+        client.submit(trial())
+        newer = until(lambda: poll(reader, path, tag), 200)
+        assert targets(newer) == ["newer"]
+        assert "1 newer job: show" in newer.text
+        client.restart(first.id)
+        changed = until(lambda: poll(reader, path, newer.headers["etag"]), 200)
+        assert targets(changed) == [f"job-{first.id}"]
+        # A page that listed no job has no table for them yet: it is loaded again.
+        assert poll(reader, "/jobs?poll=yes&tag=").headers["hx-refresh"] == "true"
+
+
+@pytest.mark.slow
+def test_a_running_log_is_read_by_its_bytes(tmp_path: Path) -> None:
+    showcase = Showcase(lines=3)
+    with (
+        Platform(tmp_path, work=False) as platform,
+        working(platform, tmp_path, showcase.answers),
+        monitored(platform.url) as url,
+        Client(platform.url) as client,
+        httpx.Client(base_url=url, timeout=60, trust_env=False) as reader,
+    ):
+        job = client.submit(trial("HELD"))
+        path = f"/jobs/{job.id}/steps/0/attempts/1/log"
+        text = b""
+        end = time.monotonic() + 60
+        while b"fs/held3.o" not in text:
+            assert time.monotonic() < end
+            answer = reader.get(path, params={"from": len(text)})
+            if answer.status_code == 200:
+                text += answer.content
+            time.sleep(0.1)
+        assert answer.headers["kgym-log"] == "open"
+        middle = text.index(b"held3")
+        assert reader.get(path, params={"from": middle}).content == text[middle:]
+        assert reader.get(path, params={"from": len(text) + 9}).content == b""
+        showcase.let_go.set()
+        client.wait(job.id)
+        until(lambda: reader.get(f"/jobs/{job.id}?poll=yes"), 200)
+        time.sleep(1)  # for as long as the monitor may take the attempt for a running one
+        whole = reader.get(path)
+        assert "kgym-log" not in whole.headers
+        assert whole.content.startswith(text)
+        assert whole.content == client.log(job.id, 0, 1).encode()
+
+
+@pytest.mark.thorough
 def test_pages_are_stale_soon_where_the_network_falls_silent(tmp_path: Path) -> None:
-    """Nothing closes the connections: the scheduler's and the agent's signs of life stay away."""
+    """Nothing closes the connections: the answers of the scheduler and the agent stay away."""
     with (
         Platform(tmp_path, work=False) as platform,
         demo_agent(tmp_path, platform.url) as agent,
@@ -68,28 +112,49 @@ def test_pages_are_stale_soon_where_the_network_falls_silent(tmp_path: Path) -> 
     ):
         run = agent.begin_run()
         agent.end(run)
-        with (
-            reader.stream("GET", _stream(reader, "/workers")) as workers,
-            reader.stream("GET", _stream(reader, f"/runs/{run}")) as forest,
-        ):
-            pages = [one.iter_lines() for one in (workers, forest)]
-            for page in pages:
-                assert "event: beat" in page
+        paths = ["/workers?poll=yes", f"/runs/{run}?poll=yes"]
+        for path in paths:
+            until(lambda path=path: reader.get(path), 200)  # type: ignore[misc]
+        for network in (to_scheduler, to_agent):
+            network.cut()
+        for path in paths:
             begun = time.monotonic()
-            for network in (to_scheduler, to_agent):
-                network.cut()
-            for page in pages:
-                assert "event: stale" in page
-            assert time.monotonic() - begun < 30
-            for network in (to_scheduler, to_agent):
-                network.mend()
-            for page in pages:
-                assert "event: beat" in page
-            assert time.monotonic() - begun < 60
+            until(lambda path=path: reader.get(path), 503)  # type: ignore[misc]
+            assert time.monotonic() - begun < 20, path
+        for network in (to_scheduler, to_agent):
+            network.mend()
+        begun = time.monotonic()
+        for path in paths:
+            until(lambda path=path: reader.get(path), 200)  # type: ignore[misc]
+        assert time.monotonic() - begun < 30
 
 
-def _stream(reader: httpx.Client, path: str) -> str:
-    """Return from where a page hears of changes."""
-    found = re.search(r'hx-sse:connect="([^"]+)"', reader.get(path).raise_for_status().text)
-    assert found is not None
-    return found[1].replace("&amp;", "&")
+@pytest.mark.anyio
+async def test_any_number_of_readers_share_one_answer() -> None:
+    shared, asked = SharedAnswers(), list[str]()
+
+    def asking(key: str) -> Callable[[], Awaitable[str]]:
+        async def ask() -> str:
+            asked.append(key)
+            await asyncio.sleep(0.05)
+            if key == "refused":
+                raise UserError("refused", "no")
+            return key
+
+        return ask
+
+    for _ in range(2):
+        answers = await asyncio.gather(*(shared.get("a", 60, asking("a")) for _ in range(50)))
+        assert answers == ["a"] * 50
+    assert asked == ["a"]
+    left = asyncio.create_task(shared.get("b", 60, asking("b")))
+    stayed = asyncio.create_task(shared.get("b", 60, asking("b")))
+    await asyncio.sleep(0.01)
+    left.cancel()  # who came first leaves; the other still gets its answer
+    assert await stayed == "b"
+    for _ in range(2):
+        with pytest.raises(UserError):
+            await shared.get("refused", 60, asking("refused"))
+    await shared.get("soon stale", 0, asking("soon stale"))
+    await shared.get("soon stale", 0, asking("soon stale"))
+    assert asked == ["a", "b", "refused", "soon stale", "soon stale"]

@@ -161,8 +161,9 @@ def test_each_range_has_its_address(busy: Busy) -> None:
     for name in SPANS:
         text = get(busy.url, f"/?range={name}").text
         assert re.search(f'href="/\\?range={name}#history" aria-current="true"', text)
-        assert f"summary=overview.history-{name}" in text.replace("&amp;", "&")
-        pieces[name] = re.findall('data-piece="([0-9]+)" data-pieces="([0-9]+)"', text)[0]
+        polled = get(busy.url, f"/?range={name}&poll=yes").text
+        pieces[name] = re.findall('data-piece="([0-9]+)" data-pieces="([0-9]+)"', polled)[0]
+        assert pieces[name] == re.findall('data-piece="([0-9]+)" data-pieces="([0-9]+)"', text)[0]
         assert "data-colour" in text
     assert pieces == {
         "hour": ("60", pieces["hour"][1]),
@@ -174,7 +175,7 @@ def test_each_range_has_its_address(busy: Busy) -> None:
     assert get(busy.url, "/").text.count('data-piece="3600"') == 4
 
 
-@pytest.mark.parametrize("path", ["/?range=year", "/?range=%3Cb%3E", "/live?summary=history-year"])
+@pytest.mark.parametrize("path", ["/?range=year", "/?range=%3Cb%3E", "/?poll=yes&range=year"])
 def test_a_range_that_is_wrong_is_a_page_that_says_so(busy: Busy, path: str) -> None:
     answer = get(busy.url, path)
     assert (answer.status_code, "known are" in answer.text) == (422, True)

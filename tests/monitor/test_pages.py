@@ -162,8 +162,10 @@ def test_lists_are_filtered_by_their_address(here: Browser, site: Site, waiting:
         ("/jobs/1?step=-1", 404),
         ("/jobs/1/steps/0/files/none.log", 404),
         ("/jobs/1/steps/99/attempts/1/log", 404),
-        ("/live?summary=odd", 422),
-        ("/live?rows=<b>", 422),
+        ("/jobs?poll=yes&rows=<b>", 422),
+        ("/?poll=yes&range=<b>", 422),
+        ("/jobs?poll=yes&rows=" + "1," * 201, 422),
+        ("/jobs/99999?poll=yes", 404),
         ("/jobs?" + "x" * 9000, 414),
     ],
 )
@@ -235,7 +237,7 @@ def log_in(browser: Browser, token: str) -> httpx.Response:
 
 def test_pages_lead_to_the_login_and_back(guarded: dict[str, Any]) -> None:
     with Browser(guarded["url"]) as one:
-        for path in ("/", "/jobs?state=failed", "/workers", "/nothing", "/live"):
+        for path in ("/", "/jobs?state=failed", "/workers", "/nothing", "/jobs?poll=yes"):
             answer = one.get(path)
             assert answer.status_code == 303
             assert answer.headers["location"].startswith("/login?next=%2F")

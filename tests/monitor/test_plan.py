@@ -1,5 +1,6 @@
 """A job that waits: what its steps will do, and why they do not begin."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -77,19 +78,18 @@ def test_the_place_in_the_queue_is_told_as_it_changes(site: Site) -> None:
             client.submit(trial("HELD"))
         first = client.submit(JobRequest(steps=trial("HELD").steps[:1], tags=["first:1"]))
         last = client.submit(JobRequest(steps=trial("HELD").steps[:1]))
-        with visitor.stream("GET", f"/live?job={last.id}", timeout=PATIENCE / 1000) as answer:
-            text = ""
-            for part in answer.iter_text():
-                text += part
-                if "step of its kind comes before it" in text:
-                    break
+
+        def polled(until: str) -> str:
+            end = time.monotonic() + PATIENCE / 1000
+            while until not in (text := visitor.get(f"/jobs/{last.id}?poll=yes").text):
+                assert time.monotonic() < end, text
+                time.sleep(0.2)
+            return text
+
+        text = polled("step of its kind comes before it")
         assert f"{slots} of {slots} slots in use" in text
         client.abort(first.id)
-        with visitor.stream("GET", f"/live?job={last.id}", timeout=PATIENCE / 1000) as answer:
-            for part in answer.iter_text():
-                text += part
-                if "next in its queue" in text:
-                    break
+        polled("next in its queue")
         client.drain(client.workers()[0].id)
         assert "1 drained, which take no more steps" in words(visitor.get(f"/jobs/{last.id}"))
         showcase.let_go.set()

@@ -178,6 +178,16 @@ def log(job_id: int, step: int | None, attempt: int | None) -> Request[str]:
     return Request("GET", f"/jobs/{job_id}/log", lambda r: r.text, {"params": params})
 
 
+def log_after(job_id: int, step: int, attempt: int, after: int) -> Request[tuple[str, int]]:
+    """Read what an attempt has logged after an event, and the number of the last event of that."""
+    params = {"step": step, "attempt": attempt, "after": after}
+
+    def parse(response: httpx.Response) -> tuple[str, int]:
+        return response.text, int(response.headers["Kgym-Last-Event"])
+
+    return Request("GET", f"/jobs/{job_id}/log", parse, {"params": params})
+
+
 def artifacts(job_id: int, step: int) -> Request[list[Artifact]]:
     """List what the step's last attempt left."""
     return Request("GET", f"/jobs/{job_id}/steps/{step}/artifacts", _as_list(Artifact))

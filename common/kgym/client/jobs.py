@@ -148,6 +148,13 @@ class JobCalls(Connection):
         """
         return self._do(endpoints.log(job_id, step, attempt))
 
+    def log_after(self, job_id: int, step: int, attempt: int, *, after: int) -> tuple[str, int]:
+        """Return a part of what the attempt has logged after event `after`, and its last event.
+
+        That is `after` once there is no more.
+        """
+        return self._do(endpoints.log_after(job_id, step, attempt, after))
+
     def read_log(
         self, job_id: int, step: int | None = None, attempt: int | None = None
     ) -> Iterator[bytes]:
@@ -237,6 +244,15 @@ class AsyncJobCalls(AsyncConnection):
     async def log(self, job_id: int, step: int | None = None, attempt: int | None = None) -> str:
         """Return the log so far, of all steps and attempts unless you name some."""
         return await self._do(endpoints.log(job_id, step, attempt))
+
+    async def log_after(
+        self, job_id: int, step: int, attempt: int, *, after: int
+    ) -> tuple[str, int]:
+        """Return a part of what the attempt has logged after event `after`, and its last event.
+
+        That is `after` once there is no more.
+        """
+        return await self._do(endpoints.log_after(job_id, step, attempt, after))
 
     async def read_log(
         self, job_id: int, step: int | None = None, attempt: int | None = None

@@ -87,7 +87,7 @@ class Rendering:
         *,
         title: str,
         section: str = "",
-        live: str | None = None,
+        live: bool = False,
         status: int = 200,
         **context: Any,
     ) -> HTMLResponse:
@@ -98,7 +98,7 @@ class Rendering:
             template: Its name.
             title: For the browser's tab.
             section: The path of the entry of the navigation that it belongs to.
-            live: From where it hears of changes; None: it shows nothing that changes.
+            live: Whether it asks for its parts anew, at its own address (`routes.live_pages`).
             status: Of the answer.
             context: What the template shows.
         """

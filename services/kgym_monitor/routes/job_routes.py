@@ -1,17 +1,20 @@
 """Jobs: the list, one job, and what is done with them."""
 
-from fastapi import APIRouter, Form, Request
-from fastapi.responses import HTMLResponse, RedirectResponse
+from typing import Any
+
+from fastapi import APIRouter, Form, Request, Response
+from fastapi.responses import RedirectResponse
 
 from kgym.api.states import State
 from kgym.bugs import shipped
+from kgym.client import AsyncClient
 from kgym.errors import NotFound
 from kgym.web.access import needs
 from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import job_page
 from kgym_monitor.pages.job_filter import JobQuery
-from kgym_monitor.routes.live_routes import address
+from kgym_monitor.routes.live_pages import Newest, Part, answer_poll, is_poll, nothing
 from kgym_monitor.routes.own_forms import back, own_form
 
 readers = APIRouter(dependencies=[needs(Scope.READ)])
@@ -19,19 +22,20 @@ submitters = APIRouter(dependencies=[needs(Scope.SUBMIT), own_form])
 
 
 @readers.get("/jobs")
-async def list_jobs(request: Request) -> HTMLResponse:
+async def list_jobs(request: Request) -> Response:
     """Show a page of the list that the address asks for."""
     state, session = state_of(request), session_of(request)
     query = JobQuery.read(request.query_params)
-    since, wanted = state.changes.position, query.filter
+    first_page, pickable = query.address(cursor=None, trail=None), session.caller.may(Scope.SUBMIT)
+    if is_poll(request):
+        newest = Newest(query, first_page)
+        # Which jobs are the reader's own, the monitor's own token does not tell.
+        private = query.mine is not None
+        return await answer_poll(
+            request, nothing, newest=newest, pickable=pickable, private=private
+        )
+    wanted = query.filter
     page = await session.client.page(wanted) if wanted is not None else None
-    jobs = page.jobs if page else []
-    own = query.address("", cursor=None, trail=None).removeprefix("?") or "all"
-    pickable = session.caller.may(Scope.SUBMIT)
-    numbers = [job.id for job in jobs]
-    # Which jobs are the reader's own, the monitor's own token does not tell.
-    newest = None if query.mine or query.fault else own
-    live = address(since, rows=numbers, pickable=pickable, newest=newest)
     mine = query.mine if session.caller.may(Scope.ADMIN) else "yes"
     every = query.model_copy(update={"cursor": None, "trail": None, "mine": mine})
     return state.rendering.page(
@@ -39,15 +43,15 @@ async def list_jobs(request: Request) -> HTMLResponse:
         "jobs.html",
         title="Jobs",
         section="/jobs",
-        live=live,
-        jobs=jobs,
+        live=wanted is not None,
+        jobs=page.jobs if page else [],
         pickable=pickable,
         query=query,
         fault=query.fault,
         filtered=query.is_filtered,
         states=[state for state in State if state is not State.SKIPPED],
         bugs=shipped.names(),
-        first_page=query.address(cursor=None, trail=None),
+        first_page=first_page,
         newer_page=query.newer_page,
         next_page=query.older_page(page.next) if page and page.next else None,
         abort_all=every.address("/jobs/abort"),
@@ -59,21 +63,24 @@ async def list_jobs(request: Request) -> HTMLResponse:
 @readers.get("/jobs/{job_id}")
 async def show_job(
     request: Request, job_id: int, step: int | None = None, attempt: int | None = None
-) -> HTMLResponse:
+) -> Response:
     """Show a job, and one of its steps."""
     if not 0 < job_id < 1 << 63 or (step is not None and step < 0) or (attempt or 1) < 1:
         raise NotFound("job_not_found", f"there is no job {job_id}, or no such part of it")
-    state = state_of(request)
-    since = state.changes.position
-    client = session_of(request).client
-    job = await client.job(job_id)
-    return state.rendering.page(
+
+    async def read(client: AsyncClient) -> dict[str, Any]:
+        job = await client.job(job_id)
+        return job_page.shown(job, step, attempt) | await job_page.place(client, job)
+
+    if is_poll(request):
+        return await answer_poll(request, read, Part("job-live", "job_live.html"))
+    return state_of(request).rendering.page(
         request,
         "job.html",
-        title=f"Job {job.id}",
+        title=f"Job {job_id}",
         section="/jobs",
-        live=address(since, job=job.id, step=step, attempt=attempt),
-        **job_page.shown(job, step, attempt) | await job_page.place(client, job),
+        live=True,
+        **await read(session_of(request).client),
     )
 
 

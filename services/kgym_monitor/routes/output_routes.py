@@ -37,11 +37,14 @@ async def log(
     attempt: Annotated[int, Path(ge=1, lt=1 << 31)],
     start: From = 0,
 ) -> Response:
-    """Send what an attempt has logged; of one that runs, also what it logs until it ends."""
+    """Send what an attempt has logged by now; `Kgym-Log: open` if it still runs."""
     state, client = state_of(request), session_of(request).client
-    step = step_of(await client.job(job_id), number)
+    # The state is read first: of an attempt that has ended by then, the log is complete.
+    step = step_of(await state.shared.get(("job", job_id), 1, lambda: client.job(job_id)), number)
     if step.state is State.RUNNING and step.attempt == attempt:
-        return await _text(state.tails.log(job_id, (number, attempt), start))
+        answer = await _text(state.running_logs.read((job_id, number, attempt), start))
+        answer.headers["Kgym-Log"] = "open"
+        return answer
     return await _text(_after(client.read_log(job_id, number, attempt), start))
 
 

@@ -78,7 +78,9 @@ async def bundle(request: Request, job_id: JobId, number: Number) -> Response:
 
 
 async def _packed(client: AsyncClient, files: Sequence[Member]) -> AsyncIterator[bytes]:
-    """Yield the archive; what is not as it was stored breaks it off."""
+    """Yield the archive; raise InfrastructureError if a file is not as it was stored."""
+    # Packed while it is sent: 160 MB, most of it `vmlinux`, would not be worth keeping. By then no
+    # error can be told by a status, so that the download breaks off instead.
     archive = BundleArchive()
     for member in files:
         begun, read = archive.begin(member), hashlib.sha256()

@@ -11,7 +11,7 @@ from kgym.client.agent_client import AgentClient
 from kgym_monitor.assets import assets
 from kgym_monitor.pages import run_page
 from kgym_monitor.pages.rendering import Rendering
-from kgym_monitor.pages.run_forest import Forest, key
+from kgym_monitor.pages.run_forest import forest, key, outcomes
 
 MOST = 64 << 20
 """Characters of cycles and questions; then, cycles come without their questions."""
@@ -23,10 +23,10 @@ ANSWER = 200_000
 async def pages(client: AgentClient, rendering: Rendering, run: RunView) -> AsyncIterator[str]:
     """Yield the parts of the page, one after the other. Raises KgymError as the client does."""
     style = _style()
-    forest = Forest(lambda cycle: rendering.fragment("run_export_card.html", {"cycle": cycle}))
-    for drawn in run.nodes:
-        forest.put(drawn, 1)
-    head = {"run": run, "outcomes": forest.outcomes(), "forest": Markup(forest.html())}  # noqa: S704 - our own cards
+    trees = forest(
+        run.nodes, lambda cycle: rendering.fragment("run_export_card.html", {"cycle": cycle})
+    )
+    head = {"run": run, "outcomes": outcomes(run.nodes), "forest": Markup(trees)}  # noqa: S704 - our own cards
     style_hash = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     more = {"style": Markup(style), "style_hash": style_hash}  # noqa: S704 - our own style sheets
     yield rendering.fragment("run_export.html", head | more)

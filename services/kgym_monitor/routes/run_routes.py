@@ -1,27 +1,23 @@
 """Runs: the list, one run with its forest, its cycles, its questions, and two side by side."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
-from kgym.api.agent.runs import CallView, RunState
-from kgym.errors import NotFound, UserError
+from kgym.api.agent.runs import CallView, RunState, RunView
+from kgym.client import AsyncClient
+from kgym.errors import KgymError, NotFound, UserError
 from kgym.web.access import needs
-from kgym.web.callers import caller_of
-from kgym.web.event_stream import EventStream, SendNow
 from kgym.web.scopes import Scope
-from kgym_monitor.live import runs_list
-from kgym_monitor.live.run_feeds import RunFeed
+from kgym_monitor.agent_link import AgentLink
 from kgym_monitor.monitor_state import MonitorState, session_of, state_of
-from kgym_monitor.pages import run_comparison, run_page
+from kgym_monitor.pages import run_comparison, run_forest, run_page
 from kgym_monitor.pages.rendering import may
 from kgym_monitor.pages.run_comparison import Shown, Side
-from kgym_monitor.pages.run_page import RunQuery
-from kgym_monitor.routes.live_routes import BEAT_SECONDS, address
+from kgym_monitor.pages.run_page import PAGE, RunQuery
+from kgym_monitor.routes.live_pages import Part, answer_poll, is_poll
 
 RunId = Annotated[int, Path(ge=1, lt=1 << 62)]
 Name = Annotated[str, Query(max_length=500)]
@@ -31,26 +27,45 @@ readers = APIRouter(dependencies=[needs(Scope.READ)])
 
 
 @readers.get("/runs")
-async def list_runs(request: Request) -> HTMLResponse:
-    """Show a page of the list that the address asks for; without an agent, how to start one."""
+async def list_runs(request: Request) -> Response:
+    """Render the requested page of runs, or setup instructions if no agent is configured."""
     state = state_of(request)
     query = RunQuery.read(request.query_params)
-    here = state.agent.url is not None
-    own = query.address("").removeprefix("?") or "all"
-    shown = await runs_list.read(state.agent, query) if here else {"runs": [], "fault": None}
+
+    async def read(_: AsyncClient) -> dict[str, Any]:
+        return await _listed(state.agent, query)
+
+    if is_poll(request):
+        return await answer_poll(request, read, Part("runs-live", "runs_live.html"))
+    has_agent = state.agent.url is not None
+    shown = await _listed(state.agent, query) if has_agent else {"next_page": None, "fault": None}
     return state.rendering.page(
         request,
         "runs.html",
         title="Runs",
         section="/runs",
-        live=address(state.changes.position, runs=own) if here and not query.fault else None,
-        has_agent=here,
+        live=has_agent and not query.fault,
+        has_agent=has_agent,
         filtered=query.is_filtered,
         states=list(RunState),
         first_page=query.address(cursor=None),
         on_first_page=query.cursor is None,
-        **{"query": query, "next_page": None, **shown},
+        **{"query": query, **shown},
     )
+
+
+async def _listed(agent: AgentLink, query: RunQuery) -> dict[str, Any]:
+    """Return what the list of runs shows; `fault` says why it shows nothing."""
+    shown: dict[str, Any] = {"query": query, "runs": [], "next_page": None, "fault": query.fault}
+    wanted = query.filter
+    if wanted is None:
+        return shown
+    try:
+        page = await agent.client().page(query.before, PAGE, wanted)
+    except KgymError as error:
+        return shown | {"fault": str(error)}
+    following = query.address(cursor=str(page.next)) if page.next else None
+    return shown | {"runs": page.runs, "next_page": following}
 
 
 @readers.get("/runs/compare")
@@ -79,7 +94,7 @@ async def compare(
 
 async def _side(state: MonitorState, side: Side) -> Shown:
     client = state.agent.client()
-    run = (await state.runs.open(side.run)).view
+    run = await client.show(side.run)
     if not side.node:
         return run_comparison.shown(side, run, None, [])
     node, steps = await asyncio.gather(
@@ -94,66 +109,61 @@ async def show_run(
     run: RunId,
     node: Annotated[str | None, Query(max_length=500)] = None,
     hide: Annotated[str, Query(max_length=300)] = "",
-) -> HTMLResponse:
-    """Show a run: what it took, its forest, and one of its debug cycles."""
+) -> Response:
+    """Show a run: its costs, its forest, and one of its debug cycles."""
     state = state_of(request)
-    feed = await state.runs.open(run)
-    since, forest, head = feed.position, feed.forest.html(), feed.head
-    opened = await _cycle(state, feed, node) if node else None
-    session = session_of(request)
-    own = may(session, Scope.SUBMIT) and session.caller.owner in {None, feed.view.submitter}
+
+    async def read(_: AsyncClient) -> dict[str, Any]:
+        view = await state.agent.client().show(run)
+        opened = await _cycle(state, view, node) if node else {}
+        return _forest(state, view) | opened
+
+    if is_poll(request):
+        parts = [Part("run-live", "run_live.html"), Part("forest", "rendered.html", "innerMorph")]
+        if node:
+            parts.append(Part("opened", "run_cycle.html", "innerMorph"))
+        return await answer_poll(request, read, *parts)
+    session, shown = session_of(request), await read(session_of(request).client)
+    view: RunView = shown["run"]
+    own = may(session, Scope.SUBMIT) and session.caller.owner in {None, view.submitter}
     return state.rendering.page(
         request,
         "run.html",
-        title=f"Run {run}: {feed.view.bug}",
+        title=f"Run {run}: {view.bug}",
         section="/runs",
-        live=f"/runs/{run}/live?since={since}",
-        run=feed.view,
-        head=head,
-        forest=forest,
-        opened=opened,
-        node=node,
+        live=True,
+        chosen=node,
         hidden=run_page.hidden(hide),
         step_kinds=run_page.STEP_KINDS,
         cycle_kinds=run_page.CYCLE_KINDS,
         may_change=own,
+        **shown,
     )
 
 
-@readers.get("/runs/{run}/live")
-async def live(
-    request: Request, run: RunId, since: Annotated[int, Query(ge=0, lt=1 << 62)] = 0
-) -> Response:
-    """Send what grows and changes in a run's page, from the event on that it was rendered after."""
-    state = state_of(request)
-    feed = await state.runs.open(run)
-    told = request.headers.get("last-event-id", "")
-    position = int(told) if told.isdecimal() and len(told) < 19 else since
-    with contextlib.ExitStack() as slot:
-        slot.enter_context(request.app.streams.opened(caller_of(request).name))
-        slot.enter_context(state.runs.watched(feed))
+def _forest(state: MonitorState, view: RunView) -> dict[str, Any]:
+    """Return what the live parts of a run's page show: `rendered` is its forest as HTML."""
 
-        def events(_: SendNow | None) -> AsyncIterator[bytes]:
-            return feed.sent(position, BEAT_SECONDS)
+    def draw(cycle: run_forest.Cycle) -> str:
+        return state.rendering.fragment("run_card.html", {"run": view.id, "cycle": cycle})
 
-        return EventStream(events, slot.pop_all())
+    html = run_forest.forest(view.nodes, draw)
+    return {"run": view, "outcomes": run_forest.outcomes(view.nodes), "rendered": html}
 
 
 @readers.get("/runs/{run}/cycle")
 async def show_cycle(request: Request, run: RunId, node: Name) -> HTMLResponse:
     """Send the part of a run's page that is about one debug cycle."""
     state = state_of(request)
-    shown = await _cycle(state, await state.runs.open(run), node)
+    shown = await _cycle(state, await state.agent.client().show(run), node)
     return HTMLResponse(state.rendering.fragment("run_cycle.html", shown))
 
 
-async def _cycle(state: MonitorState, feed: RunFeed, name: str) -> dict[str, Any]:
-    """Return what a page shows of a cycle; one that has just begun may not be stored yet."""
+async def _cycle(state: MonitorState, run: RunView, name: str) -> dict[str, Any]:
+    """Return what a page shows of a cycle; raise NotFound if the run has none of this name."""
     client = state.agent.client()
-    node, steps = await asyncio.gather(
-        client.node(feed.number, name), client.steps(feed.number, name)
-    )
-    return run_page.cycle(feed.view, node, steps)
+    node, steps = await asyncio.gather(client.node(run.id, name), client.steps(run.id, name))
+    return run_page.cycle(run, node, steps)
 
 
 @readers.get("/runs/{run}/calls")

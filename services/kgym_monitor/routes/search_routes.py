@@ -2,8 +2,8 @@
 
 import asyncio
 
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
 
 from kgym.api.jobs import JobPage
 from kgym.client import AsyncClient
@@ -12,7 +12,7 @@ from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import search_words
 from kgym_monitor.pages.job_filter import JobQuery
-from kgym_monitor.routes.live_routes import address
+from kgym_monitor.routes.live_pages import answer_poll, is_poll, nothing
 
 JOBS = 20
 """Jobs beside the bugs that were found."""
@@ -21,8 +21,10 @@ readers = APIRouter(dependencies=[needs(Scope.READ)])
 
 
 @readers.get("/search", response_model=None)
-async def search(request: Request, q: str = "") -> HTMLResponse | RedirectResponse:
-    """Lead to what was asked for; where it may be several things, show them."""
+async def search(request: Request, q: str = "") -> Response:
+    """Redirect to the only match; show a list if the words may mean several things."""
+    if is_poll(request):
+        return await answer_poll(request, nothing)
     state, client = state_of(request), session_of(request).client
     asked = search_words.plain(q)
     if (number := search_words.job_number(asked)) is not None:
@@ -31,7 +33,6 @@ async def search(request: Request, q: str = "") -> HTMLResponse | RedirectRespon
         return RedirectResponse("/jobs", 303)
     bug, text = JobQuery(bug=asked), JobQuery(text=asked)
     bugs = search_words.bugs(asked)
-    since = state.changes.position
     known, page = await asyncio.gather(_first(client, bug, 1), _first(client, text, JOBS))
     if known is not None and known.jobs:
         return RedirectResponse(bug.address(), 303)
@@ -41,9 +42,9 @@ async def search(request: Request, q: str = "") -> HTMLResponse | RedirectRespon
         request,
         "search.html",
         title=f"Search: {asked}",
-        live=address(since, rows=[job.id for job in page.jobs]),
+        live=True,
         asked=asked,
-        bugs=[(one, JobQuery(bug=one.name).address()) for one in bugs],
+        bugs=[(bug, JobQuery(bug=bug.name).address()) for bug in bugs],
         jobs=page.jobs,
         pickable=False,
         all_jobs=text.address() if page.next else None,

@@ -1,9 +1,9 @@
 """Bugs, and the entries of SuiteCache."""
 
 import asyncio
+from functools import partial
 
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, Request, Response
 
 from kgym.web.access import needs
 from kgym.web.scopes import Scope
@@ -11,46 +11,47 @@ from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import subject_pages
 from kgym_monitor.pages.bug_filter import BugQuery, EntryQuery
 from kgym_monitor.pages.job_filter import JobQuery
-from kgym_monitor.routes.live_routes import address
+from kgym_monitor.routes.live_pages import Newest, Part, answer_poll, is_poll
 
 readers = APIRouter(dependencies=[needs(Scope.READ)])
 
 
 @readers.get("/bugs")
-async def list_bugs(request: Request) -> HTMLResponse:
+async def list_bugs(request: Request) -> Response:
     """Show a page of the bugs that the address asks for."""
-    state, query = state_of(request), BugQuery.read(request.query_params)
-    since = state.changes.position
-    shown = await subject_pages.bugs(session_of(request).client, query)
-    return state.rendering.page(
+    query = BugQuery.read(request.query_params)
+    read = partial(subject_pages.bugs, query=query)
+    if is_poll(request):
+        return await answer_poll(request, read, Part("bugs-live", "bugs_live.html"))
+    shown = await read(session_of(request).client)
+    return state_of(request).rendering.page(
         request,
         "bugs.html",
         title="Bugs",
         section="/bugs",
-        live=None if shown["fault"] else address(since, summary="bugs", of=query.query()),
+        live=not shown["fault"],
         first_page=query.address("/bugs", cursor=None),
         **shown,
     )
 
 
 @readers.get("/bugs/{name:path}")
-async def show_bug(request: Request, name: str) -> HTMLResponse:
+async def show_bug(request: Request, name: str) -> Response:
     """Show a bug and the latest jobs on it."""
-    state, client = state_of(request), session_of(request).client
-    since = state.changes.position
-    latest = subject_pages.jobs_of(name)
-    shown, page = await asyncio.gather(subject_pages.bug(client, name), client.page(latest))
-    jobs = page.jobs
-    listed = JobQuery(bug=name)
-    rows = [job.id for job in jobs]
-    newest = listed.address("").removeprefix("?")
-    return state.rendering.page(
+    latest, listed = subject_pages.jobs_of(name), JobQuery(bug=name)
+    read = partial(subject_pages.bug, name=name)
+    if is_poll(request):
+        newest = Newest(listed, request.url.path)
+        return await answer_poll(request, read, Part("bug-live", "bug_live.html"), newest=newest)
+    client = session_of(request).client
+    shown, page = await asyncio.gather(read(client), client.page(latest))
+    return state_of(request).rendering.page(
         request,
         "bug.html",
         title=f"Bug {name}",
         section="/bugs",
-        live=address(since, rows=rows, summary="bug", of=name, newest=newest),
-        jobs=jobs,
+        live=True,
+        jobs=page.jobs,
         pickable=False,
         all_jobs=listed.address(),
         **shown,
@@ -58,17 +59,19 @@ async def show_bug(request: Request, name: str) -> HTMLResponse:
 
 
 @readers.get("/suitecache")
-async def list_entries(request: Request) -> HTMLResponse:
-    """Show a page of the compiled kernels that are kept."""
-    state, query = state_of(request), EntryQuery.read(request.query_params)
-    since = state.changes.position
-    shown = await subject_pages.entries(session_of(request).client, query)
-    return state.rendering.page(
+async def list_entries(request: Request) -> Response:
+    """Show a page of the stored compiled kernels."""
+    query = EntryQuery.read(request.query_params)
+    read = partial(subject_pages.entries, query=query)
+    if is_poll(request):
+        return await answer_poll(request, read, Part("suitecache-live", "suitecache_live.html"))
+    shown = await read(session_of(request).client)
+    return state_of(request).rendering.page(
         request,
         "suitecache.html",
         title="SuiteCache",
         section="/suitecache",
-        live=None if shown["fault"] else address(since, summary="suitecache", of=query.query()),
+        live=not shown["fault"],
         first_page=query.address("/suitecache", cursor=None),
         **shown,
     )

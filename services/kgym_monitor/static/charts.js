@@ -1,4 +1,5 @@
-// Draws each chart from the table of its numbers, and again when that changes.
+// Draws each chart from the table of its numbers, and again when that changes: what screen readers
+// read and what the curves show cannot differ.
 // What is drawn last lies on top: so the sums of stacked columns are drawn from the highest down.
 const HEIGHT = 190;
 const DAY = 86_400;

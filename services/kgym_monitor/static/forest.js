@@ -1,10 +1,7 @@
 // The debug forest of a run: a cycle opens beside it, arrow keys go through the trees, kinds can be
-// hidden. The trees themselves are lists that the server renders, and that grow by its events.
-const PAUSE = 1000; // between readings of the open cycle while it goes on
-
+// hidden. The server renders the trees, and live.js keeps them and the open cycle current.
 let forest, opened, box;
 let chosen = null; // the key of the open cycle
-let due = null;
 
 const cards = () => [...forest.querySelectorAll("a.cycle")];
 const card = (key) => document.getElementById(`c-${key}`);
@@ -63,15 +60,6 @@ function open(one) {
   });
 }
 
-function reopen() {
-  if (due !== null || !chosen) return;
-  due = setTimeout(() => {
-    due = null;
-    const one = chosen && card(chosen);
-    if (one) load(nameOf(one));
-  }, PAUSE);
-}
-
 function move(event) {
   const one = event.target.closest?.("a.cycle");
   if (!one || event.altKey || event.ctrlKey || event.metaKey) return;
@@ -128,9 +116,4 @@ export function tendForest() {
   document.getElementById("hide").addEventListener("change", hide);
   document.addEventListener("htmx:after:swap", settle);
   addEventListener("popstate", () => location.reload());
-  const source = document.getElementById("live");
-  source.addEventListener("cycles", (event) => {
-    if (JSON.parse(event.detail.data).includes(chosen)) reopen();
-  });
-  source.addEventListener("reload", () => location.reload());
 }

@@ -1,62 +1,62 @@
-// The mark that says whether the page is as things are now, and the count of newer jobs.
-const PATIENCE = 15_000; // three heartbeats
-const RETRY = 5_000;
+// Keeps a page current: asks for its parts every two seconds while the tab is visible, and marks
+// the page as stale while that fails.
+const PAUSE = 2_000;
+const PATIENCE = 10_000; // a network that falls silent answers nothing, and closes nothing
 
-export function showLive() {
-  const source = document.getElementById("live");
-  if (!source) return;
+export function keepCurrent() {
   const mark = document.getElementById("live-mark");
+  if (!mark) return;
   const words = document.getElementById("live-words");
-  let heard = 0;
-  let staleSince = 0;
-  let tried = Date.now();
+  let tag = ""; // names the parts that the page has
+  let staleSince = null;
+  let timer = null;
+  let polling = false;
 
-  function show(state) {
-    if (state === "live") {
-      heard = Date.now();
-      staleSince = 0;
-    } else if (!staleSince) {
-      staleSince = Date.now();
-    }
-    const since = new Date(staleSince || Date.now());
-    const text =
-      state === "live" ? "Live" : `Stale since ${since.toLocaleTimeString()}, reconnecting`;
-    if (mark.dataset.state !== state) mark.dataset.state = state;
+  function show(isCurrent) {
+    staleSince = isCurrent ? null : (staleSince ?? new Date());
+    const time = staleSince?.toLocaleTimeString();
+    const text = isCurrent ? "Live" : `Stale since ${time}, reconnecting`;
+    mark.dataset.state = isCurrent ? "live" : "stale";
     if (words.textContent !== text) words.textContent = text;
   }
 
-  source.addEventListener("beat", () => show("live"));
-  source.addEventListener("stale", () => show("stale"));
-  for (const name of ["htmx:sse:error", "htmx:sse:close", "htmx:error"]) {
-    source.addEventListener(name, () => show("stale"));
+  function address() {
+    const url = new URL(location.href);
+    url.searchParams.set("poll", "yes");
+    const rows = [...document.querySelectorAll("tr[id^='job-']")].map((row) => row.id.slice(4));
+    if (rows.length) url.searchParams.set("rows", rows.join(","));
+    return url.pathname + url.search;
   }
-  source.addEventListener("htmx:sse:before:connection", (event) => {
-    if (event.detail.connection.attempt > 0 && !document.hidden) show("stale");
-  });
-  source.addEventListener("newest", (event) => countNewer(event.detail.data));
-  setInterval(() => {
-    if (document.hidden) return;
-    if (heard && Date.now() - heard > PATIENCE) show("stale");
-    if (mark.dataset.state === "live" || Date.now() - tried < RETRY) return;
-    // A stream that has begun comes back by itself; one that never began does not.
-    tried = Date.now();
-    show("stale");
-    htmx.trigger(source, "reconnect");
-  }, 1000);
-  document.addEventListener("visibilitychange", () => {
-    heard = Date.now(); // a page in the background does not listen
-  });
-}
 
-function countNewer(numbers) {
-  const button = document.getElementById("newer");
-  if (!button) return;
-  const rows = document.querySelectorAll("tr[id^='job-']");
-  const shown = Math.max(0, ...[...rows].map((row) => Number(row.id.slice(4))));
-  const newer = JSON.parse(numbers).filter((number) => number > shown).length;
-  const many = newer > 50 ? "Over 50" : String(newer);
-  button.hidden = newer === 0;
-  button.textContent = newer ? `${many} newer ${newer === 1 ? "job" : "jobs"}: show` : "";
-  // There was nothing to read yet.
-  if (newer && !rows.length) setTimeout(() => location.reload(), 1000);
+  async function poll() {
+    clearTimeout(timer);
+    if (polling || document.hidden) return;
+    polling = true;
+    const asked = location.search;
+    let answer = null;
+    const take = (event) => {
+      answer = event.detail.ctx.response;
+      // An error is a whole page; and a reader may have opened other parts meanwhile.
+      if (answer.status !== 200 || location.search !== asked) event.preventDefault();
+    };
+    mark.addEventListener("htmx:after:request", take, { once: true });
+    const giveUp = setTimeout(() => htmx.trigger(mark, "htmx:abort"), PATIENCE);
+    await htmx.ajax("GET", address(), {
+      source: mark,
+      swap: "none",
+      headers: tag ? { "If-None-Match": tag } : {},
+    });
+    clearTimeout(giveUp);
+    mark.removeEventListener("htmx:after:request", take);
+    polling = false;
+    if (location.search === asked) {
+      const isCurrent = answer?.status === 200 || answer?.status === 304;
+      if (isCurrent) tag = answer.headers.get("ETag") ?? "";
+      show(isCurrent);
+    }
+    timer = setTimeout(poll, location.search === asked ? PAUSE : 0);
+  }
+
+  document.addEventListener("visibilitychange", poll);
+  poll();
 }

@@ -1,11 +1,13 @@
 // A window on a log of any length. The text stays what came over the network, in blocks of bytes;
 // only the lines in sight are made into elements, and control characters are shown as pictures.
+// Terminal widgets would obey them, and need inline styles, which the pages' policy forbids.
 const BLOCK = 1 << 20;
 const MOST = 1 << 29; // bytes that are held; beyond, the log has to be downloaded
 const LINE = 20; // pixels, as in the style sheet
 const TALLEST = 8_000_000; // pixels: browsers draw nothing that is much taller
 const SHOWN_LINE = 20_000; // characters of one line
 const PAUSES = [500, 1000, 2000, 5000];
+const POLL = 2000; // between readings of a log that is still written
 const INVISIBLE =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
 
@@ -193,8 +195,17 @@ class LogWindow {
     for (let lost = 0; ; ) {
       const before = this.lines.size;
       try {
-        await this.read();
-        break;
+        const isOpen = await this.read();
+        if (!isOpen || this.full) break;
+        lost = 0;
+        this.count();
+        await new Promise((next) => setTimeout(next, POLL));
+        while (document.hidden) {
+          await new Promise((next) =>
+            document.addEventListener("visibilitychange", next, { once: true }),
+          );
+        }
+        if (!this.place.isConnected) return;
       } catch (error) {
         if (!this.place.isConnected) return;
         if (error.final) return this.say(error.message, true);
@@ -209,6 +220,7 @@ class LogWindow {
     if (this.place.dataset.end !== undefined) this.setFollowing(false);
   }
 
+  // Reads what there is by now; returns whether more will come.
   async read() {
     const address = new URL(this.place.dataset.log, location.href);
     address.searchParams.set("from", String(this.lines.size));
@@ -218,15 +230,16 @@ class LogWindow {
       error.final = answer.status < 500 && answer.status !== 429;
       throw error;
     }
+    const isOpen = answer.headers.get("Kgym-Log") === "open";
     const reader = answer.body.getReader();
     for (;;) {
       const { done, value } = await reader.read();
-      if (done) return;
+      if (done) return isOpen;
       if (!this.place.isConnected) return reader.cancel();
       if (this.lines.size + value.length > MOST) {
         await reader.cancel();
         this.full = true;
-        return;
+        return false;
       }
       this.lines.append(value);
       this.soon();

@@ -1,6 +1,6 @@
 // What every page does: times in the reader's zone, the live mark, light or dark, and the parts
 // that only some pages have.
-import { showLive } from "./live.js";
+import { keepCurrent } from "./live.js";
 import { tendForest } from "./forest.js";
 import { fillLogs } from "./log_window.js";
 import { loadReports } from "./crash_reports.js";
@@ -25,7 +25,6 @@ setInterval(() => {
 dress();
 followSelection();
 tendForest();
-showLive();
 
 // Where there is little room, the list comes first.
 const filters = document.querySelector("details.filter-box:not([data-used])");
@@ -37,3 +36,4 @@ if (address.searchParams.has("said")) {
   address.searchParams.delete("said");
   history.replaceState(null, "", address);
 }
+keepCurrent();

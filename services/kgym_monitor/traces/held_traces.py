@@ -1,4 +1,7 @@
-"""Whole traces, fetched from the scheduler and held on disk while people look at them."""
+"""Whole traces, fetched from the scheduler and held on disk while people look at them.
+
+The files are mapped and unlinked: a trace may be larger than the memory, and leaves nothing behind.
+"""
 
 import asyncio
 import hashlib

@@ -195,13 +195,27 @@ async def put_tags(
     ),
 )
 async def log(
-    scheduler: Core, job_id: JobId, step: StepQuery = None, attempt: Attempt = None
-) -> StreamingResponse:
+    scheduler: Core,
+    job_id: JobId,
+    step: StepQuery = None,
+    attempt: Attempt = None,
+    after: Annotated[
+        Annotated[int, Field(ge=0, lt=1 << 63), DIGITS] | None,
+        Query(
+            description="return only some of what was logged after this event; the header "
+            "`Kgym-Last-Event` says with which to go on, and is the same if there is no more"
+        ),
+    ] = None,
+) -> Response:
     """Return what the steps have logged so far, or one of them, or one attempt."""
     if step is None:
         await scheduler.state(job_id)
     else:  # a step that is not there has no log, which says something else than an empty one
         await scheduler.artifacts(job_id, step)
+    if after is not None:
+        text, last = await scheduler.log_after(job_id, after, step, attempt)
+        headers = {"Kgym-Last-Event": str(last)}
+        return Response(text, media_type="text/plain", headers=headers)
     return StreamingResponse(scheduler.log(job_id, step, attempt), media_type="text/plain")
 
 

@@ -1,1 +1,0 @@
-"""How open pages hear of changes: one subscription to the scheduler for all of them."""

@@ -1,0 +1,166 @@
+"""Pages that stay current: a browser asks for their parts anew every two seconds.
+
+A page and its polls share an address; a poll adds `poll=yes`, and in `rows` the jobs that the
+page lists. The answer holds only the parts that have changed. No page holds a connection open:
+HTTP/1.1 browsers allow six per host, so a few windows would block all others.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request, Response
+
+from kgym.api.jobs import JobFilter
+from kgym.client import AsyncClient
+from kgym.errors import InfrastructureError, UserError
+from kgym.web.scopes import Scope
+from kgym_monitor.monitor_state import session_of, state_of
+from kgym_monitor.pages.job_filter import PAGE, JobQuery
+
+SHARED_SECONDS = 1.5
+"""How long equal polls get one answer: any number of watchers costs the scheduler one reading."""
+READ_SECONDS = 5.0
+"""How long a poll may wait for the scheduler: then the page says that it is stale."""
+ROWS = 200
+
+Read = Callable[[AsyncClient], Awaitable[dict[str, Any]]]
+"""Returns what the templates of a page's parts show; raises KgymError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a page: the id of its element, and how it is rendered and put in place."""
+
+    target: str
+    template: str
+    swap: str = "outerMorph"
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The list whose newer jobs a page counts, and where its button leads."""
+
+    query: JobQuery
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    parts: dict[str, str]
+    """By their hashes: the parts as htmx takes them."""
+    reload: bool
+
+    @property
+    def etag(self) -> str:
+        return f'"{".".join(self.parts)}"'
+
+
+def is_poll(request: Request) -> bool:
+    """Return whether a page asks for its parts, instead of a reader for the page."""
+    return request.query_params.get("poll") == "yes"
+
+
+async def nothing(_: AsyncClient) -> dict[str, Any]:
+    """Read nothing: the page has only rows of jobs that change."""
+    return {}
+
+
+async def answer_poll(
+    request: Request,
+    read: Read,
+    *parts: Part,
+    newest: Newest | None = None,
+    pickable: bool = False,
+    private: bool = False,
+) -> Response:
+    """Answer a poll: the parts that have changed, or 304.
+
+    Args:
+        request: Of the page, with `poll`.
+        read: Reads what the parts show.
+        parts: Of the page.
+        newest: The list whose newer jobs are counted.
+        pickable: Whether the page's jobs can be selected.
+        private: Whether the answer depends on who asks, and is theirs alone.
+    """
+    state, session = state_of(request), session_of(request)
+    client = session.client if private else state.client
+    rows = _rows(request)
+
+    async def ask() -> _Answer:
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                return await _read(request, client, rows, read, parts, newest, pickable)
+        except TimeoutError:
+            message = f"no answer from the scheduler within {READ_SECONDS:g} s"
+            raise InfrastructureError("scheduler_away", message) from None
+
+    whose = session.caller.name if private else session.caller.may(Scope.SUBMIT)
+    key = (request.url.path, request.url.query, whose)
+    answer = await state.shared.get(key, SHARED_SECONDS, ask)
+    headers = {"ETag": answer.etag} | ({"HX-Refresh": "true"} if answer.reload else {})
+    # The tag names all parts, so that the page is sent only those that it does not have.
+    known = set(request.headers.get("if-none-match", "").strip('"').split("."))
+    changed = [html for name, html in answer.parts.items() if name not in known]
+    if not changed and not answer.reload:
+        return Response(status_code=304, headers=headers)
+    return Response("".join(changed), headers=headers, media_type="text/html; charset=utf-8")
+
+
+async def _read(
+    request: Request,
+    client: AsyncClient,
+    rows: list[int],
+    read: Read,
+    parts: tuple[Part, ...],
+    newest: Newest | None,
+    pickable: bool,
+) -> _Answer:
+    rendering = state_of(request).rendering
+    shown, listed, newer = await asyncio.gather(
+        read(client), _jobs(client, rows), _newer(client, rows, newest)
+    )
+    made = [(part, rendering.fragment(part.template, shown)) for part in parts]
+    for job in listed:
+        html = rendering.fragment("job_row.html", {"job": job, "pickable": pickable})
+        made.append((Part(f"job-{job.id}", "job_row.html"), html))
+    if newest is not None:
+        shown = {"newer": newer, "newer_href": newest.href}
+        made.append((Part("newer", "newer.html"), rendering.fragment("newer.html", shown)))
+    texts = [
+        f'<hx-partial hx-target="#{part.target}" hx-swap="{part.swap}">{html}</hx-partial>'
+        for part, html in made
+    ]
+    # A page without a row has no table to put one into.
+    reload = newest is not None and not rows and newer > 0 and newest.query.cursor is None
+    return _Answer({hashlib.sha256(text.encode()).hexdigest()[:10]: text for text in texts}, reload)
+
+
+async def _jobs(client: AsyncClient, rows: list[int]) -> list[Any]:
+    if not rows:
+        return []
+    ids = ",".join(map(str, rows))
+    return list((await client.page(JobFilter(ids=ids, limit=len(rows), brief=True))).jobs)
+
+
+async def _newer(client: AsyncClient, rows: list[int], newest: Newest | None) -> int:
+    """Count the jobs of the list that are newer than all rows, up to PAGE + 1."""
+    if newest is None or newest.query.filter is None:
+        return 0
+    wanted = newest.query.filter.model_copy(
+        update={"cursor": None, "limit": PAGE + 1, "brief": True}
+    )
+    page = await client.page(wanted)
+    return sum(job.id > max(rows, default=0) for job in page.jobs)
+
+
+def _rows(request: Request) -> list[int]:
+    numbers = [number for number in request.query_params.get("rows", "").split(",") if number]
+    if len(numbers) > ROWS or not all(
+        number.isascii() and number.isdecimal() and len(number) < 19 for number in numbers
+    ):
+        raise UserError("bad_request", f"rows: at most {ROWS} numbers of jobs, with commas")
+    return [int(number) for number in numbers]

@@ -1,0 +1,103 @@
+"""The logs of running attempts, held on disk: all who read one share one reading of it."""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from typing import IO
+
+from kgym.client import AsyncClient
+from kgym.errors import TooMany
+
+FRESH_SECONDS = 1.0
+"""How old what is shown of a log may be."""
+LINGER_SECONDS = 30.0
+"""How long a log is held that nobody reads."""
+LOGS = 200
+"""Logs held at the same time."""
+LOG_BYTES = 512 << 20
+"""Of one log, on disk."""
+IN_MEMORY = 1 << 20
+CHUNK = 256 << 10
+
+Attempt = tuple[int, int, int]
+"""A job's number, a step's, and an attempt's."""
+
+
+class _Log:
+    """A log so far, and up to which event of the job it was read."""
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115
+        self._reading = asyncio.Lock()
+        self._last_event = 0
+        self._complete_at = float("-inf")
+        """When the scheduler last had no more of it, by the monotonic clock."""
+        self.size = 0
+        self.readers = 0
+        self.used_at = time.monotonic()
+
+    def part(self, start: int) -> bytes:
+        """Return the next bytes after `start`, at most CHUNK."""
+        self._file.seek(start)
+        return self._file.read(CHUNK)
+
+    async def has_more(self, client: AsyncClient, attempt: Attempt, start: int) -> bool:
+        """Ask for more; return whether there are bytes after `start`."""
+        async with self._reading:
+            if self.size > start:  # another reader has asked meanwhile
+                return True
+            if time.monotonic() - self._complete_at < FRESH_SECONDS or self.size >= LOG_BYTES:
+                return False
+            text, last = await client.log_after(*attempt, after=self._last_event)
+            content = text.encode()[: LOG_BYTES - self.size]
+            self._file.seek(0, 2)
+            self._file.write(content)
+            self.size += len(content)
+            if last == self._last_event:
+                self._complete_at = time.monotonic()
+            self._last_event = last
+            return self.size > start
+
+    def close(self) -> None:
+        """Delete it."""
+        self._file.close()
+
+
+class RunningLogs:
+    """The logs that pages show."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._logs: dict[Attempt, _Log] = {}
+
+    async def read(self, attempt: Attempt, start: int) -> AsyncIterator[bytes]:
+        """Yield what the attempt has logged by now, from byte `start` on."""
+        log = self._log(attempt)
+        log.readers += 1
+        try:
+            while log.size > start or await log.has_more(self._client, attempt, start):
+                part = log.part(start)
+                start += len(part)
+                yield part
+        finally:
+            log.readers -= 1
+            log.used_at = time.monotonic()
+
+    def close(self) -> None:
+        """Delete all."""
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+
+    def _log(self, attempt: Attempt) -> _Log:
+        idle_since = time.monotonic() - LINGER_SECONDS
+        for key, log in list(self._logs.items()):
+            if key != attempt and not log.readers and log.used_at < idle_since:
+                self._logs.pop(key).close()
+        if attempt not in self._logs:
+            if len(self._logs) >= LOGS:
+                message = f"pages show {LOGS} running logs; close some, and try again"
+                raise TooMany("too_many_logs", message, retry_after=int(LINGER_SECONDS))
+            self._logs[attempt] = _Log()
+        return self._logs[attempt]
