@@ -1,4 +1,4 @@
-"""Private PostgreSQL and RabbitMQ servers for tests (see kgym_dev/servers.py).
+"""Private PostgreSQL and RabbitMQ servers for tests (see kgym_cli/platforms/servers.py).
 
 One server of each kind lasts for the session, started when the first test asks:
 

@@ -25,9 +25,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.bench.agent_door import door
-from tests.crashfixer.world import edit, limit
-
 from kgym.api.agent.conversation import Reply
 from kgym.api.agent.nodes import Crash, Tried
 from kgym.api.agent.runs import RunRequest, RunView
@@ -42,6 +39,8 @@ from kgym_crashfixer.runs.agent import Agent
 from kgym_crashfixer.search.work import Check, Checked, Question, Result, Seen, Source, Try
 from kgym_crashfixer.store.database import Database
 from kgym_crashfixer.store.run_store import RunStore, Stored
+from tests.bench.agent_door import door
+from tests.crashfixer.world import edit, limit
 
 CYCLES = 16
 TREES = Forest(name="trees", trees=4, depth=4)

@@ -19,14 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kgym.api.steps import StepKind
+from kgym.host import process_logs
+from kgym_cli.platforms.embedded_platform import Platform
 from tests.cli.test_check import DIFF
 from tests.cli.test_sweep import BUG, Farm, diff
 from tests.cli.worked import working
 from tests.conftest import ROOT
-
-from kgym.api.steps import StepKind
-from kgym.host import process_logs
-from kgym_cli.platforms.embedded_platform import Platform
 
 _CALLS = 5
 

@@ -15,9 +15,6 @@ import time
 from pathlib import Path
 
 import httpx
-from tests.bench.dispatch import cpu_seconds
-from tests.bench.monitor import served
-from tests.demo import demo_benchmark
 
 from kgym.bench.attempt_table import AttemptTable
 from kgym.bench.comparison import paired
@@ -25,6 +22,9 @@ from kgym.bench.figures import Figure, Results, solves
 from kgym.client import Client
 from kgym_cli.platforms.embedded_platform import Platform
 from kgym_cli.platforms.servers import free_port
+from tests.bench.dispatch import cpu_seconds
+from tests.bench.monitor import served
+from tests.demo import demo_benchmark
 
 BUGS, SETUPS, RUNS = 534, 50, 10
 NAME = "big"

@@ -15,8 +15,6 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.conftest import DATA
-
 from kgym.bugs import bundle
 from kgym.bugs.bug import TrialOptions
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
@@ -28,6 +26,7 @@ from kgym_benchmark.kenv.protocol import Case
 from kgym_benchmark.kenv.trees import BugTree
 from kgym_cli.bench.campaign_equipment import BugTrees
 from kgym_cli.platforms.embedded_platform import Platform
+from tests.conftest import DATA
 
 BUG = "watch-queue-filter"
 SECONDS = 10

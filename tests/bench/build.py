@@ -25,8 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from tests.alone import alone
-
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import BuildResult, BuildSpec, KernelConfig
 from kgym.api.worker_calls import Assignment
@@ -45,6 +43,7 @@ from kgym_builder.kernel_source.kernel_sources import KernelSources
 from kgym_builder.suitecache.compiled_trees import IMAGE, Entry
 from kgym_builder.suitecache.suitecache import SuiteCache
 from kgym_builder.toolchains.toolchain import installed
+from tests.alone import alone
 
 BUG = "watch-queue-filter"
 BIG = Path(__file__).with_name("big.config")

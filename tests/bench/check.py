@@ -21,9 +21,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import monotonic
 
-from tests.alone import alone
-from tests.bench.build import add_config_options, of_config
-
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import CheckResult, CheckSpec, Patch
 from kgym.api.worker_calls import Assignment
@@ -39,6 +36,8 @@ from kgym_builder.kbuild.kbuild import Output
 from kgym_builder.kbuild.object_index import Index
 from kgym_builder.kbuild.saved_commands import compile_words
 from kgym_builder.suitecache.suitecache import Entry, SuiteCache
+from tests.alone import alone
+from tests.bench.build import add_config_options, of_config
 
 MOST_OVER = 1.0
 MOST_TIMES = 2.0

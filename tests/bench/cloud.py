@@ -25,8 +25,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.google.cloud_compute.server import CloudCompute
-
 from kgym.api.steps import Reproducer, ReproduceSpec, StepRef
 from kgym.api.worker_calls import Assignment
 from kgym.transport.artifact_storage import LocalStorage
@@ -39,6 +37,7 @@ from kgym_vmmanager.gce.options import GceOptions
 from kgym_vmmanager.gce.provider import Gce
 from kgym_vmmanager.gce.zones import Place
 from kgym_vmmanager.vm.provider import Boot
+from tests.google.cloud_compute.server import CloudCompute
 
 PARTS = ("bodies", "meta", "gce")
 BUCKET = "bench"

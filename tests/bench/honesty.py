@@ -16,9 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.alone import alone
-from tests.honesty.redteam import Trick, tricks
-
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.steps import (
     BuildResult,
@@ -37,6 +34,8 @@ from kgym.bugs.resolution import resolution
 from kgym.client import Client
 from kgym.configs import data_folder
 from kgym.host import process_logs
+from tests.alone import alone
+from tests.honesty.redteam import Trick, tricks
 
 MOST_SECONDS = 15.0
 KNOWN = "known-fix"

@@ -18,11 +18,10 @@ import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from tests.bench import kernels_disk, kernels_near, kernels_toolchains
-
 from kgym.configs import data_folder
 from kgym.host import process_logs
 from kgym.host.sandbox import remove
+from tests.bench import kernels_disk, kernels_near, kernels_toolchains
 
 Part = Callable[[Path, int], Awaitable[Mapping[str, float]]]
 """Measures in a folder of its own, so many rounds."""

@@ -9,13 +9,12 @@ import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.alone import alone
-
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import Reproducer, ReproduceResult, ReproduceSpec, StepRef, VmShape
 from kgym.bugs import bundle
 from kgym.client import Client
 from kgym.configs import data_folder
+from tests.alone import alone
 
 GOALS = {"disk_boot_ratio": 1.5}
 _PROGRAM = "#include <unistd.h>\nint main(void) { pause(); return 0; }\n"

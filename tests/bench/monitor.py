@@ -37,13 +37,6 @@ from pathlib import Path
 import httpx
 import structlog
 from playwright.sync_api import Browser, Page, sync_playwright
-from tests.bench.dispatch import SINGLE_RATE, SINGLE_WORKERS, Bench, cpu_seconds, process, until
-from tests.demo import demo_jobs, monitor_pages
-from tests.demo.demo_agent import DemoAgent, demo_agent
-from tests.demo.given_steps import working
-from tests.demo.monitor_pages import MonitorPage
-from tests.demo.showcase import Showcase, trial
-from tests.monitor import many_jobs
 
 from kgym.api.jobs import JobFilter
 from kgym.api.states import State
@@ -58,6 +51,13 @@ from kgym_scheduler.database.change_log import ChangeLog
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.subjects import Subjects
 from kgym_scheduler.database.tallies import Tallies
+from tests.bench.dispatch import SINGLE_RATE, SINGLE_WORKERS, Bench, cpu_seconds, process, until
+from tests.demo import demo_jobs, monitor_pages
+from tests.demo.demo_agent import DemoAgent, demo_agent
+from tests.demo.given_steps import working
+from tests.demo.monitor_pages import MonitorPage
+from tests.demo.showcase import Showcase, trial
+from tests.monitor import many_jobs
 
 JOBS = 500_000
 PARTS = ("pages", "lists", "paint", "log", "dispatch")

@@ -15,8 +15,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.alone import alone
-
 from kgym.api.jobs import JobRequest
 from kgym.api.steps import Reproducer, ReproduceSpec, StepRef
 from kgym.bugs import bundle
@@ -27,6 +25,7 @@ from kgym_vmmanager.guest.guest_image import guest_image
 from kgym_vmmanager.guest.paths import RUNNER
 from kgym_vmmanager.vm.accelerator import best_accelerator
 from kgym_vmmanager.vm.qemu import FOLDER, qemu_arguments
+from tests.alone import alone
 
 PROGRAM = "int main(void) { return 0; }\n"
 DONE = b"bench: done"

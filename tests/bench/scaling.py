@@ -12,10 +12,9 @@ import time
 from dataclasses import asdict, replace
 from typing import Any
 
-from tests.hosts.recorded_days import DAY, day, farm
-
 from kgym_hosts.scaling.decisions import Limits
 from kgym_hosts.scaling.simulation import Simulation
+from tests.hosts.recorded_days import DAY, day, farm
 
 
 def days(jobs: int) -> dict[str, Limits]:

@@ -15,13 +15,12 @@ import sys
 from collections.abc import Callable
 from time import monotonic
 
-from tests.alone import alone
-
 from kgym.api.source import FileLook, FolderLook, SearchLook, SymbolLook
 from kgym.api.states import State
 from kgym.bugs import bundle
 from kgym.client import Client
 from kgym.configs import data_folder
+from tests.alone import alone
 
 BUG = "watch-queue-filter"
 MOST_MS = 100.0

@@ -24,9 +24,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tests.crashfixer.skill import Bug, Prices, Simulation, Skill
-
 from kgym_crashfixer import strategies
+from tests.crashfixer.skill import Bug, Prices, Simulation, Skill
 
 EQUAL = (1.0, 2.0, 4.0)
 """Dollars for a bug."""

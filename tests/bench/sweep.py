@@ -19,9 +19,6 @@ import uuid
 from pathlib import Path
 from time import monotonic
 
-from tests.alone import platform_alone
-from tests.bench.check import BUG, bare, patches
-
 from kgym.api.steps import Patch
 from kgym.bugs import bundle
 from kgym.bugs.sweep import Candidate, Moved, Subject, SweepOptions, sweep
@@ -29,6 +26,8 @@ from kgym.bugs.sweep_rows import Outcome, Row
 from kgym.client import AsyncClient, Client
 from kgym.configs import data_folder
 from kgym.host import process_logs
+from tests.alone import platform_alone
+from tests.bench.check import BUG, bare, patches
 
 PATCHES = 200
 BROKEN = 150

@@ -22,8 +22,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tests.alone import alone
-from tests.trace.trace_dat import PAGE, header
 
 from kgym.api.steps import TraceStack
 from kgym.bugs import bundle, tracing_job
@@ -34,6 +32,8 @@ from kgym.crash.report import Frame
 from kgym.errors import KgymError
 from kgym.trace import trace_files
 from kgym.trace.minimal_trace import Crash, minimize
+from tests.alone import alone
+from tests.trace.trace_dat import PAGE, header
 
 ROOT = Path(__file__).resolve().parents[2]
 CPUS = 2

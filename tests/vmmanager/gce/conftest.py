@@ -8,10 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import NewRun
-from tests.google.cloud_compute.machine import SSH_PORT
-from tests.google.cloud_compute.server import CloudCompute
-from tests.vmmanager.conftest import BUILT
 
 from kgym.api.steps import Reproducer, ReproduceSpec, StepRef, VmShape
 from kgym.api.worker_calls import Input
@@ -20,6 +16,10 @@ from kgym_vmmanager.gce.calls import Compute
 from kgym_vmmanager.gce.options import GceOptions
 from kgym_vmmanager.gce.provider import Gce
 from kgym_vmmanager.vm.provider import Boot, VmHost
+from tests.conftest import NewRun
+from tests.google.cloud_compute.machine import SSH_PORT
+from tests.google.cloud_compute.server import CloudCompute
+from tests.vmmanager.conftest import BUILT
 
 _ACTION = 508
 

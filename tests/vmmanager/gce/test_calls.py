@@ -7,13 +7,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from tests.google.cloud_compute.server import CloudCompute
 
 from kgym.errors import InfrastructureError
 from kgym_vmmanager.gce import sweeper
 from kgym_vmmanager.gce.calls import Compute, Gone, NoRoom, Taken
 from kgym_vmmanager.gce.instance_name import labels
 from kgym_vmmanager.gce.options import GceOptions
+from tests.google.cloud_compute.server import CloudCompute
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from tests.conftest import kgym
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]

@@ -5,9 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.google.cloud_compute.server import CloudCompute
-from tests.google.cloud_storage.server import CloudStorage
-from tests.vmmanager.gce.conftest import Opened
 
 from kgym.errors import InfrastructureError
 from kgym.transport.gcs.connection import connect
@@ -15,6 +12,9 @@ from kgym.transport.gcs.storage import CALLS, GcsStorage
 from kgym.worker.context import StepContext
 from kgym_vmmanager.gce.boot_disk import DISK, GIB, PACKED
 from kgym_vmmanager.gce.helper_image import helper_image
+from tests.google.cloud_compute.server import CloudCompute
+from tests.google.cloud_storage.server import CloudStorage
+from tests.vmmanager.gce.conftest import Opened
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -7,11 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.google.cloud_compute.server import CloudCompute
-from tests.google.cloud_storage.server import CloudStorage
-from tests.vmmanager.conftest import NewStep
-from tests.vmmanager.dump.test_dump_methods import CRASHES, begins_with, capture, with_capture
-from tests.vmmanager.reproduce.test_instances import program
 
 from kgym.api.steps import ReproduceResult, StepRef, Verdict
 from kgym.transport.gcs.connection import connect
@@ -20,6 +15,11 @@ from kgym.worker.context import StepContext
 from kgym_vmmanager.gce.options import GceOptions
 from kgym_vmmanager.gce.provider import Gce
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
+from tests.google.cloud_compute.server import CloudCompute
+from tests.google.cloud_storage.server import CloudStorage
+from tests.vmmanager.conftest import NewStep
+from tests.vmmanager.dump.test_dump_methods import CRASHES, begins_with, capture, with_capture
+from tests.vmmanager.reproduce.test_instances import program
 
 __all__ = ["capture"]
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.google.cloud_compute.server import CloudCompute
-from tests.vmmanager.gce.conftest import Opened
 
 from kgym.api.steps import DumpFailure
 from kgym.errors import InfrastructureError, UserError
@@ -23,6 +21,8 @@ from kgym_vmmanager.gce.zones import Place
 from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.ssh import Ssh
 from kgym_vmmanager.vm.provider import Boot, Vm, VmHost, VmLost
+from tests.google.cloud_compute.server import CloudCompute
+from tests.vmmanager.gce.conftest import Opened
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 

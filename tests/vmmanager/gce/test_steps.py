@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.google.cloud_compute.server import CloudCompute
-from tests.vmmanager.gce.conftest import with_kernel
 
 from kgym.errors import InfrastructureError
 from kgym.worker.context import StepContext
@@ -19,6 +17,8 @@ from kgym_vmmanager.gce.calls import Compute
 from kgym_vmmanager.gce.options import GceOptions
 from kgym_vmmanager.gce.provider import Gce
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
+from tests.google.cloud_compute.server import CloudCompute
+from tests.vmmanager.gce.conftest import with_kernel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 

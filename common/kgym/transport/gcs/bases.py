@@ -11,7 +11,6 @@ from pathlib import Path
 
 from kgym.errors import InfrastructureError
 from kgym.transport.artifact_storage import BASES, missing
-from kgym.transport.gcs.call import Call
 from kgym.transport.gcs.objects import Found, Objects
 
 _FRESH_SECONDS = 3600.0
@@ -26,60 +25,60 @@ class Bases:
         self._objects = objects
         self._prefix = prefix
 
-    def fetch(self, call: Call, base: str, path: Path) -> None:
+    def fetch(self, base: str, path: Path) -> None:
         """Write a base to a file."""
-        found = self._objects.look(call, self._name(base))
+        found = self._objects.look(self._name(base))
         if found is None:
             raise missing(f"{BASES}/{base}")
         if found.sha256 != base:
             raise InfrastructureError("artifact_damaged", f"{found.name} is another file")
-        self._objects.get(call, found, path)
+        self._objects.get(found, path)
 
-    def touch(self, call: Call, base: str) -> bool:
+    def touch(self, base: str) -> bool:
         """Return whether there is this base, and leave a sign that it was asked for."""
-        found = self._objects.look(call, self._name(base))
+        found = self._objects.look(self._name(base))
         if found is None or found.sha256 != base:
             return False
         old = time.time() - found.updated.timestamp() > _FRESH_SECONDS
-        if old or _MARK in found.known:
-            return self._objects.mark(call, found, {"asked": "again", _MARK: None}) is not None
+        if old or _MARK in found.metadata:
+            return self._objects.mark(found, {"asked": "again", _MARK: None}) is not None
         return True
 
-    def keep(self, call: Call, base: str) -> bool:
+    def keep(self, base: str) -> bool:
         """Return whether the base is there to stay, now that a key names it."""
-        found = self._objects.look(call, self._name(base))
+        found = self._objects.look(self._name(base))
         if found is None or found.sha256 != base:
             return False
-        return _MARK not in found.known or bool(self._objects.mark(call, found, {_MARK: None}))
+        return _MARK not in found.metadata or bool(self._objects.mark(found, {_MARK: None}))
 
-    def unused(self, call: Call, age: float) -> dict[str, Found]:
+    def unused(self, age: float) -> dict[str, Found]:
         """Return the bases that no key names, and that nobody asked for within `age` seconds."""
         old = {}
-        for found in self._objects.each(call, f"{self._prefix}{BASES}/"):
+        for found in self._objects.each(f"{self._prefix}{BASES}/"):
             base = found.name.removeprefix(self._prefix).split("/")
             if found.updated.timestamp() < time.time() - age and base[2:] == ["file"]:
                 old[base[1]] = found
-        return self._without_keys(call, old)
+        return self._without_keys(old)
 
-    def remove_unused(self, call: Call, age: float) -> dict[str, Found]:
+    def remove_unused(self, age: float) -> dict[str, Found]:
         """Remove and return them, but for those that somebody has come to need meanwhile."""
         marked = {}
-        for base, found in self.unused(call, age).items():
-            known = {_MARK: "by the scheduler"}
-            if mark := self._objects.mark(call, found, known, untouched=True):
-                marked[base] = mark
-        unused = self._without_keys(call, marked)
+        for base, found in self.unused(age).items():
+            mark = {_MARK: "by the scheduler"}
+            if marking := self._objects.mark(found, mark, untouched=True):
+                marked[base] = marking
+        unused = self._without_keys(marked)
         return {
             base: found
             for base, found in unused.items()
-            if self._objects.delete(call, found, untouched=True)
+            if self._objects.delete(found, untouched=True)
         }
 
-    def _without_keys(self, call: Call, bases: dict[str, Found]) -> dict[str, Found]:
+    def _without_keys(self, bases: dict[str, Found]) -> dict[str, Found]:
         """Return those that no key names."""
         left = dict(bases)
         if left:
-            for found in self._objects.each(call, self._prefix):
+            for found in self._objects.each(self._prefix):
                 left.pop(found.name.rpartition("~")[2], None)
         return left
 

@@ -2,10 +2,12 @@
 
 import os
 from dataclasses import dataclass
+from http import HTTPStatus
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import google.auth
+import requests
 import requests.adapters
 from google.auth.credentials import AnonymousCredentials, Credentials, Signing
 from google.auth.exceptions import DefaultCredentialsError
@@ -21,10 +23,9 @@ _EMULATOR = "STORAGE_EMULATOR_HOST"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A client of Google's library, with its HTTP session for large bodies."""
+    """A client of Google's library."""
 
     client: storage.Client
-    session: AuthorizedSession
     signs: bool
     """Whether the credentials have a key, with which URLs can be signed."""
 
@@ -66,8 +67,15 @@ def connect(at_once: int, endpoint: str | None = None) -> Connection:
     # A proxy of the environment cannot reach this machine's own loopback.
     session.trust_env = not (emulator and _is_loopback(emulator))
     where = {"client_options": {"api_endpoint": emulator}} if endpoint else {}
+    session.hooks["response"].append(_read_error)
     client = storage.Client(project=None, credentials=credentials, _http=session, **where)
-    return Connection(client, session, isinstance(credentials, Signing))
+    return Connection(client, isinstance(credentials, Signing))
+
+
+def _read_error(answer: requests.Response, *_: object, **__: object) -> None:
+    # The library leaves the body of a download that is refused unread, and so its socket open.
+    if answer.status_code >= HTTPStatus.BAD_REQUEST:
+        answer.content  # noqa: B018
 
 
 def _is_loopback(url: str) -> bool:

@@ -1,48 +1,58 @@
-"""Objects of a bucket, by blocking calls: each does one thing, whole or not at all.
+"""Objects of a bucket, by blocking calls of Google's library: each does one thing, or nothing.
 
-Google's library does what is small. Bodies are sent and read here: theirs hold a part in memory,
-do not go on where the store has kept only some of what was sent, and cannot be given up midway.
+Each call is tried again while a fault may pass. It begins from its last part, not from the last
+byte: large files are sent and fetched in parts of `_PART` bytes, which are held in memory.
 """
 
+import base64
+import hashlib
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import IO, Any
 
+import google_crc32c
 import requests
 from google.api_core.exceptions import (
+    Forbidden,
     GoogleAPICallError,
+    GoogleAPIError,
     NotFound,
     PreconditionFailed,
+    Unauthorized,
 )
+from google.auth.exceptions import GoogleAuthError, TransportError
 from google.cloud.storage import Blob
-from urllib3.exceptions import ProtocolError
+from google.cloud.storage.exceptions import InvalidResponse
+from google.cloud.storage.retry import DEFAULT_RETRY
 
 from kgym.errors import InfrastructureError
 from kgym.transport.artifact_storage import missing
-from kgym.transport.gcs.bodies import CHUNK, Body, Sums, check_part, kept
-from kgym.transport.gcs.call import Call
 from kgym.transport.gcs.connection import Connection
 
-_PIECE = 1 << 18
-"""Bytes of a file that comes: so many are still near the processor when they are hashed."""
+PATIENCE_SECONDS = 120.0
+"""How long a call, or one part of a large file, is tried again."""
+_PAUSES = (0.1, 20.0)
+"""Seconds: bounds of the first pause before a retry, and of the longest."""
+_CHUNK = 1 << 20
+_PART = 16 << 20
 AT_ONCE = 1 << 20
-"""Bytes of a file that is sent in one request, together with what is known of it."""
+"""Bytes of a file that is sent before anybody has looked whether its name is taken."""
 TIMEOUT = (10.0, 60.0)
-"""Seconds without a sign of the store: while connecting or sending, while it answers."""
+"""Seconds without a sign of the store: while connecting, while it answers."""
 LINK_SECONDS = 3600
 _KIND = "application/octet-stream"
 _FIELDS = "items(name,size,updated,generation,metageneration),nextPageToken"
 _PAGE = 1000
 _RIVALS = 20
 """How often in a row somebody else may store under the same name first."""
-_LOST_SESSION = {404, 410}
-_SESSIONS = 3
-"""How often one upload is begun anew."""
+_SENDINGS = 3
+"""How often one upload is begun."""
+_FORGOTTEN = {404, 410}
+ERRORS = (GoogleAPIError, GoogleAuthError, InvalidResponse, requests.RequestException)
+"""What Google's library raises. Retries that came to no end are a GoogleAPIError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,42 +62,41 @@ class Found:
     name: str
     size: int
     generation: int
-    """Another one for each time that something was stored under the name."""
+    """Changes whenever something is stored under the name."""
     metageneration: int
-    """Another one for each time that what is known of it was changed."""
+    """Changes whenever its metadata change."""
     updated: datetime
     crc32c: str
-    known: Mapping[str, str]
+    metadata: Mapping[str, str]
     """What was stored with it: `sha256`; `upload`, the name of the operation that stored it."""
 
     @property
     def sha256(self) -> str | None:
         """Return its SHA-256, unless somebody else stored it."""
-        return self.known.get("sha256")
+        return self.metadata.get("sha256")
 
 
 class Objects:
     """Objects of the bucket, by their names."""
 
-    def __init__(self, connection: Connection, bucket: str) -> None:
+    def __init__(self, connection: Connection, bucket: str, patience: float) -> None:
         self._connection = connection
         self.bucket = bucket
         self._bucket = connection.client.bucket(bucket)
+        first, longest = _PAUSES
+        # Every write names the generation that it replaces, so each may be repeated.
+        self._retry = DEFAULT_RETRY.with_delay(first, longest).with_timeout(patience)
+        self._how: dict[str, Any] = {"retry": self._retry, "timeout": TIMEOUT}
 
-    def look(self, call: Call, name: str) -> Found | None:
-        """Return what is known of an object, None if there is none."""
-        blob = self._bucket.get_blob(name, retry=call, timeout=TIMEOUT)
+    def look(self, name: str) -> Found | None:
+        """Return an object's properties, None if there is no such object."""
+        blob = self._bucket.get_blob(name, **self._how)
         return None if blob is None else _found(blob)
 
-    def each(self, call: Call, prefix: str) -> Iterator[Found]:
-        """Yield all objects whose names begin so, in their order."""
+    def each(self, prefix: str) -> Iterator[Found]:
+        """Yield all objects whose names begin with `prefix`, in their order."""
         pages = self._connection.client.list_blobs(
-            self._bucket,
-            prefix=prefix,
-            fields=_FIELDS,
-            page_size=_PAGE,
-            retry=call,
-            timeout=TIMEOUT,
+            self._bucket, prefix=prefix, fields=_FIELDS, page_size=_PAGE, **self._how
         ).pages
         try:
             for page in pages:
@@ -95,73 +104,58 @@ class Objects:
         except NotFound as error:
             raise self._no_bucket(error) from error
 
-    def put(self, call: Call, name: str, path: Path) -> tuple[str, int]:
+    def put(self, name: str, path: Path) -> tuple[str, int]:
         """Store a file, in place of what is there; return its SHA-256 and size."""
         sums = Sums()
         with path.open("rb") as file:
-            while data := file.read(CHUNK):
-                call.check()
-                sums.add(data)
+            while data := file.read(_CHUNK):
+                sums.write(data)
 
-        def store(generation: int, known: dict[str, str]) -> None:
-            blob = self._new(name, {"sha256": sums.sha256, **known})
+        def store(generation: int, own: dict[str, str]) -> None:
+            blob = self._new(name, {"sha256": sums.sha256, **own})
+            # The store refuses an upload with another CRC32C: the file has changed meanwhile.
             blob.crc32c = sums.crc32c
-            if sums.size > AT_ONCE:
-                self._send(call, blob, path, sums.size, generation)
-                return
-            data = path.read_bytes()
-            call.check()
-            blob.upload_from_string(
-                data,
-                _KIND,
-                if_generation_match=generation,
-                checksum=None,
-                retry=call,
-                timeout=TIMEOUT,
-            )
+            self._send(blob, path, generation)
 
-        # What is large is not sent first to learn that the name is taken.
-        before = self.look(call, name) if sums.size > AT_ONCE else None
+        # A precondition fails at the end of an upload: a large file is not sent only to learn
+        # that its name is taken.
+        before = self.look(name) if sums.size > AT_ONCE else None
         try:
-            self._stored(call, name, store, before)
+            self._stored(name, store, before)
         except NotFound as error:
             raise self._no_bucket(error) from error
         return sums.sha256, sums.size
 
-    def copy(self, call: Call, source: str, name: str) -> None:
+    def copy(self, source: str, name: str) -> None:
         """Store what is stored as `source`, as the store itself copies it."""
-        found = self.look(call, source)
-        if found is None:
+        original = self.look(source)
+        if original is None:
             raise missing(source)
-        there = self._bucket.blob(source, generation=found.generation)
+        blob_there = self._bucket.blob(source, generation=original.generation)
 
-        def store(generation: int, known: dict[str, str]) -> None:
-            # All is said anew: with anything said, the store takes nothing over from the source.
-            blob = self._new(name, {**found.known, **known})
+        def store(generation: int, own: dict[str, str]) -> None:
+            # Given any metadata, the store takes none over from the source.
+            blob = self._new(name, {**original.metadata, **own})
             blob.content_type = _KIND
             token: str | None = None
             while True:
                 token, _, _ = blob.rewrite(
-                    there,
-                    token=token,
-                    if_generation_match=generation,
-                    retry=call,
-                    timeout=TIMEOUT,
+                    blob_there, token=token, if_generation_match=generation, **self._how
                 )
                 if token is None:
                     return
 
         try:
-            self._stored(call, name, store, None)
+            self._stored(name, store, None)
         except NotFound as error:
             raise missing(source) from error
 
-    def get(self, call: Call, found: Found, path: Path) -> None:
+    def get(self, found: Found, path: Path) -> None:
         """Write an object to a file, which is whole and right, or not there."""
         part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
             for _ in range(2):  # what was damaged on its way is fetched once more
-                if _fits(self._written(call, found, part), found):
+                if self._fetched(found, part):
                     part.replace(path)
                     return
             raise InfrastructureError(
@@ -171,77 +165,54 @@ class Objects:
         finally:
             part.unlink(missing_ok=True)
 
-    def _written(self, call: Call, found: Found, path: Path) -> Sums:
-        """Write what comes; return its sums, which a thread counts while more comes."""
-        sums, counted = Sums(), None
-        with path.open("wb") as sink, ThreadPoolExecutor(1) as beside:
-            for data in self.pieces(call, found, 0, found.size, _PIECE):
-                if counted is not None:
-                    counted.result()
-                counted = beside.submit(sums.add, data)
-                sink.write(data)
-            if counted is not None:
-                counted.result()
-        return sums
-
-    def pieces(
-        self, call: Call, found: Found, start: int, stop: int, most: int = CHUNK
-    ) -> Generator[bytes]:
-        """Yield the bytes [start, stop), so many at once; go on where a connection broke off."""
-        bucket, name = quote(self._bucket.name, safe=""), quote(found.name, safe="")
-        url = f"{self._connection.url}/download/storage/v1/b/{bucket}/o/{name}"
-        asked = {"alt": "media", "generation": str(found.generation)}
-        while start < stop:
-            call.check()
-            headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+    def _fetched(self, found: Found, path: Path) -> bool:
+        """Download an object; return whether its size and checksums are right."""
+        blob = self._bucket.blob(found.name, generation=found.generation)
+        blob.chunk_size = _PART if found.size > _PART else None
+        with path.open("wb") as file:
+            sums = Sums(file)
             try:
-                with self._connection.session.get(
-                    url, params=asked, headers=headers, stream=True, timeout=TIMEOUT
-                ) as answer:
-                    check_part(answer, start)
-                    while start < stop:
-                        data = answer.raw.read(min(most, stop - start))
-                        if not data:
-                            raise ProtocolError(f"{found.name} broke off")
-                        call.check()
-                        call.went_on()
-                        start += len(data)
-                        yield data
+                blob.download_to_file(sums, raw_download=True, checksum=None, **self._how)
             except NotFound as error:
                 raise missing(found.name) from error
-            except GeneratorExit:
-                raise
-            except Exception as error:  # noqa: BLE001 - raised again unless it passes
-                call.wait(error)
+        # Others who store under our names note no SHA-256.
+        return (sums.size, sums.crc32c) == (found.size, found.crc32c) and (
+            found.sha256 in {None, sums.sha256}
+        )
+
+    def part(self, found: Found, start: int, stop: int) -> bytes:
+        """Return the bytes [start, stop) of an object; none may be asked for beyond its end."""
+        blob = self._bucket.blob(found.name, generation=found.generation)
+        try:
+            data: bytes = blob.download_as_bytes(
+                start=start, end=stop - 1, raw_download=True, checksum=None, **self._how
+            )
+        except NotFound as error:
+            raise missing(found.name) from error
+        return data
 
     def mark(
-        self, call: Call, found: Found, known: Mapping[str, str | None], *, untouched: bool = False
+        self, found: Found, metadata: Mapping[str, str | None], *, untouched: bool = False
     ) -> Found | None:
-        """Change what is known of an object; None if it is gone.
+        """Change an object's metadata; return None if it is gone.
 
-        `untouched`: or if anybody has changed that since it was looked at.
+        `untouched`: also if they have changed since it was looked at.
         """
         blob = self._bucket.blob(found.name)
-        blob.metadata = dict(known)
+        blob.metadata = dict(metadata)
         condition = {"if_metageneration_match": found.metageneration} if untouched else {}
         try:
-            blob.patch(
-                if_generation_match=found.generation, retry=call, timeout=TIMEOUT, **condition
-            )
+            blob.patch(if_generation_match=found.generation, **condition, **self._how)
         except (NotFound, PreconditionFailed):
             return None
         return _found(blob)
 
-    def delete(self, call: Call, found: Found, *, untouched: bool = False) -> bool:
-        """Remove an object unless something was stored there since; False if it did not."""
+    def delete(self, found: Found, *, untouched: bool = False) -> bool:
+        """Remove an object unless something was stored there since; return whether it did."""
         condition = {"if_metageneration_match": found.metageneration} if untouched else {}
         try:
             self._bucket.delete_blob(
-                found.name,
-                if_generation_match=found.generation,
-                retry=call,
-                timeout=TIMEOUT,
-                **condition,
+                found.name, if_generation_match=found.generation, **condition, **self._how
             )
         except (NotFound, PreconditionFailed):
             return False
@@ -255,81 +226,45 @@ class Objects:
             )
         )
 
-    def _new(self, name: str, known: Mapping[str, str]) -> Blob:
-        blob = self._bucket.blob(name)
-        blob.metadata = dict(known)
+    def _new(self, name: str, metadata: Mapping[str, str]) -> Blob:
+        blob = self._bucket.blob(name, chunk_size=_PART)
+        blob.metadata = dict(metadata)
         return blob
 
     def _stored(
-        self,
-        call: Call,
-        name: str,
-        store: Callable[[int, dict[str, str]], None],
-        before: Found | None,
+        self, name: str, store: Callable[[int, dict[str, str]], None], before: Found | None
     ) -> None:
-        """Store in place of what is there, at the moment that it is just that.
-
-        An answer that was lost makes a second try fail: then what is there tells that it is ours.
-        """
+        """Store in place of the object `before`, or of whichever has replaced it by then."""
+        # The second try after a lost answer fails its precondition: the operation's own name in
+        # the metadata tells that the first one has succeeded.
         own = {"upload": uuid.uuid4().hex}
         for _ in range(_RIVALS):
             try:
                 store(before.generation if before else 0, own)
                 return
             except PreconditionFailed:
-                before = self.look(call, name)
-                if before is not None and before.known.get("upload") == own["upload"]:
+                before = self.look(name)
+                if before is not None and before.metadata.get("upload") == own["upload"]:
                     return
         raise InfrastructureError("storage_busy", f"others store {name} all the time")
 
-    def _send(self, call: Call, blob: Blob, path: Path, size: int, generation: int) -> None:
-        """Send a large file, and go on from what the store has when something breaks off."""
-        url, sessions = self._session(call, blob, size, generation), 1
-        at: int | None = 0
-        most = 0
-        while True:
-            call.check()
+    def _send(self, blob: Blob, path: Path, generation: int) -> None:
+        for left in reversed(range(_SENDINGS)):
             try:
-                answer = self._part(call, url, path, at, size)
-                if answer.status_code in _LOST_SESSION and sessions < _SESSIONS:
-                    url, sessions = self._session(call, blob, size, generation), sessions + 1
-                    at = most = 0
-                    continue
-                asked, at = at is None, kept(answer, size)
-                if at == size:
-                    return
-                if at > most:
-                    most = at
-                    call.went_on()
-                elif not asked:
-                    raise ProtocolError("the store keeps nothing of what is sent")
-            except (GoogleAPICallError, requests.RequestException, ProtocolError) as error:
-                call.wait(error)
-                at = None
-
-    def _session(self, call: Call, blob: Blob, size: int, generation: int) -> str:
-        return str(
-            blob.create_resumable_upload_session(
-                _KIND,
-                size=size,
-                checksum=None,
-                if_generation_match=generation,
-                retry=call,
-                timeout=TIMEOUT,
-            )
-        )
-
-    def _part(
-        self, call: Call, url: str, path: Path, at: int | None, size: int
-    ) -> requests.Response:
-        """Send all from a byte on; None: ask how much the store has."""
-        body = b"" if at is None else Body(call, path, at, size)
-        span = "*" if at is None else f"{at}-{size - 1}"
-        headers = {"Content-Range": f"bytes {span}/{size}", "Content-Type": _KIND}
-        answer: requests.Response = self._connection.session.put(
-            url, data=body, headers=headers, timeout=TIMEOUT, allow_redirects=False
-        )
-        return answer
+                blob.upload_from_filename(
+                    str(path), _KIND, if_generation_match=generation, checksum=None, **self._how
+                )
+                return
+            # The library cannot go on where the store has kept only some of a part, or has
+            # forgotten the upload: then the whole file is sent again.
+            except GoogleAuthError:  # some of which are ValueErrors
+                raise
+            except ValueError as error:
+                if not left:
+                    raise InfrastructureError("storage_failed", f"{blob.name}: {error}") from error
+            except GoogleAPICallError as error:
+                if not left or error.code not in _FORGOTTEN:
+                    raise
 
     def _no_bucket(self, error: Exception) -> InfrastructureError:
         return InfrastructureError(
@@ -338,11 +273,42 @@ class Objects:
         )
 
 
-def _fits(sums: Sums, found: Found) -> bool:
-    """Return whether what came is the object; only we note the SHA-256 of one."""
-    if (sums.size, sums.crc32c) != (found.size, found.crc32c):
-        return False
-    return found.sha256 in {None, sums.sha256}
+class Sums:
+    """Both checksums of what is written, and its size; it is passed on to `sink`."""
+
+    def __init__(self, sink: IO[bytes] | None = None) -> None:
+        self.size = 0
+        self._sink = sink
+        self._sha256 = hashlib.sha256()
+        self._crc32c = google_crc32c.Checksum()
+
+    def write(self, data: bytes) -> int:
+        """Count these bytes, too."""
+        self.size += len(data)
+        self._sha256.update(data)
+        self._crc32c.update(data)
+        return len(data) if self._sink is None else self._sink.write(data)
+
+    @property
+    def sha256(self) -> str:
+        """Return the SHA-256 of all so far."""
+        return self._sha256.hexdigest()
+
+    @property
+    def crc32c(self) -> str:
+        """Return the CRC32C of all so far, as the store writes it."""
+        return base64.b64encode(self._crc32c.digest()).decode()
+
+
+def translated(error: Exception) -> InfrastructureError:
+    """Return what the library's error means to whoever uses the storage."""
+    refused = isinstance(error, Forbidden | GoogleAuthError | Unauthorized)
+    if refused and not isinstance(error, TransportError):
+        return InfrastructureError(
+            "storage_refused",
+            f"the bucket's owner does not allow this to these credentials: {error}",
+        )
+    return InfrastructureError("storage_failed", f"the bucket does not do this: {error}")
 
 
 def _found(blob: Any) -> Found:
@@ -353,5 +319,5 @@ def _found(blob: Any) -> Found:
         metageneration=int(blob.metageneration),
         updated=blob.updated,
         crc32c=str(blob.crc32c or ""),
-        known=dict(blob.metadata or {}),
+        metadata=dict(blob.metadata or {}),
     )

@@ -2,17 +2,18 @@
 
 import asyncio
 import contextlib
+import functools
 import shutil
 import tempfile
 import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-
-import requests
+from typing import ParamSpec, TypeVar
 
 from kgym.api.jobs import Artifact
 from kgym.errors import InfrastructureError
@@ -29,20 +30,23 @@ from kgym.transport.artifact_storage import (
     undone,
 )
 from kgym.transport.gcs.bases import Bases
-from kgym.transport.gcs.call import PATIENCE_SECONDS, Call
 from kgym.transport.gcs.connection import Connection, connect
-from kgym.transport.gcs.objects import Found, Objects
-from kgym.transport.gcs.threads import Threads
+from kgym.transport.gcs.objects import ERRORS, PATIENCE_SECONDS, Found, Objects, translated
 
 CALLS = 32
-"""How many operations are under way at once."""
+"""How many operations are under way at once, each in a thread: Google's library is blocking."""
 CACHE_BYTES = 20 << 30
 """Of bases that this host keeps."""
 _REPLACED = 20
 """How often in a row a file may be replaced between a look at it and its download."""
+_PIECE = 4 << 20
+"""Bytes that a reader gets at a time; each piece is a request of its own."""
 _SMALL = 64 << 10
 _MOST_SMALL = 1000
 """Files that are remembered: memos are asked for by each step."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class GcsStorage:
@@ -58,18 +62,18 @@ class GcsStorage:
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._connection = connection or connect(CALLS)
-        self._objects = Objects(self._connection, bucket)
+        self._objects = Objects(self._connection, bucket, patience)
         self._prefix = f"{prefix}/" if prefix else ""
         self._cache = cache
         self._held = FolderCache(cache / "bases")
         self._bases = Bases(self._objects, self._prefix)
-        self._threads = Threads(CALLS, patience)
+        self._threads = ThreadPoolExecutor(CALLS, "gcs")
         self._small: OrderedDict[str, bytes] = OrderedDict()
         self._small_lock = threading.Lock()
 
     def close(self) -> None:
-        """End its threads and connections."""
-        self._threads.close()
+        """Wait for the calls that are under way, then close its connections."""
+        self._threads.shutdown(cancel_futures=True)
         self._connection.close()
 
     @property
@@ -90,7 +94,7 @@ class GcsStorage:
         if base is not None and len(name) <= LONGEST_NAME:
             artifact = await self._put_delta(key, path, base)
         if artifact is None:
-            sha256, size = await self._threads.run(self._put, key, path)
+            sha256, size = await self._run(self._put, key, path)
             artifact = Artifact(name=name, size=size, sha256=sha256, key=key)
         if move:
             await asyncio.to_thread(path.unlink, missing_ok=True)
@@ -99,9 +103,9 @@ class GcsStorage:
     async def copy(self, source: str, key: str) -> str:
         """Let the store copy it."""
         key = checked_key(key + "".join(checked_key(source).partition("~")[1:]))
-        await self._threads.run(self._copy, source, key)
-        if "~" in key and not await self._threads.run(self._bases.keep, key.rpartition("~")[2]):
-            await self._threads.run(self._delete, key)
+        await self._run(self._copy, source, key)
+        if "~" in key and not await self._run(self._bases.keep, key.rpartition("~")[2]):
+            await self._run(self._delete, key)
             raise missing(key)  # what it rests on is gone
         return key
 
@@ -109,7 +113,7 @@ class GcsStorage:
         """Upload it, unless it is there; keep it here for deltas to come."""
         base = await asyncio.to_thread(sha256_of, path)
         if not await self.has_base(base):
-            await self._threads.run(self._put, f"{BASES}/{base}/file", path)
+            await self._run(self._put, f"{BASES}/{base}/file", path)
 
         async def make(folder: Path) -> None:
             await asyncio.to_thread(shutil.copyfile, path, folder / "file")
@@ -120,45 +124,47 @@ class GcsStorage:
 
     async def has_base(self, base: str) -> bool:
         """Look at it, and leave a sign of that."""
-        return await self._threads.run(self._bases.touch, base)
+        return await self._run(self._bases.touch, base)
 
     async def unused_bases(self, age: float) -> dict[str, int]:
         """Compare the bases with the names of all objects."""
-        unused = await self._threads.run(self._bases.unused, age)
+        unused = await self._run(self._bases.unused, age)
         return {base: found.size for base, found in unused.items()}
 
     async def remove_bases(self, age: float) -> dict[str, int]:
         """Remove those that nobody has come to need meanwhile."""
-        gone = await self._threads.run(self._bases.remove_unused, age)
+        gone = await self._run(self._bases.remove_unused, age)
         return {base: found.size for base, found in gone.items()}
 
     async def get(self, key: str, path: Path) -> None:
         """Download to a temporary name, compare the checksums, then rename into place."""
         if "~" not in checked_key(key):
-            await self._threads.run(self._get, key, path)
+            await self._run(self._get, key, path)
             return
         with ExitStack() as held:
             delta, base = await self._both(key, held)
-            await self._threads.run(_write, undone(delta, base, 0), path)
+            await self._run(_write, undone(delta, base, 0), path)
 
     async def read(self, key: str, start: int, stop: int) -> AsyncGenerator[bytes]:
         """Download a range, a piece at a time."""
-        checked_key(key)
-        call = self._threads.call()
-        with ExitStack() as held:
-            held.callback(call.give_up)
-            if "~" in key:
-                delta, base = await self._both(key, held)
-                pieces = undone(delta, base, start)
-            else:
-                found = await self._threads.run(self._look, key)
-                pieces = self._objects.pieces(call, found, start, min(stop, found.size))
-            async with contextlib.aclosing(self._threads.yielded(call, pieces)) as chunks:
+        if "~" in checked_key(key):
+            async with contextlib.aclosing(self._read_delta(key, start, stop)) as chunks:
                 async for chunk in chunks:
-                    yield chunk[: stop - start]
-                    start += len(chunk)
-                    if start >= stop:
-                        return
+                    yield chunk
+            return
+        found = await self._run(self._look, key)
+        if stop > found.size:
+            raise InfrastructureError("artifact_truncated", f"{key} is shorter than stored")
+        for at in range(start, stop, _PIECE):
+            yield await self._run(self._objects.part, found, at, min(at + _PIECE, stop))
+
+    async def _read_delta(self, key: str, start: int, stop: int) -> AsyncGenerator[bytes]:
+        with ExitStack() as held:
+            delta, base = await self._both(key, held)
+            pieces = undone(delta, base, start)
+            while start < stop and (chunk := await asyncio.to_thread(next, pieces, b"")):
+                yield chunk[: stop - start]
+                start += len(chunk)
         if start < stop:
             raise InfrastructureError("artifact_truncated", f"{key} is shorter than stored")
 
@@ -166,7 +172,7 @@ class GcsStorage:
         """Sign a URL, if the credentials can, and the object is the file itself."""
         if not self._connection.signs or "~" in checked_key(key):
             return None
-        return await self._threads.run(self._link, key)
+        return await self._run(self._link, key)
 
     async def room(self) -> tuple[int, int] | None:
         """A bucket has no bound."""
@@ -175,85 +181,91 @@ class GcsStorage:
     async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
         """List all that is below."""
 
-        def summed(call: Call) -> dict[str, int]:
+        def summed() -> dict[str, int]:
             sizes: dict[str, int] = {}
-            for folder, found in self._folders(call, prefix, depth):
+            for folder, found in self._folders(prefix, depth):
                 sizes[folder] = sizes.get(folder, 0) + found.size
             return sizes
 
-        return await self._threads.run(summed)
+        return await self._run(summed)
 
     async def ages(self, prefix: str, depth: int) -> dict[str, float]:
         """List all that is below."""
 
-        def newest(call: Call) -> dict[str, float]:
+        def newest() -> dict[str, float]:
             ages: dict[str, float] = {}
             now = time.time()
-            for folder, found in self._folders(call, prefix, depth):
+            for folder, found in self._folders(prefix, depth):
                 age = now - found.updated.timestamp()
                 ages[folder] = min(age, ages.get(folder, age))
             return ages
 
-        return await self._threads.run(newest)
+        return await self._run(newest)
 
     async def remove(self, prefix: str) -> None:
         """List what is below, and delete it; what is stored there meanwhile stays."""
-        below = await self._threads.run(self._below, checked_key(prefix))
+        below = await self._run(self._below, checked_key(prefix))
         for at in range(0, len(below), CALLS):
             some = below[at : at + CALLS]
-            await asyncio.gather(*(self._threads.run(self._objects.delete, one) for one in some))
+            await asyncio.gather(*(self._run(self._objects.delete, one) for one in some))
 
-    # --- what the threads do -----------------------------------------------------------------
+    async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call in a thread. If this is cancelled, a call that has begun goes on to its end."""
+        call = functools.partial(function, *args, **kwargs)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except ERRORS as error:
+            raise translated(error) from error
+
+    # --- blocking calls ----------------------------------------------------------------------
 
     def _name(self, key: str) -> str:
         return self._prefix + key
 
-    def _look(self, call: Call, key: str) -> Found:
-        found = self._objects.look(call, self._name(key))
+    def _look(self, key: str) -> Found:
+        found = self._objects.look(self._name(key))
         if found is None:
             raise missing(key)
         return found
 
-    def _put(self, call: Call, key: str, path: Path) -> tuple[str, int]:
+    def _put(self, key: str, path: Path) -> tuple[str, int]:
         try:
-            return self._objects.put(call, self._name(key), path)
-        except requests.RequestException:
-            raise
+            return self._objects.put(self._name(key), path)
         except OSError as error:
             raise failed(key, error) from error
 
-    def _copy(self, call: Call, source: str, key: str) -> None:
-        self._objects.copy(call, self._name(source), self._name(key))
+    def _copy(self, source: str, key: str) -> None:
+        self._objects.copy(self._name(source), self._name(key))
 
-    def _delete(self, call: Call, key: str) -> None:
-        found = self._objects.look(call, self._name(key))
+    def _delete(self, key: str) -> None:
+        found = self._objects.look(self._name(key))
         if found is not None:
-            self._objects.delete(call, found)
+            self._objects.delete(found)
 
-    def _get(self, call: Call, key: str, path: Path) -> None:
+    def _get(self, key: str, path: Path) -> None:
         for _ in range(_REPLACED):
-            found = self._look(call, key)
+            found = self._look(key)
             small = found.sha256 if found.size <= _SMALL else None
             if small is not None and (data := self._remembered(small)) is not None:
                 path.write_bytes(data)
                 return
             with contextlib.suppress(ArtifactMissing):  # replaced since
-                self._objects.get(call, found, path)
+                self._objects.get(found, path)
                 if small is not None:
                     self._remember(small, path.read_bytes())
                 return
         raise InfrastructureError("storage_busy", f"others store {key} all the time")
 
-    def _link(self, call: Call, key: str) -> str:
-        return self._objects.link(self._look(call, key))
+    def _link(self, key: str) -> str:
+        return self._objects.link(self._look(key))
 
-    def _below(self, call: Call, prefix: str) -> list[Found]:
-        return list(self._objects.each(call, self._name(f"{prefix}/")))
+    def _below(self, prefix: str) -> list[Found]:
+        return list(self._objects.each(self._name(f"{prefix}/")))
 
-    def _folders(self, call: Call, prefix: str, depth: int) -> Iterator[tuple[str, Found]]:
+    def _folders(self, prefix: str, depth: int) -> Iterator[tuple[str, Found]]:
         """Yield all that is below, each with its folder: there may be millions."""
         count = len(checked_key(prefix).split("/")) + depth
-        for found in self._objects.each(call, self._name(f"{prefix}/")):
+        for found in self._objects.each(self._name(f"{prefix}/")):
             key = found.name.removeprefix(self._prefix).split("/")
             if len(key) > count:
                 yield "/".join(key[:count]), found
@@ -292,21 +304,21 @@ class GcsStorage:
                 like = await self._base(base, held)
                 if not await asyncio.to_thread(file_delta.write, path, sha256, like, delta):
                     return None
-            await self._threads.run(self._put, named, delta)
-        if not await self._threads.run(self._bases.keep, base):
-            await self._threads.run(self._delete, named)
+            await self._run(self._put, named, delta)
+        if not await self._run(self._bases.keep, base):
+            await self._run(self._delete, named)
             return None
         return Artifact(name=key.rpartition("/")[2], size=size, sha256=sha256, key=named)
 
     async def _both(self, key: str, held: ExitStack) -> tuple[Path, Path]:
         """Fetch what is stored under the key, and its base."""
         delta = Path(held.enter_context(tempfile.TemporaryDirectory())) / "delta"
-        await self._threads.run(self._get, key, delta)
+        await self._run(self._get, key, delta)
         return delta, await self._base(key.rpartition("~")[2], held)
 
     async def _base(self, base: str, held: ExitStack) -> Path:
         async def make(folder: Path) -> None:
-            await self._threads.run(self._bases.fetch, base, folder / "file")
+            await self._run(self._bases.fetch, base, folder / "file")
 
         return await self._cached(base, make, held)
 
@@ -317,13 +329,12 @@ class GcsStorage:
         return folder / "file"
 
 
-def _write(call: Call, pieces: Generator[bytes], path: Path) -> None:
+def _write(pieces: Iterable[bytes], path: Path) -> None:
     """Write a file that is whole, or not there."""
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with part.open("wb") as sink:
             for data in pieces:
-                call.check()
                 sink.write(data)
         part.replace(path)
     finally:
