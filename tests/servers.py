@@ -39,9 +39,10 @@ def require(*kinds: type[Server]) -> None:
 
 @pytest.fixture(scope="session")
 def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgreSQL]:
-    """A PostgreSQL server, shared by the session's tests."""
+    """A PostgreSQL server, shared by the session's tests, none of which kills it."""
     require(PostgreSQL)
-    with PostgreSQL(tmp_path_factory.mktemp("servers") / "postgresql") as server:
+    folder = tmp_path_factory.mktemp("servers") / "postgresql"
+    with PostgreSQL(folder, durable=False) as server:
         yield server
 
 

@@ -1,4 +1,7 @@
-"""Hosts for tests: network namespaces of their own, with an SSH server, a name and /srv."""
+"""Hosts for tests: network namespaces of their own, with an SSH server, a name and /srv.
+
+this machine --- switch (a namespace with a bridge) --- host, host, ...
+"""
 
 import json
 import os
@@ -43,38 +46,56 @@ def ssh_hosts(folder: Path, *names: str) -> Iterator[tuple[list[SshHost], Path]]
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True, timeout=20
     )
     programs: list[Program] = []
-    made: list[str] = []
+    spaces: list[str] = []
+    switch, uplink = f"ks{tag}", f"ku{tag}"
     try:
+        # The bridge has a namespace of its own: a machine on which Docker has run filters what its
+        # bridges forward, whatever the single bridge is told (bridge-nf-call-iptables).
         try:
-            ip("link", "add", f"kb{tag}", "type", "bridge")
+            ip("netns", "add", switch)
+            spaces.append(switch)
+            ip("-n", switch, "link", "add", "bridge", "type", "bridge")
         except subprocess.CalledProcessError as error:
             pytest.skip(f"no bridge can be made here: {error.stderr.decode()}")
-        made.append(f"kb{tag}")
-        ip("addr", "add", f"{network}.1/24", "dev", f"kb{tag}")
-        ip("link", "set", f"kb{tag}", "up")
+        ip("link", "add", uplink, "type", "veth", "peer", "name", "uplink", "netns", switch)
+        ip("addr", "add", f"{network}.1/24", "dev", uplink)
+        ip("link", "set", uplink, "up")
+        ip("-n", switch, "link", "set", "uplink", "master", "bridge", "up")
+        ip("-n", switch, "link", "set", "bridge", "up")
         hosts = []
         for number, name in enumerate(names):
-            one = SshHost(name, f"{network}.{number + 10}", folder / name / "srv")
-            space, line = f"kn{tag}{number}", f"kl{tag}{number}"
+            host = SshHost(name, f"{network}.{number + 10}", folder / name / "srv")
+            space, port = f"kn{tag}{number}", f"port{number}"
             ip("netns", "add", space)
-            made.append(space)
-            ip("link", "add", line, "type", "veth", "peer", "name", "wan", "netns", space)
-            ip("link", "set", line, "master", f"kb{tag}", "up")
-            ip("-n", space, "addr", "add", f"{one.address}/24", "dev", "wan")
+            spaces.append(space)
+            ip(
+                "-n",
+                switch,
+                "link",
+                "add",
+                port,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "wan",
+                "netns",
+                space,
+            )
+            ip("-n", switch, "link", "set", port, "master", "bridge", "up")
+            ip("-n", space, "addr", "add", f"{host.address}/24", "dev", "wan")
             ip("-n", space, "link", "set", "lo", "up")
             ip("-n", space, "link", "set", "wan", "up")
-            programs.append(_server(folder, space, one, key))
-            hosts.append(one)
+            programs.append(_server(folder, space, host, key))
+            hosts.append(host)
         for host in hosts:
             _wait_for(host)
         yield hosts, key
     finally:
         for program in programs:
             program.stop()
-        for space in made[1:]:
+        for space in spaces:  # links go with the namespace of either end
             ip("netns", "del", space)
-        for bridge in made[:1]:
-            ip("link", "del", bridge)
 
 
 def _wait_for(host: SshHost) -> None:

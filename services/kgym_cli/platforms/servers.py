@@ -203,11 +203,21 @@ class Server(Program, ABC):
 
 
 class PostgreSQL(Server):
-    """A PostgreSQL server; `url` is of its database `kgym`, `create` makes others."""
+    """A PostgreSQL server; `url` is of its database `kgym`, `create` makes others.
+
+    Without `durable`, the crash of the machine may lose what was committed.
+    """
 
     user = "postgres"
     scheme = "postgresql+asyncpg"
     stop_signal = signal.SIGINT  # ends connections instead of waiting for their end
+
+    def __init__(self, folder: Path, host: str = LOOPBACK, *, durable: bool = True) -> None:
+        super().__init__(folder, host)
+        settings = (
+            () if durable else ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+        )
+        self._settings = [word for setting in settings for word in ("-c", setting)]
 
     @classmethod
     def check(cls) -> None:
@@ -227,6 +237,7 @@ class PostgreSQL(Server):
             _postgres("postgres"),
             *("-D", self._inside / "data", "-h", self.host, "-p", str(self.port)),
             *("-c", "unix_socket_directories=", "-c", "max_connections=200"),
+            *self._settings,
         )
         super().spawn()
 
