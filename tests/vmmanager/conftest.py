@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from kgym.bugs import bundle
 from kgym.worker.context import StepContext
 from kgym_vmmanager.guest import guest_image
 from kgym_vmmanager.reproduce.reproduce_step import Reproduce
+from kgym_vmmanager.vm.provider import InstanceLimits
 from tests.conftest import NewRun, fetched, kgym
 from tests.results import built
+from tests.vmmanager.scripted_vms import LIMITS, Guest, ScriptedVms
 
 BUILT = built()
 
@@ -63,32 +66,46 @@ Perform = Callable[..., Awaitable[ReproduceResult]]
 @pytest.fixture
 def new_step(new_run: NewRun, kernel: Path) -> NewStep:
     """Make an attempt at a step that runs `source` on the test kernel."""
+    return partial(_step, new_run, kernel)
 
-    async def make(
-        source: str | Reproducer,
-        *,
-        time: float = 5,
-        instances: int = 1,
-        cpus: int = 1,
-        append: str = "",
-        root: Any = "initramfs",
-        **more: Any,
-    ) -> StepContext:
-        vm = VmShape(cpus=cpus, memory=512, append=append, root=root)
-        spec = ReproduceSpec(
-            build=StepRef(step=0),
-            reproducer=source if isinstance(source, Reproducer) else Reproducer(text=source),
-            vm=vm,
-            time=time,
-            instances=instances,
-            **more,
-        )
-        run = new_run(spec)
-        image = await run.storage.put("steps/0/bzImage", kernel)
-        run.assignment.inputs["build"] = Input(result=BUILT, artifacts=[image])
-        return run
+
+@pytest.fixture
+def scripted_step(new_run: NewRun, tmp_path: Path) -> NewStep:
+    """Make an attempt at a step whose guests are scripted: there is no kernel."""
+    kernel = tmp_path / "bzImage"
+    kernel.write_bytes(b"a kernel")
+
+    def make(source: str | Reproducer = "int main(void) { return 0; }\n", **what: Any) -> Any:
+        return _step(new_run, kernel, source, **what)
 
     return make
+
+
+async def _step(
+    new_run: NewRun,
+    kernel: Path,
+    source: str | Reproducer,
+    *,
+    time: float = 5,
+    instances: int = 1,
+    cpus: int = 1,
+    append: str = "",
+    root: Any = "initramfs",
+    **more: Any,
+) -> StepContext:
+    vm = VmShape(cpus=cpus, memory=512, append=append, root=root)
+    spec = ReproduceSpec(
+        build=StepRef(step=0),
+        reproducer=source if isinstance(source, Reproducer) else Reproducer(text=source),
+        vm=vm,
+        time=time,
+        instances=instances,
+        **more,
+    )
+    run = new_run(spec)
+    image = await run.storage.put("steps/0/bzImage", kernel)
+    run.assignment.inputs["build"] = Input(result=BUILT, artifacts=[image])
+    return run
 
 
 @pytest.fixture
@@ -97,5 +114,18 @@ def perform(new_step: NewStep, cache: Path) -> Perform:
 
     async def perform(source: str | Reproducer, **what: object) -> ReproduceResult:
         return await Reproduce(cache)(await new_step(source, **what))
+
+    return perform
+
+
+@pytest.fixture
+def perform_scripted(scripted_step: NewStep, cache: Path) -> Perform:
+    """Perform a step on guests of these kinds (see `scripted_vms.py`), for a moment."""
+
+    async def perform(
+        *kinds: type[Guest], limits: InstanceLimits = LIMITS, **what: Any
+    ) -> ReproduceResult:
+        run = await scripted_step(**{"time": 0.3, **what})
+        return await Reproduce(cache, provider=ScriptedVms(*kinds, limits=limits))(run)
 
     return perform

@@ -35,8 +35,6 @@ from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 from kgym_vmmanager.vm.provider import Boot, Drive, Vm, VmHost
 
 _POLL_SECONDS = 0.05
-_QUIET_SECONDS = 1.0
-"""A console that is silent for so long has said all of a report that has no end marker."""
 _SETTLE_SECONDS = {False: 5.0, True: 15.0}
 """How long a report is waited for at most, by whether the kernel panicked."""
 _JUDGED_SECONDS = 60.0
@@ -222,7 +220,7 @@ class Instance:
     async def _complete(self, source: Console) -> bytes:
         """Wait for the rest of a report, and return all that was said."""
         watch, begin = source.watch, time.monotonic()
-        while not watch.complete and source.until - source.last < _QUIET_SECONDS:
+        while not watch.complete and source.until - source.last < self._limits.quiet:
             over = source.until - begin > _SETTLE_SECONDS[watch.panicked]
             if over or time.monotonic() - begin > _JUDGED_SECONDS:
                 break

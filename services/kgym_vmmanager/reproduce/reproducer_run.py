@@ -22,8 +22,6 @@ from kgym_vmmanager.vm.provider import InstanceLimits
 _FOLDER = "/tmp"  # noqa: S108 - the guest's
 _CALL_SECONDS = 60.0
 _READ_SECONDS = 0.25
-_GRACE_SECONDS = 2.0
-"""How long a crash may take to show up on the console, after something else showed."""
 _RESTARTS = 20
 _MOST_SAID = 1 << 20
 """Bytes of syz-execprog's words that are kept: it says at first what it executes."""
@@ -32,8 +30,6 @@ _SYZ_SECONDS = 120.0
 CPU it takes seconds to read what syz-execprog knows of the kernel's calls."""
 _SYZ_WORDS = 1000
 """Characters of what is told of a program of syzkaller's."""
-_EARLY_SECONDS = 30.0
-"""A program whose every run failed at once is given up after so long."""
 
 
 class Session:
@@ -122,7 +118,7 @@ class Session:
                 return await self._check_alive(ssh)
             except ConnectionLost as error:
                 lost = error
-            await asyncio.sleep(_GRACE_SECONDS)  # a crash would explain it
+            await asyncio.sleep(self._limits.grace)  # a crash would explain it
             self._lives.append((self._heard - self._begin, self._log))
             self._begin = self._heard = 0.0
             self._log = RunnerLog()
@@ -181,7 +177,7 @@ class Session:
         return True
 
     def _is_enough(self) -> bool:
-        early = self._failed_at_once and self.seconds >= _EARLY_SECONDS
+        early = self._failed_at_once and self.seconds >= self._limits.early
         over = self.seconds - self._time.seconds
         enough = over >= _SYZ_SECONDS or (over >= 0 and self._has_executed)
         return (early and self._lacking is not None) or enough
@@ -238,7 +234,7 @@ class Session:
             raise InstanceEnded(
                 InstanceOutcome.HUNG, f"afterwards, the guest's `true` ended with {status}"
             )
-        await asyncio.sleep(_GRACE_SECONDS)
+        await asyncio.sleep(self._limits.grace)
         if self._syz is not None:
             detail = quoted(Executed.read(self._said).told(), _SYZ_WORDS)
         else:  # often why it could do nothing, and yet went on to the end of its time

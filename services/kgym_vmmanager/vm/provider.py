@@ -24,16 +24,24 @@ class VmLost(InfrastructureError):
 
 @dataclass(frozen=True, slots=True)
 class InstanceLimits:
-    """Seconds: for a boot of which nothing is known (see `Boots`), without a sign of life,
-    for a lost guest to answer again, for the kernel's watchdogs to report what hangs, and for
-    the runner to kill what it runs.
+    """How long an instance waits for what, in seconds.
+
+    `boot` is for a boot of which nothing is known (see `Boots`), `silence` until a guest without a
+    sign of life is suspected, `reconnect` for a lost guest to answer again, `watchdog` for the
+    kernel's watchdogs to report what hangs.
     """
 
     boot: float
     silence: float
     reconnect: float
     watchdog: float
-    finish: float = 120  # twice what it allows itself
+    finish: float = 120  # for the runner to kill what it runs: twice what it allows itself
+    grace: float = 2
+    """For a crash to show up on the console, after something else showed."""
+    quiet: float = 1
+    """After so much silence on the console, a report without an end marker is complete."""
+    early: float = 30
+    """A program whose every run failed at once is given up then."""
 
 
 @dataclass(frozen=True, slots=True)

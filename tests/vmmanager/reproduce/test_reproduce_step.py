@@ -1,0 +1,510 @@
+"""A reproduce step, and every way in which its instances end, in guests that behave by script."""
+
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from kgym.api.steps import (
+    Calibration,
+    InstanceOutcome,
+    InstanceResult,
+    Measure,
+    Reproducer,
+    StepRef,
+    Verdict,
+)
+from kgym.api.worker_calls import Input
+from kgym.errors import InfrastructureError
+from kgym.host.budget import Budget
+from kgym_vmmanager.guest.paths import PROGRAM
+from kgym_vmmanager.reproduce.reproduce_step import Reproduce
+from kgym_vmmanager.vm.provider import VmLost
+from tests.results import ran
+from tests.vmmanager.conftest import NewStep, Perform
+from tests.vmmanager.scripted_vms import (
+    CRASH,
+    CRASH_TITLE,
+    IMPATIENT,
+    Crashing,
+    Guest,
+    Runner,
+    ScriptedVms,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+class NeverEnding(Guest):
+    """Its program runs until it is killed."""
+
+    words = b""
+
+    def runs(self, runner: Runner) -> None:
+        runner.program_prints(self.words)
+        while runner.goes_on():
+            pass
+
+
+class Failing(Guest):
+    """Each run of its program ends with status 1, after so many milliseconds."""
+
+    status, ms = 1, 1300
+
+    def runs(self, runner: Runner) -> None:
+        runner.program_prints(b"no such thing\n")
+        while runner.goes_on():
+            runner.ends("exit", self.status, self.ms)
+
+
+async def test_a_program_that_ends_well_survives(perform_scripted: Perform) -> None:
+    result = await perform_scripted(Guest, instances=2)
+    assert result.verdict is Verdict.NO_CRASH
+    assert [one.outcome for one in result.instances] == [InstanceOutcome.SURVIVED] * 2
+    for instance in result.instances:
+        assert instance.runs > 1
+        assert instance.run_seconds is not None
+        assert instance.run_seconds >= 0.3
+
+
+async def test_a_program_that_never_ends_survives(perform_scripted: Perform) -> None:
+    result = await perform_scripted(NeverEnding)
+    assert result.verdict is Verdict.NO_CRASH
+    assert result.instances[0].runs == 1
+
+
+async def test_the_last_words_of_a_surviving_program_are_in_the_reason(
+    perform_scripted: Perform,
+) -> None:
+    result = await perform_scripted(type("Speaking", (NeverEnding,), {"words": b"no tun here\n"}))
+    assert result.verdict is Verdict.NO_CRASH
+    assert result.reason.endswith("; instance 0: the program's last words: no tun here")
+
+
+async def test_a_chatty_program_survives(scripted_step: NewStep, cache: Path) -> None:
+    class Chatty(Guest):
+        def runs(self, runner: Runner) -> None:
+            while runner.goes_on():
+                runner.program_prints(b"all work and no play\n" * 1000)
+
+    run = await scripted_step(time=0.3)
+    result = await Reproduce(cache, provider=ScriptedVms(Chatty))(run)
+    assert result.verdict is Verdict.NO_CRASH
+    (log,) = [artifact for artifact in run.artifacts if artifact.name == "reproducer-0.log"]
+    assert log.size > 10_000
+
+
+async def test_work_that_was_not_traced_before_is_reported_as_not_compared(
+    scripted_step: NewStep, perform_scripted: Perform, cache: Path
+) -> None:
+    before = await perform_scripted(Crashing)
+    run = await scripted_step(time=0.3, evidence=True, baseline=StepRef(step=1))
+    run.assignment.inputs["baseline"] = Input(result=before, artifacts=[])
+    after = await Reproduce(cache, provider=ScriptedVms(Guest))(run)
+    assert after.verdict is Verdict.NO_CRASH
+    assert "work_not_compared" in {finding.reason for finding in after.findings}
+
+
+async def test_the_first_crash_stops_the_others(perform_scripted: Perform) -> None:
+    result = await perform_scripted(Crashing, Guest, time=100, instances=2)
+    assert result.verdict is Verdict.SAME_CRASH
+    assert result.title == CRASH_TITLE
+    outcomes = [instance.outcome for instance in result.instances]
+    assert outcomes == [InstanceOutcome.CRASH, InstanceOutcome.STOPPED]
+    assert result.seconds["total"] < 90
+
+
+class ReportsAtTheEnd(NeverEnding):
+    """Its kernel begins a report at the end of the program's time, and takes a while for it."""
+
+    begin, *rest = (
+        b"[   30.0] ------------[ cut here ]------------\n",
+        b"[   30.0] WARNING: CPU: 0 PID: 90 at lib/late.c:10 late_check+0x10/0x20\n",
+        b"[   30.0] CPU: 0 PID: 90 Comm: qwhdkzma Not tainted 6.1.0 #1\n",
+        b"[   30.0] RIP: 0010:late_check+0x10/0x20\n",
+        b"[   30.0] Call Trace:\n[   30.0]  <TASK>\n[   30.0]  vfs_write+0x1cd/0xad0\n",
+        b"[   30.0]  ksys_write+0x10/0x20\n[   30.0]  </TASK>\n",
+        b"[   30.0] ---[ end trace 0000000000000000 ]---\n",
+    )
+
+    def runs(self, runner: Runner) -> None:
+        super().runs(runner)
+        self.say(self.begin)
+        threading.Thread(target=self._report, daemon=True).start()
+
+    def _report(self) -> None:
+        for line in self.rest:
+            self.say(line)
+            self.over.wait(0.02)
+
+
+async def test_a_report_that_is_not_yet_whole_at_the_end_counts(perform_scripted: Perform) -> None:
+    result = await perform_scripted(ReportsAtTheEnd)
+    assert result.instances[0].outcome is InstanceOutcome.CRASH, result.reason
+    assert result.title == "WARNING in late_check"
+
+
+async def test_all_run_on_where_asked_to(perform_scripted: Perform) -> None:
+    result = await perform_scripted(Crashing, time=20, instances=2, stop_at_first_crash=False)
+    assert (result.crashed, result.completed) == (2, 2)
+
+
+class CrashingIfEven(Crashing):
+    """Crashes at once in the instances 0, 2, 4; survives in the others."""
+
+    after = 0
+
+    def runs(self, runner: Runner) -> None:
+        if int(self.boot.name) % 2:
+            Guest.runs(self, runner)
+        else:
+            super().runs(runner)
+
+
+async def test_a_bug_that_shows_soon_is_measured(perform_scripted: Perform) -> None:
+    """The first of two crashes; three more run, and whatever survives is not run to the end."""
+    others = [Reproducer(text="int main(void) { return 1; }")]  # the instances take turns
+    measure = Measure(more=3, time=2)
+    result = await perform_scripted(
+        CrashingIfEven, others=others, time=100, instances=2, measure=measure
+    )
+    assert result.verdict is Verdict.SAME_CRASH
+    assert (result.requested, result.crashed, result.completed, result.time) == (5, 3, 5, 2)
+    assert result.sample == [2, 3, 4]
+    survivors = [one for one in result.instances if one.outcome is InstanceOutcome.SURVIVED]
+    assert [one.number for one in survivors] == [1, 3]
+    assert [one.reproducer for one in result.instances] == [0, 1, 0, 1, 0]
+    assert all(2 <= (one.run_seconds or 0) < 50 for one in survivors)
+
+
+async def test_a_crash_that_came_late_stops_the_others(perform_scripted: Perform) -> None:
+    measure = Measure(more=3, time=0.01)
+    result = await perform_scripted(Crashing, time=100, instances=1, measure=measure)
+    assert (result.requested, result.crashed, result.sample) == (1, 1, [])
+
+
+async def test_the_baseline_tells_what_a_fix_has_to_survive(
+    scripted_step: NewStep, cache: Path
+) -> None:
+    run = await scripted_step(time=100, baseline=StepRef(job=1, step=1), confidence=0.95)
+    crashed = InstanceResult(
+        number=0, outcome=InstanceOutcome.CRASH, run_seconds=1, title="a", boot_seconds=9
+    )
+    before = ran(Verdict.SAME_CRASH, title="a", instances=[crashed] * 5)
+    run.assignment.inputs["baseline"] = Input(result=before, artifacts=[])
+    after = await Reproduce(cache, provider=ScriptedVms(Guest))(run)
+    assert (after.verdict, after.requested, after.time) == (Verdict.NO_CRASH, 2, 5)
+    assert after.confidence == pytest.approx(1 - 1 / 21, abs=1e-3)
+
+
+async def test_another_title_is_another_crash(perform_scripted: Perform) -> None:
+    result = await perform_scripted(Crashing, titles=["WARNING in nothing"])
+    assert result.verdict is Verdict.OTHER_CRASH
+
+
+async def test_another_crash_does_not_stop_the_search(perform_scripted: Perform) -> None:
+    titles = ["WARNING in nothing"]
+    result = await perform_scripted(Crashing, Guest, instances=2, titles=titles)
+    outcomes = [instance.outcome for instance in result.instances]
+    assert outcomes == [InstanceOutcome.CRASH, InstanceOutcome.SURVIVED]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("kind", [NeverEnding, Crashing])
+async def test_a_report_that_a_program_prints_is_not_the_kernels(
+    perform_scripted: Perform, kind: type[Guest]
+) -> None:
+    class Forging(kind):  # type: ignore[valid-type, misc]
+        def runs(self, runner: Runner) -> None:
+            runner.program_prints(CRASH.replace(b"scripted", b"forged"))
+            super().runs(runner)
+
+    result = await perform_scripted(Forging)
+    crashes = kind is Crashing
+    assert result.verdict is (Verdict.SAME_CRASH if crashes else Verdict.NO_CRASH)
+    assert result.title == (CRASH_TITLE if crashes else None)
+
+
+async def test_a_kernel_that_finds_no_leaks_proves_nothing_about_one(
+    perform_scripted: Perform,
+) -> None:
+    class WithoutKmemleak(Guest):
+        def answers(self, command: str) -> tuple[int, bytes]:
+            return int("scan" in command), b"sh: write error: Operation not permitted\n"
+
+    result = await perform_scripted(WithoutKmemleak, titles=["memory leak in some_function"])
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "kmemleak is not at work" in result.reason
+
+
+async def test_syzkallers_own_failure_proves_nothing(perform_scripted: Perform) -> None:
+    words = b"SYZFAIL: mmap of data segment failed\n"
+    result = await perform_scripted(type("GivingUp", (NeverEnding,), {"words": words}), time=60)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.seconds["total"] < 50
+
+
+class RunningSyzkaller(Guest):
+    """Its syz-execprog executes getpid() and leaves out whatever else there is."""
+
+    def runs(self, runner: Runner) -> None:
+        runner.program_prints(
+            b"2026/01/31 10:20:30 net packet injection    : /dev/net/tun does not exist\n"
+            b"2026/01/31 10:20:30 executing program 0:\ngetpid()\n"
+            b"2026/01/31 10:20:30 CALL 0: signal 0, coverage 0 errno 22\n"
+        )
+        super().runs(runner)
+
+
+@pytest.mark.attack
+async def test_a_program_of_which_calls_were_left_out_proves_nothing(
+    scripted_step: NewStep, cache: Path, syzkaller: Path
+) -> None:
+    text = '#{"threaded":true,"sandbox":"none"}\ngetpid()\nunknown$call(0x1)\n'
+    run = await scripted_step(Reproducer(kind="syz", text=text), time=0.3)
+    step = Reproduce(cache, syzkaller=syzkaller, provider=ScriptedVms(RunningSyzkaller))
+    result = await step(run)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "left out 1 of the program's calls: unknown$call" in result.reason
+
+
+async def test_a_program_of_syzkallers_tells_how_its_calls_ended(
+    scripted_step: NewStep, cache: Path, syzkaller: Path
+) -> None:
+    program = Reproducer(kind="syz", text="#{}\ngetpid()\n")
+    step = Reproduce(cache, syzkaller=syzkaller, provider=ScriptedVms(RunningSyzkaller))
+    result = await step(await scripted_step(program, time=0.3))
+    assert result.verdict is Verdict.NO_CRASH
+    assert result.instances[0].detail == (
+        "1 of 1 calls came back at first; not well: getpid errno 22; the kernel lacks:"
+        " net packet injection (/dev/net/tun does not exist)"
+    )
+
+
+class WithSmokeTest(Guest):
+    """Passes the smoke test."""
+
+    def answers(self, command: str) -> tuple[int, bytes]:
+        return 0, b"ok files\ndone\n" if command == PROGRAM else b""
+
+
+async def test_a_calibrated_bug_tells_how_sure_the_verdict_is(perform_scripted: Perform) -> None:
+    known = Calibration(runs=10, crashed=10, time=0.2, accelerator="tcg")
+    result = await perform_scripted(WithSmokeTest, instances=2, calibration=known, smoke=True)
+    assert result.verdict is Verdict.NO_CRASH
+    assert result.confidence == pytest.approx(1 - 1 / 66, abs=1e-3)
+    assert "at most 1.52%" in result.reason
+    assert result.findings == []
+    assert len(result.instances) == 2
+
+
+async def test_a_failed_smoke_test_is_a_finding(perform_scripted: Perform) -> None:
+    result = await perform_scripted(Guest, smoke=True)  # which prints nothing for it
+    assert result.verdict is Verdict.NO_CRASH
+    assert [finding.reason for finding in result.findings] == ["broke_off"]
+
+
+async def test_a_run_shorter_than_the_bug_takes_proves_nothing(perform_scripted: Perform) -> None:
+    known = Calibration(runs=3, crashed=3, time=60, accelerator="tcg")
+    result = await perform_scripted(Guest, calibration=known, bundle="none")
+    assert (result.verdict, result.confidence) == (Verdict.NO_CRASH, 0)
+    assert "proves nothing" in result.reason
+
+
+async def test_a_crash_while_booting_is_no_verdict(perform_scripted: Perform) -> None:
+    class CrashingAtBoot(Guest):
+        def boots(self) -> None:
+            self.say(CRASH)
+
+    result = await perform_scripted(CrashingAtBoot)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.instances[0].outcome is InstanceOutcome.BOOT_FAILED
+    assert "crashed while booting" in result.instances[0].detail
+
+
+class HangingAtBoot(Guest):
+    """Prints its first line, and no other."""
+
+    def boots(self) -> None:
+        self.say(b"[    0.0] Linux version 6.1.0\n")
+
+
+async def test_guests_that_hang_while_booting_do_not_keep_the_host(
+    scripted_step: NewStep, cache: Path
+) -> None:
+    vms = ScriptedVms(HangingAtBoot, limits=IMPATIENT)
+    run = await scripted_step(instances=4)
+    result = await Reproduce(cache, Budget(2, 4096), provider=vms)(run)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "not booted after 2 s; its last words: [ 0.0] Linux version" in result.reason
+    assert len(vms.guests) <= 3  # of four instances, two began, and one may have begun again
+    crashed = InstanceResult(number=0, outcome=InstanceOutcome.CRASH, boot_seconds=0.2)
+    known = result.model_copy(update={"instances": [crashed]})
+    run = await scripted_step(baseline=StepRef(step=1))
+    run.assignment.inputs["baseline"] = Input(result=known, artifacts=[])
+    result = await Reproduce(cache, provider=ScriptedVms(HangingAtBoot, limits=IMPATIENT))(run)
+    assert "not booted after 1 s" in result.reason
+
+
+async def test_a_guest_that_booted_without_ssh_is_no_verdict(perform_scripted: Perform) -> None:
+    class WithoutSsh(Guest):
+        def answers_ssh(self) -> bool:
+            return False
+
+    result = await perform_scripted(WithoutSsh, limits=IMPATIENT)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "booted, but SSH did not answer within 2 s" in result.instances[0].detail
+
+
+async def test_a_reset_while_booting_is_tried_again(perform_scripted: Perform) -> None:
+    class Resetting(Guest):
+        def boots(self) -> None:
+            self.say(b"[    0.0] Linux version 6.1.0\n")
+            self.stopped("guest-reset")
+
+    result = await perform_scripted(Resetting, Guest)
+    assert result.verdict is Verdict.NO_CRASH
+
+
+async def test_a_program_that_always_fails_at_once_is_no_verdict(perform_scripted: Perform) -> None:
+    kind = type("FailingAtOnce", (Failing,), {"status": 3, "ms": 5})
+    result = await perform_scripted(kind, time=60)
+    (instance,) = result.instances
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert instance.outcome is InstanceOutcome.ENDED_EARLY
+    assert re.search(r"all \d+ runs failed at once; the last: exit status 3", instance.detail)
+    assert "no such thing" in instance.detail
+
+
+async def test_runs_that_fail_slowly_are_no_verdict(perform_scripted: Perform) -> None:
+    result = await perform_scripted(Failing)
+    (instance,) = result.instances
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert instance.outcome is InstanceOutcome.NOT_DONE
+    assert re.search(r"none of (\d+) runs did its work: \1 x exit status 1", result.reason)
+    assert {(end.how, end.value) for end in instance.ends} == {("exit", 1)}
+
+
+async def test_runs_end_as_the_bundle_says(perform_scripted: Perform) -> None:
+    result = await perform_scripted(Failing, completed=["exit 1"])
+    assert result.verdict is Verdict.NO_CRASH, result.reason
+
+
+@pytest.mark.parametrize(
+    ("number", "why"), [(11, "Resource temporarily unavailable"), (13, "Permission denied")]
+)
+async def test_a_program_that_cannot_be_started_is_no_verdict(
+    perform_scripted: Perform, number: int, why: str
+) -> None:
+    class NotStarting(Guest):
+        def runs(self, runner: Runner) -> None:
+            runner.prints(f"failed {number}\n".encode())
+
+    result = await perform_scripted(NotStarting)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.instances[0].outcome is InstanceOutcome.START_FAILED
+    assert why in result.instances[0].detail
+
+
+async def test_processes_that_cannot_be_killed_are_a_hang(perform_scripted: Perform) -> None:
+    class Stuck(NeverEnding):
+        def runs(self, runner: Runner) -> None:
+            super().runs(runner)
+            runner.prints(b"stuck 2\n")
+
+    result = await perform_scripted(Stuck)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.instances[0].outcome is InstanceOutcome.HUNG
+    assert "2 processes of the reproducer cannot be killed" in result.instances[0].detail
+
+
+class KillingEverything(Guest):
+    """Its program kills the first of the runners that are started in the guest."""
+
+    listens = True
+    runners = 0
+
+    def runs(self, runner: Runner) -> None:
+        self.runners += 1
+        if self.runners == 1:
+            runner.goes_on()
+            runner.ends("exit", 0)
+            runner.dies()
+        super().runs(runner)
+
+    def answers_ssh(self) -> bool:
+        return self.listens
+
+
+async def test_killing_everything_does_not_end_the_run(perform_scripted: Perform) -> None:
+    result = await perform_scripted(KillingEverything)
+    assert result.verdict is Verdict.NO_CRASH, result.reason
+    assert result.instances[0].runs > 1
+
+
+async def test_a_lost_connection_is_no_verdict(scripted_step: NewStep, cache: Path) -> None:
+    class KillingSsh(KillingEverything):
+        def runs(self, runner: Runner) -> None:
+            self.listens = False
+            super().runs(runner)
+
+    run = await scripted_step(time=60)
+    vms = ScriptedVms(KillingSsh, limits=IMPATIENT)
+    result = await Reproduce(cache, provider=vms)(run)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.instances[0].outcome is InstanceOutcome.SSH_LOST
+    assert "console-0-retry-2.log" in {artifact.name for artifact in run.artifacts}
+
+
+@pytest.mark.parametrize(
+    ("idle", "outcome", "boots"),
+    [
+        (True, InstanceOutcome.SSH_LOST, 1),
+        (None, InstanceOutcome.SSH_LOST, 3),  # it may be the network
+        (False, InstanceOutcome.HUNG, 1),
+    ],
+)
+async def test_a_silent_guest_is_lost_or_hung_by_what_its_cpus_do(
+    scripted_step: NewStep, cache: Path, idle: bool | None, outcome: InstanceOutcome, boots: int
+) -> None:
+    class Silent(Guest):
+        cpus_idle = idle
+
+        def runs(self, runner: Runner) -> None:
+            runner.hangs()
+
+    vms = ScriptedVms(Silent, limits=IMPATIENT)
+    result = await Reproduce(cache, provider=vms)(await scripted_step())
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.instances[0].outcome is outcome
+    assert len(vms.guests) == boots
+
+
+class Dying(Guest):
+    """Its VM is taken away in the middle of the run."""
+
+    why: InfrastructureError = VmLost("preempted", "the zone has taken the VM back")
+
+    def runs(self, runner: Runner) -> None:
+        self.lost(self.why)
+        super().runs(runner)
+
+
+async def test_a_vm_that_is_taken_away_is_replaced(scripted_step: NewStep, cache: Path) -> None:
+    run = await scripted_step(time=0.3)
+    result = await Reproduce(cache, provider=ScriptedVms(Dying, Dying, Guest))(run)
+    assert result.verdict is Verdict.NO_CRASH
+    log = (run.folder / "step.log").read_text()
+    assert log.count("preempted: the zone has taken the VM back; once more") == 2
+
+
+async def test_vms_that_are_taken_away_for_ever_fail_the_step(perform_scripted: Perform) -> None:
+    with pytest.raises(VmLost, match="taken the VM back"):
+        await perform_scripted(Dying)
+
+
+async def test_a_vm_that_breaks_fails_the_step(perform_scripted: Perform) -> None:
+    broken = InfrastructureError("qemu_died", "QEMU ended with status 1")
+    with pytest.raises(InfrastructureError, match="QEMU ended"):
+        await perform_scripted(type("Breaking", (Dying,), {"why": broken}), Guest)
