@@ -31,11 +31,11 @@ from kgym.transport.artifact_storage import LocalStorage
 from kgym.transport.gcs.connection import connect
 from kgym.transport.gcs.storage import CALLS, GcsStorage
 from kgym.worker.context import StepContext
+from kgym_vmmanager.cloud.zones import Place
 from kgym_vmmanager.gce.calls import Compute
 from kgym_vmmanager.gce.machine import GceVm
 from kgym_vmmanager.gce.options import GceOptions
 from kgym_vmmanager.gce.provider import Gce
-from kgym_vmmanager.gce.zones import Place
 from kgym_vmmanager.vm.provider import Boot
 from tests.google.cloud_compute.server import CloudCompute
 

@@ -28,7 +28,7 @@ from kgym_cli.platforms.vm_provider import provider_of
 from kgym_cli.settings import Settings, options_of, settings
 
 if TYPE_CHECKING:
-    from kgym_vmmanager.gce.provider import Gce
+    from kgym_vmmanager.vm.provider import Provider
 
 
 def _kinds(named: str | None) -> list[StepKind]:
@@ -65,7 +65,7 @@ def worker(context: click.Context) -> None:
         if chosen.emulated:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             buckets = getattr(open_storage(chosen.storage, chosen.cache), "url", "")
-            provider: Gce | None = stack.enter_context(emulated_provider(folder, buckets))
+            provider: Provider | None = stack.enter_context(emulated_provider(folder, buckets))
         else:
             provider = provider_of(chosen)
         run(_serve(chosen, chosen.server, kinds, provider))
@@ -104,7 +104,7 @@ def drain(worker_id: str, as_json: bool) -> None:
 
 
 async def _serve(
-    chosen: Settings, server: str, kinds: list[StepKind], provider: "Gce | None"
+    chosen: Settings, server: str, kinds: list[StepKind], provider: "Provider | None"
 ) -> None:
     from kgym.worker.http_calls import HttpWorkerCalls  # noqa: PLC0415
     from kgym.worker.loop import Worker  # noqa: PLC0415

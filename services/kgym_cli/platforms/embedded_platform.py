@@ -42,7 +42,7 @@ from kgym_scheduler.scheduler import Scheduler
 from kgym_scheduler.source.sources import Sources
 
 if TYPE_CHECKING:
-    from kgym_vmmanager.gce.provider import Gce
+    from kgym_vmmanager.vm.provider import Provider
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -68,7 +68,7 @@ class Platform:
         syzkaller: Path | None = None,
         cache: Path | None = None,
         storage: Storage | None = None,
-        provider: "Gce | None" = None,
+        provider: "Provider | None" = None,
     ) -> None:
         self.url = ""
         self._syzkaller = syzkaller
@@ -200,8 +200,8 @@ class Platform:
 
 
 @contextlib.asynccontextmanager
-async def _closing(provider: "Gce | None") -> AsyncIterator[None]:
-    """Wait, when all else has ended, until what VMs there are in a cloud are deleted."""
+async def _closing(provider: "Provider | None") -> AsyncIterator[None]:
+    """Close the provider after everything else has ended: only then are all VMs released."""
     try:
         yield
     finally:

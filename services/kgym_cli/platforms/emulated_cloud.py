@@ -21,7 +21,7 @@ from kgym_cli.platforms.servers import LOOPBACK, Program, free_port
 from kgym_cli.settings import settings
 
 if TYPE_CHECKING:
-    from kgym_vmmanager.gce.provider import Gce
+    from kgym_vmmanager.vm.provider import Provider
 
 BUCKET = "kgym-emulated"
 _NEIGHBOUR = "169.254.10.1"
@@ -49,7 +49,7 @@ def is_chosen() -> bool:
 
 
 @contextmanager
-def emulated_provider(folder: Path, storage: str = "") -> "Iterator[Gce]":
+def emulated_provider(folder: Path, storage: str = "") -> "Iterator[Provider]":
     """Context manager: a provider whose VMs run on an emulated Compute Engine.
 
     `storage` is the URL of the emulated bucket server.

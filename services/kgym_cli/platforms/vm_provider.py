@@ -1,4 +1,4 @@
-"""Who runs the VMs: what the settings say of the cloud, as a provider."""
+"""The provider of VMs that the settings name."""
 
 from typing import TYPE_CHECKING
 
@@ -7,11 +7,11 @@ from kgym_cli import extras
 from kgym_cli.settings import Settings
 
 if TYPE_CHECKING:
-    from kgym_vmmanager.gce.provider import Gce
+    from kgym_vmmanager.vm.provider import Provider
 
 
-def provider_of(chosen: Settings) -> "Gce | None":
-    """Return the cloud that a worker uses; None for QEMU. Raises UserError `bad_setting`."""
+def provider_of(chosen: Settings) -> "Provider | None":
+    """Return the cloud's provider; None for QEMU. Raises UserError `bad_setting`."""
     if chosen.provider == "qemu":
         if chosen.emulated:
             raise UserError(

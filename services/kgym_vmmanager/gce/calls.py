@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kgym.errors import InfrastructureError
+from kgym_vmmanager.cloud.labels import DEADLINE
+from kgym_vmmanager.cloud.sweeper import Labelled, Resources
 from kgym_vmmanager.gce.options import GceOptions
-from kgym_vmmanager.gce.rate_gate import RateGate
 
 T = TypeVar("T")
 
@@ -53,6 +54,28 @@ class Said:
     next: int
 
 
+class RateGate:
+    """Limits the rate of calls: first come, first served, at least 1 / `per_second` apart."""
+
+    def __init__(self, per_second: float) -> None:
+        self._apart = 1 / per_second
+        self._next = 0.0
+        self.calls = 0
+
+    async def turn(self) -> None:
+        """Wait until the next call is due."""
+        now = time.monotonic()
+        at = max(now, self._next)
+        self._next = at + self._apart
+        self.calls += 1
+        if at > now:
+            await asyncio.sleep(at - now)
+
+    def hold(self, seconds: float) -> None:
+        """Pause all calls for `seconds`, after the service has throttled us."""
+        self._next = max(self._next, time.monotonic() + seconds)
+
+
 class Compute:
     """The service, by its client library, which is imported when this is made: it takes 2 s."""
 
@@ -67,6 +90,7 @@ class Compute:
             given["client_options"] = ClientOptions(api_endpoint=options.endpoint)
             given["credentials"] = AnonymousCredentials()
         self._v1 = compute_v1
+        self._options = options
         self._project = options.project
         self._patience = patience
         try:
@@ -186,6 +210,21 @@ class Compute:
         """Return the images that have this owner's label."""
         asked = self._v1.ListImagesRequest(project=self._project, filter=f"labels.kgym={owner}")
         return await self._call(lambda: list(self._images.list(asked, **_ONCE)))
+
+    def owned(self) -> list[Resources]:
+        """Return what a sweeper looks through: the owner's VMs by zone, and its images."""
+        owner = self._options.owner
+
+        async def kernel_images() -> list[Labelled]:
+            images = await self.labelled_images(owner)
+            # The helper image has no deadline, and stays.
+            return [image for image in images if DEADLINE in image.labels]
+
+        vms = [
+            Resources(partial(self.labelled, zone, owner), partial(self.delete, zone))
+            for zone in self._options.zones
+        ]
+        return [*vms, Resources(kernel_images, self.delete_image)]
 
     # --- how it is called ------------------------------------------------------------------------
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from kgym.errors import InfrastructureError
 from kgym.worker.context import StepContext
+from kgym_vmmanager.cloud.labels import instance_name, labels
 from kgym_vmmanager.gce import boot_disk
 from kgym_vmmanager.gce.calls import Compute
 from kgym_vmmanager.gce.helper_image import helper_image
-from kgym_vmmanager.gce.instance_name import instance_name, labels
 
 _READY_SECONDS = 900.0
 _POLL_SECONDS = 2.0

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 from kgym.errors import InfrastructureError
 from kgym.host.quoted_words import quoted
+from kgym_vmmanager.cloud.zones import Place
 from kgym_vmmanager.gce.boot_disk import BEGINS
 from kgym_vmmanager.gce.calls import Compute, Gone, NotReady
-from kgym_vmmanager.gce.zones import Place
 from kgym_vmmanager.vm.provider import VmLost
 
 _POLL_SECONDS = 0.5

@@ -14,14 +14,14 @@ from kgym.api.steps import DumpMethod, ReproduceSpec, VmShape, on_disk
 from kgym.errors import InfrastructureError, UserError
 from kgym.transport.artifact_storage import sha256_of
 from kgym.worker.context import StepContext
-from kgym_vmmanager.gce import sweeper
+from kgym_vmmanager.cloud.kernel_server import KernelServer
+from kgym_vmmanager.cloud.labels import BOOT, instance_name, labels
+from kgym_vmmanager.cloud.sweeper import sweeping
+from kgym_vmmanager.cloud.zones import Place, Zones
 from kgym_vmmanager.gce.calls import Compute, Gone, NoRoom, Taken
 from kgym_vmmanager.gce.images import Images, KernelImages
-from kgym_vmmanager.gce.instance_name import BOOT, instance_name, labels
-from kgym_vmmanager.gce.kernel_server import KernelServer
 from kgym_vmmanager.gce.machine import GceVm
 from kgym_vmmanager.gce.options import GceOptions
-from kgym_vmmanager.gce.zones import Place, Zones
 from kgym_vmmanager.vm.accelerator import Accelerator, Probed, best_accelerator
 from kgym_vmmanager.vm.provider import Boot, InstanceLimits, Vm, VmHost, VmLost
 from kgym_vmmanager.vm.qemu import capture_command_line, kernel_words
@@ -91,7 +91,7 @@ class Gce:
             yield GceHost(self, opened, run, image, own, here)
 
     async def close(self) -> None:
-        """Wait until what is being deleted is, and stop listening."""
+        """Wait for deletions that are under way, then stop listening."""
         if self.deleting:
             await asyncio.wait(self.deleting, timeout=_DELETE_SECONDS)
         if self._opened is not None:
@@ -108,7 +108,7 @@ class Gce:
                     server = KernelServer(options.address, options.port, options.listen)
                     await stack.enter_async_context(server.listening())
                     compute = await asyncio.to_thread(Compute, options)
-                    await stack.enter_async_context(sweeper.sweeping(compute, options, ended))
+                    await stack.enter_async_context(sweeping(compute.owned(), ended))
                     images = Images(compute, options.owner)
                     self._opened = _Opened(compute, server, images, stack.pop_all())
             return self._opened

@@ -170,3 +170,6 @@ class Provider(Protocol):
 
     def host(self, run: StepContext, cache: Path) -> AbstractAsyncContextManager[VmHost]:
         """Make ready for a step's VMs. Raises KgymError for what they cannot do here."""
+
+    async def close(self) -> None:
+        """Release what the provider holds beyond its steps. Called once, after the last step."""

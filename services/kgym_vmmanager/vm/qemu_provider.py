@@ -55,6 +55,9 @@ class Qemu:
         run.log(f"accelerator: {probed.accelerator}{why}")
         yield QemuHost(probed, self._limits, self._room)
 
+    async def close(self) -> None:
+        """Do nothing: every VM ends with its step."""
+
 
 class QemuHost:
     """This host, with one accelerator: a `VmHost`."""

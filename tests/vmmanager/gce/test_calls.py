@@ -9,9 +9,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from kgym.errors import InfrastructureError
-from kgym_vmmanager.gce import sweeper
+from kgym_vmmanager.cloud.labels import labels
+from kgym_vmmanager.cloud.sweeper import sweep
 from kgym_vmmanager.gce.calls import Compute, Gone, NoRoom, Taken
-from kgym_vmmanager.gce.instance_name import labels
 from kgym_vmmanager.gce.options import GceOptions
 from tests.google.cloud_compute.server import CloudCompute
 
@@ -42,7 +42,8 @@ async def test_a_vm_is_made_says_something_and_is_deleted(
     cloud: CloudCompute, compute: Compute
 ) -> None:
     await compute.insert(ZONE, wanted("one"), "r1")
-    assert (await compute.get(ZONE, "one")).network_interfaces[0].network_i_p == "127.8.0.1"
+    address = (await compute.get(ZONE, "one")).network_interfaces[0].network_i_p
+    assert address.startswith("127.8.0.")  # the first that no other emulated cloud uses
     await said(compute, "one", b"kgym: machine begins")
     await compute.delete(ZONE, "one")
     with pytest.raises(Gone):
@@ -129,7 +130,7 @@ async def test_the_sweeper_takes_images_that_are_over_and_leaves_the_helper(
         cloud.images[name] = tmp_path / name
         cloud.images[name].touch()
         cloud.image_labels[name] = {"kgym": "kgym", **more}
-    assert await sweeper.sweep(compute, options) == ["over"]
+    assert await sweep(compute.owned()) == ["over"]
     assert {"helper", "lives", "waits"} <= set(cloud.images)
 
 
@@ -141,8 +142,8 @@ async def test_a_zone_that_cannot_be_looked_through_keeps_nobody_from_the_others
         await compute.insert("zone-b", wanted(name, labels=marks), name)
     cloud.faults.add("GET .*/zone-a/instances", "status", 403)
     cloud.faults.add("DELETE .*/one", "status", 403)
-    assert await sweeper.sweep(compute, options) == ["two"]
-    assert await sweeper.sweep(compute, options) == ["one"]
+    assert await sweep(compute.owned()) == ["two"]
+    assert await sweep(compute.owned()) == ["one"]
 
 
 async def test_the_sweeper_takes_what_is_left_of_attempts_that_have_ended(
@@ -165,7 +166,7 @@ async def test_the_sweeper_takes_what_is_left_of_attempts_that_have_ended(
             raise InfrastructureError("scheduler_unreachable", "it is away")
         return lease == ended
 
-    assert sorted(await sweeper.sweep(compute, options, told)) == ["ended", "image"]
+    assert sorted(await sweep(compute.owned(), told)) == ["ended", "image"]
     assert sorted(asked) == sorted([ended, runs, lost])  # each once
     assert sorted(one.name for one in cloud.all()) == ["bad", "runs", "unanswered"]
 
@@ -182,5 +183,5 @@ async def test_the_sweeper_takes_what_is_over_and_nothing_else(
     ):
         marks = {"kgym": owner, "kgym-deadline": str(deadline)}
         await compute.insert(ZONE, wanted(name, labels=marks), name)
-    assert await sweeper.sweep(compute, options) == ["over"]
+    assert await sweep(compute.owned()) == ["over"]
     assert sorted(one.name for one in cloud.all()) == ["lives", "others"]

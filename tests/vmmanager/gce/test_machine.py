@@ -11,13 +11,13 @@ import pytest
 from kgym.api.steps import DumpFailure
 from kgym.errors import InfrastructureError, UserError
 from kgym.worker.context import StepContext
+from kgym_vmmanager.cloud.labels import instance_name
+from kgym_vmmanager.cloud.zones import Place
 from kgym_vmmanager.dump.guest_memory import Dump, Scene
 from kgym_vmmanager.dump.kdump import Kdump
 from kgym_vmmanager.gce import boot_disk
 from kgym_vmmanager.gce.calls import Compute
-from kgym_vmmanager.gce.instance_name import instance_name
 from kgym_vmmanager.gce.machine import GceVm
-from kgym_vmmanager.gce.zones import Place
 from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.ssh import Ssh
 from kgym_vmmanager.vm.provider import Boot, Vm, VmHost, VmLost

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.api.steps import VmShape
-from kgym_vmmanager.gce.instance_name import instance_name, is_over, labels
+from kgym_vmmanager.cloud.labels import instance_name, is_over, labels
+from kgym_vmmanager.cloud.zones import EMPTY_SECONDS, Zones
+from kgym_vmmanager.gce.calls import RateGate
 from kgym_vmmanager.gce.provider import machine_type
-from kgym_vmmanager.gce.rate_gate import RateGate
-from kgym_vmmanager.gce.zones import EMPTY_SECONDS, Zones
 
 LEASE = UUID(int=7)
 

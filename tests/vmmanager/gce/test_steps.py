@@ -12,7 +12,7 @@ import pytest
 
 from kgym.errors import InfrastructureError
 from kgym.worker.context import StepContext
-from kgym_vmmanager.gce import sweeper
+from kgym_vmmanager.cloud.sweeper import sweep
 from kgym_vmmanager.gce.calls import Compute
 from kgym_vmmanager.gce.options import GceOptions
 from kgym_vmmanager.gce.provider import Gce
@@ -82,7 +82,7 @@ async def test_the_vm_of_a_killed_worker_is_swept_by_another_at_its_time(
     (left,) = cloud.all()
     deadline = int(left.resource["labels"]["kgym-deadline"])
     assert 0 < deadline - time.time() < 3600
-    assert await sweeper.sweep(compute, options) == []  # the worker may still live
+    assert await sweep(compute.owned()) == []  # the worker may still live
     later = time.time() - deadline - 1  # as many seconds before now as the deadline is after it
-    assert await sweeper.sweep(compute, options, grace=later) == [left.name]
+    assert await sweep(compute.owned(), grace=later) == [left.name]
     assert cloud.all() == []

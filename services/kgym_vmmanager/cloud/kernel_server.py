@@ -1,8 +1,4 @@
-"""Kernels and initrds for a worker's own VMs: HTTP inside the network, by names nobody can guess.
-
-What is hostile may ask here, too: it finds nothing without a name, its time is bounded, and one
-address has only so many connections that it cannot keep others from theirs.
-"""
+"""HTTP server from which a worker's VMs fetch kernels and initrds, under unguessable names."""
 
 import asyncio
 import contextlib
@@ -14,6 +10,8 @@ from pathlib import Path
 
 from kgym.errors import InfrastructureError
 
+# Hostile guests reach this port too. Without a name they get nothing, each request has a time
+# limit, and the connections of an address are limited, so that no guest starves the others.
 _AT_ONCE = 64
 _OF_ONE_ADDRESS = 8
 _HEAD_SECONDS = 10.0
@@ -22,10 +20,10 @@ _MOST_HEAD = 4 << 10
 
 
 class KernelServer:
-    """Serves files under new names, each as long as a VM may want it."""
+    """Serves files, each under a random name and only while a VM may fetch it."""
 
     def __init__(self, address: str, port: int, listen: str | None = None) -> None:
-        """`address` is this worker's in the VMs' network."""
+        """`address` is the worker's in the VMs' network; `listen` is None for all interfaces."""
         self._address = address
         self._listen = listen
         self._port = port
@@ -35,7 +33,7 @@ class KernelServer:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["KernelServer"]:
-        """Listen."""
+        """Listen while the context lasts. Raises InfrastructureError `port_taken`."""
         try:
             server = await asyncio.start_server(
                 self._answer, self._listen, self._port, limit=_MOST_HEAD, reuse_address=True
@@ -49,7 +47,7 @@ class KernelServer:
 
     @contextmanager
     def served(self, path: Path) -> Iterator[str]:
-        """Yield where VMs find the file, while the context lasts."""
+        """Serve a file while the context lasts; yield its URL."""
         name = secrets.token_urlsafe(24)
         self._files[name] = path
         try:
@@ -72,7 +70,7 @@ class KernelServer:
             pass
         finally:
             self._asking[peer] -= 1
-            self._asking += Counter()  # nobody who does not ask is remembered
+            self._asking += Counter()  # drops addresses without connections
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()

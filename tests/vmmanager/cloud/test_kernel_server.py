@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kgym_vmmanager.gce.kernel_server import KernelServer
+from kgym_vmmanager.cloud.kernel_server import KernelServer
 
 pytestmark = pytest.mark.anyio
 
