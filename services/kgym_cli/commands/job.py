@@ -3,7 +3,7 @@
 import contextlib
 import heapq
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -108,16 +108,31 @@ def list_(
     """List jobs, the newest first."""
     wanted = _filter(kind=kind, tag=tag, group=group, created_after=since, created_before=until)
     with scheduler(work=False) as client:
-        found = list(islice(_jobs(client, wanted, states), limit))
+        matching_jobs = list(islice(_jobs(client, wanted, states), limit))
     if as_json:
-        print_json([JobSummary.of(one) for one in found])
+        print_json([JobSummary.of(job) for job in matching_jobs])
         return
-    columns = ("job", "state", "verdict", "steps", "created", "tags")
-    print_table(*columns, rows=map(_row, found))
-    for one in found:
-        for step in one.steps:
+    columns = _columns()
+    rows = [[show(job) for show in columns.values()] for job in matching_jobs]
+    print_table(*columns, rows=rows)
+    for waiting_job in matching_jobs:
+        for step in waiting_job.steps:
             if step.waiting:
-                people.print(f"job {one.id} waits: {step.waiting}", markup=False)
+                people.print(f"job {waiting_job.id} waits: {step.waiting}", markup=False)
+
+
+def _columns() -> dict[str, Callable[[JobView], str]]:
+    """Return the columns of a list of jobs: what each shows of a job, by name."""
+    return {
+        "job": lambda job: str(job.id),
+        "state": lambda job: _styled(job.state),
+        "verdict": lambda job: _judged(_as_stored(job)),
+        "steps": lambda job: " ".join(
+            f"[{_STYLES.get(step.state, 'dim')}]{step.kind}[/]" for step in job.steps
+        ),
+        "created": lambda job: job.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+        "tags": _tags,
+    }
 
 
 def _filter(**conditions: object) -> JobFilter:
@@ -142,12 +157,6 @@ def _jobs(client: Client, wanted: JobFilter, states: Sequence[str]) -> Iterator[
         if one.id not in seen:
             seen.add(one.id)
             yield one
-
-
-def _row(one: JobView) -> tuple[str, ...]:
-    steps = " ".join(f"[{_STYLES.get(step.state, 'dim')}]{step.kind}[/]" for step in one.steps)
-    created = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    return str(one.id), _styled(one.state), _judged(_as_stored(one)), steps, created, _tags(one)
 
 
 @job.command()

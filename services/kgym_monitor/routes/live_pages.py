@@ -125,11 +125,13 @@ async def _read(
     )
     made = [(part, rendering.fragment(part.template, shown)) for part in parts]
     for job in listed:
-        html = rendering.fragment("job_row.html", {"job": job, "pickable": pickable})
-        made.append((Part(f"job-{job.id}", "job_row.html"), html))
+        part = Part(f"job-{job.id}", "job_table.html")
+        html = rendering.fragment(part.template, {"polled": job, "pickable": pickable})
+        made.append((part, html))
     if newest is not None:
+        part = Part("newer", "newer.html")
         shown = {"newer": newer, "newer_href": newest.href}
-        made.append((Part("newer", "newer.html"), rendering.fragment("newer.html", shown)))
+        made.append((part, rendering.fragment(part.template, shown)))
     texts = [
         f'<hx-partial hx-target="#{part.target}" hx-swap="{part.swap}">{html}</hx-partial>'
         for part, html in made
