@@ -147,7 +147,10 @@ def test_a_list_has_the_verdict_that_was_stored_not_one_of_its_own(
     [listed] = kgym("--server", idle.url, "job", "list", "--json").json
     assert (stored.verdict, stored.resolved) == (Verdict.SAME_CRASH, None)
     assert (listed["verdict"], listed["resolved"]) == ("same_crash", None)
-    assert " same_crash  " in kgym("--server", idle.url, "job", "list").out
+    assert listed["kernel"] == built().kernel_release
+    line = kgym("--server", idle.url, "job", "list").out.splitlines()[1]
+    assert " same_crash  " in line
+    assert f" {built().kernel_release} " in line
 
 
 # --- whole lines ------------------------------------------------------------------------------
@@ -160,7 +163,7 @@ def test_off_a_terminal_nothing_is_wrapped_or_cut(
     tags = [f"{number}:{'x' * 90}" for number in range(40)]
     kgym("job", "submit", "-", stdin=json.dumps({**json.loads(build_job), "tags": tags}))
     head, line = kgym("job", "list").out.splitlines()
-    assert head.split() == ["job", "state", "verdict", "steps", "created", "tags"]
+    assert head.split() == ["job", "state", "verdict", "steps", "kernel", "created", "tags"]
     assert line.split()[:4] == ["1", "queued", "-", "build"]
     assert line.endswith(" ".join(tags))
     log = tmp_path / "crash.log"

@@ -88,7 +88,9 @@ def test_a_job_is_followed_to_its_end_without_reloading(reader: Reader, site: Si
     assert page.evaluate("window.sameDocument") is True
 
 
-def test_a_list_shows_a_job_as_it_ends(reader: Reader, site: Site) -> None:
+def test_a_list_shows_a_job_as_it_ends(
+    reader: Reader, site: Site, jobs: dict[str, JobView]
+) -> None:
     site.showcase.let_go.clear()
     job = site.client.submit(trial("HELD"))
     page = reader.live("/jobs")
@@ -98,6 +100,7 @@ def test_a_list_shows_a_job_as_it_ends(reader: Reader, site: Site) -> None:
     site.client.abort(job.id)
     expect(row).to_contain_text("aborted")
     expect(row.get_by_role("checkbox")).to_be_checked()
+    expect(page.locator(f"#job-{jobs['fixed'].id}")).to_contain_text("6.1.192")
     site.showcase.let_go.set()
 
 

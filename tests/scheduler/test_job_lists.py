@@ -13,7 +13,7 @@ from kgym.api.worker_calls import AttemptEnding
 from kgym.errors import Conflict, Forbidden, UserError
 from kgym_scheduler.database import job_lists
 from kgym_scheduler.job_store import JobStore
-from tests.results import ran
+from tests.results import built, ran
 from tests.scheduler.parts import WELL, badly, claim_of, job, reproduce
 
 pytestmark = pytest.mark.anyio
@@ -128,6 +128,18 @@ async def test_a_brief_list_says_all_of_steps_but_what_they_left(store: JobStore
     [step] = whole.steps
     assert step.result is not None
     assert brief.steps == [step.model_copy(update={"result": None, "artifacts": []})]
+
+
+@pytest.mark.attack
+async def test_a_list_tells_the_kernel_and_no_words_that_look_like_one(store: JobStore) -> None:
+    words = 'x"kernel_release":"evil","kernel_release":"evil"'
+    await store.submit(job(), None, "me")
+    [assignment] = (await store.claim(claim_of()))[0].assignments
+    result = built().model_copy(update={"source_identity": words, "kernel_release": "6.1.192-a"})
+    await store.finish(assignment.lease, WELL.model_copy(update={"result": result}))
+    for brief in (True, False):
+        [view] = (await store.page(JobFilter(brief=brief))).jobs
+        assert view.kernel == "6.1.192-a"
 
 
 async def test_text_is_no_pattern(store: JobStore) -> None:

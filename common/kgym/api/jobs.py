@@ -163,6 +163,10 @@ class JobView(Strict):
     reason: str | None = Field(
         None, description="why the verdict is what it is, or why there is none; as `title`"
     )
+    kernel: str | None = Field(
+        None,
+        description="the version of the kernel of its first build or check; null until that ends",
+    )
     created_at: datetime
     updated_at: datetime
     last_event: int | None = Field(

@@ -130,6 +130,7 @@ def _columns() -> dict[str, Callable[[JobView], str]]:
         "steps": lambda job: " ".join(
             f"[{_STYLES.get(step.state, 'dim')}]{step.kind}[/]" for step in job.steps
         ),
+        "kernel": lambda job: escape(job.kernel or ""),
         "created": lambda job: job.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
         "tags": _tags,
     }

@@ -9,12 +9,14 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    case,
     func,
     literal_column,
     select,
     union_all,
 )
 
+from kgym.api.steps import StepKind
 from kgym.sqlite import Utc
 from kgym_scheduler.database.tables import (
     QUEUED,
@@ -42,6 +44,10 @@ LAST_EVENT = (
 _INTERNAL = {"id", "rank", "turn", "tries", "lease", "lease_until", "not_before", "spec"}
 STEP_COLUMNS = [column for column in steps.c if column.name not in _INTERNAL]
 _LONG = {"result", "artifacts"}
+# Lists show the kernel's version, which stands near the beginning of results that may be megabytes.
+_RESULT_HEAD = case(
+    (steps.c.kind.in_([StepKind.BUILD, StepKind.CHECK]), func.substr(steps.c.result, 1, 2000))
+).label("result_head")
 _BRIEF = [column for column in STEP_COLUMNS if column.name not in _LONG]
 
 
@@ -54,7 +60,7 @@ def steps_of(job_ids: Iterable[int], *, specs: bool = False, brief: bool = False
     """Return the steps of these jobs, sorted by job and number; brief: without what they left."""
     columns = [*(_BRIEF if brief else STEP_COLUMNS), *([steps.c.spec] if specs else [])]
     return (
-        select(*columns)
+        select(*columns, _RESULT_HEAD)
         .where(steps.c.job_id.in_(list(job_ids)))
         .order_by(steps.c.job_id, steps.c.number)
     )

@@ -1,7 +1,8 @@
 """Rows of the database as the models that others see; pure."""
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any, TypeVar
@@ -18,10 +19,11 @@ ARTIFACTS: TypeAdapter[list[Artifact]] = TypeAdapter(list[Artifact])
 RESULT: TypeAdapter[StepResult] = TypeAdapter(StepResult)
 SPEC: TypeAdapter[StepSpec] = TypeAdapter(StepSpec)
 _Model = TypeVar("_Model", bound=BaseModel)
+_KERNEL_RELEASE = re.compile(r'(?<!\\)"kernel_release": ?"([^"\\]{1,200})"')
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def job_view(job: Row[Any], steps: Iterable[Row[Any]], reasons: Mapping[int, str]) -> JobView:
+def job_view(job: Row[Any], steps: Sequence[Row[Any]], reasons: Mapping[int, str]) -> JobView:
     """Return the job with these steps, in order, and by lane why queued ones cannot begin."""
     return JobView(
         id=job.id,
@@ -34,11 +36,19 @@ def job_view(job: Row[Any], steps: Iterable[Row[Any]], reasons: Mapping[int, str
         resolved=job.resolved,
         title=job.title,
         reason=job.reason,
+        kernel=next(filter(None, map(_kernel_release, steps)), None),
         created_at=job.created_at,
         updated_at=job.updated_at,
         last_event=job._mapping.get("last_event"),
         steps=[_step_view(step, reasons) for step in steps],
     )
+
+
+def _kernel_release(step: Row[Any]) -> str | None:
+    """Return the kernel's version that stands in the head of a step's result, if any does."""
+    # Not parsed: the head is cut off somewhere. Within strings of JSON, quotes are escaped.
+    match = _KERNEL_RELEASE.search(step._mapping.get("result_head") or "")
+    return match and match[1]
 
 
 def verdict_of(job: Row[Any]) -> Verdict | None:
