@@ -4,6 +4,7 @@ import base64
 import gzip
 import io
 import tarfile
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -92,24 +93,28 @@ def sparse() -> bytes:
     return bytes(header) + bytes(1024)
 
 
-FORGED = {
-    "a sparse file": sparse(),
-    "a compressed archive": gzip.compress(bytes_of(archive(first_out=bytes(64 << 20)))),
-    "a job that there is not": bytes_of(archive(other_status=b"0", **{"99_status": b"0"})),
-    "a number without end": bytes_of(archive(first_status=b"9" * 10_000)),
-    "a size below zero": bytes_of(archive(first_out=b""))[:124] + b"\xff" * 12 + bytes(1400),
-    "no archive": b"\x1f\x8b" + bytes(range(256)) * 8,
+FORGED: dict[str, Callable[[], bytes]] = {
+    "a sparse file": sparse,
+    "a compressed archive": lambda: gzip.compress(bytes_of(archive(first_out=bytes(64 << 20)))),
+    "a job that there is not": lambda: bytes_of(archive(other_status=b"0", **{"99_status": b"0"})),
+    "a number without end": lambda: bytes_of(archive(first_status=b"9" * 10_000)),
+    "a size below zero": lambda: (
+        bytes_of(archive(first_out=b""))[:124] + b"\xff" * 12 + bytes(1400)
+    ),
+    "no archive": lambda: b"\x1f\x8b" + bytes(range(256)) * 8,
 }
 
 
-@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED)
-async def test_a_result_that_a_patch_forged_harms_nobody(victim: Victim, forged: bytes) -> None:
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
+async def test_a_result_that_a_patch_forged_harms_nobody(
+    victim: Victim, forge: Callable[[], bytes]
+) -> None:
     script = (
         "for one in /proc/[0-9]*; do\n"
         "    [ ! -p $one/fd/1 ] || base64 -d scripts/forged >$one/fd/1\n"
         "done\nkill -9 -1\n"
     )
-    diff = added("scripts/forged", base64.encodebytes(forged).decode())
+    diff = added("scripts/forged", base64.encodebytes(forge()).decode())
     diff += added("scripts/attack.sh", script)
     diff += changed("Makefile", "VERSION", "X := $(shell sh scripts/attack.sh 2>&1)\nVERSION")
     bad, good = await victim.check(Patch(diff=diff), HONEST)

@@ -231,7 +231,7 @@ def test_two_names_of_a_file_are_one_file() -> None:
                     for n in range(900)
                 ]
             ),
-            {"a.c": b"".join(b"int a%d;\n" % n for n in range(700_000))},
+            {"a.c": b"".join(b"int a%d;\n" % n for n in range(900)) + b"int b;\n" * 1_300_000},
         ),
         (Patch(diff="--- a/a.c\n+++ b/a.c\n" + "@@ -1 +1 @@\n-a\n+b\n" * 100_000), TREE),
         (

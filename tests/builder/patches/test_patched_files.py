@@ -1,6 +1,7 @@
 """Patches on a tree, however large, leave the event loop free."""
 
 import asyncio
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,12 @@ from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.patches import patched_files
 
 pytestmark = pytest.mark.anyio
-LARGE = "".join(f"int a{number};\n" for number in range(600_000))
+
+
+@cache
+def large() -> str:
+    """The content of the large file; made by the first test that asks, as each process collects."""
+    return "".join(f"int a{number};\n" for number in range(600_000))
 
 
 @pytest.fixture
@@ -19,7 +25,7 @@ def tree(tmp_path: Path) -> Tree:
     """A tree with a file of 8 MB."""
     folder = tmp_path / "tree"
     folder.mkdir()
-    (folder / "large.c").write_text(LARGE)
+    (folder / "large.c").write_text(large())
     (folder / "small.c").write_text("int a;\n")
     return Tree((folder,), tmp_path / "use")
 
@@ -35,7 +41,7 @@ def edits(number: int) -> Patch:
 
 def rewrite() -> Patch:
     """A diff of 4 MB."""
-    lines = LARGE.splitlines(keepends=True)[:90_000]
+    lines = large().splitlines(keepends=True)[:90_000]
     count = len(lines)
     body = "".join(f"-{line}" for line in lines) + "".join(f"+{line[:-2]}x;\n" for line in lines)
     return Patch(diff=f"--- a/large.c\n+++ b/large.c\n@@ -1,{count} +1,{count} @@\n{body}")
