@@ -167,14 +167,10 @@ class Objects:
 
     def _fetched(self, found: Found, path: Path) -> bool:
         """Download an object; return whether its size and checksums are right."""
-        blob = self._bucket.blob(found.name, generation=found.generation)
-        blob.chunk_size = _PART if found.size > _PART else None
         with path.open("wb") as file:
             sums = Sums(file)
-            try:
-                blob.download_to_file(sums, raw_download=True, checksum=None, **self._how)
-            except NotFound as error:
-                raise missing(found.name) from error
+            for at in range(0, found.size, _PART):
+                sums.write(self.part(found, at, min(at + _PART, found.size)))
         # Others who store under our names note no SHA-256.
         return (sums.size, sums.crc32c) == (found.size, found.crc32c) and (
             found.sha256 in {None, sums.sha256}
@@ -185,7 +181,12 @@ class Objects:
         blob = self._bucket.blob(found.name, generation=found.generation)
         try:
             data: bytes = blob.download_as_bytes(
-                start=start, end=stop - 1, raw_download=True, checksum=None, **self._how
+                start=start,
+                end=stop - 1,
+                raw_download=True,
+                checksum=None,
+                single_shot_download=True,  # else it reads 8 KiB at a time, four times as slowly
+                **self._how,
             )
         except NotFound as error:
             raise missing(found.name) from error
