@@ -3,7 +3,7 @@
 import pytest
 
 from kgym.crash.report import parse
-from kgym.crash.report.demangle import demangle
+from kgym.crash.report.rust_names import demangle
 from tests.crash.test_titles import trace
 
 
@@ -30,6 +30,13 @@ def test_a_rust_panic_names_the_function_in_rusts_way() -> None:
         ("_RINvCs1_9my_driver4openAhj4_E", "my_driver::open::<[u8; 4]>"),
         ("_RNvMCs1_9my_driverINtB2_3BoxmE4open", "<my_driver::Box<u32>>::open"),
         ("_RNvXCs1_9my_driverNtB2_6DeviceNtB2_4File4open", None),
+        ("_ZN4core9panicking9panic_fmt17h0123456789abcdefE", "core::panicking::panic_fmt"),
+        (
+            "_ZN53_$LT$my_driver..Device$u20$as$u20$my_driver..File$GT$4open17h0123456789abcdefE",
+            None,
+        ),
+        ("_ZN4core9panicking9panic_fmtE", "_ZN4core9panicking9panic_fmtE"),  # C++
+        ("_ZN9999core17h0123456789abcdefE", "_ZN9999core17h0123456789abcdefE"),
         ("my_driver_open", "my_driver_open"),
         ("_Rubbish", "_Rubbish"),
     ],

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kgym.crash.report.demangle import demangle
 from kgym.crash.report.frames import FUNC, PC
 from kgym.crash.report.never_blamed import NEVER_TO_BLAME
+from kgym.crash.report.rust_names import demangle
 
 TRACE: Final = None
 """The step that reads a stack trace."""

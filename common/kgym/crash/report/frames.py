@@ -11,7 +11,7 @@ without an offset, prints the functions that were inlined.
 import re
 
 from kgym.crash.report.crash_report import Frame
-from kgym.crash.report.demangle import demangle
+from kgym.crash.report.rust_names import demangle
 
 PC = r"\[<?(?:(?:0x)?[0-9a-f]+|\(____ptrval____\))>?\]"
 """An instruction's address, as traces print it."""

@@ -1,10 +1,12 @@
-"""Names of Rust functions: the v0 mangling of RFC 2603, as stack traces show it."""
+"""Names of Rust functions as their source has them: v0 mangling (RFC 2603), and the older one."""
 
+import re
 from collections.abc import Callable
 from string import ascii_lowercase, ascii_uppercase, digits
 
-from kgym.crash.report.mangled_names import Cursor, Unreadable
-
+_MAX_DEPTH = 64
+_MAX_PARTS = 1000
+"""Backreferences to backreferences can stand for more than any memory holds."""
 _BASE_62 = {char: value for value, char in enumerate(digits + ascii_lowercase + ascii_uppercase)}
 _BASIC_TYPES = dict(
     zip(
@@ -35,15 +37,83 @@ _BASIC_TYPES = dict(
         strict=True,
     )
 )
+# `_ZN`, the parts of the path with their lengths, a hash as the last part: what rustc writes where
+# nobody asks for v0. The same without a hash is C++, whose names stay as they are.
+_LEGACY = re.compile(r"_ZN(.+)17h[0-9a-f]{16}E")
+_ESCAPE = re.compile(r"\$(\w{1,3})\$")
+_ESCAPES = dict(zip(["SP", "BP", "RF", "LT", "GT", "LP", "RP", "C"], "@*&<>(),", strict=True)) | {
+    f"u{ord(char):02x}": char for char in " \"'+;[]{}~"
+}
 
 
-def path(text: str) -> str:
-    """Return the path of a mangled function; `text` is what stands behind its `_R`."""
-    return _Reader(text).path(0, "::")
+def demangle(symbol: str) -> str:
+    """Return the name of a mangled Rust function; anything else comes back as it is.
+
+    Written as in the source, with a function's generic arguments behind `::`.
+    """
+    try:
+        if symbol.startswith("_R"):
+            return _Reader(symbol[2:]).path(0, "::")
+        if legacy := _LEGACY.fullmatch(symbol):
+            return _Reader(legacy[1]).legacy_path()
+    except (_Unreadable, IndexError, ValueError):
+        pass
+    return symbol
 
 
-class _Reader(Cursor):
-    """Backreferences jump back in the text."""
+class _Unreadable(Exception):
+    """The symbol has something that the reader does not know."""
+
+
+class _Reader:
+    """Reads a symbol from left to right; backreferences jump back in the text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self._parts = 0
+
+    def enter(self, depth: int) -> None:
+        """Count one more part of the name, `depth` parts deep; both have a limit."""
+        self._parts += 1
+        if depth > _MAX_DEPTH or self._parts > _MAX_PARTS:
+            raise _Unreadable
+
+    def peek(self) -> str:
+        """Return the next character, NUL at the end."""
+        return self.text[self.at] if self.at < len(self.text) else "\0"
+
+    def next(self) -> str:
+        """Take the next character; at the end there is an IndexError."""
+        char = self.text[self.at]
+        self.at += 1
+        return char
+
+    def length(self) -> int:
+        """Take the decimal length of an identifier."""
+        start = self.at
+        while self.peek().isdigit():
+            self.next()
+        # No real name is longer; int() of a very long number would be slow.
+        if not start < self.at < start + 5:
+            raise _Unreadable
+        return int(self.text[start : self.at])
+
+    def take(self, length: int) -> str:
+        """Take `length` characters."""
+        if self.at + length > len(self.text):
+            raise _Unreadable
+        self.at += length
+        return self.text[self.at - length : self.at]
+
+    def legacy_path(self) -> str:
+        """Read all parts of a name of the older mangling."""
+        parts = []
+        while self.at < len(self.text):
+            part = self.take(self.length()).replace("..", "::")
+            part = part[1:] if part.startswith("_$") else part
+            parts.append(_ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[0]), part))
+        return "::".join(parts)
 
     def path(self, depth: int, before_arguments: str = "") -> str:
         self.enter(depth)
@@ -65,7 +135,7 @@ class _Reader(Cursor):
                 return f"{generic}{before_arguments}<{', '.join(self.arguments(depth))}>"
             case "B":
                 return self.jump(lambda: self.path(depth + 1, before_arguments))
-        raise Unreadable
+        raise _Unreadable
 
     def nested(self, depth: int, before_arguments: str) -> str:
         namespace = self.next()
@@ -140,7 +210,7 @@ class _Reader(Cursor):
         start = self.at - 1
         target = self.base_62()
         if target >= start:
-            raise Unreadable
+            raise _Unreadable
         back = self.at
         self.at = target
         name = read()
@@ -150,7 +220,7 @@ class _Reader(Cursor):
     def identifier(self) -> str:
         self.disambiguator()
         if self.peek() == "u":
-            raise Unreadable
+            raise _Unreadable
         length = self.length()
         if length and self.peek() == "_":
             self.next()
@@ -169,6 +239,6 @@ class _Reader(Cursor):
             return 0
         while (char := self.next()) != "_":
             if char not in _BASE_62:
-                raise Unreadable
+                raise _Unreadable
             value = value * 62 + _BASE_62[char]
         return value + 1
