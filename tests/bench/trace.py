@@ -1,15 +1,13 @@
 """How long it takes from millions of records to a minimal trace, and from a panic to it.
 
-ring   parse the ring-buffer bytes (in a trace.dat) and minimise
+ring   parse the ring-buffer bytes and minimise
 text   the same from the text of tracefs
 The records are made up: threads that go through calls of a few files, two CPUs.
-`trace-cmd report` reads the same trace.dat, where it is installed.
 dump   from the panic of a real guest to its minimal trace, by the hypervisor's dump
 """
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,11 +30,13 @@ from kgym.crash.report import Frame
 from kgym.errors import KgymError
 from kgym.trace import trace_files
 from kgym.trace.minimal_trace import Crash, minimize
+from kgym.trace.records import Function, Trace
+from kgym.trace.ring_buffer import Key, Layout, RingParser
 from tests.alone import alone
-from tests.trace.trace_dat import PAGE, header
 
 ROOT = Path(__file__).resolve().parents[2]
 CPUS = 2
+PAGE = 4096
 PIDS = (311, 312, 313, 314, 315)
 FUNCTIONS = [(f"fs/file{n % 7}.c", f"function_{n}") for n in range(300)]
 FORMATS = 0xFFFFFFFF82000000
@@ -98,20 +98,17 @@ class Records:
         return pages
 
 
-def write_dat(cpus: list[Records], path: Path) -> None:
-    """Write the records as trace-cmd would."""
-    pages = [one.pages() for one in cpus]
-    names = {n: f"kgym:{file}:{name} %u" for n, (file, name) in enumerate(FUNCTIONS)}
-    start = header(
-        [one.nbytes for one in pages],
-        formats={FORMATS + 64 * n: text for n, text in names.items()},
-        symbols={CODE + 64 * n: name for n, (_, name) in enumerate(FUNCTIONS)},
-        tasks=dict.fromkeys(PIDS, "repro"),
-    )
-    with path.open("wb") as file:
-        file.write(start)
-        for one in pages:
-            one.tofile(file)
+def load_ring(folder: Path) -> Trace:
+    """Parse the sub-buffers of all CPUs."""
+    parser = RingParser(Layout())
+    for path in folder.iterdir():
+        parser.feed(int(path.stem), np.load(path, mmap_mode="r"))
+    return parser.trace(_function)
+
+
+def _function(key: Key) -> Function:
+    file, name = FUNCTIONS[(int(key.value) - FORMATS) // 64]
+    return Function(file, name)
 
 
 def write_text(cpus: list[Records], path: Path) -> None:
@@ -148,7 +145,7 @@ def measure(path: Path) -> dict[str, Any]:
         {TraceStack.CRASH: PIDS[0]},
     )
     start, used = time.monotonic(), time.process_time()
-    trace = trace_files.load(path)
+    trace = load_ring(path) if path.is_dir() else trace_files.load(path)
     loaded = time.monotonic()
     minimal = minimize(trace, crash, [file for file, _ in FUNCTIONS])
     return {
@@ -177,28 +174,18 @@ def measured(path: Path) -> dict[str, Any]:
     return found
 
 
-def trace_cmd(path: Path) -> dict[str, Any]:
-    """Return how long `trace-cmd report` takes for the same file, on one CPU too."""
-    if shutil.which("trace-cmd") is None:
-        return {"seconds": None, "reason": "trace-cmd is not installed"}
-    argv = ["taskset", "-c", "0", "trace-cmd", "report", "-i", str(path)]
-    start = time.monotonic()
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:
-        assert program.stdout is not None
-        lines = sum(piece.count(b"\n") for piece in iter(lambda: program.stdout.read(1 << 20), b""))
-    return {"seconds": time.monotonic() - start, "lines": lines}
-
-
 def one_size(count: int, folder: Path) -> dict[str, Any]:
-    """Measure ring and text of so many records."""
+    """Measure ring and text of `count` records."""
     cpus = [Records.make(cpu, count // CPUS) for cpu in range(CPUS)]
-    write_dat(cpus, folder / "trace.dat")
+    ring = folder / "ring"
+    ring.mkdir(exist_ok=True)
+    for one in cpus:
+        np.save(ring / f"{one.cpu}.npy", one.pages())
     write_text(cpus, folder / "trace.txt")
     del cpus
     return {
-        "ring": measured(folder / "trace.dat"),
+        "ring": measured(ring),
         "text": measured(folder / "trace.txt"),
-        "trace_cmd": trace_cmd(folder / "trace.dat"),
     }
 
 
@@ -270,7 +257,6 @@ def main() -> None:
             f"{one}_growth": whole[one]["seconds"] / quarter[one]["seconds"] / 4
             for one in ("ring", "text")
         },
-        "trace_cmd_report_s": whole["trace_cmd"]["seconds"],
         "details": {"quarter": quarter, "whole": whole, "dump": dump},
     }
     if options.json:

@@ -1,4 +1,4 @@
-"""The header of a `trace.dat` (trace-cmd.dat.v6(5)), for tests and benchmarks that write one."""
+"""The header of a `trace.dat` (trace-cmd.dat.v6(5)), to let the real trace-cmd report one."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -54,14 +54,13 @@ def header(
     formats: Mapping[int, str],
     symbols: Mapping[int, str],
     tasks: Mapping[int, str],
-    version: int = 6,
 ) -> bytes:
     """Return what stands before the pages of the CPUs, which have these sizes in bytes."""
     kallsyms = "".join(f"{at:016x} T {name}\n" for at, name in symbols.items())
     printk = "".join(f'0x{at:x} : "{text}\\n"\n' for at, text in formats.items())
     names = "".join(f"{pid} {name}\n" for pid, name in tasks.items())
     start = (
-        b"\x17\x08\x44tracing%d\0\0\x08" % version
+        b"\x17\x08\x44tracing6\0\0\x08"
         + struct.pack("<I", PAGE)
         + b"header_page\0"
         + _block(_HEADER_PAGE, "Q")

@@ -1,7 +1,6 @@
-"""Traces in files: our own (`trace.npz`), text of the tracers, `trace.dat`."""
+"""Traces in files: our own (`trace.npz`), and text of the tracers."""
 
 import json
-import mmap
 import struct
 import zipfile
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import BinaryIO
 import numpy as np
 
 from kgym.errors import UserError
-from kgym.trace import trace_dat
 from kgym.trace.records import Array, Function, Trace
 from kgym.trace.tracer_text import TextParser
 
@@ -19,6 +17,8 @@ MOST_ABOUT = 8 << 20
 """Bytes of what a mapped trace says besides its columns: functions, tasks, notes."""
 _RECORDS = 1 << 20
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
+_TRACE_DAT = b"\x17\x08\x44tracing"
+"""How the binary files of trace-cmd begin."""
 _HEADERS = (b"# tracer:", b"cpus=")
 """How the texts of tracefs and trace-cmd begin, be there records or not."""
 
@@ -41,13 +41,15 @@ def load(path: Path) -> Trace:
     """Read a trace from any of the files that hold one; raise UserError where it cannot be read."""
     try:
         with path.open("rb") as file:
-            start = file.read(len(trace_dat.MAGIC))
+            start = file.read(len(_TRACE_DAT))
             file.seek(0)
             if start[:2] == b"PK":
                 return _load_own(path)
-            if start == trace_dat.MAGIC:
-                # It closes with the last array over it.
-                return trace_dat.parse(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            if start == _TRACE_DAT:
+                raise UserError(
+                    "bad_trace",
+                    f"{path} is a trace.dat, whose text is read: trace-cmd report -i {path}",
+                )
             return _load_text(path, file)
     except OSError as error:
         raise UserError("cannot_read", f"{path}: {error.strerror or error}") from error
@@ -63,7 +65,7 @@ def _load_text(path: Path, file: BinaryIO) -> Trace:
     if not len(trace) and not first.startswith(_HEADERS):
         raise UserError(
             "bad_trace",
-            f"{path} is no trace: it is neither a trace.npz nor a trace.dat, and none of its"
+            f"{path} is no trace: it is no trace.npz, and none of its"
             f" {parser.other} lines is the record of a function",
         )
     return trace

@@ -80,7 +80,7 @@ def extract(
     """Take trace, dmesg, the crashed task's stack and held locks out of DUMP.
 
     It may be compressed, as artifacts are (.zst). DUMP may also be a text of
-    tracefs or trace-cmd, or a trace.dat: then it becomes a trace.npz.
+    tracefs or of `trace-cmd report`: then it becomes a trace.npz.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
