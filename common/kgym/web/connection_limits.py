@@ -1,7 +1,9 @@
 """What a connection may take before its caller is known: memory, time, file descriptors.
 
-uvicorn bounds none of it where httptools parses. A connection that has no request under way
-waits; where there are too many, the one that waits longest gives way to the newest.
+uvicorn bounds none of it where httptools parses: its own limits are for h11, and its
+`limit_concurrency` turns everybody away once somebody holds all connections. Here a connection
+without a request waits; where there are too many, the one that waits longest gives way.
+`deploy/` sets the same limits in nginx, which many installations do not have in front.
 """
 
 import asyncio
@@ -10,9 +12,8 @@ import json
 import resource
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -65,36 +66,36 @@ class Crowd:
     _open: Counter[str] = field(default_factory=Counter)
     _waiting: dict[str, dict["Guarded", None]] = field(default_factory=dict)
 
-    def enter(self, one: "Guarded") -> bool:
+    def enter(self, connection: "Guarded") -> bool:
         """Count a new connection; False if all that could give way are busy."""
         self._count += 1
-        self._open[one.address] += 1
-        self.wait(one)
-        if self._open[one.address] > self.bounds.connections // 2:
-            return self._part(one.address, one)
+        self._open[connection.address] += 1
+        self.wait(connection)
+        if self._open[connection.address] > self.bounds.connections // 2:
+            return self._part(connection.address, connection)
         if self._count > self.bounds.connections:
             crowded = max(self._waiting, key=lambda address: len(self._waiting[address]))
-            return self._part(crowded, one)
+            return self._part(crowded, connection)
         return True
 
-    def wait(self, one: "Guarded") -> None:
+    def wait(self, connection: "Guarded") -> None:
         """Note that a connection has no request under way."""
-        self._waiting.setdefault(one.address, {})[one] = None
+        self._waiting.setdefault(connection.address, {})[connection] = None
 
-    def work(self, one: "Guarded") -> None:
+    def work(self, connection: "Guarded") -> None:
         """Note that a connection has a request under way."""
-        waiting = self._waiting.get(one.address, {})
-        waiting.pop(one, None)
+        waiting = self._waiting.get(connection.address, {})
+        waiting.pop(connection, None)
         if not waiting:
-            self._waiting.pop(one.address, None)
+            self._waiting.pop(connection.address, None)
 
-    def leave(self, one: "Guarded") -> None:
+    def leave(self, connection: "Guarded") -> None:
         """Forget a connection."""
-        self.work(one)
+        self.work(connection)
         self._count -= 1
-        self._open[one.address] -= 1
-        if not self._open[one.address]:
-            del self._open[one.address]
+        self._open[connection.address] -= 1
+        if not self._open[connection.address]:
+            del self._open[connection.address]
 
     def _part(self, address: str, new: "Guarded") -> bool:
         longest = next(iter(self._waiting[address]))
@@ -104,45 +105,8 @@ class Crowd:
         return longest is not new
 
 
-class JoinedWrites:
-    """A transport that sends an answer's head and body with one call of the system.
-
-    uvicorn writes them one after the other, and uvloop sends each at once: so the client, too,
-    would wake twice.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._head = b""
-        self.is_closing = transport.is_closing
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Send it; the head of an answer a moment later, if nothing follows."""
-        if self._head:
-            data, self._head = self._head + data, b""
-        elif data.startswith(b"HTTP/1.1 "):
-            self._head = data
-            self._loop.call_soon(self._flush)
-            return
-        self._transport.write(data)
-
-    def close(self) -> None:
-        """Close the connection when all is sent."""
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        if self._head:
-            data, self._head = self._head, b""
-            self._transport.write(data)
-
-
 class Guarded(HttpToolsProtocol):
-    """A connection within the bounds."""
+    """A connection that keeps within the limits."""
 
     crowd: ClassVar[Crowd]
 
@@ -157,7 +121,7 @@ class Guarded(HttpToolsProtocol):
         self.address = ""
         self._bounds = self.crowd.bounds
         self._unparsed = 0
-        """Bytes since the parser last made something of them."""
+        """Bytes since the parser last reported a head or a part of a body."""
         self._in_body = False
         self._too_large = False
         self._deadline: float | None = None
@@ -165,9 +129,8 @@ class Guarded(HttpToolsProtocol):
         self._stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Let the connection in, if there is room."""
-        joined = cast(asyncio.Transport, JoinedWrites(transport, self.loop))
-        super().connection_made(joined)
+        """Accept the connection if there is room."""
+        super().connection_made(transport)
         self.address = _network(self.client[0] if self.client else "")
         self._expect(self._bounds.head_seconds)
         if not self.crowd.enter(self):
@@ -184,7 +147,7 @@ class Guarded(HttpToolsProtocol):
     # --- from the client ------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Parse it, as long as something comes of it."""
+        """Parse the bytes, as long as the parser makes progress."""
         if self._deadline is None and (self.cycle is None or self.cycle.response_complete):
             self._expect(self._bounds.head_seconds)
         for start in range(0, len(data), SLICE):
@@ -205,7 +168,7 @@ class Guarded(HttpToolsProtocol):
         self._expect(self._bounds.head_seconds)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header field; those behind a body are nothing that a route asks for."""
+        """Take a header field; trailers, which follow a body, are ignored."""
         if not self._in_body:
             super().on_header(name, value)
 
@@ -263,7 +226,7 @@ class Guarded(HttpToolsProtocol):
             self._stall.cancel()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no request."""
+        """Answer bytes that are no HTTP request."""
         self._end(400, "bad_request", msg)
 
     def _end(self, status: int, reason: str, detail: str) -> None:
@@ -291,7 +254,7 @@ class Guarded(HttpToolsProtocol):
     # --- time -----------------------------------------------------------------------------
 
     def _expect(self, seconds: float) -> None:
-        """Let the connection end unless the next thing comes in time."""
+        """Set the deadline of the next part of the request; the connection ends there."""
         self._deadline = self.loop.time() + seconds
         if self._timer is not None and self._timer.when() > self._deadline:
             self._timer.cancel()
@@ -311,7 +274,7 @@ class Guarded(HttpToolsProtocol):
 
 
 def guarded(bounds: ConnectionLimits) -> type[Guarded]:
-    """Return the protocol of a server whose connections keep within these bounds."""
+    """Return the protocol class of a server with these limits."""
 
     class Connection(Guarded):
         crowd = Crowd(bounds)
@@ -319,9 +282,8 @@ def guarded(bounds: ConnectionLimits) -> type[Guarded]:
     return Connection
 
 
-@lru_cache(1000)
 def _network(host: str) -> str:
-    """Return what stands for one client: an address, or the network that it chooses it from."""
+    """Return the address of a client; of IPv6 its /64, within which it may choose any."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,86 +1,61 @@
-"""The answer that is a stream of server-sent events.
-
-Written here, as hundreds follow one job: a library's four tasks, locks and time-outs for each
-follower took most of the loop's time when the job said something.
-"""
+"""The answer that is a stream of server-sent events."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-from fastapi import Response
+from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
-
-from kgym.web.connection_limits import SEND_NOW
 
 PING_SECONDS = 5
 """How often an event stream says that it lives: clients take one that is silent for three times
 as long to be cut off (`kgym.client.protocol.SILENCE_SECONDS`)."""
 SendNow = Callable[[bytes], bool]
 """Sends more of the answer at once (`Guarded.send_now`); False where the client does not read."""
-_PING = b": ping\n\n"
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
-class EventStream(Response):
-    """An event stream that counts from before it is answered until it has ended, however it does.
-
-    What counted within the iterator would count too late, and for ever if it is never begun.
-    """
+class EventStream(StreamingResponse):
+    """An event stream that holds its caller's slot from before it begins until it has ended."""
 
     media_type = "text/event-stream"
 
     def __init__(
         self,
-        events: Callable[[SendNow | None], AsyncIterator[bytes]],
+        events: AsyncIterator[bytes],
         slot: contextlib.ExitStack,
-        status_code: int = 200,
+        status_code: int = 200,  # FastAPI reads this default to describe routes
     ) -> None:
-        super().__init__(status_code=status_code, headers=_HEADERS)
-        del self.headers["content-length"]
-        self._events = events
+        self._events = _with_pings(events)
         self._slot = slot
+        super().__init__(self._events, status_code, _HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events as they come, until the last, or the client is gone."""
+        # The slot is not taken within the iterator: that may never begin, and begins too late to
+        # refuse a stream too many. Starlette leaves an iterator whose client is gone to the
+        # garbage collector, and so would keep a follower of the job that nobody listens to.
         with self._slot:
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                }
-            )
-            # The server's connection takes text past all that stands between (`Guarded.send_now`).
-            send_now = scope.get("extensions", {}).get(SEND_NOW, {}).get("call")
-            sending = asyncio.create_task(self._send(send, send_now))
-            gone = asyncio.create_task(_gone(receive))
-            done: set[asyncio.Task[None]] = set()
-            try:
-                while True:
-                    done, _ = await asyncio.wait(
-                        {sending, gone}, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                    )
-                    if done:
-                        break
-                    await send(_body(_PING))
-            finally:
-                for task in (sending, gone):
-                    task.cancel()
-                await asyncio.gather(sending, gone, return_exceptions=True)
-            if sending in done:
-                sending.result()
-                await send({"type": "http.response.body", "body": b""})
-
-    async def _send(self, send: Send, send_now: SendNow | None) -> None:
-        async for told in self._events(send_now):
-            await send(_body(told))
+            async with contextlib.aclosing(self._events):
+                await super().__call__(scope, receive, send)
 
 
-def _body(data: bytes) -> dict[str, object]:
-    return {"type": "http.response.body", "body": data, "more_body": True}
+async def _with_pings(events: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield the events, and a ping whenever none has come for PING_SECONDS."""
+    next_event = asyncio.ensure_future(_next(events))
+    try:
+        while True:
+            if not (await asyncio.wait({next_event}, timeout=PING_SECONDS))[0]:
+                yield b": ping\n\n"
+            elif (event := next_event.result()) is None:
+                return
+            else:
+                yield event
+                next_event = asyncio.ensure_future(_next(events))
+    finally:
+        next_event.cancel()
+        await asyncio.gather(next_event, return_exceptions=True)
 
 
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def _next(events: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(events, None)

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Annotated
 
 from fastapi import Body, Depends, Header, Path, Query, Request, Response
@@ -25,7 +24,7 @@ from kgym.api.agent.steps import CallPage, RunStep
 from kgym.api.jobs import DIGITS
 from kgym.errors import UserError
 from kgym.web.callers import Tokens, caller_of
-from kgym.web.event_stream import EventStream, SendNow
+from kgym.web.event_stream import EventStream
 from kgym.web.problems import documented
 from kgym.web.request_limits import RequestLimits
 from kgym.web.routing import as_json, as_json_list, router
@@ -284,12 +283,10 @@ async def events(
     with contextlib.ExitStack() as slot:
         slot.enter_context(http.app.streams.opened(caller_of(http).name))
         await agent.show(run)
-        return EventStream(partial(_event_stream, agent, run, last_event_id), slot.pop_all())
+        return EventStream(_event_stream(agent, run, last_event_id), slot.pop_all())
 
 
-async def _event_stream(
-    agent: Agent, run: int, last: int, _: SendNow | None
-) -> AsyncIterator[bytes]:
+async def _event_stream(agent: Agent, run: int, last: int) -> AsyncIterator[bytes]:
     async for event in agent.follow(run, last):
         data = event.model_dump_json()
         yield f"id: {event.number}\nevent: {event.kind}\ndata: {data}\n\n".encode()

@@ -2,14 +2,13 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Annotated
 
 from fastapi import Header, Query, Request, Response
 
 from kgym.api.changes import ChangeFilter, ChangePage, Cursor
 from kgym.errors import InfrastructureError
-from kgym.web.event_stream import EventStream, SendNow
+from kgym.web.event_stream import EventStream
 from kgym.web.problems import documented
 from kgym.web.routing import as_json, router
 from kgym.web.scopes import Scope
@@ -67,11 +66,11 @@ async def changes(
     since = last_event_id or wanted.after
     with contextlib.ExitStack() as slot:
         slot.enter_context(request.app.streams.opened(caller_of(request).name))
-        sent = partial(_sent, scheduler.changes, None if since is None else int(since))
-        return EventStream(sent, slot.pop_all())
+        changes = _sent(scheduler.changes, None if since is None else int(since))
+        return EventStream(changes, slot.pop_all())
 
 
-async def _sent(feed: ChangeFeed, after: int | None, _: SendNow | None) -> AsyncIterator[bytes]:
+async def _sent(feed: ChangeFeed, after: int | None) -> AsyncIterator[bytes]:
     with contextlib.suppress(InfrastructureError):  # the stream ends, and clients come back
         async for text in feed.follow(after):
             yield text

@@ -3,7 +3,6 @@
 import contextlib
 import re
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Annotated
 
 from fastapi import Body, Header, Query, Request, Response
@@ -21,7 +20,7 @@ from kgym.api.jobs import (
     Tags,
 )
 from kgym.errors import InfrastructureError
-from kgym.web.event_stream import EventStream, SendNow
+from kgym.web.event_stream import EventStream
 from kgym.web.problems import documented
 from kgym.web.routing import as_json, router
 from kgym.web.scopes import Scope
@@ -272,15 +271,13 @@ async def events(
     with contextlib.ExitStack() as slot:
         slot.enter_context(request.app.streams.opened(caller_of(request).name))
         await scheduler.check(job_id)
-        events = partial(_event_stream, scheduler, job_id, last_event_id)
+        events = _event_stream(scheduler, job_id, last_event_id)
         return EventStream(events, slot.pop_all())
 
 
-async def _event_stream(
-    scheduler: Scheduler, job_id: int, last: int, send_now: SendNow | None
-) -> AsyncIterator[bytes]:
+async def _event_stream(scheduler: Scheduler, job_id: int, last: int) -> AsyncIterator[bytes]:
     try:
-        async for told in scheduler.follow(job_id, last, send_now):
+        async for told in scheduler.follow(job_id, last):
             yield b"".join(one.text for one in told)
     except InfrastructureError:
         return  # without `end`, so that clients come back

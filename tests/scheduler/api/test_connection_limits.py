@@ -83,13 +83,6 @@ async def served(scheduler: Scheduler, **bounds: Any) -> AsyncIterator[Connect]:
         yield connect
 
 
-async def test_an_answer_goes_out_as_one_piece(scheduler: Scheduler) -> None:
-    async with served(scheduler) as connect, connect(GET + b"\r\n") as socket:
-        first = await socket.reader.read(1 << 16)
-        assert first.startswith(b"HTTP/1.1 200")
-        assert not first.endswith(b"\r\n\r\n")
-
-
 # --- bytes ----------------------------------------------------------------------------------
 
 ENDLESS = {
