@@ -205,11 +205,12 @@ class Settings:
         click.IntRange(0, 65535),
         commands=("agent",),
     )
-    agent_database = Setting[str | None](
-        "URL of the agent's database: postgresql+asyncpg://… or sqlite+aiosqlite:///….",
+    agent_runs = Setting[Path | None](
+        "Folder in which the agent stores its runs.",
         None,
+        _FOLDER,
         commands=("agent",),
-        shown="agent.db in the data folder",
+        shown="runs in the data folder",
     )
     agent_models = Setting[str | None](
         "Models (PROVIDER:MODEL,…) that the agent's callers may use, other endpoints included.",

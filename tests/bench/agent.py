@@ -36,9 +36,8 @@ from kgym_crashfixer.models.model import Call, Model
 from kgym_crashfixer.models.tape import Recorder, Replay
 from kgym_crashfixer.platform_protocol import BEGIN, Begun, Submitted
 from kgym_crashfixer.runs.agent import Agent
+from kgym_crashfixer.runs.run_store import RunStore, Stored
 from kgym_crashfixer.search.work import Check, Checked, Question, Result, Seen, Source, Try
-from kgym_crashfixer.store.database import Database
-from kgym_crashfixer.store.run_store import RunStore, Stored
 from tests.bench.agent_door import door
 from tests.crashfixer.world import edit, limit
 
@@ -164,9 +163,7 @@ async def ran(
     folder: Path, model: Model, check: float = 0.0, kernel: float = 0.0
 ) -> tuple[float, RunView, Workers]:
     """Carry out a forest that finds nothing; return the seconds it took, and what it did."""
-    file = tempfile.mkdtemp(dir=folder)
-    database = Database(f"sqlite+aiosqlite:///{file}/agent.db")
-    await database.upgrade()
+    store = RunStore(Path(tempfile.mkdtemp(dir=folder)))
     platforms: list[Workers] = []
 
     @asynccontextmanager
@@ -176,7 +173,7 @@ async def ran(
         platforms.append(Workers(submitted, check, kernel))
         yield platforms[-1]
 
-    agent = Agent(RunStore(database), lambda _: model, opened)
+    agent = Agent(store, lambda _: model, opened)
     try:
         request = RunRequest(bug="watch-queue-filter", strategy=TREES, model="made:up")
         begun = time.monotonic()
@@ -186,7 +183,6 @@ async def ran(
         view = await agent.show(run)
     finally:
         await agent.close()
-        await database.close()
     if len(view.nodes) != CYCLES:
         raise SystemExit(f"{len(view.nodes)} cycles instead of {CYCLES}: {view.reason}")
     return seconds, view, platforms[0]

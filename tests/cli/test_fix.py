@@ -94,10 +94,17 @@ def test_a_fix_is_found_written_recorded_and_replayed(
     asked = len(endpoint.asked)
     replayed = kgym("fix", mine, "--model", f"replay:{tape}", *how)
     assert (replayed.status, len(endpoint.asked)) == (0, asked), replayed.err
-    diffs = [one["run"]["ranked"][0]["diff"] for one in (found.json, replayed.json)]
-    assert diffs[0] == diffs[1]
+    stored = data / "runs" / "1" / "events.gz"
+    again = kgym("fix", mine, "--model", f"replay:{stored}", *how)  # a stored run is a tape, too
+    assert (again.status, len(endpoint.asked)) == (0, asked), again.err
+    diffs = [one.json["run"]["ranked"][0]["diff"] for one in (found, replayed, again)]
+    assert diffs == [diffs[0]] * 3
     listed = kgym("run", "list", "--json").json["runs"]
-    assert [(one["id"], one["state"]) for one in listed] == [(2, "resolved"), (1, "resolved")]
+    assert [(one["id"], one["state"]) for one in listed] == [
+        (3, "resolved"),
+        (2, "resolved"),
+        (1, "resolved"),
+    ]
     shown, report, calls = (kgym("run", word, 1) for word in ("show", "report", "calls"))
     assert "resolved" in shown.out
     assert "## Patch" in report.out
@@ -106,11 +113,11 @@ def test_a_fix_is_found_written_recorded_and_replayed(
     for word in ("resume", "stop"):  # it has ended
         assert kgym("run", word, 1).status == 2
     written = [one for one in tmp_path.rglob("*") if one.is_file()]
-    assert {tape, out, out.with_suffix(".md"), data / "agent.db"} <= set(written)
+    assert {tape, out, out.with_suffix(".md"), data / "runs" / "1" / "events.gz"} <= set(written)
     for path in written:
         assert KEY.encode() not in path.read_bytes(), path
-    assert "You are …." in contents(data / "agent.db")
-    assert KEY not in contents(data / "agent.db")
+    assert "You are" in contents(data / "runs")
+    assert KEY not in contents(data / "runs")
     for answered in (found, replayed, shown, report, calls):
         assert KEY not in answered.out + answered.err
     assert "You are …." in calls.out

@@ -1,4 +1,4 @@
-"""An agent as a process that can be killed: `DATABASE MODELS start|resume`; a model over HTTP."""
+"""An agent as a process that can be killed: `FOLDER MODELS start|resume`; a model over HTTP."""
 
 import asyncio
 import sys
@@ -8,13 +8,13 @@ from kgym_crashfixer.models.provider import Provided
 from tests.crashfixer.agents import agent, request
 
 
-async def main(database: str, models: str, how: str) -> None:
+async def main(folder: str, models: str, how: str) -> None:
     model = f"openai-chat:gpt-4o@{models}"
 
     def opened() -> Provided:
         return Provided(model, "sk-very-secret", first_pause=0.01)
 
-    async with agent(Path(), opened, url=database) as made:
+    async with agent(Path(folder), opened) as made:
         run = 1
         if how == "start":
             run = await made.agent.start(request())

@@ -14,10 +14,9 @@ from kgym.errors import UserError
 from kgym_crashfixer.models.model import Call, Model
 from kgym_crashfixer.platform_protocol import BEGIN, Begun, Submitted
 from kgym_crashfixer.runs.agent import Agent
+from kgym_crashfixer.runs.run_store import RunStore, Stored
 from kgym_crashfixer.search.engine import Asked
 from kgym_crashfixer.search.work import Check, Question, Result, Source, Try
-from kgym_crashfixer.store.database import Database
-from kgym_crashfixer.store.run_store import RunStore, Stored
 from tests.crashfixer.world import FILE, FIRST, TEXT, World, edit, limit
 
 BUG = "watch-queue-filter"
@@ -114,7 +113,7 @@ class MadePlatform:
 
 
 class Made:
-    """An agent and its parts, on a database of its own."""
+    """An agent and its parts, with a folder of its own."""
 
     def __init__(self, agent: Agent, store: RunStore, platforms: list[MadePlatform]) -> None:
         self.agent, self.store, self.platforms = agent, store, platforms
@@ -125,14 +124,11 @@ async def agent(
     folder: Path,
     model: Model | Callable[[], Model],
     *,
-    url: str | None = None,
     crashes: bool = True,
     slow: float = 0.0,
     pauses: tuple[float, ...] = (),
 ) -> AsyncIterator[Made]:
-    """An agent on a database, by default one in the folder, as long as the context lasts."""
-    database = Database(url or f"sqlite+aiosqlite:///{folder / 'agent.db'}")
-    await database.upgrade()
+    """An agent whose runs are in `folder/runs`, as long as the context lasts."""
     platforms: list[MadePlatform] = []
 
     @asynccontextmanager
@@ -142,13 +138,12 @@ async def agent(
         platforms.append(MadePlatform(submitted, crashes=crashes, slow=slow))
         yield platforms[-1]
 
-    store = RunStore(database)
-    one = Agent(store, lambda name: model() if callable(model) else model, opened, pauses=pauses)
+    store = RunStore(folder / "runs")
+    made = Agent(store, lambda name: model() if callable(model) else model, opened, pauses=pauses)
     try:
-        yield Made(one, store, platforms)
+        yield Made(made, store, platforms)
     finally:
-        await one.close()
-        await database.close()
+        await made.close()
 
 
 def request(strategy: str | Strategy = ONE_TREE, **limits: float) -> RunRequest:

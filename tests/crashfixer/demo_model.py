@@ -23,8 +23,7 @@ from kgym_crashfixer.models.tape import Head, Recorder, begin
 from kgym_crashfixer.platform import SchedulerPlatform
 from kgym_crashfixer.platform_protocol import Platform, Submitted
 from kgym_crashfixer.runs.agent import Agent
-from kgym_crashfixer.store.database import Database
-from kgym_crashfixer.store.run_store import RunStore, Stored
+from kgym_crashfixer.runs.run_store import RunStore, Stored
 from kgym_crashfixer.strategies import load
 
 FILE = "kernel/watch_queue.c"
@@ -188,16 +187,13 @@ async def record(server: str, tape: Path) -> RunView:
             )
 
     with tempfile.TemporaryDirectory() as scratch:
-        database = Database(f"sqlite+aiosqlite:///{scratch}/agent.db")
-        await database.upgrade()
-        agent = Agent(RunStore(database), lambda _: Recorder(Written(), tape), opened)
+        agent = Agent(RunStore(Path(scratch)), lambda _: Recorder(Written(), tape), opened)
         request = RunRequest(bug="watch-queue-filter", strategy="demo", model=Written.name)
         begin(tape, Head(bug=request.bug, strategy=load("demo")))
         run = await agent.start(request)
         await agent.wait(run)
         view = await agent.show(run)
         await agent.close()
-        await database.close()
     return view
 
 

@@ -1,13 +1,13 @@
 """Runs: stored as they go, resumed, limited, stopped; with models that misbehave."""
 
 import asyncio
+import gzip
+import os
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
-import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ import pytest
 from kgym.api.agent.conversation import Reply, ToolCall
 from kgym.api.agent.runs import Limits, RunState, RunView
 from kgym.api.agent.strategy import Forest
-from kgym.errors import Conflict
+from kgym.errors import Conflict, NotFound
+from kgym_crashfixer import event_file
 from kgym_crashfixer.models.model import Call, Model
 from kgym_crashfixer.models.provider import Provided
+from kgym_crashfixer.runs.run_store import RunRecord
 from tests.conftest import ROOT
 from tests.crashfixer.agents import (
     ONE_TREE,
@@ -104,10 +106,9 @@ async def test_a_run_that_was_interrupted_goes_on_as_if_nothing_had_happened(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("at", [2, 7])
 async def test_an_agent_that_was_killed_goes_on_and_pays_for_nothing_twice(
-    tmp_path: Path, endpoint: Endpoint, at: int, kind: str, request: pytest.FixtureRequest
+    tmp_path: Path, endpoint: Endpoint, at: int
 ) -> None:
     """The questions that were on their way are asked once more, and the run says so."""
     held: list[Handler] = []
@@ -122,11 +123,8 @@ async def test_an_agent_that_was_killed_goes_on_and_pays_for_nothing_twice(
 
     endpoint.script = [answering]
     models = f"http://127.0.0.1:{endpoint.server_port}/v1"
-    url = f"sqlite+aiosqlite:///{tmp_path / 'agent.db'}"
-    if kind == "postgresql":
-        url = str(request.getfixturevalue("database_url"))
-    async with agent(tmp_path, Guesser(), url=url) as made:
-        process = started(url, models, "start")
+    async with agent(tmp_path, Guesser()) as made:
+        process = started(tmp_path, models, "start")
         # Of equal questions, which go out together, one may still be within the process.
         while not held or len(held) < await open_questions(made):
             assert process.poll() is None
@@ -134,9 +132,9 @@ async def test_an_agent_that_was_killed_goes_on_and_pays_for_nothing_twice(
         process.send_signal(signal.SIGKILL)
         process.communicate()
         release.set()
-        resumed = started(url, models, "resume")
-        said, _ = await asyncio.to_thread(resumed.communicate, None, 60)
-        assert said.split() == [b"resolved"]
+        resumed = started(tmp_path, models, "resume")
+        state, _ = await asyncio.to_thread(resumed.communicate, None, 60)
+        assert state.split() == [b"resolved"]
         view = await made.agent.show(1)
         calls = await made.agent.calls(1)
         events = [event async for event in made.agent.follow(1)]
@@ -150,11 +148,14 @@ async def test_an_agent_that_was_killed_goes_on_and_pays_for_nothing_twice(
 
 async def open_questions(made: Made) -> int:
     """Return how many questions are stored, and have no answer yet."""
-    return sum(one.answered_at is None for one in await made.store.sent(1))
+    try:
+        return await made.store.read(1, RunRecord.open_questions)
+    except NotFound:
+        return 1
 
 
-def started(database: str, models: str, how: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.crashfixer.agent_process", database, models, how]
+def started(folder: Path, models: str, how: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.crashfixer.agent_process", folder, models, how]
     path = f"{ROOT}:{ROOT / 'common'}:{ROOT / 'services'}"
     return subprocess.Popen(
         command, cwd=ROOT, env={"PYTHONPATH": path, "PATH": "/usr/bin"}, stdout=subprocess.PIPE
@@ -167,11 +168,8 @@ async def test_a_question_of_which_nothing_was_heard_twice_is_not_sent_a_third_t
     async with agent(tmp_path, Guesser(pause=60)) as made:
         await made.agent.start(request())
         await until_asked(made)
-    for lost in (0, 1):  # as if the process had been killed: nothing is known of its questions
-        with sqlite3.connect(tmp_path / "agent.db") as database:
-            database.execute("UPDATE calls SET error = NULL, answered_at = NULL")
-            assert database.execute("SELECT sum(lost) FROM calls").fetchone() == (2 * lost,)
-        database.close()
+    for lost in (0, 1):
+        forget_the_end(tmp_path)
         async with agent(tmp_path, Guesser(pause=60)) as made:
             await made.agent.resume(1)
             if lost == 0:
@@ -181,6 +179,13 @@ async def test_a_question_of_which_nothing_was_heard_twice_is_not_sent_a_third_t
                 if event.kind == "lost":
                     break
             assert len(await made.agent.calls(1)) == 2
+
+
+def forget_the_end(folder: Path) -> None:
+    """Remove what a run stored after its last questions, as if the process had been killed."""
+    path = folder / "runs" / "1" / "events.gz"
+    last = max(end for _, end, entry in event_file.entries(path) if entry.get("sent"))
+    os.truncate(path, last)
 
 
 async def until_asked(made: Made, times: int = 1) -> None:
@@ -305,22 +310,18 @@ async def answered(tmp_path: Path, endpoint: Endpoint, *script: Handle, **limits
         shown += [one.model_dump_json() for one in await made.agent.calls(view.id)]
         shown += [one.model_dump_json() async for one in made.agent.follow(view.id)]
     assert KEY not in "".join(shown)
-    assert KEY not in contents(tmp_path / "agent.db")
+    assert KEY not in contents(tmp_path / "runs")
     return view
 
 
-def contents(path: Path) -> str:
-    """Return all that a database holds, what is deflated included."""
-    with sqlite3.connect(path) as database:
-        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        cells = [
-            cell
-            for (table,) in tables
-            for row in database.execute(f'SELECT * FROM "{table}"')
-            for cell in row
-        ]
-    database.close()
-    texts = [zlib.decompress(one).decode() if isinstance(one, bytes) else str(one) for one in cells]
+def contents(folder: Path) -> str:
+    """Return all that the files of stored runs hold."""
+    texts = [
+        gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    ]
+    assert texts
     return "\n".join(texts)
 
 
@@ -335,7 +336,7 @@ async def test_whatever_a_model_answers_the_run_comes_to_its_end(
     view = await answered(tmp_path, endpoint, answer(text))
     assert view.state is RunState.UNRESOLVED
     assert view.nodes[0].outcome == "no_patch"
-    assert (tmp_path / "agent.db").stat().st_size < 4_000_000
+    assert (tmp_path / "runs" / "1" / "events.gz").stat().st_size < 1_000_000
 
 
 @pytest.mark.parametrize(

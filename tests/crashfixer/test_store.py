@@ -1,72 +1,234 @@
-"""The agent's database, on SQLite and on PostgreSQL."""
+"""Stored runs: whole after a kill, owned by one process, and not all in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import gzip
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import Connection
 
 from kgym.api.agent.conversation import Reply
-from kgym.api.agent.runs import RunRequest
-from kgym.errors import InfrastructureError
-from kgym_crashfixer.store.database import Database
-from kgym_crashfixer.store.run_store import Answered, Batch, RunStore, Sent
-from kgym_crashfixer.store.tables import metadata
+from kgym.api.agent.runs import RunFilter, RunRequest, RunState
+from kgym.errors import Conflict, InfrastructureError, NotFound
+from kgym_crashfixer.runs.run_store import (
+    Answered,
+    Batch,
+    Once,
+    RunRecord,
+    RunStore,
+    RunWriter,
+    Sent,
+)
+from kgym_crashfixer.search.work import Answer, Unanswered
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.anyio
+REQUEST = RunRequest(bug="one", model="made:up")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
-    """A database with the tables."""
-    url = f"sqlite+aiosqlite:///{tmp_path / 'agent.db'}"
-    if request.param == "postgresql":
-        url = str(request.getfixturevalue("database_url"))
-    database = Database(url)
-    await asyncio.gather(*(database.upgrade() for _ in range(2)))
-    yield database
-    await database.close()
+async def taken(store: RunStore, key: str | None = None) -> tuple[int, RunWriter]:
+    """A new run that this process owns."""
+    once = Once(key, "hash") if key else None
+    run, _ = await store.create(REQUEST, "key", "forest", "local", once)
+    return run, await store.take(run, REQUEST)
 
 
-async def test_the_migrations_make_the_tables_that_the_code_uses(database: Database) -> None:
-
-    def differences(connection: Connection) -> object:
-        how = {"version_table": "agent_version", "compare_type": True}
-        return compare_metadata(MigrationContext.configure(connection, opts=how), metadata)
-
-    assert await database.read(differences) == []
+def batch(number: int) -> Batch:
+    """A batch that is about a kilobyte, whatever compresses it."""
+    return Batch(events=[("asked", {"number": number, "noise": os.urandom(500).hex()})])
 
 
-async def test_a_transaction_that_fails_leaves_nothing(database: Database) -> None:
-    store = RunStore(database)
-    request = RunRequest(bug="one", model="made:up")
-    run, _ = await store.create(request, "key", "forest", "local")
-    await store.take(run, "me", None, request)
-    sent = Sent("a", "t0", "patch", "{}")
-    with pytest.raises(InfrastructureError, match="the database failed"):
-        await store.write(run, "me", Batch(events=[("asked", {})], sent=[sent, sent]))
-    assert await store.events(run) == []
-    assert await store.calls(run, None) == []
+async def numbers(store: RunStore, run: int) -> list[object]:
+    return [event.data["number"] for event in await store.read(run, RunRecord.events)]
 
 
-async def test_answers_and_failures_are_stored_side_by_side(database: Database) -> None:
-    store = RunStore(database)
-    request = RunRequest(bug="one", model="made:up")
-    run, _ = await store.create(request, "key", "forest", "local")
-    await store.take(run, "me", None, request)
+async def test_answers_and_failures_are_stored_side_by_side(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    run, writer = await taken(store)
     names = ["a", "b", "c", "d"]
-    await store.write(run, "me", Batch(sent=[Sent(one, "t0", "patch", "{}") for one in names]))
+    await writer.write(Batch(sent=[Sent(name, "t0", "patch") for name in names]))
     reply = Reply(text="yes", model="made:up", price=0.5)
     answers = [Answered("a", reply), Answered("b", error="gone"), Answered("c", reply)]
-    await store.write(run, "me", Batch(answered=answers))
-    await store.write(
-        run, "me", Batch(sent=[Sent(one, "t0", "patch", "{}", again=True) for one in ("b", "d")])
-    )
-    found = {row.name: row for row in await store.sent(run)}
-    assert [found[one].reply is not None for one in names] == [True, False, True, False]
-    assert [found[one].lost for one in names] == [0, 0, 0, 1]
-    spent = await store.spent(run)
+    results = [("a", Answer(text="yes")), ("b", Unanswered(reason="gone"))]
+    await writer.write(Batch(answered=answers, results=list(results)))
+    await writer.write(Batch(sent=[Sent(name, "t0", "patch", again=True) for name in ("b", "d")]))
+    assert await store.read(run, RunRecord.results) == results
+    unfinished = await store.read(run, RunRecord.unfinished_calls)
+    assert {name: reply is not None for name, (_, reply) in unfinished.items()} == {
+        "c": True,
+        "d": False,
+    }
+    calls = await store.read(run, lambda record: [record.call(name) for name in names])
+    assert [call.asked for call in calls] == [1, 2, 1, 2]
+    assert [call.reply is not None for call in calls] == [True, False, True, False]
+    spent = await store.read(run, RunRecord.spent)
     assert (spent.calls, spent.dollars, spent.lost_calls) == (2, 1.0, 1)
+
+
+@pytest.mark.parametrize("cut", [1, 10, 400])
+async def test_a_torn_last_entry_is_ignored_and_removed_when_the_run_goes_on(
+    tmp_path: Path, cut: int
+) -> None:
+    store = RunStore(tmp_path)
+    run, writer = await taken(store)
+    for number in range(3):
+        await writer.write(batch(number))
+    await store.release(run, writer)
+    path = tmp_path / str(run) / "events.gz"
+    os.truncate(path, path.stat().st_size - cut)
+    again = RunStore(tmp_path)
+    assert await numbers(again, run) == [0, 1]
+    assert (await again.page(None, 1))[0].state is RunState.INTERRUPTED
+    writer = await again.take(run, REQUEST)
+    await writer.write(batch(3))
+    await again.release(run, writer)
+    assert await numbers(RunStore(tmp_path), run) == [0, 1, 3]
+    lines = gzip.decompress(path.read_bytes()).splitlines()  # for `zcat`
+    assert all(json.loads(line) for line in lines)
+
+
+async def test_a_batch_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    run, writer = await taken(store)
+    await writer.write(batch(0))
+    size = (tmp_path / str(run) / "events.gz").stat().st_size
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, limit[1]))  # as on a full disk
+    try:
+        with pytest.raises(InfrastructureError, match=r"events\.gz cannot be written"):
+            await writer.write(batch(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    await writer.write(batch(2))
+    assert await numbers(store, run) == [0, 2]
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from kgym_crashfixer.runs.run_store import RunStore
+from tests.crashfixer.test_store import batch, taken
+
+async def main():
+    store = RunStore(Path(sys.argv[1]))
+    run, writer = await taken(store, "k")
+    for number in range(100000):
+        await writer.write(batch(number))
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def child(folder: Path) -> subprocess.Popen[str]:
+    path = f"{ROOT}:{ROOT / 'common'}:{ROOT / 'services'}"
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(folder)],
+        cwd=ROOT,
+        env={"PYTHONPATH": path, "PATH": "/usr/bin"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.thorough
+async def test_a_kill_loses_nothing_that_was_written_and_frees_the_run(tmp_path: Path) -> None:
+    process = child(tmp_path)
+    assert process.stdout is not None
+    while process.stdout.readline() != "20\n":
+        assert process.poll() is None
+    store = RunStore(tmp_path)
+    assert (await store.page(None, 1))[0].state is RunState.RUNNING
+    with pytest.raises(Conflict, match="run 1 is under way"):
+        await store.take(1, REQUEST)
+    process.send_signal(signal.SIGKILL)
+    rest, _ = process.communicate()
+    written = [*range(21), *map(int, rest.split())]
+    assert (await store.page(None, 1))[0].state is RunState.INTERRUPTED
+    stored = [
+        event.data["number"]
+        for part in range(0, len(written) + 1, 1000)
+        for event in await store.read(1, lambda record, part=part: record.events(part))  # type: ignore[misc]
+    ]
+    assert stored[: len(written)] == written
+    # The entry that was written last may not have been reported yet.
+    assert stored in (written, [*written, written[-1] + 1])
+    # Across the kill, the same key is the same run.
+    assert await store.create(REQUEST, "key", "forest", "local", Once("k", "hash")) == (1, False)
+    writer = await store.take(1, REQUEST)
+    assert (await store.page(None, 1))[0].state is RunState.RUNNING
+    await store.release(1, writer)
+
+
+async def test_a_kill_between_a_key_and_its_run_begins_the_run_once(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    once = Once("k", "hash")
+    (tmp_path / ".new").mkdir()  # as a killed process leaves it
+    first, _ = await store.create(REQUEST, "key", "forest", "local", once)
+    (tmp_path / str(first)).rename(tmp_path / "gone")  # its key is there, and it is not
+    other, _ = await store.create(REQUEST, "key", "forest", "local")
+    again = await store.create(REQUEST, "key", "forest", "local", once)
+    assert again == (first + 2, True)
+    assert other == first + 1  # numbers do not come again
+    assert await store.create(REQUEST, "key", "forest", "local", once) == (first + 2, False)
+
+
+def _begin(folder: Path) -> list[int]:
+    async def main() -> list[int]:
+        store = RunStore(folder)
+        runs = [
+            await store.create(REQUEST, "key", "forest", "local", Once(f"k{number}", "hash"))
+            for number in range(20)
+        ]
+        return [run for run, _ in runs]
+
+    return asyncio.run(main())
+
+
+@pytest.mark.thorough
+async def test_processes_that_begin_the_same_runs_get_the_same_numbers(tmp_path: Path) -> None:
+    def begun() -> list[list[int]]:
+        with multiprocessing.get_context("spawn").Pool(2) as pool:
+            return pool.map(_begin, [tmp_path] * 4)
+
+    runs = await asyncio.to_thread(begun)
+    assert runs == [runs[0]] * 4
+    assert len(set(runs[0])) == 20
+
+
+async def test_lists_read_summaries_and_few_runs_are_in_memory(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    for number in range(30):
+        run, writer = await taken(store)
+        await writer.write(batch(number))
+        await writer.write(Batch(ended=(RunState.FAILED if number % 2 else RunState.STOPPED, "so")))
+        await store.release(run, writer)
+    other = RunStore(tmp_path)
+    assert [run.id for run in await other.page(None, 3)] == [30, 29, 28]
+    failed = await other.page(11, 3, RunFilter(state=RunState.FAILED))
+    assert [run.id for run in failed] == [10, 8, 6]
+    assert await other.counts() == ({RunState.FAILED: 15, RunState.STOPPED: 15}, 0)
+    assert other.records_in_memory == 0
+    for run in range(1, 31):
+        await other.read(run, RunRecord.events)
+    assert other.records_in_memory < 10
+
+
+async def test_one_unreadable_run_never_breaks_a_list(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+    for _ in range(3):
+        run, writer = await taken(store)
+        await store.release(run, writer)
+    (tmp_path / "2" / "events.gz").write_bytes(b"\x1f\x8bnonsense")
+    again = RunStore(tmp_path)
+    assert [run.id for run in await again.page(None, 10)] == [3, 1]
+    with pytest.raises(InfrastructureError, match="run 2 cannot be read"):
+        await again.read(2, RunRecord.events)
+    with pytest.raises(NotFound, match="there is no run 4"):
+        await again.read(4, RunRecord.events)

@@ -21,9 +21,8 @@ from kgym_crashfixer.models import tape
 from kgym_crashfixer.models.model import Call, ModelError
 from kgym_crashfixer.platform_protocol import BEGIN, Begun, Submitted
 from kgym_crashfixer.runs.agent import Agent
+from kgym_crashfixer.runs.run_store import RunStore, Stored
 from kgym_crashfixer.search.work import Check, Checked, Question, Result, Source, Try, Unanswered
-from kgym_crashfixer.store.database import Database
-from kgym_crashfixer.store.run_store import RunStore, Stored
 from tests.demo.monitored import threaded
 from tests.demo.showcase import BUG, CONSOLE, SOURCES
 
@@ -165,11 +164,8 @@ async def _opened(folder: Path, seconds: float) -> AsyncIterator[Agent]:
     ) -> AsyncIterator[GivenKernels]:
         yield GivenKernels(submitted)
 
-    database = Database(f"sqlite+aiosqlite:///{folder / 'agent.db'}")
-    await database.upgrade()
-    agent = Agent(RunStore(database), lambda _: Tape(seconds), given)
+    agent = Agent(RunStore(folder / "runs"), lambda _: Tape(seconds), given)
     try:
         yield agent
     finally:
         await agent.close()
-        await database.close()

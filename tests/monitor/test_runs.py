@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, expect
 from kgym.api.agent.nodes import Node, NodeOutcome
 from kgym.api.agent.runs import RunState
 from kgym_cli.platforms.embedded_platform import Platform
+from kgym_crashfixer.runs.run_store import Batch, StoredNode
 from kgym_crashfixer.runs.runner import ends
-from kgym_crashfixer.store.run_store import Batch, StoredNode
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.tokens import Tokens
 from tests.crashfixer.agents import Guesser, request
@@ -350,7 +350,7 @@ async def _grown(agent: AgentService, count: int) -> int:
     """Store a run of so many cycles in trees of a hundred; return its number."""
     store, wanted = agent.made.store, request()
     run, _ = await store.create(wanted, "k", "forest", "local")
-    await store.take(run, "nobody", None, wanted)
+    writer = await store.take(run, wanted)
     nodes = []
     for number in range(count):
         tree, place = divmod(number, 100)
@@ -360,10 +360,11 @@ async def _grown(agent: AgentService, count: int) -> int:
             name=name, parent=parent, depth=name.count(".") + 1, hypothesis="It is so. " * 9
         )
         node.outcome = NodeOutcome.CRASHED
-        nodes.append(StoredNode(number, name, node.model_dump_json()))
+        nodes.append(StoredNode(number, node.model_dump(mode="json")))
     batch = Batch(nodes=nodes)
     ends(batch, RunState.UNRESOLVED, "over")
-    await store.write(run, "nobody", batch)
+    await writer.write(batch)
+    await store.release(run, writer)
     return run
 
 

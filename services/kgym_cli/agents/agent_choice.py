@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kgym_crashfixer.models.model import Model
     from kgym_crashfixer.platform_protocol import Platform, Submitted
     from kgym_crashfixer.runs.agent import Agent
-    from kgym_crashfixer.store.run_store import Stored
+    from kgym_crashfixer.runs.run_store import Stored
 
 T = TypeVar("T")
 FOLDER = "agent"
@@ -48,10 +48,9 @@ def service_url() -> str | None:
     return found.url if found is not None else None
 
 
-def database() -> str:
-    """Return the URL of the agent's database."""
-    own = usable_data_folder() / "agent.db"
-    return settings().agent_database or f"sqlite+aiosqlite:///{own}"
+def runs_folder() -> Path:
+    """Return the folder in which the agent stores its runs."""
+    return settings().agent_runs or usable_data_folder() / "runs"
 
 
 def with_agent(
@@ -166,19 +165,13 @@ async def hosted(
     """Give an agent of this process, whose runs use the scheduler at the URL."""
     # Its imports take longer than a command that needs no agent.
     from kgym_crashfixer.runs.agent import Agent  # noqa: PLC0415
-    from kgym_crashfixer.store.database import Database  # noqa: PLC0415
-    from kgym_crashfixer.store.run_store import RunStore  # noqa: PLC0415
+    from kgym_crashfixer.runs.run_store import RunStore  # noqa: PLC0415
 
-    opened = Database(database())
+    agent = Agent(RunStore(runs_folder()), model, platforms(url, token))
     try:
-        await opened.upgrade()
-        agent = Agent(RunStore(opened), model, platforms(url, token))
-        try:
-            yield agent
-        finally:
-            await agent.close()
+        yield agent
     finally:
-        await opened.close()
+        await agent.close()
 
 
 def platforms(

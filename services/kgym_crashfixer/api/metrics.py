@@ -1,8 +1,8 @@
 """Metrics for Prometheus.
 
-Gauges are read from the database when they are asked for, at most every few seconds: each process
-on it shows the same. Counters are of this process; their sum over the processes is right, as each
-change is stored by one of them.
+Gauges are read from the stored runs when they are asked for, at most every few seconds: all
+processes with the same folder show the same. Counters are of this process; their sum over the
+processes is right, as each change is stored by one of them.
 """
 
 from prometheus_client import Counter, Gauge
@@ -10,11 +10,11 @@ from prometheus_client import Counter, Gauge
 from kgym.api.agent.runs import RunState
 from kgym.web import metrics
 from kgym_crashfixer.runs.agent import Agent
-from kgym_crashfixer.store.run_store import Answered, Batch
+from kgym_crashfixer.runs.run_store import Answered, Batch
 
 
 class Metrics(metrics.Metrics):
-    """The metrics of one agent, which tells of all that it stores."""
+    """The metrics of one agent, which calls `stored` with all that it stores."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__()
@@ -51,16 +51,15 @@ class Metrics(metrics.Metrics):
 
     def stored(self, batch: Batch) -> None:
         """Count what became of questions and of the run."""
-        for one in batch.answered:
-            self._answered(one)
-        state = batch.columns.get("state")
-        if state is not None:
-            self._ended.labels(str(state)).inc()
+        for answered in batch.answered:
+            self._answered(answered)
+        if batch.ended is not None:
+            self._ended.labels(str(batch.ended[0])).inc()
 
-    def _answered(self, one: Answered) -> None:
-        reply = one.reply
+    def _answered(self, answered: Answered) -> None:
+        reply = answered.reply
         if reply is None:
-            self._calls.labels("dropped" if one.dropped else "failed").inc()
+            self._calls.labels("dropped" if answered.dropped else "failed").inc()
             return
         self._calls.labels("answered").inc()
         self._tokens.labels("input").inc(reply.input_tokens)
@@ -72,7 +71,7 @@ class Metrics(metrics.Metrics):
             self._dollars.inc(reply.price)
 
     async def read(self) -> None:
-        """Set the gauges to what the database holds."""
+        """Set the gauges by the stored runs."""
         runs, questions = await self._agent.counts()
         for state in RunState:
             self._runs.labels(str(state)).set(runs.get(state, 0))

@@ -6,11 +6,15 @@ equal questions it was. Where names differ, because work was done in another ord
 get the answers that are left. What a kernel or a compiler words anew each time (reports, traces,
 diagnostics, what tools returned) is no part of the key: so a run can be replayed on a real
 platform. Nothing of a tape is secret: it holds no key of an account.
+
+The file of a stored run (`runs/NUMBER/events.gz` in the data folder) is a tape, too.
 """
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, ValidationError
 
@@ -18,6 +22,7 @@ from kgym.api.agent.conversation import Reply
 from kgym.api.agent.strategy import Strategy
 from kgym.api.steps import Strict
 from kgym.errors import UserError
+from kgym_crashfixer import event_file
 from kgym_crashfixer.models.model import Call, Model, ModelError
 
 _LONGEST = 1 << 28
@@ -74,6 +79,31 @@ def head(path: Path) -> Head | None:
         return None
 
 
+def _head_of_run(first: dict[str, Any]) -> dict[str, Any]:
+    request = first["request"]
+    return {name: request[name] for name in ("bug", "strategy", "files", "trace", "window")}
+
+
+def _lines_of_run(path: Path) -> Iterator[str]:
+    """Yield the lines of a tape by the entries of a stored run; raises UserError `bad_tape`."""
+    sent: dict[str, dict[str, str]] = {}
+    try:
+        for number, (_, _, entry) in enumerate(event_file.entries(path)):
+            if number == 0:
+                yield json.dumps({"head": _head_of_run(entry)})
+            for question in entry.get("sent", []):
+                sent[question["name"]] = {
+                    "key": question["tape_key"],
+                    "occurrence": question["occurrence"],
+                    "purpose": question["purpose"],
+                }
+            for answered in entry.get("answered", []):
+                if answered["reply"] is not None:
+                    yield json.dumps({**sent[answered["name"]], "reply": answered["reply"]})
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError("bad_tape", f"{path} is no tape, and no stored run") from error
+
+
 class Recorder:
     """A model whose answers are written to a tape as they come."""
 
@@ -93,6 +123,7 @@ class Recorder:
         reply = await self._model.ask(call)
         line = Recorded(
             key=key(call),
+            # Trees ask equal questions, and are answered differently.
             occurrence=call.occurrence,
             purpose=call.prompt.purpose,
             reply=reply,
@@ -163,6 +194,8 @@ def _lines(path: Path) -> list[str]:
     try:
         if path.stat().st_size > _LONGEST:
             raise UserError("bad_tape", f"{path} has over {_LONGEST} bytes")
-        return path.read_text().splitlines()
+        with path.open("rb") as file:
+            is_run = file.read(len(event_file.MAGIC)) == event_file.MAGIC
+        return list(_lines_of_run(path)) if is_run else path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError("bad_tape", f"{path}: {error}") from error

@@ -37,19 +37,6 @@ def _tools(question: Question) -> Sequence[ToolSpec]:
     return ()
 
 
-def kept(call: Call) -> str:
-    """Return what is stored of a call: earlier turns stand with the calls before it."""
-    last = call.turns[-1].model_dump(mode="json") if call.turns else None
-    return json.dumps(
-        {
-            "system": call.prompt.system,
-            "prompt": call.prompt.text,
-            "turns": len(call.turns),
-            "last_turn": last,
-        }
-    )
-
-
 def clean(reply: Reply) -> Reply:
     """Return the reply without what no text can hold, and not longer than any answer has to be."""
     text = reply.text[:LONGEST].encode(errors="replace").decode()

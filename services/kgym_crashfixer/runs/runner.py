@@ -1,4 +1,4 @@
-"""Carries out a run: asks the model and the platform what the search wants, and stores all of it.
+"""Executes a run: asks the model and the platform what the search wants, and stores all of it.
 
 What came back is stored before the search is told, and what is sent before it is sent. So a run
 whose process was killed goes on with `Runner` anew: the search is told the same, in the same
@@ -10,37 +10,40 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from kgym.api.agent.conversation import Reply
 from kgym.api.agent.nodes import Tried
 from kgym.api.agent.runs import FixView, NodeView, RunState
 from kgym.api.agent.strategy import Strategy
-from kgym.errors import InfrastructureError, KgymError
+from kgym.errors import KgymError
+from kgym_crashfixer.models import tape
 from kgym_crashfixer.models.model import Call, Model, ModelError
 from kgym_crashfixer.platform_protocol import BEGIN, Begun, Platform
 from kgym_crashfixer.runs.ledger import Ledger
-from kgym_crashfixer.runs.questions import answer_of, call_of, clean, kept
+from kgym_crashfixer.runs.questions import answer_of, call_of, clean
+from kgym_crashfixer.runs.run_store import (
+    Answered,
+    Batch,
+    RunRecord,
+    RunStore,
+    RunWriter,
+    Sent,
+    Stored,
+    StoredCall,
+    StoredNode,
+    Used,
+)
 from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.cycle import State
 from kgym_crashfixer.search.engine import Asked
 from kgym_crashfixer.search.search import Search
 from kgym_crashfixer.search.work import Check, Checked, Question, Result, Source, Try, Unanswered
-from kgym_crashfixer.store.run_store import (
-    HELD_SECONDS,
-    Answered,
-    Batch,
-    RunStore,
-    Sent,
-    Stored,
-    StoredNode,
-)
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
-RENEW_SECONDS = 1.0
-"""How often the run says that it lives, and looks whether it shall stop."""
+STOP_SECONDS = 1.0
+"""How often the run looks whether somebody in another process wants it to stop."""
 PAUSES = (30.0, 120.0, 300.0)
 """Seconds between tries of a question while the model's provider does not answer at all."""
 ABORT_SECONDS = 30.0
@@ -73,7 +76,7 @@ class Runner:
         self,
         store: RunStore,
         run: Stored,
-        holder: str,
+        writer: RunWriter,
         strategy: Strategy,
         model: Model,
         platform: Platform,
@@ -81,7 +84,7 @@ class Runner:
         changed: Callable[[], None] = lambda: None,
         pauses: Sequence[float] = PAUSES,
     ) -> None:
-        self._store, self._run, self._holder = store, run, holder
+        self._store, self._run, self._writer = store, run, writer
         self._strategy, self._model, self._platform = strategy, model, platform
         self._changed, self._pauses = changed, pauses
         self._ledger = Ledger(run.request.limits)
@@ -89,15 +92,14 @@ class Runner:
         self._ready: list[Asked] = []
         self._search: Search | None = None
         self._ending: set[asyncio.Task[_Done]] = set()
-        self._sent: dict[str, Any] = {}
-        """The questions that an earlier process has sent, by name, as rows."""
+        self._sent: dict[str, tuple[StoredCall, Reply | None]] = {}
+        """The questions that an earlier process has sent, by name, with their replies."""
         self._noted = Batch()
         """What is stored with whatever is stored next: it can be found out again."""
-        self._shown: dict[str, str] = {}
+        self._shown: dict[str, dict[str, Any]] = {}
         self._over: set[str] = set()
         self._fixes = list(run.fixes)
         self._stop = asyncio.Event()
-        self._lost: InfrastructureError | None = None
         self._begun_at = time.monotonic()
 
     async def submitted(self, name: str, job: int) -> None:
@@ -110,17 +112,17 @@ class Runner:
         self._stop.set()
 
     async def run(self) -> RunState:
-        """Carry it out; return how it ended. Raises LostRun if another process has it now."""
-        keeping = asyncio.create_task(self._keep())
+        """Execute the run; return how it ended."""
+        watching = asyncio.create_task(self._watch_for_stop())
         cancelled: asyncio.CancelledError | None = None
         try:
             ended = await self._ended()
         except asyncio.CancelledError as error:
             await self._drop()
             ended, cancelled = Ended(RunState.INTERRUPTED, "the agent was stopped"), error
-        finally:  # it would find the run lost once that has ended
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
         await self._end(ended)
         if cancelled is not None:
             raise cancelled
@@ -133,16 +135,13 @@ class Runner:
         except Ended as ended:
             return ended
         except KgymError as error:
-            if self._lost is not None:
-                raise self._lost from error
             return Ended(RunState.FAILED, f"{error.reason}: {error.message}")
         except Exception as error:  # noqa: BLE001 - the run says so; others go on
             _LOG.exception("run %d failed", self._run.id)
             return Ended(RunState.FAILED, f"internal_error: {type(error).__name__}: {error}")
         finally:
             await self._drop()
-        found = self._search is not None and self._search.fixes()
-        if found:
+        if self._search is not None and self._search.fixes():
             return Ended(RunState.RESOLVED, "")
         return Ended(RunState.UNRESOLVED, "the search is over; no patch resolves the bug")
 
@@ -150,30 +149,27 @@ class Runner:
 
     async def _begin(self) -> None:
         """Show the bug, or go on with what it showed before; tell the search what it was told."""
-        await self._spent_before()
+        spent = await self._store.read(self._run.id, RunRecord.spent)
+        # Builds and checks are counted again below, by their results.
+        self._ledger.spent = spent.model_copy(update={"builds": 0, "checks": 0})
         begun = self._run.begun
         if begun is None:
             await self._write(Batch(events=[("started", {"doing": "showing the bug"})]))
             begun = await self._unless_stopped(self._platform.begin())
-            told: dict[str, Any] = {"title": begun.crash.title, "files": list(begun.files)}
-            told |= {"notes": begun.notes, "job": begun.job}
-            told |= {"trace": begun.crash.trace is not None}
-            columns = {"begun": begun.model_dump_json()}
-            await self._write(Batch(events=[(BEGIN, told)], columns=columns))
+            event: dict[str, Any] = {"title": begun.crash.title, "files": list(begun.files)}
+            event |= {"notes": begun.notes, "job": begun.job}
+            event |= {"trace": begun.crash.trace is not None}
+            await self._write(Batch(events=[(BEGIN, event)], begun=begun))
         else:
             await self._platform.resume(begun)
             await self._write(Batch(events=[("resumed", {"title": begun.crash.title})]))
         self._search = search = Search(self._strategy, _state(begun))
-        for name, result in await self._store.results(self._run.id):
+        for name, result in await self._store.read(self._run.id, RunRecord.results):
             search.tell(name, result)
             self._ledger.told(result)
         search.dropped()
         self._ready = search.ask()
-        self._sent = {row.name: row for row in await self._store.sent(self._run.id)}
-
-    async def _spent_before(self) -> None:
-        spent = await self._store.spent(self._run.id)
-        self._ledger.spent = spent.model_copy(update={"seconds": self._run.seconds})
+        self._sent = await self._store.read(self._run.id, RunRecord.unfinished_calls)
 
     async def _unless_stopped(self, work: Any) -> Begun:
         """Do what precedes the search; let a stop, or the limit of time, end it."""
@@ -188,8 +184,8 @@ class Runner:
             begun: Begun = task.result()
             return begun
         finally:
-            for one in (task, stop):
-                one.cancel()
+            task.cancel()
+            stop.cancel()
             await asyncio.gather(task, stop, return_exceptions=True)
 
     # --- the search -----------------------------------------------------------------------
@@ -217,6 +213,8 @@ class Runner:
 
     async def _start(self) -> None:
         """Begin what may be begun; what the limits forbid waits, and perhaps for ever."""
+        # A turn of the run is two entries of its file: what came back, before the search receives
+        # it, and here what the search then did and what is sent next, before it is sent.
         self._note_fixes()
         self._note_nodes()
         batch = Batch()
@@ -238,37 +236,51 @@ class Runner:
             self._tasks[task] = asked
 
     async def _prepared(self, begun: Sequence[Asked], batch: Batch) -> dict[str, Call | Reply]:
-        """Return questions as they are sent, or their replies if they are there; note both."""
-        found: dict[str, Call | Reply] = {}
+        """Return questions as they are sent, or their replies if they are stored; note both."""
+        prepared: dict[str, Call | Reply] = {}
         new: list[tuple[str, Question]] = []
         again: set[str] = set()
         for asked in begun:
-            before = self._sent.pop(asked.name, None)
-            if before is not None and before.reply is not None:
-                found[asked.name] = Reply.model_validate_json(before.reply)
+            before, reply = self._sent.pop(asked.name, (None, None))
+            if reply is not None:
+                prepared[asked.name] = reply
                 continue
             lost = before is not None and before.answered_at is None
-            given_up = lost and before.lost >= SENT_AGAIN
-            word = "lost" if given_up else "asked_again" if lost else "asked"
+            given_up = before is not None and lost and before.lost >= SENT_AGAIN
+            kind = "lost" if given_up else "asked_again" if lost else "asked"
             work = asked.work
-            told = {"name": asked.name, "node": work.node, "work": work.word}
-            batch.events.append((word, told))
+            event = {"name": asked.name, "node": work.node, "work": work.word}
+            batch.events.append((kind, event))
             if isinstance(work, Question) and not given_up:
                 new.append((asked.name, work))
                 again |= {asked.name} if before is not None else set()
         if new:
-            for (name, work), (call, text) in zip(
-                new, await asyncio.to_thread(self._calls, [one for _, one in new]), strict=True
-            ):
-                found[name] = call
-                sent = Sent(name, work.node, str(work.purpose), text, again=name in again)
+            for call, sent in await asyncio.to_thread(self._calls, new, again):
+                prepared[sent.name] = call
                 batch.sent.append(sent)
-        return found
+        return prepared
 
-    def _calls(self, questions: Sequence[Question]) -> list[tuple[Call, str]]:
+    def _calls(
+        self, questions: Sequence[tuple[str, Question]], again: set[str]
+    ) -> list[tuple[Call, Sent]]:
         """Return questions as they are sent, and as they are stored."""
-        calls = [call_of(one, self._platform) for one in questions]
-        return [(call, kept(call)) for call in calls]
+        calls = []
+        for name, question in questions:
+            call = call_of(question, self._platform)
+            sent = Sent(
+                name,
+                question.node,
+                str(question.purpose),
+                system=call.prompt.system,
+                prompt=call.prompt.text,
+                turns=len(call.turns),
+                last_turn=call.turns[-1] if call.turns else None,
+                again=name in again,
+                tape_key=tape.key(call),
+                occurrence=call.occurrence,
+            )
+            calls.append((call, sent))
+        return calls
 
     async def _do(self, asked: Asked, call: Call | Reply | None) -> _Done:
         work = asked.work
@@ -287,26 +299,26 @@ class Runner:
             try:
                 reply = clean(await self._model.ask(call))
             except ModelError as error:
-                told = {"name": asked.name, "reason": error.reason, "message": error.message}
+                event = {"name": asked.name, "reason": error.reason, "message": error.message}
                 failed = Answered(asked.name, error=f"{error.reason}: {error.message}")
                 if error.reason == "model_unavailable" and pauses:
-                    await self._write(Batch(events=[("waiting", told)]))
+                    await self._write(Batch(events=[("waiting", event)]))
                     await asyncio.sleep(pauses.pop(0))
                     continue
                 if error.fatal or error.reason == "model_unavailable":
-                    await self._write(Batch(answered=[failed], events=[("unanswered", told)]))
-                    said = f"{error.reason}: {error.message}"
-                    raise Ended(RunState.FAILED, said) from error
-                return _Done(Unanswered(reason=error.reason), failed, [("unanswered", told)])
+                    await self._write(Batch(answered=[failed], events=[("unanswered", event)]))
+                    reason = f"{error.reason}: {error.message}"
+                    raise Ended(RunState.FAILED, reason) from error
+                return _Done(Unanswered(reason=error.reason), failed, [("unanswered", event)])
             events = [("refused_setting", {"settings": reply.refused})] if reply.refused else []
             return _Done(answer_of(reply), Answered(asked.name, reply), events)
 
     async def _take(self, done: list[asyncio.Task[_Done]]) -> None:
         """Store what came back, then tell the search; end what it no longer waits for."""
         assert self._search is not None
-        batch, told = Batch(), []
+        batch, results = Batch(), []
         failed: BaseException | None = None
-        for task in sorted(done, key=lambda one: self._tasks[one].name):
+        for task in sorted(done, key=lambda task: self._tasks[task].name):
             asked = self._tasks.pop(task)
             error = task.exception()
             if error is not None:
@@ -318,11 +330,11 @@ class Runner:
                 self._ledger.paid(came.answered.reply)
             self._ledger.told(came.result)
             batch.results.append((asked.name, came.result))
-            batch.events += [*came.events, ("told", _told(asked, came))]
-            told.append((asked, came.result))
-        if told:
+            batch.events += [*came.events, ("told", _result_event(asked, came))]
+            results.append((asked, came.result))
+        if results:
             await self._write(batch)
-        for asked, result in told:
+        for asked, result in results:
             self._search.tell(asked.name, result)
             await self._forget(set(self._search.dropped()))
             self._ready += self._search.ask()
@@ -330,20 +342,22 @@ class Runner:
             raise failed
 
     async def _forget(self, dropped: set[str]) -> None:
-        """Cancel work that nobody waits for any more."""
+        """Cancel work whose result the search no longer needs."""
         if not dropped:
             return
-        self._ready = [one for one in self._ready if one.name not in dropped]
-        gone = {task: one for task, one in self._tasks.items() if one.name in dropped}
-        for task, one in gone.items():
+        self._ready = [asked for asked in self._ready if asked.name not in dropped]
+        gone = {task: asked for task, asked in self._tasks.items() if asked.name in dropped}
+        for task, asked in gone.items():
             task.cancel()
             del self._tasks[task]
-            self._noted.events.append(("dropped", {"name": one.name, "node": one.work.node}))
-        questions = {task: one for task, one in gone.items() if isinstance(one.work, Question)}
+            self._noted.events.append(("dropped", {"name": asked.name, "node": asked.work.node}))
+        questions = {
+            task: asked for task, asked in gone.items() if isinstance(asked.work, Question)
+        }
         self._ending |= gone.keys() - questions.keys()  # jobs are aborted meanwhile
         await asyncio.gather(*questions, return_exceptions=True)
-        for task, one in questions.items():
-            self._noted.answered += self._unheard(task, one)
+        for task, asked in questions.items():
+            self._noted.answered += self._unheard(task, asked)
 
     def _unheard(self, task: asyncio.Task[_Done], asked: Asked) -> list[Answered]:
         """Return what is stored of a cancelled question: its reply, if it came meanwhile."""
@@ -355,9 +369,7 @@ class Runner:
                 self._ledger.paid(answered.reply)
             return [answered] if answered else []
         return [
-            Answered(
-                asked.name, error="stopped: nobody waits for the answer any more", dropped=True
-            )
+            Answered(asked.name, error="stopped: the search needs no answer any more", dropped=True)
         ]
 
     # --- the end --------------------------------------------------------------------------
@@ -373,7 +385,7 @@ class Runner:
         batch = Batch()
         for task, asked in tasks.items():
             batch.answered += self._unheard(task, asked)
-        if batch.answered and self._lost is None:
+        if batch.answered:
             await self._write(batch)
 
     async def _end(self, ended: Ended) -> None:
@@ -390,36 +402,27 @@ class Runner:
         await self._write(batch)
 
     def _check_end(self) -> None:
-        if self._lost is not None:
-            raise self._lost
         if self._stop.is_set():
             raise Ended(RunState.STOPPED, "stopped")
 
-    async def _keep(self) -> None:
-        """Keep the run this process's; end it where another has it, or somebody stops it."""
-        heard = time.monotonic()
+    async def _watch_for_stop(self) -> None:
+        """Stop the run once another process wants it."""
         while True:
-            await asyncio.sleep(RENEW_SECONDS)
-            try:
-                if await whole(self._store.renew(self._run.id, self._holder)):
-                    self._stop.set()
-                heard = time.monotonic()
-            except InfrastructureError as error:
-                if error.reason == "run_lost" or time.monotonic() > heard + HELD_SECONDS:
-                    self._lost = error
-                    self._stop.set()
-                    return
+            await asyncio.sleep(STOP_SECONDS)
+            if self._writer.stop_is_wanted():
+                self._stop.set()
+                return
 
     # --- helpers --------------------------------------------------------------------------
 
     async def _write(self, batch: Batch) -> None:
-        """Store it, even if this task is cancelled meanwhile: half a transaction is none."""
+        """Store a batch, even if this task is cancelled meanwhile."""
         self._pass()
         noted, self._noted = self._noted, Batch()
         batch = noted.followed_by(batch)
         spent = self._ledger.spent
-        batch.columns |= {"seconds": spent.seconds, "builds": spent.builds, "checks": spent.checks}
-        await whole(self._store.write(self._run.id, self._holder, batch))
+        batch.used = Used(spent.seconds, spent.builds, spent.checks)
+        await whole(self._writer.write(batch))
         self._changed()
 
     def _pass(self) -> None:
@@ -435,14 +438,14 @@ class Runner:
         """Note the nodes that have changed."""
         if self._search is None:
             return
-        at_work = {one.work.node for one in [*self._tasks.values(), *self._ready]}
+        at_work = {asked.work.node for asked in [*self._tasks.values(), *self._ready]}
         for number, node in enumerate(self._search.nodes.values()):
             if node.name in self._over:
                 continue
-            text = node.model_dump_json()
-            if self._shown.get(node.name) != text:
-                self._shown[node.name] = text
-                self._noted.nodes.append(StoredNode(number, node.name, text))
+            dumped = node.model_dump(mode="json")
+            if self._shown.get(node.name) != dumped:
+                self._shown[node.name] = dumped
+                self._noted.nodes.append(StoredNode(number, dumped))
                 view = NodeView.of(node).model_dump(mode="json")
                 self._noted.events.append(("node", view))
             if node.outcome is not None and node.name not in at_work:
@@ -452,18 +455,17 @@ class Runner:
     def _note_fixes(self) -> None:
         """Note the fixes, if they have changed."""
         assert self._search is not None
-        fixes = [_fix(number, one) for number, one in enumerate(self._search.fixes(), 1)]
+        fixes = [_fix(number, fix) for number, fix in enumerate(self._search.fixes(), 1)]
         if fixes != self._fixes:
             self._fixes = fixes
-            self._noted.columns["fixes"] = _json(fixes)
-            self._noted.events.append(("fix", {"nodes": [one.node for one in fixes]}))
+            self._noted.fixes = fixes
+            self._noted.events.append(("fix", {"nodes": [fix.node for fix in fixes]}))
 
 
 def ends(batch: Batch, state: RunState, reason: str) -> None:
-    """Note that the run ends; nobody has it then."""
+    """Note that the run ends."""
     batch.events.append(("ended", {"state": str(state), "reason": reason}))
-    batch.columns |= {"state": state, "reason": reason, "ended_at": datetime.now(UTC)}
-    batch.columns |= {"holder": None, "stop": False}
+    batch.ended = state, reason
 
 
 async def whole(work: Coroutine[Any, Any, T]) -> T:
@@ -474,7 +476,7 @@ async def whole(work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # or asyncio would log that nobody has heard of it
+            task.exception()  # or asyncio would log that it was never retrieved
         raise
 
 
@@ -482,36 +484,32 @@ def _state(begun: Begun) -> State:
     return State(Code(dict(begun.files)), begun.crash, cause=begun.cause)
 
 
-def _told(asked: Asked, came: _Done) -> dict[str, Any]:
-    """Return what an event says of a result."""
-    told: dict[str, Any] = {"name": asked.name, "node": asked.work.node, "work": asked.work.word}
+def _result_event(asked: Asked, came: _Done) -> dict[str, Any]:
+    """Return the data of the event of a result."""
+    event: dict[str, Any] = {"name": asked.name, "node": asked.work.node, "work": asked.work.word}
     match came.result:
         case Checked(patches=patches):
-            told["outcomes"] = [str(one.outcome) for one in patches]
+            event["outcomes"] = [str(patch.outcome) for patch in patches]
         case Tried() as tried:
-            told |= {"verdict": str(tried.verdict), "reason": tried.reason[:500], "job": tried.job}
-            told |= {"crash": tried.crash.title if tried.crash else None}
-            told |= {"obstacles": tried.obstacles}
+            event |= {"verdict": str(tried.verdict), "reason": tried.reason[:500], "job": tried.job}
+            event |= {"crash": tried.crash.title if tried.crash else None}
+            event |= {"obstacles": tried.obstacles}
         case Unanswered(reason=reason):
-            told["unanswered"] = reason[:500]
+            event["unanswered"] = reason[:500]
     reply = came.answered.reply if came.answered else None
     if reply is not None:
-        told |= {"price": reply.price, "seconds": reply.seconds}
-        told |= {"tokens": reply.input_tokens + reply.output_tokens}
-    return told
+        event |= {"price": reply.price, "seconds": reply.seconds}
+        event |= {"tokens": reply.input_tokens + reply.output_tokens}
+    return event
 
 
-def _fix(number: int, one: Any) -> FixView:
+def _fix(number: int, fix: Any) -> FixView:
     return FixView(
         number=number,
-        node=one.node,
-        diff=one.diff,
-        confidence=one.confidence,
-        notes=one.notes,
-        lines=one.lines,
-        agreement=one.agreement,
+        node=fix.node,
+        diff=fix.diff,
+        confidence=fix.confidence,
+        notes=fix.notes,
+        lines=fix.lines,
+        agreement=fix.agreement,
     )
-
-
-def _json(fixes: list[FixView]) -> str:
-    return "[" + ",".join(one.model_dump_json() for one in fixes) + "]"

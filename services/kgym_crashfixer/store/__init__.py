@@ -1,1 +1,0 @@
-"""What runs leave in the database: their events, results, model calls, nodes and jobs."""

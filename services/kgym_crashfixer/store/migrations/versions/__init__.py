@@ -1,1 +1,0 @@
-"""One module for each change, in their order."""
