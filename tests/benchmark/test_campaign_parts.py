@@ -214,6 +214,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 @given(ANYTHING)
 def test_whatever_json_it_is(said: Any) -> None:

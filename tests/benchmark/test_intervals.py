@@ -12,6 +12,7 @@ def share_of(shares: np.ndarray, bugs: int, seed: int) -> np.ndarray:
     return (np.random.default_rng(seed).random((bugs, TRIES)) < shares).astype(float)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bugs", [10, 20, 50, 200])
 @pytest.mark.parametrize("share", [0.02, 0.1, 0.3, 0.5, 0.8, 0.95])
 def test_the_interval_of_a_share_holds_it_at_its_level(bugs: int, share: float) -> None:

@@ -235,6 +235,7 @@ def test_a_page_without_an_end_is_cut_off(tmp_path: Path, watching: Watching) ->
     assert caught.value.reason == "page_too_large"
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "part",

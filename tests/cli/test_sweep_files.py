@@ -104,6 +104,7 @@ def test_a_pair_is_told_in_a_line_without_the_same_word_twice() -> None:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("height", [10, 24, 60])
 def test_the_live_table_fits_whatever_the_number_of_patches(height: int) -> None:
     pairs = {f"bug-{number}": 500 for number in range(40)}

@@ -79,6 +79,7 @@ async def test_a_run_is_started_followed_and_shown_over_rest(tmp_path: Path) -> 
         assert new_limit((await client.report(run)).fix.diff) == "16"
 
 
+@pytest.mark.thorough
 async def test_a_run_is_stopped_and_resumed_over_rest(tmp_path: Path) -> None:
     async with served(tmp_path, Guesser(pause=60)) as (url, _), AgentClient(url) as client:
         run = await client.start(request())
@@ -95,6 +96,7 @@ async def test_a_run_is_stopped_and_resumed_over_rest(tmp_path: Path) -> None:
         assert [one.id for one in (await client.page(None, 1, None)).runs] == [run]
 
 
+@pytest.mark.thorough
 async def test_a_run_begun_again_with_its_idempotency_key_is_the_same_one(tmp_path: Path) -> None:
     tokens = Known(local="admin", bob="submit")
     async with served(tmp_path, Guesser(pause=60), tokens) as (url, made):
@@ -341,6 +343,7 @@ async def test_a_page_of_another_site_is_refused(tmp_path: Path) -> None:
             assert (told.status_code, told.json()["reason"]) == (403, "foreign_page")
 
 
+@pytest.mark.thorough
 async def test_the_scheduler_knows_the_tokens(tmp_path: Path) -> None:
     with Platform(tmp_path, work=False) as platform:
         async with SchedulerTokens(platform.url) as asked:

@@ -20,7 +20,8 @@ from kgym_crashfixer.models.provider import Provided
 from kgym_crashfixer.models.tape import Recorder, Replay
 from kgym_crashfixer.prompts import Prompt
 
-pytestmark = pytest.mark.anyio
+# The first question in a process imports the client of all providers, which takes seconds.
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 KEY = "sk-very-secret"
 CALL = Call(Prompt("hypothesis", "You mend kernels.", "Why?"), temperature=0.8)

@@ -86,6 +86,7 @@ def test_patches_are_checked_in_one_job(scheduler: Scheduler, farm: Farm) -> Non
     assert farm.done == ["check 3"]
 
 
+@pytest.mark.thorough
 def test_each_end_of_a_patched_kernel_is_told_apart(scheduler: Scheduler) -> None:
     async def all_of(jobs: RunJobs, client: AsyncClient) -> dict[str, Tried]:
         words = ["mends", "useless", "moves", "silences", "quiet", "unlinked", "undone", "noisy"]
@@ -171,6 +172,7 @@ def test_what_had_no_verdict_is_run_again_where_it_is_asked_for_again(
     assert farm.done.count("run undone") == 2
 
 
+@pytest.mark.thorough
 def test_a_crash_comes_with_its_trace_on_kernels_of_their_own(
     scheduler: Scheduler, farm: Farm
 ) -> None:
@@ -225,6 +227,7 @@ def test_a_run_that_was_killed_finds_its_jobs(scheduler: Scheduler, farm: Farm) 
     assert sorted(farm.done) == ["build ", "build useless", "run", "run useless"]
 
 
+@pytest.mark.thorough
 def test_what_is_cancelled_runs_no_more_and_can_be_taken_up(
     scheduler: Scheduler, farm: Farm
 ) -> None:
@@ -244,6 +247,7 @@ def test_what_is_cancelled_runs_no_more_and_can_be_taken_up(
     assert found.verdict is Verdict.SAME_CRASH
 
 
+@pytest.mark.thorough
 def test_a_bundle_that_has_changed_is_no_crash_of_the_run(scheduler: Scheduler) -> None:
     using(scheduler.url, lambda jobs, _: jobs.show())
     with pytest.raises(UserError) as caught:
@@ -259,6 +263,7 @@ def test_a_patch_that_no_job_can_hold_is_unanswered(scheduler: Scheduler) -> Non
     assert isinstance(using(scheduler.url, one), Unanswered)
 
 
+@pytest.mark.thorough
 def test_a_scheduler_that_goes_away_is_waited_for(tmp_path: Path, farm: Farm) -> None:
     farm.hold_at = "build "
     with Scheduler(tmp_path, work=False) as first:

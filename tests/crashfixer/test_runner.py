@@ -77,6 +77,7 @@ async def test_a_run_finds_the_fix_and_keeps_all_that_happened(tmp_path: Path) -
     assert events[-1].data["state"] == "resolved"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cut", [1, 5, 9, 14, 20])
 async def test_a_run_that_was_interrupted_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, cut: int
@@ -202,6 +203,7 @@ async def test_who_resumes_a_run_that_is_under_way_is_told(tmp_path: Path) -> No
         assert await made.agent.wait(run) is RunState.STOPPED
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("limits", "reason", "most_calls"),
     [

@@ -104,6 +104,7 @@ def test_a_bug_that_nobody_knows_is_not_found(here: httpx.Client) -> None:
         assert "<script>" not in answer.text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["a/b:c@1", "x=1+2", "/etc/passwd"])
 def test_whatever_a_bug_is_called_it_has_a_page(site: Site, here: httpx.Client, name: str) -> None:
     job = site.client.submit(renamed(name))

@@ -167,6 +167,7 @@ def test_the_way_back_is_bounded() -> None:
     assert query.newer_page is None
 
 
+@pytest.mark.thorough
 def test_jobs_that_end_before_the_answer_change_the_count(tmp_path: Path) -> None:
     showcase = Showcase()
     with (

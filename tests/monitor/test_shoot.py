@@ -87,11 +87,13 @@ def test_every_picture_is_shown_with_a_text_in_its_place() -> None:
     assert shown == {f"{name}.png" for name in NAMES}
 
 
+@pytest.mark.thorough
 def test_without_a_browser_it_says_what_to_install(tmp_path: Path) -> None:
     status, told = shoot(tmp_path / "none", path=str(tmp_path))
     assert (status, "apt-get install chromium" in told) == (2, True), told
 
 
+@pytest.mark.thorough
 def test_a_page_that_is_not_known_is_refused(tmp_path: Path) -> None:
     status, told = shoot(tmp_path, "--page", "nonsense")
     assert (status, "there are: overview," in told) == (2, True), told

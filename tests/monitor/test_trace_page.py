@@ -223,6 +223,7 @@ def rows(shown: CallList) -> int:
     return sum(1 + (rows(one.within) if one.within else 0) for one in shown.rows)
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(WORDS.map(lambda words: words * 40))
 def test_all_of_a_list_is_reached_part_by_part(words: list[str]) -> None:

@@ -254,6 +254,7 @@ async def test_two_stores_claim_all_steps_once(platform: Platform) -> None:
         await two.close()
 
 
+@pytest.mark.thorough
 async def test_stores_that_claim_report_end_and_abort_at_once_do_each_thing_once(
     platform: Platform,
 ) -> None:

@@ -294,6 +294,7 @@ async def child(url: str, folder: Path) -> AsyncIterator[asyncio.subprocess.Proc
         await process.wait()
 
 
+@pytest.mark.thorough
 async def test_a_new_process_goes_on_where_a_killed_one_was(
     platform: Platform, tmp_path: Path
 ) -> None:

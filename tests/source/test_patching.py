@@ -75,6 +75,7 @@ def test_many_hunks_that_all_stand_elsewhere_are_refused() -> None:
     assert "over 1000 hunks" in error.message
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("last", ["int b;\n", "int b;\n\\ No newline at end of file\n"])
 def test_lines_that_repeat_take_no_time_to_search(last: str) -> None:
@@ -195,6 +196,7 @@ def test_hunks_that_stand_elsewhere_apply_as_those_that_stand_where_they_say(
         assert result(Patch(diff=diffed), tree) == {"kernel/a.c": "".join(before + new).encode()}
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(60)
 def test_many_hunks_that_change_the_number_of_lines_take_one_walk() -> None:
     many = 300_000
@@ -221,6 +223,7 @@ def test_two_names_of_a_file_are_one_file() -> None:
     assert files(Patch(edits=edits)) == ["kernel/a.c"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("patch", "tree"),
     [

@@ -180,6 +180,7 @@ def test_what_a_function_leaves_open_does_not_swallow_its_neighbours() -> None:
         assert [one.name for one in places(after)] == others, inside
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 @pytest.mark.parametrize(
     "piece", ["a(", "{a;", "if(a)", "a<", "a:", "if(a)else ", "#if a\n", "'", "/*", "*"]

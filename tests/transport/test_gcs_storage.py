@@ -66,6 +66,7 @@ async def content(storage: GcsStorage, key: str, size: int) -> bytes:
 # --- faults that pass ------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @SIZES
 @pytest.mark.parametrize(
     ("kind", "number"), [("status", 429), ("status", 503), ("status", 408), ("reset", 0)]
@@ -163,6 +164,7 @@ async def test_an_upload_that_the_store_forgot_begins_anew(bucket: Bucket, tmp_p
     assert bucket.content("a") == data
 
 
+@pytest.mark.thorough
 async def test_a_download_goes_on_where_it_broke_off(bucket: Bucket, tmp_path: Path) -> None:
     data = some(tmp_path / "file", LARGE)
     await bucket.storage.put("a", tmp_path / "file")
@@ -176,6 +178,7 @@ async def test_a_download_goes_on_where_it_broke_off(bucket: Bucket, tmp_path: P
     assert bucket.cloud.faults.left == 0
 
 
+@pytest.mark.thorough
 async def test_a_copy_takes_as_many_calls_as_the_store_wants(
     bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -199,6 +202,7 @@ async def test_what_is_damaged_on_its_way_is_fetched_again(bucket: Bucket, tmp_p
     assert (tmp_path / "again").read_bytes() == data
 
 
+@pytest.mark.thorough
 @SIZES
 async def test_what_the_store_has_damaged_is_an_error(
     bucket: Bucket, tmp_path: Path, size: int
@@ -213,6 +217,7 @@ async def test_what_the_store_has_damaged_is_an_error(
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["file"]
 
 
+@pytest.mark.thorough
 async def test_a_file_that_changes_while_it_is_sent_is_not_stored(
     bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -241,6 +246,7 @@ async def test_a_file_that_changes_while_it_is_sent_is_not_stored(
 # --- others ----------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 async def test_of_two_writers_of_one_name_each_file_is_whole(
     bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -350,6 +356,7 @@ def signing(
     found.close()
 
 
+@pytest.mark.thorough
 async def test_a_service_account_gets_a_token_and_another_when_that_is_expired(
     signing: Bucket, tmp_path: Path
 ) -> None:

@@ -192,6 +192,7 @@ def test_what_does_not_change_gives_no_finding(content: bytes) -> None:
     assert amputations(whole, dict(whole)) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "body",
     [

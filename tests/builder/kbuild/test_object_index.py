@@ -47,6 +47,7 @@ async def test_a_tree_without_commands_has_none(tmp_path: Path) -> None:
         await object_index.build(Tree((tmp_path / "source",), tmp_path / "tree"), tmp_path / "db")
 
 
+@pytest.mark.thorough
 def test_an_index_of_more_files_than_a_kernel_has_is_refused() -> None:
     recipes = Recipes()
     for number in range(10):

@@ -313,6 +313,7 @@ async def test_a_follower_after_a_restart_need_not_hear_the_old_end(
     ]
 
 
+@pytest.mark.thorough
 async def test_the_keys_of_an_events_data_are_those_that_are_described(
     http: httpx.AsyncClient, scheduler: Scheduler
 ) -> None:

@@ -74,6 +74,7 @@ def _unbounded_here(schema: dict[str, Any], place: str) -> Iterator[str]:
         yield f"{place}: fields"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 async def test_every_field_of_every_request_is_bounded(scheduler: Scheduler) -> None:
     document = create_app(scheduler).openapi()

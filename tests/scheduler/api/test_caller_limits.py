@@ -172,6 +172,7 @@ async def test_a_submitter_of_too_many_bytes_is_told_when_to_come_again(
             assert (await http.post("/v1/jobs", json=JOB, headers=root)).status_code == 201
 
 
+@pytest.mark.thorough
 async def test_what_is_for_everybody_is_not_for_any_number_of_requests(
     scheduler: Scheduler,
 ) -> None:

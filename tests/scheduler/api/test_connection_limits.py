@@ -139,6 +139,7 @@ async def test_a_field_behind_the_body_is_not_one_of_the_request(scheduler: Sche
 # --- time -----------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("said", [b"", b"\r\n", b"G", GET, GET + b"\r\n" + GET])
 async def test_a_head_has_to_come_in_time(scheduler: Scheduler, said: bytes) -> None:
     async with served(scheduler, head_seconds=1) as connect, connect(said) as socket:

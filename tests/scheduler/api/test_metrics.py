@@ -129,6 +129,7 @@ async def test_schedulers_in_one_process_have_metrics_of_their_own(
         assert "kgym_http_requests_total GET /v1/jobs 200" not in await samples(client)
 
 
+@pytest.mark.thorough
 async def test_a_scheduler_that_is_not_ready_says_what_is_missing(platform: Platform) -> None:
     async with RabbitBus(f"amqp://127.0.0.1:{free_port()}") as bus:
         scheduler = Scheduler(platform.store(), bus, platform.storage)

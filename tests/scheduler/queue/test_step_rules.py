@@ -195,6 +195,7 @@ class Jobs(RuleBasedStateMachine):
             self._move(job, later, Event.SKIP)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_the_store_follows_the_pure_state_machine(
     kind: str, request: pytest.FixtureRequest

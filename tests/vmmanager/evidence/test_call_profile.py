@@ -112,6 +112,7 @@ def test_the_call_in_which_the_kernel_crashed_is_known(traced: Traced) -> None:
     assert results(work, "getppid") == {"ok"}
 
 
+@pytest.mark.thorough
 def test_a_call_that_does_not_come_back_is_told(traced: Traced) -> None:
     work = traced.run("pause();", seconds=3)
     assert results(work, "pause") == {"pending"}

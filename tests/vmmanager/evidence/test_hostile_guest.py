@@ -237,6 +237,7 @@ async def test_every_session_with_a_hostile_guest_ends(farm: Farm) -> None:
     assert len(seen) > 2, seen
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "detail"),
     [

@@ -72,6 +72,7 @@ async def test_a_program_that_is_too_large_is_refused_and_not_read(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
 
 
+@pytest.mark.thorough
 async def test_a_large_program_comes_to_the_guest_without_being_read_whole(tmp_path: Path) -> None:
     program, image = tmp_path / "program", GuestImage(tmp_path)
     image.initrd.write_bytes(b"image")

@@ -95,6 +95,7 @@ async def test_a_chatty_program_survives(scripted_step: NewStep, cache: Path) ->
     assert log.size > 10_000
 
 
+@pytest.mark.thorough
 async def test_work_that_was_not_traced_before_is_reported_as_not_compared(
     scripted_step: NewStep, perform_scripted: Perform, cache: Path
 ) -> None:
@@ -162,6 +163,7 @@ class CrashingIfEven(Crashing):
             super().runs(runner)
 
 
+@pytest.mark.thorough
 async def test_a_bug_that_shows_soon_is_measured(perform_scripted: Perform) -> None:
     """The first of two crashes; three more run, and whatever survives is not run to the end."""
     others = [Reproducer(text="int main(void) { return 1; }")]  # the instances take turns
@@ -184,6 +186,7 @@ async def test_a_crash_that_came_late_stops_the_others(perform_scripted: Perform
     assert (result.requested, result.crashed, result.sample) == (1, 1, [])
 
 
+@pytest.mark.thorough
 async def test_the_baseline_tells_what_a_fix_has_to_survive(
     scripted_step: NewStep, cache: Path
 ) -> None:
@@ -330,6 +333,7 @@ class HangingAtBoot(Guest):
         self.say(b"[    0.0] Linux version 6.1.0\n")
 
 
+@pytest.mark.thorough
 async def test_guests_that_hang_while_booting_do_not_keep_the_host(
     scripted_step: NewStep, cache: Path
 ) -> None:
@@ -347,6 +351,7 @@ async def test_guests_that_hang_while_booting_do_not_keep_the_host(
     assert "not booted after 1 s" in result.reason
 
 
+@pytest.mark.thorough
 async def test_a_guest_that_booted_without_ssh_is_no_verdict(perform_scripted: Perform) -> None:
     class WithoutSsh(Guest):
         def answers_ssh(self) -> bool:
@@ -457,6 +462,7 @@ async def test_a_lost_connection_is_no_verdict(scripted_step: NewStep, cache: Pa
     assert "console-0-retry-2.log" in {artifact.name for artifact in run.artifacts}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("idle", "outcome", "boots"),
     [
@@ -499,6 +505,7 @@ async def test_a_vm_that_is_taken_away_is_replaced(scripted_step: NewStep, cache
     assert log.count("preempted: the zone has taken the VM back; once more") == 2
 
 
+@pytest.mark.thorough
 async def test_vms_that_are_taken_away_for_ever_fail_the_step(perform_scripted: Perform) -> None:
     with pytest.raises(VmLost, match="taken the VM back"):
         await perform_scripted(Dying)

@@ -103,6 +103,7 @@ async def prepared(run: StepContext, cache: Path, fetch: Any = take_nothing) -> 
     return await prepare(run, cache, HOST, None, fetch)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["raw", "qcow2"])
 @pytest.mark.parametrize("bundle", ["on_demand", "whole", "small"])
 async def test_a_step_starts_from_the_very_disk_of_an_earlier_one(
@@ -137,6 +138,7 @@ async def test_an_earlier_step_without_a_disk_is_refused(
     assert error.value.reason == "bad_root_image"
 
 
+@pytest.mark.thorough
 async def test_an_earlier_step_that_kept_nothing_is_refused(
     new_run: NewRun, hosts: NewHost, tmp_path: Path
 ) -> None:
@@ -152,6 +154,7 @@ async def test_an_earlier_step_that_kept_nothing_is_refused(
     assert error.value.reason == "bad_root_image"
 
 
+@pytest.mark.thorough
 async def test_a_disk_that_is_not_that_of_the_earlier_step_is_refused(
     new_run: NewRun, hosts: NewHost, tmp_path: Path
 ) -> None:
@@ -166,6 +169,7 @@ async def test_a_disk_that_is_not_that_of_the_earlier_step_is_refused(
     assert error.value.reason == "bad_root_image"
 
 
+@pytest.mark.thorough
 @pytest.mark.attack
 async def test_a_damaged_image_is_refused_and_not_kept(
     new_run: NewRun, hosts: NewHost, tmp_path: Path

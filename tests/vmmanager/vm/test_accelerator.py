@@ -29,6 +29,7 @@ async def test_the_answer_is_remembered(tmp_path: Path) -> None:
     assert (tmp_path / "accelerator.json").stat().st_mtime_ns == stamp
 
 
+@pytest.mark.thorough
 async def test_a_damaged_answer_is_found_again(tmp_path: Path) -> None:
     (tmp_path / "accelerator.json").write_text("{")
     answer = await best_accelerator(tmp_path)
