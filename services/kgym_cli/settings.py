@@ -180,6 +180,12 @@ class Settings:
         commands=("scheduler", "worker"),
         shown="artifacts in the data folder",
     )
+    benchmarks = Setting[str](
+        "Folder of published benchmarks, which the monitor shows; or gs://BUCKET/PREFIX.",
+        lambda settings: str(settings.data / "benchmarks"),
+        commands=("bench publish", "bench site", "monitor", "up"),
+        shown="benchmarks in the data folder",
+    )
     disk_budget = Setting[int](
         "Most bytes of storage and database, e.g. 500GB; above, finished jobs' artifacts go.",
         200 << 30,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
+from kgym.bench.publication import BenchmarkStore
 from kgym.client import AsyncClient
 from kgym.web.scheduler_tokens import SchedulerTokens
 from kgym_monitor.agent_link import AgentLink, FindAgent
@@ -41,13 +42,17 @@ class MonitorState:
     @classmethod
     @contextlib.asynccontextmanager
     async def opened(
-        cls, scheduler: str, token: str | None, find_agent: FindAgent = lambda: None
+        cls,
+        scheduler: str,
+        token: str | None,
+        benchmarks: BenchmarkStore,
+        find_agent: FindAgent = lambda: None,
     ) -> AsyncIterator["MonitorState"]:
         """Keep connections to the scheduler and the agent while the context lasts."""
         agent = AgentLink(find_agent, token)
         async with SchedulerTokens(scheduler) as tokens, AsyncClient(scheduler, token) as client:
             state = cls(
-                scheduler, client, tokens, agent, RunningLogs(client), HeldBenchmarks(client)
+                scheduler, client, tokens, agent, RunningLogs(client), HeldBenchmarks(benchmarks)
             )
             try:
                 yield state

@@ -24,34 +24,6 @@ def no_worker(worker: str) -> NotFound:
     return NotFound("worker_not_found", f"there is no worker {worker!r}", worker=worker)
 
 
-def no_benchmark(name: str) -> NotFound:
-    """Return the error for a benchmark that nobody has published."""
-    return NotFound("benchmark_missing", f"there is no benchmark {name!r}", benchmark=name)
-
-
-def no_benchmark_bug(name: str, bug: str) -> NotFound:
-    """Return the error for a bug that a benchmark does not have."""
-    message = f"the benchmark {name} has no bug {bug!r}"
-    return NotFound("benchmark_bug_missing", message, benchmark=name, bug=bug)
-
-
-def no_attempt(name: str, bug: str, setup: int, run: int) -> NotFound:
-    """Return the error for an attempt that was not published."""
-    message = f"the benchmark {name} has no run {run} of setup {setup} on {bug}"
-    return NotFound("attempt_missing", message, benchmark=name)
-
-
-def not_your_benchmark(name: str, submitter: str) -> Forbidden:
-    """Return the error for a benchmark that is another's."""
-    return Forbidden(
-        "not_your_benchmark",
-        f"the benchmark {name} is {submitter}'s: only that token, or one with the scope admin, may"
-        " change it",
-        benchmark=name,
-        submitter=submitter,
-    )
-
-
 def no_entry(name: str) -> NotFound:
     """Return the error for an entry of SuiteCache that neither storage nor a worker has."""
     return NotFound("entry_not_found", f"there is no entry {name!r}: see `kgym cache list`")

@@ -54,7 +54,6 @@ from kgym_scheduler.database.connection import ChangeRaced, Database
 from kgym_scheduler.database.group_commit import Batch
 from kgym_scheduler.database.group_counts import GroupCounts
 from kgym_scheduler.database.job_lists import JobList
-from kgym_scheduler.database.published_benchmarks import PublishedBenchmarks
 from kgym_scheduler.database.single_statements import Connection
 from kgym_scheduler.database.subjects import Subjects
 from kgym_scheduler.database.tables import LOCAL, RUNNING, attempts, events, facets, jobs, steps
@@ -111,8 +110,6 @@ class JobStore:
         """What jobs are about, counted."""
         self._tallies = Tallies(self.database)
         self._clock = DatabaseClock(clock)
-        self.benchmarks = PublishedBenchmarks(self.database, self._clock)
-        """Benchmarks and attempts on them."""
         self._submit: Batch[Submission, Added] = Batch(self._submit_all)
         self._claim = Batch(self._claim_all)
         self._report = Batch(self._report_all)

@@ -102,8 +102,6 @@ class Scheduler:
         self.idle_workers = self._notifier.idle_workers
         """Are told first."""
         nobody = UUID(int=0)  # a signal that stops nothing goes to the broker and back
-        self.benchmarks = store.benchmarks
-        """Those that were published."""
         self._readiness = Readiness(
             {
                 "database": store.ping,

@@ -19,7 +19,7 @@ import httpx
 from kgym.bench.attempt_table import AttemptTable
 from kgym.bench.comparison import paired
 from kgym.bench.figures import Figure, Results, solves
-from kgym.client import Client
+from kgym.transport.artifact_storage import LocalStorage
 from kgym_cli.platforms.embedded_platform import Platform
 from kgym_cli.platforms.servers import free_port
 from tests.bench.dispatch import cpu_seconds
@@ -50,14 +50,14 @@ def board(setups: int = SETUPS) -> dict[str, float]:
     with (
         tempfile.TemporaryDirectory() as folder,
         Platform(Path(folder, "data"), work=False) as platform,
-        Client(platform.url) as client,
     ):
         begun = time.monotonic()
-        demo_benchmark.publish(client, NAME, bugs, iter(attempts))
+        store = LocalStorage(Path(folder, "benchmarks"))
+        demo_benchmark.publish(store, NAME, bugs, attempts)
         figures["publish_s"] = round(time.monotonic() - begun, 1)
         port = free_port()
         words = ["-m", "kgym_cli", "monitor", "--server", platform.url]
-        words += ["--monitor-port", str(port)]
+        words += ["--monitor-port", str(port), "--benchmarks", str(store.root)]
         with served(words, port, Path(folder, "monitor.log")) as (url, pid):
             return figures | pages(f"{url}/benchmarks/{NAME}", pid)
 

@@ -42,6 +42,7 @@ from kgym.api.jobs import JobFilter
 from kgym.api.states import State
 from kgym.api.steps import BuildSpec, StepKind, StepResult
 from kgym.client import Client, Refused
+from kgym.transport.artifact_storage import LocalStorage
 from kgym.worker.context import StepContext
 from kgym_cli.platforms.embedded_platform import Platform
 from kgym_cli.platforms.process import settle
@@ -52,7 +53,7 @@ from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.subjects import Subjects
 from kgym_scheduler.database.tallies import Tallies
 from tests.bench.dispatch import SINGLE_RATE, SINGLE_WORKERS, Bench, cpu_seconds, process, until
-from tests.demo import demo_jobs, monitor_pages
+from tests.demo import demo_benchmark, demo_jobs, monitor_pages
 from tests.demo.demo_agent import DemoAgent, demo_agent
 from tests.demo.given_steps import working
 from tests.demo.monitor_pages import MonitorPage
@@ -141,7 +142,7 @@ def monitored(scheduler: str, agent: str, folder: Path) -> Iterator[tuple[str, i
     """Run a monitor of this scheduler and agent; yield its URL and process."""
     port = free_port()
     words = ["-m", "kgym_cli", "monitor", "--server", scheduler, "--agent", agent]
-    words += ["--monitor-port", str(port)]
+    words += ["--monitor-port", str(port), "--benchmarks", str(folder / "benchmarks")]
     with served(words, port, folder / "monitor.log") as found:
         yield found
 
@@ -173,10 +174,11 @@ class Found:
         return max((_part(taken, 0.95) for taken in self.server.values()), default=0.0)
 
 
-def shown(client: Client, agent: DemoAgent) -> dict[str, MonitorPage]:
+def shown(client: Client, agent: DemoAgent, folder: Path) -> dict[str, MonitorPage]:
     """Make the run and the jobs that pages show; return all pages, and long lists, by name."""
     run = agent.begin_run()
     agent.end(run)
+    demo_benchmark.put(LocalStorage(folder / "benchmarks"))
     jobs = demo_jobs.put(client) | {"run": run}
     limit = time.monotonic() + START_SECONDS
     while client.job(jobs["running"]).state is not State.RUNNING:
@@ -479,7 +481,7 @@ def on_sqlite(folder: Path, options: argparse.Namespace, found: dict[str, Found]
         Client(scheduler) as client,
         monitored(scheduler, agent.url, folder) as (monitor, pid),
     ):
-        pages = shown(client, agent)
+        pages = shown(client, agent, folder)
         site = Site("sqlite", scheduler, monitor, [platform, pid])
         figures |= _server(site, pages, options, found)
         with chromium() as browser:
@@ -509,7 +511,7 @@ def on_postgresql(folder: Path, options: argparse.Namespace, found: dict[str, Fo
             Client(bench.server) as client,
             monitored(bench.server, agent.url, folder) as (monitor, pid),
         ):
-            pages = shown(client, agent)
+            pages = shown(client, agent, folder)
             site = Site("postgresql", bench.server, monitor, [*bench.pids, pid])
             figures |= _server(site, pages, options, found)
             showcase.let_go.set()

@@ -7,8 +7,9 @@ import pytest
 
 from tests.benchmark.model_provider import Provider
 from tests.cli.conftest import data, idle, kgym
+from tests.transport.conftest import place, shared_cloud
 
-__all__ = ["data", "idle", "kgym", "provider"]
+__all__ = ["data", "idle", "kgym", "place", "provider", "shared_cloud"]
 
 
 @pytest.fixture

@@ -1,16 +1,19 @@
-"""`kgym bench publish`: what lies in a folder is on the scheduler after it, once."""
+"""`kgym bench publish`: a dataset and its attempts reach the store; files of attempts."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from kgym.bench import attempt_files
+from kgym.bench import attempt_files, publication
 from kgym.bench.attempt_record import AttemptRecord, Outcome, Setup, Votes
-from kgym.client import Client
+from kgym.bench.published_benchmark import load
 from kgym.errors import UserError
-from kgym_cli.platforms.embedded_platform import Platform
+from kgym.transport.artifact_storage import LocalStorage
 from tests.benchmark.test_dataset import bug, made
 from tests.cli.conftest import Kgym
+from tests.transport.buckets import Bucket
+from tests.transport.places import Place
 
 ONE = Setup(agent="one", model="m", dollars=5.6)
 
@@ -30,19 +33,46 @@ def attempts(count: int) -> list[AttemptRecord]:
 
 
 @pytest.mark.thorough
-def test_a_folder_is_published_once(kgym: Kgym, idle: Platform, tmp_path: Path) -> None:
+def test_a_folder_is_published_and_replaced(kgym: Kgym, data: Path, tmp_path: Path) -> None:
     made(bug(), bug(id="e" * 40)).save(tmp_path / "bugs")
     attempt_files.write(tmp_path / "bugs" / "attempts.jsonl", attempts(700))
     first = kgym("bench", "publish", tmp_path / "bugs", "--name", "mine", "--json")
-    assert first.json == {"benchmark": "mine", "bugs": 2, "attempts": 700, "changed": 702}
-    again = kgym("bench", "publish", tmp_path / "bugs", "--name", "mine", "--json")
-    assert again.json["changed"] == 0
-    with Client(idle.url) as client:
-        view = client.benchmark("mine")
-        assert (view.attempts, view.published) == (700, 2)
-        assert client.benchmark_bug("mine", "a" * 40) == made(bug()).bugs[0].published
-        assert len(list(client.benchmark_attempts("mine"))) == 700
-        assert client.benchmark_attempt("mine", "a" * 40, 0, 7) == attempts(7)[-1]
+    store = str(data / "benchmarks")
+    assert first.json == {
+        "benchmark": "mine",
+        "bugs": 2,
+        "setups": 1,
+        "attempts": 700,
+        "store": store,
+    }
+    benchmark = asyncio.run(load(LocalStorage(Path(store)), "mine"))
+    assert asyncio.run(benchmark.bug("a" * 40)) == made(bug()).bugs[0].published
+    assert asyncio.run(benchmark.attempt("a" * 40, 0, 7)) == attempts(7)[-1]
+    attempt_files.write(tmp_path / "fewer", attempts(3))
+    again = kgym(
+        *("bench", "publish", tmp_path / "bugs", "--name", "mine"),
+        *("--attempts", tmp_path / "fewer"),
+    )
+    assert again.out == f"mine in {store}: bugs: 2, setups: 1, attempts: 3\n"
+    swept = kgym("gc", "--apply", "--artifact-age", "0", "--only", "artifacts", "--json")
+    assert swept.status == 0, swept.err
+    assert len(asyncio.run(load(LocalStorage(Path(store)), "mine")).table) == 3
+    made(bug()).save(tmp_path / "other")
+    refused = kgym("bench", "publish", tmp_path / "other", "--name", "mine")
+    assert refused.status == 2
+    assert "another dataset" in refused.err
+
+
+@pytest.mark.thorough
+def test_a_bucket_takes_a_benchmark(
+    kgym: Kgym, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not isinstance(place, Bucket):
+        pytest.skip("the test above publishes to a folder")
+    made(bug()).save(tmp_path / "bugs")
+    monkeypatch.setenv("KGYM_BENCHMARKS", f"gs://{place.name}/{place.prefix}")
+    assert kgym("bench", "publish", tmp_path / "bugs").status == 0
+    assert asyncio.run(publication.names(place.storage)) == ["some"]
 
 
 def test_attempts_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ import pytest
 
 from kgym.bench import attempt_files
 from kgym.bench.attempt_table import AttemptTable
+from kgym.bench.published_benchmark import Benchmark
 from kgym.errors import UserError
-from kgym_cli.commands import bench_site
 from kgym_monitor.benchmarks import site
-from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmark
 from kgym_monitor.benchmarks.site import SiteSource
 from tests.benchmark.test_dataset import bug, made
 from tests.benchmark.test_publish import attempts
@@ -21,25 +20,15 @@ HOSTILE = "<script>document.title='taken'</script>"
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> SiteSource:
+def source() -> SiteSource:
     """The demo's bugs, as a benchmark; one of them has a hostile title."""
-    folder = tmp_path_factory.mktemp("source")
-    made(bug()).save(folder)
-    attempt_files.write(folder / "attempts.jsonl", attempts(2))
-    view = bench_site._of_folder(folder, ()).held.view
     bugs, setups = demo_benchmark.bugs(12), demo_benchmark.setups(3)
     facts = bugs[0].facts.model_copy(update={"title": HOSTILE})
     bugs[0] = bugs[0].model_copy(update={"facts": facts, "diff": HOSTILE})
     table = AttemptTable.of(demo_benchmark.attempts(bugs, setups, 2))
-    numbered = [
-        view.setups[0].model_copy(update={"number": number, "setup": one})
-        for number, one in enumerate(table.setups)
-    ]
-    view = view.model_copy(update={"setups": numbered, "attempts": len(table), "bugs": 12})
-    by_id = {one.facts.id: one for one in bugs}
-    return SiteSource(
-        HeldBenchmark(view, {name: one.facts for name, one in by_id.items()}, table), by_id
-    )
+    by_id = {bug.facts.id: bug for bug in bugs}
+    facts_by_id = {name: bug.facts for name, bug in by_id.items()}
+    return SiteSource(Benchmark("demo", "", "1", facts_by_id, table), by_id)
 
 
 def test_all_that_pages_lead_to_is_there(source: SiteSource, tmp_path: Path) -> None:
@@ -80,3 +69,21 @@ def test_the_command_writes_a_site_of_a_folder(kgym: Kgym, tmp_path: Path) -> No
     assert len(list((tmp_path / "public").glob("*.html"))) == done.json["pages"]
     # The other bug was never tried, so that there are no figures.
     assert "Not every bug was tried" in (tmp_path / "public" / "index.html").read_text()
+
+
+@pytest.mark.thorough
+def test_the_command_writes_a_site_of_a_published_benchmark(
+    kgym: Kgym, data: Path, tmp_path: Path
+) -> None:
+    made(bug(), bug(id="e" * 40)).save(tmp_path / "bugs")
+    attempt_files.write(tmp_path / "bugs" / "attempts.jsonl", attempts(3))
+    assert kgym("bench", "publish", tmp_path / "bugs", "--name", "mine").status == 0
+    done = kgym("bench", "site", "mine", tmp_path / "public", "--json")
+    assert done.status == 0, done.err
+    folder = kgym("bench", "site", tmp_path / "bugs", tmp_path / "local", "--json")
+    assert done.json["pages"] == folder.json["pages"]
+    assert (tmp_path / "public" / "bug-0.html").read_bytes() == (
+        tmp_path / "local" / "bug-0.html"
+    ).read_bytes()
+    missing = kgym("bench", "site", "other", tmp_path / "none")
+    assert (missing.status, "no benchmark 'other'" in missing.err) == (2, True)

@@ -1,13 +1,15 @@
 """A benchmark with attempts, for pages and for what is measured: made up, the same each time."""
 
+import asyncio
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
-from kgym.api.benchmarks.attempts import AttemptRecord, Outcome, Overlap, Setup, Votes
-from kgym.api.benchmarks.bugs import BugFacts, PublishedBug
-from kgym.api.benchmarks.publication import ATTEMPTS_AT_ONCE, BUGS_AT_ONCE, BenchmarkAbout
-from kgym.client import Client
+from kgym.bench import publication
+from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap, Setup, Votes
+from kgym.bench.bug_record import BugFacts, PublishedBug
+from kgym.bench.dataset import About
+from kgym.bench.publication import BenchmarkStore
 
 NAME = "demo-bench"
 FIRST = "00000000" * 5
@@ -59,30 +61,23 @@ def attempts(on: Sequence[PublishedBug], by: Sequence[Setup], runs: int) -> Iter
                 yield _attempt(bug.facts.id, setup, run, odds, chance)
 
 
-def put(client: Client) -> None:
+def put(store: BenchmarkStore) -> None:
     """Publish a small benchmark."""
-    found, by = bugs(40), setups(6)
-    publish(client, NAME, found, attempts(found, by, 3))
+    on, by = bugs(40), setups(6)
+    publish(store, NAME, on, attempts(on, by, 3))
 
 
 def publish(
-    client: Client, name: str, on: Sequence[PublishedBug], tried: Iterator[AttemptRecord]
+    store: BenchmarkStore, name: str, on: Sequence[PublishedBug], tried: Iterable[AttemptRecord]
 ) -> None:
-    """Publish bugs and attempts."""
-    about = BenchmarkAbout(
-        description="Made up, to show what pages look like.", bugs=len(on), sha256="de" * 32
+    """Publish bugs and attempts on them."""
+    about = About(
+        name=name,
+        description="Made up, to show what pages look like.",
+        bugs=len(on),
+        sha256="de" * 32,
     )
-    client.publish(name, about)
-    for start in range(0, len(on), BUGS_AT_ONCE):
-        client.publish_bugs(name, on[start : start + BUGS_AT_ONCE])
-    batch: list[AttemptRecord] = []
-    for one in tried:
-        batch.append(one)
-        if len(batch) == ATTEMPTS_AT_ONCE:
-            client.publish_attempts(name, batch)
-            batch = []
-    if batch:
-        client.publish_attempts(name, batch)
+    asyncio.run(publication.publish(store, name, about, on, tried))
 
 
 def _bug(number: int, chance: random.Random) -> PublishedBug:

@@ -6,7 +6,7 @@ from kgym.api.jobs import JobRequest
 from kgym.api.steps import MinimizeSpec, Patch, StepRef
 from kgym.bugs import bundle
 from kgym.client import Client
-from tests.demo import checked_patches, demo_benchmark
+from tests.demo import checked_patches
 from tests.demo.showcase import BUG, trial
 
 _FILE = bundle.load("fsconfig-source-fd")
@@ -58,9 +58,8 @@ def unfinished() -> dict[str, JobRequest]:
 def put(client: Client) -> dict[str, int]:
     """Submit the demo's jobs to a platform of two workers; return their numbers by name.
 
-    Takes some ten seconds: until all have ended that do. The demo's benchmark comes with them.
+    Takes some ten seconds: until all have ended that do.
     """
-    demo_benchmark.put(client)
     jobs = submit(client, ended())
     for number in jobs.values():
         client.wait(number)

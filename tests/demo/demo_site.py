@@ -14,7 +14,7 @@ from kgym.client import Client
 from kgym.transport.artifact_storage import LocalStorage
 from kgym_cli.platforms.embedded_platform import Platform
 from kgym_tracer.minimize_step import Minimizer
-from tests.demo import demo_jobs, past_attempts
+from tests.demo import demo_benchmark, demo_jobs, past_attempts
 from tests.demo.demo_agent import demo_agent
 from tests.demo.given_steps import working
 from tests.demo.monitor_pages import MonitorPage, pages
@@ -32,6 +32,8 @@ class DemoSite:
     client: Client
     showcase: Showcase
     data: Path
+    benchmarks: LocalStorage
+    """Where benchmarks are published."""
     run: int
     """The number of a run of the agent that has ended."""
 
@@ -39,6 +41,7 @@ class DemoSite:
 def filled(site: DemoSite) -> list[MonitorPage]:
     """Put the demo data into a site; return all pages. Takes some ten seconds."""
     _keep_entry(site.data)
+    demo_benchmark.put(site.benchmarks)
     traced = site.client.submit(demo_jobs.traced()).id
     site.client.wait(traced)
     return pages({**demo_jobs.put(site.client), "traced": traced, "run": site.run})
@@ -72,11 +75,12 @@ def demo_site(data: Path) -> Iterator[DemoSite]:
                 working(platform.url, data, showcase.answers, real),
                 working(platform.url, data, showcase.answers, real),
                 demo_agent(data, platform.url) as agent,
-                monitored(platform.url, agent=agent.url) as url,
+                monitored(platform.url, agent=agent.url, benchmarks=data / "benchmarks") as url,
                 Client(platform.url) as client,
             ):
                 run = agent.begin_run()
                 agent.end(run)
-                yield DemoSite(url, platform.url, client, showcase, data, run)
+                benchmarks = LocalStorage(data / "benchmarks")
+                yield DemoSite(url, platform.url, client, showcase, data, benchmarks, run)
         finally:
             showcase.let_go.set()

@@ -1,14 +1,17 @@
 """Servers, such as a monitor, on event loops in threads of their own, beside blocking code."""
 
 import asyncio
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import uvloop
 
+from kgym.transport.artifact_storage import LocalStorage
 from kgym_monitor.server import monitor
 
 _SECONDS = 60
@@ -49,14 +52,24 @@ def threaded(
 
 @contextmanager
 def monitored(
-    scheduler: str, token: str | None = None, port: int = 0, agent: str | None = None
+    scheduler: str,
+    token: str | None = None,
+    port: int = 0,
+    agent: str | None = None,
+    benchmarks: Path | None = None,
 ) -> Iterator[str]:
-    """Run a monitor of this scheduler while the context lasts; yield its URL."""
+    """Run a monitor of this scheduler while the context lasts; yield its URL.
+
+    `benchmarks` is the folder of published benchmarks; None: there are none.
+    """
 
     @asynccontextmanager
     async def opened(_: asyncio.AbstractEventLoop) -> AsyncIterator[str]:
-        async with monitor(scheduler, token, port=port, find_agent=lambda: agent) as address:
+        async with monitor(
+            scheduler, token, LocalStorage(published), port=port, find_agent=lambda: agent
+        ) as address:
             yield address.url
 
-    with threaded(opened) as url:
-        yield url
+    with ExitStack() as stack:
+        published = benchmarks or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        yield stack.enter_context(threaded(opened))

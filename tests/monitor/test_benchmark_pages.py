@@ -1,6 +1,7 @@
 """The pages of benchmarks: figures as `kgym.bench` has them, by choices in the address."""
 
 import re
+import shutil
 import time
 from collections.abc import Iterator
 
@@ -24,7 +25,7 @@ HERE = f"/benchmarks/{NAME}"
 @pytest.fixture(scope="module")
 def here(site: Site) -> Iterator[Visitor]:
     """A visitor of a site with the demo's benchmark."""
-    demo_benchmark.put(site.client)
+    demo_benchmark.put(site.benchmarks)
     with Visitor(site.url) as one:
         yield one
 
@@ -154,15 +155,47 @@ def test_what_is_not_published_is_not_found(here: Visitor, path: str) -> None:
     assert read(here, path).status_code == 404
 
 
-def test_what_was_published_since_is_shown(here: Visitor, site: Site) -> None:
+def test_a_new_publish_is_shown(here: Visitor, site: Site) -> None:
     more = ATTEMPTS[0].model_copy(update={"run": 4, "dollars": 1000.0})
-    site.client.publish_attempts(NAME, [more])
+    demo_benchmark.publish(site.benchmarks, NAME, BUGS, [*ATTEMPTS, more])
     try:
         page = read(here, f"{HERE}/bugs/{demo_benchmark.FIRST}")
         assert "$1,00" in words(page)
         # Not all bugs were tried four times, so the figures stay those of three.
         assert "first 3 runs" in words(read(here, HERE))
     finally:
-        site.client.remove_benchmark(NAME)
-        demo_benchmark.put(site.client)
+        demo_benchmark.put(site.benchmarks)
     assert "$1,00" not in words(read(here, f"{HERE}/bugs/{demo_benchmark.FIRST}"))
+
+
+@pytest.mark.attack
+def test_damaged_and_hostile_benchmarks_harm_no_other(here: Visitor, site: Site) -> None:
+    root = site.benchmarks.root
+    hostile = BUGS[0].facts.model_copy(update={"title": "<script>document.title='taken'</script>"})
+    bug = BUGS[0].model_copy(update={"facts": hostile, "diff": "<script>"})
+    demo_benchmark.publish(site.benchmarks, "hostile", [bug], [])
+    demo_benchmark.publish(site.benchmarks, "changed", BUGS, ATTEMPTS)
+    (attempts,) = root.glob("changed/*/attempts.jsonl")
+    attempts.write_bytes(attempts.read_bytes().replace(b"pass", b"boot", 1))
+    for name, index in (("no-json", b"<script>\n"), ("endless", b"x" * 5_000_000)):
+        (root / name).mkdir()
+        (root / name / "benchmark.json").write_bytes(index)
+    try:
+        listed = read(here, "/benchmarks")
+        assert listed.status_code == 200
+        assert "<script>d" not in listed.text
+        assert words(listed).count("is damaged") == 2
+        assert HERE in listed.text
+        for name in ("no-json", "endless", "changed"):
+            page = read(here, f"/benchmarks/{name}")
+            assert page.status_code == 503
+            assert "is damaged" in words(page)
+            assert "publish it again" in words(page)
+        assert "SHA-256 mismatch" in words(read(here, "/benchmarks/changed"))
+        page = read(here, f"/benchmarks/hostile/bugs/{hostile.id}")
+        assert "<script>document" not in page.text
+        assert "&lt;script&gt;" in page.text
+        assert read(here, HERE).status_code == 200
+    finally:
+        for name in ("hostile", "changed", "no-json", "endless"):
+            shutil.rmtree(root / name)

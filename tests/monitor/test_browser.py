@@ -31,7 +31,7 @@ def jobs(site: Site) -> dict[str, JobView]:
         "hostile check": checked_patches.request(*checked_patches.patches(HOSTILE[:150])),
         "long check": checked_patches.request(*checked_patches.patches() * 3),
     }
-    demo_benchmark.put(site.client)
+    demo_benchmark.put(site.benchmarks)
     put = demo_jobs.submit(site.client, {**demo_jobs.ended(), **more})
     return {name: site.client.wait(number) for name, number in put.items()}
 

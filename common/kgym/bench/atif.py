@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from kgym.api.steps import Strict
-from kgym.bench.bug_record import Words
+from kgym.bench.attempt_record import Words
 
 MOST_LOG = 1 << 20
 """Bytes of a log that stands for steps, where these are not known."""

@@ -1,13 +1,132 @@
-"""What came of one attempt of an agent on a bug, as records and REST have it."""
+"""What came of one attempt of an agent on a bug."""
 
-from kgym.api.benchmarks.attempts import (
-    Attempt,
-    AttemptRecord,
-    AttemptRow,
-    Outcome,
-    Overlap,
-    Setup,
-    Votes,
-)
+from enum import StrEnum
+from typing import Annotated
 
-__all__ = ["Attempt", "AttemptRecord", "AttemptRow", "Outcome", "Overlap", "Setup", "Votes"]
+from pydantic import Field
+
+from kgym.api.steps import Count, Sha256, Strict
+
+TEXT = 8 << 20
+"""Characters of a config, a report, a program or a diff."""
+
+Text = Annotated[str, Field(max_length=TEXT)]
+Words = Annotated[str, Field(max_length=10_000)]
+BugId = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\w][\w.:-]*$")]
+Count32 = Annotated[int, Field(ge=0, lt=1 << 31)]
+Cost = Annotated[float, Field(ge=0)]
+
+
+class Outcome(StrEnum):
+    """How an attempt's patch ended: the classes of RGym's Tables 4 and 5."""
+
+    PASS = "pass"  # noqa: S105
+    """It builds, and no instance crashed."""
+    TRIGGER = "trigger"
+    """It builds, and the bug still shows."""
+    OTHER = "other"
+    """It builds, and the kernel crashes in another way."""
+    BOOT = "boot"
+    """It builds, and the kernel does not boot."""
+    COMPILE = "compile"
+    """It does not compile."""
+    BAD = "bad"
+    """There is no patch, or it does not apply."""
+
+
+class Setup(Strict):
+    """Who tries: an agent, its settings, its model, and what it is given."""
+
+    agent: Words
+    settings: Words = Field("", description="the name of its configuration")
+    model: Words = ""
+    feedback: bool = Field(False, description="it may run kernels while it works")
+    oracle: bool = Field(False, description="it is told which files the developers changed")
+    dollars: Cost | None = Field(None, description="limit of one attempt; null: none")
+
+    def __str__(self) -> str:
+        words = [self.agent, self.settings, self.model]
+        words += ["feedback"] * self.feedback + ["oracle"] * self.oracle
+        words += [f"${self.dollars:g}"] if self.dollars is not None else []
+        return ", ".join(word for word in words if word)
+
+
+class Overlap(Strict):
+    """Of two sets, how much they have in common."""
+
+    common: Count32
+    all: Count32
+
+    @property
+    def ratio(self) -> float:
+        """Intersection over union; 0 where both sets are empty, as Live-kBench counts it."""
+        return self.common / self.all if self.all else 0.0
+
+
+class Votes(Strict):
+    """What a judge's votes were on whether a patch is equivalent to the developers'."""
+
+    yes: Count32
+    no: Count32
+    failed: Count32 = Field(0, description="answers that could not be read")
+
+    @property
+    def equivalent(self) -> bool:
+        """Whether more votes say so than deny it, as Live-kBench's leaderboard counts them."""
+        return self.yes > self.no
+
+
+class Attempt(Strict):
+    """One attempt on a bug; what was not found out is null. `run` counts a setup's attempts."""
+
+    bug: BugId
+    run: int = Field(ge=1, lt=1 << 31)
+    outcome: Outcome
+    patch: Sha256 | None = Field(None, description="of the patch without what changes nothing")
+    crashed: Count32 | None = Field(None, description="completed instances that crashed")
+    completed: Count32 | None = None
+    votes: Votes | None = None
+    files: Overlap | None = Field(None, description="changed by it, and by the developers")
+    functions: Overlap | None = None
+    clean: bool | None = Field(
+        None,
+        description="resolved, and nothing stands in the way: no detector is silent, nothing is cut"
+        " off, the kernel still works, other bugs' programs find nothing",
+    )
+    dollars: Cost | None = Field(None, description="what its model has cost")
+    kernel_dollars: Cost | None = Field(None, description="what its kernels have cost")
+    seconds: Cost | None = Field(None, description="from its start to its patch")
+    model_seconds: Cost | None = None
+    kernel_seconds: Cost | None = Field(None, description="waiting for `run_kernel`")
+    kernel_runs: Count32 | None = Field(None, description="calls of `run_kernel`")
+    tokens: Count | None = None
+    error: Words | None = Field(None, description="why the agent did not come to its end")
+
+    @property
+    def racy(self) -> bool:
+        """Whether the bug showed on some instances alone (RGym's column Racey)."""
+        return (
+            self.outcome is Outcome.TRIGGER
+            and self.crashed is not None
+            and self.completed is not None
+            and 0 < self.crashed < self.completed
+        )
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the crash is gone."""
+        return self.outcome is Outcome.PASS
+
+    @property
+    def equivalent(self) -> bool | None:
+        """Whether it is resolved and equivalent (EPR); null where no judge has looked at it."""
+        if not self.resolved:
+            return False
+        return None if self.votes is None else self.votes.equivalent
+
+
+class AttemptRecord(Attempt):
+    """One attempt, with who made it, and its patch."""
+
+    setup: Setup
+    diff: Text | None = None

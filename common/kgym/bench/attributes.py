@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from kgym.api.benchmarks.bugs import BugFacts
+from kgym.bench.bug_record import BugFacts
 
 UNKNOWN = "unknown"
 _DAYS = (0, 7, 30, 90, 365)

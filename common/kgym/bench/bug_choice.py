@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
-from kgym.api.benchmarks.bugs import BugFacts
 from kgym.api.steps import Strict
-from kgym.bench.bug_record import BugRecord, Status, Words
+from kgym.bench.attempt_record import Words
+from kgym.bench.bug_record import BugFacts, BugRecord, Status
 from kgym.bench.dataset import Dataset
 
 Some = Annotated[list[Words], Field(max_length=1000)]

@@ -2,34 +2,23 @@
 
 from datetime import datetime
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
-from kgym.api.benchmarks.attempts import TEXT, BugId, Text, Words
-from kgym.api.benchmarks.bugs import FIX, BugFacts, CommitId, Programs, PublishedBug, Status
 from kgym.api.steps import Strict
+from kgym.bench.attempt_record import BugId, Count32, Text, Words
 from kgym.crash.report import CrashType, type_of
 from kgym.crash.report.crash_class import crash_class
 
-Link = Annotated[str, Field(max_length=2000)]
+FIX = 256 << 10
+"""Characters of a developers' patch that is published; a longer one is left out."""
 
-__all__ = [
-    "TEXT",
-    "BugId",
-    "BugRecord",
-    "Cause",
-    "Commit",
-    "CommitId",
-    "Crash",
-    "DeveloperPatch",
-    "FoundText",
-    "Function",
-    "Link",
-    "Status",
-    "Text",
-    "Words",
-]
+CommitId = Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$", max_length=64)]
+Status = Literal["open", "fixed", "invalid"]
+Programs = Literal["c", "syz", "both", "none"]
+Line = Annotated[str, Field(max_length=1000)]
+Link = Annotated[str, Field(max_length=2000)]
 
 
 class Commit(Strict):
@@ -119,6 +108,45 @@ class Validation(Strict):
         return self.crashed < self.runs
 
 
+class BugFacts(Strict):
+    """A bug by its attributes; what is not known is null."""
+
+    id: BugId
+    extid: Words | None = None
+    title: Words
+    titles: list[Words] = Field([], max_length=100, description="all that its crashes have had")
+    status: Status
+    subsystems: list[Line] | None = Field(None, max_length=100)
+    type: Line = Field(description="as syzkaller sorts titles: `KASAN-READ`, `WARNING`")
+    crash_class: Line = Field(description="what its title begins with: `KASAN use-after-free`")
+    compilers: list[Words] = Field([], max_length=100, description="in syzbot's words")
+    reproducer: Programs = "none"
+    reported: AwareDatetime | None = None
+    fixed: AwareDatetime | None = Field(None, description="when the fix was committed")
+    fix: CommitId | None = None
+    fix_title: Words | None = None
+    lines: Count32 | None = Field(None, description="that the fix changes")
+    files: list[Line] | None = Field(None, max_length=500, description="that the fix changes")
+    functions: list[Line] | None = Field(None, max_length=500, description="`FILE:NAME`")
+    has_cause: bool = Field(False, description="whether the commit is known that brought it")
+    cause: CommitId | None = None
+    racy: bool | None = Field(None, description="whether it showed in some of its runs alone")
+
+    @property
+    def days_open(self) -> float | None:
+        """Days from its report to its fix, if both are known."""
+        if self.reported is None or self.fixed is None:
+            return None
+        return (self.fixed - self.reported).total_seconds() / 86400
+
+
+class PublishedBug(Strict):
+    """A bug of a published benchmark, with the patch of the kernel's developers."""
+
+    facts: BugFacts
+    diff: Annotated[str, Field(max_length=FIX)] | None = None
+
+
 class BugRecord(Strict):
     """A bug; `id` is its own in the dataset, `extid` the one of its mails."""
 
@@ -196,7 +224,7 @@ class BugRecord(Strict):
 
     @property
     def published(self) -> PublishedBug:
-        """What a scheduler keeps of it: its facts, and the developers' patch if it is short."""
+        """Its facts, with the developers' patch unless that is too long to publish."""
         diff = self.patch.diff if self.patch is not None else None
         return PublishedBug(facts=self.facts, diff=diff if diff and len(diff) <= FIX else None)
 

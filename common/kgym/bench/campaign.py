@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from kgym.api.steps import Strict
-from kgym.bench.attempt_record import AttemptRecord, Setup
+from kgym.bench.attempt_record import AttemptRecord, BugId, Setup, Words
 from kgym.bench.bug_choice import BugChoice
-from kgym.bench.bug_record import BugId, Link, Words
+from kgym.bench.bug_record import Link
 
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 Name = Annotated[str, Field(pattern=r"^[\w][\w.-]{0,99}$")]

@@ -14,7 +14,8 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from kgym.api.steps import Sha256, Strict
-from kgym.bench.bug_record import BugRecord, Words
+from kgym.bench.attempt_record import Words
+from kgym.bench.bug_record import BugRecord
 from kgym.errors import NotFound, UserError
 
 ABOUT, BUGS = "dataset.json", "bugs.jsonl"

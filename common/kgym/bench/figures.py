@@ -13,9 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from kgym.api.steps import Strict
-from kgym.bench.attempt_record import AttemptRecord, Outcome, Setup
+from kgym.bench.attempt_record import AttemptRecord, BugId, Outcome, Setup
 from kgym.bench.attempt_table import OUTCOMES, AttemptTable, Numbers
-from kgym.bench.bug_record import BugId
 from kgym.bench.intervals import Interval, Values, bootstrap
 
 MOST_RUNS = 1 << 31

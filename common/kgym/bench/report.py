@@ -6,8 +6,7 @@ from itertools import combinations
 from pydantic import Field
 
 from kgym.api.steps import Strict
-from kgym.bench.attempt_record import AttemptRecord, Setup
-from kgym.bench.bug_record import BugId
+from kgym.bench.attempt_record import AttemptRecord, BugId, Setup
 from kgym.bench.comparison import PairedDifference, paired
 from kgym.bench.figures import Figure, Results, SetupFigures, Solves, solves
 from kgym.errors import UserError

@@ -10,19 +10,17 @@ Errors::
         ├── `scheduler_unreachable`   nobody answers at the base URL
         └── `artifact_corrupt`        what was downloaded is not what was stored
 
-What they can be asked stands by its noun: `jobs`, `groups`, `artifacts`, `sources`, `platform`,
-`benchmarks`.
+What they can be asked stands by its noun: `jobs`, `groups`, `artifacts`, `sources`, `platform`.
 """
 
 from kgym.client.artifacts import ArtifactCalls, AsyncArtifactCalls
-from kgym.client.benchmarks import AsyncBenchmarkCalls, BenchmarkCalls
 from kgym.client.groups import AsyncGroupCalls, GroupCalls
 from kgym.client.jobs import AsyncJobCalls, JobCalls
 from kgym.client.platform import AsyncPlatformCalls, PlatformCalls
 from kgym.client.sources import AsyncSourceCalls, SourceCalls
 
 
-class Client(JobCalls, GroupCalls, ArtifactCalls, SourceCalls, PlatformCalls, BenchmarkCalls):
+class Client(JobCalls, GroupCalls, ArtifactCalls, SourceCalls, PlatformCalls):
     """A connection to the scheduler at `base_url`, such as `http://127.0.0.1:8420`.
 
     Use it as a context manager, or call `close`. It may be used by several threads.
@@ -46,7 +44,6 @@ class AsyncClient(
     AsyncArtifactCalls,
     AsyncSourceCalls,
     AsyncPlatformCalls,
-    AsyncBenchmarkCalls,
 ):
     """The same as `Client`, for coroutines: await its methods, iterate with `async for`.
 

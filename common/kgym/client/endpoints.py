@@ -8,21 +8,6 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, TypeAdapter
 
-from kgym.api.benchmarks.attempts import AttemptRecord
-from kgym.api.benchmarks.bugs import PublishedBug
-from kgym.api.benchmarks.publication import (
-    AttemptBatch,
-    AttemptFilter,
-    AttemptPage,
-    BenchmarkAbout,
-    BenchmarkFilter,
-    BenchmarkPage,
-    BenchmarkView,
-    BugBatch,
-    FactsFilter,
-    FactsPage,
-    Published,
-)
 from kgym.api.bugs import BugFilter, BugPage
 from kgym.api.bulk import (
     Aborted,
@@ -230,71 +215,6 @@ def suitecache(wanted: EntryFilter) -> Request[EntryPage]:
     """Show a page of the list of SuiteCache's entries."""
     params = wanted.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     return Request("GET", "/suitecache", _as(EntryPage), {"params": params})
-
-
-def benchmarks(wanted: BenchmarkFilter) -> Request[BenchmarkPage]:
-    """Show a page of the list of benchmarks."""
-    params = wanted.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    return Request("GET", "/benchmarks", _as(BenchmarkPage), {"params": params})
-
-
-def benchmark(name: str) -> Request[BenchmarkView]:
-    """Show a benchmark."""
-    return Request("GET", _benchmark(name), _as(BenchmarkView))
-
-
-def benchmark_bugs(name: str, wanted: FactsFilter) -> Request[FactsPage]:
-    """Show a page of a benchmark's bugs."""
-    params = wanted.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    return Request("GET", f"{_benchmark(name)}/bugs", _as(FactsPage), {"params": params})
-
-
-def benchmark_bug(name: str, bug: str) -> Request[PublishedBug]:
-    """Show a bug of a benchmark, with its developers' patch."""
-    return Request("GET", f"{_benchmark(name)}/bugs/{quote(bug, safe='')}", _as(PublishedBug))
-
-
-def benchmark_attempts(name: str, wanted: AttemptFilter) -> Request[AttemptPage]:
-    """Show a page of a benchmark's attempts."""
-    params = wanted.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    return Request("GET", f"{_benchmark(name)}/attempts", _as(AttemptPage), {"params": params})
-
-
-def benchmark_attempt(name: str, bug: str, setup: int, run: int) -> Request[AttemptRecord]:
-    """Show an attempt with its patch."""
-    path = f"{_benchmark(name)}/bugs/{quote(bug, safe='')}/attempts/{setup}/{run}"
-    return Request("GET", path, _as(AttemptRecord))
-
-
-def publish(name: str, about: BenchmarkAbout) -> Request[BenchmarkView]:
-    """Add a benchmark."""
-    return Request("PUT", _benchmark(name), _as(BenchmarkView), _body(about))
-
-
-def publish_bugs(name: str, bugs: Sequence[PublishedBug]) -> Request[Published]:
-    """Add bugs to a benchmark."""
-    batch = BugBatch(bugs=list(bugs))
-    return Request("PUT", f"{_benchmark(name)}/bugs", _as(Published), _body(batch))
-
-
-def publish_attempts(name: str, attempts: Sequence[AttemptRecord]) -> Request[Published]:
-    """Add attempts to a benchmark."""
-    batch = AttemptBatch(attempts=list(attempts))
-    return Request("PUT", f"{_benchmark(name)}/attempts", _as(Published), _body(batch))
-
-
-def remove_benchmark(name: str) -> Request[None]:
-    """Remove a benchmark."""
-    return Request("DELETE", _benchmark(name), lambda _: None)
-
-
-def _benchmark(name: str) -> str:
-    return f"/benchmarks/{quote(name, safe='')}"
-
-
-def _body(model: BaseModel) -> dict[str, object]:
-    headers = {"Content-Type": "application/json"}
-    return {"content": model.model_dump_json(exclude_defaults=True), "headers": headers}
 
 
 def suitecache_entry(name: str) -> Request[EntryView]:

@@ -17,7 +17,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -84,8 +84,11 @@ class Storage(Protocol):
         """Write the file stored under `key` to `path`."""
         ...
 
-    def read(self, key: str, start: int, stop: int) -> AsyncIterator[bytes]:
-        """Yield the bytes [start, stop) of the file stored under `key`."""
+    def read(self, key: str, start: int, stop: int) -> AsyncGenerator[bytes]:
+        """Yield the bytes [start, stop) of the file stored under `key`.
+
+        Raises InfrastructureError `artifact_truncated` after the last byte of a shorter file.
+        """
         ...
 
     async def link(self, key: str) -> str | None:
@@ -99,7 +102,7 @@ class Storage(Protocol):
     async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
         """Return the bytes stored below each folder that is `depth` names below `prefix`.
 
-        Includes what was left of a `put` that was killed.
+        An empty prefix is the root. Includes what was left of a `put` that was killed.
         """
         ...
 
@@ -153,7 +156,7 @@ class LocalStorage:
         """Copy the stored file to `path`."""
         await asyncio.to_thread(self._get, key, path)
 
-    async def read(self, key: str, start: int, stop: int) -> AsyncIterator[bytes]:
+    async def read(self, key: str, start: int, stop: int) -> AsyncGenerator[bytes]:
         """Read in chunks, off the event loop."""
         pieces = await asyncio.to_thread(self._pieces, key, start)
         try:
@@ -202,7 +205,8 @@ class LocalStorage:
         }
 
     def _folders(self, prefix: str, depth: int) -> Iterator[tuple[str, list[os.stat_result]]]:
-        for folder in self._path(prefix).glob("/".join("*" * depth)):
+        top = self._path(prefix) if prefix else self.root
+        for folder in top.glob("/".join("*" * depth)):
             if folder.is_dir():
                 files = [path.stat() for path in folder.rglob("*") if path.is_file()]
                 yield folder.relative_to(self.root).as_posix(), files

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from kgym.api.steps import Strict
-from kgym.bench.bug_record import Words
+from kgym.bench.attempt_record import Words
 from kgym.bench.campaign import AgentEntry, Variables
 from kgym.configs import CONFIGS
 from kgym.errors import NotFound, UserError

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from kgym.api.steps import Strict
 from kgym.bench import atif
-from kgym.bench.bug_record import Words
+from kgym.bench.attempt_record import Words
 from kgym.bench.campaign import Campaign, Planned
 from kgym.bugs.bug import TrialOptions
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel

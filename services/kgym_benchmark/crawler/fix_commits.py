@@ -11,7 +11,8 @@ from email import message_from_bytes, policy
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from kgym.bench.bug_record import TEXT, DeveloperPatch, Function
+from kgym.bench.attempt_record import TEXT
+from kgym.bench.bug_record import DeveloperPatch, Function
 from kgym.errors import KgymError, NotFound, UserError
 from kgym.host import proc
 from kgym.source.mirror_table import mirror_table

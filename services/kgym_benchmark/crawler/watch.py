@@ -18,7 +18,8 @@ from urllib.parse import urljoin
 from pydantic import AwareDatetime, Field, ValidationError
 
 from kgym.api.steps import Strict
-from kgym.bench.bug_record import TEXT, BugRecord, FoundText, Status
+from kgym.bench.attempt_record import TEXT
+from kgym.bench.bug_record import BugRecord, FoundText, Status
 from kgym.bench.dataset import MOST, About, Dataset
 from kgym.errors import Conflict, InfrastructureError, KgymError, NotFound, UserError
 from kgym_benchmark.crawler import fix_commits, syzbot_pages, threads

@@ -12,8 +12,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from kgym.api.steps import Sha256, Strict
-from kgym.bench.attempt_record import AttemptRecord, Votes
-from kgym.bench.bug_record import BugId
+from kgym.bench.attempt_record import AttemptRecord, BugId, Votes
 from kgym.bench.dataset import Dataset
 from kgym.errors import UserError
 from kgym_benchmark.judge.question import Question, question, verdict

@@ -17,7 +17,8 @@ from pydantic import Field, ValidationError
 from kgym.api.jobs import JobRequest, JobView
 from kgym.api.states import State
 from kgym.api.steps import Calibration, ReproduceSpec, Sha256, Strict, Verdict
-from kgym.bench.bug_record import BugId, BugRecord, Validation, Words
+from kgym.bench.attempt_record import BugId, Words
+from kgym.bench.bug_record import BugRecord, Validation
 from kgym.bench.dataset import About, Dataset
 from kgym.bench.tried_bug import INSTANCES, SECONDS, Base, tried_bug
 from kgym.bugs import calibration, ended_job

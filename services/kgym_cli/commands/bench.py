@@ -13,12 +13,10 @@ from kgym_cli.lazy import Lazy, LazyGroup
         "import": Lazy("bench_import", "Make a dataset of what others have published."),
         "judge": Lazy("bench_judge", "Let a model vote on whether patches equal the developers'."),
         "list": Lazy("bench_list", "List bugs of a dataset."),
-        "publish": Lazy(
-            "bench_publish", "Put bugs and attempts where the monitor shows them.", remote=True
-        ),
+        "publish": Lazy("bench_publish", "Copy bugs and attempts to where the monitor reads them."),
         "report": Lazy("bench_report", "Show the figures of a campaign."),
         "run": Lazy("bench_run", "Run a campaign: agents on bugs.", remote=True),
-        "site": Lazy("bench_site", "Write pages for any web server.", remote=True),
+        "site": Lazy("bench_site", "Write pages for any web server."),
         "show": Lazy("bench_show", "Show a dataset, or a bug of it."),
         "validate": Lazy("bench_validate", "Try bugs, before agents are.", remote=True),
         "watch": Lazy("bench_watch", "Keep syzbot's bugs, with their fixes and discussions."),

@@ -6,10 +6,9 @@ from pathlib import Path
 import click
 from pydantic import Field, ValidationError
 
-from kgym.api.benchmarks.attempts import BugId, Text
 from kgym.api.steps import Strict
 from kgym.bench import attempt_files, dataset
-from kgym.bench.attempt_record import AttemptRecord
+from kgym.bench.attempt_record import AttemptRecord, BugId, Text
 from kgym.bench.judge_agreement import Agreement
 from kgym.errors import NotFound, UserError
 from kgym_benchmark.judge.judge import MAJORITY, MOST_VOTES, VOTES, Answer, Judge, JudgeOptions

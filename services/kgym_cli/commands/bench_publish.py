@@ -1,40 +1,32 @@
 """`kgym bench publish`."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
 from itertools import chain
 from pathlib import Path
 
 import click
 
-from kgym.api.benchmarks.attempts import AttemptRecord
-from kgym.api.benchmarks.publication import (
-    ATTEMPTS_AT_ONCE,
-    BenchmarkAbout,
-)
-from kgym.bench import attempt_files, dataset
-from kgym.bench.bug_record import BugRecord
-from kgym.client import Client
+from kgym.bench import attempt_files, dataset, publication
 from kgym_cli.bench.bug_choice_options import dataset_argument
 from kgym_cli.output import json_option, print_json, results
 from kgym_cli.output.answer import Answer
-from kgym_cli.platforms.scheduler_choice import scheduler
-
-BUGS_AT_ONCE = 50
-BYTES = 4 << 20
-"""Of the patches of one batch of attempts."""
+from kgym_cli.platforms.composition import open_benchmarks
+from kgym_cli.settings import options_of
 
 
 class PublishAnswer(Answer):
-    """What was published."""
+    """A published benchmark."""
 
     benchmark: str
     bugs: int
+    setups: int
     attempts: int
-    changed: int
-    """Of both, what is new or other than before."""
+    store: str
+    """The folder or bucket that it was published to."""
 
 
 @click.command()
+@options_of("bench publish")
 @dataset_argument
 @click.option(
     "--attempts",
@@ -45,65 +37,35 @@ class PublishAnswer(Answer):
 @click.option("--name", help="Of the benchmark.  [default: the dataset's]")
 @json_option(PublishAnswer)
 def publish(folder: Path, attempts: tuple[Path, ...], name: str | None, as_json: bool) -> None:
-    """Put the dataset in DIR, and attempts on it, where the monitor shows them.
+    """Copy the dataset in DIR, and attempts on its bugs, to where the monitor reads them.
 
-    What was published before is not sent twice in vain: attempts of the same bug, setup and run are
-    replaced. A dataset never changes; another one needs another name.
+    Whoever may write to --benchmarks may publish; no scheduler is needed. Publishing again replaces
+    the attempts: readers see all of the old ones or all of the new ones. The bugs of a benchmark
+    never change: another dataset needs another name.
     """
     whole = dataset.load(folder)
-    about = whole.about
     own = folder / attempt_files.NAME
     files = attempts or ((own,) if own.exists() else ())
-    named = name or whole.name
-    with scheduler(work=False) as client:
-        client.publish(
-            named,
-            BenchmarkAbout(
-                description=about.description,
-                source=about.source,
-                bugs=about.bugs,
-                sha256=about.sha256,
-            ),
+    benchmark = publication.checked_name(name or whole.name)
+    url, store = open_benchmarks()
+    index = asyncio.run(
+        publication.publish(
+            store,
+            benchmark,
+            whole.about,
+            (bug.published for bug in whole.bugs),
+            chain.from_iterable(map(attempt_files.read, files)),
         )
-        changed = sum(
-            client.publish_bugs(named, [bug.published for bug in some]).changed
-            for some in _parts(whole.bugs)
-        )
-        sent, more = _publish_attempts(
-            client, named, chain.from_iterable(map(attempt_files.read, files))
-        )
-    answer = PublishAnswer(benchmark=named, bugs=len(whole), attempts=sent, changed=changed + more)
+    )
+    answer = PublishAnswer(
+        benchmark=benchmark,
+        bugs=index.bugs,
+        setups=len(index.setups),
+        attempts=index.attempts,
+        store=url,
+    )
     if as_json:
         print_json(answer)
     else:
-        told = f"{named}: {len(whole)} bugs, {sent} attempts; {answer.changed} are new or other"
-        results.print(told, markup=False)
-
-
-def _publish_attempts(client: Client, name: str, found: Iterator[AttemptRecord]) -> tuple[int, int]:
-    """Send attempts; return how many there were, and how many of them have changed something."""
-    sent = changed = 0
-    for some in _batches(found):
-        changed += client.publish_attempts(name, some).changed
-        sent += len(some)
-    return sent, changed
-
-
-def _parts(bugs: Sequence[BugRecord]) -> Iterator[Sequence[BugRecord]]:
-    for start in range(0, len(bugs), BUGS_AT_ONCE):
-        yield bugs[start : start + BUGS_AT_ONCE]
-
-
-def _batches(found: Iterator[AttemptRecord]) -> Iterator[list[AttemptRecord]]:
-    """Yield attempts in lists that fit into a request."""
-    some: list[AttemptRecord] = []
-    size = 0
-    for one in found:
-        length = len(one.diff or "")
-        if some and (len(some) == ATTEMPTS_AT_ONCE or size + length > BYTES):
-            yield some
-            some, size = [], 0
-        some.append(one)
-        size += length
-    if some:
-        yield some
+        counts = f"bugs: {index.bugs}, setups: {len(index.setups)}, attempts: {index.attempts}"
+        results.print(f"{benchmark} in {url}: {counts}", markup=False)

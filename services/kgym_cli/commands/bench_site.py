@@ -1,19 +1,17 @@
 """`kgym bench site`."""
 
-from datetime import UTC, datetime
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from kgym.api.benchmarks.publication import BenchmarkView, SetupView
 from kgym.bench import attempt_files, dataset
-from kgym.client import Client
 from kgym.errors import UserError
 from kgym_cli import extras
 from kgym_cli.output import json_option, print_json, results
 from kgym_cli.output.answer import Answer
-from kgym_cli.platforms.scheduler_choice import scheduler
+from kgym_cli.settings import options_of
 
 if TYPE_CHECKING:
     from kgym_monitor.benchmarks.site import SiteSource
@@ -27,6 +25,7 @@ class SiteAnswer(Answer):
 
 
 @click.command("site")
+@options_of("bench site")
 @click.argument("benchmark")
 @click.argument("into", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
@@ -39,8 +38,8 @@ class SiteAnswer(Answer):
 def site(benchmark: str, into: Path, attempts: tuple[Path, ...], as_json: bool) -> None:
     """Write the pages of BENCHMARK into DIR, for any web server.
 
-    BENCHMARK is the name of a published one, or the folder of a dataset. The pages ask no other
-    host for anything. A site that is in DIR is replaced.
+    BENCHMARK is the folder of a dataset, or the name of a benchmark that is published in
+    --benchmarks. The pages ask no other host for anything. A site that is in DIR is replaced.
     """
     extras.require("monitor")
     from kgym_monitor.benchmarks import site as files  # noqa: PLC0415 - needs the extra
@@ -51,8 +50,7 @@ def site(benchmark: str, into: Path, attempts: tuple[Path, ...], as_json: bool) 
     elif attempts:
         raise UserError("no_dataset", f"{folder} holds no dataset, so --attempts means nothing")
     else:
-        with scheduler(work=False) as client:
-            source = _published(client, benchmark)
+        source = _published(benchmark)
     pages = files.write(source, into)
     if as_json:
         print_json(SiteAnswer(folder=into, pages=pages))
@@ -62,49 +60,33 @@ def site(benchmark: str, into: Path, attempts: tuple[Path, ...], as_json: bool) 
 
 def _of_folder(folder: Path, files: tuple[Path, ...]) -> "SiteSource":
     from kgym.bench.attempt_table import AttemptTable  # noqa: PLC0415 - needs the extra
-    from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmark  # noqa: PLC0415
+    from kgym.bench.published_benchmark import Benchmark  # noqa: PLC0415
     from kgym_monitor.benchmarks.site import SiteSource  # noqa: PLC0415
 
     whole = dataset.load(folder)
-    own = folder / attempt_files.NAME
-    found = [one for file in files or (own,) for one in attempt_files.read(file)]
+    attempts = [
+        attempt
+        for file in files or (folder / attempt_files.NAME,)
+        for attempt in attempt_files.read(file)
+    ]
     try:
-        table = AttemptTable.of(found)
+        table = AttemptTable.of(attempts)
     except ValueError as error:
         raise UserError("bad_attempts", str(error)) from error
-    about, now = whole.about, datetime.now(UTC)
-    setups = [
-        SetupView(number=number, setup=one, attempts=int((table.setup == number).sum()))
-        for number, one in enumerate(table.setups)
-    ]
-    view = BenchmarkView(
-        name=about.name,
-        description=about.description,
-        source=about.source,
-        bugs=about.bugs,
-        sha256=about.sha256,
-        submitter="local",
-        created_at=now,
-        updated_at=now,
-        version=1,
-        published=about.bugs,
-        attempts=len(table),
-        setups=setups,
-    )
-    fixes = {one.id: one.published for one in whole.bugs}
-    facts = {one: published.facts for one, published in fixes.items()}
-    return SiteSource(HeldBenchmark(view, facts, table), fixes)
+    bugs = {bug.id: bug.published for bug in whole.bugs}
+    facts = {name: bug.facts for name, bug in bugs.items()}
+    about = whole.about
+    return SiteSource(Benchmark(about.name, about.description, about.sha256, facts, table), bugs)
 
 
-def _published(client: Client, name: str) -> "SiteSource":
-    from kgym.bench.attempt_table import AttemptTable  # noqa: PLC0415 - needs the extra
-    from kgym_monitor.benchmarks import site as files  # noqa: PLC0415
-    from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmark  # noqa: PLC0415
+def _published(name: str) -> "SiteSource":
+    from kgym.bench.published_benchmark import load  # noqa: PLC0415 - as above
+    from kgym_cli.platforms.composition import open_benchmarks  # noqa: PLC0415
     from kgym_monitor.benchmarks.site import SiteSource  # noqa: PLC0415
 
-    view = client.benchmark(name)
-    facts = {one.id: one for one in client.benchmark_bugs(name)}
-    rows = [one for one in client.benchmark_attempts(name) if one.setup < len(view.setups)]
-    table = AttemptTable.of_rows(rows, [one.setup for one in view.setups])
-    fixes = {one: client.benchmark_bug(name, one) for one in list(facts)[: files.BUGS]}
-    return SiteSource(HeldBenchmark(view, facts, table), fixes)
+    async def read() -> SiteSource:
+        _, store = open_benchmarks()
+        benchmark = await load(store, name)
+        return SiteSource(benchmark, await benchmark.bugs())
+
+    return asyncio.run(read())

@@ -26,7 +26,8 @@ from kgym_cli.settings import Settings, options_of, settings
 def monitor(context: click.Context) -> None:
     """Serve web pages of jobs, their steps and workers, which change as these do.
 
-    Pages show what the scheduler's REST interface says. Readers log in with a token of the
+    Pages show what the scheduler's REST interface says, and the benchmarks that were published to
+    --benchmarks. Readers log in with a token of the
     scheduler; where it needs none, nobody does. The monitor's own, --token, has to allow reading.
     Any address but loopback needs tokens, and https in front. Runs are those of the agent service
     at --agent, which is asked with the same tokens; without, of the one of this machine.
@@ -131,11 +132,13 @@ def _pictures(checkout: Path, words: list[str]) -> Iterator[tuple[PictureAnswer,
 
 
 async def _serve(chosen: Settings, url: str, token: str | None) -> None:
-    from kgym_cli.platforms.process import settle  # noqa: PLC0415 - as above
+    from kgym_cli.platforms.composition import open_benchmarks  # noqa: PLC0415 - as above
+    from kgym_cli.platforms.process import settle  # noqa: PLC0415
     from kgym_monitor.server import monitor as serving  # noqa: PLC0415
 
+    _, benchmarks = open_benchmarks()
     async with serving(
-        url, token, chosen.host, chosen.monitor_port, agent_choice.service_url
+        url, token, benchmarks, chosen.host, chosen.monitor_port, agent_choice.service_url
     ) as listening:
         settle()
         people.print(f"monitor: {listening.url_here}  scheduler: {url}", markup=False)

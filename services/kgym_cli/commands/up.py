@@ -58,11 +58,13 @@ async def _show(platform: "Platform") -> None:
     async with contextlib.AsyncExitStack() as stack:
         try:
             extras.require("monitor")
-            from kgym_monitor.server import monitor  # noqa: PLC0415 - as above
+            from kgym_cli.platforms.composition import open_benchmarks  # noqa: PLC0415 - as above
+            from kgym_monitor.server import monitor  # noqa: PLC0415
 
             serving = monitor(
                 platform.url,
                 platform.owner,
+                open_benchmarks()[1],
                 port=_monitor_port(),
                 find_agent=agent_choice.service_url,
             )

@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 from kgym.errors import UserError
 from kgym.transport.artifact_storage import LocalStorage, Storage
 from kgym.transport.bus import Bus, InProcessBus
-from kgym.transport.rabbitmq import RabbitBus
 from kgym_cli import extras
+from kgym_cli.settings import Settings, settings
 
 _BUCKET = re.compile(r"gs://([a-z0-9][\w.-]{1,221})/?((?:[\w][\w.+-]*/?)*)", re.ASCII)
 """What may stand before keys, as they are. A bucket's name: the service's own rule."""
@@ -24,6 +24,8 @@ async def open_bus(url: str | None) -> AsyncIterator[Bus]:
         return
     if urlsplit(url).scheme not in {"amqp", "amqps"}:
         raise UserError("unsupported_bus", f"cannot use the bus {url!r}: give an amqp:// URL")
+    from kgym.transport.rabbitmq import RabbitBus  # noqa: PLC0415 - only services use a broker
+
     async with RabbitBus(url) as bus:
         yield bus
 
@@ -48,3 +50,15 @@ def open_storage(url: str, cache: Path) -> Storage:
             "or gs://BUCKET/PREFIX",
         )
     return LocalStorage(Path(url))
+
+
+def open_benchmarks() -> tuple[str, Storage]:
+    """Return where published benchmarks are, as a URL or a path, and the storage there.
+
+    Raises UserError `bad_setting`.
+    """
+    chosen = settings()
+    try:
+        return chosen.benchmarks, open_storage(chosen.benchmarks, chosen.cache)
+    except OSError as error:
+        raise UserError("bad_setting", f"{Settings.benchmarks.variable}: {error}") from error

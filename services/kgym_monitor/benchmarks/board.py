@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from kgym.api.benchmarks.attempts import Setup
-from kgym.api.benchmarks.bugs import BugFacts
+from kgym.bench.attempt_record import Setup
 from kgym.bench.attempt_table import OUTCOMES
 from kgym.bench.attributes import ATTRIBUTES, UNKNOWN, Attribute
+from kgym.bench.bug_record import BugFacts
 from kgym.bench.comparison import PairedDifference, across, paired
 from kgym.bench.figures import Figure, Measured, Results, SetupFigures
 from kgym.bench.intervals import Values
+from kgym.bench.published_benchmark import Benchmark
 from kgym.errors import UserError
 from kgym_monitor.benchmarks.board_query import BoardQuery
-from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmark
 
 CURVES = 7
 """Setups whose Pass@k is drawn: as many as there are colours."""
@@ -77,16 +77,15 @@ class ReadyPages:
         self._kept: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, held: HeldBenchmark, query: BoardQuery, make: Callable[..., T], *of: Any) -> T:
+    def get(self, benchmark: Benchmark, query: BoardQuery, make: Callable[..., T], *of: Any) -> T:
         """Return what `make` says of these, made once."""
-        view = held.view
-        key = (view.name, view.created_at, view.version, query, make, of)
+        key = (benchmark.name, benchmark.version, query, make, of)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 found: T = self._kept[key]
                 return found
-        made = make(held, query, *of)
+        made = make(benchmark, query, *of)
         with self._lock:
             self._kept[key] = made
             while len(self._kept) > KEPT:
@@ -97,12 +96,11 @@ class ReadyPages:
 class Choice:
     """The bugs and setups that an address means, and the attempts of these on those."""
 
-    def __init__(self, held: HeldBenchmark, query: BoardQuery) -> None:
+    def __init__(self, benchmark: Benchmark, query: BoardQuery) -> None:
         takes = query.bugs()
-        self.bugs = {bug: facts for bug, facts in held.facts.items() if takes(facts)}
-        self.results = Results(held.table, list(self.bugs))
-        everybody = [(one.number, one.setup) for one in held.view.setups]
-        self.setups = query.setups(everybody)
+        self.bugs = {bug: facts for bug, facts in benchmark.facts.items() if takes(facts)}
+        self.results = Results(benchmark.table, list(self.bugs))
+        self.setups = query.setups(benchmark.setups)
         self.runs = {number: self.results.runs(setup) for number, setup in self.setups}
         self.most = max(self.runs.values(), default=0)
         tried = [runs for runs in self.runs.values() if runs]
@@ -130,9 +128,9 @@ class Choice:
         return np.array(rows, dtype=float).reshape(len(rows), len(self.bugs))
 
 
-def board(held: HeldBenchmark, query: BoardQuery) -> dict[str, Any]:
+def board(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
     """Return what the leaderboard shows."""
-    choice, attribute = Choice(held, query), ATTRIBUTES[query.attribute()]
+    choice, attribute = Choice(benchmark, query), ATTRIBUTES[query.attribute()]
     setups = [setup for _, setup in choice.setups]
     figures = dict(zip(setups, choice.results.all_figures(setups, choice.k), strict=True))
     solved = {
@@ -142,7 +140,7 @@ def board(held: HeldBenchmark, query: BoardQuery) -> dict[str, Any]:
     crr, epr = choice.by_bug("crr"), choice.by_bug("epr")
     union = frozenset[str]().union(*solved.values())
     return {
-        "held": held.view,
+        "benchmark": benchmark,
         "k": choice.k,
         "most": choice.most,
         "chosen": len(choice.bugs),
@@ -155,37 +153,44 @@ def board(held: HeldBenchmark, query: BoardQuery) -> dict[str, Any]:
         "union": len(union),
         "unsolved": len(choice.bugs) - len(union) if solved else 0,
         "toughest": _bug_lines(choice, choice.bugs, solved, crr)[:TOUGHEST] if solved else [],
-        "cutoff": _cutoff(held, query, choice),
-        "agents": sorted({one.setup.agent for one in held.view.setups}),
-        "models": sorted({one.setup.model for one in held.view.setups if one.setup.model}),
+        "cutoff": _cutoff(benchmark, query, choice),
+        **setup_options(benchmark),
     }
 
 
-def bugs(held: HeldBenchmark, query: BoardQuery) -> dict[str, Any]:
+def setup_options(benchmark: Benchmark) -> dict[str, list[str]]:
+    """Return the agents and models that the form offers."""
+    setups = [setup for _, setup in benchmark.setups]
+    return {
+        "agents": sorted({setup.agent for setup in setups}),
+        "models": sorted({setup.model for setup in setups if setup.model}),
+    }
+
+
+def bugs(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
     """Return what the list of bugs shows, the toughest first."""
-    choice = Choice(held, query)
+    choice = Choice(benchmark, query)
     tried = {setup: choice.results.solved(setup, choice.k) for _, setup in choice.setups}
     ready = {setup: found for setup, found in tried.items() if choice.results.runs(setup)}
     lines = _bug_lines(choice, choice.bugs, ready, choice.by_bug("crr"))
     start = _place(query)
     following = str(start + ROWS) if start + ROWS < len(lines) else None
     return {
-        "held": held.view,
+        "benchmark": benchmark,
         "k": choice.k,
         "most": choice.most,
         "chosen": len(lines),
         "rows": lines[start : start + ROWS],
         "following": following,
-        "agents": sorted({one.setup.agent for one in held.view.setups}),
-        "models": sorted({one.setup.model for one in held.view.setups if one.setup.model}),
+        **setup_options(benchmark),
     }
 
 
-def compared(held: HeldBenchmark, query: BoardQuery) -> dict[str, Any]:
+def compared(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
     """Return what two setups are compared by; of none if the address names fewer."""
-    choice = Choice(held, query)
+    choice = Choice(benchmark, query)
     one, other = choice.by_number(query.one), choice.by_number(query.other)
-    shown: dict[str, Any] = {"held": held.view, "k": choice.k, "setups": choice.setups}
+    shown: dict[str, Any] = {"benchmark": benchmark, "k": choice.k, "setups": choice.setups}
     shown |= {"one": one, "other": other, "chosen": len(choice.bugs), "rows": [], "sides": ()}
     if one is None or other is None:
         return shown
@@ -206,25 +211,25 @@ def compared(held: HeldBenchmark, query: BoardQuery) -> dict[str, Any]:
     return shown | {"k": k, "rows": found, "sides": sides}
 
 
-def bug(held: HeldBenchmark, query: BoardQuery, name: str) -> dict[str, Any]:
+def bug(benchmark: Benchmark, query: BoardQuery, name: str) -> dict[str, Any]:
     """Return the attempts on one bug by setup, as their outcomes in the order of their runs."""
     rows = []
-    place = held.table.places([name])
-    for one in held.view.setups:
-        (first,), (count,) = held.table.counts(one.number, place)
+    place = benchmark.table.places([name])
+    for number, setup in benchmark.setups:
+        (first,), (count,) = benchmark.table.counts(number, place)
         taken = slice(int(first), int(first + min(count, ROWS)))
-        values = {key: column[taken] for key, column in held.table.values.items()}
+        values = {key: column[taken] for key, column in benchmark.table.values.items()}
         runs = [
             (int(run), OUTCOMES[int(outcome)], None if np.isnan(epr) else bool(epr))
             for run, outcome, epr in zip(
-                held.table.run[taken], values["outcome"], values["epr"], strict=True
+                benchmark.table.run[taken], values["outcome"], values["epr"], strict=True
             )
         ]
         if runs:
             known = values["dollars"]
             dollars = None if np.isnan(known).any() else float(known.sum())
-            rows.append((one.number, one.setup, runs, dollars))
-    return {"held": held.view, "facts": held.facts.get(name), "rows": rows}
+            rows.append((number, setup, runs, dollars))
+    return {"benchmark": benchmark, "facts": benchmark.facts.get(name), "rows": rows}
 
 
 # --- parts ----------------------------------------------------------------------------------
@@ -329,7 +334,7 @@ def _bug_lines(
     return sorted(lines, key=lambda one: (one.solved, one.crr or 0.0, one.facts.id))
 
 
-def _cutoff(held: HeldBenchmark, query: BoardQuery, choice: Choice) -> list[dict[str, Any]]:
+def _cutoff(benchmark: Benchmark, query: BoardQuery, choice: Choice) -> list[dict[str, Any]]:
     """Return, by setup, its figures before and after the cutoff, with their difference."""
     if query.cutoff is None:
         return []
@@ -337,7 +342,9 @@ def _cutoff(held: HeldBenchmark, query: BoardQuery, choice: Choice) -> list[dict
     for side in ("before", "after"):
         takes = query.model_copy(update={"side": side}).bugs()
         sides.append(
-            Results(held.table, [bug for bug, facts in held.facts.items() if takes(facts)])
+            Results(
+                benchmark.table, [bug for bug, facts in benchmark.facts.items() if takes(facts)]
+            )
         )
     found = []
     for number, setup in choice.setups:

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kgym.api.benchmarks.attempts import Setup
-from kgym.api.benchmarks.bugs import BugFacts
+from kgym.bench.attempt_record import Setup
 from kgym.bench.attributes import ATTRIBUTES
 from kgym.bench.bug_choice import BugChoice
+from kgym.bench.bug_record import BugFacts
 from kgym.errors import UserError
 from kgym_monitor.pages.bug_filter import Typed
 

@@ -1,110 +1,110 @@
-"""Published benchmarks, read once and read on: their attempts as columns."""
+"""Published benchmarks that the monitor keeps in memory; all readers share them."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kgym.api.benchmarks.attempts import AttemptRow
-from kgym.api.benchmarks.bugs import BugFacts
-from kgym.api.benchmarks.publication import AttemptFilter, BenchmarkView
-from kgym.bench.attempt_table import AttemptTable
-from kgym.client import AsyncClient
+from kgym.bench import publication
+from kgym.bench.publication import BenchmarkStore, Publication
+from kgym.bench.published_benchmark import PublishedBenchmark, load
+from kgym.errors import InfrastructureError, KgymError
 
 HELD = 4
-"""Benchmarks that are kept at the same time."""
+"""Benchmarks in memory at the same time."""
+LISTED = 500
+"""Benchmarks in the list."""
 PATIENCE = 0.5
-"""Seconds that a page waits for what is being read, before it says so."""
-PART = 1000
-"""Attempts of one answer: what takes the event loop's time is bounded."""
-
-
-@dataclass(frozen=True, eq=False)
-class HeldBenchmark:
-    """A benchmark at one version."""
-
-    view: BenchmarkView
-    facts: Mapping[str, BugFacts]
-    """By id, in order."""
-    table: AttemptTable
+"""Seconds that a page waits for a benchmark before it shows how far it has been read."""
+_AT_ONCE = 16
 
 
 @dataclass(eq=False)
 class Reading:
     """A benchmark that is being read."""
 
-    task: "asyncio.Task[HeldBenchmark]"
-    wanted: int
+    attempts: int
+    task: "asyncio.Task[PublishedBenchmark]"
     seen: int = field(default=0)
-    """Attempts, of those wanted."""
+    """Attempts read so far."""
 
 
 class HeldBenchmarks:
-    """Reads benchmarks with the monitor's own token; every reader sees the same ones."""
+    """Reads benchmarks from the store when they are first asked for, or have changed."""
 
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
-        self._held: dict[str, HeldBenchmark] = {}
+    def __init__(self, store: BenchmarkStore) -> None:
+        self._store = store
+        # By name, the least recently used first. A damaged one is kept as its error, so that
+        # it is read once and not for every page.
+        self._held: dict[str, tuple[str, PublishedBenchmark | KgymError]] = {}
         self._reading: dict[str, Reading] = {}
+        self._turns = asyncio.Semaphore(2)
 
-    async def get(self, view: BenchmarkView) -> HeldBenchmark | Reading:
-        """Return the benchmark as it was when `view` was read, or later; or how far it is read.
+    async def list(self) -> list[tuple[str, Publication | KgymError]]:
+        """Return all benchmarks by name, each as its index or as what is wrong with it."""
+        names = (await publication.names(self._store))[:LISTED]
+        turns = asyncio.Semaphore(_AT_ONCE)
 
-        What is held of an earlier version is read on from there.
+        async def index(name: str) -> Publication | KgymError:
+            async with turns:
+                try:
+                    return await publication.read_index(self._store, name)
+                except KgymError as error:
+                    return error
+
+        return list(zip(names, await asyncio.gather(*map(index, names)), strict=True))
+
+    async def get(self, name: str) -> PublishedBenchmark | Reading:
+        """Return the benchmark as it is published now, or how far it has been read.
+
+        Raises NotFound `benchmark_missing`, InfrastructureError `benchmark_damaged`.
         """
-        held = self._held.get(view.name)
-        if held is not None and _is_as_new(held.view, view):
-            self._held[view.name] = self._held.pop(view.name)  # was used last
+        index = await publication.read_index(self._store, name)
+        if (held := self._current(name, index.version)) is not None:
             return held
-        if (reading := self._reading.get(view.name)) is None:
-            task = asyncio.create_task(self._read(view, held))
-            reading = self._reading[view.name] = Reading(task, view.attempts)
-            task.add_done_callback(lambda _: self._reading.pop(view.name, None))
+        if (reading := self._reading.get(name)) is None:
+            task = asyncio.create_task(self._read(name, index))
+            reading = self._reading[name] = Reading(index.attempts, task)
+            task.add_done_callback(lambda task: self._finish(name, task))
         done, _ = await asyncio.wait({reading.task}, timeout=PATIENCE)
         return reading.task.result() if done else reading
 
     async def close(self) -> None:
-        """End what is being read."""
-        tasks = [one.task for one in self._reading.values()]
+        """Stop reading."""
+        tasks = [reading.task for reading in self._reading.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, view: BenchmarkView, held: HeldBenchmark | None) -> HeldBenchmark:
-        if held is not None and held.view.created_at != view.created_at:
-            held = None  # another one of the same name
-        # Setups that came since are in no attempt that is shown: `view` is older than the rows.
-        facts = {one.id: one async for one in self._client.benchmark_bugs(view.name)}
-        after = held.view.version if held is not None else 0
-        wanted = AttemptFilter(cursor=f"{after + 1}-0", limit=PART)
-        parts: list[AttemptTable] = []
-        while True:
-            page = await self._client.benchmark_attempts(view.name, wanted)
-            parts.append(await asyncio.to_thread(_table, page.attempts, view))
-            if (reading := self._reading.get(view.name)) is not None:
-                reading.seen += len(page.attempts)
-            if page.next is None:
-                break
-            wanted = wanted.model_copy(update={"cursor": page.next})
-        before = [] if held is None else [held.table]
-        made = HeldBenchmark(view, facts, await asyncio.to_thread(_joined, before + parts))
-        self._held[view.name] = made
+    def _current(self, name: str, version: str) -> PublishedBenchmark | None:
+        """Return the benchmark if this version is held; raise its error if it is damaged."""
+        if name not in self._held or self._held[name][0] != version:
+            return None
+        entry = self._held[name] = self._held.pop(name)
+        if isinstance(entry[1], KgymError):
+            raise entry[1].with_traceback(None)  # or each page would make the traceback longer
+        return entry[1]
+
+    def _finish(self, name: str, task: "asyncio.Task[PublishedBenchmark]") -> None:
+        self._reading.pop(name, None)
+        if not task.cancelled():
+            task.exception()  # is shown by the next page, and not logged as nobody's
+
+    async def _read(self, name: str, index: Publication) -> PublishedBenchmark:
+        def progress(count: int) -> None:
+            if (reading := self._reading.get(name)) is not None:
+                reading.seen = count
+
+        async with self._turns:
+            try:
+                benchmark = await load(self._store, name, progress)
+            except InfrastructureError as error:
+                if error.reason == "benchmark_damaged":  # others pass: it is read again
+                    self._hold(name, index.version, error)
+                raise
+        self._hold(name, benchmark.version, benchmark)
+        return benchmark
+
+    def _hold(self, name: str, version: str, entry: PublishedBenchmark | KgymError) -> None:
+        self._held.pop(name, None)
+        self._held[name] = version, entry
         while len(self._held) > HELD:
             self._held.pop(next(iter(self._held)))
-        return made
-
-
-def _is_as_new(held: BenchmarkView, view: BenchmarkView) -> bool:
-    return held.created_at == view.created_at and held.version >= view.version
-
-
-def _table(rows: Sequence[AttemptRow], view: BenchmarkView) -> AttemptTable:
-    known = [row for row in rows if row.setup < len(view.setups)]
-    return AttemptTable.of_rows(known, [one.setup for one in view.setups])
-
-
-def _joined(parts: Sequence[AttemptTable]) -> AttemptTable:
-    """Join parts two by two: each row is moved a few times, however many parts there are."""
-    while len(parts) > 1:
-        pairs = [parts[start : start + 2] for start in range(0, len(parts), 2)]
-        parts = [pair[0].merged(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
-    return parts[0]

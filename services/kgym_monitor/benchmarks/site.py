@@ -11,13 +11,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from kgym.api.benchmarks.bugs import PublishedBug
 from kgym.bench.attributes import ATTRIBUTES
+from kgym.bench.bug_record import PublishedBug
+from kgym.bench.published_benchmark import Benchmark
 from kgym.errors import UserError
 from kgym_monitor.assets import assets
 from kgym_monitor.benchmarks import board
 from kgym_monitor.benchmarks.board_query import BoardQuery
-from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmark
 from kgym_monitor.page_policy import POLICY
 from kgym_monitor.pages.rendering import Rendering
 
@@ -37,7 +37,7 @@ _UNMADE = ("frame-ancestors",)
 class SiteSource:
     """A benchmark, and its bugs with their fixes, by id."""
 
-    held: HeldBenchmark
+    benchmark: Benchmark
     fixes: Mapping[str, PublishedBug]
 
 
@@ -101,11 +101,11 @@ def write(source: SiteSource, folder: Path) -> int:
 
 def _pages(source: SiteSource) -> Iterator[tuple[str, str]]:
     """Yield each page, with the name of its file."""
-    held, rendering = source.held, Rendering()
-    first = board.board(held, BoardQuery())
+    benchmark, rendering = source.benchmark, Rendering()
+    first = board.board(benchmark, BoardQuery())
     ready = [one.number for one in first["lines"] if one.figures is not None][:COMPARED]
     pairs = list(combinations(ready, 2))
-    numbers = {bug: place for place, bug in enumerate(held.facts) if place < BUGS}
+    numbers = {bug: place for place, bug in enumerate(benchmark.facts) if place < BUGS}
     links = FileLinks(numbers, frozenset(pairs))
     policy = "; ".join(one for one in POLICY.split("; ") if not one.startswith(_UNMADE))
 
@@ -115,7 +115,7 @@ def _pages(source: SiteSource) -> Iterator[tuple[str, str]]:
             "asset": lambda name: f"assets/{_asset(name)}",
             "policy": policy,
             "title": title,
-            "name": held.view.name,
+            "name": benchmark.name,
             "links": links,
             "query": BoardQuery(),
             "attributes": ATTRIBUTES,
@@ -125,33 +125,33 @@ def _pages(source: SiteSource) -> Iterator[tuple[str, str]]:
         }
         return rendering.fragment(template, {**given, **shown})
 
-    title = f"Benchmark {held.view.name}"
+    title = f"Benchmark {benchmark.name}"
     yield "index.html", page("benchmark.html", title, first)
     for k in range(1, min(first["most"], RUNS) + 1):
-        shown = board.board(held, BoardQuery(k=str(k)))
+        shown = board.board(benchmark, BoardQuery(k=str(k)))
         yield f"k-{k}.html", page("benchmark.html", title, shown)
     for by in ATTRIBUTES:
-        shown = board.board(held, BoardQuery(by=by))
+        shown = board.board(benchmark, BoardQuery(by=by))
         yield f"by-{by}.html", page("benchmark.html", title, shown)
-    yield from _lists(held, page)
-    setups = {one.number: one.setup for one in held.view.setups}
+    yield from _lists(benchmark, page)
+    setups = dict(benchmark.setups)
     named = [(one, setups[one], other, setups[other]) for one, other in pairs]
-    shown = board.compared(held, BoardQuery()) | {"pairs": named}
+    shown = board.compared(benchmark, BoardQuery()) | {"pairs": named}
     yield "compare.html", page("benchmark_compare.html", "Compare", shown)
     for one, other in pairs:
-        shown = board.compared(held, BoardQuery(one=str(one), other=str(other)))
+        shown = board.compared(benchmark, BoardQuery(one=str(one), other=str(other)))
         yield f"compare-{one}-{other}.html", page("benchmark_compare.html", "Compare", shown)
     for bug, number in numbers.items():
-        shown = board.bug(held, BoardQuery(), bug) | {"fix": source.fixes[bug]}
+        shown = board.bug(benchmark, BoardQuery(), bug) | {"fix": source.fixes[bug]}
         yield f"bug-{number}.html", page("benchmark_bug.html", f"Bug {bug[:12]}", shown)
 
 
-def _lists(held: HeldBenchmark, page: Callable[..., str]) -> Iterator[tuple[str, str]]:
+def _lists(benchmark: Benchmark, page: Callable[..., str]) -> Iterator[tuple[str, str]]:
     cursor: str | None = None
     while True:
-        shown = board.bugs(held, BoardQuery(cursor=cursor))
+        shown = board.bugs(benchmark, BoardQuery(cursor=cursor))
         name = f"bugs-{cursor}.html" if cursor else "bugs.html"
-        yield name, page("benchmark_bugs.html", f"Bugs of {held.view.name}", shown)
+        yield name, page("benchmark_bugs.html", f"Bugs of {benchmark.name}", shown)
         if (cursor := shown["following"]) is None:
             return
 

@@ -7,78 +7,94 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from kgym.api.benchmarks.publication import BenchmarkLine
 from kgym.bench.attributes import ATTRIBUTES
-from kgym.errors import NotFound, UserError
+from kgym.bench.published_benchmark import Benchmark
+from kgym.errors import KgymError, NotFound, UserError
 from kgym.web.access import needs
 from kgym.web.scopes import Scope
 from kgym_monitor.benchmarks import board
 from kgym_monitor.benchmarks.board_query import BoardQuery
-from kgym_monitor.benchmarks.held_benchmarks import HeldBenchmark, Reading
+from kgym_monitor.benchmarks.held_benchmarks import Reading
 from kgym_monitor.benchmarks.links import LiveLinks
-from kgym_monitor.monitor_state import session_of, state_of
-
-MOST = 500
-"""Benchmarks in the list."""
+from kgym_monitor.monitor_state import state_of
 
 readers = APIRouter(dependencies=[needs(Scope.READ)])
 
 
 @readers.get("/benchmarks")
 async def list_benchmarks(request: Request) -> HTMLResponse:
-    """Show which benchmarks there are."""
-    found: list[BenchmarkLine] = []
-    async for one in session_of(request).client.benchmarks():
-        found.append(one)
-        if len(found) == MOST:
-            break
-    return state_of(request).rendering.page(
-        request, "benchmarks.html", title="Benchmarks", section="/benchmarks", benchmarks=found
+    """List the published benchmarks; a damaged one is listed with what is wrong with it."""
+    state = state_of(request)
+    rows = [
+        {"name": name, "index": None, "fault": str(index)}
+        if isinstance(index, KgymError)
+        else {"name": name, "index": index, "fault": None}
+        for name, index in await state.benchmarks.list()
+    ]
+    return state.rendering.page(
+        request, "benchmarks.html", title="Benchmarks", section="/benchmarks", benchmarks=rows
     )
 
 
 @readers.get("/benchmarks/{name}")
 async def show_board(request: Request, name: str) -> HTMLResponse:
-    """Show the leaderboard of the bugs and setups that the address asks for."""
+    """Show the leaderboard for the chosen bugs and setups."""
     return await _page(request, name, "benchmark.html", f"Benchmark {name}", board.board)
 
 
 @readers.get("/benchmarks/{name}/bugs")
 async def list_bugs(request: Request, name: str) -> HTMLResponse:
-    """Show its bugs, the toughest first."""
+    """List its bugs, the toughest first."""
     return await _page(request, name, "benchmark_bugs.html", f"Bugs of {name}", board.bugs)
 
 
 @readers.get("/benchmarks/{name}/compare")
 async def compare(request: Request, name: str) -> HTMLResponse:
-    """Show two setups beside one another."""
+    """Compare two setups."""
     return await _page(request, name, "benchmark_compare.html", "Compare", board.compared)
 
 
 @readers.get("/benchmarks/{name}/bugs/{bug}")
 async def show_bug(request: Request, name: str, bug: str) -> HTMLResponse:
-    """Show a bug, its fix, and what came of the attempts on it."""
-    found = await session_of(request).client.benchmark_bug(name, bug)
+    """Show a bug, its fix and the attempts on it."""
+    benchmark = await state_of(request).benchmarks.get(name)
+    # While the benchmark is being read, the page shows only that.
+    fix = None if isinstance(benchmark, Reading) else await benchmark.bug(bug)
     return await _page(
-        request, name, "benchmark_bug.html", f"Bug {bug[:12]}", board.bug, bug, fix=found
+        request, name, "benchmark_bug.html", f"Bug {bug[:12]}", board.bug, bug, fix=fix
     )
 
 
 @readers.get("/benchmarks/{name}/bugs/{bug}/attempts/{setup}/{run}")
 async def show_attempt(request: Request, name: str, bug: str, setup: int, run: int) -> HTMLResponse:
-    """Show an attempt, its patch beside the developers'."""
-    client = session_of(request).client
-    found = await client.benchmark_attempt(name, bug, setup, run)
-    return state_of(request).rendering.page(
+    """Show an attempt's patch beside the developers'."""
+    state = state_of(request)
+    benchmark = await state.benchmarks.get(name)
+    title = f"Run {run} on {bug[:12]}"
+    if isinstance(benchmark, Reading):
+        return _loading(request, name, title, benchmark)
+    attempt, fix = await benchmark.attempt(bug, setup, run), await benchmark.bug(bug)
+    return state.rendering.page(
         request,
         "benchmark_attempt.html",
-        title=f"Run {run} on {bug[:12]}",
+        title=title,
         section="/benchmarks",
         name=name,
-        attempt=found,
-        fix=await client.benchmark_bug(name, bug),
+        attempt=attempt,
+        fix=fix,
         links=LiveLinks(name, BoardQuery()),
         words=board,
+    )
+
+
+def _loading(request: Request, name: str, title: str, reading: Reading) -> HTMLResponse:
+    return state_of(request).rendering.page(
+        request,
+        "benchmark_loading.html",
+        title=title,
+        section="/benchmarks",
+        name=name,
+        reading=reading,
     )
 
 
@@ -91,35 +107,32 @@ async def _page(
     *of: str,
     **more: Any,
 ) -> HTMLResponse:
-    """Show a page of a benchmark, or that it is still being read."""
+    """Show a page of a benchmark, or how far the benchmark has been read."""
     state, query = state_of(request), BoardQuery.read(request.query_params)
-    view = await session_of(request).client.benchmark(name)
-    held = await state.benchmarks.get(view)
-    given: dict[str, Any] = {"title": title, "section": "/benchmarks", "name": name}
-    if isinstance(held, Reading):
-        return state.rendering.page(request, "benchmark_loading.html", reading=held, **given)
-    given |= {"query": query, "links": LiveLinks(name, query), "attributes": ATTRIBUTES}
-    given |= {"words": board, "fault": None, **more}
+    benchmark = await state.benchmarks.get(name)
+    if isinstance(benchmark, Reading):
+        return _loading(request, name, title, benchmark)
+    context: dict[str, Any] = {"title": title, "section": "/benchmarks", "name": name}
+    context |= {"query": query, "links": LiveLinks(name, query), "attributes": ATTRIBUTES}
+    context |= {"words": board, "fault": None, **more}
     try:
-        shown = await asyncio.to_thread(state.ready.get, held, query, make, *of)
+        # In a thread: figures are computed by arrays, which let the event loop go on.
+        context |= await asyncio.to_thread(state.ready.get, benchmark, query, make, *of)
     except NotFound:
         raise
     except UserError as error:
-        given |= _nothing(held) | {"fault": str(error)}
-        return state.rendering.page(request, template, **given)
-    return state.rendering.page(request, template, **given, **shown)
+        context |= _without_figures(benchmark) | {"fault": str(error)}
+    return state.rendering.page(request, template, **context)
 
 
-def _nothing(held: HeldBenchmark) -> dict[str, Any]:
-    """Return what a page shows whose address is wrong, besides the fault."""
-    setups = [one.setup for one in held.view.setups]
+def _without_figures(benchmark: Benchmark) -> dict[str, Any]:
+    """Return what a page shows beside the fault if its address has a wrong value."""
     return {
-        "held": held.view,
+        "benchmark": benchmark,
         "k": 1,
         "most": 1,
-        "setups": [(one.number, one.setup) for one in held.view.setups],
+        "setups": benchmark.setups,
         "one": None,
         "other": None,
-        "agents": sorted({one.agent for one in setups}),
-        "models": sorted({one.model for one in setups if one.model}),
+        **board.setup_options(benchmark),
     }

@@ -12,7 +12,6 @@ from kgym.web.access import EVERYBODY
 from kgym.web.service import Service
 from kgym_scheduler.api import (
     artifact_routes,
-    benchmark_routes,
     bulk_routes,
     change_routes,
     group_routes,
@@ -43,8 +42,6 @@ _ROUTERS = (
     artifact_routes.readers,
     source_routes.readers,
     subject_routes.readers,
-    benchmark_routes.readers,
-    benchmark_routes.submitters,
     subject_routes.admins,
     scheduler_routes.readers,
     scheduler_routes.admins,

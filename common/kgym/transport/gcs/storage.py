@@ -153,10 +153,11 @@ class GcsStorage:
                     yield chunk
             return
         found = await self._run(self._look, key)
-        if stop > found.size:
+        end = min(stop, found.size)
+        for at in range(start, end, _PIECE):
+            yield await self._run(self._objects.part, found, at, min(at + _PIECE, end))
+        if end < stop:  # last, as a folder has it: callers may need only what is there
             raise InfrastructureError("artifact_truncated", f"{key} is shorter than stored")
-        for at in range(start, stop, _PIECE):
-            yield await self._run(self._objects.part, found, at, min(at + _PIECE, stop))
 
     async def _read_delta(self, key: str, start: int, stop: int) -> AsyncGenerator[bytes]:
         with ExitStack() as held:
@@ -264,8 +265,9 @@ class GcsStorage:
 
     def _folders(self, prefix: str, depth: int) -> Iterator[tuple[str, Found]]:
         """Yield all that is below, each with its folder: there may be millions."""
-        count = len(checked_key(prefix).split("/")) + depth
-        for found in self._objects.each(self._name(f"{prefix}/")):
+        below = f"{checked_key(prefix)}/" if prefix else ""
+        count = below.count("/") + depth
+        for found in self._objects.each(self._name(below)):
             key = found.name.removeprefix(self._prefix).split("/")
             if len(key) > count:
                 yield "/".join(key[:count]), found

@@ -1,1 +1,0 @@
-"""Benchmarks as they are published: bugs by what is known of them, and agents' attempts."""
