@@ -13,11 +13,10 @@ from kgym.errors import KgymError, NotFound, Unauthorised, UserError
 from kgym.web import problems
 from kgym.web.access import EVERYBODY, open_paths
 from kgym.web.request_limits import BodyLimit, QueryLimit
-from kgym_monitor.assets import assets
+from kgym_monitor.assets import AssetFiles, assets
 from kgym_monitor.monitor_state import MonitorState
 from kgym_monitor.page_policy import PagePolicy
 from kgym_monitor.routes import (
-    asset_routes,
     benchmark_routes,
     bulk_routes,
     check_routes,
@@ -69,7 +68,7 @@ class Monitor(FastAPI):
         for router in _ROUTERS:
             self.include_router(router)
         self.add_api_route("/healthz", _healthz, dependencies=[EVERYBODY])
-        self.mount("/assets", asset_routes.Files(assets()))
+        self.mount("/assets", AssetFiles(assets()))
         for kind in (KgymError, HTTPException, RequestValidationError):
             self.add_exception_handler(kind, _answered)
         self.add_middleware(BodyLimit)

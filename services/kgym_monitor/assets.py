@@ -11,7 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+
 from kgym.errors import InfrastructureError
+from kgym.web.access import PublicFiles
 
 _HERE = Path(__file__).parent
 _OWN = _HERE / "static"
@@ -19,6 +23,7 @@ _PACKAGED = _HERE / "packages"
 _INSTALLED = _HERE.parents[1] / "node_modules"
 PACKAGED_FILES = (_HERE / "packaged_files.txt").read_text().split()
 """The files of packages that browsers get; nothing else of a package is served."""
+_KEEP = {"Cache-Control": "public, max-age=31536000, immutable"}
 _TYPES = {".mjs": "text/javascript", ".js": "text/javascript", ".css": "text/css"}
 
 
@@ -67,3 +72,23 @@ def assets() -> Assets:
 def _asset(path: Path) -> Asset:
     kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0]
     return Asset(path.read_bytes(), kind or "application/octet-stream")
+
+
+class AssetFiles(PublicFiles):
+    """Serves what `assets` lists, and nothing else; from memory, as it is little."""
+
+    def __init__(self, assets: Assets) -> None:
+        super().__init__(directory=None)
+        self._assets = assets
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with the file of this name, kept by browsers: another version is another path."""
+        path = scope["path"].removeprefix(scope.get("root_path", "")).lstrip("/")
+        version, _, name = path.partition("/")
+        asset = self._assets.files.get(name) if version == self._assets.version else None
+        answer: Response
+        if asset is None or scope["method"] not in {"GET", "HEAD"}:
+            answer = PlainTextResponse("There is no such file.\n", 404)
+        else:
+            answer = Response(asset.content, headers=_KEEP, media_type=asset.media_type)
+        await answer(scope, receive, send)

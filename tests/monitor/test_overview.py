@@ -84,7 +84,7 @@ def test_the_cache_s_share_is_of_builds_alone() -> None:
         count(5, attempts=2, cached=False),
     )
     [chart] = [one for one in shown.charts if one.name == "cache"]
-    assert chart.said == "50 % of 6 builds"
+    assert chart.summary == "50 % of 6 builds"
     assert [values for _, values in shown.rows(chart)] == [[75.0, 3, 4], [0.0, 0, 2]]
 
 

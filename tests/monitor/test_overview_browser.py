@@ -97,12 +97,12 @@ def test_the_numbers_are_read_by_keyboard(reader: Reader) -> None:
     page = drawn(reader.open("/?range=month"))
     figure = page.locator("#chart-failed")
     expect(figure.get_by_role("img")).to_have_attribute(
-        "aria-label", "What failed of itself over time, as a chart; the same in numbers below"
+        "aria-label", "Failures by cause over time, as a chart; the same in numbers below"
     )
     summary = figure.locator("summary")
     summary.focus()
     page.keyboard.press("Enter")
-    table = figure.get_by_role("region", name="What failed of itself, in numbers")
+    table = figure.get_by_role("region", name="Failures by cause, in numbers")
     expect(table.get_by_role("columnheader", name="does_not_compile", exact=True)).to_be_visible()
     row = table.get_by_role("row").nth(1)
     today = page.evaluate(

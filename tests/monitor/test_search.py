@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kgym_monitor.pages import search_words
+from kgym_monitor.routes import search_routes
 from tests.demo.showcase import BUG, trial
 from tests.monitor.browsing import Visitor, rows, words
 from tests.monitor.conftest import Site
@@ -56,6 +56,6 @@ def test_a_search_is_text_and_has_a_bound(visitor: Visitor) -> None:
     assert "<b onx" not in page.text
     assert visitor.get("/search", params={"q": "9" * 3000}).status_code == 200
     assert visitor.get("/search", params={"q": "\0\ud7ff%_\\"}).status_code < 500
-    assert len(search_words.plain("x" * 10_000)) == search_words.LONGEST
-    assert search_words.job_number("\u0663") is None
-    assert search_words.bugs("in") == []
+    assert len(search_routes.plain("x" * 10_000)) == search_routes.LONGEST
+    assert search_routes.job_number("\u0663") is None
+    assert search_routes.bugs("in") == []

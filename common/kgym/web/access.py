@@ -96,5 +96,5 @@ def open_paths(routes: Sequence[BaseRoute]) -> OpenPaths:
 
 def _scopes(route: RouteContext) -> set[Scope | None]:
     dependencies: list[params.Depends] = getattr(route, "dependencies", None) or []
-    found = (one.dependency for one in dependencies)
-    return {access.scope for access in found if isinstance(access, Access)}
+    accesses = (dependency.dependency for dependency in dependencies)
+    return {access.scope for access in accesses if isinstance(access, Access)}

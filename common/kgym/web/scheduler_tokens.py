@@ -56,21 +56,21 @@ class SchedulerTokens:
             return known
         if len(self._known) >= _CACHED:
             self._known.clear()
-        self._known[key] = now, (found := await self._asked(token))
-        return found
+        self._known[key] = now, (caller := await self._asked(token))
+        return caller
 
     async def _asked(self, token: str) -> Caller | None:
         try:
             headers = {"Authorization": f"Bearer {token}"} if token else {}
-            told = await self._http.get("/v1/caller", headers=headers)
+            answer = await self._http.get("/v1/caller", headers=headers)
         except httpx.HTTPError as error:
             message = f"the scheduler, which knows the tokens, does not answer: {error!r}"
             raise InfrastructureError("scheduler_away", message) from error
-        if told.status_code in {401, 403}:
+        if answer.status_code in {401, 403}:
             return None
-        if told.status_code != 200:
-            message = f"the scheduler, which knows the tokens, answers {told.status_code}"
+        if answer.status_code != 200:
+            message = f"the scheduler, which knows the tokens, answers {answer.status_code}"
             raise InfrastructureError("scheduler_away", message)
-        view = CallerView.model_validate_json(told.content)
+        view = CallerView.model_validate_json(answer.content)
         known = {scope for scope in Scope if scope in view.scopes}
         return Caller(view.name, frozenset(known))

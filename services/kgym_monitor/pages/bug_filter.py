@@ -16,7 +16,7 @@ Filter = TypeVar("Filter", bound=Strict)
 
 
 class Typed(BaseModel):
-    """What a reader has asked for, as it was typed; empty fields of a form say nothing."""
+    """The filter as a reader typed it; empty fields of a form are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -29,8 +29,8 @@ class Typed(BaseModel):
 
     def query(self, **changed: str | None) -> str:
         """Return it as the query of an address, some of it changed."""
-        said = self.model_dump(exclude_none=True) | changed
-        return urlencode({name: value for name, value in said.items() if value})
+        values = self.model_dump(exclude_none=True) | changed
+        return urlencode({name: value for name, value in values.items() if value})
 
     def address(self, path: str, **changed: str | None) -> str:
         """Return the address of the list with it, some of it changed."""
@@ -58,7 +58,7 @@ class BugQuery(Typed):
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "BugQuery":
         """Return what the address says."""
-        return cls(**_said(query))
+        return cls(**_typed(query))
 
     @property
     def filter(self) -> tuple[BugFilter | None, str | None]:
@@ -74,7 +74,7 @@ class EntryQuery(Typed):
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "EntryQuery":
         """Return what the address says."""
-        return cls(**_said(query))
+        return cls(**_typed(query))
 
     @property
     def filter(self) -> tuple[EntryFilter | None, str | None]:
@@ -82,5 +82,5 @@ class EntryQuery(Typed):
         return self.checked(EntryFilter)
 
 
-def _said(query: Mapping[str, str]) -> dict[str, Any]:
+def _typed(query: Mapping[str, str]) -> dict[str, Any]:
     return {name: value.strip() for name, value in query.items() if value.strip()}

@@ -82,7 +82,7 @@ async def count(client: AsyncClient, change: Change) -> int:
     try:
         await _change(client, change, 0)
     except Refused as error:
-        return _told(error)
+        return _matching(error)
     return 0
 
 
@@ -93,7 +93,7 @@ async def carry_out(client: AsyncClient, change: Change, expected: int) -> Done:
         try:
             now = await _change(client, change, expected - done)
         except Refused as error:
-            return Done(done, _told(error))
+            return Done(done, _matching(error))
         if not now:  # others have changed them at the same moment
             break
         done += now
@@ -106,10 +106,11 @@ async def _change(client: AsyncClient, change: Change, expected: int) -> int:
     return len((await client.restart_all(change, expected)).restarted)
 
 
-def _told(error: Refused) -> int:
-    found = error.details.get("jobs")
-    if error.reason == "count_differs" and isinstance(found, int):
-        return found
+def _matching(error: Refused) -> int:
+    """Return how many jobs match, as the scheduler's refusal says; raise other refusals."""
+    count = error.details.get("jobs")
+    if error.reason == "count_differs" and isinstance(count, int):
+        return count
     if error.reason == "filter_too_wide":
         return MOST + 1
     raise error

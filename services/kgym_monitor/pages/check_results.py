@@ -1,4 +1,4 @@
-"""What compilers said of a patch, beside the lines of its diff. Pure; takes linear time.
+"""Compiler diagnostics beside the lines of a patch. Pure; takes linear time.
 
 A patch may apply at other lines than its diff says, and edits name none. So a message stands at
 its line if the compiler has quoted that line so, else at the only line that reads as it quoted.
@@ -74,7 +74,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPatch:
-    """A patch, and what became of it; `check` is None where its step has not said yet."""
+    """A patch and its result; `check` is None while the step runs."""
 
     number: int
     name: str
@@ -86,16 +86,16 @@ class CheckedPatch:
 
 
 def counts(result: CheckResult) -> list[tuple[PatchOutcome, int]]:
-    """Return how many patches came to each outcome, those alone that one came to."""
-    found = Counter(one.outcome for one in result.patches)
-    return [(outcome, found[outcome]) for outcome in OUTCOMES if found[outcome]]
+    """Count patches by outcome; outcomes without a patch are left out."""
+    by_outcome = Counter(check.outcome for check in result.patches)
+    return [(outcome, by_outcome[outcome]) for outcome in OUTCOMES if by_outcome[outcome]]
 
 
 def patches(step: StepView) -> list[CheckedPatch]:
     """Return the patches whose diffs the page of a step's job shows."""
     match step.spec:
         case CheckSpec(patches=asked) if len(asked) <= WHOLE:
-            return [one for number in range(len(asked)) if (one := patch(step, number))]
+            return [shown for number in range(len(asked)) if (shown := patch(step, number))]
         case BuildSpec(patches=asked):
             return _built(step, asked[:20])
     return []
@@ -118,25 +118,29 @@ def patch(step: StepView, number: int) -> CheckedPatch | None:
 
 def _built(step: StepView, asked: Sequence[Patch]) -> list[CheckedPatch]:
     """Return a build's patches, each with the messages on its files; the last has those on none."""
-    said = list(_said_by_build(step))
-    shown = [diff_lines.files(one) for one in asked]
-    known = {path for one in shown for path in one.paths}
-    found = []
-    for number, one in enumerate(asked):
+    diagnostics = list(_build_diagnostics(step))
+    shown = [diff_lines.files(patch) for patch in asked]
+    known = {path for patch in shown for path in patch.paths}
+    checked = []
+    for number, patch in enumerate(asked):
         last = number == len(asked) - 1
         paths = shown[number].paths
-        own = [two for two in said if two.file in paths or (last and two.file not in known)]
-        found.append(_checked(number, one.name, shown[number], own, "", _source(step)))
-    return found
+        own = [
+            diagnostic
+            for diagnostic in diagnostics
+            if diagnostic.file in paths or (last and diagnostic.file not in known)
+        ]
+        checked.append(_checked(number, patch.name, shown[number], own, "", _source(step)))
+    return checked
 
 
-def _said_by_build(step: StepView) -> Iterable[Diagnostic]:
+def _build_diagnostics(step: StepView) -> Iterable[Diagnostic]:
     if isinstance(step.result, BuildResult):
         yield from step.result.warnings
     listed = step.failure.details.get("diagnostics") if step.failure else None
-    for one in listed if isinstance(listed, list) else []:
+    for item in listed if isinstance(listed, list) else []:
         try:
-            yield Diagnostic.model_validate(one)
+            yield Diagnostic.model_validate(item)
         except ValidationError:  # details may be whatever a worker has sent
             continue
 
@@ -145,53 +149,53 @@ def _checked(
     number: int,
     name: str,
     shown: ShownPatch,
-    said: Sequence[Diagnostic],
+    diagnostics: Sequence[Diagnostic],
     output: str,
     source: tuple[object, str | None],
     check: PatchCheck | None = None,
 ) -> CheckedPatch:
-    found = messages(shown, said, output, source)
-    errors = sum(one.severity == "error" for one in said)
-    return CheckedPatch(number, name, shown, found, errors, len(said) - errors, check)
+    placed = messages(shown, diagnostics, output, source)
+    errors = sum(diagnostic.severity == "error" for diagnostic in diagnostics)
+    return CheckedPatch(number, name, shown, placed, errors, len(diagnostics) - errors, check)
 
 
 def messages(
     shown: ShownPatch,
-    said: Sequence[Diagnostic],
+    diagnostics: Sequence[Diagnostic],
     output: str = "",
     source: tuple[object, str | None] = (None, None),
 ) -> Messages:
-    """Return where what compilers said stands; `source` is the kernel's and its release.
+    """Place diagnostics beside the lines of a patch; `source` is the kernel's, with its release.
 
-    At most SHOWN of it; of more, the errors stay. `output` is the compiler's own words.
+    At most SHOWN of them are kept, errors first. `output` is the compiler's own text.
     """
-    ordered = sorted(said, key=lambda one: one.severity != "error")
-    found = _placed(shown, ordered[:SHOWN], _quotes(output), source)
-    found.left_out = max(0, len(said) - SHOWN)
-    return found
+    ordered = sorted(diagnostics, key=lambda diagnostic: diagnostic.severity != "error")
+    placed = _placed(shown, ordered[:SHOWN], _quotes(output), source)
+    placed.left_out = max(0, len(diagnostics) - SHOWN)
+    return placed
 
 
 def _placed(
     shown: ShownPatch,
-    said: Iterable[Diagnostic],
+    diagnostics: Iterable[Diagnostic],
     quoted: Mapping[tuple[str, int], str],
     source: tuple[object, str | None],
 ) -> Messages:
     messages, files = Messages(), dict[str, _Lines]()
     for number, file in enumerate(shown.files):
         files.setdefault(file.path, _Lines()).add(number, file)
-    for one in said:
-        if one.file not in shown.paths:
-            where = {"file": one.file, "line": one.line}
-            messages.elsewhere.append(Message(one, link(*source, where)))
+    for diagnostic in diagnostics:
+        if diagnostic.file not in shown.paths:
+            where = {"file": diagnostic.file, "line": diagnostic.line}
+            messages.elsewhere.append(Message(diagnostic, link(*source, where)))
             continue
-        lines = files.get(one.file)
-        words = None if one.line is None else quoted.get((one.file, one.line))
-        place = lines.find(one.line, words) if lines else None
+        lines = files.get(diagnostic.file)
+        words = None if diagnostic.line is None else quoted.get((diagnostic.file, diagnostic.line))
+        place = lines.find(diagnostic.line, words) if lines else None
         if place is None:
-            messages.within.setdefault(one.file, []).append(Message(one))
+            messages.within.setdefault(diagnostic.file, []).append(Message(diagnostic))
         else:
-            messages.beside.setdefault(place, []).append(Message(one))
+            messages.beside.setdefault(place, []).append(Message(diagnostic))
     return messages
 
 
@@ -223,7 +227,7 @@ class _Lines:
             if wanted in {None, words}:
                 return place
         alike = self._by_words.get(wanted, []) if wanted else []
-        own = [one for one in alike if one in self._added] or alike
+        own = [position for position in alike if position in self._added] or alike
         return own[0] if len(own) == 1 else None
 
 
@@ -233,14 +237,14 @@ def _plain(text: str) -> str:
 
 def _quotes(output: str) -> dict[tuple[str, int], str]:
     """Return the lines of source that a compiler has quoted, by file and number."""
-    found: dict[tuple[str, int], str] = {}
+    quotes: dict[tuple[str, int], str] = {}
     file = ""
     for line in output.split("\n"):
         if head := _HEAD.match(line):
             file = head[1].removeprefix("./")
         elif quote := _QUOTE.match(line):
-            found.setdefault((file, int(quote[1])), quote[2])
-    return found
+            quotes.setdefault((file, int(quote[1])), quote[2])
+    return quotes
 
 
 def _source(step: StepView) -> tuple[object, str | None]:

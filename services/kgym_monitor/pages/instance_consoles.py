@@ -26,16 +26,16 @@ def instances(step: StepView) -> list[Instance]:
     if not isinstance(step.result, ReproduceResult):
         return []
     left = {artifact.name for artifact in step.artifacts}
-    found = []
-    for one in step.result.instances:
-        console = InstanceArtifact.CONSOLE.of(one.number)
-        program = InstanceArtifact.PROGRAM.of(one.number)
-        found.append(
+    shown = []
+    for instance in step.result.instances:
+        console = InstanceArtifact.CONSOLE.of(instance.number)
+        program = InstanceArtifact.PROGRAM.of(instance.number)
+        shown.append(
             Instance(
-                one, console if console in left else None, program if program in left else None
+                instance, console if console in left else None, program if program in left else None
             )
         )
-    return found
+    return shown
 
 
 def chosen(job: JobView, step: StepView, numbers: Sequence[int]) -> list[Instance]:
@@ -46,7 +46,11 @@ def chosen(job: JobView, step: StepView, numbers: Sequence[int]) -> list[Instanc
         Gone: Retention has removed them (`artifact_gone`).
         UserError: These are too many (`bad_comparison`).
     """
-    shown = {one.about.number: one for one in instances(step) if one.console is not None}
+    shown = {
+        instance.about.number: instance
+        for instance in instances(step)
+        if instance.console is not None
+    }
     wanted = sorted(set(numbers)) or _telling(list(shown.values()))
     if len(wanted) > MOST:
         message = f"at most {MOST} consoles stand side by side, not {len(wanted)}"
@@ -62,7 +66,7 @@ def chosen(job: JobView, step: StepView, numbers: Sequence[int]) -> list[Instanc
 
 def _telling(shown: Sequence[Instance]) -> list[int]:
     """Return the first instance that crashed and the first that did not, or else the first two."""
-    crashed = [one for one in shown if one.about.outcome is InstanceOutcome.CRASH]
-    others = [one for one in shown if one.about.outcome is not InstanceOutcome.CRASH]
+    crashed = [instance for instance in shown if instance.about.outcome is InstanceOutcome.CRASH]
+    others = [instance for instance in shown if instance.about.outcome is not InstanceOutcome.CRASH]
     two = [*crashed[:1], *others[:1]] if crashed and others else shown[:2]
-    return sorted(one.about.number for one in two)
+    return sorted(instance.about.number for instance in two)

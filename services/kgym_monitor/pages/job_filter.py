@@ -65,13 +65,13 @@ class JobQuery(BaseModel):
     @property
     def conditions(self) -> list[tuple[str, str]]:
         """What it asks for, each condition with its name."""
-        said = self.model_dump(exclude_none=True, exclude={"cursor", "trail"})
-        return [(_NAMES.get(name, name.capitalize()), value) for name, value in said.items()]
+        values = self.model_dump(exclude_none=True, exclude={"cursor", "trail"})
+        return [(_NAMES.get(name, name.capitalize()), value) for name, value in values.items()]
 
     def address(self, path: str = "/jobs", **changed: str | None) -> str:
         """Return the address of the list with this query, some of it changed."""
-        said = self.model_dump(exclude_none=True) | changed
-        query = urlencode({name: value for name, value in said.items() if value})
+        values = self.model_dump(exclude_none=True) | changed
+        query = urlencode({name: value for name, value in values.items() if value})
         return f"{path}?{query}" if query else path
 
     @property
@@ -85,7 +85,7 @@ class JobQuery(BaseModel):
     def older_page(self, cursor: str) -> str:
         """Return the address of the page after this one, which begins at the cursor."""
         behind = [*(self.trail or "").split("."), self.cursor or ""]
-        trail = ".".join([one for one in behind if one][-TRAIL:])
+        trail = ".".join([cursor for cursor in behind if cursor][-TRAIL:])
         return self.address(cursor=cursor, trail=trail)
 
     def _read(self) -> JobFilter:
@@ -101,7 +101,7 @@ class JobQuery(BaseModel):
             "submitter",
             "cursor",
         }
-        said: dict[str, Any] = {
+        conditions: dict[str, Any] = {
             **self.model_dump(include=typed | {"cursor"}),
             "mine": self.mine == "yes",
             "created_after": _day(self.after),
@@ -109,7 +109,7 @@ class JobQuery(BaseModel):
             "limit": PAGE,
             "brief": True,
         }
-        return JobFilter.model_validate(said)
+        return JobFilter.model_validate(conditions)
 
 
 def _day(text: str | None, later: timedelta = timedelta()) -> datetime | None:

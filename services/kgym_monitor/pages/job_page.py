@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from kgym.api.jobs import Artifact, JobView, StepView
@@ -12,7 +13,6 @@ from kgym.client import AsyncClient, reproduce_bundle
 from kgym.client.download import check_kept
 from kgym.errors import UserError
 from kgym_monitor.pages import check_results, instance_consoles, plan_words
-from kgym_monitor.pages.timeline import timeline
 
 TEXT_ENDINGS = (".log", ".txt", ".json", ".sh", "config", "System.map")
 """What the names of artifacts end with that are text."""
@@ -21,9 +21,9 @@ TEXT_ENDINGS = (".log", ".txt", ".json", ".sh", "config", "System.map")
 def focus(job: JobView) -> int:
     """Return the step that a reader wants to see first: what failed, what runs, or the last."""
     for wanted in (State.FAILED, State.RUNNING, State.QUEUED, State.ABORTED):
-        found = [step.number for step in job.steps if step.state is wanted]
-        if found:
-            return found[0]
+        numbers = [step.number for step in job.steps if step.state is wanted]
+        if numbers:
+            return numbers[0]
     return job.steps[-1].number
 
 
@@ -43,7 +43,9 @@ def shown(job: JobView, step: int | None, attempt: int | None) -> dict[str, Any]
         "result": chosen.result,
         "instances": instance_consoles.instances(chosen),
         "bundle": bundle(job, chosen),
-        "reports": [one for one in _report_numbers(chosen) if f"report-{one}.json" in names],
+        "reports": [
+            instance for instance in _report_numbers(chosen) if f"report-{instance}.json" in names
+        ],
         "spec": spec_text(chosen),
         "is_text": is_text,
     }
@@ -69,17 +71,17 @@ class Bundle:
 
 def bundle(job: JobView, step: StepView) -> Bundle | None:
     """Return what there is to say of the bundle of a step; None where there never was one."""
-    whole = [one for one in step.artifacts if one.name == ReproduceArtifact.BUNDLE]
+    whole = [artifact for artifact in step.artifacts if artifact.name == ReproduceArtifact.BUNDLE]
     if not whole and not reproduce_bundle.is_packable(step):
         return None
     try:
-        for one in whole:
-            check_kept(step, one)
-            return Bundle(one.size, packed=True)
+        for artifact in whole:
+            check_kept(step, artifact)
+            return Bundle(artifact.size, packed=True)
         if reproduce_bundle.build_job(job, step) != job.id:
             return Bundle(None, packed=False)
         files = reproduce_bundle.members(job, step, job)
-        return Bundle(sum(one.artifact.size for one in files), packed=False)
+        return Bundle(sum(member.artifact.size for member in files), packed=False)
     except UserError as error:
         return Bundle(None, packed=False, fault=str(error))
 
@@ -103,9 +105,9 @@ def _cut(value: Any, most: int = 2000) -> Any:
         case str() if len(value) > most:
             return f"{value[:most]}… ({len(value):,} characters)"
         case list():
-            return [_cut(one, most) for one in value]
+            return [_cut(item, most) for item in value]
         case dict():
-            return {name: _cut(one, most) for name, one in value.items()}
+            return {name: _cut(item, most) for name, item in value.items()}
     return value
 
 
@@ -114,6 +116,82 @@ def _report_numbers(step: StepView) -> list[int]:
     if not isinstance(step.result, ReproduceResult):
         return []
     result = step.result
-    crashed = [one for one in result.instances if one.title is not None]
-    crashed.sort(key=lambda one: one.title != result.title)
-    return [one.number for one in crashed]
+    crashed = [instance for instance in result.instances if instance.title is not None]
+    crashed.sort(key=lambda instance: instance.title != result.title)
+    return [instance.number for instance in crashed]
+
+
+# --- the steps on one axis of time: moments are seconds since 1970; None as an end: it goes on ----
+
+
+WIDTH = 1000
+"""Units of the axis's whole length."""
+_LEAST = 3.0
+"""What a span takes at least, to be seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a step's life, from one moment to another."""
+
+    start: float
+    end: float | None
+
+    def seconds(self, now: float) -> float:
+        """Return how long it took, or has taken by now."""
+        return max(0.0, (now if self.end is None else self.end) - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One step's line."""
+
+    step: StepView
+    queue: Span | None
+    run: Span | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """All lines, and the axis that they share."""
+
+    start: float
+    end: float | None
+    now: float
+    bars: tuple[Bar, ...]
+
+    def place(self, span: Span) -> tuple[float, float]:
+        """Return where the span begins on the axis, and how wide it is, in units."""
+        last = self.now if self.end is None else self.end
+        length = max(last - self.start, 0.001)
+        end = last if span.end is None else span.end
+        x = min(max(0.0, (span.start - self.start) / length * WIDTH), WIDTH - _LEAST)
+        width = max(_LEAST, (end - span.start) / length * WIDTH)
+        return round(x, 2), round(min(width, WIDTH - x), 2)
+
+
+def timeline(job: JobView, now: float) -> Timeline:
+    """Return the timeline of a job's latest attempts; it begins when the job was submitted."""
+    bars = tuple(_bar(step) for step in job.steps)
+    ends = [span.end for bar in bars for span in (bar.queue, bar.run) if span and span.end]
+    start = job.created_at.timestamp()
+    # A job that was restarted keeps the attempts of steps that were not run again.
+    starts = [span.start for bar in bars for span in (bar.queue, bar.run) if span]
+    end = max([*ends, start]) if job.state.final else None
+    return Timeline(min([start, *starts]), end, max(now, start), bars)
+
+
+def _bar(step: StepView) -> Bar:
+    queued, started, ended = map(_stamp, (step.queued_at, step.started_at, step.finished_at))
+    waits = step.state is State.QUEUED
+    if waits:  # what an earlier attempt left does not belong to this wait
+        started = ended = None
+    queue = None
+    if queued is not None and (started is not None or ended is not None or waits):
+        queue = Span(queued, started if started is not None else ended)
+    run = None if started is None else Span(started, ended)
+    return Bar(step, queue, run)
+
+
+def _stamp(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()

@@ -47,17 +47,17 @@ def plan(job: JobView, step: StepView) -> str | None:
 
 def _build(spec: BuildSpec) -> str:
     patches = _patches(spec.patches)
-    said = [f"Builds {_kernel(spec.source, spec.config, spec.compiler)}"]
-    said[0] += f", with {patches}." if patches else ", unpatched."
+    sentences = [f"Builds {_kernel(spec.source, spec.config, spec.compiler)}"]
+    sentences[0] += f", with {patches}." if patches else ", unpatched."
     if spec.instrument:
-        said.append(f"The functions of {_count(spec.instrument, 'file')} leave records.")
+        sentences.append(f"The functions of {_count(spec.instrument, 'file')} leave records.")
     if spec.for_dump:
-        said.append("Its memory can be saved after a crash.")
+        sentences.append("Its memory can be saved after a crash.")
     if spec.review:
-        said.append(f"Reviews {_count(spec.review, 'patch', 'patches')} on trial.")
+        sentences.append(f"Reviews {_count(spec.review, 'patch', 'patches')} on trial.")
     if spec.ahead and (spec.ahead.patches or spec.ahead.programs):
-        said.append("First tries whether what later steps need applies and compiles.")
-    return " ".join(said)
+        sentences.append("First tries whether what later steps need applies and compiles.")
+    return " ".join(sentences)
 
 
 def _check(spec: CheckSpec) -> str:
@@ -71,26 +71,28 @@ def _reproduce(job: JobView, spec: ReproduceSpec) -> str:
     kind = "a syzkaller program" if spec.reproducer.kind == "syz" else "a C program"
     what = kind if programs == 1 else f"{programs} programs in turn"
     vms = "1 VM" if spec.instances == 1 else f"{spec.instances:,} VMs"
-    said = [f"Boots {vms} with the kernel of {_named(job, spec.build)}, and runs {what}"]
-    said.append(f"on each for up to {duration(spec.time)}.")
+    sentences = [f"Boots {vms} with the kernel of {_named(job, spec.build)}, and runs {what}"]
+    sentences.append(f"on each for up to {duration(spec.time)}.")
     if spec.titles:
-        said.append(f"Looks for “{spec.titles[0][:200]}”.")
+        sentences.append(f"Looks for “{spec.titles[0][:200]}”.")
     else:
-        said.append("Looks for any crash.")
+        sentences.append("Looks for any crash.")
     if spec.confidence is not None:
         sure = percent(spec.confidence)
-        said.append(f"Takes as many VMs and as long as it needs to be {sure} sure, if that can be.")
+        sentences.append(
+            f"Takes as many VMs and as long as it needs to be {sure} sure, if that can be."
+        )
     if spec.baseline is not None:
-        said.append(f"Compares with {_named(job, spec.baseline)}.")
+        sentences.append(f"Compares with {_named(job, spec.baseline)}.")
     if spec.evidence:
-        said.append("Collects evidence that the kernel could have reported the bug.")
+        sentences.append("Collects evidence that the kernel could have reported the bug.")
     if spec.smoke:
-        said.append("Tries whether the kernel still works.")
+        sentences.append("Tries whether the kernel still works.")
     if spec.dump != "none":
-        said.append("Saves the memory of VMs that crash or hang.")
+        sentences.append("Saves the memory of VMs that crash or hang.")
     if spec.required:
-        said.append("Without a verdict, the job ends here.")
-    return " ".join(said)
+        sentences.append("Without a verdict, the job ends here.")
+    return " ".join(sentences)
 
 
 def _minimize(job: JobView, spec: MinimizeSpec) -> str:
@@ -120,7 +122,7 @@ def _patches(patches: Sequence[Patch]) -> str:
     if not patches:
         return ""
     count = _count(patches, "patch", "patches")
-    names = ", ".join(one.name[:60] for one in patches[:_NAMED])
+    names = ", ".join(patch.name[:60] for patch in patches[:_NAMED])
     more = f", … ({len(patches) - _NAMED:,} more)" if len(patches) > _NAMED else ""
     return f"{count}: {names}{more}" if len(patches) > 1 else f"the patch {names}"
 
@@ -132,8 +134,8 @@ def _named(job: JobView, ref: StepRef) -> str:
     return f"step {step.number} ({KINDS[step.kind]})" if step else f"step {ref.step}"
 
 
-def _count(some: Sequence[object], one: str, many: str | None = None) -> str:
-    return f"{len(some):,} {one if len(some) == 1 else many or one + 's'}"
+def _count(some: Sequence[object], singular: str, plural: str | None = None) -> str:
+    return f"{len(some):,} {singular if len(some) == 1 else plural or singular + 's'}"
 
 
 def queued(job: JobView) -> StepView | None:
@@ -144,12 +146,12 @@ def queued(job: JobView) -> StepView | None:
 def workers(step: StepView, known: Sequence[WorkerView]) -> str:
     """Return who could do a queued step: the workers of its kind, by what has become of them."""
     kind = KINDS[step.kind].lower()
-    able = [one for one in known if step.kind in one.kinds]
-    live = [one for one in able if one.state == "live"]
-    slots = sum(one.slots for one in live)
-    busy = sum(len(one.running) for one in live)
-    said = [f"{len(live)} live with {min(busy, slots)} of {slots} slots in use"] if live else []
+    able = [worker for worker in known if step.kind in worker.kinds]
+    live = [worker for worker in able if worker.state == "live"]
+    slots = sum(worker.slots for worker in live)
+    busy = sum(len(worker.running) for worker in live)
+    parts = [f"{len(live)} live with {min(busy, slots)} of {slots} slots in use"] if live else []
     for state, words in (("draining", "drained, which take no more steps"), ("lost", "lost")):
-        count = sum(one.state == state for one in able)
-        said += [f"{count} {words}"] if count else []
-    return f"Workers for {kind} steps: {'; '.join(said)}." if said else f"No worker does {kind}."
+        count = sum(worker.state == state for worker in able)
+        parts += [f"{count} {words}"] if count else []
+    return f"Workers for {kind} steps: {'; '.join(parts)}." if parts else f"No worker does {kind}."

@@ -110,7 +110,7 @@ class Rendering:
             "session": session,
             "nonce": secrets.token_urlsafe(16),
             "here": _here(request),
-            "said": request.query_params.get("said", "")[:200],
+            "done": request.query_params.get("done", "")[:200],
             "may_submit": may(session, Scope.SUBMIT),
             "may_admin": may(session, Scope.ADMIN),
         }

@@ -1,16 +1,18 @@
 """What pages of runs show: their words, the filter of their list, a debug cycle. Pure."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kgym.api.agent.nodes import Node
+from kgym.api.agent.nodes import Candidate, Node
 from kgym.api.agent.runs import Limits, RunFilter, RunState, RunSummary, RunView
 from kgym.api.agent.steps import RunStep
 from kgym.api.steps import Patch
-from kgym.errors import UserError
+from kgym.errors import NotFound, UserError
 from kgym_monitor.pages import diff_lines
 from kgym_monitor.pages.diff_lines import ShownPatch
 
@@ -43,7 +45,7 @@ _WORKS = {
     "patch": ("patch", "a patch"),
     "patches": ("patch", "patches"),
     "diff": ("patch", "a patch as a diff"),
-    "repair": ("repair", "mends a patch"),
+    "repair": ("repair", "repairs a patch"),
     "check": ("check", "checks patches"),
     "consistency": ("consistency", "chooses a patch"),
     "try": ("kernel", "runs a kernel"),
@@ -111,7 +113,7 @@ def tokens(run: RunSummary) -> int:
 
 
 def verdict_of_run(run: RunSummary) -> str:
-    """Return what a run has come to so far, in words."""
+    """Describe a run's result so far."""
     if run.fixes:
         return f"{run.fixes} {'fix' if run.fixes == 1 else 'fixes'}"
     return "" if run.state is RunState.RUNNING else "no fix"
@@ -125,24 +127,24 @@ def changed(diff: str) -> ShownPatch:
 def hidden(query: str) -> list[str]:
     """Return the kinds of steps and cycles that an address hides; others are left out."""
     known = {**STEP_KINDS, **CYCLE_KINDS}
-    return [one for one in dict.fromkeys(query.split(",")) if one in known]
+    return [kind for kind in dict.fromkeys(query.split(",")) if kind in known]
 
 
 def cycle(run: RunView, node: Node, steps: Sequence[RunStep]) -> dict[str, Any]:
     """Return what the part of a page shows that is about one debug cycle."""
-    priced = [one.price for one in steps if one.tokens is not None]
+    priced = [step.price for step in steps if step.tokens is not None]
     known = [price for price in priced if price is not None]
-    jobs = [job for one in steps for job in one.jobs]
+    jobs = [job for step in steps for job in step.jobs]
     return {
         "run": run,
         "node": node,
         "steps": steps,
-        "tokens": sum(one.tokens or 0 for one in steps),
+        "tokens": sum(step.tokens or 0 for step in steps),
         "cost": f"${sum(known):,.2f}" if len(known) == len(priced) else "not known",
         "questions": len(priced),
-        "jobs": list(dict.fromkeys([*jobs, *(one.job for one in node.runs if one.job)])),
-        "others": [one for one in node.hypotheses if one != node.hypothesis],
-        "fix": next((one for one in run.ranked if one.node == node.name), None),
+        "jobs": list(dict.fromkeys([*jobs, *(trial.job for trial in node.runs if trial.job)])),
+        "others": [hypothesis for hypothesis in node.hypotheses if hypothesis != node.hypothesis],
+        "fix": next((fix for fix in run.ranked if fix.node == node.name), None),
     }
 
 
@@ -205,8 +207,8 @@ class RunQuery(BaseModel):
 
     def address(self, path: str = "/runs", **new: str | None) -> str:
         """Return the address of the list with this query, some of it changed."""
-        said = self.model_dump(exclude_none=True) | new
-        return query(path, **said)
+        values = self.model_dump(exclude_none=True) | new
+        return query(path, **values)
 
     def _read(self) -> RunFilter:
         return RunFilter.model_validate(self.model_dump(exclude={"cursor"}))
@@ -217,17 +219,17 @@ def limits(before: Limits, dollars: str, tokens: str, builds: str, hours: str) -
 
     Raises UserError `bad_limits`.
     """
-    said: dict[str, Any] = before.model_dump()
+    values: dict[str, Any] = before.model_dump()
     if dollars:
-        said["dollars"] = dollars
+        values["dollars"] = dollars
     if tokens:
-        said["tokens"] = tokens
+        values["tokens"] = tokens
     if builds:
-        said["builds"] = builds
+        values["builds"] = builds
     try:
         if hours:
-            said["seconds"] = float(hours) * 3600
-        return Limits.model_validate(said)
+            values["seconds"] = float(hours) * 3600
+        return Limits.model_validate(values)
     except ValueError as error:
         raise UserError("bad_limits", _fault(error)) from error
 
@@ -239,12 +241,83 @@ def _fault(error: ValueError) -> str:
     return str(error)
 
 
-def query(path: str, **said: object) -> str:
+def query(path: str, **values: object) -> str:
     """Return an address with a query; what is None or empty is left out."""
-    given = {name: value for name, value in said.items() if value not in (None, "")}
+    given = {name: value for name, value in values.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
 
 
 def address(run: int, node: str | None = None) -> str:
     """Return the address of a run's page, perhaps with a cycle opened."""
     return query(f"/runs/{run}", node=node)
+
+
+# --- two runs, cycles or patches side by side, named `RUN`, `RUN:CYCLE` or `RUN:CYCLE:PATCH` ------
+
+
+_NAMED = re.compile(r"#?([0-9]{1,18})(?::([^:\s]{1,500})(?::([0-9]{1,4}))?)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What stands on one side."""
+
+    run: int
+    node: str | None = None
+    patch: int | None = None
+
+    @classmethod
+    def read(cls, text: str) -> "Side":
+        """Read its name; raise UserError `bad_comparison`."""
+        match = _NAMED.fullmatch(text.strip())
+        if match is None or not int(match[1]):
+            raise UserError(
+                "bad_comparison",
+                f"{text[:100]!r} is none of RUN, RUN:CYCLE, RUN:CYCLE:PATCH, e.g. 12:t0.1:2",
+            )
+        return cls(int(match[1]), match[2], int(match[3]) if match[3] else None)
+
+    @property
+    def name(self) -> str:
+        """Its name, as `read` takes it."""
+        parts = [str(self.run), self.node or "", "" if self.patch is None else str(self.patch)]
+        return ":".join(parts).rstrip(":")
+
+
+@dataclass(slots=True)
+class Compared:
+    """A side, with what there is to see of it."""
+
+    side: Side
+    run: RunView
+    node: Node | None = None
+    steps: Sequence[RunStep] = ()
+    candidate: Candidate | None = None
+    diff: ShownPatch | None = None
+    lines: frozenset[tuple[str, str, str]] = frozenset()
+    """The lines that its patch adds or removes: file, sign, text."""
+
+
+def compared(side: Side, run: RunView, node: Node | None, steps: Sequence[RunStep]) -> Compared:
+    """Return what there is to see of a side; raise NotFound if the cycle has no such patch."""
+    shown_side = Compared(side, run, node, steps)
+    diff = ""
+    if node is None:
+        diff = run.ranked[0].diff if run.ranked else ""
+    else:
+        number = side.patch - 1 if side.patch is not None else node.chosen
+        if side.patch is not None and not 0 <= side.patch - 1 < len(node.candidates):
+            message = f"cycle {node.name} of run {run.id} has {len(node.candidates)} patches"
+            raise NotFound("patch_not_found", message)
+        if number is not None:
+            shown_side.candidate = node.candidates[number]
+            diff = shown_side.candidate.diff
+    if diff:
+        shown_side.diff = changed(diff)
+        shown_side.lines = frozenset(
+            (file.path, line.kind, line.text)
+            for file in shown_side.diff.files
+            for line in file.lines
+            if line.kind in {"added", "removed"}
+        )
+    return shown_side

@@ -20,12 +20,12 @@ def link(source: object, release: str | None, frame: Mapping[str, Any]) -> str |
     file = quote(path)
     if isinstance(source, GitSource):
         commit = quote(source.commit)
-        if found := _GITHUB.fullmatch(source.url):
-            return f"https://github.com/{found[1]}/blob/{commit}/{file}#L{line}"
+        if match := _GITHUB.fullmatch(source.url):
+            return f"https://github.com/{match[1]}/blob/{commit}/{file}#L{line}"
         if _CGIT.fullmatch(source.url):
             return f"{source.url.rstrip('/')}/tree/{file}?id={commit}#n{line}"
         return None
-    if release and (found := _RELEASE.match(release)):
-        version = found[0].removesuffix(".0")
+    if release and (match := _RELEASE.match(release)):
+        version = match[0].removesuffix(".0")
         return f"https://elixir.bootlin.com/linux/v{version}/source/{file}#L{line}"
     return None

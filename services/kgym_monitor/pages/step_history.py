@@ -1,4 +1,4 @@
-"""What steps came to over time, as the overview's charts and tables show it. Pure."""
+"""Step results over time, as the overview's charts and tables show them. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -72,8 +72,8 @@ class Chart:
 
     name: str
     title: str
-    said: str
-    """What it comes to, in a few words; empty if there is nothing."""
+    summary: str
+    """Its total, in a few words; empty without data."""
     columns: Sequence[Column]
     share: bool = False
     """Whether it is a line of percentages; else columns stand on one another."""
@@ -86,7 +86,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class KindCount:
-    """What the steps of one kind came to."""
+    """Results of the steps of one kind."""
 
     kind: StepKind
     succeeded: int
@@ -126,32 +126,38 @@ def begin(at: datetime, piece: timedelta) -> datetime:
     return epoch + (at - epoch) // piece * piece
 
 
-def history(span: Span, told: Statistics) -> StepHistory:
-    """Return what a span's statistics come to."""
-    starts = _starts(span, told)
-    known = [one for one in told.counts if starts[0] <= one.at < starts[-1] + span.piece]
+def history(span: Span, statistics: Statistics) -> StepHistory:
+    """Return the charts and tables of a span's statistics."""
+    starts = _starts(span, statistics)
+    known = [
+        count for count in statistics.counts if starts[0] <= count.at < starts[-1] + span.piece
+    ]
     place = {at: number for number, at in enumerate(starts)}
 
     def values(counts: Iterable[AttemptCount]) -> list[int]:
-        found = [0] * len(starts)
-        for one in counts:
-            found[place[begin(one.at, span.piece)]] += one.attempts
-        return found
+        numbers = [0] * len(starts)
+        for count in counts:
+            numbers[place[begin(count.at, span.piece)]] += count.attempts
+        return numbers
 
     charts = (
         _throughput(known, values),
-        _failures("failed", "What failed of itself", _is_failure, known, values),
-        _failures("infrastructure", "What the platform failed", _is_infrastructure, known, values),
+        _failures("failed", "Failures by cause", _is_failure, known, values),
+        _failures("infrastructure", "Platform failures", _is_infrastructure, known, values),
         _cache(known, values),
     )
-    attempts = sum(one.attempts for one in known)
-    return StepHistory(span, starts, told.until, charts, _kinds(known), attempts, told.cut)
+    attempts = sum(count.attempts for count in known)
+    return StepHistory(
+        span, starts, statistics.until, charts, _kinds(known), attempts, statistics.cut
+    )
 
 
-def _starts(span: Span, told: Statistics) -> list[datetime]:
+def _starts(span: Span, statistics: Statistics) -> list[datetime]:
     """Return when the pieces began, up to the one that goes on; at least one."""
-    last = begin(told.until, span.piece)
-    first = max(begin(told.since, span.piece), begin(told.until - span.length, span.piece))
+    last = begin(statistics.until, span.piece)
+    first = max(
+        begin(statistics.since, span.piece), begin(statistics.until - span.length, span.piece)
+    )
     return [first + number * span.piece for number in range((last - first) // span.piece + 1)] or [
         last
     ]
@@ -160,16 +166,16 @@ def _starts(span: Span, told: Statistics) -> list[datetime]:
 _Values = Callable[[Iterable[AttemptCount]], list[int]]
 
 
-def _is_success(one: AttemptCount) -> bool:
-    return one.outcome == "succeeded"
+def _is_success(count: AttemptCount) -> bool:
+    return count.outcome == "succeeded"
 
 
-def _is_failure(one: AttemptCount) -> bool:
-    return one.outcome == "failed" and one.cause != "infrastructure"
+def _is_failure(count: AttemptCount) -> bool:
+    return count.outcome == "failed" and count.cause != "infrastructure"
 
 
-def _is_infrastructure(one: AttemptCount) -> bool:
-    return one.outcome == "expired" or one.cause == "infrastructure"
+def _is_infrastructure(count: AttemptCount) -> bool:
+    return count.outcome == "expired" or count.cause == "infrastructure"
 
 
 def _throughput(counts: Sequence[AttemptCount], values: _Values) -> Chart:
@@ -178,10 +184,10 @@ def _throughput(counts: Sequence[AttemptCount], values: _Values) -> Chart:
         ("Succeeded", "good", _is_success),
         ("Failed", "bad", _is_failure),
         ("Infrastructure", "wait", _is_infrastructure),
-        ("Aborted or given back", "ended", lambda one: one.outcome in ended_early),
+        ("Aborted or given back", "ended", lambda count: count.outcome in ended_early),
     )
     columns = [
-        Column(label, values(one for one in counts if fits(one)), colour)
+        Column(label, values(count for count in counts if fits(count)), colour)
         for label, colour, fits in parts
     ]
     total = sum(column.total for column in columns)
@@ -196,54 +202,57 @@ def _failures(
     values: _Values,
 ) -> Chart:
     """Return a chart of failures by their reasons, the most frequent first."""
-    failed = [one for one in counts if fits(one)]
+    failed = [count for count in counts if fits(count)]
     by_reason: Counter[str] = Counter()
-    for one in failed:
-        by_reason[_reason(one)] += one.attempts
+    for count in failed:
+        by_reason[_reason(count)] += count.attempts
     ordered = sorted(by_reason, key=lambda reason: (-by_reason[reason], reason))
     shown = ordered if len(ordered) <= REASONS + 1 else ordered[:REASONS]
     columns = [
         Column(
-            reason, values(one for one in failed if _reason(one) == reason), f"part-{number}", True
+            reason,
+            values(count for count in failed if _reason(count) == reason),
+            f"part-{number}",
+            True,
         )
         for number, reason in enumerate(shown, 1)
     ]
     if rest := set(ordered[len(shown) :]):
-        others = values(one for one in failed if _reason(one) in rest)
+        others = values(count for count in failed if _reason(count) in rest)
         columns.append(Column(f"{len(rest):,} other reasons", others, f"part-{REASONS + 1}"))
     total = by_reason.total()
     return Chart(name, title, f"{total:,} attempts" if total else "", columns)
 
 
-def _reason(one: AttemptCount) -> str:
-    return one.reason or one.outcome
+def _reason(count: AttemptCount) -> str:
+    return count.reason or count.outcome
 
 
 def _cache(counts: Sequence[AttemptCount], values: _Values) -> Chart:
-    builds = values(one for one in counts if one.cached is not None)
-    found = values(one for one in counts if one.cached)
-    share = [100 * hits / all_ if all_ else None for hits, all_ in zip(found, builds, strict=True)]
-    total, hits = sum(builds), sum(found)
-    said = f"{100 * hits / total:.0f} % of {total:,} builds" if total else ""
+    builds = values(count for count in counts if count.cached is not None)
+    cached = values(count for count in counts if count.cached)
+    share = [100 * hits / all_ if all_ else None for hits, all_ in zip(cached, builds, strict=True)]
+    total, hits = sum(builds), sum(cached)
+    summary = f"{100 * hits / total:.0f} % of {total:,} builds" if total else ""
     columns = [
         Column("Found a compiled tree, in %", share, "part-1"),
-        Column("Builds that found one", found),
+        Column("Builds that found one", cached),
         Column("Builds", builds),
     ]
-    return Chart("cache", "Cache hits", said, columns, share=True)
+    return Chart("cache", "Cache hits", summary, columns, share=True)
 
 
 def _kinds(counts: Sequence[AttemptCount]) -> list[KindCount]:
     def of(kind: StepKind) -> KindCount:
-        own = [one for one in counts if one.kind is kind]
-        good = [one for one in own if _is_success(one)]
-        succeeded = sum(one.attempts for one in good)
+        own = [count for count in counts if count.kind is kind]
+        good = [count for count in own if _is_success(count)]
+        succeeded = sum(count.attempts for count in good)
         return KindCount(
             kind,
             succeeded,
-            sum(one.attempts for one in own if _is_failure(one)),
-            sum(one.attempts for one in own if _is_infrastructure(one)),
-            sum(one.seconds for one in good) / succeeded if succeeded else None,
+            sum(count.attempts for count in own if _is_failure(count)),
+            sum(count.attempts for count in own if _is_infrastructure(count)),
+            sum(count.seconds for count in good) / succeeded if succeeded else None,
         )
 
-    return [of(kind) for kind in StepKind if any(one.kind is kind for one in counts)]
+    return [of(kind) for kind in StepKind if any(count.kind is kind for count in counts)]

@@ -47,13 +47,13 @@ async def bug(client: AsyncClient, name: str) -> dict[str, Any]:
         wanted = BugFilter(name=name)
     except ValueError:
         raise _no_bug(name) from None
-    found = (await client.bugs(wanted)).bugs
+    listed = (await client.bugs(wanted)).bugs
     known = _shipped().get(name)
-    if not found and known is None:
+    if not listed and known is None:
         raise _no_bug(name)
     return {
         "name": name,
-        "bug": found[0] if found else None,
+        "bug": listed[0] if listed else None,
         "known": known,
         "patch_words": PATCHES,
         "in_states": in_states,
@@ -92,10 +92,10 @@ def in_states(subject: BugView | EntryView) -> list[tuple[State, int]]:
 
 def hosts(entry: EntryView) -> Mapping[str, Sequence[EntryHolder]]:
     """Return the workers that hold an entry by their hosts: those of one host share its copy."""
-    found = defaultdict[str, list[EntryHolder]](list)
-    for one in entry.holders:
-        found[one.worker.partition(":")[0]].append(one)
-    return found
+    by_host = defaultdict[str, list[EntryHolder]](list)
+    for holder in entry.holders:
+        by_host[holder.worker.partition(":")[0]].append(holder)
+    return by_host
 
 
 def _no_bug(name: str) -> NotFound:
@@ -105,6 +105,6 @@ def _no_bug(name: str) -> NotFound:
 @cache
 def _shipped() -> Mapping[str, ShippedBug]:
     try:
-        return {one.name: one for one in shipped.shipped()}
+        return {bug.name: bug for bug in shipped.shipped()}
     except UserError:
         return {}

@@ -45,7 +45,10 @@ async def ask_to_restart(request: Request) -> HTMLResponse:
     if query.state in FINAL:
         return await _ask(request, "restart", query)
     counts = await asyncio.gather(
-        *(_counted(request, "restart", query.model_copy(update={"state": one})) for one in FINAL)
+        *(
+            _counted(request, "restart", query.model_copy(update={"state": state}))
+            for state in FINAL
+        )
     )
     choices = [
         (state, count, query.address("/jobs/restart", state=state))
@@ -65,11 +68,13 @@ async def change_filtered(
     query = JobQuery.read(dict(parse_qsl(wanted)))
     change = bulk_change.of(act, query, everybody=_everybody(request, query))
     done = await bulk_change.carry_out(session_of(request).client, change, expected)
-    said = f"{ACTS[act].done} {_jobs(done.jobs)}."
+    report = f"{ACTS[act].done} {_jobs(done.jobs)}."
     if done.left is None:
         # They are in this state no more; the rest of the filter still leads to them.
-        return back(query.model_copy(update={"state": None}).address(), said)
-    changed = f"{said if done.jobs else 'Nothing was done.'} By now the filter lets another number"
+        return back(query.model_copy(update={"state": None}).address(), report)
+    changed = (
+        f"{report if done.jobs else 'Nothing was done.'} By now the filter lets another number"
+    )
     changed += f" of jobs through: {_many(done.left)}, not {expected - done.jobs:,}."
     return _page(request, act, query, done.left, changed=changed, status=409)
 
@@ -139,8 +144,8 @@ async def change_selected(
 ) -> HTMLResponse | RedirectResponse:
     """Ask whether to abort or restart the selected jobs; do it once that was answered."""
     form = await request.form()
-    picked = [str(one) for one in form.getlist("job")] + jobs.split()
-    numbers = [int(one) for one in picked if one.isdecimal() and len(one) < 19]
+    picked = [str(number) for number in form.getlist("job")] + jobs.split()
+    numbers = [int(number) for number in picked if number.isdecimal() and len(number) < 19]
     if sure != "yes":
         return state_of(request).rendering.page(
             request,

@@ -36,7 +36,7 @@ async def list_patches(
     job, step, spec = await _step(request, job_id, number)
     result = step.result if isinstance(step.result, CheckResult) else None
     checks = dict(enumerate(result.patches)) if result else {}
-    listed = [(place, one.name, checks.get(place)) for place, one in enumerate(spec.patches)]
+    listed = [(place, patch.name, checks.get(place)) for place, patch in enumerate(spec.patches)]
     if outcome is not None:
         listed = [row for row in listed if row[2] is not None and row[2].outcome is outcome]
     return state_of(request).rendering.page(

@@ -73,10 +73,10 @@ async def file_text(
 async def show_file(request: Request, job_id: JobId, number: Number, name: Name) -> HTMLResponse:
     """Show a text that the step left."""
     step = step_of(await session_of(request).client.job(job_id), number)
-    found = [one for one in step.artifacts if one.name == name]
-    if not found:
+    matching = [artifact for artifact in step.artifacts if artifact.name == name]
+    if not matching:
         raise NotFound("artifact_not_found", f"step {number} of job {job_id} left no {name!r}")
-    if not job_page.is_text(found[0]):
+    if not job_page.is_text(matching[0]):
         raise UserError("binary_file", f"{name} is no text; download it")
     return state_of(request).rendering.page(
         request,
@@ -106,10 +106,10 @@ async def report(
         content += part
         if len(content) > REPORT_BYTES:
             raise UserError("report_too_large", "the report is too long to be shown; download it")
-    told: dict[str, Any] = json.loads(content)
+    crash: dict[str, Any] = json.loads(content)
     source = _kernel(job, step)
     stacks = [
-        (title, [{**frame, "link": link(*source, frame)} for frame in told.get(name) or []])
+        (title, [{**frame, "link": link(*source, frame)} for frame in crash.get(name) or []])
         for title, name in (
             ("Call stack", "frames"),
             ("Allocated by", "alloc_stack"),
@@ -117,9 +117,9 @@ async def report(
         )
     ]
     shown = job_page.shown(job, number, None)
-    others = [one for one in shown["reports"] if one != instance][:20]
+    others = [other for other in shown["reports"] if other != instance][:20]
     base = f"/jobs/{job_id}/steps/{number}/reports"
-    context = {"report": told, "stacks": stacks, "others": others, "base": base}
+    context = {"report": crash, "stacks": stacks, "others": others, "base": base}
     return HTMLResponse(state.rendering.fragment("crash_report.html", context))
 
 

@@ -1,19 +1,25 @@
 """The overview, and the workers."""
 
 import asyncio
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
+from kgym.api.agent.runs import RunFilter, RunState
 from kgym.api.jobs import JobFilter
-from kgym.client import AsyncClient
+from kgym.api.storage import StorageView
+from kgym.client import AsyncClient, Refused
+from kgym.errors import KgymError
 from kgym.web.access import needs
 from kgym.web.scopes import Scope
+from kgym_monitor.agent_link import AgentLink
 from kgym_monitor.monitor_state import MonitorState, session_of, state_of
-from kgym_monitor.pages import overview, step_history
+from kgym_monitor.pages import step_history
 from kgym_monitor.pages.job_filter import JobQuery
+from kgym_monitor.pages.run_page import PAGE
 from kgym_monitor.pages.step_history import SPANS, Span, span_of
 from kgym_monitor.routes.live_pages import Newest, Part, answer_poll, is_poll
 from kgym_monitor.routes.own_forms import back, own_form
@@ -37,7 +43,7 @@ async def show_overview(
 
     async def read(client: AsyncClient) -> dict[str, Any]:
         shown, history = await asyncio.gather(
-            overview.read(client, state.agent),
+            _overview(client, state.agent),
             state.shared.get(chosen, HISTORY_SECONDS, lambda: _history(state, chosen)),
         )
         return shown | history
@@ -94,3 +100,56 @@ async def drain(request: Request, worker: str = Form(max_length=200)) -> Redirec
     """Let a worker finish its steps and end."""
     await session_of(request).client.drain(worker)
     return back("/workers", f"{worker} takes no more steps.")
+
+
+# --- what the overview shows ----------------------------------------------------------------------
+
+
+AGENT_SECONDS = 3.0
+"""How long the overview waits for the agent: it has more to show."""
+
+
+async def _overview(client: AsyncClient, agent: AgentLink) -> dict[str, Any]:
+    """Return what the overview's live part shows; raises KgymError as the client does."""
+    queues, workers, storage, agents = await asyncio.gather(
+        client.queues(), client.workers(), _storage(client), _running_agents(agent)
+    )
+    live = [worker for worker in workers if worker.state != "lost"]
+    running = sorted(
+        (step for worker in live for step in worker.running), key=lambda step: step.started_at
+    )
+    counts = Counter(worker.state for worker in workers)
+    return {
+        "queues": queues,
+        "running": running,
+        "counts": {state: counts[state] for state in ("live", "draining", "lost")},
+        "slots": sum(worker.slots for worker in live),
+        "storage": storage,
+        **agents,
+    }
+
+
+async def _storage(client: AsyncClient) -> StorageView | None:
+    try:
+        return await client.storage()
+    except Refused:  # a scheduler without upkeep does not know
+        return None
+
+
+async def _running_agents(agent: AgentLink) -> dict[str, Any]:
+    """Return the newest running runs and their cost; `agent_fault` says why they are unknown."""
+    shown: dict[str, Any] = {"has_agent": agent.url is not None, "runs": [], "agent_fault": None}
+    if not shown["has_agent"]:
+        return shown
+    try:
+        async with asyncio.timeout(AGENT_SECONDS):
+            page = await agent.client().page(None, PAGE, RunFilter(state=RunState.RUNNING))
+    except KgymError as error:
+        return shown | {"agent_fault": str(error)}
+    except TimeoutError:
+        fault = f"the agent did not answer within {AGENT_SECONDS:g} s"
+        return shown | {"agent_fault": fault}
+    known = [run.spent.dollars or run.spent.known_dollars for run in page.runs]
+    is_lower_bound = page.next is not None or any(run.spent.dollars is None for run in page.runs)
+    more = "over " if is_lower_bound else ""
+    return shown | {"runs": page.runs, "cost": f"{more}${sum(known):,.2f}"}

@@ -35,12 +35,12 @@ own_form = Depends(_check)
 """The dependency of every route that changes something."""
 
 
-def back(path: str, said: str) -> RedirectResponse:
+def back(path: str, message: str) -> RedirectResponse:
     """Return to a page of ours that says what was done."""
     if not is_own(path):
         path = "/"
     mark = "&" if "?" in path else "?"
-    return RedirectResponse(f"{path}{mark}{urlencode({'said': said})}", 303)
+    return RedirectResponse(f"{path}{mark}{urlencode({'done': message})}", 303)
 
 
 def is_own(path: str) -> bool:

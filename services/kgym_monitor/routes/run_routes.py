@@ -13,10 +13,9 @@ from kgym.web.access import needs
 from kgym.web.scopes import Scope
 from kgym_monitor.agent_link import AgentLink
 from kgym_monitor.monitor_state import MonitorState, session_of, state_of
-from kgym_monitor.pages import run_comparison, run_forest, run_page
+from kgym_monitor.pages import run_forest, run_page
 from kgym_monitor.pages.rendering import may
-from kgym_monitor.pages.run_comparison import Shown, Side
-from kgym_monitor.pages.run_page import PAGE, RunQuery
+from kgym_monitor.pages.run_page import PAGE, Compared, RunQuery, Side
 from kgym_monitor.routes.live_pages import Part, answer_poll, is_poll
 
 RunId = Annotated[int, Path(ge=1, lt=1 << 62)]
@@ -75,32 +74,32 @@ async def compare(
 ) -> HTMLResponse:
     """Show two runs, two debug cycles or two patches side by side."""
     state = state_of(request)
-    named = [one for one in sides or [] if one.strip()]
+    named = [name for name in sides or [] if name.strip()]
     if len(named) > 2:
         raise UserError("bad_comparison", "two can be compared; choose no more")
     shown = []
     if len(named) == 2:
-        both = [Side.read(one) for one in named]
-        shown = await asyncio.gather(*(_side(state, one) for one in both))
+        both = [Side.read(name) for name in named]
+        shown = await asyncio.gather(*(_side(state, side) for side in both))
     return state.rendering.page(
         request,
         "run_compare.html",
         title="Compare",
         section="/runs",
         named=named,
-        shown=[(one, other) for one, other in zip(shown, reversed(shown), strict=True)],
+        shown=[(left, right) for left, right in zip(shown, reversed(shown), strict=True)],
     )
 
 
-async def _side(state: MonitorState, side: Side) -> Shown:
+async def _side(state: MonitorState, side: Side) -> Compared:
     client = state.agent.client()
     run = await client.show(side.run)
     if not side.node:
-        return run_comparison.shown(side, run, None, [])
+        return run_page.compared(side, run, None, [])
     node, steps = await asyncio.gather(
         client.node(side.run, side.node), client.steps(side.run, side.node)
     )
-    return run_comparison.shown(side, run, node, steps)
+    return run_page.compared(side, run, node, steps)
 
 
 @readers.get("/runs/{run}")
@@ -244,9 +243,9 @@ def _part(call: CallView, part: str) -> str:
         case "system":
             return call.system
         case "turn" if call.last_turn is not None:
-            said = call.last_turn.results.items()
-            return "\n".join([call.last_turn.text, *(f"{name}:\n{text}" for name, text in said)])
+            results = call.last_turn.results.items()
+            return "\n".join([call.last_turn.text, *(f"{name}:\n{text}" for name, text in results)])
         case "answer" if call.reply is not None:
-            calls = (f"{one.name} {one.arguments}" for one in call.reply.calls)
+            calls = (f"{call.name} {call.arguments}" for call in call.reply.calls)
             return "\n".join([call.reply.text, *calls])
     return ""

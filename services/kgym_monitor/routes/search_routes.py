@@ -1,23 +1,67 @@
 """The search box: a job's number, a bug, a title, a function, a tag, a group or a submitter."""
 
 import asyncio
+import re
+from functools import cache
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from kgym.api.jobs import JobPage
+from kgym.bugs import shipped
+from kgym.bugs.shipped import ShippedBug
 from kgym.client import AsyncClient
 from kgym.web.access import needs
 from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
-from kgym_monitor.pages import search_words
 from kgym_monitor.pages.job_filter import JobQuery
 from kgym_monitor.routes.live_pages import answer_poll, is_poll, nothing
 
 JOBS = 20
-"""Jobs beside the bugs that were found."""
+"""Jobs shown beside the matching bugs."""
+LONGEST = 200
+"""Characters of a search that are read."""
+_BUGS = 20
+_SHORTEST = 3
+"""Characters that a part of a bug's title has to have."""
+_FRAME = re.compile(r"([A-Za-z_][\w.]{0,150})\+0x[0-9a-f]{1,16}\b")
+_CALL = re.compile(r"([A-Za-z_][\w.]{0,150})\(\)")
 
 readers = APIRouter(dependencies=[needs(Scope.READ)])
+
+
+def plain(typed: str) -> str:
+    """Return what was asked for: of a line of a stack, or `name()`, the function."""
+    asked = " ".join(typed[:LONGEST].split())
+    match = _FRAME.search(asked) or _CALL.fullmatch(asked)
+    return match[1] if match else asked
+
+
+def job_number(asked: str) -> int | None:
+    """Return the job's number that was asked for, written `12` or `#12`; None if it is none."""
+    number = asked.removeprefix("#")
+    return int(number) if number.isascii() and number.isdecimal() and len(number) < 19 else None
+
+
+def bugs(asked: str) -> list[ShippedBug]:
+    """Return the shipped bugs whose name or titles have this, in any case.
+
+    A job that proves a fix ends without a crash, and so without a title to find it by.
+    """
+    if len(asked) < _SHORTEST:
+        return []
+    wanted = asked.casefold()
+    matching = [bug for bug in _shipped() if any(wanted in text.casefold() for text in _texts(bug))]
+    return matching[:_BUGS]
+
+
+def _texts(bug: ShippedBug) -> list[str]:
+    return [bug.name, bug.title, *bug.alt_titles]
+
+
+@cache
+def _shipped() -> list[ShippedBug]:
+    return shipped.shipped()
 
 
 @readers.get("/search", response_model=None)
@@ -26,17 +70,17 @@ async def search(request: Request, q: str = "") -> Response:
     if is_poll(request):
         return await answer_poll(request, nothing)
     state, client = state_of(request), session_of(request).client
-    asked = search_words.plain(q)
-    if (number := search_words.job_number(asked)) is not None:
+    asked = plain(q)
+    if (number := job_number(asked)) is not None:
         return RedirectResponse(f"/jobs/{number}", 303)
     if not asked:
         return RedirectResponse("/jobs", 303)
     bug, text = JobQuery(bug=asked), JobQuery(text=asked)
-    bugs = search_words.bugs(asked)
+    named = bugs(asked)
     known, page = await asyncio.gather(_first(client, bug, 1), _first(client, text, JOBS))
     if known is not None and known.jobs:
         return RedirectResponse(bug.address(), 303)
-    if not bugs or page is None:
+    if not named or page is None:
         return RedirectResponse(text.address(), 303)
     return state.rendering.page(
         request,
@@ -44,7 +88,7 @@ async def search(request: Request, q: str = "") -> Response:
         title=f"Search: {asked}",
         live=True,
         asked=asked,
-        bugs=[(bug, JobQuery(bug=bug.name).address()) for bug in bugs],
+        bugs=[(bug, JobQuery(bug=bug.name).address()) for bug in named],
         jobs=page.jobs,
         pickable=False,
         all_jobs=text.address() if page.next else None,

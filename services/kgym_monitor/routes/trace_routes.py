@@ -59,10 +59,10 @@ def _asked(
 async def find_trace(request: Request, job_id: JobId) -> RedirectResponse:
     """Lead to the trace of the job's first minimize step that has one."""
     job = await session_of(request).client.job(job_id)
-    steps = [one for one in job.steps if isinstance(one.spec, MinimizeSpec)]
+    steps = [step for step in job.steps if isinstance(step.spec, MinimizeSpec)]
     if not steps:
         raise NotFound("no_trace", f"job {job_id} has no minimize step, so it has no trace")
-    done = [one for one in steps if isinstance(one.result, MinimizeResult)]
+    done = [step for step in steps if isinstance(step.result, MinimizeResult)]
     number = (done or steps)[0].number
     query = f"?{request.url.query}" if request.url.query else ""
     return RedirectResponse(f"/jobs/{job_id}/steps/{number}/trace{query}", 303)
@@ -137,7 +137,9 @@ def _records(step: StepView) -> Artifact | None:
     """Return the file of all records, if it is there still."""
     if step.artifacts_gone_at:
         return None
-    return next((one for one in step.artifacts if one.name == MinimizeArtifact.TRACE), None)
+    return next(
+        (artifact for artifact in step.artifacts if artifact.name == MinimizeArtifact.TRACE), None
+    )
 
 
 def _needed(records: Artifact | None) -> Artifact:

@@ -88,7 +88,7 @@ class Lines {
   }
 
   // The lines that hold the words, a part at a time: the page stays usable meanwhile.
-  async find(words, still, found) {
+  async find(words, still, matches) {
     const wanted = words.toLowerCase();
     const STEP = 5000;
     for (let from = 0; from < this.count && still(); from += STEP) {
@@ -96,7 +96,7 @@ class Lines {
       const end = to < this.count ? this.starts[to] : this.size;
       const lines = this.decode(this.starts[from], end).toLowerCase().split("\n");
       for (let at = 0; at < to - from; at++) {
-        if (lines[at].includes(wanted)) found.push(from + at);
+        if (lines[at].includes(wanted)) matches.push(from + at);
       }
       await new Promise((next) => setTimeout(next));
     }
@@ -111,7 +111,7 @@ class LogWindow {
     this.lines = new Lines();
     // What failed is read from its end.
     this.following = place.dataset.live !== undefined || place.dataset.end !== undefined;
-    this.found = [];
+    this.matches = [];
     this.at = -1;
     this.build();
     this.load();
@@ -138,13 +138,13 @@ class LogWindow {
     next.setAttribute("aria-label", "Next match");
     this.wrap = this.toggle("Wrap", localStorage.getItem("wrap") === "yes");
     this.follow = this.toggle("Follow", this.following);
-    this.told = make("span", "muted told");
+    this.status = make("span", "muted told");
     const save = make("a", "button quiet", "Download");
     save.href = this.place.dataset.log;
     save.download = this.place.dataset.name;
     this.tools = [this.search, previous, next, this.wrap, this.follow, save];
     this.follow.hidden = this.place.dataset.live === undefined;
-    tools.append(this.search, previous, next, this.hits, this.wrap, this.follow, save, this.told);
+    tools.append(this.search, previous, next, this.hits, this.wrap, this.follow, save, this.status);
     this.view = make("div", "log-view");
     this.view.tabIndex = 0;
     this.view.setAttribute("role", "region");
@@ -196,6 +196,8 @@ class LogWindow {
       const before = this.lines.size;
       try {
         const isOpen = await this.read();
+        // The reader may have searched before there was anything to find.
+        if (this.search.value && !this.matches.length) this.look();
         if (!isOpen || this.full) break;
         lost = 0;
         this.count();
@@ -268,8 +270,8 @@ class LogWindow {
   }
 
   say(text, bad = false) {
-    if (this.told.textContent !== text) this.told.textContent = text;
-    this.told.classList.toggle("bad", bad);
+    if (this.status.textContent !== text) this.status.textContent = text;
+    this.status.classList.toggle("bad", bad);
   }
 
   // --- drawing --------------------------------------------------------------------------------
@@ -329,7 +331,7 @@ class LogWindow {
     const atEnd = this.following;
     const first = atEnd ? Math.max(0, this.lines.count - this.rows - 1) : this.top;
     const last = Math.min(this.lines.count, first + this.rows + 2);
-    const chosen = this.found[this.at];
+    const chosen = this.matches[this.at];
     const made = [];
     for (let number = first; number < last; number++) {
       const line = document.createElement("div");
@@ -347,7 +349,7 @@ class LogWindow {
 
   async look() {
     const words = this.search.value;
-    this.found = [];
+    this.matches = [];
     this.at = -1;
     if (!words) {
       this.hits.textContent = "";
@@ -355,13 +357,13 @@ class LogWindow {
       return;
     }
     this.hits.textContent = "Searching …";
-    await this.lines.find(words, () => this.search.value === words, this.found);
+    await this.lines.find(words, () => this.search.value === words, this.matches);
     if (this.search.value !== words) return;
     this.step(1);
   }
 
   step(by) {
-    const { length } = this.found;
+    const { length } = this.matches;
     if (!length) {
       this.hits.textContent = this.search.value ? "No match" : "";
       this.drawLines();
@@ -371,7 +373,7 @@ class LogWindow {
     const of = `${(this.at + 1).toLocaleString("en")} of ${length.toLocaleString("en")}`;
     this.hits.textContent = of;
     this.setFollowing(false);
-    this.scrollTo(this.found[this.at] - Math.floor(this.rows / 3));
+    this.scrollTo(this.matches[this.at] - Math.floor(this.rows / 3));
     this.drawLines();
   }
 }

@@ -30,10 +30,10 @@ tendForest();
 const filters = document.querySelector("details.filter-box:not([data-used])");
 if (filters && innerWidth < 768) filters.open = false;
 
-// What an action said is shown once, and not again when the page is loaded again or shared.
+// The result of an action is shown once, and not again when the page is loaded again or shared.
 const address = new URL(location.href);
-if (address.searchParams.has("said")) {
-  address.searchParams.delete("said");
+if (address.searchParams.has("done")) {
+  address.searchParams.delete("done");
   history.replaceState(null, "", address);
 }
 keepCurrent();

@@ -89,12 +89,12 @@ class Lister:
         self._left = ROWS
         nodes = [root, *root.walk()]
         self._nodes = {node.number: node for node in nodes}
-        self._hits = {one.number for one in nodes if self._is_hit(one)}
+        self._hits = {node.number for node in nodes if self._is_hit(node)}
         self._unfolded = set[int]()
         """Nodes in which something is that the reader wants to see."""
         for node in nodes:
             if node.anchor or node.number in self._hits:
-                self._unfolded |= {one.number for one in node.path}
+                self._unfolded |= {above.number for above in node.path}
 
     @property
     def hits(self) -> int:
@@ -105,10 +105,10 @@ class Lister:
         """Return a part of a list. Raises KeyError if there is no such node."""
         children = self._nodes[part.node].children
         if self._within:
-            children = [one for one in children if self._lies_within(one)]
+            children = [child for child in children if self._lies_within(child)]
         first = part.first
         if first is None:
-            wanted = (n for n, one in enumerate(children) if self._wanted(one))
+            wanted = (n for n, child in enumerate(children) if self._wanted(child))
             first = max(0, next(wanted, 0) - LIST // 2)
         end = first + LIST if part.end is None else min(part.end, first + LIST)
         rows = []

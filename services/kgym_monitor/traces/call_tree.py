@@ -51,11 +51,11 @@ class Node:
     @property
     def path(self) -> list["Node"]:
         """What it lies in, the outermost first, without the root."""
-        found, node = list[Node](), self.parent
+        path, node = list[Node](), self.parent
         while node is not None and node.parent is not None:
-            found.append(node)
+            path.append(node)
             node = node.parent
-        return found[::-1]
+        return path[::-1]
 
 
 def tree(calls: Iterable[TraceCall]) -> Node:
@@ -110,9 +110,9 @@ class _Builder:
         return self._last.syscall and canonical(self._last.name) == canonical(name)
 
     def _add_pattern(self, node: Node, call: TraceCall) -> None:
-        for one in call.pattern if len(call.pattern) > 1 else ():
-            child = self._new("call", one.name, one.file, call)
-            child.syscall, child.timed, child.parent = is_syscall(one.name), False, node
+        for function in call.pattern if len(call.pattern) > 1 else ():
+            child = self._new("call", function.name, function.file, call)
+            child.syscall, child.timed, child.parent = is_syscall(function.name), False, node
             node.children.append(child)
 
     def _new(self, kind: str, name: str, file: str | None, call: TraceCall) -> Node:

@@ -47,14 +47,14 @@ class Axis:
         """Return the axis from `first` to `last` for records at these times, which lie within."""
         last = max(last, first + 1)
         stretches = tuple(_stretches(sorted(_idle(times, first, last)), first, last))
-        idle = sum(one.idle for one in stretches)
+        idle = sum(stretch.idle for stretch in stretches)
         busy = len(stretches) - idle
         left = 1 - idle * IDLE_WIDTH - busy * _LEAST
-        total = sum(one.end - one.start for one in stretches if not one.idle)
+        total = sum(stretch.end - stretch.start for stretch in stretches if not stretch.idle)
         places = [0.0]
-        for one in stretches:
-            share = (one.end - one.start) / total if total else 1 / max(busy, 1)
-            places.append(places[-1] + (IDLE_WIDTH if one.idle else _LEAST + left * share))
+        for stretch in stretches:
+            share = (stretch.end - stretch.start) / total if total else 1 / max(busy, 1)
+            places.append(places[-1] + (IDLE_WIDTH if stretch.idle else _LEAST + left * share))
         return cls(stretches, tuple(place / places[-1] for place in places))
 
     @property
@@ -83,7 +83,7 @@ class Axis:
         return min(self.first + after, self.last)  # floats are too coarse for the end of 208 days
 
     def _knots(self) -> tuple[list[float], list[float]]:
-        moments = [float(one.start - self.first) for one in self.stretches]
+        moments = [float(stretch.start - self.first) for stretch in self.stretches]
         return [*moments, float(self.last - self.first)], list(self.places)
 
 

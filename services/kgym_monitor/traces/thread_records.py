@@ -100,7 +100,7 @@ def _call(trace: Trace, places: NDArray[np.int64], run: Run, frames: Frames) -> 
     time = int(trace.time[first])
     frame = frames.get((time, named[0].name)) if run.length * run.count == 1 else None
     return TraceCall(
-        pattern=[TracedFunction(file=one.file, name=one.name) for one in named],
+        pattern=[TracedFunction(file=function.file, name=function.name) for function in named],
         count=run.count,
         time=min(time, (1 << 63) - 1),
         cpu=max(0, int(trace.cpu[first])),
@@ -112,18 +112,20 @@ def _call(trace: Trace, places: NDArray[np.int64], run: Run, frames: Frames) -> 
 
 def counts(held: HeldTrace, window: Window, *, most: int, also: Sequence[int]) -> dict[int, int]:
     """Return how many records threads have in a window: those in `also`, then the busiest."""
-    found = np.zeros(len(held.pids), np.int64)
+    counts = np.zeros(len(held.pids), np.int64)
     for piece in _pieces(part(held.trace, window)):
         threads = np.searchsorted(held.pids, held.trace.pid[piece])
-        found += np.bincount(threads, minlength=len(found))
+        counts += np.bincount(threads, minlength=len(counts))
     known = dict.fromkeys(also, 0)
     for pid in also:
         at = int(np.searchsorted(held.pids, pid))
         if at < len(held.pids) and held.pids[at] == pid:
-            known[pid] = int(found[at])
-    order = np.argsort(-found, kind="stable")[: most + len(also)]
-    busiest = {int(held.pids[n]): int(found[n]) for n in order if found[n]}
-    return dict([*known.items(), *(one for one in busiest.items() if one[0] not in known)][:most])
+            known[pid] = int(counts[at])
+    order = np.argsort(-counts, kind="stable")[: most + len(also)]
+    busiest = {int(held.pids[n]): int(counts[n]) for n in order if counts[n]}
+    return dict(
+        [*known.items(), *(item for item in busiest.items() if item[0] not in known)][:most]
+    )
 
 
 def activity(trace: Trace, axis: Axis, pids: Sequence[int], bins: int) -> NDArray[np.int64]:
@@ -144,7 +146,9 @@ def activity(trace: Trace, axis: Axis, pids: Sequence[int], bins: int) -> NDArra
 def find(trace: Trace, words: str, window: Window) -> list[FoundFunction]:
     """Return functions whose names have these words, the ones that were entered most first."""
     wanted = words.casefold()
-    numbers = [n for n, one in enumerate(trace.functions) if wanted in one.name.casefold()]
+    numbers = [
+        n for n, function in enumerate(trace.functions) if wanted in function.name.casefold()
+    ]
     counts = np.zeros(len(trace.functions), np.int64)
     first = np.full(len(trace.functions), -1, np.int64)
     listed = np.zeros(len(trace.functions), bool)

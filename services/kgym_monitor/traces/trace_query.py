@@ -24,7 +24,7 @@ class TraceQuery:
 
     def address(self, path: str, **more: object) -> str:
         """Return the address of this view, `more` added to its query."""
-        said = {
+        values = {
             "from": self.start,
             "to": self.end,
             "thread": self.thread,
@@ -32,7 +32,9 @@ class TraceQuery:
             "all": "yes" if self.whole else None,
             **more,
         }
-        query = urlencode({name: value for name, value in said.items() if value not in (None, "")})
+        query = urlencode(
+            {name: value for name, value in values.items() if value not in (None, "")}
+        )
         return f"{path}?{query}" if query else path
 
     def window(self, first: int, last: int) -> tuple[int, int]:

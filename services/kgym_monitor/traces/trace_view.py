@@ -118,7 +118,7 @@ class TraceView:
         sections = (
             self._threads(axis, held)
             if held
-            else [self._section(self._parts[key], one) for key, one in listers.items()]
+            else [self._section(self._parts[key], lister) for key, lister in listers.items()]
         )
         window = axis.first, axis.last
         words = self.query.function
@@ -130,9 +130,9 @@ class TraceView:
             "zero": self.zero,
             "axis": axis,
             "ticks": [(25 * n, axis.time(n / 4) - self.zero) for n in range(4)],
-            "zooms": {name: one and one.address(self.base) for name, one in zooms.items()},
+            "zooms": {name: zoom and zoom.address(self.base) for name, zoom in zooms.items()},
             "sections": sections,
-            "hits": None if held or not words else sum(one.hits for one in listers.values()),
+            "hits": None if held or not words else sum(lister.hits for lister in listers.values()),
             "found": self._found(held, words, window) if held and words else None,
             "around": partial(self._around, whole=whole),
             "has_records": self.has_records,
@@ -153,16 +153,16 @@ class TraceView:
         try:
             if lister is None:
                 raise KeyError(asked.of)
-            found = lister.list(asked.part)
+            calls = lister.list(asked.part)
         except KeyError as error:
             raise NotFound("no_such_part", "the trace has no such part") from error
-        return self._with_ends(found, asked.of) if not asked.part.node else found
+        return self._with_ends(calls, asked.of) if not asked.part.node else calls
 
     # --- the minimal trace --------------------------------------------------------------------
 
     @cached_property
     def _parts(self) -> dict[str, _Calls]:
-        return {one.key: one for one in self._minimal_parts()}
+        return {part.key: part for part in self._minimal_parts()}
 
     def _minimal_parts(self) -> Iterator[_Calls]:
         minimal, pid = self.minimal, self.minimal.pid
@@ -183,41 +183,41 @@ class TraceView:
 
     @cached_property
     def _times(self) -> "np.ndarray[Any, np.dtype[np.uint64]]":
-        times = [node.time for one in self._parts.values() for node in one.root.walk()]
+        times = [node.time for part in self._parts.values() for node in part.root.walk()]
         return np.sort(np.array(times, np.uint64))
 
     def _listers(self, axis: Axis) -> dict[str, Lister]:
-        return {key: self._lister(one, axis) for key, one in self._parts.items()}
+        return {key: self._lister(part, axis) for key, part in self._parts.items()}
 
-    def _lister(self, one: _Calls, axis: Axis) -> Lister:
+    def _lister(self, part: _Calls, axis: Axis) -> Lister:
         def gap(node: Node) -> str | None:
             if not self.has_records or node.until is None:
                 return None
             window = {"after": node.time + 1, "before": max(0, node.until - 1)}
-            return self._address(f"thread-{one.pid}", record=0, **window)
+            return self._address(f"thread-{part.pid}", record=0, **window)
 
         return Lister(
-            one.root, axis, self.query.function, partial(self._part_address, one.key), gap=gap
+            part.root, axis, self.query.function, partial(self._part_address, part.key), gap=gap
         )
 
-    def _section(self, one: _Calls, lister: Lister) -> Section:
-        main = one.key == "main"
-        times = [node.time for node in one.root.walk()]
+    def _section(self, calls: _Calls, lister: Lister) -> Section:
+        main = calls.key == "main"
+        times = [node.time for node in calls.root.walk()]
         axis = lister.axis
         inside = [time for time in times if axis.first <= time <= axis.last]
         places = axis.places_of(np.sort(np.array(inside, np.uint64)))
         counts = np.bincount(np.minimum((places * BINS).astype(int), BINS - 1), minlength=BINS)
-        open_ = main or lister.hits > 0 or self.query.thread == one.pid
+        open_ = main or lister.hits > 0 or self.query.thread == calls.pid
         return Section(
-            key=one.key,
-            pid=one.pid,
-            task=one.task,
-            why=one.why,
-            about=one.about,
+            key=calls.key,
+            pid=calls.pid,
+            task=calls.task,
+            why=calls.why,
+            about=calls.about,
             lane=_lane(counts),
             open=open_,
-            calls=self._with_ends(lister.list(Part()), one.key) if open_ else None,
-            part=None if open_ else self._part_address(one.key, Part()),
+            calls=self._with_ends(lister.list(Part()), calls.key) if open_ else None,
+            part=None if open_ else self._part_address(calls.key, Part()),
             before=STOPS[self.minimal.before] if main else None,
             after=STOPS[self.minimal.after] if main else None,
         )
@@ -241,7 +241,7 @@ class TraceView:
 
     def _threads(self, axis: Axis, held: HeldTrace) -> list[Section]:
         window = axis.first, axis.last
-        named = {one.pid: one.why for one in reversed(self._parts.values())}
+        named = {part.pid: part.why for part in reversed(self._parts.values())}
         also = [*reversed(named), *([self.query.thread] if self.query.thread is not None else ())]
         counts = thread_records.counts(held, window, most=LANES, also=list(dict.fromkeys(also)))
         pids = list(counts)
@@ -271,7 +271,7 @@ class TraceView:
         first = axis.first if asked.after is None else asked.after
         last = axis.last if asked.before is None else asked.before
         beginning = asked.record is None and asked.end is None
-        found = thread_records.thread_records(
+        records = thread_records.thread_records(
             held.trace,
             pid,
             (first, last),
@@ -280,11 +280,11 @@ class TraceView:
             around=self.stack_begins if beginning else None,
             frames=self._frames if pid == self.minimal.pid else {},
         )
-        return self._records(found, axis, asked)
+        return self._records(records, axis, asked)
 
-    def _records(self, found: ThreadRecords, axis: Axis, asked: PartQuery) -> CallList:
+    def _records(self, records: ThreadRecords, axis: Axis, asked: PartQuery) -> CallList:
         more = {"after": asked.after, "before": asked.before}
-        root = tree(found.calls)
+        root = tree(records.calls)
         here = partial(self._address, asked.of)
         lister = Lister(
             root,
@@ -296,16 +296,16 @@ class TraceView:
         )
         calls = lister.list(Part())
         earlier = later = None
-        if found.first and asked.record in (None, 0):
-            earlier = More(found.first, here(end=found.first, **more))
-        if found.end < found.total and asked.end is None:
-            later = More(found.total - found.end, here(record=found.end, **more))
+        if records.first and asked.record in (None, 0):
+            earlier = More(records.first, here(end=records.first, **more))
+        if records.end < records.total and asked.end is None:
+            later = More(records.total - records.end, here(record=records.end, **more))
         return CallList(calls.rows, earlier, later)
 
-    def _around(self, one: FoundFunction, whole: Window) -> str:
+    def _around(self, function: FoundFunction, whole: Window) -> str:
         """Return where a function's first call is in sight, with what its thread did then."""
-        query = self.query.at(one.time - _AROUND, one.time + _AROUND, whole)
-        return replace(query, thread=one.pid).address(self.base)
+        query = self.query.at(function.time - _AROUND, function.time + _AROUND, whole)
+        return replace(query, thread=function.pid).address(self.base)
 
     @staticmethod
     def _found(held: HeldTrace, words: str, window: Window) -> Any:
@@ -335,8 +335,8 @@ class TraceView:
         return self._address(key, **more, back="yes" if part.back else None)
 
     def _address(self, of: str, **more: object) -> str:
-        said = {"of": of, **more}
-        return self.query.address(f"{self.base}/part", **said)
+        values = {"of": of, **more}
+        return self.query.address(f"{self.base}/part", **values)
 
 
 _LAST = (1 << 63) - 1
@@ -348,13 +348,13 @@ def _lane(counts: "np.ndarray[Any, Any]") -> list[tuple[float, float, int]]:
     share = np.log1p(counts) / np.log1p(most)
     levels = np.where(counts > 0, np.clip(np.ceil(share * _LEVELS), 1, _LEVELS), 0).astype(int)
     width = 1000 / len(counts)
-    found: list[tuple[float, float, int]] = []
+    rectangles: list[tuple[float, float, int]] = []
     start = 0
     for at in range(1, len(levels) + 1):
         if at == len(levels) or levels[at] != levels[start]:
             if levels[start]:
-                found.append(
+                rectangles.append(
                     (round(start * width, 2), round((at - start) * width, 2), levels[start])
                 )
             start = at
-    return found
+    return rectangles
