@@ -102,13 +102,7 @@ async def test_a_guest_that_hangs_leaves_one(new_step: NewStep, cache: Path) -> 
     assert (await begins_with(run, result.instances[0])).startswith(ZSTD)
 
 
-async def test_what_survives_leaves_none(new_step: NewStep, cache: Path) -> None:
-    run = await new_step(program("return 0;"), dump="hypervisor")
-    result = await Reproduce(cache)(run)
-    assert result.verdict is Verdict.NO_CRASH
-    assert result.instances[0].dump is None
-
-
+@pytest.mark.exhaustive  # takes a second kernel
 @pytest.mark.parametrize("cpus", [1, 2])
 async def test_a_capture_kernel_saves_the_memory(
     new_step: NewStep, cache: Path, capture: Path, cpus: int
@@ -132,6 +126,7 @@ async def failed(
     return result, dump.failure, dump.message
 
 
+@pytest.mark.exhaustive  # takes a second kernel
 async def test_without_reserved_memory_there_is_the_verdict_and_the_reason(
     new_step: NewStep, cache: Path, capture: Path
 ) -> None:
@@ -147,6 +142,7 @@ async def test_what_is_no_kernel_is_refused(new_step: NewStep, cache: Path, tmp_
     assert "no bzImage" in message
 
 
+@pytest.mark.exhaustive  # takes a second kernel
 async def test_a_capture_kernel_that_stays_silent_is_given_up(
     new_step: NewStep, cache: Path, capture: Path, tmp_path: Path
 ) -> None:
@@ -160,6 +156,7 @@ async def test_a_capture_kernel_that_stays_silent_is_given_up(
     assert "not up after 60 s" in message
 
 
+@pytest.mark.exhaustive  # takes a second kernel
 async def test_without_makedumpfile_all_of_the_memory_comes(
     new_step: NewStep,
     tmp_path: Path,

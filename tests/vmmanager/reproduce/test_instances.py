@@ -1,4 +1,7 @@
-"""Instances of a real kernel: each mechanism once. All else is in test_reproduce_step.py."""
+"""Instances of a real kernel: each mechanism once. All else is in test_reproduce_step.py.
+
+That a guest hangs is in ../dump/test_dump_methods.py, which takes its dump, too.
+"""
 
 import asyncio
 import dataclasses
@@ -202,18 +205,3 @@ async def test_a_guest_without_network_is_lost(new_step: NewStep, cache: Path) -
     result = await Reproduce(cache, provider=Qemu(IMPATIENT))(run)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.instances[0].outcome is InstanceOutcome.SSH_LOST
-
-
-async def test_a_guest_that_does_nothing_else_is_hung(new_step: NewStep, cache: Path) -> None:
-    body = """
-    struct sched_param most = {.sched_priority = 99};
-    FILE *file = fopen("/proc/sys/kernel/sched_rt_runtime_us", "w");
-    if (!file || fputs("-1", file) < 0 || fclose(file)) exit(1);
-    sleep(1);
-    if (sched_setscheduler(0, SCHED_FIFO, &most)) exit(2);
-    for (;;);
-    """
-    run = await new_step(program(body))
-    result = await Reproduce(cache, provider=Qemu(IMPATIENT))(run)
-    assert result.verdict is Verdict.INCONCLUSIVE
-    assert result.instances[0].outcome is InstanceOutcome.HUNG

@@ -68,6 +68,12 @@ async def test_a_program_that_ends_well_survives(perform_scripted: Perform) -> N
         assert instance.run_seconds >= 0.3
 
 
+async def test_an_instance_that_survives_leaves_no_dump(perform_scripted: Perform) -> None:
+    result = await perform_scripted(Guest, dump="hypervisor")
+    assert result.verdict is Verdict.NO_CRASH
+    assert result.instances[0].dump is None
+
+
 async def test_a_program_that_never_ends_survives(perform_scripted: Perform) -> None:
     result = await perform_scripted(NeverEnding)
     assert result.verdict is Verdict.NO_CRASH
