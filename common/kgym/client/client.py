@@ -1,29 +1,110 @@
-"""A client of the scheduler: `Client` blocks, `AsyncClient` awaits; they have the same methods.
+"""The client that blocks: it lets an `AsyncClient` work in a thread of its own, and waits for it.
 
-Errors::
-
-    KgymError
-    ├── ApiError                  the scheduler answered with a problem document
-    │   ├── Refused               … 4xx: the request has to change (also a UserError)
-    │   └── ServerFailed          … 5xx: it may be repeated (also an InfrastructureError)
-    └── InfrastructureError
-        ├── `scheduler_unreachable`   nobody answers at the base URL
-        └── `artifact_corrupt`        what was downloaded is not what was stored
-
-What they can be asked stands by its noun: `jobs`, `groups`, `artifacts`, `sources`, `platform`.
+So each call is written once. A wait can be interrupted (Ctrl-C): the call is cancelled then.
 """
 
-from kgym.client.artifacts import ArtifactCalls, AsyncArtifactCalls
-from kgym.client.groups import AsyncGroupCalls, GroupCalls
-from kgym.client.jobs import AsyncJobCalls, JobCalls
-from kgym.client.platform import AsyncPlatformCalls, PlatformCalls
-from kgym.client.sources import AsyncSourceCalls, SourceCalls
+import asyncio
+import functools
+import inspect
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from types import GenericAlias, TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, get_args
+
+from kgym.client.async_client import AsyncClient
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_END = object()
 
 
-class Client(JobCalls, GroupCalls, ArtifactCalls, SourceCalls, PlatformCalls):
+class _Portal:
+    """A thread with an event loop, in which one `AsyncClient` works."""
+
+    def __init__(self, base_url: str, token: str | None) -> None:
+        self.process = os.getpid()
+        self.client = AsyncClient(base_url, token)
+        self._stop = asyncio.Event()
+        started: Future[asyncio.AbstractEventLoop] = Future()
+        # A daemon: a program that does not close its client ends nevertheless.
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(started)), name="kgym-client", daemon=True
+        )
+        self._thread.start()
+        self.loop = started.result()
+
+    async def _serve(self, started: "Future[asyncio.AbstractEventLoop]") -> None:
+        started.set_result(asyncio.get_running_loop())
+        async with self.client:
+            await self._stop.wait()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a coroutine that runs in the thread."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # where it was this wait that was interrupted, not the work
+            raise
+
+    def close(self) -> None:
+        """End the thread; its connections are closed, and unfinished work is cancelled."""
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+
+def _awaited(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["Client", P], T]:
+    """Return a method that waits for the result of one of `AsyncClient`."""
+
+    @functools.wraps(method)
+    def call(client: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        portal = client._running()
+        return portal.wait(method(portal.client, *args, **kwargs))
+
+    return call
+
+
+def _iterated(
+    method: Callable[Concatenate[AsyncClient, P], AsyncIterator[T]],
+) -> Callable[Concatenate["Client", P], Iterator[T]]:
+    """Return a generator that yields what one of `AsyncClient` yields."""
+
+    @functools.wraps(method)
+    def iterate(client: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        portal = client._running()
+        items = method(portal.client, *args, **kwargs)
+        try:
+            while (item := portal.wait(_next(items))) is not _END:
+                yield item
+        finally:
+            # Nobody waits for this: at the end of the interpreter the thread does nothing more.
+            if portal.loop.is_running() and not sys.is_finalizing():
+                asyncio.run_coroutine_threadsafe(_close(items), portal.loop)
+
+    signature = inspect.signature(method)
+    returned = GenericAlias(Iterator, get_args(signature.return_annotation))
+    iterate.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
+    return iterate
+
+
+async def _next(items: AsyncIterator[T]) -> Any:
+    return await anext(items, _END)
+
+
+async def _close(items: Any) -> None:
+    await items.aclose()
+
+
+class Client:
     """A connection to the scheduler at `base_url`, such as `http://127.0.0.1:8420`.
 
-    Use it as a context manager, or call `close`. It may be used by several threads.
+    Use it as a context manager, or call `close`. It may be used by several threads, and in a
+    process that was forked, which gets connections of its own.
 
     Requests that come too soon (429) are repeated when the scheduler says so, for up to a minute;
     those that it cannot serve just now (503) for up to 20 s. Every method raises:
@@ -37,15 +118,72 @@ class Client(JobCalls, GroupCalls, ArtifactCalls, SourceCalls, PlatformCalls):
         token: What `kgym token create` printed; None where no token is needed.
     """
 
+    def __init__(self, base_url: str, token: str | None = None) -> None:
+        self._base_url, self._token = base_url, token
+        self._lock = threading.Lock()
+        self._portal: _Portal | None = None
+        self._closed = False
 
-class AsyncClient(
-    AsyncJobCalls,
-    AsyncGroupCalls,
-    AsyncArtifactCalls,
-    AsyncSourceCalls,
-    AsyncPlatformCalls,
-):
-    """The same as `Client`, for coroutines: await its methods, iterate with `async for`.
+    def _running(self) -> _Portal:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the client is closed")
+            # A fork has no threads but the one that forked.
+            if self._portal is None or self._portal.process != os.getpid():
+                self._portal = _Portal(self._base_url, self._token)
+            return self._portal
 
-    What the methods take and raise is said at those of `Client`.
-    """
+    def close(self) -> None:
+        """Close the connections; the client cannot be used after that."""
+        with self._lock:
+            self._closed = True
+            portal, self._portal = self._portal, None
+        if portal is not None and portal.process == os.getpid():
+            portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.close()
+
+    submit = _awaited(AsyncClient.submit)
+    submit_all = _awaited(AsyncClient.submit_all)
+    job = _awaited(AsyncClient.job)
+    page = _awaited(AsyncClient.page)
+    jobs = _iterated(AsyncClient.jobs)
+    tag = _awaited(AsyncClient.tag)
+    restart = _awaited(AsyncClient.restart)
+    abort = _awaited(AsyncClient.abort)
+    abort_all = _awaited(AsyncClient.abort_all)
+    restart_all = _awaited(AsyncClient.restart_all)
+    count = _awaited(AsyncClient.count)
+    wait = _awaited(AsyncClient.wait)
+    log = _awaited(AsyncClient.log)
+    log_after = _awaited(AsyncClient.log_after)
+    read_log = _iterated(AsyncClient.read_log)
+    events = _iterated(AsyncClient.events)
+    groups = _iterated(AsyncClient.groups)
+    group = _awaited(AsyncClient.group)
+    group_results = _iterated(AsyncClient.group_results)
+    abort_group = _awaited(AsyncClient.abort_group)
+    artifacts = _awaited(AsyncClient.artifacts)
+    read_artifact = _iterated(AsyncClient.read_artifact)
+    download = _awaited(AsyncClient.download)
+    read_source = _awaited(AsyncClient.read_source)
+    list_source = _awaited(AsyncClient.list_source)
+    search_source = _awaited(AsyncClient.search_source)
+    find_symbol = _awaited(AsyncClient.find_symbol)
+    workers = _awaited(AsyncClient.workers)
+    drain = _awaited(AsyncClient.drain)
+    statistics = _awaited(AsyncClient.statistics)
+    bugs = _awaited(AsyncClient.bugs)
+    suitecache = _awaited(AsyncClient.suitecache)
+    suitecache_entry = _awaited(AsyncClient.suitecache_entry)
+    drop_entry = _awaited(AsyncClient.drop_entry)
+    queues = _awaited(AsyncClient.queues)
+    storage = _awaited(AsyncClient.storage)
+    changes = _iterated(AsyncClient.changes)
+    change_page = _awaited(AsyncClient.change_page)

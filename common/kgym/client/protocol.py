@@ -1,10 +1,10 @@
-"""How the scheduler is spoken to, without network I/O: requests, errors, and when to try again."""
+"""How to talk to the scheduler, without network I/O: options, errors, and when to try again."""
 
 import errno
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 
@@ -45,18 +45,6 @@ class Refused(ApiError, UserError):
 
 class ServerFailed(ApiError, InfrastructureError):
     """The scheduler could not serve the request; it may be repeated."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request(Generic[T]):
-    """A request, with further `arguments` for httpx, and what reads its answer."""
-
-    method: str
-    path: str
-    parse: Callable[[httpx.Response], T]
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    repeatable: bool = True
-    """Whether it does no more when it is sent again, as the answer does not tell what was done."""
 
 
 def options(base_url: str, token: str | None, *, streams: bool = False) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """The client, against a real server; also over a line that breaks down."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -17,6 +19,7 @@ from kgym.web.server import serve
 from kgym.worker.context import StepContext
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.scheduler import Scheduler
+from tests.conftest import ROOT
 from tests.scheduler.parts import BUILD, BUILT, Line, Platform, job
 
 pytestmark = pytest.mark.anyio
@@ -292,3 +295,78 @@ async def test_jobs_are_shown_by_their_numbers(client: AsyncClient) -> None:
     assert [one.id for one in page.jobs] == [third, first]
     with pytest.raises(Refused):
         await client.page(JobFilter.model_construct(ids="1,x"))
+
+
+async def test_several_threads_use_one_blocking_client(server: str) -> None:
+    def use(number: int) -> State:
+        return client.wait(client.submit(job(tags=(f"of-{number}",))).id).state
+
+    # Its own threads: the server, in this process, needs those of `asyncio.to_thread`.
+    with Client(server) as client, ThreadPoolExecutor(10) as threads:
+        loop = asyncio.get_running_loop()
+        states = await asyncio.gather(
+            *(loop.run_in_executor(threads, use, number) for number in range(20))
+        )
+    assert states == [State.SUCCEEDED] * 20
+    with pytest.raises(RuntimeError, match="the client is closed"):
+        client.queues()
+
+
+async def test_events_of_a_blocking_client_can_be_left(server: str) -> None:
+    def use() -> None:
+        with Client(server) as client:
+            view = client.submit(job(SLOW))
+            for event in client.events(view.id):
+                assert event.id
+                break
+            assert client.wait(view.id).state is State.SUCCEEDED
+
+    await asyncio.to_thread(use)
+
+
+SCRIPT = """
+import os, signal, sys, threading
+from kgym.client import Client
+client = Client(sys.argv[1])
+{0}
+"""
+INTERRUPTED = """
+threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    for change in client.changes():
+        pass
+except KeyboardInterrupt:
+    print(len(client.workers()))
+"""
+LEFT_OPEN = """
+changes = client.changes()
+print(next(changes).kind)
+"""
+FORKED = """
+print(len(client.workers()), flush=True)
+child = os.fork()
+print(len(client.workers()), flush=True)
+if child:
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [(INTERRUPTED, "1\n"), (LEFT_OPEN, "begin\n"), (FORKED, "1\n1\n1\n0\n")],
+    ids=["interrupted", "left-open", "forked"],
+)
+async def test_a_program_with_a_blocking_client_ends(
+    server: str, script: str, printed: str
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        SCRIPT.format(script),
+        server,
+        stdout=asyncio.subprocess.PIPE,
+        env={"PYTHONPATH": str(ROOT / "common"), "PATH": "/usr/bin"},
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, output.decode()) == (0, printed)

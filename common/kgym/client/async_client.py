@@ -1,0 +1,619 @@
+"""The client that awaits. `Client` has the same methods, which block.
+
+Errors::
+
+    KgymError
+    ├── ApiError                  the scheduler answered with a problem document
+    │   ├── Refused               … 4xx: change the request (also a UserError)
+    │   └── ServerFailed          … 5xx: it may be repeated (also an InfrastructureError)
+    └── InfrastructureError
+        ├── `scheduler_unreachable`   nobody answers at the base URL
+        └── `artifact_corrupt`        the downloaded file is not the one that was stored
+"""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+from httpx_sse import EventSource
+from pydantic import BaseModel, TypeAdapter
+
+from kgym.api.bugs import BugFilter, BugPage
+from kgym.api.bulk import (
+    Aborted,
+    AbortFilter,
+    AbortRequest,
+    JobRequests,
+    Restarted,
+    RestartFilter,
+    RestartRequest,
+    Submitted,
+)
+from kgym.api.changes import Change, ChangeFilter, ChangePage
+from kgym.api.groups import (
+    GroupFilter,
+    GroupPage,
+    GroupResult,
+    GroupResultFilter,
+    GroupResultPage,
+    GroupView,
+)
+from kgym.api.jobs import (
+    Artifact,
+    JobConditions,
+    JobCount,
+    JobEvent,
+    JobFilter,
+    JobPage,
+    JobRequest,
+    JobView,
+    QueueView,
+    WorkerView,
+)
+from kgym.api.source import (
+    FileLook,
+    FileText,
+    FolderList,
+    FolderLook,
+    SearchLook,
+    SearchResult,
+    SymbolLook,
+    SymbolResult,
+)
+from kgym.api.statistics import Statistics, StatisticsFilter
+from kgym.api.storage import StorageView
+from kgym.api.suitecache import DroppedEntry, EntryFilter, EntryPage, EntryView
+from kgym.client import protocol
+from kgym.client.download import CHUNK, Download
+from kgym.client.following import ChangeFeed, Feed, Followed
+from kgym.client.protocol import RECONNECTS, ApiError
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+_JSON = {"Content-Type": "application/json"}
+
+
+class AsyncClient:
+    """The same as `Client`, for coroutines: await its methods, iterate with `async for`."""
+
+    def __init__(self, base_url: str, token: str | None = None) -> None:
+        self._http = httpx.AsyncClient(**protocol.options(base_url, token))
+        self._streams = httpx.AsyncClient(**protocol.options(base_url, token, streams=True))
+
+    async def close(self) -> None:
+        """Close the connections; the client cannot be used after that."""
+        await self._http.aclose()
+        await self._streams.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- jobs ----------------------------------------------------------------------------------
+
+    async def submit(self, request: JobRequest, key: str | None = None) -> JobView:
+        """Submit a job.
+
+        Args:
+            request: The job; `kgym.bugs.bug.Bug.job` makes one.
+            key: A submission with a key that you used before for the same
+                job returns that job; by default each call makes a new one.
+
+        Raises:
+            Refused: The job is wrong (`invalid_request`), the key belongs to another job
+                (`key_reused`), or you have too many unfinished jobs (`too_many_jobs`).
+        """
+        headers = {**_JSON, "Idempotency-Key": key or uuid.uuid4().hex}
+        content = request.model_dump_json()
+        return await self._ask("POST", "/jobs", _as(JobView), content=content, headers=headers)
+
+    async def submit_all(self, requests: Sequence[JobRequest], key: str | None = None) -> Submitted:
+        """Submit up to 1,000 jobs in one transaction: all of them, or none.
+
+        Args:
+            requests: The jobs, in order.
+            key: As of `submit`; one key for all.
+
+        Raises:
+            Refused: As of `submit`; the first job that is wrong refuses all.
+        """
+        headers = {**_JSON, "Idempotency-Key": key or uuid.uuid4().hex}
+        content = JobRequests(jobs=list(requests)).model_dump_json()
+        parse = _as(Submitted)
+        return await self._ask("POST", "/jobs/bulk", parse, content=content, headers=headers)
+
+    async def job(self, job_id: int) -> JobView:
+        """Return the job as it is now, with its steps, their specs and results.
+
+        Raises:
+            Refused: There is no such job (`job_not_found`).
+        """
+        return await self._get(f"/jobs/{job_id}", JobView)
+
+    async def page(self, wanted: JobFilter) -> JobPage:
+        """Return one page of jobs, newest first, without specs; at most 200 (`wanted.limit`)."""
+        return await self._get("/jobs", JobPage, wanted)
+
+    async def jobs(self, wanted: JobFilter | None = None) -> AsyncIterator[JobView]:
+        """Yield all jobs that the filter lets through, newest first, without specs."""
+        wanted = wanted or JobFilter()
+        while True:
+            page = await self.page(wanted)
+            for job in page.jobs:
+                yield job
+            if page.next is None:
+                return
+            wanted = wanted.model_copy(update={"cursor": page.next})
+
+    async def tag(self, job_id: int, tags: Sequence[str]) -> JobView:
+        """Replace the job's tags: at most 50, each of at most 100 characters.
+
+        Raises:
+            Refused: There is no such job (`job_not_found`), it is another submitter's
+                (`not_your_job`), or a tag claims what is not true of it.
+        """
+        path = f"/jobs/{job_id}/tags"
+        return await self._ask("PUT", path, _as(JobView), json=list(tags))
+
+    async def restart(self, job_id: int, from_step: int | None = None) -> JobView:
+        """Run a finished job again.
+
+        Args:
+            job_id: The job.
+            from_step: Number of the first step to run again, from 0; by default the first one
+                that did not succeed.
+
+        Raises:
+            Refused: The job has not ended (`job_unfinished`), or an earlier step has not succeeded
+                (`step_before_failed`).
+        """
+        path, params = f"/jobs/{job_id}/restart", _given(from_step=from_step)
+        return await self._ask("POST", path, _as(JobView), repeatable=False, params=params)
+
+    async def abort(self, job_id: int) -> JobView:
+        """End all unfinished steps of the job now.
+
+        Raises:
+            Refused: The job has ended already (`job_finished`), or is another submitter's.
+        """
+        return await self._ask("POST", f"/jobs/{job_id}/abort", _as(JobView))
+
+    async def abort_all(
+        self, wanted: Sequence[int] | AbortFilter, expected: int | None = None
+    ) -> Aborted:
+        """End up to 1,000 jobs now.
+
+        Args:
+            wanted: Ids of jobs, or a filter for unfinished ones, the oldest first.
+            expected: How many unfinished jobs the filter lets through, as you know it.
+
+        Raises:
+            Refused: One of the jobs is another submitter's (`not_your_job`), or there is none; or
+                they are not as many (`count_differs`).
+        """
+        if isinstance(wanted, AbortFilter):
+            body = AbortRequest(filter=wanted, expected=expected)
+        else:
+            body = AbortRequest(jobs=list(wanted))
+        content = body.model_dump(mode="json", exclude_none=True)
+        return await self._ask("POST", "/jobs/abort", _as(Aborted), json=content)
+
+    async def restart_all(self, wanted: RestartFilter, expected: int | None = None) -> Restarted:
+        """Run up to 1,000 finished jobs again, each from its first step that did not succeed.
+
+        Args:
+            wanted: A filter for jobs in one final state, the newest first.
+            expected: How many jobs it lets through, as you know it.
+
+        Raises:
+            Refused: They are not as many (`count_differs`), or too many to be counted
+                (`filter_too_wide`).
+        """
+        body = RestartRequest(filter=wanted, expected=expected)
+        content = body.model_dump(mode="json", exclude_none=True)
+        path, parse = "/jobs/restart", _as(Restarted)
+        return await self._ask("POST", path, parse, repeatable=False, json=content)
+
+    async def count(self, wanted: JobConditions) -> JobCount:
+        """Return how many jobs meet the conditions; at least so many, where `more` is true."""
+        return await self._get("/jobs/count", JobCount, wanted)
+
+    async def wait(self, job_id: int) -> JobView:
+        """Wait until the job has ended, then return it. There is no limit of time."""
+        async for _ in self.events(job_id, (await self.job(job_id)).last_event or 0):
+            pass
+        return await self.job(job_id)
+
+    async def log(self, job_id: int, step: int | None = None, attempt: int | None = None) -> str:
+        """Return the log so far, of all steps and attempts unless you name some.
+
+        Args:
+            job_id: The job.
+            step: Number of a step, from 0.
+            attempt: Number of an attempt, from 1.
+
+        Raises:
+            Refused: There is no such job (`job_not_found`) or step (`step_not_found`).
+        """
+        path, params = f"/jobs/{job_id}/log", _given(step=step, attempt=attempt)
+        return await self._ask("GET", path, lambda response: response.text, params=params)
+
+    async def log_after(
+        self, job_id: int, step: int, attempt: int, *, after: int
+    ) -> tuple[str, int]:
+        """Return a part of what the attempt has logged after event `after`, and its last event.
+
+        That is `after` once there is no more.
+        """
+        path = f"/jobs/{job_id}/log"
+        params = {"step": step, "attempt": attempt, "after": after}
+
+        def parse(response: httpx.Response) -> tuple[str, int]:
+            return response.text, int(response.headers["Kgym-Last-Event"])
+
+        return await self._ask("GET", path, parse, params=params)
+
+    def read_log(
+        self, job_id: int, step: int | None = None, attempt: int | None = None
+    ) -> AsyncIterator[bytes]:
+        """Yield the same as `log`, in UTF-8, part by part: memory need not hold it."""
+        return self._read(f"/jobs/{job_id}/log", _given(step=step, attempt=attempt))
+
+    def events(self, job_id: int, last: int = 0) -> AsyncIterator[JobEvent]:
+        """Yield the job's events as they happen, until the job has ended.
+
+        A lost connection is opened again, and no event is lost or comes twice.
+
+        Args:
+            job_id: The job.
+            last: Number of the last event that you know; 0 for all, `JobView.last_event` for
+                only what is new.
+
+        Raises:
+            Refused: There is no such job, or you follow too many (`too_many_streams`).
+            InfrastructureError: The scheduler could not be reached for about 13 seconds
+                (`scheduler_unreachable`).
+        """
+        return self._follow(Feed(job_id, last))
+
+    # --- groups --------------------------------------------------------------------------------
+
+    async def groups(self, wanted: GroupFilter | None = None) -> AsyncIterator[GroupView]:
+        """Yield the groups that the filter lets through, newest first; all without a filter."""
+        wanted = wanted or GroupFilter()
+        while True:
+            page = await self._get("/groups", GroupPage, wanted)
+            for group in page.groups:
+                yield group
+            if page.next is None:
+                return
+            wanted = wanted.model_copy(update={"cursor": page.next})
+
+    async def group(self, name: str, submitter: str | None = None) -> GroupView:
+        """Return a group: its jobs counted by state and by verdict.
+
+        The counts of tens of thousands of jobs may be up to ten seconds old.
+
+        Args:
+            name: The group's name.
+            submitter: Whose group it is; yours by default.
+
+        Raises:
+            Refused: There is no such group (`group_missing`).
+        """
+        return await self._get(_group(name), GroupView, submitter=submitter)
+
+    async def group_results(
+        self, name: str, submitter: str | None = None, after: int = 0
+    ) -> AsyncIterator[GroupResult]:
+        """Yield one row for each job of the group, in the order of submission.
+
+        Args:
+            name: The group's name.
+            submitter: Whose group it is; yours by default.
+            after: Only jobs with a number above this one; 0 for all.
+
+        Raises:
+            Refused: There is no such group (`group_missing`).
+        """
+        wanted = GroupResultFilter(submitter=submitter, cursor=str(after), limit=1000)
+        while True:
+            page = await self._get(f"{_group(name)}/results", GroupResultPage, wanted)
+            for result in page.results:
+                yield result
+            if page.next is None:
+                return
+            wanted = wanted.model_copy(update={"cursor": page.next})
+
+    async def abort_group(self, name: str, submitter: str | None = None) -> Aborted:
+        """End the group's unfinished jobs now, up to 1,000; `more` says whether some are left.
+
+        Args:
+            name: The group's name.
+            submitter: Whose group it is; yours by default. Another's takes the scope `admin`.
+
+        Raises:
+            Refused: There is no such group (`group_missing`), or it is another's
+                (`not_your_group`).
+        """
+        path, params = f"{_group(name)}/abort", _given(submitter=submitter)
+        return await self._ask("POST", path, _as(Aborted), params=params)
+
+    # --- artifacts -----------------------------------------------------------------------------
+
+    async def artifacts(self, job_id: int, step: int) -> list[Artifact]:
+        """Return the files that the step's last attempt left: names, sizes in bytes, SHA-256.
+
+        Names are constants in `kgym.api.steps`, such as `BuildArtifact.VMLINUX`. A file may be
+        gone by now: `StepView.artifacts_gone_at` says when retention removed them.
+
+        Raises:
+            Refused: There is no such job (`job_not_found`) or step (`step_not_found`).
+        """
+        path = f"/jobs/{job_id}/steps/{step}/artifacts"
+        return await self._ask("GET", path, _as_list(Artifact))
+
+    def read_artifact(self, job_id: int, step: int, name: str) -> AsyncIterator[bytes]:
+        """Yield an artifact part by part, unchecked; `download` checks what it writes.
+
+        Raises:
+            Refused: The step left no such file (`artifact_not_found`), or it was removed since
+                (`artifact_gone`).
+        """
+        return self._read(f"/jobs/{job_id}/steps/{step}/artifacts/{quote(name, safe='')}", {})
+
+    async def download(self, job_id: int, step: int, name: str, path: Path) -> Artifact:
+        """Write an artifact to `path`: whole, with the right SHA-256, or not at all.
+
+        The next call goes on where an interrupted download ended.
+
+        Raises:
+            UserError: The step left no such file (`artifact_not_found`).
+            Refused: The file was removed since (`artifact_gone`).
+            InfrastructureError: Other bytes came than were stored (`artifact_corrupt`).
+        """
+        artifacts = await self.artifacts(job_id, step)
+        download = await asyncio.to_thread(Download.of, artifacts, job_id, step, name, path)
+        while not download.complete:
+            try:
+                if (link := await self._fetch(download)) is not None:
+                    await self._fetch_from_storage(download, link)
+            except httpx.TransportError as error:
+                await asyncio.sleep(download.retries.pause(self._http.base_url, error))
+            except ApiError as error:
+                await asyncio.sleep(download.retries.told(error))
+        await asyncio.to_thread(download.finish)
+        return download.artifact
+
+    async def _fetch(self, download: Download) -> str | None:
+        """Take what comes; return where the storage gives out the file, if that is the answer."""
+        async with self._streams.stream(
+            "GET", download.url, params=download.query, headers=download.headers
+        ) as response:
+            if response.is_redirect:
+                return response.headers["Location"]
+            if response.is_error:
+                await response.aread()
+            download.begin(protocol.checked(response))
+            async for chunk in response.aiter_raw(CHUNK):
+                await asyncio.to_thread(download.take, chunk)
+        return None
+
+    async def _fetch_from_storage(self, download: Download, link: str) -> None:
+        """Take what comes from there, without our token; what does not, the scheduler has."""
+        download.direct = False
+        with contextlib.suppress(httpx.TransportError):
+            async with (
+                httpx.AsyncClient(**protocol.options(link, None, streams=True)) as http,
+                http.stream("GET", link, headers=download.part) as response,
+            ):
+                if response.is_success:
+                    download.begin(response)
+                    async for chunk in response.aiter_raw(CHUNK):
+                        await asyncio.to_thread(download.take, chunk)
+                        if download.complete:
+                            break
+
+    # --- sources of kernels --------------------------------------------------------------------
+
+    async def read_source(self, job_id: int, wanted: FileLook) -> FileText:
+        """Return lines of a file, as the build of a job's step sees it.
+
+        Args:
+            job_id: A job with a step of kind source, build or check that has succeeded;
+                `kgym.bugs.bug.Bug.source` makes the one that takes least.
+            wanted: Which file and lines; which step; patches to apply for this look.
+
+        Raises:
+            Refused: There is no such file (`file_not_found`), it is none (`not_a_file`,
+                `binary_file`), the patches do not apply (`patch_does_not_apply`), the job has no
+                such tree (`no_source`, `step_unfinished`), or it has to be made first
+                (`source_not_made`: `details["step"]` is the step to submit).
+        """
+        return await self._look(job_id, "file", wanted, FileText)
+
+    async def list_source(self, job_id: int, wanted: FolderLook) -> FolderList:
+        """Return what is in a folder of that tree; raises as `read_source`."""
+        return await self._look(job_id, "folder", wanted, FolderList)
+
+    async def search_source(self, job_id: int, wanted: SearchLook) -> SearchResult:
+        """Return lines of that tree that match a regular expression.
+
+        Raises:
+            Refused: It is none (`bad_pattern`); or as `read_source`.
+        """
+        return await self._look(job_id, "search", wanted, SearchResult)
+
+    async def find_symbol(self, job_id: int, wanted: SymbolLook) -> SymbolResult:
+        """Return where a name is defined and used in that tree; raises as `read_source`."""
+        return await self._look(job_id, "symbol", wanted, SymbolResult)
+
+    # --- the platform --------------------------------------------------------------------------
+
+    async def workers(self) -> list[WorkerView]:
+        """Return the workers: those alive, and those lost within a day."""
+        return await self._ask("GET", "/workers", _as_list(WorkerView))
+
+    async def drain(self, worker: str) -> WorkerView:
+        """Let a worker finish what it runs, take nothing more, and end; `admin` only."""
+        path = f"/workers/{quote(worker, safe='')}/drain"
+        return await self._ask("POST", path, _as(WorkerView))
+
+    async def statistics(self, wanted: StatisticsFilter) -> Statistics:
+        """Return how many attempts ended in each minute, hour or day: how, and why they failed."""
+        return await self._get("/statistics", Statistics, wanted)
+
+    async def bugs(self, wanted: BugFilter | None = None) -> BugPage:
+        """Return a page of the bugs that jobs name, those active last first.
+
+        Counts are a few seconds old. `next` is the `cursor` of the page that follows.
+        """
+        return await self._get("/bugs", BugPage, wanted)
+
+    async def suitecache(self, wanted: EntryFilter | None = None) -> EntryPage:
+        """Return a page of the compiled kernels that are kept, those used last first.
+
+        `next` is the `cursor` of the page that follows.
+        """
+        return await self._get("/suitecache", EntryPage, wanted)
+
+    async def suitecache_entry(self, name: str) -> EntryView:
+        """Return a compiled kernel that is kept: where, what for, and how it was made."""
+        return await self._get(f"/suitecache/{quote(name, safe='')}", EntryView)
+
+    async def drop_entry(self, name: str) -> DroppedEntry:
+        """Remove a compiled kernel from storage and workers' disks; `admin` only."""
+        path = f"/suitecache/{quote(name, safe='')}"
+        return await self._ask("DELETE", path, _as(DroppedEntry))
+
+    async def queues(self) -> list[QueueView]:
+        """Return, for each kind of step, how many wait and run, and how long the oldest waits."""
+        return await self._ask("GET", "/queues", _as_list(QueueView))
+
+    async def storage(self) -> StorageView:
+        """Return what artifacts, caches and database take, by kind, age and job, in bytes.
+
+        It is at most half a minute old.
+        """
+        return await self._get("/storage", StorageView)
+
+    def changes(
+        self, after: str | None = None, reconnects: int = RECONNECTS
+    ) -> AsyncIterator[Change]:
+        """Yield what changes in any job or worker, as it happens, without an end.
+
+        The first is `begin`, or `reset` where the cursor is too old: then read again what you
+        show. A lost connection is opened again: no change of a job is lost or comes twice, and
+        `begin` comes again, after which `workers` tells how the workers are.
+
+        Args:
+            after: The `cursor` of what you know; without it, only what is new.
+            reconnects: How often in a row a lost connection is opened again; 0: you do that.
+
+        Raises:
+            Refused: You follow too much (`too_many_streams`).
+            InfrastructureError: The scheduler could not be reached for about 13 seconds, or less
+                with fewer `reconnects` (`scheduler_unreachable`).
+        """
+        return self._follow(ChangeFeed(after, reconnects))
+
+    async def change_page(self, wanted: ChangeFilter) -> ChangePage:
+        """Return the next changes of jobs after a cursor, at most 1,000, without waiting."""
+        return await self._get("/changes", ChangePage, wanted)
+
+    # --- connections ----------------------------------------------------------------------
+
+    async def _get(
+        self, path: str, answer: type[M], wanted: BaseModel | None = None, **params: str | None
+    ) -> M:
+        query: dict[str, Any] = _given(**params)
+        if wanted is not None:
+            query = wanted.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        return await self._ask("GET", path, _as(answer), params=query)
+
+    async def _look(self, job_id: int, kind: str, wanted: BaseModel, answer: type[M]) -> M:
+        path, content = f"/jobs/{job_id}/source/{kind}", wanted.model_dump_json()
+        return await self._ask("POST", path, _as(answer), content=content, headers=_JSON)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        parse: Callable[[httpx.Response], T],
+        *,
+        repeatable: bool = True,
+        **arguments: Any,
+    ) -> T:
+        """Send a request and return its parsed answer.
+
+        `repeatable`: sending it again has no further effect. It is sent again if its connection
+        ends, as an answer that is lost does not say what was done.
+        """
+        retries = protocol.Retries()
+        while True:
+            try:
+                response = await self._http.request(method, path, **arguments)
+                return parse(protocol.checked(response))
+            except httpx.TransportError as error:
+                retries.ended(self._http.base_url, error, repeatable=repeatable)
+            except ApiError as error:
+                await asyncio.sleep(retries.told(error, repeatable=repeatable))
+
+    async def _read(self, path: str, params: dict[str, int]) -> AsyncIterator[bytes]:
+        try:
+            async with self._streams.stream("GET", path, params=params) as response:
+                if response.is_error:
+                    await response.aread()
+                async for part in protocol.checked(response).aiter_bytes():
+                    yield part
+        except httpx.TransportError as error:
+            raise protocol.unreachable(self._http.base_url, error) from error
+
+    async def _follow(self, feed: Followed[T]) -> AsyncIterator[T]:
+        while not feed.done:
+            lost: Exception | None = None
+            try:
+                async with self._streams.stream(
+                    "GET", feed.path, headers=feed.headers, timeout=protocol.FOLLOWING
+                ) as response:
+                    if response.is_error:
+                        await response.aread()
+                    protocol.checked(response)
+                    feed.retries.begin()
+                    async for message in EventSource(response).aiter_sse():
+                        if event := feed.take(message):
+                            yield event
+            except httpx.TransportError as error:
+                lost = error
+            except ApiError as error:
+                await asyncio.sleep(feed.retries.told(error))
+                continue
+            if not feed.done:
+                await asyncio.sleep(feed.retries.pause(self._http.base_url, lost))
+
+
+def _group(name: str) -> str:
+    return f"/groups/{quote(name, safe='')}"
+
+
+def _given(**params: T | None) -> dict[str, T]:
+    return {name: value for name, value in params.items() if value is not None}
+
+
+def _as(model: type[M]) -> Callable[[httpx.Response], M]:
+    return lambda response: model.model_validate_json(response.content)
+
+
+def _as_list(model: type[M]) -> Callable[[httpx.Response], list[M]]:
+    adapter = TypeAdapter(list[model])  # type: ignore[valid-type]
+    return lambda response: adapter.validate_json(response.content)
