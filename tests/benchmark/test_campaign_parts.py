@@ -20,18 +20,17 @@ from kgym.bench.bug_record import BugRecord, Crash, DeveloperPatch, FoundText
 from kgym.bench.campaign import AgentEntry, Campaign, Prices, estimate, missing, plan
 from kgym.bench.dataset import Dataset
 from kgym.bench.harbor import HarborOptions
-from kgym.bench.patch_identity import identity, text_identity
 from kgym.bench.report import report
 from kgym.bugs import bundle
 from kgym.bugs.kernel_run import KernelRun
 from kgym.bugs.sweep_rows import Outcome as Ran
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import separate_process
-from kgym_benchmark.campaign import adapters, patch_facts, subjects
+from kgym_benchmark.campaign import adapters, subjects, verification
 from kgym_benchmark.campaign.attempt import pointed
 from kgym_benchmark.campaign.runner import place
 from kgym_benchmark.campaign.token_use import Used, used
-from kgym_benchmark.campaign.verification import judged
+from kgym_benchmark.campaign.verification import identity, judged, text_identity
 from tests.results import ran
 
 AGENTS = [{"name": "a", "command": ["a"]}, {"name": "b", "command": ["b"], "models": ["x", "y"]}]
@@ -191,13 +190,13 @@ async def test_a_patch_that_is_slow_to_read_is_told_by_its_text(
     monkeypatch.setattr(separate_process, "SECONDS", 0.01)
     lines = ["+" + "if(a)else " * 500] * 100
     slow = "\n".join(["--- /dev/null", "+++ b/b.c", "@@ -0,0 +1,100 @@", *lines, ""])
-    assert len(slow) > patch_facts.SMALL
-    assert await patch_facts.change(slow, read) == text_identity(slow)
+    assert len(slow) > verification.SMALL
+    assert await verification.change_of(slow, read) == text_identity(slow)
     one = record(Setup(agent="a"), diff=slow)
     fix = Patch(diff=diff(SOURCE, ["x"], 3))
-    assert await patch_facts.compared(one, fix, read) == one
+    assert await verification.with_overlap(one, fix, read) == one
     small = record(Setup(agent="a"), diff=diff(SOURCE, ["x"], 1))
-    assert (await patch_facts.compared(small, fix, read)).files == Overlap(common=1, all=1)
+    assert (await verification.with_overlap(small, fix, read)).files == Overlap(common=1, all=1)
 
 
 def test_two_bugs_never_share_a_folder() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kgym.bench.attempt_record import AttemptRecord, Outcome, Overlap, Setup, Votes
 from kgym.bench.comparison import across, paired
 from kgym.bench.figures import Figure, Results, solves
-from kgym.bench.judge_agreement import Agreement
+from kgym_benchmark.judge.judge import Agreement
 
 ONE, OTHER = Setup(agent="one", model="m"), Setup(agent="other", model="m")
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.bench.campaign import ModelAccess, Prices
-from kgym_benchmark.campaign import model_question, model_tape
+from kgym_benchmark.campaign import model_proxy
 from kgym_benchmark.campaign.model_proxy import AT_ONCE, ModelProxy
 from kgym_benchmark.kenv.environment import MODEL_SOCKET
 from tests.benchmark.model_provider import Provider
@@ -198,14 +198,14 @@ M = b'{"model": "gpt-5"}'
 def test_nothing_but_questions_is_passed_on(
     method: str, path: str, body: bytes, passed: bool
 ) -> None:
-    why = model_question.refusal(method, path, body, model_question.names("openai/gpt-5"))
+    why = model_proxy.refusal(method, path, body, model_proxy.model_names("openai/gpt-5"))
     assert (why is None) == passed, why
 
 
 @given(st.text(st.characters(max_codepoint=255)), st.binary())
 def test_whatever_is_asked_it_is_passed_on_or_refused(path: str, body: bytes) -> None:
     for method in ("GET", "POST"):
-        why = model_question.refusal(method, path, body, frozenset({"m"}))
+        why = model_proxy.refusal(method, path, body, frozenset({"m"}))
         assert why is not None or path.startswith("/")
 
 
@@ -213,7 +213,7 @@ def test_whatever_is_asked_it_is_passed_on_or_refused(path: str, body: bytes) ->
 def test_a_tape_does_not_fill_the_disk(
     provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_tape, "MOST", 1000)
+    monkeypatch.setattr(model_proxy, "TAPE_BYTES", 1000)
 
     async def go() -> list[int]:
         async with opened(provider, tmp_path / "tape") as (_, client):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kgym.bench import dataset, dataset_files, syzbot_data
 from kgym.bench.bug_record import BugRecord, Commit, DeveloperPatch, Function
 from kgym.errors import InfrastructureError, KgymError
-from kgym_benchmark.crawler import html_tables, syzbot_pages, threads
+from kgym_benchmark.crawler import html_tables, syzbot_pages, watch
 from kgym_benchmark.crawler.fetcher import Fetcher
 from kgym_benchmark.crawler.fix_commits import GitSites
 from kgym_benchmark.crawler.fix_commits import fixed as fixed_by
@@ -251,9 +251,9 @@ def test_hostile_pages_take_linear_time(part: str) -> None:
 @pytest.mark.attack
 def test_a_thread_that_unpacks_without_an_end_is_cut() -> None:
     packed = gzip.compress(b"From mboxrd@z x\nFrom: a@b\n\n" + b"\0" * (32 << 20), 1)
-    found = threads.read(packed)
+    found = watch.read_thread(packed)
     assert found is not None
-    assert len(found.mails) <= threads.BOX
+    assert len(found.mails) <= watch.BOX
 
 
 @given(st.binary(max_size=2000))
@@ -267,7 +267,7 @@ def test_whatever_a_page_holds_it_is_read_or_refused(body: bytes) -> None:
     for read in readers:
         with contextlib.suppress(InfrastructureError):
             read()
-    threads.read(body)
+    watch.read_thread(body)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_whatever_a_page_holds_it_is_read_or_refused(body: bytes) -> None:
     ],
 )
 def test_a_discussion_has_one_mailbox(link: str, box: str | None) -> None:
-    assert threads.address(link, "http://l/") == box
+    assert watch.mailbox_address(link, "http://l/") == box
 
 
 def test_two_visits_of_one_folder_do_not_meet(watching: Watching) -> None:

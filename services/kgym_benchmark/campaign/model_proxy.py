@@ -13,6 +13,8 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
+import re
 import socket
 import tempfile
 import time
@@ -23,12 +25,12 @@ from typing import Any, Self
 
 import httpx
 import uvicorn
+from pydantic import Field
 
+from kgym.api.steps import Strict
 from kgym.bench.campaign import ModelAccess
 from kgym.web.connection_limits import ConnectionLimits, guarded
-from kgym_benchmark.campaign import model_question
-from kgym_benchmark.campaign.model_tape import Answered, ModelTape
-from kgym_benchmark.campaign.token_use import is_reply, used
+from kgym_benchmark.campaign.token_use import Used, is_reply, used
 from kgym_benchmark.kenv.environment import MODEL_SOCKET
 
 AT_ONCE = 4
@@ -46,8 +48,77 @@ _DROPPED = {
     *("host", "connection", "content-length", "authorization", "x-api-key", "x-goog-api-key"),
     *("accept-encoding", "transfer-encoding", "cookie", "proxy-authorization"),
 }
+TAPE_BYTES = 1 << 30
+"""Of a tape, at most."""
+QUESTION_BYTES = 16 << 20
+"""Of a question, at most."""
+_VALUES = 1_000_000
+"""Commas and brackets of a question: a bound for the values that parsing makes of it."""
+_PATH = re.compile(r"(?:/[\w.:@-]*)+", re.ASCII)
+_LIST = re.compile(r".*/models(?:/[^/]+)?")
+_ASKS = re.compile(
+    r".*(?:/(?:chat|generate|completions|responses|messages|count_tokens)"
+    r"|:(?:generateContent|streamGenerateContent|countTokens|rawPredict|streamRawPredict))"
+)
+_IN_PATH = re.compile(r"/(?:models|deployments|engines)/([^/:]+)")
+_ENDS = re.compile(r"[/:]")
 _Answer = tuple[int, dict[str, str], bytes]
 _JSON = {"content-type": "application/json"}
+
+
+class Answered(Strict):
+    """A question with its answer: a line of a tape."""
+
+    question: str = Field(description="SHA-256 of its path and body")
+    status: int
+    headers: dict[str, str]
+    body: str = Field(description="Base64")
+    used: Used | None = Field(description="null: the answer does not say")
+    seconds: float
+
+
+class ModelTape:
+    """Answers of an attempt's model in a file; those of an earlier start are replayed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._places: dict[str, list[int]] = {}
+        self._size = 0
+
+    def open(self) -> None:
+        """Index the answers; cut off half a line, which a killed process has left."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb+") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    answered = Answered.model_validate_json(line)
+                    self._places.setdefault(answered.question, []).append(self._size)
+                    self._size += len(line)
+            file.truncate(self._size)
+
+    @property
+    def full(self) -> bool:
+        """Whether the tape has its largest size."""
+        return self._size >= TAPE_BYTES
+
+    def answer(self, question: str, number: int) -> Answered | None:
+        """Return the answer to a question when it was asked for the `number`-th time, from 0."""
+        places = self._places.get(question, [])
+        if number >= len(places):
+            return None
+        with self._path.open("rb") as file:
+            file.seek(places[number])
+            return Answered.model_validate_json(file.readline())
+
+    def append(self, answered: Answered) -> None:
+        """Write an answer; it is on the disk when this returns."""
+        line = answered.model_dump_json().encode() + b"\n"
+        with self._path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self._size += len(line)
 
 
 class ModelProxy:
@@ -60,7 +131,7 @@ class ModelProxy:
         """Set when a question was refused because the money is used up."""
         self.refusal: str | None = None
         self.seconds = 0.0
-        self._names = model_question.names(model).union(access.names)
+        self._names = model_names(model).union(access.names)
         self._access = access
         self._key = key
         self._tape = ModelTape(tape)
@@ -139,7 +210,7 @@ class ModelProxy:
             while True:
                 part = await receive()
                 body += part.get("body", b"")
-                if len(body) > model_question.QUESTION:
+                if len(body) > QUESTION_BYTES:
                     return await _sent(send, _problem(413, "too long a question"))
                 if part["type"] == "http.disconnect":
                     return None
@@ -155,7 +226,7 @@ class ModelProxy:
         method, path = scope["method"], scope["raw_path"].decode("latin-1")
         query = scope["query_string"].decode("latin-1")
         whole = f"{path}?{query}" if query else path
-        refused = await asyncio.to_thread(model_question.refusal, method, path, body, self._names)
+        refused = await asyncio.to_thread(refusal, method, path, body, self._names)
         if refused is not None:
             return _problem(403, refused)
         question = hashlib.sha256(f"{method} {whole}\n".encode() + body).hexdigest()
@@ -259,3 +330,58 @@ async def _sent(send: Any, answer: _Answer) -> None:
     head = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})
+
+
+# --- which requests are questions to the agent's own model ---------------------------
+
+
+def model_names(model: str) -> frozenset[str]:
+    """Return the names by which an agent may call a model: for `a/b/c` also `b/c` and `c`."""
+    return frozenset({model, *(model[end.end() :] for end in _ENDS.finditer(model))} - {""})
+
+
+def refusal(method: str, path: str, body: bytes, known: frozenset[str]) -> str | None:
+    """Return why a request is not forwarded; None if it is a question to a model of these names."""
+    # An attempt is counted by the prices of one model. So nothing else goes to the endpoint: no
+    # other model, and nothing that costs or shows the account's owner something, such as images,
+    # files or what others have asked.
+    if not _PATH.fullmatch(path) or ".." in path:
+        return f"{path[:200]!r} is no path of a model"
+    if method == "GET" and _LIST.fullmatch(path):
+        return None
+    if method != "POST" or not _ASKS.fullmatch(path):
+        return f"{method} {path[:200]} is no question to a model"
+    try:
+        models = {*_IN_PATH.findall(path)} | _models_in(body)
+    except (ValueError, RecursionError) as error:
+        return f"the question cannot be read: {error}"
+    return _foreign_model(models, known)
+
+
+def _foreign_model(models: set[str], known: frozenset[str]) -> str | None:
+    if not models:
+        return "the question names no model"
+    if others := sorted(models - known):
+        return (
+            f"this attempt is of {' or '.join(sorted(known))}, and not of {others[0][:200]}; a"
+            " campaign lists further `names` of a model"
+        )
+    return None
+
+
+def _models_in(body: bytes) -> set[str]:
+    if sum(map(body.count, (b",", b"[", b"{"))) > _VALUES:
+        raise ValueError("it has too many values")
+    question = json.loads(body, object_pairs_hook=_without_repeats)
+    if not isinstance(question, dict):
+        raise ValueError("it is no object")
+    name = question.get("model")
+    return {name} if isinstance(name, str) else set()
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # A repeated field could mean one model here and another at the endpoint.
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a field occurs twice")
+    return fields

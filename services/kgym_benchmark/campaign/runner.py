@@ -30,7 +30,7 @@ from kgym.bugs.bug import TrialOptions
 from kgym.bugs.kernel_run import RunOptions, run_kernel
 from kgym.client import AsyncClient
 from kgym.errors import InfrastructureError, KgymError, UserError
-from kgym_benchmark.campaign import adapters, crashfixer, patch_facts
+from kgym_benchmark.campaign import adapters, crashfixer, verification
 from kgym_benchmark.campaign.attempt import (
     ATIF,
     AgentEnded,
@@ -186,10 +186,10 @@ class Run:
             return _recorded(planned, ended, Verified(Outcome.BAD))
         with contextlib.ExitStack() as kept:
             tree = await self._equipment.tree(subject, kept)
-            change = await patch_facts.change(diff, tree.read)
+            change = await verification.change_of(diff, tree.read)
             verified = await self._verification.verify(subject, diff, change)
             record = _recorded(planned, ended, verified, diff, change)
-            return await patch_facts.compared(record, subject.bug.fix, tree.read)
+            return await verification.with_overlap(record, subject.bug.fix, tree.read)
 
     async def _worked(self, attempt: Attempt) -> AgentEnded:
         """Let the agent work."""

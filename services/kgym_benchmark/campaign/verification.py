@@ -1,26 +1,37 @@
-"""Whether a patch resolves its bug: by many VMs, once for all attempts that came to it."""
+"""Verification of agents' patches: by many VMs, once for all attempts that make the same change."""
 
 import asyncio
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 from kgym.api.jobs import JobView
 from kgym.api.steps import (
     CRASHED_AT_BOOT,
     InstanceOutcome,
     InstanceResult,
+    Patch,
     ReproduceResult,
     Verdict,
 )
 from kgym.bench.attempt_record import AttemptRecord, Outcome
+from kgym.bench.patch_overlap import changed_parts, overlap
 from kgym.bugs.bug import AFTER, TrialOptions
 from kgym.bugs.conclusion import reproduced
 from kgym.bugs.kernel_run import KernelRun, RunOptions, run_kernel
 from kgym.bugs.sweep_rows import Outcome as Ran
 from kgym.client import AsyncClient
-from kgym.errors import InfrastructureError
+from kgym.errors import InfrastructureError, KgymError, UserError
+from kgym.host import separate_process
+from kgym.source import patching
+from kgym.source.patching import Read
 from kgym_benchmark.campaign.subjects import Subject
 
+SMALL = 32 << 10
+"""Characters of a patch that is parsed within this process."""
+P = ParamSpec("P")
+T = TypeVar("T")
 _VERDICTS = {
     Verdict.NO_CRASH: Outcome.PASS,
     Verdict.SAME_CRASH: Outcome.TRIGGER,
@@ -36,7 +47,7 @@ _OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a patch came to."""
+    """The verdict on a patch."""
 
     outcome: Outcome
     crashed: int | None = None
@@ -52,37 +63,39 @@ class Verification:
     ) -> None:
         self._client = client
         self._trial = trial
-        self._found: dict[tuple[str, str], asyncio.Task[Verified]] = {}
+        self._tasks: dict[tuple[str, str], asyncio.Task[Verified]] = {}
         self._known = {
-            (one.bug, one.patch): Verified(one.outcome, one.crashed, one.completed, one.clean)
-            for one in known
-            if one.patch is not None
+            (record.bug, record.patch): Verified(
+                record.outcome, record.crashed, record.completed, record.clean
+            )
+            for record in known
+            if record.patch is not None
         }
 
     async def verify(self, subject: Subject, diff: str, change: str) -> Verified:
-        """Return what a patch comes to; `change` is its identity (`kgym.bench.patch_identity`).
+        """Return the verdict on a patch; `change` is its identity (`change_of`).
 
-        Raises InfrastructureError `no_verdict` where that could not be found out.
+        Raises InfrastructureError `no_verdict` if a machine failed.
         """
         key = (subject.id, change)
         if key in self._known:
             return self._known[key]
-        if key not in self._found:
-            self._found[key] = asyncio.create_task(self._verify(subject, diff))
-        task = self._found[key]
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.create_task(self._verify(subject, diff))
+        task = self._tasks[key]
         try:
-            found = await asyncio.shield(task)
+            verified = await asyncio.shield(task)
         except Exception:
-            self._found.pop(key, None)
+            self._tasks.pop(key, None)
             raise
-        self._known[key] = found
-        return found
+        self._known[key] = verified
+        return verified
 
     async def close(self) -> None:
-        """End what is under way; the jobs go on, and the same call again takes them up."""
-        for task in self._found.values():
+        """Stop waiting. The jobs go on, and verifying the same patch again finds them."""
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._found.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _verify(self, subject: Subject, diff: str) -> Verified:
         run = await run_kernel(self._client, subject.bug, diff, RunOptions(trial=self._trial))
@@ -93,7 +106,7 @@ class Verification:
 
 
 def judged(run: KernelRun, result: ReproduceResult | None) -> Verified:
-    """Return what a run of a kernel says of its patch; raise InfrastructureError `no_verdict`."""
+    """Return the verdict of a run on its patch; raise InfrastructureError `no_verdict`."""
     crashed, completed = (result.crashed, result.completed) if result is not None else (None, None)
     if run.outcome in _OUTCOMES:
         return Verified(_OUTCOMES[run.outcome], crashed, completed, clean=False)
@@ -106,10 +119,78 @@ def judged(run: KernelRun, result: ReproduceResult | None) -> Verified:
     raise InfrastructureError("no_verdict", f"{run.bug}: {run.answer}: {run.reason}")
 
 
-def _crashed_at_boot(one: InstanceResult) -> bool:
-    """Tell whether a kernel does not boot by its own fault: a busy machine boots none, either."""
-    return one.outcome is InstanceOutcome.BOOT_FAILED and one.detail.startswith(CRASHED_AT_BOOT)
+def _crashed_at_boot(instance: InstanceResult) -> bool:
+    # On a busy machine no kernel boots in time: only a crash is the patch's fault.
+    failed = instance.outcome is InstanceOutcome.BOOT_FAILED
+    return failed and instance.detail.startswith(CRASHED_AT_BOOT)
 
 
 def _result(job: JobView) -> ReproduceResult | None:
     return reproduced(job.step(AFTER))
+
+
+# --- which change a patch is, and what it shares with the fix ------------------------
+
+
+def identity(diff: str, read: Read) -> str:
+    """Return a SHA-256 that two diffs share if they change the tree that `read` reads alike.
+
+    A diff that does not apply is identified by its text.
+    """
+    # Proofs are shared by what patches make of the tree, not by their text: agents often come to
+    # the same lines, and 25 VMs cost minutes. Context that does not fit makes another patch of
+    # the same lines: one that does not apply.
+    try:
+        applied = patching.apply(Patch(diff=diff), read)
+    except (UserError, ValueError):  # the latter: longer than a patch may be
+        return text_identity(diff)
+    digest = hashlib.sha256()
+    for change in sorted(applied.changes, key=lambda change: change.path):
+        content = change.content
+        if content is not None and content == read(change.path) and not change.executable:
+            continue
+        state = "gone" if content is None else hashlib.sha256(content).hexdigest()
+        line = f"{change.path}\0{state}\0{change.executable}\0{change.mode_of}\n"
+        digest.update(line.encode())
+    return digest.hexdigest()
+
+
+def text_identity(diff: str) -> str:
+    """Return the SHA-256 of a diff's text."""
+    return hashlib.sha256(diff.encode(errors="replace")).hexdigest()
+
+
+async def change_of(diff: str, read: Read) -> str:
+    """Return the identity of a patch's change, within limits of time and memory."""
+    try:
+        return await _within_limits(diff, identity, diff, read)
+    except KgymError:  # it takes too much time or memory
+        return text_identity(diff)
+
+
+async def with_overlap(record: AttemptRecord, fix: Patch | None, read: Read) -> AttemptRecord:
+    """Return the record with the overlap of its patch and the developers'.
+
+    It stays null if either patch is missing or does not apply, or comparing takes too long.
+    """
+    diff = record.diff
+    if diff is None or fix is None:
+        return record
+    try:
+        theirs = await asyncio.to_thread(changed_parts, fix, read)
+        ours = await _within_limits(diff, changed_parts, diff, read)
+    except KgymError:
+        return record
+    files, functions = overlap(ours, theirs)
+    return record.model_copy(update={"files": files, "functions": functions})
+
+
+async def _within_limits(
+    diff: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Call a function of a patch in a thread; of a large patch, in a process with limits."""
+    # Whoever wrote the patch may want it to cost time.
+    if len(diff) <= SMALL:
+        return await asyncio.to_thread(function, *args, **kwargs)
+    seconds, memory = separate_process.SECONDS, separate_process.MEMORY
+    return await separate_process.within(seconds, memory, function, *args, **kwargs)

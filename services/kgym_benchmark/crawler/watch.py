@@ -7,13 +7,17 @@ visit that was killed goes on where it was: what it has fetched lately is not as
 
 import fcntl
 import os
+import re
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email import message_from_bytes
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from pydantic import AwareDatetime, Field, ValidationError
 
@@ -22,7 +26,7 @@ from kgym.bench.attempt_record import TEXT
 from kgym.bench.bug_record import BugRecord, FoundText, Status
 from kgym.bench.dataset import MOST, About, Dataset
 from kgym.errors import Conflict, InfrastructureError, KgymError, NotFound, UserError
-from kgym_benchmark.crawler import fix_commits, syzbot_pages, threads
+from kgym_benchmark.crawler import fix_commits, syzbot_pages
 from kgym_benchmark.crawler.fetcher import Fetcher
 from kgym_benchmark.crawler.fix_commits import GitSites
 from kgym_benchmark.crawler.syzbot_pages import Listed
@@ -33,6 +37,12 @@ FAILURES = 5
 _MOST_WHY = 100
 _RECORD = 64 << 20
 _NETWORK = {"site_unreachable"}
+LORE = "lore.kernel.org"
+BOX = 16 << 20
+"""Bytes of a thread at most."""
+MAILS = 2000
+_BEGIN = re.compile(rb"(?m)^From (?:mboxrd@z|\S+) [^\n]{0,100}\n")
+_SENDER = re.compile(r"\bsyzbot(?:\+([0-9a-f]{20}))?[^\s<>]{0,100}@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +208,11 @@ class _Visit:
         syzbot's first mail says to the second when it was reported, its list to the day.
         """
         known: dict[str, Any] = {}
-        boxes = [threads.address(one, self.sites.lore) for one in record.discussions]
+        boxes = [mailbox_address(one, self.sites.lore) for one in record.discussions]
         wanted = [one for one in boxes if one is not None][: self.options.threads]
         for number, url in enumerate(wanted):
             try:
-                thread = threads.read(self.fetcher.get(url, threads.BOX).body)
+                thread = read_thread(self.fetcher.get(url, BOX).body)
             except NotFound:
                 continue
             if thread is None:
@@ -308,3 +318,62 @@ def _write(path: Path, data: bytes) -> None:
         part.replace(path)
     except OSError as error:
         raise InfrastructureError("cannot_write", f"{path}: {error.strerror or error}") from error
+
+
+# --- discussions ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A discussion: its mails, and the report time and id in syzbot's first one."""
+
+    mails: bytes
+    reported: datetime | None
+    extid: str | None
+
+
+def mailbox_address(link: str, lore: str) -> str | None:
+    """Return the URL of a thread's mailbox (public-inbox's `t.mbox.gz`); None for other links."""
+    try:
+        parts = urlsplit(link)
+    except ValueError:
+        return None
+    words = [unquote(word) for word in parts.path.split("/") if word]
+    if parts.hostname != LORE or len(words) < 2 or "@" not in words[1]:
+        return None
+    return f"{lore.rstrip('/')}/{quote(words[0], safe='')}/{quote(words[1], safe='@')}/t.mbox.gz"
+
+
+def read_thread(packed: bytes) -> Thread | None:
+    """Parse a mailbox, the first MAILS of it; None if it is none."""
+    mails = _unpacked(packed)
+    begins = [mail.end() for mail in _BEGIN.finditer(mails)][:MAILS]
+    if not begins:
+        return None
+    reported: datetime | None = None
+    extid: str | None = None
+    for begin, end in zip(begins, [*begins[1:], len(mails)], strict=True):
+        mail = message_from_bytes(mails[begin : min(end, begin + (64 << 10))])
+        sender = _SENDER.search(str(mail.get("From", ""))[:1000])
+        if sender is None:
+            continue
+        extid = extid or sender[1]
+        date = _date(str(mail.get("Date", ""))[:200])
+        if date is not None and (reported is None or date < reported):
+            reported = date
+    return Thread(mails, reported, extid)
+
+
+def _unpacked(packed: bytes) -> bytes:
+    try:
+        return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(packed, BOX)
+    except zlib.error:
+        return b""
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)

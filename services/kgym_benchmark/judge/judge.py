@@ -207,3 +207,49 @@ def _read(path: Path) -> Iterable[Vote]:
             yield Vote.model_validate_json(line)
         except ValidationError as error:
             raise UserError("bad_votes", f"{path}:{number} is no vote") from error
+
+
+class Agreement(Strict):
+    """Agreement of a judge with people, whose labels count as true (Live-kBench Table 10)."""
+
+    true_positive: int = Field(ge=0, description="both say that the patch is equivalent")
+    true_negative: int = Field(ge=0)
+    false_positive: int = Field(ge=0, description="the judge alone says so")
+    false_negative: int = Field(ge=0)
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[bool, bool]]) -> "Agreement":
+        """Count pairs of the judge's label and the people's."""
+        labels = list(pairs)
+        return cls(
+            true_positive=labels.count((True, True)),
+            true_negative=labels.count((False, False)),
+            false_positive=labels.count((True, False)),
+            false_negative=labels.count((False, True)),
+        )
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of patches on which both agree; None if there are no patches."""
+        right = self.true_positive + self.true_negative
+        return _share(right, right + self.false_positive + self.false_negative)
+
+    @property
+    def precision(self) -> float | None:
+        """Share of the patches that the judge calls equivalent which are."""
+        return _share(self.true_positive, self.true_positive + self.false_positive)
+
+    @property
+    def recall(self) -> float | None:
+        """Share of the equivalent patches that the judge calls equivalent."""
+        return _share(self.true_positive, self.true_positive + self.false_negative)
+
+    @property
+    def f1(self) -> float | None:
+        """Harmonic mean of precision and recall."""
+        wrong = self.false_positive + self.false_negative
+        return _share(2 * self.true_positive, 2 * self.true_positive + wrong)
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -9,9 +9,16 @@ from pydantic import Field, ValidationError
 from kgym.api.steps import Strict
 from kgym.bench import attempt_files, dataset
 from kgym.bench.attempt_record import AttemptRecord, BugId, Text
-from kgym.bench.judge_agreement import Agreement
 from kgym.errors import NotFound, UserError
-from kgym_benchmark.judge.judge import MAJORITY, MOST_VOTES, VOTES, Answer, Judge, JudgeOptions
+from kgym_benchmark.judge.judge import (
+    MAJORITY,
+    MOST_VOTES,
+    VOTES,
+    Agreement,
+    Answer,
+    Judge,
+    JudgeOptions,
+)
 from kgym_benchmark.judge.question import Question
 from kgym_cli import extras
 from kgym_cli.agents import agent_models

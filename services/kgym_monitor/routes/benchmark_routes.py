@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
@@ -15,7 +16,6 @@ from kgym.web.scopes import Scope
 from kgym_monitor.benchmarks import board
 from kgym_monitor.benchmarks.board_query import BoardQuery
 from kgym_monitor.benchmarks.held_benchmarks import Reading
-from kgym_monitor.benchmarks.links import LiveLinks
 from kgym_monitor.monitor_state import state_of
 
 readers = APIRouter(dependencies=[needs(Scope.READ)])
@@ -136,3 +136,38 @@ def _without_figures(benchmark: Benchmark) -> dict[str, Any]:
         "other": None,
         **board.setup_options(benchmark),
     }
+
+
+class LiveLinks:
+    """Addresses of a benchmark's pages, which keep the choice of bugs and setups.
+
+    `site.FileLinks` has the same methods, for pages as files.
+    """
+
+    is_static = False
+
+    def __init__(self, name: str, query: BoardQuery) -> None:
+        self._path = f"/benchmarks/{quote(name)}"
+        self._query = query
+
+    def board(self, **changed: str | None) -> str:
+        """Return the leaderboard, something of its choice changed."""
+        return self._query.address(self._path, **{"cursor": None, **changed})
+
+    def bugs(self, **changed: str | None) -> str:
+        """Return the list of bugs."""
+        return self._query.address(f"{self._path}/bugs", **{"cursor": None, **changed})
+
+    def bug(self, name: str) -> str:
+        """Return the page of a bug."""
+        return f"{self._path}/bugs/{quote(name, safe='')}"
+
+    def compare(self, one: int | None = None, other: int | None = None) -> str:
+        """Return the comparison of two setups, by their numbers."""
+        given = {"one": None if one is None else str(one)}
+        given["other"] = None if other is None else str(other)
+        return self._query.address(f"{self._path}/compare", **{"cursor": None, **given})
+
+    def attempt(self, bug: str, setup: int, run: int) -> str:
+        """Return the page of an attempt."""
+        return f"{self.bug(bug)}/attempts/{setup}/{run}"
