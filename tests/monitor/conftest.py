@@ -14,7 +14,7 @@ from tests.demo.demo_site import demo_site
 from tests.demo.screenshots import PATIENCE
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with demo_site(tmp_path_factory.mktemp("data")) as one:
         yield one

@@ -10,10 +10,18 @@ from playwright.sync_api import expect
 
 from kgym.api.bugs import BugFilter, BugView
 from kgym.api.jobs import JobRequest, JobView
+from tests.demo.demo_site import demo_site
 from tests.demo.showcase import BUG, trial
 from tests.monitor.conftest import PATIENCE, Reader, Site
 
 expect.set_options(timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site of its own: these tests count all jobs on a bug."""
+    with demo_site(tmp_path_factory.mktemp("data")) as own:
+        yield own
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def test_the_lock_names_no_registry() -> None:
 
 @pytest.mark.anyio
 async def test_a_route_that_names_no_access_does_not_start(site: Site) -> None:
-    async with MonitorState.opened(site.scheduler, None) as state:
+    async with MonitorState.opened(site.scheduler, None, site.benchmarks) as state:
         unsaid = Monitor(state)
         unsaid.add_api_route("/more", lambda: None)
         with pytest.raises(RuntimeError, match="/more does not say who may use it"):

@@ -19,6 +19,7 @@ from kgym.api.suitecache import EntryFilter, EntryMaking, HeldEntry
 from kgym.api.worker_calls import Claim, WorkerInfo
 from kgym.transport.artifact_storage import LocalStorage
 from kgym.worker.http_calls import HttpWorkerCalls
+from tests.demo.demo_site import demo_site
 from tests.demo.showcase import ENTRY, HOSTILE, trial
 from tests.monitor.conftest import PATIENCE, Reader, Site
 
@@ -31,6 +32,13 @@ def run(work: Coroutine[Any, Any, Any]) -> None:
     """Do it in a loop of its own: that of the browser runs in this thread."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, work).result()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site of its own: these tests count all jobs on an entry."""
+    with demo_site(tmp_path_factory.mktemp("data")) as own:
+        yield own
 
 
 @pytest.fixture
