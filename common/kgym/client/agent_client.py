@@ -154,8 +154,8 @@ class AgentClient:
 
     async def report(self, run: int, number: int = 1) -> Report:
         """Return the evidence for a fix."""
-        found = await self._ask("GET", f"runs/{run}/fixes/{number}/report")
-        return Report.model_validate_json(found)
+        report = await self._ask("GET", f"runs/{run}/fixes/{number}/report")
+        return Report.model_validate_json(report)
 
     async def _ask(
         self,
@@ -177,8 +177,10 @@ class AgentClient:
         return answer.content
 
     def _away(self, error: Exception) -> InfrastructureError:
-        said = str(error) or type(error).__name__
-        return InfrastructureError("agent_away", f"no answer from the agent at {self._url}: {said}")
+        cause = str(error) or type(error).__name__
+        return InfrastructureError(
+            "agent_away", f"no answer from the agent at {self._url}: {cause}"
+        )
 
 
 def _refused(body: bytes, status: int) -> KgymError:

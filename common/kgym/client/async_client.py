@@ -71,8 +71,7 @@ from kgym.api.storage import StorageView
 from kgym.api.suitecache import DroppedEntry, EntryFilter, EntryPage, EntryView
 from kgym.client import protocol
 from kgym.client.download import CHUNK, Download
-from kgym.client.following import ChangeFeed, Feed, Followed
-from kgym.client.protocol import RECONNECTS, ApiError
+from kgym.client.protocol import RECONNECTS, ApiError, ChangeFeed, Feed, Followed
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -391,7 +390,7 @@ class AsyncClient:
             except httpx.TransportError as error:
                 await asyncio.sleep(download.retries.pause(self._http.base_url, error))
             except ApiError as error:
-                await asyncio.sleep(download.retries.told(error))
+                await asyncio.sleep(download.retries.seconds_to_wait(error))
         await asyncio.to_thread(download.finish)
         return download.artifact
 
@@ -567,7 +566,7 @@ class AsyncClient:
             except httpx.TransportError as error:
                 retries.ended(self._http.base_url, error, repeatable=repeatable)
             except ApiError as error:
-                await asyncio.sleep(retries.told(error, repeatable=repeatable))
+                await asyncio.sleep(retries.seconds_to_wait(error, repeatable=repeatable))
 
     async def _read(self, path: str, params: dict[str, int]) -> AsyncIterator[bytes]:
         try:
@@ -596,7 +595,7 @@ class AsyncClient:
             except httpx.TransportError as error:
                 lost = error
             except ApiError as error:
-                await asyncio.sleep(feed.retries.told(error))
+                await asyncio.sleep(feed.retries.seconds_to_wait(error))
                 continue
             if not feed.done:
                 await asyncio.sleep(feed.retries.pause(self._http.base_url, lost))

@@ -44,14 +44,14 @@ class Download:
         cls, artifacts: Sequence[Artifact], job_id: int, step: int, name: str, path: Path
     ) -> "Download":
         """Begin with the artifact of this name; raise UserError if the step left none."""
-        found = next((artifact for artifact in artifacts if artifact.name == name), None)
-        if found is None:
+        kept = next((artifact for artifact in artifacts if artifact.name == name), None)
+        if kept is None:
             left = ", ".join(artifact.name for artifact in artifacts) or "none"
             raise UserError(
                 "artifact_not_found",
                 f"step {step} of job {job_id} left no artifact {name!r} (it left: {left})",
             )
-        return cls(found, f"/jobs/{job_id}/steps/{step}/artifacts/{quote(name, safe='')}", path)
+        return cls(kept, f"/jobs/{job_id}/steps/{step}/artifacts/{quote(name, safe='')}", path)
 
     @property
     def complete(self) -> bool:

@@ -4,10 +4,13 @@ import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import httpx
+from httpx_sse import ServerSentEvent
 
+from kgym.api.changes import Change
+from kgym.api.jobs import JobEvent
 from kgym.errors import InfrastructureError, KgymError, UserError
 
 TIMEOUT = httpx.Timeout(60, connect=5, pool=None)
@@ -25,7 +28,7 @@ OUTAGE_SECONDS = 20
 RECONNECTS = 10
 """How often in a row a lost connection is taken up again, within about 13 seconds."""
 
-T = TypeVar("T")
+Event_co = TypeVar("Event_co", covariant=True)
 
 
 class ApiError(KgymError):
@@ -85,18 +88,18 @@ _ENDED = (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
 def unreachable(url: httpx.URL, error: Exception | None) -> InfrastructureError:
     """Return the error for a server that does not answer, or for what else was in the way."""
     server = str(url).removesuffix("/").removesuffix("/v1")
-    said = str(error or "") or "the connection was closed"
+    cause = str(error or "") or "the connection was closed"
     match error:
         case _ if _out_of_files(error):
-            message = f"cannot connect to {server}: {said}; this process follows too much at once"
+            message = f"cannot connect to {server}: {cause}; this process follows too much at once"
         case httpx.ReadTimeout() | httpx.WriteTimeout():
             seconds = error.request.extensions["timeout"]["read"]
             message = f"the scheduler at {server} did not answer within {seconds:g} s"
         case _ if error is None or isinstance(error, _ENDED):
-            message = f"the scheduler at {server} ended the connection without an answer ({said})"
+            message = f"the scheduler at {server} ended the connection without an answer ({cause})"
         case _:
             message = (
-                f"no scheduler answers at {server} ({said}); "
+                f"no scheduler answers at {server} ({cause}); "
                 "start one with `kgym up`, or name another with `--server URL`"
             )
     return InfrastructureError("scheduler_unreachable", message, server=server)
@@ -141,8 +144,8 @@ class Retries:
         if not (repeatable and self.lost == 1 and isinstance(error, _ENDED)):
             raise unreachable(url, error) from error
 
-    def told(self, error: ApiError, *, repeatable: bool = True) -> float:
-        """Return the seconds to wait, as the server says; raise the error if waiting is no use."""
+    def seconds_to_wait(self, error: ApiError, *, repeatable: bool = True) -> float:
+        """Return the `Retry-After` of an error; raise the error if waiting is no use."""
         seconds = error.details.get("retry_after")
         if error.status in {502, 503, 504} and error.reason == "unexpected_answer":
             seconds = seconds or 1  # of a proxy, whose scheduler is away
@@ -153,3 +156,71 @@ class Retries:
         if self.waited > (OUTAGE_SECONDS if outage else PATIENCE_SECONDS):
             raise error
         return float(max(1, seconds))
+
+
+class Followed(Protocol[Event_co]):
+    """A stream of events that goes on across lost connections."""
+
+    done: bool
+    """Whether no more will come."""
+    path: str
+    retries: Retries
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the next request."""
+
+    def take(self, message: ServerSentEvent) -> Event_co | None:
+        """Return the event in the message, if it holds one."""
+
+
+class Feed:
+    """A job's events, up to the one that was received last."""
+
+    def __init__(self, job_id: int, last: int) -> None:
+        self.path = f"/jobs/{job_id}/events"
+        self.done = False
+        self.retries = Retries()
+        self._last = last
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the next request."""
+        return {"Accept": "text/event-stream", "Last-Event-ID": str(self._last)}
+
+    def take(self, message: ServerSentEvent) -> JobEvent | None:
+        """Return the event in the message, if it holds one; `done` says that no more will come."""
+        if message.event == "end":
+            self.done = True
+            return None
+        if not message.data:  # httpx-sse makes one of a keep-alive comment, too
+            return None
+        event = JobEvent.model_validate_json(message.data)
+        self._last = event.id
+        return event
+
+
+class ChangeFeed:
+    """The changes of all jobs, up to the one that was received last; it does not end."""
+
+    def __init__(self, after: str | None, reconnects: int = RECONNECTS) -> None:
+        self.path = "/changes"
+        self.done = False
+        self.retries = Retries(most=reconnects)
+        self._last = after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the next request."""
+        since = {} if self._last is None else {"Last-Event-ID": self._last}
+        return {"Accept": "text/event-stream", **since}
+
+    def take(self, message: ServerSentEvent) -> Change | None:
+        """Return the change in the message, if it holds one."""
+        if not message.data:
+            self._last = message.id or self._last
+            return None
+        change = Change.model_validate_json(message.data)
+        if change.kind != "worker":
+            self._last = change.cursor
+        return change

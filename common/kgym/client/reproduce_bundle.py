@@ -63,18 +63,20 @@ def members(job: JobView, step: StepView, there: JobView) -> list[Member]:
     build = there.step(named)
     if build is None:
         raise NotFound("step_not_found", f"job {there.id} has no step {named}")
-    own = [(job.id, step, one, one.name) for one in step.artifacts if one.name.startswith(_OWN)]
+    own = [(job.id, step, left, left.name) for left in step.artifacts if left.name.startswith(_OWN)]
     built = [
-        (there.id, build, one, _BUILT[one.name]) for one in build.artifacts if one.name in _BUILT
+        (there.id, build, left, _BUILT[left.name])
+        for left in build.artifacts
+        if left.name in _BUILT
     ]
-    if BuildArtifact.KERNEL not in {one.name for one in build.artifacts}:
+    if BuildArtifact.KERNEL not in {left.name for left in build.artifacts}:
         message = f"step {build.number} of job {there.id} left no {BuildArtifact.KERNEL}"
         raise NotFound("artifact_not_found", message)
-    found = []
+    bundled = []
     for of, left_by, artifact, name in (*own, *built):
         check_kept(left_by, artifact)
-        found.append(Member(of, left_by.number, artifact, name))
-    return sorted(found, key=lambda one: one.name)
+        bundled.append(Member(of, left_by.number, artifact, name))
+    return sorted(bundled, key=lambda member: member.name)
 
 
 class BundleArchive:

@@ -1,4 +1,4 @@
-"""Tapes: what models answered, kept in a file, to be answered so again.
+"""Tapes: recorded answers of models, which can be replayed.
 
 The first line says what run was recorded. Each further one is an answer, as JSON, under a key that
 is computed from what was asked, by which debug cycle, and the name of the work: which of several
@@ -43,8 +43,8 @@ def key(call: Call) -> str:
     parts = {
         "system": call.prompt.system,
         "text": call.prompt.identity or call.prompt.text,
-        "turns": [one.model_dump(mode="json", exclude={"results"}) for one in call.turns],
-        "tools": [one.model_dump(mode="json") for one in call.tools],
+        "turns": [turn.model_dump(mode="json", exclude={"results"}) for turn in call.turns],
+        "tools": [tool.model_dump(mode="json") for tool in call.tools],
         "temperature": call.temperature,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -157,8 +157,8 @@ class Replay:
         answers = self._replies.get(asked, {})
         occurrence = self._given.get((asked, call.occurrence), call.occurrence)
         if occurrence not in answers:
-            taken = {other for (one, _), other in self._given.items() if one == asked}
-            occurrence = next((one for one in answers if one not in taken), "")
+            taken = {other for (question, _), other in self._given.items() if question == asked}
+            occurrence = next((name for name in answers if name not in taken), "")
         if occurrence not in answers:
             raise ModelError(
                 "not_on_tape",

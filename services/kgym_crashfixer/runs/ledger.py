@@ -9,7 +9,7 @@ from kgym_crashfixer.search.work import Check, Checked, Question, Result, Try
 
 
 class Ledger:
-    """Counts along. Work under way counts as the dearest of its kind did so far."""
+    """Counts what a run uses. Work under way counts as much as the dearest of its kind so far."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -51,7 +51,7 @@ class Ledger:
             seconds_of_model=spent.seconds_of_model + reply.seconds,
         )
 
-    def told(self, result: Result) -> None:
+    def count_result(self, result: Result) -> None:
         """Count what the platform did."""
         if isinstance(result, Checked):
             self._add(checks=self.spent.checks + 1)
@@ -61,11 +61,11 @@ class Ledger:
     def allows(self, work: object, running: Sequence[object]) -> bool:
         """Tell whether a piece of work may begin beside those that run; if never, note why."""
         if isinstance(work, Question):
-            return self._question(sum(isinstance(one, Question) for one in running))
+            return self._question(sum(isinstance(other, Question) for other in running))
         if isinstance(work, Check | Try):
-            if sum(isinstance(one, Check | Try) for one in running) >= self._limits.jobs:
+            if sum(isinstance(other, Check | Try) for other in running) >= self._limits.jobs:
                 return False
-            builds = self.spent.builds + sum(isinstance(one, Try) for one in running)
+            builds = self.spent.builds + sum(isinstance(other, Try) for other in running)
             if isinstance(work, Try) and builds >= self._limits.builds:
                 return self._over(f"the limit of {self._limits.builds} builds is reached")
         return True

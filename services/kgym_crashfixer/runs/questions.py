@@ -44,7 +44,7 @@ def clean(reply: Reply) -> Reply:
         ToolCall.model_validate_json(
             json.dumps(dumped, ensure_ascii=False).encode(errors="replace")
         )
-        for dumped in (one.model_dump() for one in reply.calls[:100])
+        for dumped in (call.model_dump() for call in reply.calls[:100])
         if len(str(dumped)) <= LONGEST
     ]
     return reply.model_copy(update={"text": text, "calls": calls})

@@ -166,7 +166,7 @@ class Runner:
         self._search = search = Search(self._strategy, _state(begun))
         for name, result in await self._store.read(self._run.id, RunRecord.results):
             search.tell(name, result)
-            self._ledger.told(result)
+            self._ledger.count_result(result)
         search.dropped()
         self._ready = search.ask()
         self._sent = await self._store.read(self._run.id, RunRecord.unfinished_calls)
@@ -328,7 +328,7 @@ class Runner:
             if came.answered is not None:
                 batch.answered.append(came.answered)
                 self._ledger.paid(came.answered.reply)
-            self._ledger.told(came.result)
+            self._ledger.count_result(came.result)
             batch.results.append((asked.name, came.result))
             batch.events += [*came.events, ("told", _result_event(asked, came))]
             results.append((asked, came.result))

@@ -29,7 +29,7 @@ class RunState(StrEnum):
     FAILED = "failed"
     """It cannot go on: the model or the platform refuses, or the crash does not reproduce."""
     INTERRUPTED = "interrupted"
-    """The process that carried it out has ended."""
+    """The process that executed it has ended."""
 
 
 class Limits(Strict):
@@ -192,7 +192,9 @@ class NodeView(Strict):
             outcome=str(node.outcome) if node.outcome else None,
             hypothesis=node.hypothesis[:500] if node.hypothesis else None,
             candidates=len(node.candidates),
-            problems=[problem[:300] for one in node.candidates for problem in one.problems][:20],
+            problems=[
+                problem[:300] for candidate in node.candidates for problem in candidate.problems
+            ][:20],
             crash=tried.crash.title if tried and tried.crash else None,
             doing=doing or [],
         )
@@ -231,7 +233,7 @@ class CallView(Strict):
 
 
 class Event(Strict):
-    """Something that happened in a run."""
+    """An event of a run, for those who follow it."""
 
     number: int
     at: datetime

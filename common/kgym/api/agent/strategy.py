@@ -209,7 +209,8 @@ def traced(strategy: Strategy, trace: bool) -> Strategy:
     match strategy:
         case Escalate(phases=phases):
             changed = [
-                one.model_copy(update={"strategy": traced(one.strategy, trace)}) for one in phases
+                phase.model_copy(update={"strategy": traced(phase.strategy, trace)})
+                for phase in phases
             ]
             return strategy.model_copy(update={"phases": changed})
         case Tool():
