@@ -4,14 +4,16 @@ One index serves some of the conditions, in the order of the list. The others ar
 jobs that it gives, up to so many: who looks for what is rare gets a short page, and its cursor.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, Subquery, and_, exists, func, or_, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.jobs import JobConditions
 from kgym_scheduler.database import views
-from kgym_scheduler.database.tables import facets, jobs
+from kgym_scheduler.database.tables import events, facets, jobs, steps
 
 SCANNED = 2000
 """Jobs that are looked at for one page,"""
@@ -19,6 +21,11 @@ COUNTED = 10_000
 """and for one count."""
 READ = 2000
 """For a count where their words have to be read."""
+NEWEST = 4000
+"""Jobs or events that a list of kGymSuite's clients consists of.
+
+Their pages skip by number, and say how many there are: with more, both would cost ever more.
+"""
 
 
 class JobList:
@@ -163,3 +170,60 @@ def _has(text: str) -> ColumnElement[bool]:
     if text.isdecimal() and len(text) <= 18:
         found.append(jobs.c.id == int(text))
     return or_(*found)
+
+
+async def newest_jobs(
+    connection: AsyncConnection, by_change: bool, skip: int, limit: int
+) -> tuple[list[int], int]:
+    """Return ids of jobs, the latest first, and of how many these are a part."""
+    seen = _newest(jobs.c.id, jobs.c.updated_at, jobs.c.created_at).subquery()
+    order = seen.c.updated_at if by_change else seen.c.created_at
+    query = select(seen.c.id).order_by(order.desc(), seen.c.id.desc()).offset(skip).limit(limit)
+    count = await connection.scalar(select(func.count()).select_from(seen))
+    return list((await connection.scalars(query)).all()), count or 0
+
+
+async def tagged_jobs(
+    connection: AsyncConnection, tag: str, skip: int, limit: int
+) -> tuple[list[int], int]:
+    """Return ids of jobs with a tag, the latest first, and how many there are."""
+    f = facets.c
+    own = f.facet == f"tag:{tag}"
+    query = select(f.job_id).where(own).order_by(f.created_at.desc(), f.job_id.desc())
+    ids = await connection.scalars(query.offset(skip).limit(limit))
+    bounded = select(f.job_id).where(own).limit(NEWEST).subquery()
+    count = await connection.scalar(select(func.count()).select_from(bounded))
+    return list(ids.all()), count or 0
+
+
+async def newest_tags(connection: AsyncConnection) -> list[tuple[int, list[str]]]:
+    """Return the tags of the newest jobs, the latest first."""
+    rows = await connection.execute(_newest(jobs.c.id, jobs.c.tags))
+    return [(row.id, json.loads(row.tags)) for row in rows]
+
+
+async def newest_logs(
+    connection: AsyncConnection, job_id: int | None, skip: int, limit: int
+) -> tuple[Sequence[Any], int]:
+    """Return what was logged last: (at, job_id, worker, kind, data); and of how many."""
+    e = events.c
+    seen = select(e.id, e.job_id, e.step, e.at, e.kind, e.data)
+    if job_id is not None:
+        seen = seen.where(e.job_id == job_id)
+    looked_at = seen.order_by(e.id.desc()).limit(NEWEST).subquery()
+    lines = select(looked_at).where(looked_at.c.kind == "log").subquery()
+    its_step = and_(steps.c.job_id == lines.c.job_id, steps.c.number == lines.c.step)
+    query = (
+        select(lines.c.at, lines.c.job_id, lines.c.data, steps.c.kind, steps.c.worker)
+        .select_from(lines.join(steps, its_step))
+        .order_by(lines.c.id.desc())
+        .offset(skip)
+        .limit(limit)
+    )
+    count = await connection.scalar(select(func.count()).select_from(lines))
+    return (await connection.execute(query)).all(), count or 0
+
+
+def _newest(*columns: Any) -> Select[Any]:
+    order = jobs.c.created_at.desc(), jobs.c.id.desc()
+    return select(*columns).order_by(*order).limit(NEWEST)

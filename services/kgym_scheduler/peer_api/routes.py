@@ -18,7 +18,7 @@ from kgym.web.access import needs
 from kgym.web.problems import documented
 from kgym.web.scopes import Scope
 from kgym.web.strict_requests import StrictRoute
-from kgym_scheduler.database import peer_lists
+from kgym_scheduler.database import job_lists
 from kgym_scheduler.database.tokens import Submitter
 from kgym_scheduler.peer_api import answers, tags
 from kgym_scheduler.peer_api.requests import JobsFilter, NewJob, PageFilter, TagFilter
@@ -84,7 +84,9 @@ async def list_jobs(http: Request, wanted: Annotated[JobsFilter, Query()]) -> Re
     """Show the newest jobs, of 4,000 at most."""
     scheduler, by_change = _scheduler(http), wanted.sortBy == "modifiedTime"
     async with scheduler.database.read() as connection:
-        found, total = await peer_lists.newest(connection, by_change, wanted.skip, wanted.pageSize)
+        found, total = await job_lists.newest_jobs(
+            connection, by_change, wanted.skip, wanted.pageSize
+        )
     return _page([answers.digest(one) for one in await _views(http, found)], wanted, total)
 
 
@@ -165,7 +167,7 @@ async def set_tag(
 async def list_tags(http: Request, wanted: Annotated[PageFilter, Query()]) -> Response:
     """Show the keys that tags of the newest 4,000 jobs have."""
     async with _scheduler(http).database.read() as connection:
-        found = await peer_lists.tags(connection)
+        found = await job_lists.newest_tags(connection)
     keys = sorted({key for _, own in found for key in tags.read(own)})
     return _page(keys[wanted.skip :][: wanted.pageSize], wanted, len(keys))
 
@@ -176,10 +178,12 @@ async def search(http: Request, wanted: Annotated[TagFilter, Query()]) -> Respon
     async with _scheduler(http).database.read() as connection:
         if wanted.tagKey and wanted.tagValue is not None:
             tag = tags.written(wanted.tagKey, wanted.tagValue)
-            found, total = await peer_lists.tagged(connection, tag, wanted.skip, wanted.pageSize)
+            found, total = await job_lists.tagged_jobs(
+                connection, tag, wanted.skip, wanted.pageSize
+            )
             shown = [[answers.job_id(one), wanted.tagKey, wanted.tagValue] for one in found]
             return _page(shown, wanted, total)
-        jobs = await peer_lists.tags(connection)
+        jobs = await job_lists.newest_tags(connection)
     matches: Callable[[str, str], bool] = lambda key, value: (  # noqa: E731 - a condition
         wanted.tagKey in {"", key} and wanted.tagValue in {None, value}
     )
@@ -232,7 +236,7 @@ async def _views(http: Request, ids: Sequence[int]) -> list[JobView]:
 
 async def _logs(http: Request, job: int | None, wanted: PageFilter) -> Response:
     async with _scheduler(http).database.read() as connection:
-        rows, total = await peer_lists.logs(connection, job, wanted.skip, wanted.pageSize)
+        rows, total = await job_lists.newest_logs(connection, job, wanted.skip, wanted.pageSize)
     shown = [
         {
             "timeStamp": row.at,

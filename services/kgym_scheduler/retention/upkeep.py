@@ -4,20 +4,26 @@ Verdicts, results and logs in the database stay; `kgym gc` removes more, when it
 """
 
 import asyncio
+import contextlib
+import json
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
 
 import structlog
+from sqlalchemy import Row, select, text
 
-from kgym.api.storage import StorageView
+from kgym.api.storage import Kept, KeptByAge, KeptKind, KeptOfJob, StorageView, warning
 from kgym.transport.artifact_storage import Storage
 from kgym_scheduler.database.connection import Database
+from kgym_scheduler.database.tables import attempts, jobs, steps
 from kgym_scheduler.retention import artifact_retention, cache_retention
 from kgym_scheduler.retention.artifact_retention import ArtifactPolicy
 from kgym_scheduler.retention.cache_retention import CachePolicy
-from kgym_scheduler.retention.storage_use import storage_use
 
 DAYS = 30
 """Artifacts of finished jobs are kept for so long."""
@@ -25,6 +31,19 @@ FIRST_SECONDS, SECONDS = 30.0, 3600.0
 FRESH_SECONDS = 30.0
 """How long a look at the storage counts: it walks through all folders."""
 _BASE_SECONDS = 86400.0
+
+_FOLDERS: dict[Kept, tuple[str, int]] = {
+    "artifacts": ("steps", 2),
+    "bases": ("bases", 1),
+    "entries": ("suitecache", 1),
+    "memos": ("memo", 2),
+    "sources": ("source", 1),
+    "toolchains": ("toolchains", 1),
+}
+"""Where they are stored, and how many names below it is a folder for each."""
+_AGES = (1, 7, 30, 90)
+_MOST_JOBS = 50
+_BATCH = 500
 
 _log = structlog.get_logger()
 
@@ -91,3 +110,79 @@ class Upkeep:
             except Exception as error:  # noqa: BLE001 - if it ended, disks would fill in silence
                 _log.warning("retention", failed=repr(error))
             await asyncio.sleep(SECONDS)
+
+
+async def storage_use(database: Database, storage: Storage, budget: int | None) -> StorageView:
+    """Measure storage and database, in bytes. Walks all folders, which may take seconds."""
+    stored = {kind: await storage.sizes(*place) for kind, place in _FOLDERS.items()}
+    kinds = [
+        KeptKind(kind=kind, bytes=sum(sizes.values()), number=len(sizes))
+        for kind, sizes in stored.items()
+    ]
+    kinds.append(KeptKind(kind="database", bytes=await _database_size(database), number=1))
+    rows = await _attempts(database, list(stored["artifacts"]))
+    ages, of_jobs = Counter[int | None](), Counter[int]()
+    known = {}
+    now = datetime.now(UTC)
+    for prefix, size in stored["artifacts"].items():
+        row = rows.get(prefix)
+        ages[_age(now, row.ended_at if row else None)] += size
+        if row is not None:
+            known[row.id] = row
+            of_jobs[row.id] += size
+    total = sum(kind.bytes for kind in kinds)
+    free, disk = await storage.room() or (None, None)
+    return StorageView(
+        bytes=total,
+        budget=budget,
+        free=free,
+        warning=warning(total, budget, free, disk),
+        kinds=kinds,
+        ages=[KeptByAge(days=days, bytes=ages[days]) for days in (*_AGES, None)],
+        jobs=[_job(known[number], size) for number, size in of_jobs.most_common(_MOST_JOBS)],
+    )
+
+
+async def _attempts(
+    database: Database, prefixes: Sequence[str]
+) -> dict[str, Row[*tuple[Any, ...]]]:
+    """Return the attempts, with their jobs, that these folders belong to."""
+    leases = {}
+    for prefix in prefixes:
+        with contextlib.suppress(ValueError):  # of no attempt, whoever made it
+            leases[UUID(hex=prefix.rpartition("/")[2])] = prefix
+    by_prefix = {}
+    keys = list(leases)
+    async with database.read() as connection:
+        for start in range(0, len(keys), _BATCH):
+            rows = await connection.execute(
+                select(
+                    *(attempts.c.lease, attempts.c.ended_at),
+                    *(jobs.c.id, jobs.c.state, jobs.c.submitter, jobs.c.tags),
+                )
+                .join(steps, steps.c.id == attempts.c.step_id)
+                .join(jobs, jobs.c.id == steps.c.job_id)
+                .where(attempts.c.lease.in_(keys[start : start + _BATCH]))
+            )
+            by_prefix.update({leases[row.lease]: row for row in rows.all()})
+    return by_prefix
+
+
+def _age(now: datetime, ended: datetime | None) -> int | None:
+    if ended is None:
+        return None
+    return next((days for days in _AGES if ended >= now - timedelta(days=days)), None)
+
+
+def _job(row: Row[*tuple[Any, ...]], size: int) -> KeptOfJob:
+    tags = json.loads(row.tags)
+    return KeptOfJob(job=row.id, state=row.state, submitter=row.submitter, tags=tags, bytes=size)
+
+
+async def _database_size(database: Database) -> int:
+    async with database.read() as connection:
+        if connection.dialect.name == "postgresql":
+            query = "SELECT pg_database_size(current_database())"
+        else:
+            query = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+        return int(await connection.scalar(text(query)))

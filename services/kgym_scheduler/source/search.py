@@ -5,6 +5,7 @@ linear, until there are enough lines or the time is over.
 """
 
 import posixpath
+import re
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -27,7 +28,6 @@ from kgym.errors import UserError
 from kgym.source import source_archive, symbols
 from kgym_scheduler.source import literals
 from kgym_scheduler.source.archive import Row
-from kgym_scheduler.source.globs import Glob
 from kgym_scheduler.source.view import View
 
 SECONDS = 2.0
@@ -39,6 +39,11 @@ _PIECE = 64 << 10
 _MOST_DEFINITIONS = 200
 _MOST_OTHERS = 1000
 """Lines that name a symbol and call nothing, after which no calls are looked for any more."""
+
+_GLOB_OPTIONS = re2.Options()
+_GLOB_OPTIONS.log_errors = False
+_GLOB_ITEMS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+_GLOB_BRACES = {"{": "(?:", "}": ")", ",": "|"}
 
 
 class _Over(Exception):
@@ -52,6 +57,48 @@ class _Clock:
     def look(self) -> None:
         if time.monotonic() > self._end:
             raise _Over
+
+
+class Glob:
+    """A pattern of paths such as `fs/**/*.c`; raises UserError `bad_pattern`."""
+
+    def __init__(self, glob: str) -> None:
+        self._folder = re.split(r"[*?[{\\]", glob, maxsplit=1)[0] if "/" in glob else ""
+        self._folder = self._folder.removeprefix("/")
+        self._pattern = _compiled_glob(glob)
+
+    def matches(self, path: str) -> bool:
+        """Return whether the path matches."""
+        return path.startswith(self._folder) and self._pattern.fullmatch(path) is not None
+
+
+def _compiled_glob(glob: str) -> Any:
+    parts: list[str] = []
+    depth = at = 0
+    while at < len(glob):
+        rest = glob[at:]
+        if match := re.match(r"\*\*/|\*\*|\[[!^]?[^]/]+\]|\\.|.", rest, re.DOTALL):
+            item = match[0]
+            at += len(item)
+        depth += (item == "{") - (item == "}")
+        parts.append(_glob_expression(item, braces=depth > 0 or item == "}"))
+    if depth:
+        raise UserError("bad_pattern", f"the glob {glob!r} has braces that do not close")
+    start = "" if "/" in glob else "(?:.*/)?"
+    try:
+        return re2.compile(f"^{start}(?:{''.join(parts).removeprefix('/')})$", _GLOB_OPTIONS)
+    except re2.error as error:
+        raise UserError("bad_pattern", f"the glob {glob!r} cannot be read") from error
+
+
+def _glob_expression(item: str, *, braces: bool) -> str:
+    if item in _GLOB_ITEMS:
+        return _GLOB_ITEMS[item]
+    if braces and item in _GLOB_BRACES:
+        return _GLOB_BRACES[item]
+    if item[0] == "[" and len(item) > 1:
+        return item.replace("[!", "[^", 1)
+    return re.escape(item[-1])
 
 
 def compiled(pattern: str, *, ignore_case: bool = False) -> Any:
