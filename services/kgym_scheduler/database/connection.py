@@ -11,6 +11,8 @@ from typing import Any, Literal
 import asyncpg  # type: ignore[import-untyped]
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, PoolProxiedConnection, event, make_url, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import (
@@ -184,6 +186,15 @@ def _upgrade(connection: Connection) -> None:
     config.set_main_option("script_location", "kgym_scheduler.database:migrations")
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    for revision in MigrationContext.configure(connection).get_current_heads():
+        if revision not in known:
+            raise UserError(
+                "unknown_database_revision",
+                f"the database has revision {revision}, which this version of kGymSuite cannot"
+                " upgrade: an unreleased version before 0.2.0 made it, or a newer one. Name a new"
+                " database (on one machine: another data folder), or run the version that made it.",
+            )
     command.upgrade(config, "head")
 
 

@@ -7,20 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from kgym.api.jobs import JobFilter
-from kgym.api.states import State
 from kgym.errors import Conflict, InfrastructureError, UserError
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.tables import metadata
-from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.queue.bulk_write import BulkWrite
-from tests.scheduler.parts import BUILD, claim_of
 
 pytestmark = pytest.mark.anyio
 
@@ -46,48 +40,23 @@ async def test_the_migrations_make_the_tables_that_the_code_uses(empty_url: str)
     await database.close()
 
 
-async def test_jobs_from_before_lanes_and_turns_go_on(empty_url: str) -> None:
-    def first(connection: Connection) -> None:
-        config = Config()
-        config.set_main_option("script_location", "kgym_scheduler.database:migrations")
-        config.set_main_option("path_separator", "os")
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-
+@pytest.mark.parametrize("revision", ["0012", "0001", "9.9"])
+async def test_a_database_of_another_version_is_refused_untouched(
+    empty_url: str, revision: str
+) -> None:
     database = Database(empty_url)
-    now = "'2026-01-01 00:00:00.000000'"
     async with database.write() as connection:
-        await connection.run_sync(first)
-        await connection.execute(
-            text(
-                "INSERT INTO jobs (id, state, priority, created_at, updated_at, tags)"
-                f" VALUES (1, 'queued', 5, {now}, {now}, '[]')"
-            )
-        )
-        await connection.execute(
-            text(f"INSERT INTO facets (job_id, facet, created_at) VALUES (1, 'kind:build', {now})")
-        )
-        await connection.execute(
-            text(
-                "INSERT INTO steps (id, job_id, number, kind, state, attempt, tries, not_before,"
-                " publish_at, queued_at, artifacts, spec)"
-                f" VALUES (1, 1, 0, 'build', 'queued', 1, 1, {now}, {now}, {now}, '[]', :spec)"
-            ),
-            {"spec": BUILD.model_dump_json()},
-        )
-        await connection.execute(
-            text(
-                "INSERT INTO attempts (lease, step_id, number, worker, started_at)"
-                f" VALUES ('abcdef00abcdef00abcdef00abcdef00', 1, 1, 'gone', {now})"
-            )
-        )
-    await database.upgrade()
+        await connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
+        await connection.execute(text(f"INSERT INTO alembic_version VALUES ('{revision}')"))
+    with pytest.raises(UserError, match=f"revision {revision}.*new database") as error:
+        await upgrade(empty_url)
+    assert error.value.reason == "unknown_database_revision"
+    async with database.read() as connection:
+        assert await connection.scalar(text("SELECT version_num FROM alembic_version")) == revision
+    with pytest.raises(InfrastructureError):  # no table has been made
+        async with database.read() as connection:
+            await connection.execute(text("SELECT 1 FROM jobs"))
     await database.close()
-    store = JobStore(empty_url)
-    [view] = (await store.page(JobFilter(state=State.QUEUED, kind=BUILD.kind))).jobs
-    claimed, _ = await store.claim(claim_of())
-    assert [(a.job_id, a.spec) for a in claimed.assignments] == [(view.id, BUILD)]
-    await store.close()
 
 
 async def test_sqlite_is_durable_and_checks_foreign_keys(sqlite_url: str) -> None:
