@@ -44,18 +44,15 @@ from kgym.api.steps.evidence import (
     Control,
     ControlName,
     ControlOutcome,
+    Diagnostic,
     Evidence,
+    Finding,
     Reached,
     RunEnd,
+    Severity,
     Work,
 )
-from kgym.api.steps.findings import Diagnostic, Finding, Severity
-from kgym.api.steps.history import (
-    MOST_COMMITS,
-    HistoryArtifact,
-    HistoryResult,
-    HistorySpec,
-)
+from kgym.api.steps.guest import DISK_SYMBOLS, Reproducer, RootImage, UsedRoot, on_disk
 from kgym.api.steps.kernel import (
     Backport,
     Edit,
@@ -84,7 +81,6 @@ from kgym.api.steps.minimize import (
     TraceStack,
     TraceStatistics,
 )
-from kgym.api.steps.program import Reproducer
 from kgym.api.steps.reproduce import (
     CRASHED_AT_BOOT,
     DEFAULT_SYZKALLER,
@@ -103,8 +99,14 @@ from kgym.api.steps.reproduce import (
     VmShape,
     syzkaller_input,
 )
-from kgym.api.steps.root import DISK_SYMBOLS, RootImage, UsedRoot, on_disk
-from kgym.api.steps.source import SourceResult, SourceSpec
+from kgym.api.steps.source import (
+    MOST_COMMITS,
+    HistoryArtifact,
+    HistoryResult,
+    HistorySpec,
+    SourceResult,
+    SourceSpec,
+)
 from kgym.api.steps.syzkaller import (
     SYZKALLER_GIT,
     SyzkallerArtifact,

@@ -8,9 +8,9 @@ from pydantic import Field, field_validator, model_validator
 
 from kgym.api.steps.base import Count, Line, Name, Seconds, StepKind, Strict, TreePath
 from kgym.api.steps.compilers import SUBSTITUTION
-from kgym.api.steps.findings import Diagnostic, Finding
+from kgym.api.steps.evidence import Diagnostic, Finding
+from kgym.api.steps.guest import Reproducer
 from kgym.api.steps.kernel import Kernel, Patch
-from kgym.api.steps.program import Reproducer
 
 _C_FILE = re.compile(r"(?:[\w+,@=-][\w.+,@=-]*/)*[\w+,@=-][\w.+,@=-]*\.c", re.ASCII)
 

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from kgym.api.steps.base import Count, Details, Line, Name, Seconds, StepKind, Strict, Words
 from kgym.api.steps.compilers import SUBSTITUTION
-from kgym.api.steps.findings import Diagnostic
+from kgym.api.steps.evidence import Diagnostic
 from kgym.api.steps.kernel import Kernel, Patch
 
 

@@ -20,10 +20,8 @@ from kgym.api.steps.base import (
     Words,
 )
 from kgym.api.steps.build import DumpMethod
-from kgym.api.steps.evidence import Evidence, RunEnd
-from kgym.api.steps.findings import Finding
-from kgym.api.steps.program import Reproducer
-from kgym.api.steps.root import Root, RootImage, UsedRoot
+from kgym.api.steps.evidence import Evidence, Finding, RunEnd
+from kgym.api.steps.guest import Reproducer, Root, RootImage, UsedRoot
 
 _MOST_INSTANCES = 1000
 DEFAULT_SYZKALLER = "default"

@@ -1,9 +1,13 @@
-"""The guests' root file system: an initramfs, a disk that is made here, or a disk of one's own."""
+"""What a guest runs: its root file system, and the program that shows a bug.
+
+The root is an initramfs, a disk that is made here, or a disk of one's own.
+"""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from kgym.api import syz_program
 from kgym.api.steps.base import Line, Sha256, StepRef, Strict
 
 DISK_SYMBOLS = ("BLK_DEV_INITRD", "DEVTMPFS", "EXT4_FS", "VIRTIO_BLK", "VIRTIO_PCI")
@@ -67,3 +71,24 @@ class UsedRoot(Strict):
     format: Literal["raw", "qcow2"] | None = Field(None, description="of the disk")
     sha256: Sha256 | None = Field(None, description="of the disk, unpacked")
     system: Line = Field("", description="what is on it, where it was made here")
+
+
+class Reproducer(Strict):
+    """A program that makes the kernel crash: C, or syzkaller's with its options in the header."""
+
+    kind: Literal["c", "syz"] = "c"
+    text: str = Field(min_length=1, max_length=1 << 20, description="the source")
+    syzkaller: str | None = Field(
+        None,
+        max_length=40,
+        pattern=r"^[0-9a-f]{40}$",
+        description="commit of the syzkaller whose binaries run it; null: the worker's own",
+    )
+
+    @model_validator(mode="after")
+    def _is_well_formed(self) -> "Reproducer":
+        if self.kind == "syz":
+            syz_program.check(self.text)
+        elif self.syzkaller is not None:
+            raise ValueError("`syzkaller` goes with the kind `syz`")
+        return self
