@@ -24,7 +24,7 @@ from kgym_benchmark.kenv.door import Door, KernelCall
 from kgym_benchmark.kenv.environment import Environment, Given
 from kgym_benchmark.kenv.protocol import Case
 from kgym_benchmark.kenv.trees import BugTree
-from kgym_cli.bench.campaign_equipment import BugTrees
+from kgym_cli.bench.campaign_run import BugTrees
 from kgym_cli.platforms.embedded_platform import Platform
 from tests.conftest import DATA
 

@@ -31,7 +31,7 @@ from kgym.client import AsyncClient
 from kgym.errors import UserError
 from kgym.worker.context import StepContext
 from kgym_builder.kernel_source.allowed_origins import Origins
-from kgym_cli.bugs.ported_bundle import write_bundle
+from kgym_cli.commands.bug_port import write_bundle
 from kgym_cli.platforms.embedded_platform import Platform
 from kgym_cli.platforms.step_registry import Equipment, handlers
 from tests.cli.worked import working

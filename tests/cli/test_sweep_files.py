@@ -17,7 +17,7 @@ from kgym.bugs.sweep import Moved, Stage
 from kgym.bugs.sweep_rows import Outcome, Pair, Row, status
 from kgym.errors import UserError
 from kgym_cli.inputs import patch_files
-from kgym_cli.jobs.exit_status import exit_status
+from kgym_cli.jobs.job_answer import exit_status
 from kgym_cli.jobs.sweep_view import View, words
 
 BUGS = [bundle.load("watch-queue-filter"), bundle.load("epoll-loop")]

@@ -12,7 +12,7 @@ import pytest
 from kgym.api.jobs import JobView
 from kgym.client import Client
 from kgym.transport.artifact_storage import LocalStorage
-from kgym_cli.jobs import bundle_download
+from kgym_cli.jobs import artifact_download
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.retention import artifact_retention
 from kgym_scheduler.retention.artifact_retention import ArtifactPolicy
@@ -79,7 +79,7 @@ def test_a_bundle_is_downloaded_from_the_page(
     assert files["bundle/kernel"][1] == stored(site, "bzImage", 0, job).read_bytes()
     assert {"bundle/vmlinux", "bundle/config", "bundle/initrd-0.cpio"} < files.keys()
     step = job.steps[CRASHED]
-    fetched = bundle_download.pack(site.client, job, step, tmp_path, quiet=True)
+    fetched = artifact_download.pack(site.client, job, step, tmp_path, quiet=True)
     assert unpacked(Path(fetched.path).read_bytes()) == files
 
 

@@ -15,7 +15,7 @@ from kgym.bugs.bug import BEFORE, Bug
 from kgym.bugs.conclusion import conclusion
 from kgym.errors import UserError
 from kgym_cli.bugs.new_bundle import UNSEEN, NewBundle, kernel_table
-from kgym_cli.jobs.exit_status import exit_status
+from kgym_cli.jobs.job_answer import exit_status
 from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import Exit, json_option, leave, people, print_json, results
 from kgym_cli.output.answer import Answer

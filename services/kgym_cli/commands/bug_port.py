@@ -16,11 +16,11 @@ from kgym.api import result_csv
 from kgym.bugs import bundle as bugs
 from kgym.bugs import fixed_bug
 from kgym.bugs import port as campaign
-from kgym.bugs.port import Outcome, PortOptions, PortRow, Subject
+from kgym.bugs.bundle_folder import toml, write_folder
+from kgym.bugs.port import Outcome, PortOptions, PortRow, Subject, bug_on
 from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
 from kgym.errors import UserError
-from kgym_cli.bugs.ported_bundle import write_bundle
 from kgym_cli.output import Exit, json_option, leave, people, print_json, print_table
 from kgym_cli.output.answer import Answer
 from kgym_cli.platforms import interruptible_work
@@ -248,3 +248,41 @@ def _bundles(
         if row.outcome is Outcome.COMES_BACK:
             folder = target / row.kernel / row.bug
             write_bundle(folder, row, known[row.bug], options, with_program=with_program)
+
+
+def write_bundle(
+    folder: Path,
+    row: PortRow,
+    subject: Subject,
+    options: PortOptions,
+    *,
+    with_program: bool = True,
+) -> None:
+    """Write the bundle of a bug that has come back, whole; one that is there is replaced.
+
+    Without its program, it names that by its file name and SHA-256 (KGYM_PROGRAMS).
+
+    Raises UserError `cannot_write`, and as `bug_on` does.
+    """
+    one = bug_on(subject, row.kernel, options)
+    title, own = row.crash or subject.bug.title, subject.bug
+    commits = [f"commit {commit.hash}: {commit.title}" for commit in own.commits]
+    others = [] if title == own.title else [own.title]
+    program = 'file = "repro.c"'
+    if not with_program:
+        digest = sha256(subject.program.read_bytes()).hexdigest()
+        program = f'file = {toml(subject.program.name)}\nsha256 = "{digest}"'
+    lines = [
+        f"title = {toml(title)}",
+        f"alt_titles = {toml(others)}",
+        f"references = {toml([f'syzbot {own.id}', *commits])}",
+        f"files = {toml(one.file.files)}",
+        f"\n[kernel]\nuse = {toml(row.kernel)}",
+        f"\n[reproducer]\n{program}\ntime = {options.time}\ninstances = {options.survivals}",
+        *([f"\n[vm]\nappend = {toml(one.file.vm.append)}"] if one.file.vm.append else []),
+        '\n[regress]\npatch = "regress.patch"\n',
+    ]
+    files = {"bug.toml": "\n".join(lines), "regress.patch": one.build.patches[0].diff or ""}
+    if with_program:
+        files["repro.c"] = one.reproducers[0].text
+    write_folder(folder, files)

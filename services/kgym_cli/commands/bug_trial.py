@@ -29,8 +29,13 @@ from kgym_cli.commands.trial_options import (
 )
 from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.inputs.patch_files import patch_file
-from kgym_cli.jobs.exit_status import exit_status
-from kgym_cli.jobs.job_answer import CalibrationAnswer, FailedStep, TrialAnswer, crashes
+from kgym_cli.jobs.job_answer import (
+    CalibrationAnswer,
+    FailedStep,
+    TrialAnswer,
+    crashes,
+    exit_status,
+)
 from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import json_option, leave, people, print_json, results
 from kgym_cli.platforms.scheduler_choice import scheduler
@@ -204,7 +209,7 @@ def demo(
         return
     one = bugs.load(DEMO_BUG)
     if agent and fix is not None:
-        raise UserError("bad_option", "--fix gives a patch to try, --agent searches for one")
+        raise UserError("bad_option", "--fix and --agent exclude each other")
     people.print(f"[bold]{escape(one.file.title)}[/] ({escape(one.file.references[0])})")
     people.print(one.file.summary.strip() + "\n", style="dim", markup=False)
     if agent:
@@ -245,7 +250,7 @@ def _try(
     how: Tracing | None = None,
 ) -> None:
     if fix is not None and no_fix:
-        raise UserError("bad_option", "--fix gives a patch to try, --no-fix says to try none")
+        raise UserError("bad_option", "--fix and --no-fix exclude each other")
     patch = patch_file(fix) if fix is not None else one.fix
     with scheduler(work=True) as client:
         wanted = replace(wanted, known=earlier_jobs.known(client, one))

@@ -25,10 +25,9 @@ from kgym.client.reproduce_bundle import NAME as BUNDLE
 from kgym.errors import KgymError, UserError
 from kgym_cli.inputs import compressed_files
 from kgym_cli.inputs.parameters import Moment
-from kgym_cli.jobs import artifact_download, bundle_download, waiting
+from kgym_cli.jobs import artifact_download, waiting
 from kgym_cli.jobs.artifact_download import Fetched
-from kgym_cli.jobs.exit_status import exit_status
-from kgym_cli.jobs.job_answer import JobAnswer, JobSummary
+from kgym_cli.jobs.job_answer import JobAnswer, JobSummary, exit_status
 from kgym_cli.jobs.job_progress import follow
 from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, print_table, results
 from kgym_cli.platforms.scheduler_choice import scheduler
@@ -292,13 +291,15 @@ def fetch(
     folder = output or Path(f"job-{job_id}")
     with scheduler(work=False) as client:
         found = client.job(job_id)
-        unpacked = bundle_download.packable(found, names, step)
+        unpacked = artifact_download.packable(found, names, step)
         rest = [name for name in names if not unpacked or name != BUNDLE]
         wanted = artifact_download.chosen(found, rest, step) if rest or not names else []
         got = [
             artifact_download.fetch(client, job_id, one, folder, quiet=as_json) for one in wanted
         ]
-        got += [bundle_download.pack(client, found, one, folder, quiet=as_json) for one in unpacked]
+        got += [
+            artifact_download.pack(client, found, one, folder, quiet=as_json) for one in unpacked
+        ]
     if as_json:
         print_json(got)
     else:

@@ -19,7 +19,7 @@ from kgym.errors import UserError
 from kgym_cli.commands.bug_trial import reasons
 from kgym_cli.commands.trial_options import accept_option, effort_options
 from kgym_cli.inputs.patch_files import patch_file
-from kgym_cli.jobs.exit_status import exit_status
+from kgym_cli.jobs.job_answer import exit_status
 from kgym_cli.output import echo, json_option, leave, people, print_json
 from kgym_cli.platforms.scheduler_choice import address
 from kgym_cli.settings import options_of, settings

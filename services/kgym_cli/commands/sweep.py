@@ -28,7 +28,7 @@ from kgym_cli.inputs import patch_files
 from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.inputs.patch_files import Found
 from kgym_cli.jobs import sweep_view
-from kgym_cli.jobs.exit_status import exit_status
+from kgym_cli.jobs.job_answer import exit_status
 from kgym_cli.jobs.sweep_view import STYLES, View
 from kgym_cli.output import json_option, leave, live_view, people, print_json, print_table
 from kgym_cli.output.answer import Answer

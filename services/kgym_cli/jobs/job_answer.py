@@ -1,4 +1,4 @@
-"""Jobs, checks and trials as commands print them with --json: verdicts, failures, crash reports."""
+"""Jobs, checks and trials as commands print them with --json, and the exit status of each."""
 
 import json
 import tempfile
@@ -19,15 +19,18 @@ from kgym.api.steps import (
     Verdict,
 )
 from kgym.bugs.bug import AFTER, BEFORE
+from kgym.bugs.conclusion import Answer as JobOutcome
 from kgym.bugs.conclusion import conclusion
 from kgym.bugs.tracing_job import TraceResult
 from kgym.bugs.trial_result import CalibrationResult, SideResult, TrialResult
 from kgym.errors import Cause, KgymError
 from kgym_cli.jobs.crash_answer import CrashAnswer
+from kgym_cli.output import Exit
 from kgym_cli.output.answer import Answer
 
 if TYPE_CHECKING:
     from kgym.client import Client
+
 
 _LARGEST_REPORT = 4 << 20
 """Bytes of a crash report that is shown inline; all are artifacts."""
@@ -194,3 +197,19 @@ def _crash(client: "Client", job: int, step: StepView) -> StepCrash | None:
         except (KgymError, OSError, ValueError):
             return None
     return None
+
+
+_STATUSES = {
+    JobOutcome.YES: Exit.OK,
+    JobOutcome.NO: Exit.NEGATIVE,
+    JobOutcome.USER: Exit.USER,
+    JobOutcome.INFRASTRUCTURE: Exit.INFRASTRUCTURE,
+}
+
+
+def exit_status(answer: JobOutcome | None) -> Exit:
+    """Return the exit status; a job that has not ended has no answer yet, so it is the platform's.
+
+    For `bug reproduce`, `job wait` and all others that wait for a job.
+    """
+    return Exit.INFRASTRUCTURE if answer is None else _STATUSES[answer]

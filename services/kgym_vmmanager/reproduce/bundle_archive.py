@@ -8,7 +8,7 @@
     bundle/reproduce.sh [N]         boots it; the console comes on the terminal
 
 Measured: whole 83 MB in 4 s (vmlinux is 144 MB of 160), small 14 MB in 0.6 s. So it is
-packed by `kgym job fetch` (`kgym_cli/jobs/bundle_download.py`), unless the spec has it packed
+packed by `kgym job fetch` (`kgym_cli/jobs/artifact_download.py`), unless the spec has it packed
 while the VMs run.
 """
 
