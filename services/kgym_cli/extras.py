@@ -44,7 +44,7 @@ def missing(error: ModuleNotFoundError) -> UserError | None:
 
 
 def _missing(name: str, choices: list[str]) -> UserError:
-    packages = " or ".join(f"'{PACKAGE}[{one}]'" for one in choices)
+    packages = " or ".join(f"'{PACKAGE}[{choice}]'" for choice in choices)
     return UserError(
         "extra_missing",
         f"this needs {name}, which is not installed: pip install {packages} brings it",
@@ -57,9 +57,9 @@ def _brought() -> Iterator[tuple[str, str]]:
     from importlib import metadata  # noqa: PLC0415 - it takes longer than most commands need
 
     for text in metadata.requires(PACKAGE) or ():
-        found = _REQUIREMENT.fullmatch(text)
-        if found is not None:
-            yield found[2], found[1]
+        match = _REQUIREMENT.fullmatch(text)
+        if match is not None:
+            yield match[2], match[1]
 
 
 def _is_installed(name: str) -> bool:

@@ -5,9 +5,9 @@ import click
 from kgym_cli.settings import ALL
 
 ENVIRONMENT = {
-    one.variable: one.words
-    for one in ALL
-    if len(one.commands) != 1 or one.commands[0] not in {"scheduler", "worker"}
+    setting.variable: setting.words
+    for setting in ALL
+    if len(setting.commands) != 1 or setting.commands[0] not in {"scheduler", "worker"}
 }
 """The variables, but for those of one command, which its own --help shows."""
 EXAMPLES: dict[str, tuple[str, ...]] = {
@@ -216,7 +216,7 @@ _FORM = "\b\n"  # click's mark: what follows keeps its lines
 def of_all() -> str:
     """Return what follows the list of commands."""
     names = max(map(len, ENVIRONMENT))
-    variables = "\n".join(f"  {name:{names}}  {told}" for name, told in ENVIRONMENT.items())
+    variables = "\n".join(f"  {name:{names}}  {summary}" for name, summary in ENVIRONMENT.items())
     return f"{_FORM}Environment:\n{variables}\n\n{_examples(OF_ALL)}"
 
 
@@ -225,8 +225,8 @@ def complete(command: click.Command, path: str) -> None:
     if path in EXAMPLES:
         command.epilog = _examples(EXAMPLES[path])
     if isinstance(command, click.Group):
-        for name, one in command.commands.items():
-            complete(one, f"{path} {name}")
+        for name, below in command.commands.items():
+            complete(below, f"{path} {name}")
 
 
 def _examples(lines: tuple[str, ...]) -> str:

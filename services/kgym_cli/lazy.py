@@ -52,8 +52,8 @@ class LazyGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands and options that begin so, without importing any."""
         named = [
-            CompletionItem(name, help=told)
-            for name, told in self._summaries().items()
+            CompletionItem(name, help=summary)
+            for name, summary in self._summaries().items()
             if name.startswith(incomplete)
         ]
         return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
@@ -64,8 +64,10 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(self._summaries().items()))
 
     def _summaries(self) -> dict[str, str]:
-        own = {name: one.get_short_help_str(100) for name, one in self.commands.items()}
-        return dict(sorted((own | {name: one.summary for name, one in self.lazy.items()}).items()))
+        own = {name: command.get_short_help_str(100) for name, command in self.commands.items()}
+        return dict(
+            sorted((own | {name: lazy.summary for name, lazy in self.lazy.items()}).items())
+        )
 
 
 def _function(command: str) -> str:
@@ -77,8 +79,12 @@ def _function(command: str) -> str:
 def reachable(command: click.Command) -> None:
     """Let --server and --token stand behind the name of the command, and of its subcommands."""
     known = {parameter.name for parameter in command.params}
-    own = [SettingOption(one) for one in (Settings.server, Settings.token) if one.name not in known]
+    own = [
+        SettingOption(subcommand)
+        for subcommand in (Settings.server, Settings.token)
+        if subcommand.name not in known
+    ]
     command.params.extend(own)
     if isinstance(command, click.Group):
-        for one in command.commands.values():
-            reachable(one)
+        for subcommand in command.commands.values():
+            reachable(subcommand)

@@ -186,9 +186,9 @@ def _command(words: list[str]) -> str:
     group, named = cast(click.Command, cli), ["kgym"]
     for word in words:
         if isinstance(group, click.Group):
-            found = group.get_command(click.Context(group), word)
-            if found is not None:
-                group = found
+            command = group.get_command(click.Context(group), word)
+            if command is not None:
+                group = command
                 named.append(word)
     return "/".join(named)
 

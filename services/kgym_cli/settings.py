@@ -203,7 +203,7 @@ class Settings:
         "URL of an agent service (`kgym agent`); otherwise the one of this machine, if it runs.",
         None,
         Url(),
-        commands=("fix", "bench run", *(f"run {one}" for one in RUNS), "monitor", "up"),
+        commands=("fix", "bench run", *(f"run {verb}" for verb in RUNS), "monitor", "up"),
     )
     agent_port = Setting[int](
         "Port that the agent listens on; 0 takes any that is free.",
@@ -474,7 +474,7 @@ class Settings:
 
 
 ALL: tuple[Setting[Any], ...] = tuple(
-    one for one in vars(Settings).values() if isinstance(one, Setting)
+    setting for setting in vars(Settings).values() if isinstance(setting, Setting)
 )
 _in_use: Settings | None = None
 
@@ -522,7 +522,7 @@ def options_of(command: str) -> Callable[[Command], Command]:
     """Return the decorator that lets a command take its settings as options."""
 
     def decorate(function: Command) -> Command:
-        own = [SettingOption(one) for one in ALL if command in one.commands]
+        own = [SettingOption(setting) for setting in ALL if command in setting.commands]
         function.__dict__.setdefault("__click_params__", []).extend(reversed(own))
         return function
 

@@ -36,16 +36,16 @@ def service() -> tuple[str, str | None] | None:
     """Return the URL and the token of the agent service that is named, or runs here; or None."""
     if (named := settings().agent) is not None:
         return named.rstrip("/"), settings().token
-    found = running(usable_data_folder() / FOLDER)
-    return (found.url, settings().token) if found is not None else None
+    platform = running(usable_data_folder() / FOLDER)
+    return (platform.url, settings().token) if platform is not None else None
 
 
 def service_url() -> str | None:
     """Return the URL of the agent service that is named, or runs here just now; or None."""
     if (named := settings().agent) is not None:
         return named.rstrip("/")
-    found = running(settings().data / FOLDER)
-    return found.url if found is not None else None
+    platform = running(settings().data / FOLDER)
+    return platform.url if platform is not None else None
 
 
 def runs_folder() -> Path:
@@ -66,9 +66,9 @@ def with_agent(
     with `own`, it is one of this process in any case.
     """
     extras.require("agent")
-    found = None if own else service()
-    if found is not None:
-        return interruptible(_remote(ask, *found))
+    agent_service = None if own else service()
+    if agent_service is not None:
+        return interruptible(_remote(ask, *agent_service))
     with address(work=True) if work else nullcontext(("", None)) as (url, token):
         return interruptible(_local(ask, url, token, opener(record)))
 
@@ -112,8 +112,8 @@ def interruptible(work: Coroutine[Any, Any, T]) -> T:
 
     A KeyboardInterrupt in the middle of an event loop would cancel the end of the jobs as well.
     """
-    handlers = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
-    handlers = {one: how for one, how in handlers.items() if how is not signal.SIG_IGN}
+    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {signum: how for signum, how in handlers.items() if how is not signal.SIG_IGN}
 
     async def carried_out() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

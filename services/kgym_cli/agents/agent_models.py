@@ -55,12 +55,12 @@ def allowed(names: str | None) -> "Callable[[str], Model]":
     service's machine, only if they are among `names`: else any caller could have the service's
     key sent anywhere.
     """
-    known = [one.strip() for one in (names or "").split(",") if one.strip()]
+    known = [word.strip() for word in (names or "").split(",") if word.strip()]
 
     def opened(name: str) -> "Model":
         if name not in known and (known or "@" in name or name.startswith(REPLAY)):
-            told = ", ".join(known) or "models of providers, by PROVIDER:MODEL"
-            raise UserError("model_not_allowed", f"this agent does not use {name}; it uses {told}")
+            text = ", ".join(known) or "models of providers, by PROVIDER:MODEL"
+            raise UserError("model_not_allowed", f"this agent does not use {name}; it uses {text}")
         return opener()(name)
 
     return opened

@@ -65,8 +65,8 @@ class BugTools:
         change = await self._change(patch, edits)
         if is_empty(change):
             raise UserError("empty_patch", "nothing is changed: give `patch` or `edits`")
-        found = await check_patch(self._client, self._bug, change, self._options)
-        return f"no answer: {found}" if isinstance(found, str) else check_text(found)
+        check = await check_patch(self._client, self._bug, change, self._options)
+        return f"no answer: {check}" if isinstance(check, str) else check_text(check)
 
     async def run_kernel(
         self, patch: str, edits: Sequence[Edit], wait_seconds: float, progress: Progress
@@ -75,9 +75,9 @@ class BugTools:
         change = await self._change(patch, edits)
         options = replace(self._options, seconds=wait_seconds)
 
-        def tell(said: Moved | Row) -> None:
-            if isinstance(said, Moved):
-                progress(str(said.stage))
+        def tell(news: Moved | Row) -> None:
+            if isinstance(news, Moved):
+                progress(str(news.stage))
 
         return run_text(await run_kernel(self._client, self._bug, change, options, tell))
 
@@ -86,12 +86,12 @@ class BugTools:
         wanted = [*files] or await self._files_of_the_crash()
         how = tracing_job.tracing(self._bug, wanted, "hypervisor")
         job = await self._ended(tracing_job.traced(self._bug.job(None), how))
-        found = TraceResult.of(job)
-        text = execution(found.trace) if found.trace is not None else None
+        trace = TraceResult.of(job)
+        text = execution(trace.trace) if trace.trace is not None else None
         if text is None:
-            return f"no trace: {found.reason or 'these files have no record of the crash'}"
-        told = f"calls of functions of {named(wanted, 10)}, from earliest to most recent:"
-        return bounded(f"{told}\n{quoted('trace', text, MOST - 1000)}", MOST)
+            return f"no trace: {trace.reason or 'these files have no record of the crash'}"
+        line = f"calls of functions of {named(wanted, 10)}, from earliest to most recent:"
+        return bounded(f"{line}\n{quoted('trace', text, MOST - 1000)}", MOST)
 
     async def read_file(self, path: str, first: int, last: int | None, patch: str) -> str:
         """Show lines of a file, as it is with a patch."""
@@ -101,30 +101,35 @@ class BugTools:
         read = await self._client.read_source(await self._source_job(), look)
         lines = enumerate(read.text.splitlines(), read.first)
         text = "\n".join(f"{number}\t{line}" for number, line in lines)
-        told = f"{path}: lines {read.first} to {read.last} of {read.lines}"
-        return f"{told}\n{quoted('file', text, 4 * MOST)}"
+        heading = f"{path}: lines {read.first} to {read.last} of {read.lines}"
+        return f"{heading}\n{quoted('file', text, 4 * MOST)}"
 
     async def list_folder(self, path: str) -> str:
         """Show what is in a folder."""
-        found = await self._client.list_source(await self._source_job(), FolderLook(path=path))
-        names = [f"{one.name}{'/' if one.kind == 'folder' else ''}" for one in found.entries]
+        listing = await self._client.list_source(await self._source_job(), FolderLook(path=path))
+        names = [
+            f"{entry.name}{'/' if entry.kind == 'folder' else ''}" for entry in listing.entries
+        ]
         return bounded("\n".join(names), MOST)
 
     async def search(self, pattern: str, glob: str | None, limit: int) -> str:
         """Show the lines that match."""
         look = SearchLook(pattern=pattern, glob=glob, limit=limit)
-        found = await self._client.search_source(await self._source_job(), look)
-        more = f"\nthere may be more: {found.cut}" if found.cut else ""
-        return f"{len(found.matches)} lines{more}\n{_matches(found.matches)}"
+        search = await self._client.search_source(await self._source_job(), look)
+        more = f"\nthere may be more: {search.cut}" if search.cut else ""
+        return f"{len(search.matches)} lines{more}\n{_matches(search.matches)}"
 
     async def symbol(self, name: str, limit: int) -> str:
         """Show where a name is defined, and where it is used."""
         look = SymbolLook(name=name, limit=limit)
-        found = await self._client.find_symbol(await self._source_job(), look)
-        defined = [f"{one.path}:{one.line}-{one.last}: {one.text}" for one in found.definitions]
-        parts = [f"{len(defined)} definitions, {len(found.uses)} uses"]
+        symbol = await self._client.find_symbol(await self._source_job(), look)
+        defined = [
+            f"{definition.path}:{definition.line}-{definition.last}: {definition.text}"
+            for definition in symbol.definitions
+        ]
+        parts = [f"{len(defined)} definitions, {len(symbol.uses)} uses"]
         parts += [quoted("matches", "\n".join(defined), MOST // 2)] if defined else []
-        parts += [_matches(found.uses)] if found.uses else []
+        parts += [_matches(symbol.uses)] if symbol.uses else []
         return "\n".join(parts)
 
     async def _change(self, patch: str, edits: Sequence[Edit]) -> Change:
@@ -143,14 +148,14 @@ class BugTools:
         step = job.step(BEFORE)
         report = await crash_report(self._client, job, step) if step is not None else {}
         frames = report.get("frames")
-        found: list[object] = [report.get("guilty_file")]
+        named_files: list[object] = [report.get("guilty_file")]
         if isinstance(frames, list):
-            found += [one.get("file") for one in frames if isinstance(one, dict)]
-        files = [one for one in found if isinstance(one, str)]
+            named_files += [frame.get("file") for frame in frames if isinstance(frame, dict)]
+        files = [entry for entry in named_files if isinstance(entry, str)]
         wanted = [
-            one
-            for one in dict.fromkeys(files)
-            if one.endswith(".c") and not one.startswith(_NOT_THE_CAUSE)
+            path
+            for path in dict.fromkeys(files)
+            if path.endswith(".c") and not path.startswith(_NOT_THE_CAUSE)
         ]
         if not wanted:
             raise UserError("no_files", "the crash report names no file to trace: name some")
@@ -174,8 +179,10 @@ async def answered(work: Awaitable[T]) -> T:
     try:
         return await work
     except ValidationError as error:
-        told = ((".".join(map(str, one["loc"])), one["msg"]) for one in error.errors()[:5])
-        faults = "; ".join(f"{where}: {what}" for where, what in told)
+        problems = (
+            (".".join(map(str, problem["loc"])), problem["msg"]) for problem in error.errors()[:5]
+        )
+        faults = "; ".join(f"{where}: {what}" for where, what in problems)
         raise UserError("bad_argument", faults) from error
 
 
@@ -185,5 +192,5 @@ def words(error: KgymError) -> str:
 
 
 def _matches(lines: Sequence[SourceLine]) -> str:
-    text = "\n".join(f"{one.path}:{one.line}: {one.text}" for one in lines)
+    text = "\n".join(f"{line.path}:{line.line}: {line.text}" for line in lines)
     return quoted("matches", text, MOST)

@@ -46,9 +46,9 @@ class Cycles(Strict):
         """Count those of a run."""
         return cls(
             cycles=len(run.nodes),
-            depth=max((one.depth for one in run.nodes), default=0),
-            candidates=sum(one.candidates for one in run.nodes),
-            outcomes=Counter(one.outcome or "under_way" for one in run.nodes),
+            depth=max((node.depth for node in run.nodes), default=0),
+            candidates=sum(cycle.candidates for cycle in run.nodes),
+            outcomes=Counter(cycle.outcome or "under_way" for cycle in run.nodes),
         )
 
 
@@ -91,10 +91,10 @@ class FixAnswer(Strict):
         console.print(f"{len(run.nodes)} debug cycles: {counted or 'none'}", markup=False)
         if self.replayed:
             console.print("a tape was replayed: what the model took is what it took then")
-        for one in run.ranked:
-            sure = f"{one.confidence:.0%} sure" if one.confidence is not None else "not measured"
-            said = f"fix {one.number}: {one.node}, {sure}, {one.lines} lines, {one.notes} notes"
-            console.print(said, markup=False)
+        for fix in run.ranked:
+            sure = f"{fix.confidence:.0%} sure" if fix.confidence is not None else "not measured"
+            message = f"fix {fix.number}: {fix.node}, {sure}, {fix.lines} lines, {fix.notes} notes"
+            console.print(message, markup=False)
         for path in self.written:
             console.print(f"written: {path}", markup=False)
         if run.state not in {RunState.RESOLVED, RunState.UNRESOLVED, RunState.RUNNING}:
@@ -107,10 +107,10 @@ async def told(agent: "AgentCalls", run: int, author: str | None, after: int = 0
         await watch(run, agent.follow(run, after))
     except asyncio.CancelledError:
         if isinstance(agent, AgentClient):
-            said = f"run {run} goes on: `kgym run show {run}`; `kgym run stop {run}` ends it"
+            message = f"run {run} goes on: `kgym run show {run}`; `kgym run stop {run}` ends it"
         else:
-            said = f"run {run} ends, and its jobs; `kgym run resume {run}` goes on with it"
-        people.print(said, markup=False)
+            message = f"run {run} ends, and its jobs; `kgym run resume {run}` goes on with it"
+        people.print(message, markup=False)
         raise
     view = await agent.show(run)
     if not view.ranked:

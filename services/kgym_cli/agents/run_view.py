@@ -53,8 +53,8 @@ class RunProgress:
                 self.nodes[data["name"]] = NodeView.model_validate(data)
             case "begin" | "resumed":
                 self.said = f"the crash: {data['title']}"
-        if (told := words(event)) and not live_view.lives():
-            people.print(" ".join(told.split()), markup=False)
+        if (line := words(event)) and not live_view.lives():
+            people.print(" ".join(line.split()), markup=False)
 
     def _count(self, data: dict[str, Any]) -> None:
         if "tokens" in data:
@@ -65,8 +65,8 @@ class RunProgress:
 
     def tree(self, height: int) -> RenderableType:
         """Return the nodes as a tree, as many as fit, and what the run took so far."""
-        said = " ".join(f"run {self.run}: {self.said}".split())
-        root = Tree(escape(said[:_MOST]))
+        message = " ".join(f"run {self.run}: {self.said}".split())
+        root = Tree(escape(message[:_MOST]))
         branches: dict[str | None, Tree] = {None: root}
         for node in list(self.nodes.values())[: max(1, height - 4)]:
             branch = branches.get(node.parent, root)
@@ -119,7 +119,7 @@ def words(event: Event) -> str:
 
 
 def _begun(data: Data) -> str:
-    notes = "".join(f"; {one}" for one in data["notes"])
+    notes = "".join(f"; {note}" for note in data["notes"])
     return f"the crash: {data['title']} (job {data['job']}){notes}"
 
 

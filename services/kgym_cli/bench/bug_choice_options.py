@@ -45,7 +45,7 @@ class ChosenBugs:
             return dataset if name is None else dataset.model_copy(update={"name": name})
         given = dict(self.conditions)
         if "ids" in given:
-            given["ids"] = [dataset.get(one).id for one in given["ids"]]
+            given["ids"] = [dataset.get(bug_id).id for bug_id in given["ids"]]
         try:
             choice = BugChoice.model_validate(given)
             return choice.of(dataset, name or f"{dataset.name}-chosen")
@@ -113,10 +113,10 @@ def choice_options(command: Command) -> Callable[..., Any]:
 
     @wraps(command)
     def choosing(*args: Any, cutoff: datetime | None, side: Side, **given: Any) -> Any:
-        said = {name: given.pop(name) for name, _, _ in _OPTIONS}
+        options = {name: given.pop(name) for name, _, _ in _OPTIONS}
         conditions = {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in said.items()
+            for name, value in options.items()
             if value not in {None, ()}
         }
         return command(*args, chosen=ChosenBugs(conditions, cutoff, side), **given)
@@ -135,7 +135,7 @@ def choice_options(command: Command) -> Callable[..., Any]:
             type=Moment(),
             help="A model's knowledge cutoff: only bugs whose fix is on one side of it.",
         ),
-        *(click.option(option, name, **said) for name, option, said in reversed(_OPTIONS)),
+        *(click.option(option, name, **how) for name, option, how in reversed(_OPTIONS)),
     ):
         wrapped = option(wrapped)
     return wrapped

@@ -29,12 +29,12 @@ from kgym_benchmark.campaign.subjects import Subjects
 from kgym_cli.output import Exit, print_table, results
 
 
-def carried_out(campaign: Campaign, found: Subjects, into: Path, home: Path) -> Summary:
+def carried_out(campaign: Campaign, subjects: Subjects, into: Path, home: Path) -> Summary:
     """Run a campaign as far as it goes."""
-    needs_agent = any(one.kind == "crashfixer" for one in campaign.agents)
+    needs_agent = any(agent.kind == "crashfixer" for agent in campaign.agents)
 
     async def work(equipment: Equipment) -> Summary:
-        return await runner.Run(campaign, found, into, equipment, _tell).go()
+        return await runner.Run(campaign, subjects, into, equipment, _tell).go()
 
     return with_equipment(work, home, crashfixer=needs_agent)
 
@@ -47,13 +47,13 @@ def status_of(summary: Summary) -> Exit:
 
 
 def estimated(
-    campaign: Campaign, found: Subjects, into: Path, history: tuple[Path, ...]
+    campaign: Campaign, subjects: Subjects, into: Path, history: tuple[Path, ...]
 ) -> Estimate:
     """Return what a campaign has to do, and what that will take."""
     done = _attempts(into)
-    planned = plan(campaign, [one.id for one in found.bugs])
+    planned = plan(campaign, [bug.id for bug in subjects.bugs])
     open_ = missing(planned, done)
-    earlier = [*done, *(record for one in history for record in _attempts(one))]
+    earlier = [*done, *(record for folder in history for record in _attempts(folder))]
     return estimate(campaign, open_, earlier, len(planned) - len(open_))
 
 
@@ -62,34 +62,36 @@ def _attempts(place: Path) -> list[AttemptRecord]:
     return list(attempt_files.read(path)) if path.exists() else []
 
 
-def show(found: Estimate) -> None:
+def show(estimate: Estimate) -> None:
     """Print an estimate for people."""
     rows = (
         (
-            str(one.setup),
-            str(one.attempts),
-            _number(one.seconds, "{:.0f}"),
-            _number(one.dollars, "{:.2f}"),
-            str(one.rests_on),
+            str(setup.setup),
+            str(setup.attempts),
+            _number(setup.seconds, "{:.0f}"),
+            _number(setup.dollars, "{:.2f}"),
+            str(setup.rests_on),
         )
-        for one in found.setups
+        for setup in estimate.setups
     )
     print_table("setup", "attempts", "seconds", "dollars", "by earlier", rows=rows)
-    hours, dollars = _number(found.hours, "{:.1f} h"), _number(found.dollars, "${:.2f}")
-    results.print(f"{found.attempts} attempts to make, {found.done} are made; {hours}, {dollars}")
+    hours, dollars = _number(estimate.hours, "{:.1f} h"), _number(estimate.dollars, "${:.2f}")
+    results.print(
+        f"{estimate.attempts} attempts to make, {estimate.done} are made; {hours}, {dollars}"
+    )
 
 
 def _number(value: float | None, form: str) -> str:
     return "not known" if value is None else form.format(value)
 
 
-def _tell(said: AttemptRecord | str) -> None:
-    if isinstance(said, str):
-        people.print(f"no verdict: {said}", style="yellow", markup=False)
+def _tell(news: AttemptRecord | str) -> None:
+    if isinstance(news, str):
+        people.print(f"no verdict: {news}", style="yellow", markup=False)
         return
-    took = f"{said.seconds:.0f} s" if said.seconds is not None else ""
+    took = f"{news.seconds:.0f} s" if news.seconds is not None else ""
     people.print(
-        f"{said.bug}: {said.setup}, run {said.run}: {said.outcome} {took}",
+        f"{news.bug}: {news.setup}, run {news.run}: {news.outcome} {took}",
         style="dim",
         markup=False,
     )
@@ -123,10 +125,13 @@ class BugTrees:
     async def _get(self, subject: Subject) -> BugTree:
         from kgym_cli.bugs.source_tree import source_of  # noqa: PLC0415 - its imports take 0.3 s
 
-        found = await source_of(subject.bug, self._data, self._held)
-        changed = {one.path: one for _, changes in found.patches for one in changes}
+        source_tree = await source_of(subject.bug, self._data, self._held)
+        changed = {change.path: change for _, changes in source_tree.patches for change in changes}
         source = Published(
-            found.published.identity, found.published.tree, found.added, tuple(changed.values())
+            source_tree.published.identity,
+            source_tree.published.tree,
+            source_tree.added,
+            tuple(changed.values()),
         )
         return await self._trees.get(source, self._held, _print_stage)
 

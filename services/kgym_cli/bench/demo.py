@@ -52,31 +52,31 @@ def run(count: int, *, one_kernel: bool) -> Report:
     )
     named = hashlib.sha256("\n".join(campaign.bugs).encode()).hexdigest()[:12]
     into = settings().data.absolute() / "demo-bench" / named
-    found = subjects.load(campaign, into)
-    _agents(into / "agent", found)
-    kernels = len({str(one.bug.build.source) for one in found.bugs})
+    chosen_subjects = subjects.load(campaign, into)
+    _agents(into / "agent", chosen_subjects)
+    kernels = len({str(bug.bug.build.source) for bug in chosen_subjects.bugs})
     people.print(
         f"bugs: {len(chosen)}, kernels that are compiled once: {kernels}, results: {into}",
         style="dim",
         markup=False,
     )
-    summary = carried_out(campaign, found, into, into)
+    summary = carried_out(campaign, chosen_subjects, into, into)
     _whole(summary)
     return of_folder(into)
 
 
 def _whole(summary: Summary) -> None:
     if summary.failed:
-        told = "; ".join(summary.problems)
-        raise InfrastructureError("no_verdict", f"{summary.failed} attempts: {told}")
+        problems = "; ".join(summary.problems)
+        raise InfrastructureError("no_verdict", f"{summary.failed} attempts: {problems}")
 
 
 def _chosen(count: int, *, one_kernel: bool) -> list[tuple[str, Bug]]:
     """Return so many bugs: the demo's first, the other shipped ones, those of datasets."""
-    found = list(_offered(one_kernel=one_kernel))
-    if len(found) < count:
-        raise UserError("bad_option", f"--bugs: there are {len(found)} bugs to run")
-    return found[:count]
+    offered = list(_offered(one_kernel=one_kernel))
+    if len(offered) < count:
+        raise UserError("bad_option", f"--bugs: there are {len(offered)} bugs to run")
+    return offered[:count]
 
 
 def _offered(*, one_kernel: bool) -> Iterator[tuple[str, Bug]]:
@@ -95,11 +95,11 @@ def _offered(*, one_kernel: bool) -> Iterator[tuple[str, Bug]]:
             yield name, bug
 
 
-def _agents(folder: Path, found: Subjects) -> None:
+def _agents(folder: Path, subjects: Subjects) -> None:
     """Write what the scripted agents find."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(AGENTS, folder)
     (folder / "patches").mkdir()
-    for one in found.bugs:
-        assert one.bug.fix is not None
-        (folder / "patches" / f"{one.id}.json").write_text(one.bug.fix.model_dump_json())
+    for bug in subjects.bugs:
+        assert bug.bug.fix is not None
+        (folder / "patches" / f"{bug.id}.json").write_text(bug.bug.fix.model_dump_json())

@@ -16,58 +16,60 @@ _SHOWN = (Figure.CRR, Figure.CLEAN, Figure.EPR, Figure.FILE_IOU, Figure.FUNCTION
 
 def of_folder(folder: Path, runs: int | None = None, pair: tuple[int, int] | None = None) -> Report:
     """Return the report of a campaign's folder."""
-    bugs = [one.id for one in dataset.load(folder).bugs]
+    bugs = [bug.id for bug in dataset.load(folder).bugs]
     attempts = attempt_files.read(folder / attempt_files.NAME)
     return reports.report(attempts, bugs, runs=runs, pair=pair)
 
 
-def show(found: Report) -> None:
+def show(report: Report) -> None:
     """Print a report for people."""
-    k = found.runs
-    heads = ["#", "setup", *(f"{one} pass@{k}" for one in _SHOWN), f"crr mean@{k}"]
-    ranked = sorted(enumerate(found.setups, start=1), key=_rank)
+    k = report.runs
+    heads = ["#", "setup", *(f"{kind} pass@{k}" for kind in _SHOWN), f"crr mean@{k}"]
+    ranked = sorted(enumerate(report.setups, start=1), key=_rank)
     print_table(*heads, "$/bug", "s/bug", "calls", rows=map(_cells, *zip(*ranked, strict=True)))
-    left = f"; {len(found.left_out)} left out, not tried by all" if found.left_out else ""
-    results.print(f"{found.bugs} bugs, {found.attempts} attempts{left}")
-    solved, tough = len(found.solves.union), len(found.solves.unsolved)
+    left = f"; {len(report.left_out)} left out, not tried by all" if report.left_out else ""
+    results.print(f"{report.bugs} bugs, {report.attempts} attempts{left}")
+    solved, tough = len(report.solves.union), len(report.solves.unsolved)
     results.print(f"resolved by at least one: {solved}; by none: {tough}")
-    for one in found.comparisons:
-        for line in _compared(one):
+    for comparison in report.comparisons:
+        for line in _compared(comparison):
             results.print(line, markup=False)
 
 
 def _rank(numbered: tuple[int, SetupFigures]) -> tuple[float, int]:
-    number, one = numbered
-    crr = one.passed[Figure.CRR]
+    number, setup = numbered
+    crr = setup.passed[Figure.CRR]
     return (-(crr.value if crr else 0.0), number)
 
 
-def _cells(number: int, one: SetupFigures) -> list[str]:
+def _cells(number: int, setup: SetupFigures) -> list[str]:
     return [
         str(number),
-        escape(str(one.setup)),
-        *(_measured(one.passed[figure]) for figure in _SHOWN),
-        _measured(one.mean[Figure.CRR]),
-        _number(one.dollars_per_bug, "{:.2f}"),
-        _number(one.seconds_per_bug, "{:.0f}"),
-        _number(one.kernel_runs, "{:.1f}"),
+        escape(str(setup.setup)),
+        *(_measured(setup.passed[figure]) for figure in _SHOWN),
+        _measured(setup.mean[Figure.CRR]),
+        _number(setup.dollars_per_bug, "{:.2f}"),
+        _number(setup.seconds_per_bug, "{:.0f}"),
+        _number(setup.kernel_runs, "{:.1f}"),
     ]
 
 
-def _measured(one: Measured | None) -> str:
-    if one is None:
+def _measured(figure: Measured | None) -> str:
+    if figure is None:
         return ""
-    return f"{one.value:.0%} ({one.low:.0%}-{one.high:.0%})"
+    return f"{figure.value:.0%} ({figure.low:.0%}-{figure.high:.0%})"
 
 
 def _number(value: float | None, form: str) -> str:
     return "" if value is None else form.format(value)
 
 
-def _compared(one: Comparison) -> Iterator[str]:
-    for figure in one.figures:
-        told = figure.difference
+def _compared(comparison: Comparison) -> Iterator[str]:
+    for figure in comparison.figures:
+        difference = figure.difference
+        best = ", best of k" if comparison.best else ""
         yield (
-            f"{figure.figure}{', best of k' if one.best else ''}: {one.first} less {one.second}:"
-            f" {told.value:+.1%} ({told.low:+.1%} to {told.high:+.1%}), p = {figure.p_value:.3f}"
+            f"{figure.figure}{best}: {comparison.first} less {comparison.second}:"
+            f" {difference.value:+.1%} ({difference.low:+.1%} to {difference.high:+.1%}),"
+            f" p = {figure.p_value:.3f}"
         )

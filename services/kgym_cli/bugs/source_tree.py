@@ -45,21 +45,21 @@ def write(bug: Bug, folder: Path, data: Path) -> SourceTree:
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and _is_empty(folder))):
         raise UserError("bad_option", f"{folder} is there already; name a new folder")
     with ExitStack() as held:
-        found = asyncio.run(source_of(bug, data, held))
-        published = found.published
-        added = ", ".join(["the object that raises faults", *found.backports])
+        source_tree = asyncio.run(source_of(bug, data, held))
+        published = source_tree.published
+        added = ", ".join(["the object that raises faults", *source_tree.backports])
         commits = [
             _Commit(f"{published.identity}, as published", ()),
-            _Commit(f"What builds add: {added}", found.added),
-            *(_Commit(f"{bug.name}: {name}", changed) for name, changed in found.patches),
+            _Commit(f"What builds add: {added}", source_tree.added),
+            *(_Commit(f"{bug.name}: {name}", changed) for name, changed in source_tree.patches),
         ]
         try:
             _copy(published.tree, folder)
-            told = [_commit(folder, one) for one in commits]
+            commit_names = [_commit(folder, commit) for commit in commits]
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-    return SourceTree(folder, published.identity, [one for one in told if one])
+    return SourceTree(folder, published.identity, [commit for commit in commit_names if commit])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +93,11 @@ async def source_of(bug: Bug, data: Path, held: ExitStack) -> SourceOfBug:
     suite = SuiteCache(data / "cache", CONFIGS / "backports", origins=origins)
     published = await suite.published(bug.build, run)
     patches = []
-    for one in bug.build.patches:
-        changed = await patched_files.changes(published.tree, [one], run.log)
+    for patch in bug.build.patches:
+        changed = await patched_files.changes(published.tree, [patch], run.log)
         changed = tuple(await published.tree.with_modes(changed))
         await published.tree.write(changed)
-        patches.append((one.name, changed))
+        patches.append((patch.name, changed))
     return SourceOfBug(published.source, published.backports, published.changes, patches)
 
 
@@ -124,9 +124,9 @@ def _copy(tree: Path, folder: Path) -> None:
     git(folder, "init", "-q", "--template=", "-b", "kgym")
 
 
-def _commit(folder: Path, one: _Commit) -> str | None:
+def _commit(folder: Path, commit: _Commit) -> str | None:
     """Write the changes and commit them; return the message, if there was anything to commit."""
-    for change in one.changes:
+    for change in commit.changes:
         path = folder / change.path
         if not path.parent.resolve().is_relative_to(folder.resolve()) or path.is_symlink():
             raise UserError("unsafe_patch", f"{change.path} lies behind a symbolic link")
@@ -136,13 +136,13 @@ def _commit(folder: Path, one: _Commit) -> str | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(change.content)
         path.chmod(0o755 if change.executable else 0o644)
-    if one.changes:
-        paths = "\0".join(change.path for change in one.changes)
+    if commit.changes:
+        paths = "\0".join(change.path for change in commit.changes)
         words = ("add", "-A", "-f", "--pathspec-from-file=-", "--pathspec-file-nul")
         git(folder, "--literal-pathspecs", *words, stdin=paths)
     else:
         git(folder, "add", "-A", "-f", ".")
     if not git(folder, "status", "--porcelain", "--untracked-files=no"):
         return None
-    git(folder, "commit", "-q", "-m", one.message)
-    return one.message
+    git(folder, "commit", "-q", "-m", commit.message)
+    return commit.message

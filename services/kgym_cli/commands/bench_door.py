@@ -79,38 +79,38 @@ class _Door:
     as_json: bool
 
 
-async def _serve(one: _Door, place: tuple[str, int]) -> None:
+async def _serve(door: _Door, place: tuple[str, int]) -> None:
     """Show the bug, then answer calls for ever."""
     from kgym_benchmark.kenv.door import Door  # noqa: PLC0415 - needs the extra `bench`
     from kgym_benchmark.kenv.protocol import Case  # noqa: PLC0415
 
-    async with AsyncClient(one.url, one.token) as client:
+    async with AsyncClient(door.url, door.token) as client:
 
         async def run(diff: str) -> KernelRun:
-            return await run_kernel(client, one.bug, diff, RunOptions(trial=one.trial))
+            return await run_kernel(client, door.bug, diff, RunOptions(trial=door.trial))
 
         shown = await run("")
         if shown.title is None:
-            raise InfrastructureError("not_shown", f"{one.bug.name} does not show: {shown.reason}")
-        source = one.bug.build.source
+            raise InfrastructureError("not_shown", f"{door.bug.name} does not show: {shown.reason}")
+        source = door.bug.build.source
         git = source if isinstance(source, GitSource) else None
         case = Case(
-            bug=one.bug.name,
+            bug=door.bug.name,
             report=shown.report or shown.title,
-            program=one.bug.reproducers[0].text,
+            program=door.bug.reproducers[0].text,
             repository=git.url if git else "",
             commit=git.commit if git else "",
         )
         answering = Door(
             case,
-            run if one.feedback else None,
-            one.kernel_runs,
+            run if door.feedback else None,
+            door.kernel_runs,
             _tell,
             secret=secrets.token_urlsafe(24),
         )
         async with answering.on_port(*place) as endpoint:
-            if one.as_json:
-                print_json(DoorAnswer(bug=one.bug.name, endpoint=endpoint))
+            if door.as_json:
+                print_json(DoorAnswer(bug=door.bug.name, endpoint=endpoint))
             else:
                 results.print(f"KENV_KGYM_ENDPOINT={endpoint}", markup=False)
             await asyncio.Event().wait()

@@ -115,14 +115,14 @@ def import_(
         dataset = Dataset.of(
             name, dataset.bugs, description=dataset.description, source=dataset.source
         )
-    found = None if attempts is None else karena.results(source, judge).attempts
+    imported = None if attempts is None else karena.results(source, judge).attempts
     about = dataset.save(into)
-    if attempts is not None and found is not None:
-        attempt_files.write(attempts, found)
+    if attempts is not None and imported is not None:
+        attempt_files.write(attempts, imported)
     if as_json:
-        made = None if found is None else len(found)
+        made = None if imported is None else len(imported)
         print_json(ImportAnswer(folder=into, dataset=about, attempts=made))
         return
-    if found is not None:
-        people.print(f"{len(found)} attempts in {attempts}", markup=False)
+    if imported is not None:
+        people.print(f"{len(imported)} attempts in {attempts}", markup=False)
     results.print(f"{about.name}: {about.bugs} bugs, {about.sha256}", markup=False)

@@ -113,7 +113,7 @@ def judge(
     """
     extras.require("agent")
     whole = dataset.load(folder)
-    found = list(attempt_files.read(attempts or folder / attempt_files.NAME))
+    known = list(attempt_files.read(attempts or folder / attempt_files.NAME))
     people = _labels(labels) if labels is not None else None
     opened = agent_models.opener(record)(model)
 
@@ -133,14 +133,14 @@ def judge(
     async def run() -> JudgeAnswer:
         try:
             options = JudgeOptions(model, votes, blind, unresolved, dollars, at_once)
-            judged = await Judge(folder, options, ask).judge(whole, found)
+            judged = await Judge(folder, options, ask).judge(whole, known)
         finally:
             await opened.close()
         attempt_files.write(folder / JUDGED, judged.attempts)
         yes = {
-            (one.bug, one.diff)
-            for one in judged.attempts
-            if one.votes is not None and one.votes.yes >= majority
+            (attempt.bug, attempt.diff)
+            for attempt in judged.attempts
+            if attempt.votes is not None and attempt.votes.yes >= majority
         }
         return JudgeAnswer(
             file=folder / JUDGED,
@@ -162,8 +162,8 @@ def judge(
         markup=False,
     )
     if answer.agreement is not None and answer.agreement.accuracy is not None:
-        told = f"agreement with people: {100 * answer.agreement.accuracy:.1f} %"
-        results.print(told, markup=False)
+        line = f"agreement with people: {100 * answer.agreement.accuracy:.1f} %"
+        results.print(line, markup=False)
 
 
 def _agreement(
@@ -171,7 +171,11 @@ def _agreement(
     judged: list[AttemptRecord],
     yes: set[tuple[str, str | None]],
 ) -> AgreementAnswer:
-    voted = {(one.bug, one.diff) for one in judged if one.votes is not None and one.diff}
+    voted = {
+        (attempt.bug, attempt.diff)
+        for attempt in judged
+        if attempt.votes is not None and attempt.diff
+    }
     counts = Agreement.of((key in yes, people[key]) for key in voted if key in people)
     return AgreementAnswer(
         counts=counts,
@@ -190,11 +194,11 @@ def _labels(path: Path) -> dict[tuple[str, str], bool]:
         raise NotFound("no_labels", f"{path}: {error.strerror}") from error
     if len(data) > LABELS:
         raise UserError("bad_labels", f"{path} has over {LABELS >> 20} MiB")
-    said: dict[tuple[str, str], bool] = {}
+    labels: dict[tuple[str, str], bool] = {}
     for number, line in enumerate(data.splitlines(), start=1):
         try:
-            one = Label.model_validate_json(line)
+            label = Label.model_validate_json(line)
         except ValidationError as error:
             raise UserError("bad_labels", f"{path}:{number} is no label") from error
-        said[one.bug, one.diff] = one.equivalent
-    return said
+        labels[label.bug, label.diff] = label.equivalent
+    return labels

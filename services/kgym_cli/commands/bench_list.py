@@ -64,20 +64,20 @@ def list_(folder: Path, chosen: ChosenBugs, as_json: bool) -> None:
     something is not known is left out by an option about that.
     """
     whole = dataset.load(folder)
-    bugs = [BenchBug.of(one) for one in chosen.of(whole).bugs]
+    bugs = [BenchBug.of(bug) for bug in chosen.of(whole).bugs]
     if as_json:
         print_json(bugs)
         return
     rows = (
         (
-            one.id[:12],
-            one.status,
-            one.reproducer,
-            f"{one.fixed:%Y-%m-%d}" if one.fixed else "",
-            "" if one.lines is None else str(one.lines),
-            escape(one.title),
+            bench_bug.id[:12],
+            bench_bug.status,
+            bench_bug.reproducer,
+            f"{bench_bug.fixed:%Y-%m-%d}" if bench_bug.fixed else "",
+            "" if bench_bug.lines is None else str(bench_bug.lines),
+            escape(bench_bug.title),
         )
-        for one in bugs
+        for bench_bug in bugs
     )
     print_table("bug", "status", "programs", "fixed", "lines", "title", rows=rows)
     people.print(f"{len(bugs)} of {len(whole)} bugs", markup=False)

@@ -37,8 +37,8 @@ def report(folder: Path, runs: int | None, pair: tuple[int, int] | None, as_json
     extras.require("bench")
     from kgym_cli.bench import leaderboard  # noqa: PLC0415 - needs the extra `bench`
 
-    found = leaderboard.of_folder(folder, runs, pair)
+    report = leaderboard.of_folder(folder, runs, pair)
     if as_json:
-        print_json(found)
+        print_json(report)
     else:
-        leaderboard.show(found)
+        leaderboard.show(report)

@@ -59,17 +59,19 @@ def run(
 
     campaign = subjects.read(description)
     home = description.absolute().parent
-    found = subjects.load(campaign, home)
-    if found.unbundled:
-        people.print(f"{found.unbundled} bugs of the dataset cannot be tried, and are left out")
+    chosen_subjects = subjects.load(campaign, home)
+    if chosen_subjects.unbundled:
+        people.print(
+            f"{chosen_subjects.unbundled} bugs of the dataset cannot be tried, and are left out"
+        )
     if dry_run:
-        estimate = campaign_run.estimated(campaign, found, into, history)
+        estimate = campaign_run.estimated(campaign, chosen_subjects, into, history)
         if as_json:
             print_json(estimate)
         else:
             campaign_run.show(estimate)
         return
-    summary = campaign_run.carried_out(campaign, found, into, home)
+    summary = campaign_run.carried_out(campaign, chosen_subjects, into, home)
     if as_json:
         print_json(summary)
     else:

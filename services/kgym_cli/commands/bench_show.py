@@ -44,26 +44,28 @@ def show(folder: Path, bug: str | None, part: Part | None, as_json: bool) -> Non
     if bug is None:
         _show_dataset(_counted(whole), as_json=as_json)
         return
-    one = whole.get(bug)
+    bench_bug = whole.get(bug)
     if part is not None:
-        text = _text(one, part)
+        text = _text(bench_bug, part)
         if text is None:
-            raise NotFound("no_such_part", f"of {one.id} the dataset holds no such text: {part}")
+            raise NotFound(
+                "no_such_part", f"of {bench_bug.id} the dataset holds no such text: {part}"
+            )
         echo(text, end="")
     elif as_json:
-        print_json(one)
+        print_json(bench_bug)
     else:
-        _show_bug(one)
+        _show_bug(bench_bug)
 
 
 def _counted(whole: Dataset) -> DatasetAnswer:
     bugs = whole.bugs
-    years = sorted(f"{one.fixed:%Y}" for one in bugs if one.fixed is not None)
+    years = sorted(f"{bug.fixed:%Y}" for bug in bugs if bug.fixed is not None)
     return DatasetAnswer(
         dataset=whole.about,
-        statuses=dict(Counter(one.status for one in bugs).most_common()),
-        classes=dict(Counter(one.crash_class for one in bugs).most_common()),
-        reproducers=dict(Counter(one.facts.reproducer for one in bugs).most_common()),
+        statuses=dict(Counter(bench_bug.status for bench_bug in bugs).most_common()),
+        classes=dict(Counter(bench_bug.crash_class for bench_bug in bugs).most_common()),
+        reproducers=dict(Counter(bench_bug.facts.reproducer for bench_bug in bugs).most_common()),
         fixed=dict(Counter(years)),
     )
 
@@ -83,8 +85,8 @@ def _show_dataset(answer: DatasetAnswer, *, as_json: bool) -> None:
         ("fixed", answer.fixed),
         ("class", answer.classes),
     ):
-        told = ", ".join(f"{word} {count}" for word, count in counts.items())
-        results.print(f"{name}: {told or '-'}", markup=False)
+        text = ", ".join(f"{word} {count}" for word, count in counts.items())
+        results.print(f"{name}: {text or '-'}", markup=False)
 
 
 def _show_bug(bug: BugRecord) -> None:
@@ -100,7 +102,9 @@ def _show_bug(bug: BugRecord) -> None:
         "fixed": str(bug.fixed or ""),
         "kernel": " ".join(filter(None, (first.repository, first.commit))) if first else "",
         "compiler": (first.compiler or "") if first else "",
-        "fix": ", ".join(one.title or one.id or "" for one in patch.commits) if patch else "",
+        "fix": ", ".join(commit.title or commit.id or "" for commit in patch.commits)
+        if patch
+        else "",
         "parent": (patch.parent or "") if patch else "",
         "files": ", ".join(patch.files or ()) if patch else "",
         "cause": (bug.cause.commit.title or bug.cause.commit.id or "") if bug.cause else "",
@@ -114,5 +118,5 @@ def _text(bug: BugRecord, part: Part) -> str | None:
     if part == "patch":
         return bug.patch.diff if bug.patch else None
     fields = {"report": "report", "c": "c_reproducer", "syz": "syz_reproducer", "config": "config"}
-    found = (getattr(one, fields[part]).text for one in bug.crashes)
-    return next((text for text in found if text), None)
+    texts = (getattr(crash, fields[part]).text for crash in bug.crashes)
+    return next((text for text in texts if text), None)

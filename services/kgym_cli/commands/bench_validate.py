@@ -134,7 +134,7 @@ def validate(
     if as_json:
         print_json(summary)
     else:
-        rows = [_cells(verdicts[one]) for one in sorted(verdicts)]
+        rows = [_cells(verdicts[bug_id]) for bug_id in sorted(verdicts)]
         print_table("bug", "came to", "outcome", "crashed", "title", "why", rows=rows)
         people.print(f"{summary.accepted} accepted, {summary.racy} of them racy", markup=False)
     leave(Exit.INFRASTRUCTURE if summary.unknown else Exit.OK)
@@ -142,14 +142,16 @@ def validate(
 
 def _summary(verdicts: dict[str, BugVerdict], made: About | None, into: Path) -> ValidateSummary:
     counts = Counter(
-        "accepted" if one.accepted else "refused" if one.final else "unknown"
-        for one in verdicts.values()
+        "accepted" if bug.accepted else "refused" if bug.final else "unknown"
+        for bug in verdicts.values()
     )
-    accepted = [one.validation for one in verdicts.values() if one.validation is not None]
+    accepted = [
+        verdict.validation for verdict in verdicts.values() if verdict.validation is not None
+    ]
     return ValidateSummary(
         bugs=len(verdicts),
         accepted=counts["accepted"],
-        racy=sum(one.racy for one in accepted),
+        racy=sum(bug.racy for bug in accepted),
         refused=counts["refused"],
         unknown=counts["unknown"],
         dataset=made,
@@ -159,7 +161,7 @@ def _summary(verdicts: dict[str, BugVerdict], made: About | None, into: Path) ->
 
 def _cells(verdict: BugVerdict) -> tuple[str, ...]:
     last = verdict.stages[-1]
-    seen = next((one for one in verdict.stages if one.stage == "reproduces"), None)
+    seen = next((stage for stage in verdict.stages if stage.stage == "reproduces"), None)
     crashed = f"{seen.crashed}/{seen.completed}" if seen and seen.crashed is not None else ""
     return (
         verdict.bug[:12],

@@ -77,37 +77,37 @@ def watch(
             folder / "pages", sites.all, pause=asked.crawl_pause, lately=max_age * 3600
         )
         try:
-            found = visit(folder, sites, fetcher, options, _tell)
+            visit_result = visit(folder, sites, fetcher, options, _tell)
         except InfrastructureError as error:
             if once:
                 raise
             people.print(f"{error.message}", markup=False)
-            found = None
+            visit_result = None
         finally:
             fetcher.close()
-        if found is not None:
-            _show(found, as_json=as_json)
+        if visit_result is not None:
+            _show(visit_result, as_json=as_json)
             if once:
-                leave(Exit.INFRASTRUCTURE if found.failed else Exit.OK)
+                leave(Exit.INFRASTRUCTURE if visit_result.failed else Exit.OK)
         _wait_until(begun + _WEEK)
 
 
-def _tell(said: str) -> None:
-    people.print(said, markup=False)
+def _tell(news: str) -> None:
+    people.print(news, markup=False)
 
 
-def _show(found: Visit, *, as_json: bool) -> None:
+def _show(visit_result: Visit, *, as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        print_json(visit_result)
         return
-    about = found.dataset
+    about = visit_result.dataset
     results.print(
-        f"{found.listed} listed, {found.new} new, {found.changed} changed,"
-        f" {found.unchanged} as before, {len(found.failed)} not read",
+        f"{visit_result.listed} listed, {visit_result.new} new, {visit_result.changed} changed,"
+        f" {visit_result.unchanged} as before, {len(visit_result.failed)} not read",
         markup=False,
     )
     if about is not None:
-        results.print(f"{about.bugs} bugs in {found.folder}", markup=False)
+        results.print(f"{about.bugs} bugs in {visit_result.folder}", markup=False)
 
 
 def _wait_until(then: datetime) -> None:

@@ -150,11 +150,11 @@ def bisect(
     if no answer is reached.
     """
     begun = time.monotonic()
-    one, options = _wanted(name, kernel, good, bad, repo, repro, compiler)
-    one = replace(one, any_crash=any_crash)
+    bug, options = _wanted(name, kernel, good, bad, repo, repro, compiler)
+    bug = replace(bug, any_crash=any_crash)
     options = replace(
         options,
-        sweep=replace(options.sweep, name=_group(group, one, options, fix=fix), retry=retry),
+        sweep=replace(options.sweep, name=_group(group, bug, options, fix=fix), retry=retry),
         fix=fix,
         confidence=confidence,
         calibrate=calibrate,
@@ -163,7 +163,7 @@ def bisect(
         most_tests=most_tests,
         most_hours=most_hours,
     )
-    run = _Run(one, options, as_json=as_json)
+    run = _Run(bug, options, as_json=as_json)
     run.go(dry_run=dry_run)
     if run.result is None:
         leave(Exit.OK)
@@ -192,25 +192,25 @@ class _Run:
 
         interruptible_work.run(work, self.options.sweep)
 
-    def _hear(self, told: Plan | Tried) -> None:
+    def _hear(self, news: Plan | Tried) -> None:
         name = self.options.sweep.name
-        if isinstance(told, Plan):
+        if isinstance(news, Plan):
             people.print(
-                f"{name}: {told.commits} commits from {told.good[:12]} (good) to"
-                f" {told.bad[:12]} (bad); about {told.tests} tests, {told.runs} runs",
+                f"{name}: {news.commits} commits from {news.good[:12]} (good) to"
+                f" {news.bad[:12]} (bad); about {news.tests} tests, {news.runs} runs",
                 markup=False,
             )
             if self.as_json:
-                print_json(BisectPlan(**dict(told), name=name))
+                print_json(BisectPlan(**dict(news), name=name))
             return
-        runs = f"{told.crashed} of {told.completed} runs crashed" if told.completed else ""
-        why = "; ".join(filter(None, (runs, told.reason)))
+        runs = f"{news.crashed} of {news.completed} runs crashed" if news.completed else ""
+        why = "; ".join(filter(None, (runs, news.reason)))
         people.print(
-            f"{told.number}. {told.commit[:12]} [{_STYLES[told.saw]}]{told.saw}[/]"
-            f" {escape(why)}: {told.left} left  {escape(told.subject)}"
+            f"{news.number}. {news.commit[:12]} [{_STYLES[news.saw]}]{news.saw}[/]"
+            f" {escape(why)}: {news.left} left  {escape(news.subject)}"
         )
         if self.as_json:
-            print_json(BisectTest(**dict(told)))
+            print_json(BisectTest(**dict(news)))
 
 
 def _wanted(
@@ -223,14 +223,14 @@ def _wanted(
     compiler: str | None,
 ) -> tuple[Bug, BisectOptions]:
     """Return the bug, and where it is searched; raise UserError `no_history` where that is open."""
-    one = bugs.load(on_kernel(name, kernel)).built_by(compiler)
-    one = one if repro is None else one.run_by(repro)
-    source = one.build.source
+    bug = bugs.load(on_kernel(name, kernel)).built_by(compiler)
+    bug = bug if repro is None else bug.run_by(repro)
+    source = bug.build.source
     if isinstance(source, GitSource):
         repo, bad = repo or source.url, bad or source.commit
     if repo is None or bad is None:
         message = (
-            f"the kernel of {one.name} is no commit of a Git repository: give --repo and --bad"
+            f"the kernel of {bug.name} is no commit of a Git repository: give --repo and --bad"
         )
         raise UserError("no_history", message)
     url = repo if ":" in repo else str(Path(repo).expanduser().absolute())
@@ -240,7 +240,7 @@ def _wanted(
     except ValidationError as error:
         wrong = error.errors()[0]
         raise UserError("bad_option", f"{wrong['loc'][0]}: {wrong['msg']}") from error
-    return one, BisectOptions(url, good, bad, SweepOptions(""))
+    return bug, BisectOptions(url, good, bad, SweepOptions(""))
 
 
 def _group(given: str | None, bug: Bug, options: BisectOptions, *, fix: bool) -> str:
@@ -269,8 +269,8 @@ def _answer(result: Result, name: str, seconds: float, *, as_json: bool) -> None
             several = result.outcome is Outcome.SEVERAL
             why = "no test tells more" if several else "--most-tests or --most-hours"
             results.print(f"one of {result.left} {did} the bug: {sure} ({why})", markup=False)
-            for one in result.culprits[:_SHOWN]:
-                line = f"  {one.commit} {one.chance:.1%} {one.subject}"
+            for culprit in result.culprits[:_SHOWN]:
+                line = f"  {culprit.commit} {culprit.chance:.1%} {culprit.subject}"
                 results.print(line, markup=False)
 
 

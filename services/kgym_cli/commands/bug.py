@@ -52,12 +52,12 @@ def list_(as_json: bool) -> None:
     """List the shipped bugs."""
     known = shipped.shipped()
     if as_json:
-        print_json([BugAnswer(**fields(one)) for one in known])
+        print_json([BugAnswer(**fields(shipped_bug)) for shipped_bug in known])
         return
-    rows = ((one.name, one.kind, one.title) for one in known)
+    rows = ((shipped_bug.name, shipped_bug.kind, shipped_bug.title) for shipped_bug in known)
     print_table("name", "class", "title", rows=(list(map(escape, row)) for row in rows))
 
 
-def fields(one: shipped.ShippedBug) -> dict[str, object]:
+def fields(bug: shipped.ShippedBug) -> dict[str, object]:
     """Return the fields of a bug's answer."""
-    return {"class" if name == "kind" else name: value for name, value in asdict(one).items()}
+    return {"class" if name == "kind" else name: value for name, value in asdict(bug).items()}

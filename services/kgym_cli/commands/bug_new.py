@@ -73,17 +73,19 @@ def new(folder: Path, no_run: bool, as_json: bool, **given: Any) -> None:
         **{name: wanted[name] for name in ("config", "fragments", "compiler", "time")},
         **{name: wanted[name] for name in ("instances", "regress", "fix")},
     )
-    one = bundle.write(folder)
+    bug = bundle.write(folder)
     people.print(f"written: {folder}", markup=False)
-    job = None if no_run else _ran(one, any_crash=wanted["title"] is None)
+    job = None if no_run else _ran(bug, any_crash=wanted["title"] is None)
     result = _result(job)
     if job and result and result.title and wanted["title"] is None:
-        seen = [one for one in result.instances if one.outcome is InstanceOutcome.CRASH]
-        others = {alt for one in seen if one.title == result.title for alt in one.alt_titles}
+        seen = [
+            instance for instance in result.instances if instance.outcome is InstanceOutcome.CRASH
+        ]
+        others = {alt for bug in seen if bug.title == result.title for alt in bug.alt_titles}
         bundle = bundle.titled(result.title, sorted(others - {result.title}))
         bundle.write_toml(folder)
     answer = NewBugAnswer(
-        bug=one.name,
+        bug=bug.name,
         folder=folder.absolute(),
         title=None if bundle.title == UNSEEN else bundle.title,
         verdict=result.verdict if result else None,
@@ -125,9 +127,9 @@ def _asked(given: dict[str, Any]) -> dict[str, Any]:
     return wanted
 
 
-def _ran(one: Bug, *, any_crash: bool) -> JobView:
+def _ran(bug: Bug, *, any_crash: bool) -> JobView:
     """Run the bug once; `any_crash` is what is looked for if the title is not known."""
-    request = one.job(None)
+    request = bug.job(None)
     steps = [
         step.model_copy(update={"titles": []})
         if any_crash and isinstance(step, ReproduceSpec)

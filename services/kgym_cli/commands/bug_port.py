@@ -139,7 +139,9 @@ def port(
         print_json(PortSummary(name=group, pairs=len(rows), outcomes=dict(counted), seconds=took))
     else:
         print_table("bug", "kernel", "outcome", "crash or title", "why", rows=map(_cells, rows))
-    people.print(", ".join(f"{count} {one}" for one, count in counted.items()), markup=False)
+    people.print(
+        ", ".join(f"{count} {outcome}" for outcome, count in counted.items()), markup=False
+    )
     leave(Exit.INFRASTRUCTURE if counted[Outcome.INCONCLUSIVE] else Exit.OK)
 
 
@@ -191,7 +193,7 @@ def _subjects(
         files = sorted(folder.glob("*.json"))
     except OSError as error:
         raise UserError("cannot_read", f"{folder}: {error.strerror or error}") from error
-    found, unread = [], {}
+    bugs_read, unread = [], {}
     for file in files:
         program = repros / f"{file.stem}.c"
         if (only and not file.stem.startswith(tuple(only))) or not program.is_file():
@@ -202,12 +204,12 @@ def _subjects(
                 raise UserError(
                     "bad_fixed_bug", f"{file}: it is named otherwise: its id is {bug.id}"
                 )
-            found.append(Subject(bug, program))
+            bugs_read.append(Subject(bug, program))
         except UserError as error:
             unread[file.stem] = error.message
-    if not found and not unread:
+    if not bugs_read and not unread:
         raise UserError("no_bugs", f"no bug ID.json in {folder} whose program ID.c is in {repros}")
-    return found, unread
+    return bugs_read, unread
 
 
 def _name(folder: Path) -> str:
@@ -227,7 +229,7 @@ def _cells(row: PortRow) -> tuple[str, ...]:
 def _write(path: Path, rows: Iterable[PortRow]) -> None:
     """Write the table as CSV."""
     values = (row.model_dump(mode="json") | {"needs": " ".join(row.needs)} for row in rows)
-    text = result_csv.text([_COLUMNS, *([one[name] for name in _COLUMNS] for one in values)])
+    text = result_csv.text([_COLUMNS, *([value[name] for name in _COLUMNS] for value in values)])
     try:
         path.write_text(text, newline="")
     except OSError as error:
@@ -264,7 +266,7 @@ def write_bundle(
 
     Raises UserError `cannot_write`, and as `bug_on` does.
     """
-    one = bug_on(subject, row.kernel, options)
+    bug = bug_on(subject, row.kernel, options)
     title, own = row.crash or subject.bug.title, subject.bug
     commits = [f"commit {commit.hash}: {commit.title}" for commit in own.commits]
     others = [] if title == own.title else [own.title]
@@ -276,13 +278,13 @@ def write_bundle(
         f"title = {toml(title)}",
         f"alt_titles = {toml(others)}",
         f"references = {toml([f'syzbot {own.id}', *commits])}",
-        f"files = {toml(one.file.files)}",
+        f"files = {toml(bug.file.files)}",
         f"\n[kernel]\nuse = {toml(row.kernel)}",
         f"\n[reproducer]\n{program}\ntime = {options.time}\ninstances = {options.survivals}",
-        *([f"\n[vm]\nappend = {toml(one.file.vm.append)}"] if one.file.vm.append else []),
+        *([f"\n[vm]\nappend = {toml(bug.file.vm.append)}"] if bug.file.vm.append else []),
         '\n[regress]\npatch = "regress.patch"\n',
     ]
-    files = {"bug.toml": "\n".join(lines), "regress.patch": one.build.patches[0].diff or ""}
+    files = {"bug.toml": "\n".join(lines), "regress.patch": bug.build.patches[0].diff or ""}
     if with_program:
-        files["repro.c"] = one.reproducers[0].text
+        files["repro.c"] = bug.reproducers[0].text
     write_folder(folder, files)

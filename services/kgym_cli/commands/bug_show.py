@@ -22,29 +22,29 @@ class BugWithJob(BugAnswer):
 @json_option(BugWithJob)
 def show(name: str, as_json: bool) -> None:
     """Show what is known about a bug."""
-    one = bugs.load(name)
+    bug = bugs.load(name)
     if as_json:
-        print_json(_answer(one))
+        print_json(_answer(bug))
         return
-    about = escape(f"{one.file.title}\n\n{one.file.summary.strip()}\n")
-    results.print(f"[bold]{escape(one.name)}[/]: {about}")
-    for reference in one.file.references:
+    about = escape(f"{bug.file.title}\n\n{bug.file.summary.strip()}\n")
+    results.print(f"[bold]{escape(bug.name)}[/]: {about}")
+    for reference in bug.file.references:
         results.print(f"  {reference}", markup=False)
-    results.print(f"\nfiles: {', '.join(one.file.files)}", markup=False)
-    program = one.file.reproducer
+    results.print(f"\nfiles: {', '.join(bug.file.files)}", markup=False)
+    program = bug.file.reproducer
     results.print(f"reproducer: {program.file}, {program.time:g} s", markup=False)
 
 
-def _answer(one: Bug) -> BugWithJob:
-    file = one.file
+def _answer(bug: Bug) -> BugWithJob:
+    file = bug.file
     about = {
-        "name": one.name,
+        "name": bug.name,
         "title": file.title,
         "alt_titles": file.alt_titles,
         "class": file.kind,
         "summary": file.summary.strip(),
         "references": file.references,
         "files": file.files,
-        "has_fix": one.fix is not None,
+        "has_fix": bug.fix is not None,
     }
-    return BugWithJob(**about, job=one.job(one.fix))
+    return BugWithJob(**about, job=bug.job(bug.fix))

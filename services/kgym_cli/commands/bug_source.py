@@ -32,17 +32,17 @@ def source(name: str, folder: Path, as_json: bool) -> None:
     bug, each a commit. What is changed there is a patch: `git diff > my.patch`; `run_kernel`,
     called there, tries it.
     """
-    one = bugs.load(name)
+    bug = bugs.load(name)
     people.print("fetching and copying the source; a kernel's takes a minute", style="dim")
     from kgym_cli.bugs.source_tree import write  # noqa: PLC0415 - its imports take 0.3 s
 
-    done = write(one, folder, settings().data)
+    done = write(bug, folder, settings().data)
     shipped = bugs.is_shipped(name)
     tree_changes.remember(done.folder, name if shipped else str(Path(name).absolute()))
     if as_json:
         print_json(
             SourceAnswer(
-                bug=one.name,
+                bug=bug.name,
                 folder=done.folder.absolute(),
                 source=done.source_identity,
                 commits=done.commits,

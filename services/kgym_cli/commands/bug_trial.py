@@ -106,11 +106,11 @@ def reproduce(
     the way; for another one, the bundle tells.
     """
     wanted = TrialOptions(instances, time, validate=validate, confidence=confidence)
-    one = _loaded(on_kernel(name, kernel), repro).built_by(compiler)
-    one = one.on_root(root) if root else one
-    how = tracing_job.tracing(one, files, dump) if trace else None
+    bug = _loaded(on_kernel(name, kernel), repro).built_by(compiler)
+    bug = bug.on_root(root) if root else bug
+    how = tracing_job.tracing(bug, files, dump) if trace else None
     accepted = reasons(accept_findings)
-    _try(one, fix, wanted, accepted, no_fix=no_fix, as_json=as_json, how=how)
+    _try(bug, fix, wanted, accepted, no_fix=no_fix, as_json=as_json, how=how)
 
 
 @click.command()
@@ -140,11 +140,11 @@ def calibrate(
     as long as kernel, reproducer and VM are the same. The exit status is 0 if
     the bug showed, 1 if it did not, 2 for bad input, 3 if nothing was measured.
     """
-    one = _loaded(on_kernel(name, kernel), repro).built_by(compiler)
+    bug = _loaded(on_kernel(name, kernel), repro).built_by(compiler)
     with scheduler(work=True) as client:
-        job = _follow(client, one.calibration(runs, time))
-        together = earlier_jobs.known(client, one)
-    outcome = CalibrationResult.of(one, job, together)
+        job = _follow(client, bug.calibration(runs, time))
+        together = earlier_jobs.known(client, bug)
+    outcome = CalibrationResult.of(bug, job, together)
     if as_json:
         print_json(CalibrationAnswer(**dict(outcome), failure=FailedStep.of(job)))
     else:
@@ -207,18 +207,18 @@ def demo(
             raise UserError("bad_option", "--bench goes with neither --fix nor --agent")
         _benched(count or (8 if one_kernel else 10), one_kernel=one_kernel, as_json=as_json)
         return
-    one = bugs.load(DEMO_BUG)
+    bug = bugs.load(DEMO_BUG)
     if agent and fix is not None:
         raise UserError("bad_option", "--fix and --agent exclude each other")
-    people.print(f"[bold]{escape(one.file.title)}[/] ({escape(one.file.references[0])})")
-    people.print(one.file.summary.strip() + "\n", style="dim", markup=False)
+    people.print(f"[bold]{escape(bug.file.title)}[/] ({escape(bug.file.references[0])})")
+    people.print(bug.file.summary.strip() + "\n", style="dim", markup=False)
     if agent:
         from kgym_cli.commands.fix import replayed  # noqa: PLC0415 - needs the extra `agent`
 
         people.print("the model's answers are replayed from a tape: no model is asked")
         replayed(DEMO_BUG, TAPES / f"{DEMO_BUG}.jsonl", as_json)
     accepted = reasons(accept_findings)
-    _try(one, fix, DEFAULT_OPTIONS, accepted, no_fix=False, as_json=as_json)
+    _try(bug, fix, DEFAULT_OPTIONS, accepted, no_fix=False, as_json=as_json)
 
 
 def _benched(count: int, *, one_kernel: bool, as_json: bool) -> None:
@@ -227,20 +227,20 @@ def _benched(count: int, *, one_kernel: bool, as_json: bool) -> None:
     from kgym_cli.bench import demo as bench_demo  # noqa: PLC0415 - needs the extra `bench`
     from kgym_cli.bench.leaderboard import show  # noqa: PLC0415
 
-    found = bench_demo.run(count, one_kernel=one_kernel)
+    report = bench_demo.run(count, one_kernel=one_kernel)
     if as_json:
-        print_json(found)
+        print_json(report)
     else:
-        show(found)
+        show(report)
 
 
 def _loaded(name: str, repro: ProgramKind | None) -> Bug:
-    one = bugs.load(name)
-    return one if repro is None else one.run_by(repro)
+    bug = bugs.load(name)
+    return bug if repro is None else bug.run_by(repro)
 
 
 def _try(
-    one: Bug,
+    bug: Bug,
     fix: Path | None,
     wanted: TrialOptions,
     accepted: frozenset[str],
@@ -251,18 +251,18 @@ def _try(
 ) -> None:
     if fix is not None and no_fix:
         raise UserError("bad_option", "--fix and --no-fix exclude each other")
-    patch = patch_file(fix) if fix is not None else one.fix
+    patch = patch_file(fix) if fix is not None else bug.fix
     with scheduler(work=True) as client:
-        wanted = replace(wanted, known=earlier_jobs.known(client, one))
+        wanted = replace(wanted, known=earlier_jobs.known(client, bug))
         if patch is not None and not no_fix:
-            _tell_effort(one, wanted)
-        request = one.job(None if no_fix else patch, wanted)
+            _tell_effort(bug, wanted)
+        request = bug.job(None if no_fix else patch, wanted)
         job = _follow(client, tracing_job.traced(request, how) if how else request)
-        found = crashes(client, job) if as_json else []
-    outcome = TrialResult.of(one.name, job, accepted)
+        step_crashes = crashes(client, job) if as_json else []
+    outcome = TrialResult.of(bug.name, job, accepted)
     trace = TraceResult.of(job) if how is not None else None
     if as_json:
-        print_json(TrialAnswer.with_crashes(outcome, trace, job, found))
+        print_json(TrialAnswer.with_crashes(outcome, trace, job, step_crashes))
     else:
         _print(outcome, trace)
     leave(exit_status(conclusion(job, accepted).answer))
@@ -273,14 +273,14 @@ def reasons(words: str) -> frozenset[str]:
     return frozenset(word for word in words.replace(",", " ").split())
 
 
-def _tell_effort(one: Bug, wanted: TrialOptions) -> None:
+def _tell_effort(bug: Bug, wanted: TrialOptions) -> None:
     """Say what the fix has to survive, and why."""
-    known, chosen, own = wanted.known, one.effort(wanted), one.file.reproducer
+    known, chosen, own = wanted.known, bug.effort(wanted), bug.file.reproducer
     shown = f"{known.crashed} of {known.runs} runs showed the bug" if known else ""
     if chosen is not None:
         needed = f"{chosen.instances} x {chosen.time:g} s for {chosen.confidence:.0%}"
         people.print(f"calibrated: {shown}; {needed}")
-    elif one.is_measured(wanted):
+    elif bug.is_measured(wanted):
         people.print(f"{shown or 'not calibrated'}: where the bug shows soon, it is measured first")
     elif known is not None:
         took = "too few to be so sure, or it would take too long"
@@ -312,23 +312,23 @@ def _print_calibration(outcome: CalibrationResult) -> None:
     quantiles = outcome.seconds_to_crash or {}
     times = ", ".join(f"{name} {value:g} s" for name, value in quantiles.items())
     results.print(f"time to the crash: {times}")
-    for one in outcome.recommended:
-        needed = f"{one.instances} instances x {one.time:g} s"
-        results.print(f"for {one.confidence:.0%} confidence in a fix: {needed}")
+    for recommendation in outcome.recommended:
+        needed = f"{recommendation.instances} instances x {recommendation.time:g} s"
+        results.print(f"for {recommendation.confidence:.0%} confidence in a fix: {needed}")
 
 
 def _print(outcome: TrialResult, trace: TraceResult | None) -> None:
     if outcome.compiler_substitution:
         results.print(f"compiler: {outcome.compiler_substitution}", markup=False)
     _print_config(outcome)
-    for side, one in (("before", outcome.before), ("after", outcome.after)):
-        if one is not None:
-            style = _STYLES.get(one.verdict, "yellow")
-            results.print(f"{side:>7}: [bold {style}]{one.verdict}[/]", end="  ")
-            results.print(one.reason, markup=False)
-            if one.told:
-                results.print(f"         evidence: {one.told}", markup=False)
-            for finding in one.findings:
+    for side, result in (("before", outcome.before), ("after", outcome.after)):
+        if result is not None:
+            style = _STYLES.get(result.verdict, "yellow")
+            results.print(f"{side:>7}: [bold {style}]{result.verdict}[/]", end="  ")
+            results.print(result.reason, markup=False)
+            if result.told:
+                results.print(f"         evidence: {result.told}", markup=False)
+            for finding in result.findings:
                 _print_finding(finding)
     if outcome.after is not None:
         word = "[bold green]resolved" if outcome.resolved else "[bold red]not resolved"
@@ -341,7 +341,10 @@ def _print(outcome: TrialResult, trace: TraceResult | None) -> None:
 
 def _print_config(outcome: TrialResult) -> None:
     """Say how the kernel differs from the config that was asked for, and what became of `m`."""
-    dropped = [f"{one.symbol}={one.got}, not {one.wanted}" for one in outcome.dropped_symbols]
+    dropped = [
+        f"{dropped_symbol.symbol}={dropped_symbol.got}, not {dropped_symbol.wanted}"
+        for dropped_symbol in outcome.dropped_symbols
+    ]
     if dropped:
         results.print(f" config: {_first(dropped)}", markup=False)
     if outcome.config_version:

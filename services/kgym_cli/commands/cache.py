@@ -93,11 +93,11 @@ def list_(text: str | None, limit: int, as_json: bool) -> None:
 def show(entry: str, as_json: bool) -> None:
     """Show ENTRY: where it is kept, what jobs on it came to, and how it was made."""
     with scheduler(work=False) as client:
-        one = client.suitecache_entry(entry)
+        view = client.suitecache_entry(entry)
     if as_json:
-        print_json(one)
+        print_json(view)
         return
-    for name, words in _shown(one):
+    for name, words in _shown(view):
         results.print(f"{name:10}{words}", markup=False)
 
 
@@ -130,18 +130,18 @@ def warm(
         if not no_wait:
             labels = kernels if len(jobs) > 1 else ("",)
             jobs = [follow(client, job, label=of) for job, of in zip(jobs, labels, strict=True)]
-    found = [WarmedEntry.of(name, job) for name, job in zip(kernels, jobs, strict=True)]
+    entries = [WarmedEntry.of(name, job) for name, job in zip(kernels, jobs, strict=True)]
     if as_json:
-        print_json(found)
+        print_json(entries)
     else:
         rows = [
-            (escape(one.kernel), str(one.job), str(one.state), one.entry or "", _said(one))
-            for one in found
+            (escape(warm.kernel), str(warm.job), str(warm.state), warm.entry or "", _outcome(warm))
+            for warm in entries
         ]
         print_table("kernel", "job", "state", "entry", "", rows=rows)
-    missing = [one for one in found if one.entry is None]
+    missing = [warmed for warmed in entries if warmed.entry is None]
     if missing and not no_wait:
-        causes = {one.failure.cause if one.failure else "infrastructure" for one in missing}
+        causes = {entry.failure.cause if entry.failure else "infrastructure" for entry in missing}
         leave(Exit.USER if causes == {"user"} else Exit.INFRASTRUCTURE)
 
 
@@ -159,59 +159,59 @@ def drop(entry: str, as_json: bool) -> None:
     if as_json:
         print_json(gone)
         return
-    told = ", ".join(one.worker for one in gone.holders)
-    more = f"; told to remove their copies: {told}" if told else ""
+    text = ", ".join(holder.worker for holder in gone.holders)
+    more = f"; told to remove their copies: {text}" if text else ""
     results.print(f"{gone.name} is removed, {gone.bytes / 1e6:,.1f} MB{more}", markup=False)
 
 
-def _said(one: WarmedEntry) -> str:
-    if one.failure is not None:
-        return escape(one.failure.message)
-    return "" if one.cached is None else "was there" if one.cached else "made"
+def _outcome(entry: WarmedEntry) -> str:
+    if entry.failure is not None:
+        return escape(entry.failure.message)
+    return "" if entry.cached is None else "was there" if entry.cached else "made"
 
 
 def _listed(client: Client, text: str | None, limit: int) -> EntryPage:
     """Return the first entries, of as many pages as that takes, as one page."""
-    found: list[EntryView] = []
+    entries: list[EntryView] = []
     cursor: str | None = None
     while True:
-        size = min(_PAGE, limit - len(found))
+        size = min(_PAGE, limit - len(entries))
         page = client.suitecache(EntryFilter(text=text, cursor=cursor, limit=size))
-        found += page.entries
+        entries += page.entries
         cursor = page.next
-        if cursor is None or len(found) >= limit:
-            return page.model_copy(update={"entries": found})
+        if cursor is None or len(entries) >= limit:
+            return page.model_copy(update={"entries": entries})
 
 
-def _row(one: EntryView) -> Sequence[str]:
+def _row(entry: EntryView) -> Sequence[str]:
     return (
-        escape(one.name),
-        escape(one.kernel_release or ""),
-        _made(one.making),
-        f"{one.bytes / 1e6:,.1f}" if one.bytes is not None else "",
-        _age(one.touched_at),
-        str(one.jobs),
-        escape(_counts(one.verdicts)),
-        str(len(one.holders)),
+        escape(entry.name),
+        escape(entry.kernel_release or ""),
+        _made(entry.making),
+        f"{entry.bytes / 1e6:,.1f}" if entry.bytes is not None else "",
+        _age(entry.touched_at),
+        str(entry.jobs),
+        escape(_counts(entry.verdicts)),
+        str(len(entry.holders)),
     )
 
 
-def _shown(one: EntryView) -> list[tuple[str, str]]:
+def _shown(entry: EntryView) -> list[tuple[str, str]]:
     """Return the lines of an entry: a name, and words."""
     lines = [
-        ("entry", one.name),
-        ("kernel", one.kernel_release or "not known: what tells it is not in storage"),
-        ("source", one.source_identity or ""),
-        ("compiler", one.compiler_version or ""),
-        ("backports", ", ".join(one.backports)),
-        ("storage", f"{one.bytes / 1e6:,.1f} MB, touched {_age(one.touched_at)} ago")
-        if one.bytes is not None
+        ("entry", entry.name),
+        ("kernel", entry.kernel_release or "not known: what tells it is not in storage"),
+        ("source", entry.source_identity or ""),
+        ("compiler", entry.compiler_version or ""),
+        ("backports", ", ".join(entry.backports)),
+        ("storage", f"{entry.bytes / 1e6:,.1f} MB, touched {_age(entry.touched_at)} ago")
+        if entry.bytes is not None
         else ("storage", "not there"),
-        ("workers", ", ".join(f"{held.worker} ({held.state})" for held in one.holders)),
-        ("jobs", _counts(one.states)),
-        ("verdicts", _counts(one.verdicts)),
+        ("workers", ", ".join(f"{held.worker} ({held.state})" for held in entry.holders)),
+        ("jobs", _counts(entry.states)),
+        ("verdicts", _counts(entry.verdicts)),
     ]
-    if (making := one.making) is not None:
+    if (making := entry.making) is not None:
         lines += [
             ("made", f"{_made(making)} at {making.made_at.astimezone():%Y-%m-%d %H:%M:%S}"),
             ("compiled", f"{making.objects} objects in {making.seconds:.0f} s"),

@@ -53,20 +53,20 @@ def check(
     not, - for standard input, is tried alone on the kernel that has the bug. The exit status
     is 0 if all compile, 1 if one does not, 2 for bad input, 3 if there is no answer.
     """
-    one = bugs.load(bug).built_by(compiler)
+    loaded = bugs.load(bug).built_by(compiler)
     given = [_given(path) for path in patches]
     readable = [patch for patch in given if isinstance(patch, Patch)]
     if not readable:
         words = (check.reason for check in given if isinstance(check, PatchCheck))
         raise UserError("binary_patch", "; ".join(words))
-    request = one.check(readable, dependents=dependents, cache="fresh" if fresh else "use")
+    request = loaded.check(readable, dependents=dependents, cache="fresh" if fresh else "use")
     with scheduler(work=True) as client:
         job = client.submit(request)
         job = follow(client, job)
     result = _result(job)
     result = result and _with_unread(result, given)
     if as_json:
-        print_json(CheckAnswer.of(one.name, job, result))
+        print_json(CheckAnswer.of(loaded.name, job, result))
     elif result is not None:
         _print(result)
     if result is None:
@@ -93,7 +93,7 @@ def _given(path: Path) -> Patch | PatchCheck:
 
 def _with_unread(result: CheckResult, given: Sequence[Patch | PatchCheck]) -> CheckResult:
     checked = iter(result.patches)
-    checks = [one if isinstance(one, PatchCheck) else next(checked) for one in given]
+    checks = [item if isinstance(item, PatchCheck) else next(checked) for item in given]
     return result.model_copy(update={"patches": checks})
 
 
@@ -114,27 +114,27 @@ def _print(result: CheckResult) -> None:
         results.print(f"compiler: {result.compiler_substitution}", markup=False)
     columns = ("patch", "outcome", "files", "objects", "functions", "s")
     print_table(*columns, rows=map(_row, result.patches))
-    for one in result.patches:
-        if words := _words(one):
-            results.print(f"\n[bold]{escape(one.name)}[/]")
+    for patch in result.patches:
+        if words := _words(patch):
+            results.print(f"\n[bold]{escape(patch.name)}[/]")
             echo(words.rstrip())
 
 
-def _row(one: PatchCheck) -> tuple[str, ...]:
+def _row(check: PatchCheck) -> tuple[str, ...]:
     return (
-        escape(one.name),
-        f"[{_STYLES.get(one.outcome, 'red')}]{one.outcome}[/]",
-        str(len(one.files)),
-        _coverage(one),
-        escape(", ".join(_function(function.model_dump()) for function in one.functions)),
-        f"{one.seconds:.2f}",
+        escape(check.name),
+        f"[{_STYLES.get(check.outcome, 'red')}]{check.outcome}[/]",
+        str(len(check.files)),
+        _coverage(check),
+        escape(", ".join(_function(function.model_dump()) for function in check.functions)),
+        f"{check.seconds:.2f}",
     )
 
 
-def _coverage(one: PatchCheck) -> str:
+def _coverage(check: PatchCheck) -> str:
     """Return how many objects were compiled, of how many that depend on the files."""
-    done = sum(file.objects for file in one.files)
-    of = sum(file.dependents for file in one.files)
+    done = sum(file.objects for file in check.files)
+    of = sum(file.dependents for file in check.files)
     return str(done) if done == of else f"{done} of {of}"
 
 
@@ -147,9 +147,9 @@ def _number(count: int | None) -> str:
     return "-" if count is None else str(count)
 
 
-def _words(one: PatchCheck) -> str:
+def _words(check: PatchCheck) -> str:
     """Return what there is to say of a patch: as the compiler said it, else the reason."""
-    if one.outcome is PatchOutcome.NOT_BUILT:
-        idle = [file.path for file in one.files if file.outcome == "not_built"]
+    if check.outcome is PatchOutcome.NOT_BUILT:
+        idle = [file.path for file in check.files if file.outcome == "not_built"]
         return f"the config does not compile {', '.join(idle)}"
-    return one.output or one.reason
+    return check.output or check.reason

@@ -68,13 +68,13 @@ def _size(folder: Path) -> int:
 
 def _print(answer: DuAnswer) -> None:
     stored = answer.storage
-    rows = [(str(one.kind), _mb(one.bytes), str(one.number)) for one in stored.kinds]
-    rows += [(one.folder, _mb(one.bytes), "") for one in answer.local or []]
+    rows = [(str(kind.kind), _mb(kind.bytes), str(kind.number)) for kind in stored.kinds]
+    rows += [(folder.folder, _mb(folder.bytes), "") for folder in answer.local or []]
     print_table("what", "MB", "number", rows=rows)
     if stored.jobs:
         jobs = [
-            (str(one.job), str(one.state), _mb(one.bytes), escape(" ".join(one.tags)))
-            for one in stored.jobs[:_SHOWN]
+            (str(job.job), str(job.state), _mb(job.bytes), escape(" ".join(job.tags)))
+            for job in stored.jobs[:_SHOWN]
         ]
         print_table("job", "state", "MB", "tags", rows=jobs)
     budget = f", budget {_mb(stored.budget)} MB" if stored.budget is not None else ""

@@ -44,8 +44,14 @@ def limits(before: "Limits | None", **given: float | None) -> "Limits | None":
 
     names = {"dollars": "budget_dollars", "tokens": "budget_tokens", "builds": "budget_builds"}
     names |= {"seconds": "budget_time", "concurrency": "concurrency"}
-    found = {name: given[option] for name, option in names.items() if given[option] is not None}
-    return Limits.model_validate({**dict(before or Limits()), **found}) if found else before
+    chosen_limits = {
+        name: given[option] for name, option in names.items() if given[option] is not None
+    }
+    return (
+        Limits.model_validate({**dict(before or Limits()), **chosen_limits})
+        if chosen_limits
+        else before
+    )
 
 
 @click.command()
@@ -100,9 +106,9 @@ def fix(
     if model is None:
         raise UserError("no_model", "name a model: --model PROVIDER:MODEL, or KGYM_MODEL")
     own = model.startswith(REPLAY) or record is not None
-    found = None if own else service()
+    agent_service = None if own else service()
     bounds = limits(None, **budgets)
-    request = request_of(name, strategy, model, trace, files, bounds, found is None)
+    request = request_of(name, strategy, model, trace, files, bounds, agent_service is None)
     request = request.model_copy(update={"window": window}) if window else request
     if record is not None:
         _begin(record, request)
@@ -110,7 +116,7 @@ def fix(
     async def ask(agent: "AgentCalls") -> FixAnswer:
         run = await agent.start(request)
         people.print(f"run {run}")
-        if found is not None and not watch:
+        if agent_service is not None and not watch:
             return FixAnswer.of(await agent.show(run))
         return await told(agent, run, author)
 

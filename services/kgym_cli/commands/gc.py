@@ -105,7 +105,7 @@ def gc(
     when they were last used, but never while they are.
     """
     wanted = parts or PARTS
-    found: dict[str, Any] = {"applied": apply}
+    report: dict[str, Any] = {"applied": apply}
     if set(wanted) & {"artifacts", "logs"}:
         from kgym_scheduler.retention.artifact_retention import ArtifactPolicy  # noqa: PLC0415 - as in `connect`
 
@@ -114,20 +114,20 @@ def gc(
             artifact_budget=artifact_budget,
             log_age=timedelta(days=log_age),
         )
-        found |= asyncio.run(_scheduler_parts(wanted, policy, apply=apply))
+        report |= asyncio.run(_scheduler_parts(wanted, policy, apply=apply))
     if "entries" in wanted:
         age = timedelta(days=entry_age)
-        found["entries"] = asyncio.run(_stored_entries(age, entry_budget, apply=apply))
+        report["entries"] = asyncio.run(_stored_entries(age, entry_budget, apply=apply))
     if "caches" in wanted:
         old = _old_entries(settings().cache, cache_age * 86400, cache_budget)
         gone = [entry for entry in old if not apply or entry.remove()]
-        found["caches"] = [
+        report["caches"] = [
             {"entry": str(e.root / e.key), "bytes": e.size, "used_at": e.used_at} for e in gone
         ]
     if as_json:
-        print_json(GcAnswer.model_validate(found))
+        print_json(GcAnswer.model_validate(report))
     else:
-        _print(found)
+        _print(report)
 
 
 async def _scheduler_parts(
@@ -135,31 +135,31 @@ async def _scheduler_parts(
 ) -> dict[str, list[dict[str, Any]]]:
     from kgym_scheduler.retention import artifact_retention  # noqa: PLC0415
 
-    found: dict[str, list[dict[str, Any]]] = {}
+    report: dict[str, list[dict[str, Any]]] = {}
     async with open_database() as database:
         if "artifacts" in wanted:
             store = storage()
             files = await artifact_retention.old_files(database, store, policy)
             if apply:
                 files = await artifact_retention.remove_files(database, store, files)
-            found["artifacts"] = [one.model_dump(mode="json") for one in files]
+            report["artifacts"] = [file.model_dump(mode="json") for file in files]
         if "logs" in wanted:
             logs = await artifact_retention.old_logs(database, policy)
             if apply:
                 await artifact_retention.remove_logs(database, logs)
-            found["logs"] = [one.model_dump(mode="json", exclude={"last"}) for one in logs]
-    return found
+            report["logs"] = [log.model_dump(mode="json", exclude={"last"}) for log in logs]
+    return report
 
 
 async def _stored_entries(age: timedelta, budget: int, *, apply: bool) -> list[dict[str, Any]]:
     from kgym_scheduler.retention import cache_retention  # noqa: PLC0415
 
-    found = await cache_retention.old_entries(
+    entries = await cache_retention.old_entries(
         storage(), cache_retention.CachePolicy(age=age, budget=budget)
     )
     if apply:
-        await cache_retention.remove_entries(storage(), found)
-    return [one.model_dump() for one in found]
+        await cache_retention.remove_entries(storage(), entries)
+    return [warmed.model_dump() for warmed in entries]
 
 
 def _old_entries(folder: Path, age: float, budget: int) -> list[folder_cache.CachedFolder]:
@@ -174,16 +174,16 @@ def _old_entries(folder: Path, age: float, budget: int) -> list[folder_cache.Cac
     return old
 
 
-def _print(found: dict[str, Any]) -> None:
-    rows = [_row(part, one) for part in PARTS for one in found.get(part, [])]
+def _print(report: dict[str, Any]) -> None:
+    rows = [_row(part, entry) for part in PARTS for entry in report.get(part, [])]
     print_table("part", "what", "MiB", "why", rows=rows)
-    total = sum(one["bytes"] for part in PARTS for one in found.get(part, []))
-    word = "removed" if found["applied"] else "would go; --apply removes it"
+    total = sum(entry["bytes"] for part in PARTS for entry in report.get(part, []))
+    word = "removed" if report["applied"] else "would go; --apply removes it"
     results.print(f"{total / (1 << 20):,.1f} MiB {word}")
 
 
-def _row(part: str, one: dict[str, Any]) -> tuple[str, ...]:
-    place = f"job {one['job']}, step {one['step']}" if "job" in one else None
-    place = place or one.get("entry") or one["prefix"]
-    why = one.get("why") or ("age" if part == "logs" else "unused")
-    return part, escape(place), f"{one['bytes'] / (1 << 20):.1f}", why
+def _row(part: str, row: dict[str, Any]) -> tuple[str, ...]:
+    place = f"job {row['job']}, step {row['step']}" if "job" in row else None
+    place = place or row.get("entry") or row["prefix"]
+    why = row.get("why") or ("age" if part == "logs" else "unused")
+    return part, escape(place), f"{row['bytes'] / (1 << 20):.1f}", why

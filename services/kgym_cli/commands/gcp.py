@@ -122,19 +122,19 @@ def up(
     if ssh_key is None and not emulated:
         raise UserError("bad_option", "--ssh-key: nobody could log in to the hosts without one")
     key = public_key(ssh_key) if ssh_key is not None else ""
-    told = farm(deployment, endpoint, emulated, start=True)
+    cloud = farm(deployment, endpoint, emulated, start=True)
     parts: list[CloudPart] = []
-    hosts = told.platform(key).bring_up(lambda part: _tell(parts, part))
-    if told.project is not None:
-        told.project.await_scheduler()
+    hosts = cloud.platform(key).bring_up(lambda part: _tell(parts, part))
+    if cloud.project is not None:
+        cloud.project.await_scheduler()
     made = [_answer(host, {}) for host in hosts]
     if as_json:
-        answer = UpAnswer(emulated=told.emulated, scheduler=told.server, parts=parts, hosts=made)
+        answer = UpAnswer(emulated=cloud.emulated, scheduler=cloud.server, parts=parts, hosts=made)
         print_json(answer)
         return
     _print_hosts(made)
-    if told.server is not None:
-        people.print(f"scheduler: {told.server}", markup=False)
+    if cloud.server is not None:
+        people.print(f"scheduler: {cloud.server}", markup=False)
 
 
 @gcp.command()
@@ -150,20 +150,20 @@ def down(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) 
     if emulated and emulated_project.found(data, project) is None:
         emulated_project.forget(data, project)
     else:
-        told = farm(deployment, endpoint, emulated)
-        told.platform().take_down(lambda part: _tell(parts, part))
-        _end_project(told)
+        cloud = farm(deployment, endpoint, emulated)
+        cloud.platform().take_down(lambda part: _tell(parts, part))
+        _end_project(cloud)
     if as_json:
         print_json(DownAnswer(emulated=emulated or endpoint is not None, parts=parts))
     else:
         results.print("nothing is left")
 
 
-def _end_project(told: Farm) -> None:
+def _end_project(cloud: Farm) -> None:
     """End an emulated project once nothing is there; other deployments of it are told."""
-    if told.project is None:
+    if cloud.project is None:
         return
-    left = [name for name in told.project.end() if not _is_kept(told.deployment, name)]
+    left = [name for name in cloud.project.end() if not _is_kept(cloud.deployment, name)]
     if left:
         people.print(f"others have things in the project: {', '.join(left)}", markup=False)
 
@@ -177,13 +177,13 @@ def _is_kept(deployment: Deployment, name: str) -> bool:
 @json_option(StatusAnswer)
 def status(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) -> None:
     """Show the hosts that there are, and which version of kGymSuite each of them told last."""
-    told = farm(deployment, endpoint, emulated)
-    instances = told.platform().instances
+    cloud = farm(deployment, endpoint, emulated)
+    instances = cloud.platform().instances
     hosts = instances.all()
     versions = instances.versions(hosts)
     shown = [_answer(host, versions) for host in hosts]
     if as_json:
-        print_json(StatusAnswer(emulated=told.emulated, scheduler=told.server, hosts=shown))
+        print_json(StatusAnswer(emulated=cloud.emulated, scheduler=cloud.server, hosts=shown))
     else:
         _print_hosts(shown)
 
@@ -198,23 +198,28 @@ def cost(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) 
     says when and where each was looked up. Removed hosts, disks, traffic and objects are not
     counted.
     """
-    told = farm(deployment, endpoint, emulated)
-    hosts = told.platform().instances.all()
-    answer = _cost(told.deployment, hosts, emulated=told.emulated)
+    cloud = farm(deployment, endpoint, emulated)
+    hosts = cloud.platform().instances.all()
+    answer = _cost(cloud.deployment, hosts, emulated=cloud.emulated)
     if as_json:
         print_json(answer)
         return
     columns = ("pool", "hosts", "$/h each", "$/h now", "$ so far", "$/h at most")
     rows = [
         (
-            one.pool,
-            str(one.hosts),
+            pool.pool,
+            str(pool.hosts),
             *map(
                 _dollars,
-                (one.dollars_per_hour_of_one, one.dollars_per_hour, one.so_far, one.most_per_hour),
+                (
+                    pool.dollars_per_hour_of_one,
+                    pool.dollars_per_hour,
+                    pool.so_far,
+                    pool.most_per_hour,
+                ),
             ),
         )
-        for one in answer.pools
+        for pool in answer.pools
     ]
     total = map(_dollars, (answer.dollars_per_hour, answer.so_far, answer.most_per_hour))
     print_table(
@@ -246,9 +251,9 @@ def _cost(deployment: Deployment, hosts: "list[CloudHost]", *, emulated: bool) -
     return CostAnswer(
         emulated=emulated,
         pools=pools,
-        dollars_per_hour=_sum([one.dollars_per_hour for one in pools]),
-        so_far=_sum([one.so_far for one in pools]),
-        most_per_hour=_sum([one.most_per_hour for one in pools]),
+        dollars_per_hour=_sum([pool.dollars_per_hour for pool in pools]),
+        so_far=_sum([pool.so_far for pool in pools]),
+        most_per_hour=_sum([pool.most_per_hour for pool in pools]),
         prices_of=table.region,
     )
 

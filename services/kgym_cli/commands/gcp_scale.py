@@ -120,20 +120,20 @@ def scale(
     """
     from kgym_hosts.gcp.scaler import Scaler  # noqa: PLC0415 - Google's libraries take seconds
 
-    told = farm(deployment, endpoint, emulated)
-    if told.server is None:
+    cloud = farm(deployment, endpoint, emulated)
+    if cloud.server is None:
         raise UserError("bad_deployment", f"{deployment}: scaling needs `domain`: workers use it")
     key = public_key(ssh_key) if ssh_key is not None else ""
-    with told.scheduler() as client:
-        instances, table = told.platform(key).instances, prices.shipped_prices()
-        scaler = Scaler(told.deployment, instances, client, table, patient=not once)
+    with cloud.scheduler() as client:
+        instances, table = cloud.platform(key).instances, prices.shipped_prices()
+        scaler = Scaler(cloud.deployment, instances, client, table, patient=not once)
         while True:
             try:
-                answer = _answer(scaler.round(), emulated=told.emulated)
+                answer = _answer(scaler.round(), emulated=cloud.emulated)
             except InfrastructureError as error:
                 if once:
                     raise
-                answer = _failed(error, emulated=told.emulated)
+                answer = _failed(error, emulated=cloud.emulated)
             if as_json:
                 print_json(answer)
             else:
@@ -165,15 +165,15 @@ def simulate(
     from kgym_hosts.scaling.recording import recorded  # noqa: PLC0415
     from kgym_hosts.scaling.simulation import Simulation  # noqa: PLC0415
 
-    told = farm(deployment, endpoint, emulated)
-    limits = limits_of(told.deployment, prices.shipped_prices())
+    cloud = farm(deployment, endpoint, emulated)
+    limits = limits_of(cloud.deployment, prices.shipped_prices())
     since = datetime.now(UTC) - timedelta(hours=hours)
     wanted = JobFilter(created_after=since, brief=True, limit=200)
-    with told.scheduler() as client:
+    with cloud.scheduler() as client:
         jobs = list(islice(client.jobs(wanted), MOST_JOBS + 1))
     outcome = Simulation(limits).run(recorded(jobs[:MOST_JOBS], since))
     answer = SimulationAnswer(
-        emulated=told.emulated,
+        emulated=cloud.emulated,
         since=since,
         jobs=min(len(jobs), MOST_JOBS),
         cut=len(jobs) > MOST_JOBS,
@@ -210,13 +210,13 @@ def _answer(made: "Round", *, emulated: bool) -> ScaleAnswer:
         pools.append(PoolState(pool=pool, running=sum(host.running for host in own), **counts))
     actions = [
         ScaleAction(
-            action=one.action,
-            pool=one.pool,
-            host=one.host,
-            why=one.why,
-            fault=_fault(one.fault) if one.fault is not None else None,
+            action=action.action,
+            pool=action.pool,
+            host=action.host,
+            why=action.why,
+            fault=_fault(action.fault) if action.fault is not None else None,
         )
-        for one in made.done
+        for action in made.done
     ]
     return ScaleAnswer(
         at=datetime.now(UTC),
@@ -243,7 +243,9 @@ def _tell(answer: ScaleAnswer) -> None:
     at = answer.at.astimezone().strftime("%H:%M:%S")
     if answer.fault is not None:
         people.print(f"{at} {answer.fault.reason}: {answer.fault.message}", markup=False)
-    for one in answer.actions:
-        what = f"{at} {one.action} {one.host or one.pool}: {one.why}"
-        fault = f" ({one.fault.reason}: {one.fault.message})" if one.fault is not None else ""
+    for action in answer.actions:
+        what = f"{at} {action.action} {action.host or action.pool}: {action.why}"
+        fault = (
+            f" ({action.fault.reason}: {action.fault.message})" if action.fault is not None else ""
+        )
         people.print(what + fault, markup=False)

@@ -52,18 +52,18 @@ def group() -> None:
 def list_(mine: bool, limit: int, as_json: bool) -> None:
     """List groups, the newest first."""
     with scheduler(work=False) as client:
-        found = list(islice(client.groups(GroupFilter(mine=mine)), limit))
+        groups = list(islice(client.groups(GroupFilter(mine=mine)), limit))
     if as_json:
-        print_json(found)
+        print_json(groups)
         return
     columns = ("group", "submitter", "jobs", "states", "verdicts", "resolved", "created")
-    print_table(*columns, rows=map(_row, found))
+    print_table(*columns, rows=map(_row, groups))
 
 
-def _row(one: GroupView) -> tuple[str, ...]:
-    created = one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    counts = (_counted(one.states), _counted(one.verdicts), str(one.resolved))
-    return escape(one.name), escape(one.submitter), str(one.jobs), *counts, created
+def _row(group: GroupView) -> tuple[str, ...]:
+    created = group.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    counts = (_counted(group.states), _counted(group.verdicts), str(group.resolved))
+    return escape(group.name), escape(group.submitter), str(group.jobs), *counts, created
 
 
 def _counted(counts: Mapping[State, int] | Mapping[Verdict, int]) -> str:
@@ -77,14 +77,14 @@ def _counted(counts: Mapping[State, int] | Mapping[Verdict, int]) -> str:
 def show(name: str, submitter: str | None, as_json: bool) -> None:
     """Show how many jobs of a group stand where, and what they came to."""
     with scheduler(work=False) as client:
-        one = client.group(name, submitter)
+        view = client.group(name, submitter)
     if as_json:
-        print_json(one)
+        print_json(view)
         return
-    lines = [f"group {one.name} of {one.submitter}: {one.jobs} jobs"]
-    lines.append(f"states: {_counted(one.states)}")
-    lines.append(f"verdicts: {_counted(one.verdicts) or 'none'}")
-    lines.append(f"resolved: {one.resolved}")
+    lines = [f"group {view.name} of {view.submitter}: {view.jobs} jobs"]
+    lines.append(f"states: {_counted(view.states)}")
+    lines.append(f"verdicts: {_counted(view.verdicts) or 'none'}")
+    lines.append(f"resolved: {view.resolved}")
     results.print("\n  ".join(lines), markup=False)
 
 
@@ -93,36 +93,43 @@ def show(name: str, submitter: str | None, as_json: bool) -> None:
 @_submitter_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, safe for spreadsheets.")
 @json_option(GroupResult)
-def results_(name: str, submitter: str | None, as_csv: bool, as_json: bool) -> None:
+def results_of_group(name: str, submitter: str | None, as_csv: bool, as_json: bool) -> None:
     """Show what each job of a group came to, oldest first. With --json, each is a line."""
     if as_csv and as_json:
         raise click.UsageError("give either --csv or --json")
     with scheduler(work=False) as client:
-        found = client.group_results(name, submitter)
+        results_of_group = client.group_results(name, submitter)
         if as_csv:
-            _print_csv(found)
+            _print_csv(results_of_group)
         elif as_json:
-            for one in found:
-                print_json(one)
+            for result in results_of_group:
+                print_json(result)
         else:
             columns = ("job", "state", "verdict", "resolved", "seconds", "title", "reason", "tags")
-            print_table(*columns, rows=map(_result_row, found))
+            print_table(*columns, rows=map(_result_row, results_of_group))
 
 
-def _print_csv(found: Iterable[GroupResult]) -> None:
-    rows = iter(found)
+def _print_csv(results_of_group: Iterable[GroupResult]) -> None:
+    rows = iter(results_of_group)
     first = next(rows, None)  # an error is told before anything is printed
     click.echo(result_csv.header(), nl=False)
     if first is not None:
         click.echo(result_csv.lines([first]), nl=False)
-    for one in rows:
-        click.echo(result_csv.lines([one]), nl=False)
+    for row in rows:
+        click.echo(result_csv.lines([row]), nl=False)
 
 
-def _result_row(one: GroupResult) -> tuple[str, ...]:
-    resolved = "" if one.resolved is None else ("yes" if one.resolved else "no")
-    words = (escape(one.title or ""), escape(one.reason or ""), escape(" ".join(one.tags)))
-    return str(one.job), one.state, one.verdict or "", resolved, f"{one.seconds:g}", *words
+def _result_row(result: GroupResult) -> tuple[str, ...]:
+    resolved = "" if result.resolved is None else ("yes" if result.resolved else "no")
+    words = (escape(result.title or ""), escape(result.reason or ""), escape(" ".join(result.tags)))
+    return (
+        str(result.job),
+        result.state,
+        result.verdict or "",
+        resolved,
+        f"{result.seconds:g}",
+        *words,
+    )
 
 
 @group.command()

@@ -59,10 +59,10 @@ def submit(files: tuple[Path, ...], key: str | None, wait: bool, as_json: bool) 
         raise UserError("bad_option", "--wait follows one job: give one file, or wait for each")
     with scheduler(work=wait) as client:
         if len(requests) == 1:
-            one = client.submit(requests[0], key)
+            submitted = client.submit(requests[0], key)
             if wait:
-                _wait(client, [(one, 0)], as_json=as_json)
-            _print(client, one, as_json=as_json)
+                _wait(client, [(submitted, 0)], as_json=as_json)
+            _print(client, submitted, as_json=as_json)
             return
         done = client.submit_all(requests, key)
     if as_json:
@@ -83,7 +83,7 @@ def _read(file: Path) -> JobRequest:
 @click.option(
     "--state",
     "states",
-    type=click.Choice([str(one) for one in State if one is not State.SKIPPED]),
+    type=click.Choice([str(state) for state in State if state is not State.SKIPPED]),
     multiple=True,
     help="Only jobs in this state; can be repeated.",
 )
@@ -153,10 +153,10 @@ def _jobs(client: Client, wanted: JobFilter, states: Sequence[str]) -> Iterator[
         for state in dict.fromkeys(states)
     )
     seen = set()  # one that changes its state meanwhile may be in two lists
-    for one in heapq.merge(*each, key=lambda one: (one.created_at, one.id), reverse=True):
-        if one.id not in seen:
-            seen.add(one.id)
-            yield one
+    for job in heapq.merge(*each, key=lambda job: (job.created_at, job.id), reverse=True):
+        if job.id not in seen:
+            seen.add(job.id)
+            yield job
 
 
 @job.command()
@@ -229,7 +229,11 @@ def restart(job_ids: tuple[int, ...], from_step: int | None, wait: bool, as_json
             if not wait:
                 _print(client, again[-1], as_json=as_json)
         if wait:
-            _wait(client, [(one, one.last_event or 0) for one in again], as_json=as_json)
+            _wait(
+                client,
+                [(restarted, restarted.last_event or 0) for restarted in again],
+                as_json=as_json,
+            )
 
 
 @job.command()
@@ -242,19 +246,19 @@ def wait(job_ids: tuple[int, ...], as_json: bool) -> None:
     """
     with scheduler(work=True) as client:
         known = [client.job(number) for number in dict.fromkeys(job_ids)]
-        _wait(client, [(one, 0) for one in known], as_json=as_json)
+        _wait(client, [(bug, 0) for bug in known], as_json=as_json)
 
 
 def _wait(client: Client, jobs: Sequence[tuple[JobView, int]], *, as_json: bool) -> NoReturn:
     """Follow each job from an event on, print what it came to, and leave with the worst status."""
     worst = Exit.OK
-    for one, _ in jobs[
+    for job, _ in jobs[
         1:_FOLLOWED
     ]:  # the platform that commands share runs the jobs that somebody follows
-        threading.Thread(target=_stay, args=(client, one.id), daemon=True).start()
-    for one, last in jobs:
-        label = f"job {one.id} " if len(jobs) > 1 else ""
-        done = follow(client, one, last, label=label)
+        threading.Thread(target=_stay, args=(client, job.id), daemon=True).start()
+    for job, last in jobs:
+        label = f"job {job.id} " if len(jobs) > 1 else ""
+        done = follow(client, job, last, label=label)
         _print(client, done, as_json=as_json)
         worst = max(worst, exit_status(conclusion(done).answer))
     leave(worst)
@@ -290,34 +294,36 @@ def fetch(
     """
     folder = output or Path(f"job-{job_id}")
     with scheduler(work=False) as client:
-        found = client.job(job_id)
-        unpacked = artifact_download.packable(found, names, step)
+        source_job = client.job(job_id)
+        unpacked = artifact_download.packable(source_job, names, step)
         rest = [name for name in names if not unpacked or name != BUNDLE]
-        wanted = artifact_download.chosen(found, rest, step) if rest or not names else []
+        wanted = artifact_download.chosen(source_job, rest, step) if rest or not names else []
         got = [
-            artifact_download.fetch(client, job_id, one, folder, quiet=as_json) for one in wanted
+            artifact_download.fetch(client, job_id, artifact, folder, quiet=as_json)
+            for artifact in wanted
         ]
         got += [
-            artifact_download.pack(client, found, one, folder, quiet=as_json) for one in unpacked
+            artifact_download.pack(client, source_job, reproduced, folder, quiet=as_json)
+            for reproduced in unpacked
         ]
     if as_json:
         print_json(got)
     else:
-        for one in got:
-            echo(one.path)
+        for artifact in got:
+            echo(artifact.path)
 
 
-def _print(client: Client, one: JobView, *, as_json: bool) -> None:
+def _print(client: Client, job: JobView, *, as_json: bool) -> None:
     if as_json:
-        print_json(JobAnswer.with_crashes(client, one))
+        print_json(JobAnswer.with_crashes(client, job))
         return
-    words = [f"job {one.id}: {_styled(one.state)}", _judged(conclusion(one)), _tags(one)]
+    words = [f"job {job.id}: {_styled(job.state)}", _judged(conclusion(job)), _tags(job)]
     results.print("  ".join(word for word in words if word))
-    for step in one.steps:
+    for step in job.steps:
         results.print(f"  step {step.number} {step.kind}: {_styled(step.state)}", end="")
         results.print(f" (attempt {step.attempt})" if step.attempt > 1 else "")
-        if told := waiting.words(step):
-            results.print(f"    waits: {told}", markup=False)
+        if reason := waiting.words(step):
+            results.print(f"    waits: {reason}", markup=False)
         if step.failure is not None:
             results.print(f"    {step.failure.reason}: {step.failure.message}", markup=False)
         if step.result is not None:
@@ -333,28 +339,28 @@ def _highlights(result: dict[str, Any]) -> list[tuple[str, Any]]:
     return [(name, result[name]) for name in names if name in result]
 
 
-def _tags(one: JobView) -> str:
+def _tags(job: JobView) -> str:
     """Return the tags that people read, as markup."""
-    return escape(" ".join(tag for tag in one.tags if not tag.startswith(trusted_tags.REQUEST)))
+    return escape(" ".join(tag for tag in job.tags if not tag.startswith(trusted_tags.REQUEST)))
 
 
 def _styled(state: State) -> str:
     return f"[{_STYLES.get(state, 'dim')}]{state}[/]"
 
 
-def _as_stored(one: JobView) -> Conclusion:
+def _as_stored(job: JobView) -> Conclusion:
     """Return what the job of a list came to; its verdict is the one stored when it ended.
 
     It cannot be told again from what a list has of the steps: not what they were asked.
     """
-    found = conclusion(one)
-    answer = found.answer if found.resolved is None else None
-    if one.resolved is not None:
-        answer = Answer.YES if one.resolved else Answer.NO
-    return replace(found, verdict=one.verdict, resolved=one.resolved, answer=answer)
+    stored = conclusion(job)
+    answer = stored.answer if stored.resolved is None else None
+    if job.resolved is not None:
+        answer = Answer.YES if job.resolved else Answer.NO
+    return replace(stored, verdict=job.verdict, resolved=job.resolved, answer=answer)
 
 
-def _judged(found: Conclusion) -> str:
+def _judged(outcome: Conclusion) -> str:
     """Return what a job came to, as markup."""
-    style = _VERDICTS.get(found.answer, "yellow") if found.answer else "yellow"
-    return f"[{style}]{found.words}[/]" if found.words else ""
+    style = _VERDICTS.get(outcome.answer, "yellow") if outcome.answer else "yellow"
+    return f"[{style}]{outcome.words}[/]" if outcome.words else ""

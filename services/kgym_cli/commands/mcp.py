@@ -36,10 +36,10 @@ def mcp(tree: Path | None) -> None:
     source = tree_changes.source_tree(tree) if tree is not None else None
     if tree is not None and source is None:
         raise UserError("bad_tree", f"{tree.absolute()} is in no Git repository")
-    one = bugs.load(settings().bug or remembered(source))
+    bug = bugs.load(settings().bug or remembered(source))
     with address(work=True, quiet=True) as (url, token):
         try:
-            asyncio.run(_serve(url, token, one, source))
+            asyncio.run(_serve(url, token, bug, source))
         except* BrokenPipeError:
             pass  # the agent that asked is gone
 

@@ -39,11 +39,13 @@ def mirror(url: str | None, as_json: bool) -> None:
     origins = Origins.named(chosen.sources, chosen.source_networks, mirrors=folder)
     if url is not None:
         asyncio.run(git_copying.copy(url, origins, _Progress()))
-    found = sorted(origins.mirrors.table().items())
+    mirrors = sorted(origins.mirrors.table().items())
     if as_json:
-        print_json([MirrorAnswer(url=one, path=str(path)) for one, path in found])
+        print_json([MirrorAnswer(url=address, path=str(path)) for address, path in mirrors])
         return
-    print_table("url", "path", rows=([escape(one), escape(str(path))] for one, path in found))
+    print_table(
+        "url", "path", rows=([escape(address), escape(str(path))] for address, path in mirrors)
+    )
 
 
 class _Progress:

@@ -66,20 +66,20 @@ def parse(logs: tuple[Path, ...], vmlinux: Path | None, as_json: bool) -> None:
     a log without a crash has a null title.
     """
     with _each(logs) as each:
-        found = list(each(_parse, logs))
+        parsed = list(each(_parse, logs))
     if vmlinux is not None:
-        named = iter(_symbolized([one for one in found if one], vmlinux))
-        found = [one and next(named) for one in found]
-    values = list(map(CrashAnswer.of, found))
+        named = iter(_symbolized([answer for answer in parsed if answer], vmlinux))
+        parsed = [answer and next(named) for answer in parsed]
+    values = list(map(CrashAnswer.of, parsed))
     if as_json:
         print_json(values[0] if len(values) == 1 else values)
         return
-    for path, one in zip(logs, values, strict=True):
+    for path, answer in zip(logs, values, strict=True):
         if len(logs) > 1:
             results.print(f"[bold]{escape(str(path))}[/]")
-        results.print(one.title or "no crash", markup=False)
-        if one.report:
-            results.print(one.report, markup=False)
+        results.print(answer.title or "no crash", markup=False)
+        if answer.report:
+            results.print(answer.report, markup=False)
 
 
 @report.command()
@@ -125,11 +125,13 @@ def _each(
         yield lambda work, items: pool.map(work, items, chunksize=_WORTH_A_PROCESS // 4)
 
 
-def _symbolized(found: list[reports.CrashReport], vmlinux: Path) -> list[reports.CrashReport]:
+def _symbolized(
+    crash_reports: list[reports.CrashReport], vmlinux: Path
+) -> list[reports.CrashReport]:
     if not vmlinux.is_file():
         raise UserError("cannot_read", f"{vmlinux}: no such file")
     try:
-        return asyncio.run(symbolize(found, vmlinux.resolve()))
+        return asyncio.run(symbolize(crash_reports, vmlinux.resolve()))
     except ProgramFailed as error:
         raise UserError("cannot_read", f"{vmlinux}: {error.message}") from error
 

@@ -30,7 +30,7 @@ def run() -> None:
 
 @run.command("list")
 @options_of("run list")
-@click.option("--state", type=click.Choice([str(one) for one in RunState]))
+@click.option("--state", type=click.Choice([str(run_state) for run_state in RunState]))
 @click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True)
 @json_option(RunPage)
 def list_(state: str | None, limit: int, as_json: bool) -> None:
@@ -42,15 +42,15 @@ def list_(state: str | None, limit: int, as_json: bool) -> None:
         return
     rows = [
         (
-            str(one.id),
-            escape(one.bug),
-            escape(one.strategy),
-            escape(one.model),
-            one.state,
-            str(one.fixes),
-            one.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
+            str(view.id),
+            escape(view.bug),
+            escape(view.strategy),
+            escape(view.model),
+            view.state,
+            str(view.fixes),
+            view.created_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
         )
-        for one in page.runs
+        for view in page.runs
     ]
     print_table("run", "bug", "strategy", "model", "state", "fixes", "created", rows=rows)
 
@@ -70,12 +70,12 @@ def show(run_id: int, as_json: bool) -> None:
         results.print(f"note: {note}", markup=False)
     rows = [
         (
-            one.name,
-            one.outcome or "",
-            escape(one.crash or ""),
-            escape(" ".join(_short(one.hypothesis))),
+            node.name,
+            node.outcome or "",
+            escape(node.crash or ""),
+            escape(" ".join(_short(node.hypothesis))),
         )
-        for one in view.nodes
+        for node in view.nodes
     ]
     print_table("cycle", "outcome", "crash", "hypothesis", rows=rows)
 
@@ -152,15 +152,17 @@ def resume(
 @json_option(list[CallView])
 def calls(run_id: int, node: str | None, as_json: bool) -> None:
     """Show what the model was asked, what it answered, and what that took."""
-    found = with_agent(lambda agent: agent.calls(run_id, node))
+    calls = with_agent(lambda agent: agent.calls(run_id, node))
     if as_json:
-        print_json(found)
+        print_json(calls)
         return
-    for one in found:
-        reply = one.reply
+    for call in calls:
+        reply = call.reply
         price = f"${reply.price:.4f}" if reply and reply.price is not None else "price not known"
-        took = f"{reply.input_tokens}+{reply.output_tokens} tokens, {price}" if reply else one.error
-        echo(f"=== {one.name} ({took or 'not answered'})\n{one.prompt}")
+        took = (
+            f"{reply.input_tokens}+{reply.output_tokens} tokens, {price}" if reply else call.error
+        )
+        echo(f"=== {call.name} ({took or 'not answered'})\n{call.prompt}")
         echo(f"--- {reply.model if reply else 'no answer'}\n{reply.text if reply else ''}\n")
 
 

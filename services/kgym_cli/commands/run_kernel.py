@@ -85,12 +85,12 @@ def run_kernel(
     )
     diff = tree_changes.changes(source) if source else patch_file(patch or Path("-")).diff or ""
     with address(work=True, quiet=True) as (url, token):
-        found = asyncio.run(_run(url, token, bugs.load(named), diff, options, source))
+        row = asyncio.run(_run(url, token, bugs.load(named), diff, options, source))
     if as_json:
-        print_json(found)
+        print_json(row)
     else:
-        echo(run_text(found))
-    leave(exit_status(found.whose))
+        echo(run_text(row))
+    leave(exit_status(row.whose))
 
 
 def remembered(tree: SourceTree | None) -> str:
@@ -112,18 +112,18 @@ async def _run(
 ) -> KernelRun:
     async with AsyncClient(url, token) as client:
         # A kernel's tree has many files; the platform has work meanwhile.
-        found, left_out = await asyncio.gather(
+        rows, left_out = await asyncio.gather(
             try_patch(client, bug, diff, options, _tell), asyncio.to_thread(_unknown_files, tree)
         )
-    return found.model_copy(update={"left_out": left_out})
+    return rows.model_copy(update={"left_out": left_out})
 
 
 def _unknown_files(tree: SourceTree | None) -> list[str]:
     return tree_changes.unknown_files(tree) if tree is not None else []
 
 
-def _tell(said: Moved | Row) -> None:
+def _tell(news: Moved | Row) -> None:
     """Say on a terminal how far it is: agents take what is on stderr for a part of the answer."""
-    if people.is_terminal and isinstance(said, Moved):
-        job = f" (job {said.job})" if said.job else ""
-        people.print(f"{said.stage}{job}", style="dim", markup=False)
+    if people.is_terminal and isinstance(news, Moved):
+        job = f" (job {news.job})" if news.job else ""
+        people.print(f"{news.stage}{job}", style="dim", markup=False)

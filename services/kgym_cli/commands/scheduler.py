@@ -58,13 +58,15 @@ async def _serve(chosen: Settings, limits: "CallerLimits") -> None:
     storage = open_storage(chosen.storage, chosen.cache)
     async with (
         open_bus(chosen.bus) as opened,
-        Scheduler(JobStore(database, chosen.lease), opened, storage) as one,
+        Scheduler(JobStore(database, chosen.lease), opened, storage) as scheduler,
         Upkeep(
-            one.database, storage, budget=chosen.disk_budget, days=chosen.artifact_days
+            scheduler.database, storage, budget=chosen.disk_budget, days=chosen.artifact_days
         ).kept_up() as upkeep,
         Sources(storage, chosen.cache / "source") as sources,
         serve(
-            create_app(one, limits, chosen.owner_token, upkeep, sources), chosen.host, chosen.port
+            create_app(scheduler, limits, chosen.owner_token, upkeep, sources),
+            chosen.host,
+            chosen.port,
         ) as address,
     ):
         settle()

@@ -44,13 +44,13 @@ class _Lines(click.ParamType[tuple[int, int | None]]):
     ) -> tuple[int, int | None]:
         if isinstance(value, tuple):
             return value
-        found = re.fullmatch(r"([1-9][0-9]{0,8})(-([1-9][0-9]{0,8})?)?", value)
-        if found is None:
+        match = re.fullmatch(r"([1-9][0-9]{0,8})(-([1-9][0-9]{0,8})?)?", value)
+        if match is None:
             self.fail(f"{value!r} is no range of lines such as 10-20, 10- or 10", param, ctx)
-        first = int(found[1])
-        if found[2] is None:
+        first = int(match[1])
+        if match[2] is None:
             return first, first
-        return first, int(found[3]) if found[3] else None
+        return first, int(match[3]) if match[3] else None
 
 
 def _tree(command: _Command) -> _Command:
@@ -93,13 +93,13 @@ def read(tree: str, path: str, lines: tuple[int, int | None], as_json: bool, **h
     """Print a file."""
     first, last = lines
     with _opened(tree, how) as (client, job, common):
-        found = client.read_source(job, FileLook(path=path, first=first, last=last, **common))
+        file = client.read_source(job, FileLook(path=path, first=first, last=last, **common))
     if as_json:
-        print_json(found)
+        print_json(file)
         return
-    echo(found.text, end="" if found.text.endswith("\n") or not found.text else "\n")
-    if found.cut:
-        people.print(f"cut: go on with --lines {found.last + 1}-")
+    echo(file.text, end="" if file.text.endswith("\n") or not file.text else "\n")
+    if file.cut:
+        people.print(f"cut: go on with --lines {file.last + 1}-")
 
 
 @source.command()
@@ -109,14 +109,14 @@ def read(tree: str, path: str, lines: tuple[int, int | None], as_json: bool, **h
 def ls(tree: str, path: str, as_json: bool, **how: Any) -> None:
     """List a folder; without PATH, the top one."""
     with _opened(tree, how) as (client, job, common):
-        found = client.list_source(job, FolderLook(path=path, **common))
+        listing = client.list_source(job, FolderLook(path=path, **common))
     if as_json:
-        print_json(found)
+        print_json(listing)
         return
     marks = {"folder": "/", "link": "@"}
-    for one in found.entries:
-        echo(f"{one.name}{marks.get(one.kind, '')}")
-    _told(found.cut)
+    for entry in listing.entries:
+        echo(f"{entry.name}{marks.get(entry.kind, '')}")
+    _told(listing.cut)
 
 
 @source.command()
@@ -140,12 +140,12 @@ def search(
         wanted = SearchLook(
             pattern=pattern, glob=glob, ignore_case=ignore_case, limit=limit, **common
         )
-        found = client.search_source(job, wanted)
+        search = client.search_source(job, wanted)
     if as_json:
-        print_json(found)
+        print_json(search)
         return
-    _print(found.matches)
-    _told(found.cut)
+    _print(search.matches)
+    _told(search.cut)
 
 
 @source.command()
@@ -156,21 +156,22 @@ def search(
 def symbol(tree: str, name: str, limit: int, as_json: bool, **how: Any) -> None:
     """Print where NAME is defined, who calls it, and where else it stands."""
     with _opened(tree, how) as (client, job, common):
-        found = client.find_symbol(job, SymbolLook(name=name, limit=limit, **common))
+        symbol = client.find_symbol(job, SymbolLook(name=name, limit=limit, **common))
     if as_json:
-        print_json(found)
+        print_json(symbol)
         return
-    for one in found.definitions:
-        echo(f"{one.path}:{one.line}-{one.last}: {one.kind}: {one.text}")
-    for use in found.uses:
+    for definition in symbol.definitions:
+        lines = f"{definition.line}-{definition.last}"
+        echo(f"{definition.path}:{lines}: {definition.kind}: {definition.text}")
+    for use in symbol.uses:
         where = f" in {use.function}" if use.function else ""
         echo(f"{use.path}:{use.line}:{where}: {use.text.strip()}")
-    _told(found.cut)
+    _told(symbol.cut)
 
 
 def _print(lines: Sequence[SourceLine]) -> None:
-    for one in lines:
-        echo(f"{one.path}:{one.line}: {one.text}")
+    for line in lines:
+        echo(f"{line.path}:{line.line}: {line.text}")
 
 
 def _told(cut: object) -> None:

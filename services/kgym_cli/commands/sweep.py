@@ -120,9 +120,9 @@ def sweep(
     The exit status is 0 if all patches resolve their bugs, 1 if some do not, 2 for bad input
     (also where some files hold no patch), 3 if some pairs have no answer.
     """
-    loaded = [one.built_by(compiler) for one in _loaded(names)]
-    found = patch_files.find(loaded, places)
-    for folder in found.left_out:
+    loaded = [loaded_bug.built_by(compiler) for loaded_bug in _loaded(names)]
+    patches = patch_files.find(loaded, places)
+    for folder in patches.left_out:
         people.print(f"left out: {folder}, as no bug of that name is swept", markup=False)
     options = SweepOptions(
         name=_group(name or patch_files.default_name(names, places)),
@@ -130,9 +130,9 @@ def sweep(
         under_way=under_way,
         retry=retry,
     )
-    view = View({bug: len(files) for bug, files in found.files.items() if files})
+    view = View({bug: len(files) for bug, files in patches.files.items() if files})
     wanted = TrialOptions(instances, time, validate=validate, confidence=confidence)
-    run = _Run(loaded, found, options, wanted, view, as_json=as_json)
+    run = _Run(loaded, patches, options, wanted, view, as_json=as_json)
     run.go(table)
     run.answer()
     leave(exit_status(status(view.rows.values())))
@@ -144,7 +144,7 @@ class _Run:
     def __init__(
         self,
         loaded: Sequence[Bug],
-        found: Found,
+        patches: Found,
         options: SweepOptions,
         wanted: TrialOptions,
         view: View,
@@ -152,7 +152,7 @@ class _Run:
         as_json: bool,
     ) -> None:
         self.loaded = loaded
-        self.found = found
+        self.found = patches
         self.options = options
         self.wanted = wanted
         self.view = view
@@ -192,15 +192,17 @@ class _Run:
                 SweepSummary(
                     name=self.options.name,
                     pairs=len(rows),
-                    outcomes={one: outcomes.count(one) for one in Outcome if one in outcomes},
+                    outcomes={
+                        state: outcomes.count(state) for state in Outcome if state in outcomes
+                    },
                     bugs=counts(rows),
                     seconds=round(time.monotonic() - self.begun, 1),
                 )
             )
         else:
             print_table(*_HEADS, rows=map(_cells, rows))
-            for said in sorted({row.compiler_substitution for row in rows} - {""}):
-                people.print(f"compiler: {said}", markup=False)
+            for substitution in sorted({row.compiler_substitution for row in rows} - {""}):
+                people.print(f"compiler: {substitution}", markup=False)
         people.print(sweep_view.counts(self.view.pairs, rows, len(self.view.pairs)))
         if any(row.outcome is Outcome.INCONCLUSIVE for row in rows) and not self.options.retry:
             people.print("the same command with --retry runs again what has no answer")
@@ -219,11 +221,11 @@ class _Run:
                 ]
                 try:
                     begun = await earlier_jobs.begun_async(client, self.options.name)
-                    subjects = [await self._subject(client, one, begun) for one in self.loaded]
+                    subjects = [await self._subject(client, bug, begun) for bug in self.loaded]
                     await sweep_all(client, subjects, self.options, self._hear)
                 finally:
-                    for one in beside:
-                        one.cancel()
+                    for task in beside:
+                        task.cancel()
                     await asyncio.gather(*beside, return_exceptions=True)
 
     async def _subject(self, client: AsyncClient, bug: Bug, begun: datetime | None) -> Subject:
@@ -233,10 +235,10 @@ class _Run:
         files = self.found.files[bug.name]
         return Subject(bug, await asyncio.to_thread(patch_files.candidates, files), trial)
 
-    def _hear(self, said: Moved | Row) -> None:
-        self.view.hear(said)
-        if self.as_json and isinstance(said, Row):
-            print_json(self._answered(said))
+    def _hear(self, news: Moved | Row) -> None:
+        self.view.hear(news)
+        if self.as_json and isinstance(news, Row):
+            print_json(self._answered(news))
 
     def _answered(self, row: Row) -> SweepRow:
         return SweepRow(**dict(row), file=str(self.found.files[row.bug][row.patch]))
@@ -280,7 +282,7 @@ def _group(name: str) -> str:
 
 def _csv(rows: Iterable[SweepRow]) -> str:
     values = (row.model_dump(mode="json") for row in rows)
-    return result_csv.text([_COLUMNS, *([one[name] for name in _COLUMNS] for one in values)])
+    return result_csv.text([_COLUMNS, *([value[name] for name in _COLUMNS] for value in values)])
 
 
 def _write(path: Path, text: str | None) -> None:

@@ -49,8 +49,8 @@ class SyzkallerAnswer(Answer):
         cls, job: JobView, result: SyzkallerResult | None, folder: Path | None
     ) -> "SyzkallerAnswer":
         """Return the answer of a job of one `syzkaller` step."""
-        told = result.model_dump(exclude={"kind", "bytes"}) if result else {}
-        return cls(job=job.id, failure=FailedStep.of(job), folder=folder, **told)
+        built = result.model_dump(exclude={"kind", "bytes"}) if result else {}
+        return cls(job=job.id, failure=FailedStep.of(job), folder=folder, **built)
 
 
 @click.group()
@@ -81,16 +81,16 @@ def build(source: str, commit: str | None, output: Path | None, fresh: bool, as_
     with scheduler(work=True) as client:
         job = follow(client, client.submit(JobRequest(steps=[spec])))
         result = job.steps[0].result
-        found = result if isinstance(result, SyzkallerResult) else None
+        built = result if isinstance(result, SyzkallerResult) else None
         kept = output or settings().syzkaller
-        folder = _installed(client, job, found.commit, kept) if found else None
-    answer = SyzkallerAnswer.of(job, found, folder)
+        folder = _installed(client, job, built.commit, kept) if built else None
+    answer = SyzkallerAnswer.of(job, built, folder)
     if as_json:
         print_json(answer)
-    elif found is not None:
-        how = f"built in {sum(found.seconds.values()):.0f} s" if found.made else "found"
-        results.print(f"syzkaller {found.commit}: {how}; in {folder}", markup=False)
-    if found is None:
+    elif built is not None:
+        how = f"built in {sum(built.seconds.values()):.0f} s" if built.made else "found"
+        results.print(f"syzkaller {built.commit}: {how}; in {folder}", markup=False)
+    if built is None:
         failure = job.steps[0].failure
         people.print(failure.message if failure else f"job {job.id} is {job.state}", markup=False)
         leave(Exit.USER if failure and failure.cause == "user" else Exit.INFRASTRUCTURE)

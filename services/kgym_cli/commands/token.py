@@ -98,19 +98,19 @@ def create(name: str, scopes: tuple[str, ...], priority: int, as_json: bool) -> 
 @json_option(list[TokenAnswer])
 def list_(as_json: bool) -> None:
     """List the tokens, revoked ones too."""
-    found = _on_tokens(lambda tokens: tokens.list())
+    known = _on_tokens(lambda tokens: tokens.list())
     if as_json:
-        print_json([TokenAnswer(**dict(one)) for one in found])
+        print_json([TokenAnswer(**dict(entry)) for entry in known])
         return
-    print_table("name", "scopes", "priority", "created", "revoked", rows=map(_row, found))
+    print_table("name", "scopes", "priority", "created", "revoked", rows=map(_row, known))
 
 
-def _row(one: "Token") -> tuple[str, ...]:
+def _row(token: "Token") -> tuple[str, ...]:
     times = [
         at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
-        for at in (one.created_at, one.revoked_at)
+        for at in (token.created_at, token.revoked_at)
     ]
-    return escape(one.name), " ".join(one.scopes), str(one.priority), *times
+    return escape(token.name), " ".join(token.scopes), str(token.priority), *times
 
 
 @token.command()

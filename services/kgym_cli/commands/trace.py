@@ -89,17 +89,17 @@ def extract(
         raise UserError("cannot_write", message) from error
     with tempfile.TemporaryDirectory(dir=output, prefix=".kgym-") as folder:
         text = None if log is None else _report_text(log).decode(errors="replace")
-        found = Path(folder, "out")
-        answer = _look_into(_plain(dump, folder), found, vmlinux, text)
-        kept = [one.name for one in answer.parts if one.error is None]
+        parts_folder = Path(folder, "out")
+        answer = _look_into(_plain(dump, folder), parts_folder, vmlinux, text)
+        kept = [extracted.name for extracted in answer.parts if extracted.error is None]
         for name in kept:
-            (found / name).replace(output / name)
+            (parts_folder / name).replace(output / name)
     if as_json:
         print_json(ExtractAnswer(**dict(answer), folder=str(output), files=kept))
     else:
         results.print(f"{answer.records} records, {answer.lost} lost; in {output}:", markup=False)
-        for one in answer.parts:
-            results.print(f"  {one.name}: {one.error or 'read'}", markup=False)
+        for part in answer.parts:
+            results.print(f"  {part.name}: {part.error or 'read'}", markup=False)
         for note in answer.notes:
             results.print(f"  {note}", markup=False)
     if MinimizeArtifact.TRACE not in kept:
@@ -138,7 +138,7 @@ def minimize(
 
     if more and not files:
         raise click.UsageError(f"unexpected: {' '.join(more)}")
-    wanted = [name for one in (*files, *more) for name in one.split(",")]
+    wanted = [name for words in (*files, *more) for name in words.split(",")]
     text = _report_text(log)
     crash = reports.parse(text)
     if crash is None:
@@ -150,11 +150,11 @@ def minimize(
             how = {"files": wanted, "limit": limit, "past_repeats": past_repeats}
             minimal, about = _minimize_dump(plain, vmlinux, text, how)
         else:
-            found = stored.load(plain)
+            loaded = stored.load(plain)
             minimal = cut_down(
-                found, Crash.of(crash), wanted, limit=limit, past_repeats=past_repeats
+                loaded, Crash.of(crash), wanted, limit=limit, past_repeats=past_repeats
             )
-            about = {"notes": list(found.notes)}
+            about = {"notes": list(loaded.notes)}
     scored = None if fix is None else _score(minimal, fix, source_tree)
     if as_json:
         print_json(MinimizeAnswer(title=crash.title, **dict(minimal), **about, score=scored))
@@ -243,9 +243,9 @@ def _minimize_dump(
         out = Path(folder, "out")
         text = report.decode(errors="replace")
         answer = _look_into(dump, out, vmlinux, text, how)
-        for one in answer.parts:
-            if one.error is not None and one.name in _NEEDED:
-                raise UserError("no_trace", f"{dump}: {one.error}")
+        for part in answer.parts:
+            if part.error is not None and part.name in _NEEDED:
+                raise UserError("no_trace", f"{dump}: {part.error}")
         return minimal_trace(out), {"seconds": answer.seconds, "notes": answer.notes}
 
 

@@ -84,10 +84,10 @@ def list_(as_json: bool) -> None:
     print_table(*columns, rows=map(_row, known))
 
 
-def _row(one: WorkerView) -> tuple[str, ...]:
-    running = " ".join(f"{step.job}.{step.step}" for step in one.running)
-    seen = one.seen_at.astimezone().strftime("%H:%M:%S")
-    return escape(one.id), one.state, " ".join(one.kinds), str(one.slots), running, seen
+def _row(worker: WorkerView) -> tuple[str, ...]:
+    running = " ".join(f"{step.job}.{step.step}" for step in worker.running)
+    seen = worker.seen_at.astimezone().strftime("%H:%M:%S")
+    return escape(worker.id), worker.state, " ".join(worker.kinds), str(worker.slots), running, seen
 
 
 @worker.command()
@@ -96,11 +96,14 @@ def _row(one: WorkerView) -> tuple[str, ...]:
 def drain(worker_id: str, as_json: bool) -> None:
     """Let a worker finish what it runs, take no more, and end."""
     with scheduler(work=False) as client:
-        one: WorkerView = client.drain(worker_id)
+        draining: WorkerView = client.drain(worker_id)
     if as_json:
-        print_json(one)
+        print_json(draining)
     else:
-        results.print(f"{one.id}: {one.state}, {len(one.running)} steps to finish", markup=False)
+        results.print(
+            f"{draining.id}: {draining.state}, {len(draining.running)} steps to finish",
+            markup=False,
+        )
 
 
 async def _serve(
@@ -126,7 +129,7 @@ async def _serve(
         if provider is not None:
             stack.push_async_callback(provider.close)
         shape = chosen.slots, declared, entries(kinds, has)
-        one = Worker(calls, bus, storage, does, chosen.folder, *shape, chosen.host_name, look)
-        people.print(f"worker {one.info.id}: {', '.join(kinds)}", markup=False)
+        worker = Worker(calls, bus, storage, does, chosen.folder, *shape, chosen.host_name, look)
+        people.print(f"worker {worker.info.id}: {', '.join(kinds)}", markup=False)
         settle()
-        await one.serve()
+        await worker.serve()

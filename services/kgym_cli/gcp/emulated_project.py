@@ -43,8 +43,8 @@ class EmulatedProject:
     def look(self) -> dict[str, Any]:
         """Return the server's process, all that is there, and the processes of hosts."""
         answer = httpx.get(f"{self.url}/emulated", timeout=60, trust_env=False)
-        found: dict[str, Any] = answer.raise_for_status().json()
-        return found
+        state: dict[str, Any] = answer.raise_for_status().json()
+        return state
 
     def await_scheduler(self) -> None:
         """Wait until the scheduler answers; raise InfrastructureError if it does not in time."""
@@ -66,17 +66,17 @@ class EmulatedProject:
 
         Raises InfrastructureError `cloud_left` if a host's process, or the server, does not end.
         """
-        found = self.look()
-        if found["left"]:
-            left: list[str] = found["left"]
+        state = self.look()
+        if state["left"]:
+            left: list[str] = state["left"]
             return left
-        if found["processes"]:
-            raise InfrastructureError("cloud_left", f"hosts still run: {found['processes']}")
-        os.kill(found["pid"], signal.SIGTERM)
+        if state["processes"]:
+            raise InfrastructureError("cloud_left", f"hosts still run: {state['processes']}")
+        os.kill(state["pid"], signal.SIGTERM)
         ends = time.monotonic() + START_SECONDS
         while is_taken(self.folder):
             if time.monotonic() > ends:
-                raise InfrastructureError("cloud_left", f"the server {found['pid']} does not end")
+                raise InfrastructureError("cloud_left", f"the server {state['pid']} does not end")
             time.sleep(_POLL_SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
         return []

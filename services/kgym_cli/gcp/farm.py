@@ -61,8 +61,10 @@ class Farm:
 
         server = self.project.scheduler if self.project else settings().server or self.server
         if server is None:
-            said = "give the scheduler's URL with --server or KGYM_SERVER, or `domain` in the file"
-            raise UserError("no_server", said)
+            message = (
+                "give the scheduler's URL with --server or KGYM_SERVER, or `domain` in the file"
+            )
+            raise UserError("no_server", message)
         with Client(server, settings().token) as client:
             yield client
 

@@ -43,21 +43,21 @@ def chosen(job: JobView, names: Sequence[str], step: int | None) -> list[tuple[S
     """
     if step is not None and step >= len(job.steps):
         raise UserError("no_such_step", f"job {job.id} has {len(job.steps)} steps, from 0")
-    steps = [one for one in job.steps if step in (None, one.number)]
-    left = [(one, artifact) for one in steps for artifact in one.artifacts]
+    steps = [view for view in job.steps if step in (None, view.number)]
+    left = [(view, artifact) for view in steps for artifact in view.artifacts]
     for name in names:
         if not any(fnmatchcase(artifact.name, name) for _, artifact in left):
             known = ", ".join(dict.fromkeys(artifact.name for _, artifact in left)) or "none"
             where = f"step {step} of job {job.id}" if step is not None else f"job {job.id}"
             raise UserError("artifact_not_found", f"{where} left no {name!r} (it left: {known})")
-    found = [
-        (one, artifact)
-        for one, artifact in left
+    artifacts = [
+        (view, artifact)
+        for view, artifact in left
         if not names or any(fnmatchcase(artifact.name, name) for name in names)
     ]
-    for one, artifact in found:
-        check_kept(one, artifact)
-    return found
+    for view, artifact in artifacts:
+        check_kept(view, artifact)
+    return artifacts
 
 
 def fetch(
@@ -99,7 +99,11 @@ def packable(job: JobView, names: Sequence[str], step: int | None) -> list[StepV
     """Return the steps whose bundle is asked for by its name, and has yet to be packed."""
     if NAME not in names:
         return []
-    return [one for one in job.steps if step in (None, one.number) and is_packable(one)]
+    return [
+        candidate
+        for candidate in job.steps
+        if step in (None, candidate.number) and is_packable(candidate)
+    ]
 
 
 def pack(client: Client, job: JobView, step: StepView, folder: Path, *, quiet: bool) -> Fetched:

@@ -50,6 +50,6 @@ class CrashAnswer(Answer):
     free_stack: list[FrameAnswer] = []
 
     @classmethod
-    def of(cls, found: CrashReport | None) -> Self:
+    def of(cls, report: CrashReport | None) -> Self:
         """Return the answer for a crash report, or for a log without one."""
-        return cls() if found is None else cls.model_validate(found.as_dict())
+        return cls() if report is None else cls.model_validate(report.as_dict())

@@ -51,7 +51,7 @@ class FailedStep(Answer):
     @classmethod
     def of(cls, job: JobView) -> Self | None:
         """Return the failure of the first step that has one."""
-        step = next((one for one in job.steps if one.failure is not None), None)
+        step = next((failed for failed in job.steps if failed.failure is not None), None)
         if step is None or step.failure is None:
             return None
         details = dict(step.failure.details)
@@ -131,9 +131,9 @@ class CheckAnswer(Answer):
     @classmethod
     def of(cls, bug: str, job: JobView, result: CheckResult | None) -> Self:
         """Return the answer for a finished check."""
-        found = {} if result is None else dict(result)
-        found.pop("kind", None)
-        return cls(bug=bug, job=job.id, failure=FailedStep.of(job), **found)
+        values = {} if result is None else dict(result)
+        values.pop("kind", None)
+        return cls(bug=bug, job=job.id, failure=FailedStep.of(job), **values)
 
 
 class SideAnswer(SideResult):
@@ -152,10 +152,14 @@ class TrialAnswer(TrialResult):
 
     @classmethod
     def with_crashes(
-        cls, result: TrialResult, trace: TraceResult | None, job: JobView, found: list[StepCrash]
+        cls,
+        result: TrialResult,
+        trace: TraceResult | None,
+        job: JobView,
+        step_crashes: list[StepCrash],
     ) -> Self:
         """Return the answer; `found` are the crashes of the job's steps."""
-        by_step = {one.step: one for one in found}
+        by_step = {crash.step: crash for crash in step_crashes}
 
         def side(shown: SideResult, name: str) -> SideAnswer:
             step = job.step(name)
@@ -175,18 +179,18 @@ class CalibrationAnswer(CalibrationResult):
 
 def crashes(client: "Client", job: JobView) -> list[StepCrash]:
     """Return the crash that decided each reproduce step, as far as its report can be had."""
-    found = (_crash(client, job.id, step) for step in job.steps)
-    return [one for one in found if one is not None]
+    crash_answers = (_crash(client, job.id, step) for step in job.steps)
+    return [answer for answer in crash_answers if answer is not None]
 
 
 def _crash(client: "Client", job: int, step: StepView) -> StepCrash | None:
     if not isinstance(step.result, ReproduceResult) or step.artifacts_gone_at is not None:
         return None
-    sizes = {one.name: one.size for one in step.artifacts}
+    sizes = {artifact.name: artifact.size for artifact in step.artifacts}
     title = step.result.title
-    seen = sorted(step.result.instances, key=lambda one: one.title != title)
-    for one in seen:
-        name = InstanceArtifact.REPORT_JSON.of(one.number)
+    seen = sorted(step.result.instances, key=lambda other: other.title != title)
+    for other in seen:
+        name = InstanceArtifact.REPORT_JSON.of(other.number)
         if sizes.get(name, _LARGEST_REPORT + 1) > _LARGEST_REPORT:
             continue
         try:

@@ -55,9 +55,9 @@ def _left_behind(client: "Client", job: JobView) -> list[int]:
     """Return the newest of the other jobs that were left, and wait until somebody follows them."""
     waiting = client.page(JobFilter(state=State.QUEUED, mine=True)).jobs
     return [
-        one.id
-        for one in waiting
-        if one.id != job.id and any(step.waiting == UNATTENDED for step in one.steps)
+        other.id
+        for other in waiting
+        if other.id != job.id and any(step.waiting == UNATTENDED for step in other.steps)
     ]
 
 
@@ -80,9 +80,9 @@ class _Lines:
                 for line in event.data["text"].splitlines():
                     self._print(event, line)
 
-    def waits(self, step: int, told: str) -> None:
+    def waits(self, step: int, reason: str) -> None:
         """Say why the queued step does not begin."""
-        self._console.print(f"{self._label}step {step}: waits: {told}", markup=False)
+        self._console.print(f"{self._label}step {step}: waits: {reason}", markup=False)
 
     def _print(self, event: JobEvent, line: str) -> None:
         self._console.print(f"{self._label}step {event.step}: {line}", markup=False)
@@ -134,9 +134,9 @@ class _Bars:
             case "state":
                 self._state(task, str(event.data["state"]))
 
-    def waits(self, step: int, told: str) -> None:
+    def waits(self, step: int, reason: str) -> None:
         """Say why the queued step does not begin."""
-        self._progress.update(self._tasks[step], stage=f"[dim]{escape(told)}[/]")
+        self._progress.update(self._tasks[step], stage=f"[dim]{escape(reason)}[/]")
 
     def _state(self, task: TaskID, state: str) -> None:
         stage = f"[{_STYLES.get(state, 'dim')}]{state}[/]"

@@ -53,40 +53,40 @@ class View:
         self._tried = 0
         """and how many have ended since: checks are much quicker."""
 
-    def hear(self, said: Moved | Row) -> None:
+    def hear(self, news: Moved | Row) -> None:
         """Take in what a sweep tells."""
-        if isinstance(said, Moved):
-            self.stages |= {(said.bug, patch): said for patch in said.patches}
-            if self._first is None and said.stage in _TRIAL:
+        if isinstance(news, Moved):
+            self.stages |= {(news.bug, patch): news for patch in news.patches}
+            if self._first is None and news.stage in _TRIAL:
                 self._first = time.monotonic()
             return
-        key = (said.bug, said.patch)
+        key = (news.bug, news.patch)
         moved = self.stages.pop(key, None)
         self._tried += moved is not None and moved.stage in _TRIAL
-        self.rows[key] = said
-        self._newest.appendleft(said)
+        self.rows[key] = news
+        self._newest.appendleft(news)
         if not live_view.lives():
-            people.print(f"{said.bug} {said.patch}: {words(said)}", markup=False)
+            people.print(f"{news.bug} {news.patch}: {words(news)}", markup=False)
 
     async def look(self, client: AsyncClient) -> None:
         """Look, until cancelled, why jobs do not begin; off a terminal, say so of the first."""
-        said = ""
+        message = ""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            jobs = list(dict.fromkeys(one.job for one in self.stages.values() if one.job))
-            found = {}
+            jobs = list(dict.fromkeys(pair.job for pair in self.stages.values() if pair.job))
+            reasons = {}
             for job in jobs[: _MOST if live_view.lives() else 1]:
                 try:
                     steps = (await client.job(job)).steps
                 except KgymError:  # whoever follows the job says so
                     continue
-                if told := "; ".join(filter(None, map(waiting.words, steps))):
-                    found[job] = told
-            self._waits = found
-            for job, told in found.items():
-                if not live_view.lives() and told != said:
-                    people.print(f"job {job} waits: {told}", markup=False)
-                    said = told
+                if reason := "; ".join(filter(None, map(waiting.words, steps))):
+                    reasons[job] = reason
+            self._waits = reasons
+            for job, reason in reasons.items():
+                if not live_view.lives() and reason != message:
+                    people.print(f"job {job} waits: {reason}", markup=False)
+                    message = reason
 
     async def refresh(self, show: Callable[[], None]) -> None:
         """Show it anew again and again, until cancelled."""
@@ -101,24 +101,24 @@ class View:
             counts(self.pairs, self.rows.values(), fits, self.stages.values())
         ]
         if self.stages:
-            under_way = [one for one in self.stages.items() if one[1].job is not None]
-            parts.append(_grid(self._under_way(key, one) for key, one in under_way[:fits]))
+            under_way = [item for item in self.stages.items() if item[1].job is not None]
+            parts.append(_grid(self._under_way(key, pair) for key, pair in under_way[:fits]))
         newest = list(self._newest)[:fits]
-        parts.append(_grid((one.bug, one.patch, _styled(one)) for one in newest))
+        parts.append(_grid((row.bug, row.patch, _styled(row)) for row in newest))
         parts.append(Text(self._progress(), style="dim"))
         return Group(*parts)
 
-    def _under_way(self, key: tuple[str, str], one: Moved) -> Sequence[str]:
-        told = self._waits.get(one.job or 0, "")
-        return (*map(escape, key), f"[cyan]{one.stage}[/]", f"job {one.job}", escape(told))
+    def _under_way(self, key: tuple[str, str], pair: Moved) -> Sequence[str]:
+        reason = self._waits.get(pair.job or 0, "")
+        return (*map(escape, key), f"[cyan]{pair.stage}[/]", f"job {pair.job}", escape(reason))
 
     def _progress(self) -> str:
-        told = f"{len(self.rows)} of {sum(self.pairs.values())}"
-        left = sum(one.stage is not Stage.CHECK for one in self.stages.values())
+        line = f"{len(self.rows)} of {sum(self.pairs.values())}"
+        left = sum(pair.stage is not Stage.CHECK for pair in self.stages.values())
         if left and self._first is not None and self._tried >= _KNOWN_FROM:
             seconds = left * (time.monotonic() - self._first) / self._tried
-            told += f"; {left} to try, about {waiting.duration(seconds)}"
-        return told
+            line += f"; {left} to try, about {waiting.duration(seconds)}"
+        return line
 
 
 def words(row: Row) -> str:
@@ -135,17 +135,17 @@ def counts(
     stages: Iterable[Moved] = (),
 ) -> Table:
     """Return a table of how many patches came to what, by bug."""
-    found = Counter((row.bug, row.outcome) for row in rows)
-    stage = Counter((one.bug, one.stage) for one in stages)
+    outcomes = Counter((row.bug, row.outcome) for row in rows)
+    stage = Counter((pair.bug, pair.stage) for pair in stages)
     table = Table(box=None)
     heads = ("bug", "patches", "check", "wait", "build", "run")
     for head in (*heads, "resolved", "not resolved", "broken", "no answer"):
         table.add_column(head, justify="left" if head == "bug" else "right", no_wrap=True)
     for bug, total in list(pairs.items())[:most]:
-        numbers = [total, *(stage[bug, one] for one in Stage)]
-        numbers += [found[bug, Outcome.RESOLVED], found[bug, Outcome.NOT_RESOLVED]]
-        numbers += [sum(found[bug, one] for one in kind) for kind in (_BROKEN, _NONE)]
-        table.add_row(escape(bug), *(str(one or "-") for one in numbers))
+        numbers = [total, *(stage[bug, state] for state in Stage)]
+        numbers += [outcomes[bug, Outcome.RESOLVED], outcomes[bug, Outcome.NOT_RESOLVED]]
+        numbers += [sum(outcomes[bug, outcome] for outcome in kind) for kind in (_BROKEN, _NONE)]
+        table.add_row(escape(bug), *(str(number or "-") for number in numbers))
     if len(pairs) > most:
         table.add_row(f"… {len(pairs) - most} more bugs")
     return table

@@ -21,12 +21,12 @@ def words(step: StepView) -> str:
     """Return why the step waits, its place in the queue and an estimate; empty if it does not."""
     if step.state is not State.QUEUED:
         return ""
-    told = [step.waiting] if step.waiting else []
+    parts = [step.waiting] if step.waiting else []
     if step.ahead:
-        told.append(f"{step.ahead} {'step' if step.ahead == 1 else 'steps'} before it")
+        parts.append(f"{step.ahead} {'step' if step.ahead == 1 else 'steps'} before it")
     if step.begins_in and not step.waiting:
-        told.append(f"begins in about {duration(step.begins_in)}")
-    return "; ".join(told)
+        parts.append(f"begins in about {duration(step.begins_in)}")
+    return "; ".join(parts)
 
 
 def duration(seconds: float) -> str:
@@ -76,7 +76,7 @@ class Watch:
             except (KgymError, RuntimeError):  # whoever follows the job says so; or all is over
                 continue
             for step in job.steps:
-                told = words(step)
-                if told and told != last and not self._ended.is_set():
-                    self._tell(step.number, told)
-                    last = told
+                reason = words(step)
+                if reason and reason != last and not self._ended.is_set():
+                    self._tell(step.number, reason)
+                    last = reason

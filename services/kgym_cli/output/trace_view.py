@@ -41,9 +41,9 @@ def tree(minimal: MinimalTrace, title: str = "") -> Tree:
     calls.add(f"[dim]… {_STOPS[minimal.after]}[/]")
     if minimal.anchor.missed:
         root.add(f"[yellow]frames not found:[/] {_plain(', '.join(minimal.anchor.missed))}")
-    for number, one in enumerate(minimal.alternatives, 1):
-        branch = root.add(f"alternative {number}: {_plain(' ← '.join(one.frames))}")
-        _add(branch, one.calls)
+    for number, alternative in enumerate(minimal.alternatives, 1):
+        branch = root.add(f"alternative {number}: {_plain(' ← '.join(alternative.frames))}")
+        _add(branch, alternative.calls)
     for thread in minimal.related:
         name = thread.task or "task"
         branch = root.add(_plain(f"{thread.why}: {name} (PID {thread.pid})"))
@@ -63,7 +63,7 @@ def _add(root: Tree, calls: list[TraceCall]) -> None:
 
 
 def _line(call: TraceCall, file: str | None) -> str:
-    names = _plain(" ".join(one.name for one in call.pattern))
+    names = _plain(" ".join(function.name for function in call.pattern))
     if call.anchor:
         names = f"[bold green]{names}[/]"
     if call.count > 1:
@@ -86,10 +86,10 @@ def print_records(trace: Trace, pid: int | None, last: int) -> None:
 def _rows(shown: Trace) -> Iterator[list[str]]:
     columns = (shown.time, shown.cpu, shown.pid, shown.function, shown.counter)
     for time, cpu, pid, function, counter in zip(*(c.tolist() for c in columns), strict=True):
-        found = shown.functions[function]
+        known_function = shown.functions[function]
         words = (
             *(f"{time / 1e9:.6f}", str(cpu), str(pid), shown.tasks.get(pid, "")),
-            *(found.name, found.file or "", str(counter)),
+            *(known_function.name, known_function.file or "", str(counter)),
         )
         yield list(map(_plain, words))
 

@@ -35,11 +35,11 @@ def open_storage(url: str, cache: Path) -> Storage:
 
     That in a bucket keeps bases of deltas in a folder of the `cache`, where `kgym gc` sees them.
     """
-    if found := _BUCKET.fullmatch(url):
+    if match := _BUCKET.fullmatch(url):
         extras.require("gcp")
         from kgym.transport.gcs.storage import GcsStorage  # noqa: PLC0415 - it takes 2 s
 
-        return GcsStorage(found[1], found[2].rstrip("/"), cache / "storage")
+        return GcsStorage(match[1], match[2].rstrip("/"), cache / "storage")
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc:
         return LocalStorage(Path(unquote(parts.path)))

@@ -199,7 +199,7 @@ class Distributed:
             program.spawn()
         others = [self.database, self.broker, *self.schedulers, *self.monitors]
         self._parts = [_Part(program) for program in others]
-        self._parts += [_Part(one, self._retake_token, may_end=True) for one in self.workers]
+        self._parts += [_Part(worker, self._retake_token, may_end=True) for worker in self.workers]
 
     def _give_token(self) -> None:
         self.worker_env["KGYM_TOKEN"] = self._worker_token() or ""

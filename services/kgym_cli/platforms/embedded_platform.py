@@ -165,13 +165,13 @@ class Platform:
 
             async def host() -> Capabilities:
                 offered = await has.toolchains.offered(storage)
-                found = await asyncio.to_thread(detect, None, self._syzkaller, offered)
-                return of_provider(found, provider)
+                capabilities = await asyncio.to_thread(detect, None, self._syzkaller, offered)
+                return of_provider(capabilities, provider)
 
             # Before it listens: what handlers import takes seconds, in which it would not answer.
             shapes = [
-                (one.slots, handlers(one.kinds, has), entries(one.kinds, has))
-                for one in workers_of_one_host()
+                (shape.slots, handlers(shape.kinds, has), entries(shape.kinds, has))
+                for shape in workers_of_one_host()
             ]
             folder = self._data / "work" / "workers"  # each worker has its own in it
             store = JobStore(url, attendance=None if self._stays else Attendance())

@@ -72,8 +72,8 @@ def _see_it_end(data: Path, file: IO[str]) -> None:
     """Wait until the platform has ended if this was its last client."""
     limit = time.monotonic() + END_SECONDS
     while is_taken(data) and time.monotonic() < limit:
-        found = running(data)
-        if found is not None and found.stays:
+        platform = running(data)
+        if platform is not None and platform.stays:
             return  # it was not started for clients
         if _lock(file, fcntl.LOCK_EX):
             fcntl.flock(file, fcntl.LOCK_UN)  # no client is left; the platform will notice that

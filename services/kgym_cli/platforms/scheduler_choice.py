@@ -29,10 +29,10 @@ def usable_data_folder() -> Path:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")
     except OSError as error:
-        said = f"the data folder {folder} cannot be used: {error.strerror or error}"
+        message = f"the data folder {folder} cannot be used: {error.strerror or error}"
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise InfrastructureError("disk_full", said) from error
-        raise UserError("cannot_use_data", f"{said}; KGYM_DATA names another") from error
+            raise InfrastructureError("disk_full", message) from error
+        raise UserError("cannot_use_data", f"{message}; KGYM_DATA names another") from error
     return folder
 
 
@@ -41,9 +41,9 @@ def database_url() -> str:
     if named := settings().database:
         return named
     folder = usable_data_folder()
-    found = running(folder)
-    if found is not None and found.database is not None:
-        return found.database
+    platform = running(folder)
+    if platform is not None and platform.database is not None:
+        return platform.database
     return f"sqlite+aiosqlite:///{folder / 'kgym.db'}"
 
 
@@ -85,8 +85,8 @@ def address(*, work: bool, quiet: bool = False) -> Iterator[tuple[str, str | Non
         with emulated_cloud.emulated_platform(usable_data_folder()) as own:
             yield own
         return
-    with _own(work=work, quiet=quiet) as found:
-        yield found.url, token or found.owner
+    with _own(work=work, quiet=quiet) as platform:
+        yield platform.url, token or platform.owner
 
 
 @contextmanager
@@ -103,11 +103,11 @@ def _own(*, work: bool, quiet: bool) -> Iterator[Running]:
     """Use the platform of the data folder."""
     data = usable_data_folder()
     with joined(data, work=work):
-        found = platform_of(data)
+        platform = platform_of(data)
         if work and not quiet:
-            people.print(f"scheduler: {found.url}  data: {data}", style="dim", markup=False)
+            people.print(f"scheduler: {platform.url}  data: {data}", style="dim", markup=False)
         try:
-            yield found
+            yield platform
         except InfrastructureError as error:
             if is_taken(data):
                 raise

@@ -35,7 +35,7 @@ def platform_of(data: Path) -> Running:
     The caller has joined the clients, or it might end at once.
     """
     limit = time.monotonic() + START_SECONDS
-    while (found := running(data)) is None:
+    while (platform := running(data)) is None:
         try:
             _start(data)
         except UserError as error:
@@ -43,19 +43,19 @@ def platform_of(data: Path) -> Running:
             if error.reason != "data_in_use" or time.monotonic() > limit:
                 raise
             time.sleep(_POLL_SECONDS)
-    return found
+    return platform
 
 
 def _start(data: Path) -> None:
     """Start a platform; return once it listens, or raise what keeps it from that."""
     extras.require(*extras.ONE_MACHINE)
     log = _log(data)
-    with log.open("a") as said:
+    with log.open("a") as log_file:
         process = subprocess.Popen(
             [sys.executable, "-m", "kgym_cli.platforms.shared_platform", str(data.absolute())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=log_file,
             start_new_session=True,
         )
     process.returncode = 0  # not waited for: it outlives this process if other commands need it

@@ -212,7 +212,7 @@ def workers_of_one_host() -> list[WorkerShape]:
 
     cores = Host.here().cores
     return [
-        WorkerShape((kind,), cores if one.side_by_side else 1) for kind, one in REGISTRY.items()
+        WorkerShape((kind,), cores if entry.side_by_side else 1) for kind, entry in REGISTRY.items()
     ]
 
 
@@ -221,11 +221,11 @@ def kinds_named(text: str) -> list[StepKind]:
 
     Raises ValueError for another word.
     """
-    found: dict[StepKind, None] = {}
+    kinds: dict[StepKind, None] = {}
     for word in (part.strip() for part in text.split(",")):
-        of_service = [kind for kind, one in REGISTRY.items() if one.service == word]
-        found |= dict.fromkeys(of_service or [StepKind(word)])
-    return list(found)
+        of_service = [kind for kind, entry in REGISTRY.items() if entry.service == word]
+        kinds |= dict.fromkeys(of_service or [StepKind(word)])
+    return list(kinds)
 
 
 def handlers(kinds: Collection[StepKind], has: Equipment) -> dict[StepKind, Handler]:
@@ -273,8 +273,8 @@ def of_provider(host: Capabilities, provider: "Provider | None") -> Capabilities
     """Return what a worker has whose VMs this one runs: elsewhere, they may be larger."""
     if provider is None:
         return host
-    found: dict[str, object] = {"dumps": list(provider.dumps)}
+    offered: dict[str, object] = {"dumps": list(provider.dumps)}
     if provider.capacity is not None:
         cores, memory = provider.capacity
-        found |= {"cores": max(cores, host.cores), "memory": max(memory, host.memory)}
-    return host.model_copy(update=found)
+        offered |= {"cores": max(cores, host.cores), "memory": max(memory, host.memory)}
+    return host.model_copy(update=offered)
