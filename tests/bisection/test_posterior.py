@@ -47,7 +47,7 @@ def searched(
             quiet = 0
             while quiet < runs and not (has and rng.random() < crashes):
                 quiet += 1
-            search.tell(choice.commit, crashed=quiet < runs, quiet=quiet)
+            search.record_test(choice.commit, crashed=quiet < runs, quiet=quiet)
             tests += 1
         choice = search.next()
     return Searched(choice, tests, skipped)
@@ -119,7 +119,7 @@ def test_a_bug_that_the_good_end_has_is_told(fix: bool) -> None:
 def test_beside_what_cannot_be_tried_is_not_where_the_next_test_is() -> None:
     line = History([Commit(f"{n:040x}", (n - 1,) if n else ()) for n in range(1000)])
     search = Search(line, Rate(10, 10))
-    search.tell(search.good_end, crashed=False, quiet=2)
+    search.record_test(search.good_end, crashed=False, quiet=2)
     middle = search.next().commit
     assert middle in {499, 500}
     search.skip(middle or 0)

@@ -140,6 +140,7 @@ class Results:
 
     def values(self, setup: Setup, figure: Figure, k: int) -> Values | None:
         """Return the figure of each bug (rows) and run (columns); None if one is not known."""
+        # A patch that no judge has seen is not one that is not equivalent: unknown is not 0.
         table = self.column(setup, figure.value, k)
         return None if np.isnan(table).any() else table
 

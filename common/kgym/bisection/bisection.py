@@ -268,7 +268,7 @@ class _Bisection:
                 search.skip(number)
             else:
                 quiet = seen.completed - seen.crashed
-                search.tell(number, crashed=seen.saw is Saw.CRASH, quiet=quiet)
+                search.record_test(number, crashed=seen.saw is Saw.CRASH, quiet=quiet)
             choice = await asyncio.to_thread(search.next)
             done += 1
             tell(

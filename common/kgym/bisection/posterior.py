@@ -37,13 +37,13 @@ _NEIGHBOURS = 16
 _NEGLIGIBLE = 1e-9
 """Weight of places that no longer count when the next commit is chosen."""
 
-Told = tuple[int, int, int]
-"""What tests say of a place: crashes and quiet runs with the bug, crashes without it."""
+Tally = tuple[int, int, int]
+"""Test results under a place: crashes and quiet runs with the bug, crashes without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How often the bug showed: in `crashed` of `runs` runs, one at least."""
+    """The measured crash rate: `crashed` of `runs` runs, at least one of them."""
 
     crashed: int
     runs: int
@@ -51,10 +51,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to do next: try `commit`; or end, if it is None.
+    """The next commit to test; None ends the search.
 
-    `likely` are the places that hold the bug together with the chance `sure`, the likeliest first:
-    as few as come to the confidence that is asked for, but all of those that are alike.
+    `likely` is the smallest set of places whose probability, `sure`, reaches the confidence asked
+    for, the likeliest first. Places of equal probability are in it together.
     """
 
     commit: int | None
@@ -63,7 +63,7 @@ class Choice:
 
 
 class Search:
-    """A search on its way, in a history whose commits are named by their numbers.
+    """The state of a search in a history whose commits are named by their numbers.
 
     With `fix`, the last commit is the good end, and a commit took the bug away. Else the good end
     is the commit before the history, which has the number `len(history)`; so has ELSEWHERE.
@@ -79,39 +79,40 @@ class Search:
         self.good_end = len(history) - 1 if fix else len(history)
         self.skipped: set[int] = set()
         self._rate = rate
-        self._told: list[Told] = [(0, 0, 0)] * (len(history) + 1)
+        self._tallies: list[Tally] = [(0, 0, 0)] * (len(history) + 1)
 
     def with_bug(self, commit: int) -> bytearray:
-        """Return, by place, whether this commit has the bug if that is the place: 1, or else 0."""
+        """Return, for each place, 1 if this commit has the bug under that place, else 0."""
         if commit == len(self.history):  # before all of them
             return bytearray([*bytes(commit), 1])
         before = self.history.before(commit)
-        return bytearray([*((1 - one for one in before) if self.fix else before), 1])
+        return bytearray([*((1 - earlier for earlier in before) if self.fix else before), 1])
 
-    def tell(self, commit: int, *, crashed: bool, quiet: int) -> None:
-        """Hear of a test of a commit: whether it crashed, and how many of its runs were quiet."""
+    def record_test(self, commit: int, *, crashed: bool, quiet: int) -> None:
+        """Record a test of a commit: whether it crashed, and how many of its runs were quiet."""
         for place, has in enumerate(self.with_bug(commit)):
-            crashes, quietly, wrong = self._told[place]
+            crashes, quietly, wrong = self._tallies[place]
             if has:
-                self._told[place] = (crashes + crashed, quietly + quiet, wrong)
+                self._tallies[place] = (crashes + crashed, quietly + quiet, wrong)
             elif crashed:
-                self._told[place] = (crashes, quietly, wrong + 1)
+                self._tallies[place] = (crashes, quietly, wrong + 1)
 
     def skip(self, commit: int) -> None:
-        """Hear that a commit cannot be tried."""
+        """Record that a commit cannot be tried."""
         self.skipped.add(commit)
 
     def weights(self) -> list[float]:
-        """Return the chance of each place."""
-        known = Counter(self._told)
-        logs = {told: self._log(*told) for told in known}
+        """Return the probability of each place."""
+        # Most places share a tally, so that few logarithms are computed.
+        counts = Counter(self._tallies)
+        logs = {tally: self._log_weight(*tally) for tally in counts}
         top = max(logs.values())
-        whole = math.fsum(count * math.exp(logs[told] - top) for told, count in known.items())
-        each = {told: math.exp(log - top) / whole for told, log in logs.items()}
-        return [each[told] for told in self._told]
+        total = math.fsum(count * math.exp(logs[tally] - top) for tally, count in counts.items())
+        weights = {tally: math.exp(log - top) / total for tally, log in logs.items()}
+        return [weights[tally] for tally in self._tallies]
 
     def next(self) -> Choice:
-        """Return what to try next, or that nothing more can be told, and what is likely."""
+        """Return the commit to test next, if a test can still tell likely places apart."""
         weights = self.weights()
         likely, sure = self._likely(weights)
         if len(likely) == 1:
@@ -129,51 +130,52 @@ class Search:
                 best, most = commit, value
         return Choice(best if parts else None, likely, sure)
 
-    def _log(self, crashes: int, quiet: int, wrong: int) -> float:
+    def _log_weight(self, crashes: int, quiet: int, wrong: int) -> float:
         k, others = self._rate.crashed, self._rate.runs - self._rate.crashed + 1
-        shown = _log_beta(k + crashes, others + quiet) - _log_beta(k, others)
-        return shown + wrong * math.log(FALSE_CRASH)
+        # The crash rate is one unknown of all tests: taken as independent, many quiet runs would
+        # count for more than they say.
+        log_weight = _log_beta(k + crashes, others + quiet) - _log_beta(k, others)
+        return log_weight + wrong * math.log(FALSE_CRASH)
 
     def _likely(self, weights: Sequence[float]) -> tuple[list[int], float]:
-        """Return the heaviest places that come to the confidence, whole groups of equal ones."""
-        groups: dict[Told, list[int]] = {}
-        for place, told in enumerate(self._told):
-            groups.setdefault(told, []).append(place)
-        found: list[int] = []
+        """Return the heaviest places that reach the confidence, in whole groups of equal weight."""
+        groups: dict[Tally, list[int]] = {}
+        for place, tally in enumerate(self._tallies):
+            groups.setdefault(tally, []).append(place)
+        likely: list[int] = []
         sure = 0.0
-        for ones in sorted(groups.values(), key=lambda ones: -weights[ones[0]]):
-            found += ones
-            sure += len(ones) * weights[ones[0]]
+        for places in sorted(groups.values(), key=lambda places: -weights[places[0]]):
+            likely += places
+            sure += len(places) * weights[places[0]]
             if sure >= self.confidence:
                 break
-        return found, min(1.0, sure)
+        return likely, min(1.0, sure)
 
     def _masses(
         self, weights: Sequence[float], wanted: set[int]
     ) -> Iterator[tuple[int, float, int]]:
-        """Yield each commit that can be tried, with the weight of the places under which it has the
-        bug, and how many of the wanted ones these are.
-
-        The places before a commit are the bits of an integer, of which only those are kept that
-        another commit still needs.
+        """Yield each commit that can be tried, the weight of the places under which it has the bug,
+        and the number of wanted places among them.
         """
-        counting = {one for one, weight in enumerate(weights) if weight > _NEGLIGIBLE}
+        # The places before a commit are the bits of an integer, which is dropped when no child
+        # needs it any more: 100,000 commits take 100 MB and 2 to 20 s.
+        counting = {place for place, weight in enumerate(weights) if weight > _NEGLIGIBLE}
         counting = (counting | wanted) - {self.elsewhere}
         bit = {place: number for number, place in enumerate(sorted(counting))}
         alike: dict[float, list[int]] = {}
         for place, number in bit.items():
             alike.setdefault(weights[place], []).append(number)
         classes = [(each, _bits(numbers)) for each, numbers in alike.items()]
-        marked = _bits(sorted(bit[one] for one in wanted if one != self.elsewhere))
+        marked = _bits(sorted(bit[place] for place in wanted if place != self.elsewhere))
         everywhere = weights[self.elsewhere]
         whole = math.fsum(weights) - everywhere
         extra = int(self.elsewhere in wanted)
 
-        children = Counter(parent for one in self.history.commits for parent in one.parents)
+        children = Counter(parent for commit in self.history.commits for parent in commit.parents)
         rows: dict[int, int] = {}
-        for number, one in enumerate(self.history.commits):
+        for number, commit in enumerate(self.history.commits):
             row = 1 << bit[number] if number in bit else 0
-            for parent in one.parents:
+            for parent in commit.parents:
                 row |= rows[parent]
                 children[parent] -= 1
                 if not children[parent]:
@@ -189,9 +191,9 @@ class Search:
 
 
 def expected_steps(commits: int) -> int:
-    """Return how many tests a search among so many commits takes, if none misleads.
+    """Return the number of tests of a search in which no test misleads.
 
-    The first is that of the good end.
+    The first test is that of the good end.
     """
     return 1 + math.ceil(math.log2(commits + 1))
 
@@ -201,21 +203,21 @@ def _log_beta(a: float, b: float) -> float:
 
 
 def _bits(numbers: Sequence[int]) -> int:
-    """Return the integer whose bits these are, given in order."""
+    """Return the integer in which these bits are set; `numbers` are sorted."""
     whole = bytearray(numbers[-1] // 8 + 1 if numbers else 0)
-    for one in numbers:
-        whole[one // 8] |= 1 << one % 8
+    for number in numbers:
+        whole[number // 8] |= 1 << number % 8
     return int.from_bytes(whole, "little")
 
 
 def _distances(marks: Collection[int], count: int) -> list[int]:
-    """Return how far each number is from the nearest mark."""
-    found = [count] * count
+    """Return the distance of each number below `count` from the nearest mark."""
+    distances = [count] * count
     for numbers in (range(count), range(count - 1, -1, -1)):
         far = count
         for number in numbers:
             far += 1
-            found[number] = min(found[number], far)
+            distances[number] = min(distances[number], far)
             if number in marks:
-                far = found[number] = 0
-    return found
+                far = distances[number] = 0
+    return distances

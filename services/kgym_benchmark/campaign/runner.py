@@ -186,6 +186,8 @@ class Run:
             return _recorded(planned, ended, Verified(Outcome.BAD))
         with contextlib.ExitStack() as kept:
             tree = await self._equipment.tree(subject, kept)
+            # Compared outside the environment, after the agent has ended, with a tree that it could
+            # not change.
             change = await verification.change_of(diff, tree.read)
             verified = await self._verification.verify(subject, diff, change)
             record = _recorded(planned, ended, verified, diff, change)

@@ -45,6 +45,7 @@ GIT = {
 """The environment of Git as nobody has configured it, whose commits have the same id each time."""
 
 # Arguments: the files to remove. stdin: an archive of the files to write.
+# Its objects stay loose: `_BUG` removes those of the fixed files, and a pack would keep them.
 _KERNEL = """set -e
 tar -xf - --no-same-owner --unlink-first
 [ $# = 0 ] || rm -f -- "$@"
