@@ -1,123 +1,93 @@
 """Followers of jobs: one reader of the database for each job, for any number of followers.
 
-Those who join read what was said before, a crowd once; from there on, all are handed what the job's
-reader has read, each event written as text once. Where followers wait, that text goes straight
-to their connections: no task of theirs wakes. A quiet job costs nothing.
+Whoever joins reads the earlier events, a crowd only once. From there on, all followers get what
+the job's reader has read, each event written as text once. A quiet job costs nothing but a share
+of one query every POLL_SECONDS.
 """
 
 import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from kgym.api.jobs import JobEvent
 from kgym.errors import InfrastructureError, KgymError
-from kgym.web.event_stream import SendNow
 from kgym_scheduler.job_store import BATCH, JobStore
 
 KEPT_BYTES = 1 << 20
-"""Of a job's newest events that are held for its followers; who lags further reads by itself."""
-GATHER_SECONDS = 0.0005
-"""For each follower, up to GATHER_LIMIT: how long a job's news gather before they are read."""
-GATHER_LIMIT = 0.1
-WOKEN = 32
-"""Followers that are told at once, which takes some 10 µs each, or 50 where one has to wake,"""
-BREATH_SECONDS = 0.001
-"""before the next ones are."""
-POLL_SECONDS = 1.0
-"""How often to look for what another process has written to SQLite, which cannot tell."""
-DOUBT_SECONDS = 10.0
-"""How often to do so where the database notifies us: a connection can die silently."""
+"""Of a job's newest events that are kept for its followers; who lags further reads the database."""
+GATHER_SECONDS = 0.05
+"""The shortest time between two reads of a job: a chatty one wakes its followers less often."""
+POLL_SECONDS = 0.5
+"""How often to look for what other schedulers have committed."""
 RETRY_SECONDS = 0.5
 PATIENCE_SECONDS = 30.0
 """How long streams outlast a database that does not answer."""
 
 
-class Told:
-    """An event, and how the event stream says it."""
+class StreamedEvent:
+    """An event, and its text in the event stream."""
 
     __slots__ = ("event", "text")
 
     def __init__(self, event: JobEvent) -> None:
         self.event = event
-        said = f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
-        self.text = said.encode()
-
-
-@dataclass(slots=True, eq=False)
-class _Follower:
-    send_now: SendNow | None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Wakes it."""
-    heard: int | None = None
-    """While it waits: the number of the last event that it was told."""
+        data = event.model_dump_json()
+        self.text = f"id: {event.id}\nevent: {event.kind}\ndata: {data}\n\n".encode()
 
 
 class _Tail:
-    """A job's newest events."""
+    """A followed job's newest events."""
 
     def __init__(self, job_id: int) -> None:
         self.job_id = job_id
-        self.followers: dict[_Follower, None] = {}
+        self.followers: set[asyncio.Event] = set()
+        """Each is set when its follower has something to look at."""
         self.news = asyncio.Event()
-        """Set when there may be new events."""
+        """Set when there may be new events to read."""
+        self.polled = 0
+        """Number of the last event that a poll has seen."""
         self.begun = self.done = 0
         """Number of the last read that was begun, and of the last that has ended."""
         self.final = False
         self.error: KgymError | None = None
-        self.missed: dict[int, asyncio.Task[tuple[list[Told], int]]] = {}
-        """What is being read, by the event after which: a crowd that joins reads it once."""
+        self.missed: dict[int, asyncio.Task[tuple[list[StreamedEvent], int]]] = {}
+        """Reads of earlier events that are under way, by the event after which they begin."""
         self._since = self.newest = 0
-        self._kept = deque[Told]()
+        self._kept = deque[StreamedEvent]()
         self._bytes = 0
 
     def begin(self, newest: int) -> None:
-        """Note the number of the newest event."""
+        """Note the number of the newest event, from which on events are kept."""
         self._since = self.newest = newest
 
     def take(self, events: Sequence[JobEvent]) -> None:
         """Keep these events, and drop old ones."""
-        for told in map(Told, events):
-            self._kept.append(told)
-            self._bytes += len(told.text)
-            self.newest = told.event.id
+        for event in map(StreamedEvent, events):
+            self._kept.append(event)
+            self._bytes += len(event.text)
+            self.newest = event.event.id
         while self._bytes > KEPT_BYTES:
-            gone = self._kept.popleft()
-            self._bytes -= len(gone.text)
-            self._since = gone.event.id
+            dropped = self._kept.popleft()
+            self._bytes -= len(dropped.text)
+            self._since = dropped.event.id
 
-    async def tell(self, since: int) -> None:
-        """Tell the followers what came after this event, some at a time: others have work to do.
-
-        Those are woken that wait for something else, or have to do more than to send it.
-        """
-        text = b"".join(told.text for told in self.after(since) or ())
-        ends = self.final or self.error is not None
-        for number, follower in enumerate(list(self.followers), 1):
-            if follower in self.followers:
-                self._tell(follower, since, text, ends=ends)
-            if number % WOKEN == 0:
-                await asyncio.sleep(BREATH_SECONDS)
-
-    def _tell(self, follower: _Follower, since: int, text: bytes, *, ends: bool) -> None:
-        sends = text and follower.heard == since and follower.send_now is not None
-        if sends and follower.send_now is not None and follower.send_now(text):
-            follower.heard = self.newest
-        if ends or follower.heard != self.newest:
-            follower.changed.set()
-
-    def after(self, last: int) -> list[Told] | None:
-        """Return the events after this one; None where they are no longer kept."""
+    def after(self, last: int) -> list[StreamedEvent] | None:
+        """Return the events after this one; None if they are no longer kept."""
         if last < self._since:
             return None
-        found: list[Told] = []
-        for told in reversed(self._kept):
-            if told.event.id <= last:
+        newer: list[StreamedEvent] = []
+        for event in reversed(self._kept):
+            if event.event.id <= last:
                 break
-            found.append(told)
-        return found[::-1]
+            newer.append(event)
+        return newer[::-1]
+
+    def wake_followers(self) -> None:
+        """Let all followers look."""
+        for follower in self.followers:
+            follower.set()
 
 
 class Followers:
@@ -131,54 +101,48 @@ class Followers:
         self._polling = False
         self._stopping = asyncio.Event()
 
-    async def follow(
-        self, job_id: int, last: int = 0, send_now: SendNow | None = None
-    ) -> AsyncIterator[list[Told]]:
+    async def follow(self, job_id: int, last: int = 0) -> AsyncIterator[list[StreamedEvent]]:
         """Yield the job's events after number `last`, as they happen, until it has finished.
 
-        With `send_now`, those that come while the next is waited for may be sent by it instead.
-
-        Raises InfrastructureError `scheduler_stopping`, or what is the matter with the
-        database, and NotFound if there is no such job.
+        Raises InfrastructureError `scheduler_stopping` or the database's error, and NotFound if
+        there is no such job.
         """
-        with self._joined(job_id, _Follower(send_now)) as (tail, follower):
+        with self._joined(job_id) as (tail, changed):
             own = tail.begun + 1  # what was read before may be older than what the caller knows
             while True:
-                follower.changed.clear()
+                changed.clear()
                 if self._stopping.is_set():
                     raise InfrastructureError("scheduler_stopping", "the scheduler is stopping")
                 if tail.error is not None:
                     raise tail.error
-                told: list[Told] = []
+                events: list[StreamedEvent] = []
                 if tail.done:
                     kept, end = tail.after(last), tail.newest
                     if kept is None:
                         kept, end = await self._missed(tail, last)
-                    told = kept
-                    last = told[-1].event.id if told else max(last, end)
-                if told:
-                    yield told
+                    events = kept
+                    last = events[-1].event.id if events else max(last, end)
+                if events:
+                    yield events
                 elif tail.newest > last:
                     continue  # written while the ones before were read
                 elif tail.final and tail.done >= own:
                     return
                 else:
-                    follower.heard = last
-                    await follower.changed.wait()
-                    last, follower.heard = follower.heard, None
+                    await changed.wait()
 
     async def check(self, job_id: int) -> None:
-        """Raise NotFound if there is no such job: its reader finds out, for all who ask."""
-        with self._joined(job_id, _Follower(None)) as (tail, follower):
+        """Raise NotFound if there is no such job, as the job's reader finds out."""
+        with self._joined(job_id) as (tail, changed):
             while not (tail.done or tail.error or self._stopping.is_set()):
-                follower.changed.clear()
-                await follower.changed.wait()
+                changed.clear()
+                await changed.wait()
             if tail.error is not None:
                 raise tail.error
 
-    def wake(self, job_ids: Iterable[int] | None) -> None:
-        """Let the readers of these jobs, or all, look for news."""
-        for job_id in list(self._tails) if job_ids is None else job_ids:
+    def wake(self, job_ids: Iterable[int]) -> None:
+        """Let the readers of these jobs look for news."""
+        for job_id in job_ids:
             if tail := self._tails.get(job_id):
                 tail.news.set()
 
@@ -187,8 +151,7 @@ class Followers:
         self._stopping.set()
         for tail in self._tails.values():
             tail.news.set()
-            for follower in tail.followers:
-                follower.changed.set()
+            tail.wake_followers()
 
     async def stop(self) -> None:
         """End all streams, and wait until nothing is being read."""
@@ -198,7 +161,7 @@ class Followers:
     # --- within ---------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _joined(self, job_id: int, follower: _Follower) -> Iterator[tuple[_Tail, _Follower]]:
+    def _joined(self, job_id: int) -> Iterator[tuple[_Tail, asyncio.Event]]:
         tail = self._tails.get(job_id)
         if tail is None:
             tail = self._tails[job_id] = _Tail(job_id)
@@ -207,11 +170,12 @@ class Followers:
                 self._polling = True
                 self._start(self._poll())
         tail.news.set()
-        tail.followers[follower] = None
+        changed = asyncio.Event()
+        tail.followers.add(changed)
         try:
-            yield tail, follower
+            yield tail, changed
         finally:
-            del tail.followers[follower]
+            tail.followers.discard(changed)
             if not tail.followers:
                 self._forget(tail)
 
@@ -226,27 +190,23 @@ class Followers:
         task.add_done_callback(self._tasks.discard)
 
     async def _poll(self) -> None:
-        """Hear of, or look for, events that other processes have written, while anybody follows."""
-        listening = asyncio.create_task(self._store.database.listen(self.wake))
-        try:
-            await self._look_for_others()
-        finally:
-            self._polling = False
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+        """Look for events that other schedulers have written, while anybody follows.
 
-    async def _look_for_others(self) -> None:
-        tells = self._store.database.tells
-        seen: int | None = None
+        PostgreSQL's NOTIFY would tell of them at once, but makes all transactions wait for each
+        other as they are committed.
+        """
         while self._tails and not self._stopping.is_set():
             with contextlib.suppress(InfrastructureError):
-                seen, job_ids = await self._store.said(seen)
-                self.wake(job_ids)
+                for job_id, last_event in (await self._store.last_events(self._tails)).items():
+                    tail = self._tails.get(job_id)
+                    if tail and last_event > max(tail.newest, tail.polled):
+                        tail.polled = last_event
+                        tail.news.set()
             with contextlib.suppress(TimeoutError):
-                pause = DOUBT_SECONDS if tells else POLL_SECONDS
-                await asyncio.wait_for(self._stopping.wait(), pause)
+                await asyncio.wait_for(self._stopping.wait(), POLL_SECONDS)
+        self._polling = False
 
-    async def _missed(self, tail: _Tail, last: int) -> tuple[list[Told], int]:
+    async def _missed(self, tail: _Tail, last: int) -> tuple[list[StreamedEvent], int]:
         """Return events after this one that are no longer kept; and the newest when it was read."""
         reading = tail.missed.get(last)
         if reading is None:
@@ -255,13 +215,13 @@ class Followers:
             reading.add_done_callback(self._tasks.discard)
         return await asyncio.shield(reading)
 
-    async def _read_missed(self, tail: _Tail, last: int) -> tuple[list[Told], int]:
+    async def _read_missed(self, tail: _Tail, last: int) -> tuple[list[StreamedEvent], int]:
         newest = tail.newest
         try:
             _, events = await self._store.events(tail.job_id, last)
         finally:
             del tail.missed[last]
-        return [Told(event) for event in events], newest
+        return [StreamedEvent(event) for event in events], newest
 
     async def _read(self, tail: _Tail) -> None:
         """Read the job's new events, as long as it has followers."""
@@ -272,8 +232,7 @@ class Followers:
             if self._stopping.is_set() or not tail.followers:
                 return
             tail.news.clear()
-            pause = min(GATHER_LIMIT, GATHER_SECONDS * len(tail.followers))
-            since = tail.newest
+            pause = GATHER_SECONDS
             try:
                 await self._look(tail)
                 failing_from = None
@@ -285,7 +244,7 @@ class Followers:
                 tail.news.set()
             except KgymError as error:
                 tail.error = error
-            await tail.tell(since)
+            tail.wake_followers()
             await asyncio.sleep(pause)
         self._forget(tail)
 

@@ -1,14 +1,15 @@
 """The store: the one class that talks to the database.
 
-Each method is one transaction, which those that are called often share with
-other calls of the same moment (`Batch`). Those that change something return,
-as `Changed`, what others have to be told now that it is committed.
+Each method is one transaction. Those that change something return, as `Changed`, what others
+have to be told now that it is committed.
 """
 
+import asyncio
 import json
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Row, delete, func, insert, literal, select, update
@@ -46,15 +47,13 @@ from kgym.api.worker_calls import (
     Claimed,
     WorkerInfo,
 )
-from kgym.errors import UserError
+from kgym.errors import Conflict, UserError
 from kgym_scheduler.database import bug_lists, groups, queries, views
 from kgym_scheduler.database.change_log import ChangeLog
 from kgym_scheduler.database.clock import DatabaseClock
-from kgym_scheduler.database.connection import ChangeRaced, Database
-from kgym_scheduler.database.group_commit import Batch
+from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.group_counts import GroupCounts
 from kgym_scheduler.database.job_lists import JobList
-from kgym_scheduler.database.single_statements import Connection
 from kgym_scheduler.database.subjects import Subjects
 from kgym_scheduler.database.tables import LOCAL, RUNNING, attempts, events, facets, jobs, steps
 from kgym_scheduler.database.tallies import Tallies
@@ -72,11 +71,7 @@ from kgym_scheduler.queue import (
     step_rules,
     submission,
 )
-from kgym_scheduler.queue.attempt_endings import AttemptEnd
-from kgym_scheduler.queue.attempt_reports import AttemptReport
 from kgym_scheduler.queue.attended_jobs import Attendance
-from kgym_scheduler.queue.claimed_jobs import ClaimedJobs
-from kgym_scheduler.queue.handed_steps import Handing, Room
 from kgym_scheduler.queue.job_changes import Changed, Changes, lock
 from kgym_scheduler.queue.submission import Added, Submission
 
@@ -84,8 +79,6 @@ _Done = TypeVar("_Done")
 
 BATCH = 500
 """Rows that a sweep handles in one transaction."""
-OVERTAKEN = 1000
-"""Events that may have been committed before one with a lower number."""
 PATIENCE = timedelta(seconds=2)
 """How long a step may be queued before it is worth asking why."""
 
@@ -110,12 +103,8 @@ class JobStore:
         """What jobs are about, counted."""
         self._tallies = Tallies(self.database)
         self._clock = DatabaseClock(clock)
-        self._submit: Batch[Submission, Added] = Batch(self._submit_all)
-        self._claim = Batch(self._claim_all)
-        self._report = Batch(self._report_all)
         self._volume = attempt_reports.LogVolume()
-        self._end = Batch(self._end_all)
-        self._claimed = ClaimedJobs()
+        self._writing: set[asyncio.Task[Any]] = set()
         self._looked: datetime | None = None
         self._draining: set[str] = set()
         self._lanes: dict[capability_lanes.Place, int] = {}
@@ -123,27 +112,22 @@ class JobStore:
 
     async def close(self) -> None:
         """Close the connections, once what is under way is done."""
-        for batch in (self._submit, self._claim, self._report, self._end):
-            await batch.close()
+        await asyncio.gather(*self._writing, return_exceptions=True)
         await self.group_counts.close()
         await self.database.close()
 
     # --- for users ------------------------------------------------------------------------
 
     async def submit(
-        self,
-        request: JobRequest,
-        key: str | None = None,
-        submitter: str = LOCAL,
-        room: Room | None = None,
+        self, request: JobRequest, key: str | None = None, submitter: str = LOCAL
     ) -> tuple[JobView, Changed | None]:
-        """Add a job; return it as it stands. Where there is `room`, its first step may begin.
+        """Add a job; return it as it stands.
 
         A key that was used before gives the job it was used for and no change.
         Raises UserError `key_reused` if that one was another request, and
         `bad_reference` if the request names a step that cannot be used.
         """
-        added = await self._submit(Submission(request, key, submitter, room))
+        [added] = await self._add([Submission(request, key, submitter)])
         if isinstance(added, int):
             return await self.get(added), None
         return added
@@ -220,12 +204,12 @@ class JobStore:
         self, requests: Sequence[JobRequest], key: str | None, submitter: str
     ) -> tuple[list[int], list[Changed]]:
         """Add all jobs, or none: raise the error of the first that cannot be added."""
-        wanted = bulk_jobs.submissions(requests, key, submitter)
-        async with self.database.write() as connection:
-            now = await self._clock.now(connection)
-            added = bulk_jobs.all_added(await submission.add(connection, now, wanted, self._lanes))
-        changes = [one[1] for one in added if not isinstance(one, int)]
-        return [one if isinstance(one, int) else one[0].id for one in added], changes
+        submissions = bulk_jobs.submissions(requests, key, submitter)
+        ids, changes = [], []
+        for job in await self._add(submissions, bulk_jobs.at_number):
+            ids.append(job if isinstance(job, int) else job[0].id)
+            changes += [] if isinstance(job, int) else [job[1]]
+        return ids, changes
 
     async def abort_all(
         self, wanted: AbortRequest, caller: str, owner: str | None
@@ -352,18 +336,11 @@ class JobStore:
             raise no_job(job_id)
         return State(found.state).final, found.last_event
 
-    async def said(self, last: int | None) -> tuple[int, Collection[int] | None]:
-        """Return the number of the last event there is, and which jobs said something after `last`.
-
-        Without `last` that is not known. On PostgreSQL numbers do not ascend quite as they are
-        committed: there it looks back a little further.
-        """
+    async def last_events(self, job_ids: Iterable[int]) -> dict[int, int]:
+        """Return, by job, the number of its last event, or 0."""
         async with self.database.read() as connection:
-            newest = await connection.scalar(queries.NEWEST_EVENT) or 0
-            if last is None:
-                return newest, None
-            after = last - OVERTAKEN if self.database.tells else last
-            return newest, (await connection.scalars(queries.told_after(after))).all()
+            rows = (await connection.execute(queries.last_events(job_ids))).all()
+        return {row.id: row.last_event for row in rows}
 
     async def log(
         self, job_id: int, last: int, step: int | None = None, attempt: int | None = None
@@ -416,7 +393,7 @@ class JobStore:
 
     async def worker_states(self) -> dict[str, WorkerState]:
         """Return, by name, what has become of the workers that `workers` returns."""
-        async with self.database.glance() as connection:
+        async with self.database.read() as connection:
             return await known_workers.states(connection, await self._clock.now(connection))
 
     async def drain(self, worker_id: str) -> WorkerView:
@@ -438,24 +415,24 @@ class JobStore:
 
     async def held_entries(self) -> list[tuple[str, WorkerState, list[HeldEntry]]]:
         """Return, by worker, what has become of it, and which entries its host keeps."""
-        async with self.database.glance() as connection:
+        async with self.database.read() as connection:
             now = await self._clock.now(connection)
             return await known_workers.held_entries(connection, now)
 
     async def held(self, name: str) -> bool:
         """Return whether an attempt that runs holds this name (see `hold`)."""
-        async with self.database.glance() as connection:
+        async with self.database.read() as connection:
             return await named_locks.held(connection, name)
 
     async def statistics(self, wanted: StatisticsFilter) -> Statistics:
         """Return how many attempts ended in each minute, hour or day, and how."""
-        async with self.database.glance() as connection:
+        async with self.database.read() as connection:
             now = await self._clock.now(connection)
         return await self._tallies.told(wanted, now)
 
     async def tally(self) -> bool:
         """Count the attempts of what is over, an hour at most; return whether there is more."""
-        async with self.database.glance() as connection:
+        async with self.database.read() as connection:
             now = await self._clock.now(connection)
         return await self._tallies.count(now)
 
@@ -468,19 +445,24 @@ class JobStore:
 
     async def claim(self, claim: Claim) -> tuple[Claimed, list[Changed]]:
         """Lease queued steps to the worker: the fairest ones that it can do."""
-        return await self._claim(claim)
+        return await self._to_the_end(partial(self._serve, claim))
 
     async def report(self, lease: uuid.UUID, log: str, progress: Progress | None) -> Changed | None:
         """Extend the lease and keep what is new; None if the lease is stale."""
-        return await self._report(AttemptReport(lease, self._volume.cut(lease, log), progress))
+        kept = self._volume.cut(lease, log)
+
+        async def keep(connection: AsyncConnection, now: datetime) -> Changed | None:
+            return await attempt_reports.keep(connection, now, self.lease, lease, kept, progress)
+
+        return await self._to_the_end(keep)
 
     async def finish(self, lease: uuid.UUID, ending: AttemptEnding) -> Changed | None:
         """End the attempt: go on with the next step, try again, or fail; None if it is stale."""
-        return await self._end(AttemptEnd(lease, ending))
+        return await self._end(lease, ending)
 
     async def release(self, lease: uuid.UUID) -> Changed | None:
         """Queue the step again without counting the attempt; None if the lease is stale."""
-        return await self._end(AttemptEnd(lease, None))
+        return await self._end(lease, None)
 
     async def hold(self, lease: uuid.UUID, name: str) -> bool:
         """Let the attempt hold a name until it ends; False if another's does, or it is stale."""
@@ -519,7 +501,7 @@ class JobStore:
 
     async def read_clock(self) -> None:
         """Read the database's clock."""
-        async with self.database.glance() as connection:
+        async with self.database.read() as connection:
             await self._clock.read(connection)
 
     async def look(self) -> tuple[set[StepKind], bool]:
@@ -527,7 +509,7 @@ class JobStore:
 
         And whether leases have run out. It learns which workers drain: others may have been told.
         """
-        async with self.database.glance() as connection:
+        async with self.database.read() as connection:
             now = await self._clock.now(connection)
             given = {"since": self._looked or now, "now": now}
             found = await connection.execute(queries.NEWS, given)
@@ -571,69 +553,67 @@ class JobStore:
 
     # --- within ---------------------------------------------------------------------------
 
-    async def _at_once(
-        self, work: Callable[[Connection, datetime], Awaitable[_Done]], *, locking: bool = False
+    async def _to_the_end(
+        self, work: Callable[[AsyncConnection, datetime], Awaitable[_Done]]
     ) -> _Done:
-        """Run what reads, then writes once: in single statements, unless another change interferes.
+        """Run `work` in a transaction that goes on if the caller is cancelled meanwhile.
 
-        Then, with `locking`, and on SQLite, in a transaction that locks what it reads.
+        Workers of the embedded platform call while their attempts are cancelled, and SQLite's
+        driver leaves a thread behind a cancelled statement.
         """
+
+        async def run() -> _Done:
+            async with self.database.write() as connection:
+                return await work(connection, await self._clock.now(connection))
+
+        task = asyncio.create_task(run())
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+        return await asyncio.shield(task)
+
+    async def _add(
+        self,
+        submissions: Sequence[Submission],
+        locate: Callable[[int, UserError], UserError] = lambda _, error: error,
+    ) -> Sequence[Added]:
+        async def add(connection: AsyncConnection, now: datetime) -> Sequence[Added]:
+            return await submission.add(connection, now, submissions, self._lanes, locate)
+
         try:
-            with self.database.single() as singles:
-                if singles is not None and not locking:
-                    return await work(singles, await self._clock.now(singles))
-        except ChangeRaced:
-            pass
-        async with self.database.write() as connection:
-            return await work(connection, await self._clock.now(connection))
+            return await self._to_the_end(add)
+        except Conflict:  # the same keys came twice at once: now the other job is committed
+            return await self._to_the_end(add)
 
-    async def _submit_all(self, wanted: Sequence[Submission]) -> Sequence[Added | Exception]:
-        full = any(one.room and one.room.worker in self._draining for one in wanted)
-        handing = None if full else Handing(self.lease, self._claimed)
-
-        async def add(connection: Connection, now: datetime) -> Sequence[Added | Exception]:
-            return await submission.add(connection, now, wanted, self._lanes, handing)
-
-        return await self._at_once(add)
-
-    async def _claim_all(self, wanted: Sequence[Claim]) -> Sequence[tuple[Claimed, list[Changed]]]:
-        said = {claim.worker.id: claim.worker for claim in wanted}
-        held = {one.worker.id: one.entries for one in wanted if one.entries is not None}
-
-        async def serve(
-            connection: Connection, now: datetime
-        ) -> Sequence[tuple[Claimed, list[Changed]]]:
-            new = [worker for worker in said.values() if self._is_news(worker, now)]
-            if new:
-                await known_workers.seen(connection, now, new)
-            if held:
-                await known_workers.keep_entries(connection, held)
-            answers = await claims.serve(
-                connection, now, self.lease, wanted, self._draining, asked, self._claimed
-            )
-            self._heard |= {worker.id: (worker, now) for worker in new}
-            return answers
-
-        asked = None if self.attendance is None else self.attendance.wanted
-        return await self._at_once(serve, locking=asked is not None)
+    async def _serve(
+        self, claim: Claim, connection: AsyncConnection, now: datetime
+    ) -> tuple[Claimed, list[Changed]]:
+        worker = claim.worker
+        is_news = self._is_news(worker, now)
+        if is_news:
+            await known_workers.seen(connection, now, worker)
+        if claim.entries is not None:
+            await known_workers.keep_entries(connection, worker.id, claim.entries)
+        answer = await claims.serve(
+            connection,
+            self._clock,
+            self.lease,
+            claim,
+            draining=worker.id in self._draining,
+            wanted=None if self.attendance is None else self.attendance.wanted,
+        )
+        if is_news:
+            self._heard[worker.id] = worker, now
+        return answer
 
     def _is_news(self, worker: WorkerInfo, now: datetime) -> bool:
         known, at = self._heard.get(worker.id, (None, now))
         return worker != known or now - at >= timedelta(seconds=BEAT_SECONDS)
 
-    async def _report_all(self, told: Sequence[AttemptReport]) -> Sequence[Changed | None]:
-        async def keep(connection: Connection, now: datetime) -> Sequence[Changed | None]:
-            return await attempt_reports.keep(connection, now, self.lease, told)
+    async def _end(self, lease: uuid.UUID, ending: AttemptEnding | None) -> Changed | None:
+        async def end(connection: AsyncConnection, now: datetime) -> Changed | None:
+            return await attempt_endings.end(connection, now, lease, ending)
 
-        return await self._at_once(keep)
-
-    async def _end_all(self, ends: Sequence[AttemptEnd]) -> Sequence[Changed | UserError | None]:
-        async def end(
-            connection: Connection, now: datetime
-        ) -> Sequence[Changed | UserError | None]:
-            return await attempt_endings.end(connection, now, ends, self._claimed)
-
-        return await self._at_once(end)
+        return await self._to_the_end(end)
 
     async def _live(self, connection: AsyncConnection) -> list[WorkerInfo]:
         now = await self._clock.now(connection)

@@ -1,13 +1,12 @@
-"""Messages to workers, sent beside the requests that lead to them.
+"""Messages to workers on the bus, sent in the background.
 
-A notice goes to a worker that is connected here and has room, else on the bus. Nobody waits
-for the bus: where it is away, idle workers ask by themselves within a second, and heartbeats
-learn which leases are gone.
+No request waits for the bus: while it is away, idle workers claim by themselves every second,
+and heartbeats learn which leases are gone.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from uuid import UUID
 
 import structlog
@@ -15,30 +14,24 @@ import structlog
 from kgym.api.steps import StepKind
 from kgym.errors import InfrastructureError
 from kgym.transport.bus import Bus
-from kgym_scheduler.idle_workers import IdleWorkers
 
 SIGNALS = 10_000
-"""Leases that wait to be told; of more, the oldest are left to the heartbeats."""
+"""Leases to signal that are kept; of more, the oldest are left to the heartbeats."""
 
 _log = structlog.get_logger()
 
 
 class Notifier:
-    """Sends notifications and signals, while `run` does. Those of one kind that wait are one."""
+    """Sends notifications and signals while `run` runs; unsent ones of one kind become one."""
 
-    def __init__(self, bus: Bus, take_back: Callable[[UUID], None]) -> None:
+    def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self.idle_workers = IdleWorkers(self.publish, take_back)
         self._kinds: dict[StepKind, None] = {}
         self._leases = deque[UUID](maxlen=SIGNALS)
         self._news = asyncio.Event()
 
     def notify(self, kinds: Iterable[StepKind]) -> None:
         """Wake a worker of each of these kinds."""
-        self.publish([kind for kind in kinds if not self.idle_workers.ring(kind)])
-
-    def publish(self, kinds: Iterable[StepKind]) -> None:
-        """Wake a worker of each of these kinds, whichever scheduler it is connected to."""
         self._kinds |= dict.fromkeys(kinds)
         if self._kinds:
             self._news.set()

@@ -37,21 +37,19 @@ from kgym.api.states import State
 from kgym.api.statistics import Statistics, StatisticsFilter
 from kgym.api.steps import StepKind, StepSpec
 from kgym.api.suitecache import DroppedEntry, EntryFilter, EntryPage, EntryView
-from kgym.api.worker_calls import AttemptEnding, Claim, Claimed, ConnectedWorker
-from kgym.errors import KgymError, NotFound, UserError
+from kgym.api.worker_calls import AttemptEnding, Claim, Claimed
+from kgym.errors import KgymError, NotFound
 from kgym.transport.artifact_storage import Storage
 from kgym.transport.bus import Bus
-from kgym.web.event_stream import SendNow
 from kgym_scheduler.change_feed import ChangeFeed
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import LOCAL
 from kgym_scheduler.dead_workers import DeadWorkers
-from kgym_scheduler.job_followers import Followers, Told
+from kgym_scheduler.job_followers import Followers, StreamedEvent
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.notifier import Notifier
 from kgym_scheduler.queue import known_workers
 from kgym_scheduler.queue.attended_jobs import Attendance
-from kgym_scheduler.queue.handed_steps import Room
 from kgym_scheduler.queue.job_changes import Changed, EndedAttempt
 from kgym_scheduler.readiness import Readiness, enough_room
 from kgym_scheduler.suitecache_entries import SuiteCacheEntries
@@ -98,9 +96,7 @@ class Scheduler:
         self.observers: list[Callable[[EndedAttempt], None]] = []
         """Called with each attempt that this scheduler has ended."""
         self._store = store
-        self._notifier = Notifier(bus, self._take_back)
-        self.idle_workers = self._notifier.idle_workers
-        """Are told first."""
+        self._notifier = Notifier(bus)
         nobody = UUID(int=0)  # a signal that stops nothing goes to the broker and back
         self._readiness = Readiness(
             {
@@ -191,16 +187,7 @@ class Scheduler:
         kernel that none can build.
         """
         await self._check_needs([request])
-        room = self.idle_workers.room(request.steps[0]) if self._attendance is None else None
-        try:
-            job, changed = await self._store.submit(request, key, submitter, room)
-        except BaseException as error:
-            if room is not None:
-                self._leave(room, sure=isinstance(error, UserError))
-            raise
-        if room is not None:
-            handed = changed and changed.handed
-            self.idle_workers.hand(room, handed) if handed else self._leave(room, sure=True)
+        job, changed = await self._store.submit(request, key, submitter)
         self._announce(changed)
         self._ask([job.id])
         return job, changed is not None
@@ -301,19 +288,16 @@ class Scheduler:
 
         Raises InfrastructureError `scheduler_stopping` if the scheduler stops before.
         """
-        async for told in self.follow(job_id, last):
-            for one in told:
-                yield one.event
+        async for events in self.follow(job_id, last):
+            for streamed in events:
+                yield streamed.event
 
-    def follow(
-        self, job_id: int, last: int = 0, send_now: SendNow | None = None
-    ) -> AsyncIterator[list[Told]]:
-        """Do what `events` does, with all at once that has happened, and as text.
-
-        `send_now` may be given some of that text instead (see `Followers.follow`).
-        """
-        told = self._followers.follow(job_id, last, send_now)
-        return told if self._attendance is None else self._attended(self._attendance, job_id, told)
+    def follow(self, job_id: int, last: int = 0) -> AsyncIterator[list[StreamedEvent]]:
+        """Yield what `events` does, as text, too, and all that is new at once."""
+        events = self._followers.follow(job_id, last)
+        if self._attendance is None:
+            return events
+        return self._attended(self._attendance, job_id, events)
 
     async def log(
         self, job_id: int, step: int | None = None, attempt: int | None = None
@@ -389,18 +373,9 @@ class Scheduler:
 
     async def claim(self, claim: Claim) -> Claimed:
         """Lease queued steps to the worker: the fairest ones that it can do."""
-        told = self.idle_workers.asks(claim)
-        bounded = self.idle_workers.bounded(claim)
-        try:
-            claimed, changes = await self._store.claim(bounded)
-        except KgymError:
-            self._notifier.publish(told)
-            raise
-        self.idle_workers.answered(claim, bounded.want, claimed)
+        claimed, changes = await self._store.claim(claim)
         if self._entries.dropped.names:
             claimed = claimed.model_copy(update={"dropped": self._entries.dropped.names})
-        if not claimed.assignments:  # it may have been nothing that it can do
-            self._notifier.publish(told)
         for changed in changes:
             self._announce(changed)
         if claim.woken:  # there may be others that no notification has woken
@@ -409,25 +384,18 @@ class Scheduler:
 
     async def report(self, lease: UUID, log: str, progress: Progress | None) -> bool:
         """Extend the lease and pass on what is new; False if the lease is stale."""
-        self.idle_workers.heard(lease)
         return self._announce(await self._store.report(lease, log, progress))
 
     async def finish(self, lease: UUID, ending: AttemptEnding) -> bool:
         """End the attempt; False if the lease is stale."""
-        self.idle_workers.heard(lease)
-        changed = await self._store.finish(lease, ending)
-        self.idle_workers.ended(lease)
-        return self._announce(changed)
+        return self._announce(await self._store.finish(lease, ending))
 
     async def release(self, lease: UUID) -> bool:
         """Give the step back unfinished; False if the lease is stale."""
-        changed = await self._store.release(lease)
-        self.idle_workers.refused(lease)
-        return self._announce(changed)
+        return self._announce(await self._store.release(lease))
 
     async def hold(self, lease: UUID, name: str) -> bool:
         """Let the attempt hold a name until it ends (see `JobStore.hold`)."""
-        self.idle_workers.heard(lease)
         return await self._store.hold(lease, name)
 
     async def ended(self, lease: UUID) -> bool:
@@ -438,24 +406,21 @@ class Scheduler:
         """Forget a worker that has ended."""
         await self._store.leave(worker)
 
-    async def stay(self, worker: str, listener: ConnectedWorker) -> None:
-        """Wait until cancelled: a worker in this process does not end without it.
-
-        Its bus is in this process, too, and tells it all.
-        """
+    async def stay(self, worker: str) -> None:
+        """Wait until cancelled: a worker in this process does not end without it."""
         await asyncio.Event().wait()
 
     # --- within ---------------------------------------------------------------------------
 
     async def _attended(
-        self, attendance: Attendance, job_id: int, told: AsyncIterator[list[Told]]
-    ) -> AsyncIterator[list[Told]]:
-        """Hand on what is told; meanwhile the job is wanted, and others make room for it."""
+        self, attendance: Attendance, job_id: int, events: AsyncIterator[list[StreamedEvent]]
+    ) -> AsyncIterator[list[StreamedEvent]]:
+        """Yield the events; meanwhile the job is wanted, and others make room for it."""
         try:
             with attendance.followed(job_id):
                 self._later(self._make_room(attendance))
-                async for some in told:
-                    yield some
+                async for new in events:
+                    yield new
         finally:
             self._later(self._make_room(attendance))
 
@@ -464,23 +429,6 @@ class Scheduler:
         with contextlib.suppress(KgymError):  # they ask by themselves
             self._notifier.stop(await self._store.leases(attendance.in_the_way))
             self._notifier.notify(await self._store.waiting())
-
-    def _leave(self, room: Room, *, sure: bool) -> None:
-        """Give up the room that a new job was to have; take it back if it may have it."""
-        if sure:
-            self.idle_workers.leave(room)
-        else:
-            self.idle_workers.doubt(room)
-
-    def _take_back(self, lease: UUID) -> None:
-        """Queue a step again that was handed to a worker and may not have arrived."""
-        self._later(self._taken_back(lease))
-
-    async def _taken_back(self, lease: UUID) -> None:
-        try:
-            self._announce(await self._store.release(lease))
-        except KgymError as error:  # then its lease ends by itself
-            _log.warning("a step was handed out in vain", lease=str(lease), error=str(error))
 
     def _ask(self, job_ids: Iterable[int]) -> None:
         if self._attendance is not None:
@@ -570,7 +518,7 @@ class Scheduler:
                 due = clock() >= notify_from
                 if due:
                     await self._store.read_clock()
-                    self._notifier.publish(await self._store.waiting())
+                    self._notifier.notify(await self._store.waiting())
                     await self._store.forget()
                     notify_from = clock() + NOTIFY_SECONDS
                 if due or uncounted:

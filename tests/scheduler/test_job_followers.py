@@ -2,13 +2,13 @@
 
 import asyncio
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from kgym.api.jobs import JobEvent
 from kgym_scheduler import job_followers as module
-from kgym_scheduler.job_followers import Told
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import WELL, Platform, claim_of, job
@@ -29,9 +29,9 @@ class CountingStore(JobStore):
         self.asked += 1
         return await super().end(job_id)
 
-    async def said(self, last: int | None) -> Any:
+    async def last_events(self, job_ids: Iterable[int]) -> dict[int, int]:
         self.asked += 1
-        return await super().said(last)
+        return await super().last_events(job_ids)
 
 
 async def hear(scheduler: Scheduler, job_id: int, last: int = 0) -> list[JobEvent]:
@@ -89,7 +89,7 @@ async def test_followers_of_a_quiet_job_read_nothing(platform: Platform) -> None
         for _ in range(20):  # until all is quiet
             before = store.asked
             await asyncio.sleep(1)
-            if store.asked - before <= 2:  # whether another process has written
+            if store.asked - before <= 3:  # whether another process has written
                 break
         else:
             pytest.fail(f"{store.asked - before} reads in a second")
@@ -128,41 +128,6 @@ async def test_whoever_joins_whenever_hears_everything_once_and_in_order(
         assert await task == whole
     for event in dice.choices(whole, k=10):
         assert await hear(scheduler, view.id, event.id) == [e for e in whole if e.id > event.id]
-
-
-async def test_what_is_sent_at_once_is_heard_once_and_in_order(
-    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "KEPT_BYTES", 1000)  # so that some lag behind
-    dice = random.Random(1)
-    view, _ = await scheduler.submit(job())
-    [assignment] = (await scheduler.claim(claim_of())).assignments
-    at_once = 0
-
-    async def read() -> bytes:
-        text = bytearray()
-
-        def send_now(more: bytes) -> bool:  # a connection, whose client does not always read
-            nonlocal at_once
-            if takes := dice.random() < 0.7:
-                text.extend(more)
-                at_once += 1
-            return takes
-
-        async for told in scheduler.follow(view.id, 0, send_now):
-            text.extend(b"".join(one.text for one in told))
-            await asyncio.sleep(dice.choice([0, 0, 0.01]))
-        return bytes(text)
-
-    reading = []
-    for number in range(80):
-        await scheduler.report(assignment.lease, f"line {number}", None)
-        if dice.random() < 0.3:
-            reading.append(asyncio.create_task(read()))
-    await scheduler.finish(assignment.lease, WELL)
-    whole = b"".join(Told(event).text for event in await hear(scheduler, view.id))
-    assert set(await asyncio.gather(*reading)) == {whole}
-    assert at_once
 
 
 async def test_a_restarted_job_is_followed_to_its_new_end(scheduler: Scheduler) -> None:

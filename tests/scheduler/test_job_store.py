@@ -11,11 +11,10 @@ from kgym.api.jobs import JobFilter, JobRequest, JobView, Progress
 from kgym.api.states import State
 from kgym.api.steps import StepKind, StepRef, StepSpec
 from kgym.api.worker_calls import Assignment, AttemptEnding
-from kgym.errors import Conflict, InfrastructureError, NotFound, UserError
+from kgym.errors import Conflict, NotFound, UserError
 from kgym_scheduler.job_store import JobStore
-from kgym_scheduler.queue import step_rules
-from kgym_scheduler.queue.bulk_write import NOTIFY_BELOW
-from kgym_scheduler.queue.job_changes import Changed, Changes
+from kgym_scheduler.queue.job_changes import Changed
+from kgym_scheduler.queue.row_writes import NOTIFY_BELOW
 from tests.scheduler.parts import (
     BUILD,
     BUILT,
@@ -298,23 +297,6 @@ async def test_stores_that_claim_report_end_and_abort_at_once_do_each_thing_once
             await store.close()
 
 
-async def test_what_was_read_without_a_lock_is_written_only_while_it_holds(
-    postgresql_url: str,
-) -> None:
-    store = JobStore(postgresql_url)
-    view = await submit(store)
-    with store.database.single() as singles:
-        assert singles is not None
-        changes = await Changes.load(singles, view.created_at, {view.id})
-    step_rules.abort(changes.jobs[view.id])
-    await store.tag(view.id, ["another"])
-    with pytest.raises(InfrastructureError, match="changed by another"), store.database.single():
-        await changes.write()
-    assert await states(store, view.id) == ["queued", "queued"]
-    assert len((await store.events(view.id, 0))[1]) == 1
-    await store.close()
-
-
 async def test_a_claim_whose_answer_was_lost_gives_the_same_steps_again(store: JobStore) -> None:
     for _ in range(3):
         await submit(store)
@@ -538,7 +520,7 @@ async def test_a_job_that_is_not_there_is_not_found(store: JobStore, method: str
 # --- notifications --------------------------------------------------------------------------
 
 
-async def test_no_bell_is_rung_where_many_steps_wait_already(store: JobStore) -> None:
+async def test_nobody_is_notified_of_further_steps_where_many_wait(store: JobStore) -> None:
     notified = 0
     for _ in range(40):
         _, changed = await store.submit(job())

@@ -317,8 +317,7 @@ async def test_watchers_hear_at_once_what_happens_in_this_process(
     platform: Platform, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody looks for news: what is heard was told.
-    for pause in ("POLL_SECONDS", "DOUBT_SECONDS"):
-        monkeypatch.setattr(f"kgym_scheduler.job_followers.{pause}", 3600.0)
+    monkeypatch.setattr("kgym_scheduler.job_followers.POLL_SECONDS", 3600.0)
     view, _ = await scheduler.submit(job())
     heard: list[JobEvent] = []
 

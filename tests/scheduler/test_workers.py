@@ -14,12 +14,12 @@ import pytest
 from kgym.api.jobs import JobRequest, JobView, Progress
 from kgym.api.states import State
 from kgym.api.steps import GitSource, StepKind, StepResult
-from kgym.api.worker_calls import Assignment
 from kgym.web.server import serve
 from kgym.worker.attempt import REPORT_SECONDS
 from kgym.worker.context import StepContext
 from kgym.worker.http_calls import HttpWorkerCalls
 from kgym.worker.loop import Worker
+from kgym_cli.platforms.servers import free_port
 from kgym_scheduler.api.app import create_app
 from kgym_scheduler.scheduler import Scheduler
 from tests.scheduler.parts import BUILD, WELL, Platform, badly, claim_of, job
@@ -316,19 +316,6 @@ async def test_a_killed_worker_is_noticed_long_before_its_lease_ends_and_nobody_
                 assert (step.state, step.attempt) == (State.RUNNING, 1)
 
 
-class Silent:
-    """A worker that has no room, and hears nothing."""
-
-    def step_waits(self) -> None:
-        raise AssertionError
-
-    def handed(self, one: Assignment) -> None:
-        raise AssertionError(one)
-
-    def disconnected(self) -> None:
-        pass
-
-
 async def test_a_worker_whose_connection_was_closed_but_that_reports_keeps_its_steps(
     platform: Platform, port: int
 ) -> None:
@@ -339,7 +326,7 @@ async def test_a_worker_whose_connection_was_closed_but_that_reports_keeps_its_s
         names = ("reports", "silent")
         views = {name: (await scheduler.submit(job()))[0] for name in names}
         leases = {name: (await dispatch.claim(claim_of(name))).assignments[0] for name in names}
-        here = [asyncio.create_task(dispatch.stay(name, Silent())) for name in names]
+        here = [asyncio.create_task(dispatch.stay(name)) for name in names]
         async with asyncio.timeout(LIMIT):
             while not scheduler.dead_workers.connected >= set(names):
                 await asyncio.sleep(0.02)
@@ -356,3 +343,32 @@ async def test_a_worker_whose_connection_was_closed_but_that_reports_keeps_its_s
                 await asyncio.sleep(0.2)
         assert await dispatch.finish(leases["reports"].lease, WELL)
         assert (await scheduler.job(views["reports"].id)).steps[0].attempt == 1
+
+
+async def test_any_number_of_jobs_and_workers_at_two_schedulers(
+    platform: Platform, port: int, tmp_path: Path
+) -> None:
+    """Workers are killed and paused meanwhile; each job ends once, and well."""
+    second = free_port()
+    async with contextlib.AsyncExitStack() as stack:
+        places = [await stack.enter_async_context(serving(platform, at)) for at in (port, second)]
+        workers = [
+            await stack.enter_async_context(worker(at, tmp_path, slots))
+            for at, slots in ((port, 1), (second, 2), (port, 3))
+        ]
+        views = []
+        for number in range(60):
+            views.append((await places[number % 2].submit(doing("quick")))[0])
+            await asyncio.sleep(0.05)
+            if number == 20:
+                workers[0].send(signal.SIGKILL)
+            if number == 30:
+                workers[1].send(signal.SIGSTOP)
+            if number == 45:
+                workers[1].send(signal.SIGCONT)
+        done = [await finished(places[0], view.id) for view in views]
+        assert {view.state for view in done} == {State.SUCCEEDED}
+        for view in done:
+            events = [event async for event in places[0].events(view.id)]
+            states = [event.data["state"] for event in events if event.kind == "state"]
+            assert states.count("succeeded") == 1

@@ -90,10 +90,7 @@ class Claim(Strict):
     )
 
     def lease(self, number: int) -> uuid.UUID:
-        """Return the lease of a step that the claim gets, by its number in the answer.
-
-        Those with the numbers from `want` on are handed out later, in the room that is left.
-        """
+        """Return the lease of a step that the claim gets, by its number in the answer."""
         return uuid.uuid5(self.id, str(number))
 
 
@@ -108,22 +105,6 @@ class Claimed(Strict):
         max_length=HELD,
         description="entries of SuiteCache whose copies go from its host once nobody uses them",
     )
-
-
-class ConnectedWorker(Protocol):
-    """A worker as it hears of its open connection to the scheduler (`WorkerCalls.stay`)."""
-
-    def step_waits(self) -> None:
-        """Hear that a step may wait that it has room for: it has to claim."""
-        ...
-
-    def handed(self, one: Assignment) -> None:
-        """Begin a step that was leased to it, as its last claim left room; or release it."""
-        ...
-
-    def disconnected(self) -> None:
-        """Hear that the connection is lost: steps that were handed may be, too; release them."""
-        ...
 
 
 class WorkerCalls(Protocol):
@@ -166,10 +147,9 @@ class WorkerCalls(Protocol):
         """Say that the worker has ended."""
         ...
 
-    async def stay(self, worker: str, listener: ConnectedWorker) -> None:
+    async def stay(self, worker: str) -> None:
         """Be connected until cancelled, so that the worker's sudden end is noticed at once.
 
-        And so that it hears of steps without asking. The kernel closes a killed process's
-        connections, a paused one's stay open.
+        The kernel closes the connections of a killed process; those of a paused one stay open.
         """
         ...

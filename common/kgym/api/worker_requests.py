@@ -17,13 +17,7 @@ PATH = "/worker/calls"
 
 
 STAY_SECONDS = 10.0
-"""How often each end of the connection that a worker keeps open hears from the other."""
-STEP_WAITS = b"!"
-"""The line on it that says that a step waits that the worker has room for.
-
-An empty one says that it is open. Any other is an `Assignment` as JSON: the step is leased to the
-worker already.
-"""
+"""How often the scheduler sends a byte on the connection that a worker keeps open."""
 
 
 class ClaimCall(Strict):

@@ -75,11 +75,8 @@ async def _work(run: StepContext, handler: Handler) -> AttemptEnding:
 
 
 async def _beat(run: StepContext, dispatch: WorkerCalls, turn: asyncio.Lock) -> None:
-    """Report until the lease is stale, also when the step has nothing new.
-
-    The first report comes soon: it tells the scheduler that what it handed out has arrived.
-    """
-    quiet = HEARTBEAT_SECONDS
+    """Report until the lease is stale, also when the step has nothing new."""
+    quiet = 0.0
     while True:
         await asyncio.sleep(REPORT_SECONDS)
         quiet += REPORT_SECONDS

@@ -1,7 +1,7 @@
-"""A worker's way to the scheduler over HTTP: its calls, and the client that sends them.
+"""`WorkerCalls` over HTTP.
 
-Calls that are made while requests are under way go out together in the next
-one, so a busy worker needs a request for dozens of steps.
+Calls that are made while requests are under way are sent together in the next one, so a busy
+worker needs one request for dozens of steps.
 """
 
 import asyncio
@@ -10,18 +10,16 @@ from collections import deque
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self, TypeVar
-from urllib.parse import quote
 from uuid import UUID
 
 import httpx
 
 from kgym.api.jobs import Progress
-from kgym.api.worker_calls import Assignment, AttemptEnding, Claim, Claimed, ConnectedWorker
+from kgym.api.worker_calls import AttemptEnding, Claim, Claimed
 from kgym.api.worker_requests import (
     CALLS,
     PATH,
     STAY_SECONDS,
-    STEP_WAITS,
     Answer,
     Answers,
     ClaimCall,
@@ -36,9 +34,9 @@ from kgym.api.worker_requests import (
 from kgym.client import protocol
 from kgym.client.protocol import Refused
 from kgym.errors import InfrastructureError
-from kgym.worker.http_connection import HttpConnection
 
 RECONNECT_SECONDS = 1.0
+STAY_TIMEOUT = httpx.Timeout(60, connect=5, read=3 * STAY_SECONDS, pool=None)
 REQUEST_BYTES = 8 << 20
 """Of a request's body, unless a single call is longer."""
 REQUESTS = 2
@@ -51,11 +49,7 @@ class HttpWorkerCalls:
     """`WorkerCalls` over HTTP, to the scheduler at `base_url`, with a worker's token or none."""
 
     def __init__(self, base_url: str, token: str | None = None) -> None:
-        options = protocol.options(base_url, token)
-        self._url: httpx.URL = options["base_url"]
-        self._headers: dict[str, str] = options["headers"]
-        self._wires: list[HttpConnection] = []
-        """Those that no sender uses now."""
+        self._http = httpx.AsyncClient(**protocol.options(base_url, token))
         self._waiting: deque[tuple[str, asyncio.Future[Answer]]] = deque()
         self._senders: set[asyncio.Task[None]] = set()
 
@@ -65,8 +59,7 @@ class HttpWorkerCalls:
         for sender in senders:
             sender.cancel()
         await asyncio.gather(*senders, return_exceptions=True)
-        for wire in self._wires:
-            wire.close()
+        await self._http.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -104,14 +97,15 @@ class HttpWorkerCalls:
         """Say that the worker has ended."""
         await self._call(LeaveCall(worker=worker))
 
-    async def stay(self, worker: str, listener: ConnectedWorker) -> None:
+    async def stay(self, worker: str) -> None:
         """Be connected until cancelled; a connection that is lost is made again."""
-        wire = HttpConnection(self._url, self._headers, protocol.TIMEOUT.connect or 0)
-        path = f"{self._url.path}/worker/stay?worker={quote(worker, safe='')}"
         while True:
-            with contextlib.suppress(OSError, TimeoutError):
-                await wire.listen(path, _Lines(listener).hear, 3 * STAY_SECONDS)
-            listener.disconnected()
+            with contextlib.suppress(httpx.HTTPError):
+                async with self._http.stream(
+                    "GET", "/worker/stay", params={"worker": worker}, timeout=STAY_TIMEOUT
+                ) as response:
+                    async for _ in response.aiter_raw():
+                        pass
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _call(self, call: WorkerCall) -> Answer:
@@ -122,16 +116,11 @@ class HttpWorkerCalls:
         return await future
 
     async def _send_all(self) -> None:
-        connect = protocol.TIMEOUT.connect or 0
-        wire = (
-            self._wires.pop() if self._wires else HttpConnection(self._url, self._headers, connect)
-        )
         try:
             while self._waiting:
-                await self._send(wire, self._next())
+                await self._send(self._next())
         finally:  # at once: a call that comes now must not count on this sender
             self._senders -= {asyncio.current_task()}
-            self._wires.append(wire)
 
     def _next(self) -> list[tuple[str, asyncio.Future[Answer]]]:
         calls = [self._waiting.popleft()]
@@ -143,15 +132,13 @@ class HttpWorkerCalls:
             calls.append(self._waiting.popleft())
         return calls
 
-    async def _send(
-        self, wire: HttpConnection, calls: list[tuple[str, asyncio.Future[Answer]]]
-    ) -> None:
+    async def _send(self, calls: list[tuple[str, asyncio.Future[Answer]]]) -> None:
         try:
-            answers = await self._request(wire, [body for body, _ in calls])
+            answers = await self._request([body for body, _ in calls])
         except Refused as error:
             if len(calls) > 1:  # find out which of them it is
                 for call in calls:
-                    await self._send(wire, [call])
+                    await self._send([call])
             else:
                 _fail(calls, error)
         except Exception as error:  # noqa: BLE001 - those who wait raise it
@@ -161,38 +148,18 @@ class HttpWorkerCalls:
                 if not future.done():
                     future.set_result(answer)
 
-    async def _request(self, wire: HttpConnection, bodies: list[str]) -> list[Answer]:
-        body = f'{{"calls":[{",".join(bodies)}]}}'.encode()
+    async def _request(self, bodies: list[str]) -> list[Answer]:
+        body = f'{{"calls":[{",".join(bodies)}]}}'
         try:
-            reply = await wire.post(f"{self._url.path}{PATH}", body, protocol.TIMEOUT.read or 0)
-        except (OSError, TimeoutError) as error:
-            raise protocol.unreachable(self._url, error) from error
-        if reply.status == HTTPStatus.TOO_MANY_REQUESTS:  # of a proxy on the way
-            raise InfrastructureError("scheduler_busy", "the scheduler takes no more requests now")
-        if reply.status != HTTPStatus.OK:
-            request = httpx.Request("POST", self._url.join(f"{self._url.path}{PATH}"))
-            protocol.checked(
-                httpx.Response(
-                    reply.status, headers=reply.headers, content=reply.content, request=request
-                )
+            response = await self._http.post(
+                PATH, content=body, headers={"Content-Type": "application/json"}
             )
-        return Answers.model_validate_json(reply.content).answers
-
-
-class _Lines:
-    """Reads the lines of a connection that is kept open; they come in pieces."""
-
-    def __init__(self, listener: ConnectedWorker) -> None:
-        self._listener = listener
-        self._begun = b""
-
-    def hear(self, said: bytes) -> None:
-        *lines, self._begun = (self._begun + said).split(b"\n")
-        for line in lines:
-            if line == STEP_WAITS:
-                self._listener.step_waits()
-            elif line:
-                self._listener.handed(Assignment.model_validate_json(line))
+        except httpx.TransportError as error:
+            # Not sent again here: a claim that was answered has to say that it comes again.
+            raise protocol.unreachable(self._http.base_url, error) from error
+        if response.status_code == HTTPStatus.TOO_MANY_REQUESTS:  # from a proxy in between
+            raise InfrastructureError("scheduler_busy", "the scheduler takes no more requests now")
+        return Answers.model_validate_json(protocol.checked(response).content).answers
 
 
 def _fail(calls: list[tuple[str, asyncio.Future[Answer]]], error: Exception) -> None:

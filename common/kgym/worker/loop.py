@@ -27,7 +27,7 @@ IDLE_SECONDS = 1.0
 """How often a worker with a free slot asks for steps while no notifications reach it."""
 LOOK_SECONDS = 300.0
 """How often a worker looks at what its host has: that may be a question to a bucket."""
-DEAF_SECONDS = 0.25
+BUSY_SECONDS = 0.25
 """How long a worker may be without a free slot before it leaves notifications to others."""
 
 Look = Callable[[], Awaitable[Capabilities]]
@@ -75,23 +75,14 @@ class Worker:
         """Its own, below the shared one, while it serves."""
         self._running: dict[uuid.UUID, asyncio.Task[None]] = {}
         self._draining = False
-        self._news = asyncio.Event()
-        """A notification, or a slot that has become free."""
+        self._wake = asyncio.Event()
+        """Set by a notification, and by a slot that becomes free."""
         self._notifications: list[Delivery] = []
-        self._room, self._deaf = asyncio.Event(), asyncio.Event()
-        """There is a free slot; there has been none for DEAF_SECONDS."""
-        self._deafening: asyncio.TimerHandle | None = None
-        self._told = False
-        """Whether the scheduler has said, since the last claim, that a step waits."""
-        self._more = False
-        """Whether more waited at the last claim than it got."""
-        self._claim: Claim | None = None
-        """The last that was answered."""
-        self._arrived: set[uuid.UUID] = set()
-        """Leases of the steps that were handed to it since."""
-        self._lost: set[uuid.UUID] = set()
-        """Leases of steps that may have been handed to it, and have not arrived."""
-        self._refusals: set[asyncio.Task[None]] = set()
+        self._has_room, self._is_busy = asyncio.Event(), asyncio.Event()
+        """A slot is free; none has been free for BUSY_SECONDS."""
+        self._busy_timer: asyncio.TimerHandle | None = None
+        self._more_waits = False
+        """Whether more steps waited at the last claim than it got."""
 
     async def serve(self) -> None:
         """Work until cancelled or drained; give back what is running and leave nothing behind."""
@@ -101,7 +92,7 @@ class Worker:
                     helpers = [
                         group.create_task(self._obey_signals()),
                         group.create_task(self._receive_notifications()),
-                        group.create_task(self._dispatch.stay(self.info.id, self)),
+                        group.create_task(self._dispatch.stay(self.info.id)),
                         group.create_task(self._look_again()),
                     ]
                     await self._take_steps()
@@ -114,7 +105,7 @@ class Worker:
         """Take no more; `serve` returns when what runs has finished."""
         self._draining = True
         self._count_slots()
-        self._news.set()
+        self._wake.set()
 
     @property
     def _free(self) -> int:
@@ -123,26 +114,23 @@ class Worker:
     def _count_slots(self) -> None:
         """Note whether there is a free slot."""
         if self._free:
-            self._room.set()
-            self._deaf.clear()
-            if self._deafening is not None:
-                self._deafening.cancel()
-                self._deafening = None
-        elif self._deafening is None:
-            self._room.clear()
+            self._has_room.set()
+            self._is_busy.clear()
+            if self._busy_timer is not None:
+                self._busy_timer.cancel()
+                self._busy_timer = None
+        elif self._busy_timer is None:
+            self._has_room.clear()
             loop = asyncio.get_running_loop()
-            self._deafening = loop.call_later(DEAF_SECONDS, self._deaf.set)
+            self._busy_timer = loop.call_later(BUSY_SECONDS, self._is_busy.set)
 
     async def _take_steps(self) -> None:
         claim: Claim | None = None
         while not self._draining or self._running:
-            self._news.clear()
+            self._wake.clear()
             notifications, self._notifications = self._notifications, []
-            woken = bool(notifications) or self._told
-            self._told &= not self._free
-            claim = claim or await self._new_claim(woken=woken)
+            claim = claim or await self._new_claim(woken=bool(notifications))
             try:
-                await self._release_lost()
                 claimed = await self._dispatch.claim(claim)
             except InfrastructureError as error:
                 # Claimed or not: the claim is repeated, and its notification sent again.
@@ -156,8 +144,7 @@ class Worker:
                 self._entries.heard(claim.entries)
             if self._entries is not None and claimed.dropped:
                 await self._entries.drop(claimed.dropped)
-            self._claim, claim = claim, None
-            self._arrived.clear()
+            claim = None
             for notification in notifications:
                 with contextlib.suppress(InfrastructureError):  # then it comes once more
                     await notification.ack()
@@ -171,51 +158,48 @@ class Worker:
 
     def _begin(self, claimed: Claimed) -> None:
         self._draining |= claimed.draining
-        self._more = bool(claimed.more)
-        for one in claimed.assignments:
-            self.handed(one)
+        self._more_waits = bool(claimed.more)
+        for step in claimed.assignments:
+            with process_logs.attempt(job=step.job_id, step=step.number, attempt=step.attempt):
+                task = asyncio.create_task(self._attempt(step))
+            self._running[step.lease] = task
+            task.add_done_callback(partial(self._ended, step.lease))
         self._count_slots()
-
-    def _start(self, one: Assignment) -> None:
-        with process_logs.attempt(job=one.job_id, step=one.number, attempt=one.attempt):
-            task = asyncio.create_task(self._attempt(one))
-        self._running[one.lease] = task
-        task.add_done_callback(partial(self._ended, one.lease))
 
     def _ended(self, lease: uuid.UUID, task: "asyncio.Task[None]") -> None:
         del self._running[lease]
         self._count_slots()
         if not task.cancelled() and (error := task.exception()):
             _log.error("attempt lost", lease=str(lease), error=repr(error))
-        # For what has come since the last claim, a notification was sent, or will be.
-        news = self._more or self._told or self._notifications
-        if news or self._draining or not self._bus.notifies:
-            self._news.set()
+        # Without either, nothing waits: of a step that came since, a notification tells.
+        waits = self._more_waits or self._notifications
+        if waits or self._draining or not self._bus.notifies:
+            self._wake.set()
 
     async def _wait(self) -> None:
-        """Wait for news, but report to the scheduler before it counts this worker as lost."""
+        """Wait to be woken, but claim again before the scheduler counts this worker as lost."""
         with contextlib.suppress(TimeoutError):
-            deaf = self._free and not self._bus.notifies
-            async with asyncio.timeout(IDLE_SECONDS if deaf else BEAT_SECONDS):
-                await self._news.wait()
+            polls = self._free and not self._bus.notifies
+            async with asyncio.timeout(IDLE_SECONDS if polls else BEAT_SECONDS):
+                await self._wake.wait()
 
     async def _receive_notifications(self) -> None:
         """Listen while there is a free slot."""
         self._count_slots()
         while True:
-            await self._room.wait()
+            await self._has_room.wait()
             try:
                 async with self._bus.consume(self.info.kinds) as deliveries:
                     hearing = asyncio.create_task(self._collect(deliveries))
-                    deaf = asyncio.create_task(self._deaf.wait())
+                    busy = asyncio.create_task(self._is_busy.wait())
                     try:
-                        await asyncio.wait({hearing, deaf}, return_when=asyncio.FIRST_COMPLETED)
+                        await asyncio.wait({hearing, busy}, return_when=asyncio.FIRST_COMPLETED)
                         if hearing.done():
                             hearing.result()
                     finally:
                         hearing.cancel()
-                        deaf.cancel()
-                        await asyncio.gather(hearing, deaf, return_exceptions=True)
+                        busy.cancel()
+                        await asyncio.gather(hearing, busy, return_exceptions=True)
                         self._notifications.clear()  # they are delivered again, to others
             except InfrastructureError as error:
                 _log.warning("no notifications arrive", error=str(error))
@@ -225,46 +209,7 @@ class Worker:
         async for delivery in deliveries:
             self._notifications.append(delivery)
             if self._free:
-                self._news.set()
-
-    # --- what the open connection to the scheduler tells ----------------------------------
-
-    def step_waits(self) -> None:
-        """Claim."""
-        self._told = True
-        if self._free:
-            self._news.set()
-
-    def handed(self, one: Assignment) -> None:
-        """Begin the step; give it back if its slot was taken meanwhile, or the worker drains."""
-        self._arrived.add(one.lease)
-        if self._free:
-            self._start(one)
-            self._count_slots()
-            return
-        task = asyncio.create_task(self._refuse(one))
-        self._refusals.add(task)
-        task.add_done_callback(self._refusals.discard)
-
-    def disconnected(self) -> None:
-        """Release what may have been sent and has not arrived, in any slot."""
-        if self._claim is not None:
-            first = self._claim.want
-            numbers = range(first, first + len(self._arrived) + self.info.slots)
-            self._lost |= set(map(self._claim.lease, numbers)) - self._arrived
-            self._news.set()
-
-    # --- within ---------------------------------------------------------------------------
-
-    async def _refuse(self, one: Assignment) -> None:
-        with contextlib.suppress(KgymError, TimeoutError):  # its first report will be missed
-            async with asyncio.timeout(RELEASE_SECONDS):
-                await self._dispatch.release(one.lease)
-
-    async def _release_lost(self) -> None:
-        lost = frozenset(self._lost)
-        await asyncio.gather(*map(self._dispatch.release, lost))
-        self._lost -= lost
+                self._wake.set()
 
     async def _look_again(self) -> None:
         """Tell what the host has now, with a claim, whenever that is not what was told."""
@@ -277,7 +222,7 @@ class Worker:
                 continue
             if found != self.info.capabilities:
                 self.info = self.info.model_copy(update={"capabilities": found})
-                self._news.set()
+                self._wake.set()
 
     async def _obey_signals(self) -> None:
         while True:
@@ -294,11 +239,11 @@ class Worker:
         """Give back all steps that run."""
         for task in self._running.values():
             task.cancel()
-        await asyncio.gather(*self._running.values(), *self._refusals, return_exceptions=True)
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
         with contextlib.suppress(InfrastructureError, TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
                 await self._dispatch.leave(self.info.id)
 
-    def _attempt(self, one: Assignment) -> Coroutine[None, None, None]:
-        run = StepContext(one, self._folder / one.lease.hex, self._storage, self._dispatch)
-        return attempt(run, self._handlers[one.spec.kind], self._dispatch)
+    def _attempt(self, step: Assignment) -> Coroutine[None, None, None]:
+        run = StepContext(step, self._folder / step.lease.hex, self._storage, self._dispatch)
+        return attempt(run, self._handlers[step.spec.kind], self._dispatch)

@@ -3,9 +3,6 @@
 from functools import partial
 from typing import Any
 
-from starlette.types import Receive, Send
-from starlette.types import Scope as AsgiScope
-
 from kgym.api.changes import CHANGES, Change
 from kgym.api.jobs import EVENTS, JobEvent
 from kgym.web.access import EVERYBODY
@@ -22,7 +19,6 @@ from kgym_scheduler.api import (
     worker_routes,
 )
 from kgym_scheduler.api.caller_limits import CallerLimits, Quota, SubmittedBytes
-from kgym_scheduler.api.express_requests import Express, Stop
 from kgym_scheduler.api.metrics import Metrics
 from kgym_scheduler.database.counts import unfinished
 from kgym_scheduler.database.tokens import Tokens
@@ -88,25 +84,11 @@ def create_app(
         "/readyz", scheduler_routes.readyz, dependencies=[EVERYBODY], include_in_schema=False
     )
     app.add_pages()
-    stops: list[Stop[Any]] = [job_routes.SUBMISSION, worker_routes.CALLS]
-    app.express = Express(app.framework, stops, app.callers, metrics)
     app.guard()
     return app
 
 
 class _Api(Service):
-    express: Express
-    """What requests come to first."""
-
-    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Answer the request."""
-        scope["app"] = self
-        await self.express(scope, receive, send)
-
-    async def framework(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Answer the request by layers and routes."""
-        await super().__call__(scope, receive, send)
-
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document, with what the data of each kind of event is."""
         if self.openapi_schema is None:

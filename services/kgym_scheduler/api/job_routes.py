@@ -1,7 +1,6 @@
 """Jobs, and what they say: /v1/jobs."""
 
 import contextlib
-import re
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -25,13 +24,10 @@ from kgym.web.problems import documented
 from kgym.web.routing import as_json, router
 from kgym.web.scopes import Scope
 from kgym_scheduler.api import example_job
-from kgym_scheduler.api.express_requests import Stop
 from kgym_scheduler.api.routing import Core, JobId, StepQuery, caller_of
 from kgym_scheduler.scheduler import Scheduler
 
 Attempt = Annotated[Annotated[int, Field(ge=1, lt=1 << 31), DIGITS] | None, Query()]
-
-_KEY = re.compile("^[!-~]{1,200}$")
 
 readers = router(Scope.READ)
 submitters = router(Scope.SUBMIT)
@@ -67,32 +63,18 @@ async def submit(
         Header(
             min_length=1,
             max_length=200,
-            pattern=_KEY.pattern,
+            pattern=r"^[!-~]+$",
             description="A request that is repeated with the same key makes no second job",
         ),
     ] = None,
 ) -> Response:
     """Queue the steps, in order. A step begins when the one before it has succeeded."""
-    return await _submitted(http, request, len(await http.body()), idempotency_key)
-
-
-async def _plain_submission(http: Request, request: JobRequest, size: int) -> Response | None:
-    keys = http.headers.getlist("idempotency-key")
-    if len(keys) > 1 or not all(map(_KEY.fullmatch, keys)):
-        return None
-    return await _submitted(http, request, size, keys[0] if keys else None)
-
-
-SUBMISSION = Stop("/v1/jobs", Scope.SUBMIT, JobRequest, _plain_submission)
-
-
-async def _submitted(http: Request, request: JobRequest, size: int, key: str | None) -> Response:
     state, caller = http.app.state, caller_of(http)
     caller.check(request)
     if caller.owner is not None:
-        state.volume.take(caller.name, size)
+        state.volume.take(caller.name, len(await http.body()))
     await state.quota.take(caller.name)
-    job, new = await state.scheduler.submit(request, key, caller.name)
+    job, new = await state.scheduler.submit(request, idempotency_key, caller.name)
     return as_json(job, 201 if new else 200, {"Location": f"/v1/jobs/{job.id}"})
 
 
@@ -277,8 +259,8 @@ async def events(
 
 async def _event_stream(scheduler: Scheduler, job_id: int, last: int) -> AsyncIterator[bytes]:
     try:
-        async for told in scheduler.follow(job_id, last):
-            yield b"".join(one.text for one in told)
+        async for events in scheduler.follow(job_id, last):
+            yield b"".join(event.text for event in events)
     except InfrastructureError:
         return  # without `end`, so that clients come back
     yield b"event: end\ndata: {}\n\n"

@@ -22,11 +22,9 @@ from kgym.api.worker_requests import (
     WorkerCall,
 )
 from kgym.web import routing
-from kgym.web.connection_limits import SEND_NOW
 from kgym.web.problems import documented
 from kgym.web.scopes import Scope as TokenScope
 from kgym.web.strict_requests import StrictRoute
-from kgym_scheduler.api.express_requests import Stop
 from kgym_scheduler.scheduler import Scheduler
 
 
@@ -48,17 +46,7 @@ PATHS = "/v1/worker/"
 )
 async def calls(request: Request, body: Annotated[Calls, Body()]) -> Response:
     """Answer a worker's calls, in order. Each is idempotent: where this fails, repeat it."""
-    return await _answers(request.app.state.scheduler, body)
-
-
-async def _plain_calls(request: Request, body: Calls, _: int) -> Response | None:
-    return await _answers(request.app.state.scheduler, body)
-
-
-CALLS = Stop("/v1/worker/calls", TokenScope.WORKER, Calls, _plain_calls)
-
-
-async def _answers(scheduler: Scheduler, body: Calls) -> Response:
+    scheduler: Scheduler = request.app.state.scheduler
     answers = await asyncio.gather(*(_answer(scheduler, call) for call in body.calls))
     return Response(Answers(answers=list(answers)).model_dump_json(), media_type="application/json")
 
@@ -67,16 +55,15 @@ async def _answers(scheduler: Scheduler, body: Calls) -> Response:
 async def stay(
     request: Request, worker: Annotated[str, Query(max_length=200, pattern=WORKER_ID)]
 ) -> Response:
-    """Answer a byte now and then, until the worker ends: its connection does with it.
+    """Send a byte every STAY_SECONDS, until the worker ends, which closes its connection.
 
-    And a word when a step waits that the worker has room for. It is not in the OpenAPI document:
-    it is for workers only, and it never ends.
+    The route is not in the OpenAPI document: it is for workers only, and its answer never ends.
     """
     return _Stay(request.app.state.scheduler, worker)
 
 
 class _Stay(Response):
-    """The answer that lasts as long as the worker, or until the scheduler stops."""
+    """An answer that lasts until the worker disconnects or the scheduler stops."""
 
     media_type = "text/plain"
 
@@ -88,24 +75,16 @@ class _Stay(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scheduler, head = self._scheduler, {"status": 200, "headers": self.raw_headers}
-        send_now = scope["extensions"][SEND_NOW]["call"]
-
-        def say(line: bytes) -> bool:
-            return bool(send_now(line + b"\n"))
-
         with scheduler.dead_workers.watch(self._worker) as stopping:
             await send({"type": "http.response.start", **head})
-            await send({"type": "http.response.body", "body": b"\n", "more_body": True})
             ends = [asyncio.create_task(_gone(receive)), asyncio.create_task(stopping.wait())]
             try:
-                with scheduler.idle_workers.connected(self._worker, say):
-                    done = set[asyncio.Task[object]]()
-                    while not done:
-                        done, _ = await asyncio.wait(
-                            ends, timeout=STAY_SECONDS, return_when=asyncio.FIRST_COMPLETED
-                        )
-                        if not done:
-                            say(b"")
+                done = set[asyncio.Task[object]]()
+                while not done:
+                    await send({"type": "http.response.body", "body": b"\n", "more_body": True})
+                    done, _ = await asyncio.wait(
+                        ends, timeout=STAY_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                    )
             finally:
                 for task in ends:
                     task.cancel()

@@ -85,8 +85,8 @@ class ChangeLog:
 
     async def end(self) -> End:
         """Return where the changes end now."""
-        async with self._turn, self._database.glance() as connection:
-            if not self._database.tells:
+        async with self._turn, self._database.read() as connection:
+            if self._database.is_sqlite:
                 newest = await connection.scalar(_SQLITE) or 0
                 self._settled = max(newest, self._settled or 0)
                 return End(newest, self._settled)
@@ -119,7 +119,7 @@ class ChangeLog:
         """
         until = min(until, after + WINDOW)
         given = {"after": after, "until": until, "most": most}
-        async with self._database.glance() as connection:
+        async with self._database.read() as connection:
             rows = (await connection.execute(_BETWEEN, given)).all()
         return rows, rows[-1].id if len(rows) == most else until
 

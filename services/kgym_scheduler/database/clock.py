@@ -9,8 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import text
-
-from kgym_scheduler.database.single_statements import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 _ASK = text("SELECT clock_timestamp()")
 
@@ -27,7 +26,7 @@ class DatabaseClock:
         self._known: tuple[datetime, float] | None = None
         """A time of the database's, and this process's monotonic clock at the same moment."""
 
-    async def read(self, connection: Connection) -> None:
+    async def read(self, connection: AsyncConnection) -> None:
         """Set it by the database; half of what the question takes is what it can be wrong by."""
         if self._own or connection.dialect.name == "sqlite":
             return
@@ -36,7 +35,7 @@ class DatabaseClock:
         if isinstance(now, datetime):
             self._known = now.astimezone(UTC), (asked + time.monotonic()) / 2
 
-    async def now(self, connection: Connection) -> datetime:
+    async def now(self, connection: AsyncConnection) -> datetime:
         """Return the time; the first call asks."""
         if self._known is None:
             await self.read(connection)

@@ -1,12 +1,11 @@
 """The connection to the database, SQLite or PostgreSQL: engines, transactions, migrations, news."""
 
 import asyncio
-import contextlib
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import asyncpg  # type: ignore[import-untyped]
 from alembic import command
@@ -27,30 +26,12 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from kgym import sqlite
 from kgym.errors import Conflict, InfrastructureError, UserError
-from kgym_scheduler.database.single_statements import Connection as AnyConnection
-from kgym_scheduler.database.single_statements import Singles, connected
 
 CONNECT_SECONDS = 5.0
 READERS = 4
 WRITERS = 6
 """Connections to PostgreSQL for transactions that write."""
-CACHE = {"statement_cache_size": 500, "max_cached_statement_lifetime": 0}
-"""Of a connection for single statements."""
-RELISTEN_SECONDS = 1.0
 MIGRATION_LOCK = 0x6B67796E
-NEWS = "kgym"
-"""The channel on which PostgreSQL tells of changed jobs."""
-LISTENING = 0x6B67796C
-"""PostgreSQL's lock that those share who listen: "kgyl"."""
-TELL = f"""
-CASE WHEN pg_try_advisory_xact_lock({LISTENING}) THEN NULL
-ELSE CAST(pg_notify('{NEWS}', :told) AS text) END
-"""
-"""Tells of changed jobs, if anybody listens.
-
-Transactions that tell are committed one after the other, each waiting for the disk. Who has the
-lock keeps it until it is committed: so who begins to listen meanwhile reads what was changed.
-"""
 
 
 class Database:
@@ -59,20 +40,18 @@ class Database:
     SQLite lets one transaction write at a time. So the writers of this
     process queue for one connection, in order and without polling; writers of
     other processes are waited for by SQLite. Readers never wait (WAL). On
-    PostgreSQL they lock the jobs that they change (`change.Changes`).
+    PostgreSQL they lock the jobs that they change (`job_changes.Changes`).
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
         driver = _driver(url)
         if driver == "sqlite+aiosqlite":
-            self.singles = None
             self._writer = _sqlite(url, 1, "BEGIN IMMEDIATE")
             self._reader = _sqlite(url, READERS, "BEGIN")
         elif driver == "postgresql+asyncpg":
             # Few statements, always the same: to plan each anew takes longer than to execute it.
             planned = {"plan_cache_mode": "force_generic_plan"}
-            self.singles = Singles(_dsn(url), _options(planned) | CACHE)
             self._writer = _postgresql(url, WRITERS, "READ COMMITTED", planned)
             self._reader = _postgresql(url, READERS, "REPEATABLE READ", {})
         else:
@@ -81,12 +60,6 @@ class Database:
                 f"cannot use {make_url(url)!r}: the URL has to begin with "
                 "sqlite+aiosqlite:/// or postgresql+asyncpg://",
             )
-
-    @contextlib.contextmanager
-    def single(self) -> Iterator[Singles | None]:
-        """Give what executes statements that are transactions of their own; None on SQLite."""
-        with _database_errors():
-            yield self.singles
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
@@ -101,16 +74,6 @@ class Database:
         with _database_errors():
             async with self._reader.begin() as connection:
                 yield connection
-
-    @asynccontextmanager
-    async def glance(self) -> AsyncIterator[AnyConnection]:
-        """Give what executes one statement, or several that need not see the same state."""
-        if self.singles is None:
-            async with self.read() as connection:
-                yield connection
-            return
-        with _database_errors():
-            yield self.singles
 
     async def upgrade(self) -> None:
         """Bring the tables to the newest form. Others that try the same meanwhile wait."""
@@ -134,26 +97,12 @@ class Database:
         return usage.free, usage.total
 
     @property
-    def tells(self) -> bool:
-        """Whether it can tell of what other processes change."""
-        return make_url(self._url).get_backend_name() != "sqlite"
-
-    async def listen(self, heard: Callable[[Sequence[int] | None], None]) -> None:
-        """Hand on the ids of the jobs that any scheduler changes, until cancelled.
-
-        Only PostgreSQL can tell. While the connection is lost, news are too: then None comes.
-        """
-        if not self.tells:
-            return
-        while True:
-            with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
-                await _listen(_dsn(self._url), heard)
-            await asyncio.sleep(RELISTEN_SECONDS)
+    def is_sqlite(self) -> bool:
+        """Whether it is SQLite, which has one writer at a time; else it is PostgreSQL."""
+        return _driver(self._url) == "sqlite+aiosqlite"
 
     async def close(self) -> None:
         """Close all connections."""
-        if self.singles is not None:
-            await self.singles.close()
         await self._writer.dispose()
         await self._reader.dispose()
 
@@ -198,30 +147,8 @@ def _upgrade(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def _dsn(url: str) -> str:
-    """Return the URL as PostgreSQL's own tools have it."""
-    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-
-
 def _driver(url: str) -> str:
     return make_url(url).drivername
-
-
-async def _listen(dsn: str, heard: Callable[[Sequence[int] | None], None]) -> None:
-    connection = await connected(dsn, timeout=CONNECT_SECONDS)
-    lost = asyncio.Event()
-
-    def take(_: object, __: int, ___: str, payload: object) -> None:
-        heard([int(job_id) for job_id in str(payload).split()])
-
-    try:
-        connection.add_termination_listener(lambda _: lost.set())
-        await connection.add_listener(NEWS, take)
-        await connection.execute(f"SELECT pg_advisory_lock_shared({LISTENING})")
-        heard(None)
-        await lost.wait()
-    finally:
-        connection.terminate()
 
 
 def _sqlite(url: str, connections: int, begin: str) -> AsyncEngine:
@@ -230,24 +157,9 @@ def _sqlite(url: str, connections: int, begin: str) -> AsyncEngine:
     return engine
 
 
-def _options(own: Mapping[str, str]) -> dict[str, Any]:
-    """Return how asyncpg connects."""
-    settings = {
-        "application_name": "kgym",
-        "jit": "off",
-        # Every statement has its index; plans made while the tables were small are kept.
-        "enable_seqscan": "off",
-        "idle_in_transaction_session_timeout": f"{sqlite.BUSY_SECONDS:g}s",
-        **own,
-    }
-    return {
-        "timeout": CONNECT_SECONDS,
-        "command_timeout": sqlite.BUSY_SECONDS,
-        "server_settings": settings,
-    }
-
-
-def _postgresql(url: str, connections: int, isolation: str, own: Mapping[str, str]) -> AsyncEngine:
+def _postgresql(
+    url: str, connections: int, isolation: str, settings: Mapping[str, str]
+) -> AsyncEngine:
     engine = create_async_engine(
         url,
         pool_size=connections,
@@ -255,7 +167,18 @@ def _postgresql(url: str, connections: int, isolation: str, own: Mapping[str, st
         pool_timeout=sqlite.BUSY_SECONDS,
         pool_use_lifo=True,  # one that has been busy knows the statements
         isolation_level=isolation,
-        connect_args=_options(own),
+        connect_args={
+            "timeout": CONNECT_SECONDS,
+            "command_timeout": sqlite.BUSY_SECONDS,
+            "server_settings": {
+                "application_name": "kgym",
+                "jit": "off",
+                # Every statement has its index; plans made while the tables were small are kept.
+                "enable_seqscan": "off",
+                "idle_in_transaction_session_timeout": f"{sqlite.BUSY_SECONDS:g}s",
+                **settings,
+            },
+        },
     )
     event.listen(engine.sync_engine, "checkout", _check)
     return engine
@@ -293,8 +216,6 @@ class _database_errors:  # noqa: N801 - a context manager, used like a function
                 case "conflict":
                     message = f"this contradicts what the database holds: {cause}"
                     raise Conflict("data_conflict", message) from error
-                case "race":
-                    raise change_raced() from error
             raise InfrastructureError("database_failed", f"the database failed: {cause}") from error
         if isinstance(error, OverflowError | UnicodeEncodeError):  # SQLite's driver lets them pass
             raise UserError("bad_data", f"the database cannot hold this: {error}") from error
@@ -303,27 +224,14 @@ class _database_errors:  # noqa: N801 - a context manager, used like a function
             raise InfrastructureError("database_failed", message) from error
 
 
-class ChangeRaced(InfrastructureError):
-    """What was read was changed by another before it was written."""
-
-
-def change_raced() -> ChangeRaced:
-    """Return the error for what was changed between it was read and written."""
-    return ChangeRaced("change_raced", "a step was changed by another at the same moment")
-
-
-def _fault(error: Exception) -> Literal["data", "conflict", "race"] | None:
+def _fault(error: Exception) -> Literal["data", "conflict"] | None:
     """Return whether it is by the data that were given that a statement failed.
-
-    A `Wholesale` divides by zero where others have changed what it was to change.
 
     SQLAlchemy knows the errors of SQLite and PostgreSQL's of class 23, integrity. Those of class
     22, data, are nothing special to it, nor is what asyncpg cannot even send.
     """
     sent = error.orig.__cause__ if isinstance(error, DBAPIError) and error.orig else error
     state = getattr(sent, "sqlstate", None) or ""
-    if state == "22012":
-        return "race"
     if isinstance(error, IntegrityError) or state.startswith("23"):
         return "conflict"
     data = isinstance(error, DataError) or isinstance(sent, ValueError) or state.startswith("22")

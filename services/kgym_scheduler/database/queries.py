@@ -79,17 +79,14 @@ def events_after(job_id: int, last: int, limit: int) -> Select[Any]:
     )
 
 
-NEWEST_EVENT = select(func.max(events.c.id))
-
-
 def end(job_id: int) -> Select[Any]:
     """Return the job's state and the number of its last event."""
     return select(jobs.c.state, LAST_EVENT).where(jobs.c.id == job_id)
 
 
-def told_after(last: int) -> Select[Any]:
-    """Return the jobs of later events."""
-    return select(events.c.job_id).where(events.c.id > last).distinct()
+def last_events(job_ids: Iterable[int]) -> Select[Any]:
+    """Return the jobs, each with the number of its last event."""
+    return select(jobs.c.id, LAST_EVENT).where(jobs.c.id.in_(list(job_ids)))
 
 
 def log_after(

@@ -156,7 +156,7 @@ class Subjects:
     async def catch_up(self) -> bool:
         """Count the next changes, a piece of them; return whether there are more."""
         end = (await self._log.end()).settled
-        async with self._database.glance() as connection:
+        async with self._database.read() as connection:
             position = (await connection.execute(_POSITION)).one().position
         if end is None or end <= position:
             return False

@@ -1,21 +1,18 @@
-"""What attempts say while they run: log and progress; each word extends the lease."""
+"""Reports of running attempts: log and progress. Each report extends the lease."""
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ARRAY, Row, Uuid, any_, bindparam, select
+from sqlalchemy import Row, bindparam, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.jobs import Progress
 from kgym.api.states import State
-from kgym_scheduler.database.single_statements import Connection, Singles
 from kgym_scheduler.database.tables import attempts, events, steps
-from kgym_scheduler.queue.bulk_statement import Guard
-from kgym_scheduler.queue.bulk_write import BulkWrite
 from kgym_scheduler.queue.job_changes import Changed, lock
+from kgym_scheduler.queue.row_writes import forget_progress, update_rows
 
 FRESH = 0.9
 """Part of a lease's time that has to be left for a report without news to write nothing."""
@@ -47,108 +44,55 @@ class LogVolume:
         return log[: LOG - logged] + note if logged <= LOG else ""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptReport:
-    """What a worker says about an attempt that runs: new lines of its log, and its progress."""
-
-    lease: uuid.UUID
-    log: str = ""
-    progress: Progress | None = None
-
-
-_HELD = (
-    select(
-        *(steps.c.id, steps.c.job_id, steps.c.number, steps.c.attempt),
-        *(steps.c.lease, steps.c.lease_until),
-    )
+_RUNNING = (
+    select(*(steps.c[name] for name in ("id", "job_id", "number", "attempt", "lease_until")))
     .join(attempts, attempts.c.step_id == steps.c.id)
-    .where(steps.c.lease == attempts.c.lease)
+    .where(steps.c.lease == attempts.c.lease, attempts.c.lease == bindparam("lease"))
 )
-_HELD_LIST = _HELD.where(attempts.c.lease.in_(bindparam("leases", expanding=True)))
-_HELD_ARRAY = _HELD.where(attempts.c.lease == any_(bindparam("leases", type_=ARRAY(Uuid))))
-_RUN = """
-SELECT count(*) = cardinality(CAST(:leases AS uuid[])) FROM (
-    SELECT FROM jobs JOIN steps ON steps.job_id = jobs.id
-    WHERE steps.id = ANY(CAST(:steps AS bigint[])) AND steps.state = 'running'
-        AND steps.lease = ANY(CAST(:leases AS uuid[]))
-    ORDER BY jobs.id FOR NO KEY UPDATE OF jobs, steps) AS held
-"""
 
 
 async def keep(
-    connection: Connection, now: datetime, lease: timedelta, reports: Sequence[AttemptReport]
-) -> list[Changed | None]:
-    """Extend the leases and keep what is new; None for one that is stale."""
-    leases = [report.lease for report in reports]
-    held = await _held(connection, leases)
-    if any(_news(report, held.get(report.lease), now + FRESH * lease) for report in reports):
-        guard = None
-        if isinstance(connection, Singles):
-            guard = Guard(_RUN, {"leases": list(held), "steps": [one.id for one in held.values()]})
-        else:
-            await lock(connection, {step.job_id for step in held.values()})
-            held = await _held(connection, leases)
-        told = [report for report in reports if report.lease in held]
-        plan = BulkWrite(connection, guard)
-        _extend(plan, now + lease, told, held)
-        _tell(plan, now, told, held)
-        await plan.run()
-    answers: list[Changed | None] = []
-    for report in reports:
-        step = held.get(report.lease)
-        answers.append(Changed(step.job_id) if step else None)
-    return answers
-
-
-def _news(report: AttemptReport, step: Row[*tuple[Any, ...]] | None, fresh_until: datetime) -> bool:
-    return step is not None and bool(
-        report.log or report.progress or step.lease_until < fresh_until
-    )
-
-
-async def _held(
-    connection: Connection, leases: Sequence[uuid.UUID]
-) -> dict[uuid.UUID, Row[*tuple[Any, ...]]]:
-    """Return the steps that run under these leases."""
-    query = _HELD_ARRAY if isinstance(connection, Singles) else _HELD_LIST
-    rows = await connection.execute(query, {"leases": list(leases)})
-    return {row.lease: row for row in rows.all()}
-
-
-def _extend(
-    plan: BulkWrite,
-    until: datetime,
-    reports: Sequence[AttemptReport],
-    held: dict[uuid.UUID, Row[*tuple[Any, ...]]],
-) -> None:
-    latest = {report.lease: report.progress for report in reports if report.progress}
-    for quiet in (True, False):
-        rows: list[tuple[Mapping[str, object], Mapping[str, object]]] = []
-        for lease in sorted({r.lease for r in reports if (r.lease not in latest) is quiet}):
-            values = {} if quiet else {"progress": latest[lease].model_dump_json()}
-            key = {"id": held[lease].id, "state": State.RUNNING, "lease": lease}
-            rows.append((key, {"lease_until": until, **values}))
-        plan.change(steps, rows)
-
-
-def _tell(
-    plan: BulkWrite,
+    connection: AsyncConnection,
     now: datetime,
-    reports: Sequence[AttemptReport],
-    held: dict[uuid.UUID, Row[*tuple[Any, ...]]],
+    duration: timedelta,
+    lease: uuid.UUID,
+    log: str,
+    progress: Progress | None,
+) -> Changed | None:
+    """Extend a lease by `duration` and keep new log and progress; None if the lease is stale."""
+    step = await _running(connection, lease)
+    if step is None:
+        return None
+    if log or progress or step.lease_until < now + FRESH * duration:
+        await lock(connection, [step.job_id])
+        if await _running(connection, lease) is None:  # it ended while we waited for the job
+            return None
+        shown = {} if progress is None else {"progress": progress.model_dump_json()}
+        key = {"id": step.id, "state": State.RUNNING, "lease": lease}
+        await update_rows(connection, steps, [(key, {"lease_until": now + duration, **shown})])
+        await _add_events(connection, step, now, log, progress)
+    return Changed(step.job_id)
+
+
+async def _running(connection: AsyncConnection, lease: uuid.UUID) -> Row[*tuple[Any, ...]] | None:
+    """Return the step that runs under this lease."""
+    return (await connection.execute(_RUNNING, {"lease": lease})).one_or_none()
+
+
+async def _add_events(
+    connection: AsyncConnection,
+    step: Row[*tuple[Any, ...]],
+    now: datetime,
+    log: str,
+    progress: Progress | None,
 ) -> None:
-    # The latest word counts: a late reader gets one, not thousands.
-    latest = {report.lease: report for report in reports if report.progress}
-    plan.forget_progress([(held[lease].job_id, held[lease].number) for lease in latest])
-    rows = []
-    for report in reports:
-        step = held[report.lease]
-        if report.log:
-            rows.append(_event(step, now, "log", {"text": report.log}))
-        if report.progress and latest[report.lease] is report:
-            rows.append(_event(step, now, "progress", report.progress.model_dump()))
-    plan.add(events, rows)
-    plan.tell(sorted({row["job_id"] for row in rows}))
+    rows = [_event(step, now, "log", {"text": log})] if log else []
+    if progress is not None:
+        # Only the latest progress is kept: a late reader gets one event, not thousands.
+        await forget_progress(connection, [(step.job_id, step.number)])
+        rows.append(_event(step, now, "progress", progress.model_dump()))
+    if rows:
+        await connection.execute(insert(events), rows)
 
 
 def _event(

@@ -24,7 +24,7 @@ from kgym_scheduler.database.tables import UNFINISHED, jobs
 from kgym_scheduler.errors import not_your_group, not_yours
 from kgym_scheduler.queue import step_rules
 from kgym_scheduler.queue.job_changes import Changed, Changes
-from kgym_scheduler.queue.submission import Added, Submission
+from kgym_scheduler.queue.submission import Submission
 
 
 def submissions(
@@ -36,20 +36,14 @@ def submissions(
     ]
 
 
-def all_added(answers: Sequence[Added | Exception]) -> list[Added]:
-    """Return the jobs as they were added; raise the error of the first that was not."""
-    for number, answer in enumerate(answers):
-        if isinstance(answer, UserError):
-            errors = [
-                {**error, "location": re.sub("^body", f"body.jobs.{number}", error["location"])}
-                for error in answer.details.get("errors", [])  # type: ignore[attr-defined]
-            ]
-            details = {**answer.details, **({"errors": errors} if errors else {})}
-            message = f"job {number} of the request: {answer.message}"
-            raise type(answer)(answer.reason, message, **details)
-        if isinstance(answer, Exception):
-            raise answer
-    return [answer for answer in answers if not isinstance(answer, Exception)]
+def at_number(number: int, error: UserError) -> UserError:
+    """Return the error of the job of this number, with its place in the request."""
+    errors = [
+        {**fault, "location": re.sub("^body", f"body.jobs.{number}", fault["location"])}
+        for fault in error.details.get("errors", [])  # type: ignore[attr-defined]
+    ]
+    details = {**error.details, **({"errors": errors} if errors else {})}
+    return type(error)(error.reason, f"job {number} of the request: {error.message}", **details)
 
 
 async def abort(

@@ -2,17 +2,15 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Row, bindparam, literal_column, select, text, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Row, bindparam, select, tuple_
+from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.capabilities import Capabilities, lacking
 from kgym.api.steps import Needs, StepKind, StepSpec
-from kgym_scheduler.database.single_statements import Connection, Found, Singles
 from kgym_scheduler.database.tables import QUEUED, lanes, steps
 
 Place = tuple[str, str]
@@ -26,25 +24,9 @@ _BUSY = select(lanes).where(
 )
 
 
-CLAIMING = 0x6B67796D
-"""PostgreSQL's lock of whoever claims: any number that is nobody else's, "kgym"."""
-OFFERED = """
-SELECT lanes.id AS lane, lanes.kind, lanes.needs, step.id, step.job_id, step.rank, step.turn,
-    turns.turn AS last
-FROM lanes CROSS JOIN LATERAL (
-    SELECT id, job_id, rank, turn FROM steps
-    WHERE state = 'queued' AND lane = lanes.id AND not_before <= :now
-    ORDER BY rank, turn, id LIMIT :limit) AS step
-LEFT JOIN turns
-    ON turns.submitter = '' AND turns.kind = lanes.kind AND turns.rank = step.rank
-WHERE lanes.kind = ANY(:kinds)
-"""
-"""The lanes in which steps wait that may begin now, each with the first of them."""
-_OFFERED = text(OFFERED)
-# A lane that is found takes the lock; what is read next sees what others have done meanwhile.
-_BUSY_ALONE = _BUSY.add_columns(
-    literal_column(f"(SELECT pg_advisory_xact_lock({CLAIMING}))").label("alone")
-)
+# Whoever claims locks the lanes first, so that its next statement sees what others have taken.
+# Not against those who only refer to a lane, as all who add steps do.
+_BUSY_LOCKED = _BUSY.order_by(lanes.c.id).with_for_update(key_share=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +48,7 @@ def place(spec: StepSpec) -> Place:
 
 
 async def numbers(
-    connection: Connection, places: Collection[Place], known: dict[Place, int]
+    connection: AsyncConnection, places: Collection[Place], known: dict[Place, int]
 ) -> dict[Place, int]:
     """Return the lanes' ids; a lane that is not there is made.
 
@@ -77,7 +59,6 @@ async def numbers(
         known |= await _find(connection, wanted)
     found = {place: known[place] for place in places if place in known}
     if missing := sorted(set(places) - set(found)):
-        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
         rows = [{"kind": kind, "needs": needs} for kind, needs in missing]
         await connection.execute(insert(lanes).values(rows).on_conflict_do_nothing())
         found |= await _find(connection, missing)
@@ -85,32 +66,11 @@ async def numbers(
 
 
 async def busy(
-    connection: AsyncConnection, kinds: Sequence[StepKind], *, alone: bool = False
+    connection: AsyncConnection, kinds: Sequence[StepKind], *, locked: bool = False
 ) -> list[Lane]:
-    """Return the lanes of these kinds in which steps wait.
-
-    With `alone`, if there are any, no other transaction that asks so goes on before this one ends.
-    """
-    locking = alone and connection.dialect.name == "postgresql"  # SQLite has one writer
-    rows = await connection.execute(_BUSY_ALONE if locking else _BUSY, {"kinds": list(kinds)})
+    """Return the lanes of these kinds in which steps wait; `locked`: for this transaction alone."""
+    rows = await connection.execute(_BUSY_LOCKED if locked else _BUSY, {"kinds": list(kinds)})
     return list(map(_lane, rows.all()))
-
-
-async def offered(
-    singles: Singles, now: datetime, kinds: Sequence[StepKind], limit: int
-) -> tuple[list[Lane], list[Found]]:
-    """Return the lanes of these kinds in which steps wait that may begin; and the steps.
-
-    Of each lane the first ones, each with the turn that was claimed last of its kind.
-    """
-    rows = await singles.execute(_OFFERED, {"now": now, "kinds": list(kinds), "limit": limit})
-    return of(rows), rows
-
-
-def of(offers: Sequence[Found]) -> list[Lane]:
-    """Return the lanes that these rows of OFFERED are of."""
-    known = {(row.lane, row.kind, row.needs): None for row in offers}
-    return [_known(*lane) for lane in known]
 
 
 async def by_id(connection: AsyncConnection, ids: Collection[int]) -> list[Lane]:
@@ -127,7 +87,7 @@ def _known(lane_id: int, kind: str, needs: str) -> Lane:
     return Lane(lane_id, StepKind(kind), Needs.model_validate_json(needs))
 
 
-async def _find(connection: Connection, places: Collection[Place]) -> dict[Place, int]:
+async def _find(connection: AsyncConnection, places: Collection[Place]) -> dict[Place, int]:
     rows = await connection.execute(
         select(lanes).where(tuple_(lanes.c.kind, lanes.c.needs).in_(list(places)))
     )

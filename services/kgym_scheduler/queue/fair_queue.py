@@ -7,15 +7,19 @@ and rank the lowest turn is claimed first. So ten thousand steps of one
 submitter have ten thousand turns, and another's single one comes next.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 Queue = tuple[str, str, int]
 """Submitter, step kind and rank."""
 NOBODY = ""
-ALWAYS = "WHERE true"
-"""Where in a statement its condition stands."""
+"""In place of a submitter: the row of the turn that was claimed last."""
 
-# Raises a turn to `floor` if it is lower, then by `by`.
+# Raises a turn to `floor` if it is lower, then by `by`. Others wait for the row until the end of
+# the transaction: so this comes late in it.
 _RAISE = """
 WITH given AS (SELECT CAST(:submitter AS varchar) AS submitter, CAST(:kind AS varchar) AS kind,
     CAST(:rank AS smallint) AS rank, CAST(:by AS bigint) AS by)
@@ -26,22 +30,31 @@ ON CONFLICT (submitter, kind, rank) DO UPDATE SET turn = CAST(:by AS bigint) + C
     ELSE excluded.turn - CAST(:by AS bigint) END
 RETURNING turn
 """
-GIVE = _RAISE.format(
-    floor="coalesce((SELECT turn - 1 FROM turns AS t"
-    " WHERE t.submitter = '' AND t.kind = given.kind AND t.rank = given.rank), -1)"
+_GIVE = text(
+    _RAISE.format(
+        floor="coalesce((SELECT turn - 1 FROM turns AS t"
+        " WHERE t.submitter = '' AND t.kind = given.kind AND t.rank = given.rank), -1)"
+    )
 )
-"""Returns the last of `by` turns that a queue is given."""
-CLAIM = _RAISE.format(floor="CAST(:turn AS bigint)")
-"""Notes that a turn was claimed."""
+_CLAIM = text(_RAISE.format(floor="CAST(:turn AS bigint)"))
 
 
-def named(queue: Queue, by: int) -> dict[str, object]:
-    """Return the parameters of GIVE for `by` turns of a queue."""
+async def give_turns(connection: AsyncConnection, wanted: Counter[Queue]) -> dict[Queue, int]:
+    """Give each queue so many turns; return the turn before the first of them."""
+    before = {}
+    for queue in sorted(wanted):  # in one order, so that no two transactions wait for each other
+        given = wanted[queue]
+        before[queue] = await connection.scalar(_GIVE, _parameters(queue, given)) - given
+    return before
+
+
+async def claim_turns(connection: AsyncConnection, latest: Mapping[tuple[str, int], int]) -> None:
+    """Note the highest turns that were claimed, by kind and rank."""
+    for (kind, rank), turn in sorted(latest.items()):
+        queue = NOBODY, kind, rank
+        await connection.execute(_CLAIM, {**_parameters(queue, 0), "turn": turn})
+
+
+def _parameters(queue: Queue, by: int) -> dict[str, object]:
     submitter, kind, rank = queue
     return {"submitter": submitter, "kind": kind, "rank": rank, "by": by}
-
-
-def claimed(latest: Mapping[tuple[str, int], int]) -> Iterator[dict[str, object]]:
-    """Yield what CLAIM takes, for the highest turns that were claimed by kind and rank."""
-    for (kind, rank), turn in sorted(latest.items()):
-        yield {**named((NOBODY, kind, rank), 0), "turn": turn}

@@ -12,13 +12,13 @@ from typing import Any
 
 import structlog
 from sqlalchemy import Row, Select, bindparam, case, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.jobs import JobView, StepView
 from kgym.api.states import State
 from kgym.api.steps import Failure, StepKind, StepResult, StepSpec
 from kgym.bugs.conclusion import Conclusion, conclusion
 from kgym_scheduler.database import views
-from kgym_scheduler.database.single_statements import Connection, Found
 from kgym_scheduler.database.tables import steps
 
 JUDGED = frozenset({StepKind.REPRODUCE, StepKind.CHECK})
@@ -89,7 +89,7 @@ def _rests_on_stored(step: EndedStep) -> bool:
 
 
 async def conclude(
-    connection: Connection, ended: Sequence[EndedJob]
+    connection: AsyncConnection, ended: Sequence[EndedJob]
 ) -> dict[int, dict[str, object]]:
     """Return, by job, the columns that tell what it came to; none for those with no more to say."""
     judged = [job for job in ended if job.judged]
@@ -98,10 +98,10 @@ async def conclude(
 
 
 async def _stored(
-    connection: Connection, job_ids: Sequence[int]
-) -> Mapping[int, Mapping[int, Row[Any] | Found]]:
+    connection: AsyncConnection, job_ids: Sequence[int]
+) -> Mapping[int, Mapping[int, Row[Any]]]:
     """Return what is stored of the steps of these jobs, by job and number."""
-    found: defaultdict[int, dict[int, Row[Any] | Found]] = defaultdict(dict)
+    found: defaultdict[int, dict[int, Row[Any]]] = defaultdict(dict)
     if job_ids:
         rows = await connection.execute(_RESULTS, {"jobs": list(job_ids)})
         for job_id, group in groupby(rows.all(), lambda row: row.job_id):
@@ -109,7 +109,7 @@ async def _stored(
     return found
 
 
-def _columns(job: EndedJob, stored: Mapping[int, Row[Any] | Found]) -> dict[str, object]:
+def _columns(job: EndedJob, stored: Mapping[int, Row[Any]]) -> dict[str, object]:
     try:
         came_to = _conclusion(job, stored)
     except Exception as error:  # noqa: BLE001 - whatever a result does, its job has ended
@@ -128,13 +128,13 @@ def _columns(job: EndedJob, stored: Mapping[int, Row[Any] | Found]) -> dict[str,
     }
 
 
-def _conclusion(job: EndedJob, stored: Mapping[int, Row[Any] | Found]) -> Conclusion:
+def _conclusion(job: EndedJob, stored: Mapping[int, Row[Any]]) -> Conclusion:
     parts = [_view(step, stored.get(step.number)) for step in job.steps]
     looked_at: dict[str, Any] = {"id": job.id, "state": job.state, "steps": parts}
     return conclusion(JobView.model_construct(**looked_at))
 
 
-def _view(step: EndedStep, stored: Row[Any] | Found | None) -> StepView:
+def _view(step: EndedStep, stored: Row[Any] | None) -> StepView:
     spec: StepSpec | Failure | None = None
     result: StepResult | Failure | None = step.answer
     if stored is not None:

@@ -1,12 +1,12 @@
 """The workers that there are, as they say themselves: any scheduler can tell."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import bindparam, delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.capabilities import NO_COMPILER, NO_DUMP, NO_SYZKALLER, Capabilities, lacking
@@ -16,7 +16,6 @@ from kgym.api.suitecache import HeldEntry
 from kgym.api.worker_calls import BEAT_SECONDS, WorkerInfo
 from kgym.errors import UserError
 from kgym_scheduler.database import views
-from kgym_scheduler.database.single_statements import Connection
 from kgym_scheduler.database.tables import workers
 from kgym_scheduler.queue.capability_lanes import Lane
 
@@ -26,21 +25,16 @@ REMEMBERED = timedelta(days=1)
 """How long a lost worker is shown."""
 
 
-async def seen(connection: Connection, now: datetime, known: Sequence[WorkerInfo]) -> None:
-    """Note that these workers live, and what they are."""
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    rows = [
-        {
-            "id": worker.id,
-            "kinds": json.dumps(worker.kinds),
-            "slots": worker.slots,
-            "capabilities": worker.capabilities and worker.capabilities.model_dump_json(),
-            "draining": False,
-            "seen_at": now,
-        }
-        for worker in sorted(known, key=lambda worker: worker.id)
-    ]
-    statement = insert(workers).values(rows)
+async def seen(connection: AsyncConnection, now: datetime, worker: WorkerInfo) -> None:
+    """Note that this worker lives, and what it is."""
+    statement = insert(workers).values(
+        id=worker.id,
+        kinds=json.dumps(worker.kinds),
+        slots=worker.slots,
+        capabilities=worker.capabilities and worker.capabilities.model_dump_json(),
+        draining=False,
+        seen_at=now,
+    )
     names = ("kinds", "slots", "capabilities", "seen_at")
     await connection.execute(
         statement.on_conflict_do_update(
@@ -49,15 +43,16 @@ async def seen(connection: Connection, now: datetime, known: Sequence[WorkerInfo
     )
 
 
-async def keep_entries(connection: Connection, held: Mapping[str, Sequence[HeldEntry]]) -> None:
-    """Note which entries of SuiteCache the hosts of these workers keep."""
-    for worker, entries in sorted(held.items()):
-        known = _ENTRIES.dump_json(list(entries)).decode()
-        await connection.execute(_KEEP, {"worker": worker, "known": known})
+async def keep_entries(
+    connection: AsyncConnection, worker_id: str, entries: Sequence[HeldEntry]
+) -> None:
+    """Note which entries of SuiteCache the host of this worker keeps."""
+    known = _ENTRIES.dump_json(list(entries)).decode()
+    await connection.execute(_KEEP, {"worker": worker_id, "known": known})
 
 
 async def held_entries(
-    connection: Connection, now: datetime
+    connection: AsyncConnection, now: datetime
 ) -> list[tuple[str, WorkerState, list[HeldEntry]]]:
     """Return, by worker, what has become of it, and which entries its host keeps."""
     found = []
@@ -116,7 +111,7 @@ _HELD = (
 _SEEN = select(workers.c.id, workers.c.seen_at, workers.c.draining)
 
 
-async def states(connection: Connection, now: datetime) -> dict[str, WorkerState]:
+async def states(connection: AsyncConnection, now: datetime) -> dict[str, WorkerState]:
     """Return, by name, what has become of each worker."""
     rows = (await connection.execute(_SEEN)).all()
     return {row.id: state(now, row.seen_at, draining=row.draining) for row in rows}

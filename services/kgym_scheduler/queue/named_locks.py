@@ -3,10 +3,9 @@
 import uuid
 
 from sqlalchemy import bindparam, delete, exists, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from kgym_scheduler.database.single_statements import Connection
 from kgym_scheduler.database.tables import RUNNING, holds, steps
 
 _HELD = (
@@ -22,12 +21,11 @@ async def take(connection: AsyncConnection, lease: uuid.UUID, name: str) -> bool
     await connection.execute(delete(holds).where(~running))
     if await connection.scalar(select(steps.c.id).where(RUNNING, steps.c.lease == lease)) is None:
         return False
-    insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     await connection.execute(insert(holds).values(name=name, lease=lease).on_conflict_do_nothing())
     holder = await connection.scalar(select(holds.c.lease).where(holds.c.name == name))
     return holder == lease
 
 
-async def held(connection: Connection, name: str) -> bool:
+async def held(connection: AsyncConnection, name: str) -> bool:
     """Return whether a lease that runs holds the name."""
     return bool((await connection.execute(_HELD, {"name": name})).all())

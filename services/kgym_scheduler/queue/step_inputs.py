@@ -4,13 +4,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Row, or_, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.states import State
 from kgym.api.steps import Failure, StepInput, StepName, StepNumber, StepSpec
 from kgym.api.worker_calls import Input
 from kgym.errors import UserError
 from kgym_scheduler.database import views
-from kgym_scheduler.database.single_statements import Connection
 from kgym_scheduler.database.tables import steps
 
 Place = tuple[int, StepNumber | StepName]
@@ -18,7 +18,7 @@ Place = tuple[int, StepNumber | StepName]
 _Steps = dict[Place, Row[*tuple[Any, ...]]]
 
 
-async def check(connection: Connection, specs: Sequence[StepSpec]) -> None:
+async def check(connection: AsyncConnection, specs: Sequence[StepSpec]) -> None:
     """Raise UserError `bad_reference` if a step of another job that is named cannot be used."""
     named = [
         (number, reference)
@@ -40,7 +40,7 @@ async def check(connection: Connection, specs: Sequence[StepSpec]) -> None:
 
 
 async def resolve(
-    connection: Connection, wanted: Sequence[tuple[int, StepSpec]]
+    connection: AsyncConnection, wanted: Sequence[tuple[int, StepSpec]]
 ) -> list[dict[str, Input] | Failure]:
     """Return the inputs of each step, given with its job, or why one is missing."""
     places = [
@@ -100,7 +100,7 @@ def _gone(step: Row[*tuple[Any, ...]]) -> str:
     )
 
 
-async def _find(connection: Connection, places: Collection[Place]) -> _Steps:
+async def _find(connection: AsyncConnection, places: Collection[Place]) -> _Steps:
     s = steps.c
     numbers = [place for place in places if isinstance(place[1], int)]
     names = [place for place in places if isinstance(place[1], str)]
@@ -114,6 +114,6 @@ async def _find(connection: Connection, places: Collection[Place]) -> _Steps:
     return {(r.job_id, r.number): r for r in found} | {(r.job_id, r.name): r for r in found}
 
 
-async def numbered(connection: Connection, places: Collection[Place]) -> set[tuple[int, int]]:
+async def numbered(connection: AsyncConnection, places: Collection[Place]) -> set[tuple[int, int]]:
     """Return the jobs and numbers of those of the steps that there are."""
     return {(row.job_id, row.number) for row in (await _find(connection, places)).values()}

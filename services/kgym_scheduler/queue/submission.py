@@ -1,36 +1,32 @@
 """Adding jobs, once for each idempotency key."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 
 from pydantic import ValidationError
 from sqlalchemy import bindparam, select, tuple_
+from sqlalchemy import insert as plain_insert
+from sqlalchemy.dialects.postgresql import insert  # SQLite has the same ON CONFLICT
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.jobs import JobRequest, JobView, StepView
 from kgym.api.states import Event, State, after
 from kgym.api.steps import StepSpec
 from kgym.errors import UserError
 from kgym_scheduler.database import views
-from kgym_scheduler.database.single_statements import Connection, Singles
-from kgym_scheduler.database.tables import LOCAL, attempts, events, facets, groups, jobs, steps
+from kgym_scheduler.database.tables import LOCAL, events, facets, groups, jobs, steps
 from kgym_scheduler.queue import capability_lanes, fair_queue, step_inputs
-from kgym_scheduler.queue.bulk_statement import Guard
-from kgym_scheduler.queue.bulk_write import NOTIFY_BELOW, BulkWrite
-from kgym_scheduler.queue.handed_steps import HANDED, NOBODY_WAITS, HandedJob, Handing, Room
 from kgym_scheduler.queue.job_changes import Changed
+from kgym_scheduler.queue.row_writes import lanes_to_notify
 
 FIRST = after(State.PENDING, Event.ENQUEUE)
 _KEYS = select(jobs.c.id, jobs.c.submitter, jobs.c.idempotency_key, jobs.c.body_hash).where(
     tuple_(jobs.c.submitter, jobs.c.idempotency_key).in_(bindparam("keys", expanding=True))
 )
-_UNKNOWN = """
-SELECT count(*) = 0 FROM jobs
-JOIN unnest(CAST(:submitters AS varchar[]), CAST(:keys AS varchar[])) AS given(submitter, key)
-    ON jobs.submitter = given.submitter AND jobs.idempotency_key = given.key
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +36,12 @@ class Submission:
     request: JobRequest
     key: str | None = None
     submitter: str = LOCAL
-    room: Room | None = None
-    """Where its first step may begin at once."""
     specs: tuple[str, ...] = field(init=False)
     """The steps as they are stored."""
     places: tuple[capability_lanes.Place, ...] = field(init=False)
     """Where each of them waits, once it is its turn."""
     hash: str | None = field(init=False)
-    """Of the request, where it has a key."""
+    """Of the request, if it has a key."""
 
     def __post_init__(self) -> None:
         steps = self.request.steps
@@ -56,8 +50,8 @@ class Submission:
         object.__setattr__(self, "hash", _hash(self.request) if self.key else None)
 
     @property
-    def own(self) -> "_Key | None":
-        """The key as it is known: two submitters' are never the same."""
+    def own_key(self) -> "_Key | None":
+        """The key as it is known: keys of two submitters are never the same."""
         return (self.submitter, self.key) if self.key else None
 
     @property
@@ -68,12 +62,7 @@ class Submission:
     @property
     def queue(self) -> fair_queue.Queue:
         """Where its first step waits for its turn."""
-        return self.submitter, str(_first(self).kind), self.rank
-
-    @property
-    def begins(self) -> Room | None:
-        """Where its first step may begin at once, if it can be sent there as it is."""
-        return self.room if len(self.specs[0]) <= HANDED and not _first(self).inputs() else None
+        return self.submitter, str(self.request.steps[0].kind), self.rank
 
 
 Added = tuple[JobView, Changed] | int
@@ -85,141 +74,91 @@ _Known = dict[_Key, tuple[int, str | None]]
 
 
 async def add(
-    connection: Connection,
+    connection: AsyncConnection,
     now: datetime,
-    wanted: Sequence[Submission],
+    submissions: Sequence[Submission],
     known_lanes: dict[capability_lanes.Place, int],
-    handing: Handing | None = None,
-) -> list[Added | Exception]:
-    """Insert the jobs, with their first steps queued; answer each, or say what is wrong with it.
+    locate: Callable[[int, UserError], UserError] = lambda _, error: error,
+) -> list[Added]:
+    """Insert the jobs, with their first steps queued; return each as it stands.
 
-    With `handing`, the first step of a job that comes alone begins at once if there is room for
-    it. Given `Singles`, raises InfrastructureError `change_raced` where a key is known, or a step
-    waits that could begin instead.
+    Raises what `locate` makes of the number and the error of the first that cannot be added, and
+    Conflict if another transaction uses a key at the same moment: then add them again.
     """
-    known: _Known = {}
-    if not isinstance(connection, Singles):
-        known = await _known(connection, [one.own for one in wanted if one.own])
-    answers: dict[int, Added | Exception] = {}
+    known = await _known(connection, [s.own_key for s in submissions if s.own_key])
+    answers: dict[int, Added] = {}
     new: dict[int, Submission] = {}
-    begun: set[_Key] = set()
-    for number, one in enumerate(wanted):
-        again = one.own in known or one.own in begun
+    for number, submission in enumerate(submissions):
         try:
-            if not again:
-                await step_inputs.check(connection, one.request.steps)
-                new[number] = one
-                begun |= {one.own} if one.own else set()
+            if submission.own_key in known:
+                answers[number] = _repeated(submission, known)
+            else:
+                await step_inputs.check(connection, submission.request.steps)
+                new[number] = submission
         except UserError as error:
-            answers[number] = error
-    jobs = list(new.values())
-    if handing and isinstance(connection, Singles) and len(jobs) == 1 and jobs[0].begins:
-        begins = jobs[0].begins
-        inserted = [await _insert_begun(connection, now, jobs[0], begins, known_lanes, handing)]
-    else:
-        inserted = await _insert(connection, now, jobs, known_lanes)
-    for (number, one), added in zip(new.items(), inserted, strict=True):
-        answers[number] = added
-        if one.own:
-            known[one.own] = added[0].id, one.hash
-    return [
-        answers[number] if number in answers else _repeated(one, known)
-        for number, one in enumerate(wanted)
-    ]
+            raise locate(number, error) from error
+    if new:
+        inserted = await _insert(connection, now, list(new.values()), known_lanes)
+        answers |= dict(zip(new, inserted, strict=True))
+    return [answers[number] for number in range(len(submissions))]
 
 
-async def _known(connection: Connection, keys: Sequence[_Key]) -> _Known:
+async def _known(connection: AsyncConnection, keys: Sequence[_Key]) -> _Known:
     if not keys:
         return {}
-    found = await connection.execute(_KEYS, {"keys": list(keys)})
-    return {(row.submitter, row.idempotency_key): (row.id, row.body_hash) for row in found.all()}
+    result = await connection.execute(_KEYS, {"keys": list(keys)})
+    return {(row.submitter, row.idempotency_key): (row.id, row.body_hash) for row in result.all()}
 
 
-def _repeated(one: Submission, known: _Known) -> int | UserError:
-    job_id, body_hash = known[one.submitter, one.key or ""]
-    if body_hash == one.hash:
+def _repeated(submission: Submission, known: _Known) -> int:
+    """Return the job that the key was used for; raise UserError if that was another request."""
+    job_id, body_hash = known[submission.submitter, submission.key or ""]
+    if body_hash == submission.hash:
         return job_id
-    return UserError(
+    raise UserError(
         "key_reused",
-        f"the idempotency key {one.key!r} was used for job {job_id}, which is another request; "
-        "use a new key for a new job",
+        f"the idempotency key {submission.key!r} was used for job {job_id}, which is another "
+        "request; use a new key for a new job",
         job=job_id,
     )
 
 
 async def _insert(
-    connection: Connection,
+    connection: AsyncConnection,
     now: datetime,
     new: Sequence[Submission],
     known_lanes: dict[capability_lanes.Place, int],
 ) -> list[tuple[JobView, Changed]]:
-    if not new:
-        return []
-    places = {place for one in new for place in one.places}
+    places = {place for submission in new for place in submission.places}
     lane_ids = await capability_lanes.numbers(connection, places, known_lanes)
-    plan = BulkWrite(connection, _unknown(new) if isinstance(connection, Singles) else None)
-    plan.add_jobs([_job_row(now, one) for one in new])
-    parts = list(enumerate(new, 1))
-    plan.add_once(groups, _group_rows(now, new))
-    plan.add(
-        steps,
-        [
-            row
-            for number, one in parts
-            for row in _step_rows(now, lane_ids, plan.turn(one.queue), number, one)
-        ],
-    )
-    plan.add(facets, [row for part in parts for row in _facet_rows(now, *part)])
-    plan.add(events, [_event_row(now, number) for number, _ in parts])
-    plan.count_waiting({lane_ids[one.places[0]] for one in new})
-    await plan.run()
-    notified = {lane for lane, waiting in plan.waiting.items() if waiting < NOTIFY_BELOW}
+    if group_rows := _group_rows(now, new):
+        await connection.execute(insert(groups).on_conflict_do_nothing(), group_rows)
+    numbered = plain_insert(jobs).returning(jobs.c.id, sort_by_parameter_order=True)
+    job_rows = [_job_row(now, submission) for submission in new]
+    job_ids = (await connection.scalars(numbered, job_rows)).all()
+    added = list(zip(job_ids, new, strict=True))
+    facet_rows = [row for job in added for row in _facet_rows(now, *job)]
+    await connection.execute(plain_insert(facets), facet_rows)
+    await connection.execute(plain_insert(events), [_event_row(now, job_id) for job_id in job_ids])
+    notified = await lanes_to_notify(connection, {lane_ids[s.places[0]] for s in new})
+    turns = await fair_queue.give_turns(connection, Counter(s.queue for s in new))
+    step_rows = []
+    for job_id, submission in added:
+        turns[submission.queue] += 1
+        step_rows += _step_rows(now, lane_ids, turns[submission.queue], job_id, submission)
+    await connection.execute(plain_insert(steps), step_rows)
     return [
         (
-            _view(job_id, now, one),
+            _view(job_id, now, submission),
             Changed(
                 job_id,
-                (_first(one).kind,) if lane_ids[one.places[0]] in notified else (),
+                (submission.request.steps[0].kind,)
+                if lane_ids[submission.places[0]] in notified
+                else (),
             ),
         )
-        for job_id, one in zip(plan.job_ids, new, strict=True)
+        for job_id, submission in added
     ]
-
-
-async def _insert_begun(
-    connection: Singles,
-    now: datetime,
-    one: Submission,
-    room: Room,
-    known_lanes: dict[capability_lanes.Place, int],
-    handing: Handing,
-) -> tuple[JobView, Changed]:
-    """Insert a job whose first step begins at once."""
-    lane_ids = await capability_lanes.numbers(connection, one.places, known_lanes)
-    lanes = [lane_ids[place] for place in one.places]
-    until = now + handing.lease
-    job = HandedJob(now, until, room, one.submitter, one.request.steps, lanes, one.rank)
-    unknown = _unknown([one])
-    query = f"({unknown.query}) AND {NOBODY_WAITS}"
-    values = {**unknown.values, "lane": lanes[0], "now": now}
-    plan = BulkWrite(connection, Guard(f"SELECT {query}", values))
-    begun = job.steps(_step_rows(now, lane_ids, {"turn": 0}, 1, one))
-    plan.add_jobs([_job_row(now, one) | {"state": job.state}], begun)
-    plan.add_once(groups, _group_rows(now, [one]))
-    plan.add(facets, [row | {"state": job.state} for row in _facet_rows(now, 1, one)])
-    plan.add(events, [_event_row(now, 1), *job.events()])
-    plan.add(attempts, job.attempts())
-    plan.tell_version()
-    await plan.run()
-    change = job.written(plan.job_ids[0], plan.step_ids, plan.version)
-    handing.claimed.remember([change])
-    return _view(change.id, now, one, room), Changed(change.id, handed=job.assignment())
-
-
-def _unknown(new: Sequence[Submission]) -> Guard:
-    """Return what holds while none of the keys was used."""
-    submitters, keys = zip(*([one.own for one in new if one.own] or [("", "")]), strict=True)
-    return Guard(_UNKNOWN, {"submitters": submitters, "keys": keys})
 
 
 def _stored(spec: StepSpec) -> str:
@@ -234,26 +173,22 @@ def _stored(spec: StepSpec) -> str:
     return text
 
 
-def _first(one: Submission) -> StepSpec:
-    return one.request.steps[0]
-
-
-def _job_row(now: datetime, one: Submission) -> dict[str, object]:
+def _job_row(now: datetime, submission: Submission) -> dict[str, object]:
     return {
         "state": FIRST,
-        "priority": one.request.priority,
-        "submitter": one.submitter,
+        "priority": submission.request.priority,
+        "submitter": submission.submitter,
         "created_at": now,
         "updated_at": now,
-        "idempotency_key": one.key,
-        "body_hash": one.hash,
-        "tags": json.dumps(one.request.tags),
-        "group_name": one.request.group,
+        "idempotency_key": submission.key,
+        "body_hash": submission.hash,
+        "tags": json.dumps(submission.request.tags),
+        "group_name": submission.request.group,
     }
 
 
 def _group_rows(now: datetime, new: Sequence[Submission]) -> list[dict[str, object]]:
-    named = {(one.submitter, one.request.group) for one in new if one.request.group is not None}
+    named = {(s.submitter, s.request.group) for s in new if s.request.group is not None}
     return [
         {"submitter": submitter, "name": name, "created_at": now}
         for submitter, name in sorted(named)
@@ -263,19 +198,19 @@ def _group_rows(now: datetime, new: Sequence[Submission]) -> list[dict[str, obje
 def _step_rows(
     now: datetime,
     lane_ids: Mapping[capability_lanes.Place, int],
-    turn: Mapping[str, object],
-    new_job: int,
-    one: Submission,
+    turn: int,
+    job_id: int,
+    submission: Submission,
 ) -> list[dict[str, object]]:
     return [
         {
-            "new_job": new_job,
+            "job_id": job_id,
             "number": number,
             "name": spec.name,
             "kind": spec.kind,
             "lane": lane_ids[place],
-            "rank": one.rank,
-            **({**dict.fromkeys(turn), "turn": 0} if number else turn),
+            "rank": submission.rank,
+            "turn": 0 if number else turn,
             "state": State.PENDING if number else FIRST,
             "attempt": 0,
             "tries": 0,
@@ -285,25 +220,25 @@ def _step_rows(
             "spec": text,
         }
         for number, (spec, text, place) in enumerate(
-            zip(one.request.steps, one.specs, one.places, strict=True)
+            zip(submission.request.steps, submission.specs, submission.places, strict=True)
         )
     ]
 
 
-def _facet_rows(now: datetime, new_job: int, one: Submission) -> list[dict[str, object]]:
-    named = {f"kind:{spec.kind}" for spec in one.request.steps}
-    named |= {f"tag:{tag}" for tag in one.request.tags}
-    if one.request.group is not None:
-        named.add(f"group:{one.request.group}")
+def _facet_rows(now: datetime, job_id: int, submission: Submission) -> list[dict[str, object]]:
+    named = {f"kind:{spec.kind}" for spec in submission.request.steps}
+    named |= {f"tag:{tag}" for tag in submission.request.tags}
+    if submission.request.group is not None:
+        named.add(f"group:{submission.request.group}")
     return [
-        {"new_job": new_job, "facet": facet, "state": FIRST, "created_at": now}
+        {"job_id": job_id, "facet": facet, "state": FIRST, "created_at": now}
         for facet in sorted(named)
     ]
 
 
-def _event_row(now: datetime, new_job: int) -> dict[str, object]:
+def _event_row(now: datetime, job_id: int) -> dict[str, object]:
     return {
-        "new_job": new_job,
+        "job_id": job_id,
         "step": 0,
         "attempt": 0,
         "kind": "state",
@@ -312,20 +247,15 @@ def _event_row(now: datetime, new_job: int) -> dict[str, object]:
     }
 
 
-def _view(job_id: int, now: datetime, one: Submission, room: Room | None = None) -> JobView:
-    """Return the job as it has just been added: what `JobStore.get` would read.
-
-    With `room`, its first step has begun there.
-    """
-    begun = room is not None
-    first = State.RUNNING if begun else FIRST
+def _view(job_id: int, now: datetime, submission: Submission) -> JobView:
+    """Return the job as it has just been added: what `JobStore.get` would read."""
     return JobView(
         id=job_id,
-        state=first,
-        tags=one.request.tags,
-        priority=one.request.priority,
-        submitter=one.submitter,
-        group=one.request.group,
+        state=FIRST,
+        tags=submission.request.tags,
+        priority=submission.request.priority,
+        submitter=submission.submitter,
+        group=submission.request.group,
         created_at=now,
         updated_at=now,
         steps=[
@@ -333,19 +263,19 @@ def _view(job_id: int, now: datetime, one: Submission, room: Room | None = None)
                 number=number,
                 name=spec.name,
                 kind=spec.kind,
-                state=State.PENDING if number else first,
-                attempt=1 if begun and number == 0 else 0,
-                worker=room.worker if room and number == 0 else None,
+                state=State.PENDING if number else FIRST,
+                attempt=0,
+                worker=None,
                 progress=None,
                 result=None,
                 failure=None,
                 artifacts=[],
                 queued_at=None if number else now,
-                started_at=now if begun and number == 0 else None,
+                started_at=None,
                 finished_at=None,
                 spec=spec,
             )
-            for number, spec in enumerate(one.request.steps)
+            for number, spec in enumerate(submission.request.steps)
         ],
     )
 

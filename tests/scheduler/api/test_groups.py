@@ -100,7 +100,7 @@ async def test_counts_of_many_jobs_are_kept_for_a_moment_those_of_few_are_not(
 
 async def number(store: JobStore, name: str) -> int:
     """Return the number of a group of this name in the table."""
-    async with store.database.glance() as connection:
+    async with store.database.read() as connection:
         found: int = await connection.scalar(select(groups.c.id).where(groups.c.name == name))
     return found
 

@@ -3,7 +3,6 @@
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,8 @@ from sqlalchemy import Connection, text
 from kgym.errors import Conflict, InfrastructureError, UserError
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.tables import metadata
-from kgym_scheduler.queue.bulk_write import BulkWrite
+from kgym_scheduler.job_store import JobStore
+from tests.scheduler.parts import BUILD, claim_of
 
 pytestmark = pytest.mark.anyio
 
@@ -119,25 +119,6 @@ async def test_an_error_undoes_the_whole_transaction(url: str) -> None:
     async with database.read() as connection:
         assert await connection.scalar(text("SELECT count(*) FROM jobs")) == 0
     await database.close()
-
-
-async def test_postgresql_tells_what_a_transaction_has_changed(postgresql_url: str) -> None:
-    database, other = Database(postgresql_url), Database(postgresql_url)
-    heard: asyncio.Queue[Sequence[int] | None] = asyncio.Queue()
-    listener = asyncio.create_task(database.listen(heard.put_nowait))
-    async with asyncio.timeout(60):
-        assert await heard.get() is None  # it listens now: what was told before, nobody knows
-        while heard.empty():
-            async with other.write() as connection:
-                plan = BulkWrite(connection)
-                plan.tell([7, 8])
-                await plan.run()
-            await asyncio.sleep(0.05)
-        assert await heard.get() == [7, 8]
-    listener.cancel()
-    await asyncio.gather(listener, return_exceptions=True)
-    for one in (database, other):
-        await one.close()
 
 
 async def test_a_database_that_is_away_is_an_infrastructure_error() -> None:

@@ -21,7 +21,6 @@ from kgym.api.states import Event, State, after, job_state, sources
 from kgym.api.worker_calls import AttemptEnding
 from kgym.errors import Conflict
 from kgym_scheduler.job_store import JobStore
-from kgym_scheduler.queue.handed_steps import Room
 from kgym_scheduler.queue.step_rules import MAX_ATTEMPTS
 from tests.scheduler.parts import BUILD, WELL, Clock, badly, claim_of
 
@@ -55,26 +54,6 @@ class Jobs(RuleBasedStateMachine):
     def submit(self, steps: int) -> None:
         view, _ = self.runner.run(self.store.submit(JobRequest(steps=[BUILD] * steps)))
         self.states[view.id] = [State.QUEUED] + [State.PENDING] * (steps - 1)
-
-    @rule(target=leases, steps=st.integers(1, 3))
-    def submit_with_room(self, steps: int) -> uuid.UUID:
-        """It begins at once if nothing waits, on the database that several schedulers share."""
-        self.clock.advance(5)  # past any delay of a retry
-        room = Room("idle", uuid.uuid4())
-        waits = any(State.QUEUED in states for states in self.states.values())
-        request = JobRequest(steps=[BUILD] * steps)
-        view, changed = self.runner.run(self.store.submit(request, room=room))
-        self.states[view.id] = [State.QUEUED] + [State.PENDING] * (steps - 1)
-        handed = changed and changed.handed
-        assert bool(handed) == (self.store.database.singles is not None and not waits)
-        shown = self.runner.run(self.store.get(view.id))
-        assert view == shown.model_copy(update={"last_event": None})
-        if handed:
-            assert (handed.lease, handed.job_id, handed.attempt) == (room.lease, view.id, 1)
-            self._move(view.id, 0, Event.CLAIM)
-            self.tries[view.id, 0] = 1
-            self.held[room.lease] = view.id, 0
-        return room.lease
 
     @rule(target=leases)
     def claim(self) -> uuid.UUID:

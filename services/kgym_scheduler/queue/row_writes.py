@@ -1,0 +1,74 @@
+"""Statements that several transactions share: many rows updated, progress forgotten."""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Table, Update, and_, bindparam, delete, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from kgym.errors import InfrastructureError
+from kgym_scheduler.database.tables import PROGRESS, QUEUED, events, steps
+
+Row = Mapping[str, Any]
+NOTIFY_BELOW = 32
+"""Steps that wait in a lane from which on nobody is notified of a further one.
+
+Its workers are busy then, and claim by themselves when a slot becomes free. It is more than one,
+because a claim can empty the lane at the same moment.
+"""
+_WAITING = select(func.count()).select_from(
+    select(steps.c.id)
+    .where(QUEUED, steps.c.lane == bindparam("lane"))
+    .limit(NOTIFY_BELOW)
+    .subquery()
+)
+
+
+async def update_rows(
+    connection: AsyncConnection, table: Table, rows: Sequence[tuple[Row, Row]]
+) -> None:
+    """For each pair, set the columns of its second part in the row that its first part matches.
+
+    All pairs have the same columns. Raises InfrastructureError `change_raced` if a pair matches
+    no row.
+    """
+    if not rows:
+        return
+    statement = _update(table, tuple(rows[0][0]), tuple(rows[0][1]))
+    values = [{**{f"_{name}": key[name] for name in key}, **new} for key, new in rows]
+    result = await connection.execute(statement, values if len(values) > 1 else values[0])
+    # asyncpg does not count what an executemany matches. Nothing can be missed then: the jobs are
+    # locked, and whoever moves a step locks its job first.
+    if 0 <= result.rowcount < len(rows):
+        message = f"a row of {table.name} was changed by another at the same moment"
+        raise InfrastructureError("change_raced", message)
+
+
+@cache
+def _update(table: Table, keys: tuple[str, ...], names: tuple[str, ...]) -> Update:
+    # `=` for what is never null, as PostgreSQL has no index for IS NOT DISTINCT FROM.
+    matches = [
+        table.c[name].is_not_distinct_from(bindparam(f"_{name}"))
+        if table.c[name].nullable
+        else table.c[name] == bindparam(f"_{name}")
+        for name in keys
+    ]
+    return update(table).where(*matches).values({name: bindparam(name) for name in names})
+
+
+async def forget_progress(connection: AsyncConnection, places: Sequence[tuple[int, int]]) -> None:
+    """Delete the progress events of steps, each given by job and number."""
+    e = events.c
+    if places:
+        of_steps = [and_(e.job_id == job_id, e.step == number) for job_id, number in places]
+        await connection.execute(delete(events).where(PROGRESS, or_(*of_steps)))
+
+
+async def lanes_to_notify(connection: AsyncConnection, lanes: Collection[int]) -> set[int]:
+    """Return those of these lanes in which so few steps wait that a further one needs a notice."""
+    return {
+        lane
+        for lane in sorted(lanes)
+        if (await connection.scalar(_WAITING, {"lane": lane}) or 0) < NOTIFY_BELOW
+    }
