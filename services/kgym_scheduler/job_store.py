@@ -16,7 +16,6 @@ from sqlalchemy import Row, delete, func, insert, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api import trusted_tags
-from kgym.api.bugs import BugFilter, BugPage
 from kgym.api.bulk import Aborted, AbortRequest, Restarted, RestartRequest
 from kgym.api.groups import GroupFilter, GroupPage, GroupResultPage, GroupView
 from kgym.api.jobs import (
@@ -48,15 +47,13 @@ from kgym.api.worker_calls import (
     WorkerInfo,
 )
 from kgym.errors import Conflict, UserError
-from kgym_scheduler.database import bug_lists, groups, queries, views
+from kgym_scheduler.database import groups, queries, views
 from kgym_scheduler.database.change_log import ChangeLog
 from kgym_scheduler.database.clock import DatabaseClock
 from kgym_scheduler.database.connection import Database
-from kgym_scheduler.database.group_counts import GroupCounts
+from kgym_scheduler.database.counts import Counts
 from kgym_scheduler.database.job_lists import JobList
-from kgym_scheduler.database.subjects import Subjects
 from kgym_scheduler.database.tables import LOCAL, RUNNING, attempts, events, facets, jobs, steps
-from kgym_scheduler.database.tallies import Tallies
 from kgym_scheduler.errors import no_group, no_job, no_step, no_worker, not_yours
 from kgym_scheduler.queue import (
     attempt_endings,
@@ -97,11 +94,8 @@ class JobStore:
         self.database = Database(url)
         self.attendance = attendance
         """Who waits for which job, on a platform that runs only what somebody waits for."""
-        self.group_counts = GroupCounts(self.database)
+        self.counts = Counts(self.database)
         self.change_log = ChangeLog(self.database)
-        self.subjects = Subjects(self.database, self.change_log)
-        """What jobs are about, counted."""
-        self._tallies = Tallies(self.database)
         self._clock = DatabaseClock(clock)
         self._volume = attempt_reports.LogVolume()
         self._writing: set[asyncio.Task[Any]] = set()
@@ -113,7 +107,7 @@ class JobStore:
     async def close(self) -> None:
         """Close the connections, once what is under way is done."""
         await asyncio.gather(*self._writing, return_exceptions=True)
-        await self.group_counts.close()
+        await self.counts.close()
         await self.database.close()
 
     # --- for users ------------------------------------------------------------------------
@@ -231,7 +225,7 @@ class JobStore:
         """Return one page of the groups that are wanted, newest first."""
         async with self.database.read() as connection:
             rows, following = await groups.page(connection, wanted, caller)
-        counts = await self.group_counts.of([row.id for row in rows])
+        counts = await self.counts.groups([row.id for row in rows])
         shown = [groups.view(row, counts[row.id]) for row in rows if row.id in counts]
         return GroupPage(groups=shown, next=following)
 
@@ -239,7 +233,7 @@ class JobStore:
         """Return the group; raise NotFound if there is none."""
         async with self.database.read() as connection:
             row = await groups.one(connection, submitter, name)
-        if (counts := (await self.group_counts.of([row.id])).get(row.id)) is None:
+        if (counts := (await self.counts.groups([row.id])).get(row.id)) is None:
             raise no_group(submitter, name)
         return groups.view(row, counts)
 
@@ -286,7 +280,10 @@ class JobStore:
             await lock(connection, [job_id])
             j = jobs.c
             found = await connection.execute(
-                select(j.created_at, j.state, j.submitter, j.tags).where(j.id == job_id)
+                select(
+                    *(j.submitter, j.tags, j.state, j.created_at),
+                    *(j.verdict, j.resolved, j.updated_at),
+                ).where(j.id == job_id)
             )
             if (job := found.first()) is None:
                 raise no_job(job_id)
@@ -304,6 +301,9 @@ class JobStore:
                     "facet": f"tag:{tag}",
                     "state": job.state,
                     "created_at": job.created_at,
+                    "verdict": job.verdict,
+                    "resolved": job.resolved,
+                    "moved_at": job.updated_at,
                 }
                 for tag in set(tags)
             ]
@@ -408,11 +408,6 @@ class JobStore:
                 return worker
         raise no_worker(worker_id)  # it has left between the two
 
-    async def bugs(self, wanted: BugFilter) -> BugPage:
-        """Return one page of the bugs that are wanted, those active last first."""
-        async with self.database.read() as connection:
-            return await bug_lists.page(connection, wanted)
-
     async def held_entries(self) -> list[tuple[str, WorkerState, list[HeldEntry]]]:
         """Return, by worker, what has become of it, and which entries its host keeps."""
         async with self.database.read() as connection:
@@ -428,13 +423,7 @@ class JobStore:
         """Return how many attempts ended in each minute, hour or day, and how."""
         async with self.database.read() as connection:
             now = await self._clock.now(connection)
-        return await self._tallies.told(wanted, now)
-
-    async def tally(self) -> bool:
-        """Count the attempts of what is over, an hour at most; return whether there is more."""
-        async with self.database.read() as connection:
-            now = await self._clock.now(connection)
-        return await self._tallies.count(now)
+        return await self.counts.statistics(wanted, now)
 
     async def ping(self) -> None:
         """Raise InfrastructureError if the database does not answer."""

@@ -15,7 +15,6 @@ from uuid import UUID
 
 import structlog
 
-from kgym.api.bugs import BugFilter, BugPage
 from kgym.api.bulk import Aborted, AbortRequest, Restarted, RestartRequest, Submitted
 from kgym.api.capabilities import Capabilities
 from kgym.api.groups import GroupFilter, GroupPage, GroupResultPage, GroupView
@@ -66,10 +65,6 @@ COMPILER_SECONDS = 10.0
 MOST_COMPILERS = 1000
 HOST_SECONDS = 2.0
 """How long it counts what the only host was found to have."""
-COUNT_SECONDS = 2.0
-"""How often bugs and entries are counted, if there is anything to count."""
-COUNT_PAUSES = 4
-"""How much longer a pause is than the count before it, while there is more."""
 
 _log = structlog.get_logger()
 
@@ -98,6 +93,7 @@ class Scheduler:
         self._store = store
         self._notifier = Notifier(bus)
         nobody = UUID(int=0)  # a signal that stops nothing goes to the broker and back
+        self.counts = store.counts
         self._readiness = Readiness(
             {
                 "database": store.ping,
@@ -140,8 +136,7 @@ class Scheduler:
             self._attendance.begin(await self._store.newest_job())
         self._moved_at = asyncio.get_running_loop().time()
         self._sweeping = asyncio.create_task(self._sweep())
-        looking = self._entries.dropped.watch()
-        helpers = (self._notifier.run(), self._count_subjects(), looking)
+        helpers = (self._notifier.run(), self._entries.dropped.watch())
         self._helpers = [self._sweeping, *map(asyncio.create_task, helpers)]
 
     def hang_up(self) -> None:
@@ -349,10 +344,6 @@ class Scheduler:
         """Return how many attempts ended in each minute, hour or day, and how."""
         return await self._store.statistics(wanted)
 
-    async def bugs(self, wanted: BugFilter) -> BugPage:
-        """Return one page of the bugs that are wanted, those active last first."""
-        return await self._store.bugs(wanted)
-
     async def suitecache(self, wanted: EntryFilter) -> EntryPage:
         """Return one page of SuiteCache's entries, those used last first."""
         return await self._entries.page(wanted)
@@ -510,7 +501,6 @@ class Scheduler:
         clock = asyncio.get_running_loop().time
         grace = 0 if self._alone else self._store.lease.total_seconds()
         expire_from, notify_from = clock() + grace, clock()
-        uncounted = False
         while not self._stopping.is_set():
             try:
                 retried, expired = await self._store.look()
@@ -521,8 +511,6 @@ class Scheduler:
                     self._notifier.notify(await self._store.waiting())
                     await self._store.forget()
                     notify_from = clock() + NOTIFY_SECONDS
-                if due or uncounted:
-                    uncounted = await self._store.tally()
                 if expired and clock() >= expire_from:
                     for changed in await self._store.expire():
                         self._announce(changed)
@@ -530,23 +518,6 @@ class Scheduler:
                 _log.warning("sweep failed, trying again", error=str(error))
                 expire_from = clock() + self._store.lease.total_seconds()
             await self._pause()
-
-    async def _count_subjects(self) -> None:
-        """Count bugs and entries behind what changes, in a small part of the time."""
-        clock = asyncio.get_running_loop().time
-        while not self._stopping.is_set():
-            begun, more = clock(), False
-            try:
-                more = await self._store.subjects.catch_up()
-            except (KgymError, OSError) as error:
-                _log.warning("bugs and entries are not counted, trying again", error=str(error))
-            took = clock() - begun
-            await self._pause_counting(COUNT_PAUSES * took if more else COUNT_SECONDS)
-
-    async def _pause_counting(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
 
     async def _pause(self) -> None:
         """Wait for the next sweep: longer where nothing has happened for a while."""

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import Row
 
 from kgym.api.steps import Line, Name, Sha256
 from kgym.api.suitecache import (
@@ -29,7 +28,7 @@ from kgym.api.suitecache import (
 )
 from kgym.errors import InfrastructureError
 from kgym.transport.artifact_storage import Storage
-from kgym_scheduler.database.bug_lists import counts_of
+from kgym_scheduler.database.counts import EntryCount
 from kgym_scheduler.dropped_entries import DroppedEntries
 from kgym_scheduler.errors import entry_in_use, no_entry
 from kgym_scheduler.job_store import JobStore
@@ -89,7 +88,7 @@ class SuiteCacheEntries:
         stored = await self._look()
         holders = await self._holders()
         names = sorted({*stored, *holders})[:MOST]
-        counted = await self._store.subjects.counted(names)
+        counted = await self._store.counts.entries()
         shown = names if wanted.name is None else [name for name in names if name == wanted.name]
         if wanted.text is not None:
             await self._read([name for name in shown if name in stored])
@@ -97,8 +96,8 @@ class SuiteCacheEntries:
             shown = [name for name in shown if text in self._words(name, holders.get(name, ()))]
 
         def used(name: str) -> tuple[float, str]:
-            row, kept = counted.get(name), stored.get(name)
-            at = row.active_at if row is not None else kept.touched_at if kept else None
+            count, kept = counted.get(name), stored.get(name)
+            at = count.active_at if count is not None else kept.touched_at if kept else None
             return -(at.timestamp() if at else 0.0), name
 
         shown.sort(key=used)
@@ -213,11 +212,11 @@ class SuiteCacheEntries:
         name: str,
         stored: _Stored | None,
         holders: Sequence[EntryHolder],
-        counted: Row[Any] | None,
+        count: EntryCount | None,
     ) -> EntryView:
         said = self._about.get(name)
         about = said.about if said else None
-        states, verdicts = counts_of(counted)
+        states = count.states if count is not None else {}
         return EntryView(
             name=name,
             kernel_release=about and about.kernel_release,
@@ -229,9 +228,9 @@ class SuiteCacheEntries:
             holders=list(holders),
             jobs=sum(states.values()),
             states=states,
-            verdicts=verdicts,
-            created_at=counted.created_at if counted is not None else None,
-            used_at=counted.active_at if counted is not None else None,
+            verdicts=count.verdicts if count is not None else {},
+            created_at=count.created_at if count is not None else None,
+            used_at=count.active_at if count is not None else None,
             making=said and said.making,
         )
 

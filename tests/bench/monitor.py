@@ -48,10 +48,7 @@ from kgym_cli.platforms.embedded_platform import Platform
 from kgym_cli.platforms.process import settle
 from kgym_cli.platforms.servers import PostgreSQL, RabbitMQ, free_port
 from kgym_monitor.pages.job_filter import PAGE
-from kgym_scheduler.database.change_log import ChangeLog
-from kgym_scheduler.database.connection import Database, upgrade
-from kgym_scheduler.database.subjects import Subjects
-from kgym_scheduler.database.tallies import Tallies
+from kgym_scheduler.database.connection import upgrade
 from tests.bench.dispatch import SINGLE_RATE, SINGLE_WORKERS, Bench, cpu_seconds, process, until
 from tests.demo import demo_benchmark, demo_jobs, monitor_pages
 from tests.demo.demo_agent import DemoAgent, demo_agent
@@ -536,23 +533,7 @@ def _filled(url: str, jobs: int) -> float:
     begun = time.monotonic()
     asyncio.run(upgrade(url))
     many_jobs.fill(url, jobs)
-    took = time.monotonic() - begun
-    _say("bugs and entries")
-    asyncio.run(_count(url))
-    return took
-
-
-async def _count(url: str) -> None:
-    """Count bugs, entries and attempts, which the scheduler would do in its own time."""
-    database = Database(url)
-    try:
-        subjects = Subjects(database, ChangeLog(database))
-        while await subjects.catch_up():
-            pass
-        while await Tallies(database).count(datetime.now(UTC)):
-            pass
-    finally:
-        await database.close()
+    return time.monotonic() - begun
 
 
 def _server(

@@ -1,13 +1,15 @@
-"""A past for a demo's platform: attempts that its scheduler has counted long ago."""
+"""A past for a demo's platform: attempts that ended within a month."""
 
+import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 from sqlalchemy import create_engine, insert
 
-from kgym_scheduler.database.tables import tallies
+from kgym_scheduler.database.tables import attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,33 @@ class Past:
 
 
 def add(data: Path, past: Iterable[Past]) -> None:
-    """Have the platform on this folder count these, too."""
-    rows = [{name: getattr(one, name) for name in Past.__slots__} for one in past]
+    """Add these attempts to the database of the platform on this folder.
 
+    They are of no job: nothing but statistics reads them, and SQLite checks no foreign key unless
+    a connection asks for it.
+    """
+    rows = []
+    for ended in past:
+        for number in range(ended.attempts):
+            ended_at = ended.at + timedelta(milliseconds=number)
+            rows.append(
+                {
+                    "lease": uuid4(),
+                    "step_id": 0,
+                    "number": secrets.randbits(31),
+                    "kind": ended.kind,
+                    "worker": "demo",
+                    "started_at": ended_at - timedelta(seconds=ended.took / ended.attempts),
+                    "ended_at": ended_at,
+                    "outcome": ended.outcome,
+                    "cause": ended.cause or None,
+                    "reason": ended.reason or None,
+                    "cached": {"true": True, "false": False}.get(ended.cached),
+                }
+            )
     engine = create_engine(f"sqlite:///{data / 'kgym.db'}")
     with engine.begin() as connection:
-        connection.execute(insert(tallies), rows)
+        connection.execute(insert(attempts), rows)
     engine.dispose()
 
 

@@ -89,9 +89,9 @@ FROM seed JOIN shapes AS shape ON shape.name = seed.shape
 ORDER BY n, shape.number
 """
 _ATTEMPTS = """
-INSERT INTO attempts (lease, step_id, number, worker, started_at, ended_at, outcome, cause, reason,
-    cached)
-SELECT coalesce(steps.lease, {uuid}), steps.id, 1, steps.worker, steps.started_at,
+INSERT INTO attempts (lease, step_id, number, kind, worker, started_at, ended_at, outcome, cause,
+    reason, cached)
+SELECT coalesce(steps.lease, {uuid}), steps.id, 1, steps.kind, steps.worker, steps.started_at,
     steps.finished_at, CASE steps.state WHEN 'running' THEN NULL ELSE steps.state END,
     CASE WHEN steps.state <> 'failed' THEN NULL WHEN steps.id % 5 = 0 THEN 'infrastructure'
         ELSE 'user' END,
@@ -101,14 +101,16 @@ SELECT coalesce(steps.lease, {uuid}), steps.id, 1, steps.worker, steps.started_a
 FROM steps WHERE steps.attempt = 1
 """
 _FACETS = """
-INSERT INTO facets (job_id, facet, state, created_at)
-SELECT DISTINCT n, 'kind:' || shapes.kind, state, created_at
-    FROM seed JOIN shapes ON shapes.name = seed.shape
-UNION ALL SELECT n, 'tag:bug=' || bug, state, created_at FROM seed
-UNION ALL SELECT n, 'tag:night:' || night, state, created_at FROM seed
-UNION ALL SELECT n, 'tag:model:' || model, state, created_at FROM seed
-UNION ALL SELECT n, 'group:' || group_name, state, created_at FROM seed
-    WHERE group_name IS NOT NULL
+INSERT INTO facets (job_id, facet, state, created_at, verdict, resolved, moved_at)
+SELECT n, facet, state, created_at, verdict, resolved, coalesce(ended_at, created_at) FROM (
+    SELECT DISTINCT n, 'kind:' || shapes.kind AS facet
+        FROM seed JOIN shapes ON shapes.name = seed.shape
+    UNION ALL SELECT n, 'tag:bug=' || bug FROM seed
+    UNION ALL SELECT n, 'tag:night:' || night FROM seed
+    UNION ALL SELECT n, 'tag:model:' || model FROM seed
+    UNION ALL SELECT n, 'group:' || group_name FROM seed WHERE group_name IS NOT NULL
+    UNION ALL SELECT n, 'entry:tree-' || (n % 50) FROM seed WHERE verdict IS NOT NULL
+) AS facets_of JOIN seed USING (n)
 """
 _GROUPS = """
 INSERT INTO groups (submitter, name, created_at)

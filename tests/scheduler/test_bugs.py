@@ -1,4 +1,4 @@
-"""Bugs and SuiteCache's entries as their jobs tell of them: counted behind what changes."""
+"""Bugs and SuiteCache entries: what their jobs add up to."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,6 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import text, update
 
 from kgym.api.bugs import BugFilter, BugView
 from kgym.api.jobs import JobFilter, JobRequest
@@ -19,8 +18,7 @@ from kgym.api.suitecache import EntryFilter, HeldEntry
 from kgym.api.worker_calls import AttemptEnding
 from kgym.bugs.bug import AFTER, BEFORE
 from kgym.errors import Conflict
-from kgym_scheduler.database import bug_lists
-from kgym_scheduler.database.tables import readers, subject_jobs, subjects
+from kgym_scheduler.database.counts import Counts
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.scheduler import Scheduler
 from kgym_scheduler.suitecache_entries import SuiteCacheEntries
@@ -53,12 +51,8 @@ async def done(store: JobStore, request: JobRequest, *results: object) -> int:
 
 
 async def counted(store: JobStore, **wanted: object) -> list[BugView]:
-    """Count all, and return the bugs."""
-    for _ in range(100):  # on PostgreSQL, the first look only tells what to wait for
-        await store.subjects.catch_up()
-        if (await store.change_log.end()).is_settled and not await store.subjects.catch_up():
-            break
-    return (await store.bugs(BugFilter.model_validate(wanted))).bugs
+    """Return the matching bugs."""
+    return (await store.counts.bugs(BugFilter.model_validate(wanted))).bugs
 
 
 def trial(bug: str, *tags: str) -> JobRequest:
@@ -113,7 +107,6 @@ async def test_a_fix_makes_a_bug_resolved_until_its_job_runs_again(store: JobSto
 
 async def test_other_tags_make_it_another_bug_s_job(store: JobStore) -> None:
     one = await done(store, trial("a"), BUILT, crashed())
-    await counted(store)
     await store.tag(one, ["bug=b", "bug=c"])
     found = {bug.name: bug for bug in await counted(store)}
     assert set(found) == {"b", "c"}
@@ -128,9 +121,7 @@ async def test_shipped_bugs_are_known_before_they_crash(store: JobStore) -> None
     assert (bug.crash_class, bug.subsystem) == ("KASAN slab-out-of-bounds", "kernel")
 
 
-async def test_a_list_is_filtered_and_paged(
-    store: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_list_is_filtered_and_paged(store: JobStore, clock: Clock) -> None:
     await done(store, trial("udp"), BUILT, crashed())
     await done(store, fix("fixed"), BUILT, crashed(), BUILT, ran())
     clock.advance(1)
@@ -156,38 +147,42 @@ async def test_a_list_is_filtered_and_paged(
     async def paged(**wanted: object) -> list[str]:
         found, cursor = [], None
         while True:
-            page = await store.bugs(BugFilter.model_validate({**wanted, "cursor": cursor}))
+            page = await store.counts.bugs(BugFilter.model_validate({**wanted, "cursor": cursor}))
             found += [bug.name for bug in page.bugs]
             if (cursor := page.next) is None:
                 return found
 
     assert sorted(await paged(limit=2)) == ["fixed", "new-0", "new-1", "new-2", "udp"]
-    monkeypatch.setattr(bug_lists, "SCANNED", 2)  # so that pages are short
-    assert sorted(await paged(patch="untried")) == ["new-0", "new-1", "new-2", "udp"]
-    assert await paged(patch="resolved") == ["fixed"]
+    assert await paged(limit=2, patch="untried") == ["new-2", "new-1", "new-0", "udp"]
+    assert await paged(limit=1, patch="resolved") == ["fixed"]
 
 
-async def test_two_schedulers_count_a_job_once(platform: Platform) -> None:
-    one, other = platform.store(), platform.store()
-    for number in range(20):
-        await done(one, trial(f"bug-{number % 3}"), BUILT, crashed())
-        await asyncio.gather(one.subjects.catch_up(), other.subjects.catch_up())
-    found = await counted(one)
-    assert sum(bug.jobs for bug in found) == 20
-    assert sum(bug.verdicts[Verdict.SAME_CRASH] for bug in found) == 20
-    await one.close()
-    await other.close()
+async def test_bugs_of_one_moment_are_paged_without_gaps(store: JobStore, clock: Clock) -> None:
+    names = {f"bug-{number}" for number in range(7)}
+    await store.submit(job(tags=[f"bug={name}" for name in names]))
+    listed, cursor = [], None
+    while True:
+        page = await store.counts.bugs(BugFilter(limit=2, cursor=cursor))
+        listed += [bug.name for bug in page.bugs]
+        if (cursor := page.next) is None:
+            break
+    assert (len(listed), set(listed)) == (7, names)
 
 
-async def test_what_was_there_before_is_counted_from_the_first_event_on(store: JobStore) -> None:
-    for number in range(4):
-        await done(store, trial(f"bug-{number % 2}"), BUILT, crashed())
-    first = await counted(store)
-    async with store.database.write() as connection:
-        for table in (subject_jobs, subjects):
-            await connection.execute(table.delete())
-        await connection.execute(update(readers).values(position=0))
-    assert await counted(store) == first
+async def test_only_tags_that_begin_with_bug_name_bugs(store: JobStore) -> None:
+    await store.submit(job(tags=["BUG=a", "bug=", "debug=b", "bug=c"]))
+    assert [bug.name for bug in await counted(store)] == ["c"]
+
+
+async def test_a_kept_count_shows_new_jobs_a_moment_later(store: JobStore) -> None:
+    counts = Counts(store.database, many=2)
+    await store.submit_all([trial("udp"), trial("udp")], None, "me")
+    assert [bug.jobs for bug in (await counts.bugs(BugFilter())).bugs] == [2]
+    await store.submit(trial("udp"))
+    async with asyncio.timeout(20):  # it is renewed after a second, beside the answers
+        while [bug.jobs for bug in (await counts.bugs(BugFilter())).bugs] != [3]:
+            await asyncio.sleep(0.05)
+    await counts.close()
 
 
 async def test_the_jobs_of_an_entry_are_found_and_counted(store: JobStore) -> None:
@@ -197,11 +192,10 @@ async def test_the_jobs_of_an_entry_are_found_and_counted(store: JobStore) -> No
     await done(store, job(), built(tree="../../etc"))
     await done(store, job(), BUILT)
     runs = await done(store, trial("udp"), good)
-    await counted(store)
-    row = (await store.subjects.counted([ENTRY, "../../etc"]))[ENTRY]
-    states, verdicts = bug_lists.counts_of(row)
-    assert states == {State.SUCCEEDED: 2, State.QUEUED: 1}
-    assert verdicts == {Verdict.SAME_CRASH: 1}
+    entries = await store.counts.entries()
+    assert set(entries) == {ENTRY}
+    assert entries[ENTRY].states == {State.SUCCEEDED: 2, State.QUEUED: 1}
+    assert entries[ENTRY].verdicts == {Verdict.SAME_CRASH: 1}
 
     async def found(**wanted: object) -> list[int]:
         asked = JobFilter.model_validate({"entry": ENTRY, **wanted})
@@ -213,19 +207,6 @@ async def test_the_jobs_of_an_entry_are_found_and_counted(store: JobStore) -> No
     await store.abort(runs)
     assert await found(state=State.ABORTED) == [runs]
     assert await found(entry="cd" * 20) == []
-
-
-async def test_a_facet_that_came_too_late_is_put_right(store: JobStore) -> None:
-    """The job has ended between the look at it and the writing of its facet."""
-    used = await done(store, job(), built(tree=ENTRY))
-    await counted(store)
-    async with store.database.write() as connection:
-        late = "UPDATE facets SET state = 'running' WHERE facet = :facet"
-        await connection.execute(text(late), {"facet": f"entry:{ENTRY}"})
-    await store.tag(used, ["seen:again"])
-    await counted(store)
-    wanted = JobFilter.model_validate({"entry": ENTRY, "state": "succeeded"})
-    assert [one.id for one in (await store.page(wanted)).jobs] == [used]
 
 
 async def test_entries_are_told_by_storage_and_by_workers(
@@ -244,7 +225,6 @@ async def test_entries_are_told_by_storage_and_by_workers(
     await store.claim(claim_of("host:1").model_copy(update={"entries": held}))
     await store.claim(claim_of("host:1"))  # says nothing of them: it knows they are known
     await done(store, job(), built(tree=ENTRY))
-    await counted(store)
     page = await scheduler.suitecache(EntryFilter())
     assert {entry.name for entry in page.entries} == {ENTRY, "broken", "local"}
     assert page.number == 3
@@ -271,11 +251,7 @@ async def test_entries_are_told_by_storage_and_by_workers(
 
 async def test_the_interface_lists_both(http: httpx.AsyncClient, scheduler: Scheduler) -> None:
     await scheduler.submit(trial("udp"))
-    for _ in range(200):
-        bugs = (await http.get("/v1/bugs?text=ud")).json()["bugs"]
-        if bugs:
-            break
-        await asyncio.sleep(0.05)
+    bugs = (await http.get("/v1/bugs?text=ud")).json()["bugs"]
     assert [bug["name"] for bug in bugs] == ["udp"]
     assert (await http.get("/v1/bugs?patch=perhaps")).status_code == 422
     assert (await http.get("/v1/suitecache")).json() == {
@@ -309,8 +285,6 @@ async def act(store: JobStore, number: int, done_now: str, last: int | None) -> 
             builds = assignment.spec.kind == "build"
             result = BUILT if builds else crashed() if done_now == "crash" else ran()
             await store.finish(assignment.lease, AttemptEnding(result=result))
-    elif done_now == "count":
-        await store.subjects.catch_up()
     elif last is not None and done_now == "tag":
         await store.tag(last, [f"bug=bug-{(number + 1) % 2}"])
     elif last is not None and done_now == "abort":
@@ -325,7 +299,7 @@ async def act(store: JobStore, number: int, done_now: str, last: int | None) -> 
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(st.lists(st.sampled_from(["new", "end", "crash", "abort", "restart", "tag", "count"])))
+@given(st.lists(st.sampled_from(["new", "end", "crash", "abort", "restart", "tag"])))
 async def test_whatever_happens_counts_are_those_of_the_jobs(
     new_sqlite: NewDatabase, acts: list[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""What attempts came to, by minute, hour and day: each is counted once, whoever counts."""
+"""How many attempts ended in each minute, hour and day, and how."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,7 @@ import pytest
 from kgym.api.statistics import Statistics, StatisticsFilter
 from kgym.api.steps import Failure
 from kgym.api.worker_calls import AttemptEnding
-from kgym_scheduler.database import tallies
+from kgym_scheduler.database import counts
 from kgym_scheduler.job_store import JobStore
 from tests.scheduler.parts import WELL, Clock, Platform, badly, claim_of, job
 
@@ -51,10 +51,8 @@ async def test_attempts_are_counted_by_how_they_ended(store: JobStore, clock: Cl
             ("aborted", None, None, None): 1,
         }
     )
-    await store.tally()
     assert (await store.statistics(MINUTES)).counts == []  # the minute is not over
     clock.advance(240)
-    await store.tally()
     told = await store.statistics(MINUTES)
     assert counted(told) == expected
     assert counted(await store.statistics(HOURS)) == expected  # of the hour that goes on
@@ -62,7 +60,6 @@ async def test_attempts_are_counted_by_how_they_ended(store: JobStore, clock: Cl
     clock.advance(3 * 3600)
     await end(store, WELL)
     clock.advance(240)
-    await store.tally()
     assert counted(await store.statistics(MINUTES)) == expected + Counter(
         {("succeeded", None, None, False): 1}
     )
@@ -77,14 +74,9 @@ async def test_minutes_go_and_their_hours_stay(platform: Platform, clock: Clock)
     for _ in range(3):
         await end(one, WELL)
         clock.advance(7 * 3600)
-        await one.tally()
-        await other.tally()
     clock.advance(3 * 86400)
     await end(other, WELL)
     clock.advance(240)
-    while await other.tally():
-        pass
-    await one.tally()
     assert sum(counted(await one.statistics(MINUTES)).values()) == 1
     assert sum(counted(await one.statistics(HOURS)).values()) == 4
     now = clock()
@@ -102,11 +94,8 @@ async def test_days_are_the_sum_of_their_hours(store: JobStore, clock: Clock) ->
         await end(store, WELL)
         await end(store, badly("user"))
         clock.advance(16 * 3600)
-        while await store.tally():
-            pass
     await end(store, WELL)
     clock.advance(240)
-    await store.tally()
     hours, told = await store.statistics(HOURS), await store.statistics(DAYS)
     assert counted(told) == counted(hours)
     assert sum(counted(told).values()) == 11
@@ -127,7 +116,6 @@ async def test_no_reason_breaks_an_ending_or_a_count(store: JobStore, clock: Clo
     failure = Failure(cause="user", reason=reason, message="m")
     await end(store, AttemptEnding(failure=failure))
     clock.advance(240)
-    await store.tally()
     [one] = (await store.statistics(MINUTES)).counts
     assert (one.attempts, one.cause) == (1, "user")
 
@@ -135,11 +123,10 @@ async def test_no_reason_breaks_an_ending_or_a_count(store: JobStore, clock: Clo
 async def test_an_answer_has_a_bounded_number_of_rows(
     store: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tallies, "ROWS", 2)
+    monkeypatch.setattr(counts, "ROWS", 2)
     for number in range(3):
         failure = Failure(cause="user", reason=f"r{number}", message="m")
         await end(store, AttemptEnding(failure=failure))
     clock.advance(240)
-    await store.tally()
     told = await store.statistics(MINUTES)
     assert (len(told.counts), told.cut) == (2, True)

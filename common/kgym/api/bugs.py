@@ -35,22 +35,16 @@ class BugView(Strict):
     )
     resolved: Count = Field(description="jobs whose patch resolves it")
     unresolved: Count = Field(description="jobs whose patch does not")
-    resolved_job: int | None = Field(description="the job whose patch has resolved it last")
-    verdict: Verdict | None = Field(
-        description="the last that one of its jobs came to, even if that runs again now"
-    )
+    resolved_job: int | None = Field(description="the newest job whose patch resolves it")
+    verdict: Verdict | None = Field(description="of the newest of its jobs that has one")
     judged_at: datetime | None = Field(description="when that job ended")
     judged_job: int | None = Field(description="that job")
     created_at: datetime = Field(description="when the first of its jobs was submitted")
-    active_at: datetime = Field(description="when one of its jobs has changed last")
+    active_at: datetime = Field(description="when the state of one of its jobs changed last")
 
 
 class BugFilter(Strict):
-    """Which bugs a list shows, those active last first.
-
-    Up to 4,000 bugs are tested for a page: it may have fewer than its limit, or none, though
-    `next` leads to more.
-    """
+    """Which bugs a list shows, those active last first; of more than 10,000, the first 10,000."""
 
     name: BugName | None = None
     crash_class: Told | None = None

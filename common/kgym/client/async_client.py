@@ -475,7 +475,8 @@ class AsyncClient:
     async def bugs(self, wanted: BugFilter | None = None) -> BugPage:
         """Return a page of the bugs that jobs name, those active last first.
 
-        Counts are a few seconds old. `next` is the `cursor` of the page that follows.
+        Counts of tens of thousands of jobs may be ten seconds old. `next` is the `cursor` of the
+        page that follows.
         """
         return await self._get("/bugs", BugPage, wanted)
 

@@ -1,6 +1,5 @@
 """The REST interface, /v1: the application that its routes are parts of."""
 
-from functools import partial
 from typing import Any
 
 from kgym.api.changes import CHANGES, Change
@@ -20,7 +19,6 @@ from kgym_scheduler.api import (
 )
 from kgym_scheduler.api.caller_limits import CallerLimits, Quota, SubmittedBytes
 from kgym_scheduler.api.metrics import Metrics
-from kgym_scheduler.database.counts import unfinished
 from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.peer_api import routes as peer_routes
 from kgym_scheduler.retention.upkeep import Upkeep
@@ -77,7 +75,7 @@ def create_app(
     app.state.upkeep = upkeep
     app.state.sources = sources
     app.state.volume = SubmittedBytes(limits)
-    app.state.quota = Quota(limits, partial(unfinished, scheduler.database))
+    app.state.quota = Quota(limits, scheduler.counts.unfinished)
     for router in _ROUTERS:
         app.include_router(router)
     app.add_api_route(

@@ -27,10 +27,11 @@ admins = router(Scope.ADMIN)
 async def list_bugs(scheduler: Core, wanted: Annotated[BugFilter, Query()]) -> Response:
     """Show bugs, those active last first, counted over all jobs that name them.
 
-    A bug is there as long as a job has the tag `bug=` and its name. The counts are a few seconds
-    old. Give `next` as `cursor` to see the page that follows.
+    A bug is there as long as a job has the tag `bug=` and its name. Where there are tens of
+    thousands of jobs, the counts may be up to ten seconds old. Give `next` as
+    `cursor` to see the page that follows.
     """
-    return as_json(await scheduler.bugs(wanted))
+    return as_json(await scheduler.counts.bugs(wanted))
 
 
 @readers.get(

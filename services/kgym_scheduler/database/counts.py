@@ -1,15 +1,463 @@
-"""What is counted in the database, for limits and metrics."""
+"""Counts of jobs and attempts by bug, SuiteCache entry, group and time: GROUP BY queries.
 
-from sqlalchemy import func, select
+Each query reads one covering index and no row. Nothing is counted when jobs are written, so no
+count can be wrong and no two jobs wait for the same row. Counting 500,000 jobs takes some tenths
+of a second; such results are kept for a few seconds (`KeptCounts`).
+"""
 
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from hashlib import blake2b
+from itertools import groupby
+from typing import Any, TypeVar, cast
+
+import structlog
+from sqlalchemy import ColumnElement, Row, Select, and_, func, literal_column, or_, select
+
+from kgym.api.bugs import BugFilter, BugPage, BugView, PatchState
+from kgym.api.states import State
+from kgym.api.statistics import AttemptCount, Piece, Statistics, StatisticsFilter
+from kgym.api.steps import Verdict
+from kgym.bugs import shipped
+from kgym.bugs.shipped import ShippedBug
+from kgym.crash.report.crash_class import crash_class, subsystem
+from kgym.errors import UserError
+from kgym_scheduler.database import views
 from kgym_scheduler.database.connection import Database
-from kgym_scheduler.database.tables import UNFINISHED, jobs
+from kgym_scheduler.database.tables import (
+    BUG,
+    ENTRY,
+    UNFINISHED,
+    attempts,
+    facets,
+    groups,
+    jobs,
+)
+
+MANY = 20_000
+"""A count of fewer jobs or attempts is quick, and made anew each time."""
+KEPT_SECONDS = 10.0
+"""Maximum age of a kept count."""
+RENEWED_SECONDS = 1.0
+"""Age from which a kept count that is asked for is renewed in the background."""
+_SHARE = 0.1
+"""Maximum share of the time that is spent on renewing a count."""
+_KNOWN_SECONDS = 600.0
+"""How long a count is remembered to be slow."""
+MOST = 10_000
+"""Bugs or entries that are listed: those active last."""
+
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+PIECES: Mapping[Piece, timedelta] = {"minute": MINUTE, "hour": HOUR, "day": DAY}
+FARTHEST: Mapping[Piece, timedelta] = {
+    "minute": timedelta(hours=6),
+    "hour": timedelta(days=14),
+    "day": timedelta(days=366),
+}
+SETTLED = timedelta(minutes=2)
+"""Age from which the attempts of a minute are counted: no transaction lasts as long."""
+ROWS = 10_000
+"""Attempt counts in one answer."""
+
+T = TypeVar("T")
+GroupCounts = Sequence[Row[Any]]
+"""Of one group: a row per `state`, `verdict` and `resolved`, with `jobs` and `updated_at`."""
+_log = structlog.get_logger()
 
 
-async def unfinished(database: Database, submitter: str) -> int:
-    """Return how many jobs of the submitter have not finished."""
-    async with database.read() as connection:
-        count = await connection.scalar(
-            select(func.count()).where(jobs.c.submitter == submitter, UNFINISHED)
+@dataclass(frozen=True, slots=True)
+class EntryCount:
+    """The jobs that have built or checked on an entry of SuiteCache."""
+
+    states: dict[State, int]
+    verdicts: dict[Verdict, int]
+    created_at: datetime
+    active_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The result of a slow count; `size` jobs or attempts were counted."""
+
+    value: Any
+    begun: float
+    took: float
+
+    @property
+    def age(self) -> float:
+        """Seconds since the count began."""
+        return time.monotonic() - self.begun
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to renew it."""
+        return self.age > max(RENEWED_SECONDS, self.took / _SHARE)
+
+
+class KeptCounts:
+    """Results of slow counts, renewed in the background while they are asked for.
+
+    A counting function returns its result, and how many rows it has counted: `many` rows or more
+    make it slow.
+    """
+
+    def __init__(self, many: int = MANY) -> None:
+        self._many = many
+        self._kept: dict[Hashable, _Kept] = {}
+        self._renewing: dict[Hashable, asyncio.Task[Any]] = {}
+        # Slow counts take turns: each occupies one of the few connections that read.
+        self._turn = asyncio.Lock()
+
+    async def get(self, key: Hashable, count: Callable[[], Awaitable[tuple[T, int]]]) -> T:
+        """Return the result for this key, at most `KEPT_SECONDS` old."""
+        kept = self._kept.get(key)
+        if kept is None:
+            return await self._count(key, count)
+        if kept.age > KEPT_SECONDS:
+            return cast(T, await asyncio.shield(self._renew(key, count)))
+        if kept.is_due:
+            self._renew(key, count)
+        return cast(T, kept.value)
+
+    async def close(self) -> None:
+        """End what is being counted."""
+        tasks = list(self._renewing.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _renew(
+        self, key: Hashable, count: Callable[[], Awaitable[tuple[T, int]]]
+    ) -> asyncio.Task[T]:
+        """Count again, once for everyone who asks meanwhile."""
+
+        async def in_turn() -> T:
+            async with self._turn:
+                return await self._count(key, count)
+
+        if (task := self._renewing.get(key)) is None:
+            task = self._renewing[key] = asyncio.create_task(in_turn())
+            task.add_done_callback(lambda done: self._renewed(key, done))
+        return task
+
+    async def _count(self, key: Hashable, count: Callable[[], Awaitable[tuple[T, int]]]) -> T:
+        begun = time.monotonic()
+        value, rows = await count()
+        self._kept = {k: kept for k, kept in self._kept.items() if kept.age < _KNOWN_SECONDS}
+        if rows >= self._many:
+            self._kept[key] = _Kept(value, begun, time.monotonic() - begun)
+        else:
+            self._kept.pop(key, None)
+        return value
+
+    def _renewed(self, key: Hashable, task: asyncio.Task[Any]) -> None:
+        del self._renewing[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("counting failed", count=str(key)[:100], error=str(error))
+
+
+class Counts:
+    """Counts of bugs, entries, groups and attempts in a database."""
+
+    def __init__(self, database: Database, many: int = MANY) -> None:
+        self._database = database
+        self._kept = KeptCounts(many)
+        self._past: dict[Piece, tuple[datetime, list[AttemptCount]]] = {}
+        self._past_turn = asyncio.Lock()
+
+    async def close(self) -> None:
+        """End what is being counted."""
+        await self._kept.close()
+
+    async def unfinished(self, submitter: str) -> int:
+        """Count the unfinished jobs of a submitter."""
+        async with self._database.read() as connection:
+            count = await connection.scalar(
+                select(func.count()).where(jobs.c.submitter == submitter, UNFINISHED)
+            )
+        return count or 0
+
+    async def bugs(self, wanted: BugFilter) -> BugPage:
+        """Return a page of the matching bugs, those active last first."""
+        bugs = await self._kept.get("bugs", self._count_bugs)
+        matching = [bug for bug in bugs if _matches(bug, wanted)]
+        if wanted.cursor:
+            position = views.position(wanted.cursor)
+            matching = [bug for bug in matching if _order(bug) < position]
+        shown = matching[: wanted.limit]
+        more = len(matching) > len(shown)
+        return BugPage(bugs=shown, next=views.cursor_at(*_order(shown[-1])) if more else None)
+
+    async def entries(self) -> dict[str, EntryCount]:
+        """Return the job counts of SuiteCache entries, by name."""
+        return await self._kept.get("entries", self._count_entries)
+
+    async def groups(self, ids: Collection[int]) -> dict[int, GroupCounts]:
+        """Return the job counts of groups by id; a group without jobs is left out."""
+        key = tuple(sorted(ids))
+
+        async def count() -> tuple[dict[int, GroupCounts], int]:
+            async with self._database.read() as connection:
+                rows = (await connection.execute(_group_query(key))).all()
+            counts = {group: list(own) for group, own in groupby(rows, lambda row: row.group_id)}
+            return cast(dict[int, GroupCounts], counts), sum(row.jobs for row in rows)
+
+        return await self._kept.get(key, count)
+
+    async def statistics(self, wanted: StatisticsFilter, now: datetime) -> Statistics:
+        """Return how many attempts ended in each minute, hour or day, and how."""
+        until = _begin(now - SETTLED, MINUTE)
+        farthest = now - FARTHEST[wanted.step]
+        since = _begin(max(wanted.since or farthest, farthest), PIECES[wanted.step])
+
+        async def count() -> tuple[list[AttemptCount], int]:
+            async with self._past_turn:
+                return await self._count_attempts(wanted.step, now, until)
+
+        rows = await self._kept.get(("attempts", wanted.step), count)
+        matching = [row for row in rows if row.at >= since]
+        return Statistics(
+            since=since,
+            until=until,
+            step=wanted.step,
+            counts=matching[-ROWS:],
+            cut=len(matching) > ROWS,
         )
-    return count or 0
+
+    async def _count_bugs(self) -> tuple[list[BugView], int]:
+        async with self._database.read() as connection:
+            rows = (await connection.execute(_bug_query())).all()
+        # Thousands of titles to sort into classes would hold up the event loop.
+        bugs = await asyncio.to_thread(lambda: sorted(map(_bug, rows), key=_order, reverse=True))
+        return bugs, sum(bug.jobs for bug in bugs)
+
+    async def _count_entries(self) -> tuple[dict[str, EntryCount], int]:
+        async with self._database.read() as connection:
+            rows = (await connection.execute(_subject_query(ENTRY, "entry:"))).all()
+        counts = {
+            row.name: EntryCount(*_states_and_verdicts(row), row.created_at, row.active_at)
+            for row in rows
+        }
+        return counts, sum(row.jobs for row in rows)
+
+    async def _count_attempts(
+        self, step: Piece, now: datetime, until: datetime
+    ) -> tuple[list[AttemptCount], int]:
+        """Return the attempt counts in order of time, and how many attempts were read for them."""
+        unit = PIECES[step]
+        farthest = _begin(now - FARTHEST[step], unit)
+        known_until, known = self._past.get(step, (farthest, []))
+        begin = max(known_until, farthest)
+        async with self._database.read() as connection:
+            query = _attempt_query(connection.dialect.name, step, begin, until)
+            rows = (await connection.execute(query)).all()
+        counted = [
+            *(row for row in known if row.at >= farthest),
+            *sorted(map(_attempt, rows), key=_by_time),
+        ]
+        counted = counted[-ROWS - 1 :]
+        read = sum(row.attempts for row in rows)
+        if known or read >= MANY:
+            # What is over does not change. The first count after a start may read a million
+            # attempts, which takes a second; later ones read those of the last piece.
+            over = max(begin, _begin(until, unit))
+            self._past[step] = over, [row for row in counted if row.at < over]
+        return counted, read
+
+
+def _subject_query(subject: ColumnElement[bool], prefix: str) -> Select[Any]:
+    """Return the query for the jobs of bugs or entries, a row for each name, active last first."""
+    f = facets.c
+    # The inner query reads the index in its order; the outer one has a few rows for each name.
+    by = select(
+        *(f.facet, f.state, f.verdict, f.resolved),
+        func.count().label("jobs"),
+        func.min(f.created_at).label("created_at"),
+        func.max(func.coalesce(f.moved_at, f.created_at)).label("active_at"),
+        func.max(f.job_id).label("newest"),
+    )
+    by = by.where(subject, f.facet != prefix).group_by(f.facet, f.state, f.verdict, f.resolved)
+    p = by.subquery().c
+    number, newest = func.sum(p.jobs), func.max(p.newest)
+    has_crash = or_(p.verdict.in_([Verdict.SAME_CRASH, Verdict.OTHER_CRASH]), p.resolved.is_(True))
+    active_at = func.max(p.active_at).label("active_at")
+    return (
+        select(
+            func.substr(p.facet, len(prefix) + 1).label("name"),
+            number.label("jobs"),
+            *(number.filter(p.state == state).label(f"state_{state}") for state in State),
+            *(
+                number.filter(p.verdict == verdict).label(f"verdict_{verdict}")
+                for verdict in Verdict
+            ),
+            number.filter(p.resolved.is_(True)).label("resolved"),
+            number.filter(p.resolved.is_(False)).label("unresolved"),
+            newest.filter(p.resolved.is_(True)).label("resolved_job"),
+            newest.filter(p.verdict.is_not(None)).label("judged_job"),
+            newest.filter(has_crash).label("crashed_job"),
+            func.min(p.created_at).label("created_at"),
+            active_at,
+        )
+        .group_by(p.facet)
+        .order_by(active_at.desc())
+        .limit(MOST)
+    )
+
+
+def _bug_query() -> Select[Any]:
+    """Return the query for all bugs, with the last verdict and crash of each."""
+    bugs = _subject_query(BUG, "tag:bug=").subquery()
+    judged, crashed = jobs.alias("judged"), jobs.alias("crashed")
+    return select(
+        bugs,
+        *(judged.c.verdict, judged.c.updated_at.label("judged_at")),
+        # `crash` is the one that shows the bug; `title` that of the run that decided the verdict.
+        func.coalesce(crashed.c.crash, crashed.c.title, judged.c.crash, judged.c.title).label(
+            "title"
+        ),
+        func.coalesce(crashed.c.guilty_file, judged.c.guilty_file).label("guilty_file"),
+    ).select_from(
+        bugs.outerjoin(judged, judged.c.id == bugs.c.judged_job).outerjoin(
+            crashed, crashed.c.id == bugs.c.crashed_job
+        )
+    )
+
+
+def _states_and_verdicts(row: Row[Any]) -> tuple[dict[State, int], dict[Verdict, int]]:
+    """Return the counts by state and by verdict, without zeros."""
+    counts = row._mapping
+    states = {state: int(counts[f"state_{state}"] or 0) for state in State}
+    verdicts = {verdict: int(counts[f"verdict_{verdict}"] or 0) for verdict in Verdict}
+    return (
+        {state: number for state, number in states.items() if number},
+        {verdict: number for verdict, number in verdicts.items() if number},
+    )
+
+
+def _bug(row: Row[Any]) -> BugView:
+    states, verdicts = _states_and_verdicts(row)
+    title, file = row.title, row.guilty_file
+    if (known := _shipped_bugs().get(row.name)) is not None:
+        title, file = known.title, next(iter(known.files), None)
+    resolved, unresolved = int(row.resolved or 0), int(row.unresolved or 0)
+    patch: PatchState = "resolved" if resolved else "unresolved" if unresolved else "untried"
+    return BugView(
+        name=row.name,
+        crash_class=(crash_class(title) or None) if title else None,
+        subsystem=(subsystem(file) or None) if file else None,
+        title=title,
+        jobs=int(row.jobs),
+        states=states,
+        verdicts=verdicts,
+        patch=patch,
+        resolved=resolved,
+        unresolved=unresolved,
+        resolved_job=row.resolved_job,
+        verdict=views.verdict_of(row),
+        judged_at=row.judged_at,
+        judged_job=row.judged_job,
+        created_at=row.created_at,
+        active_at=row.active_at,
+    )
+
+
+def _matches(bug: BugView, wanted: BugFilter) -> bool:
+    equal = (
+        *((wanted.name, bug.name), (wanted.crash_class, bug.crash_class)),
+        *((wanted.verdict, bug.verdict), (wanted.patch, bug.patch)),
+    )
+    if any(value is not None and value != own for value, own in equal):
+        return False
+    if (folder := wanted.subsystem) is not None:
+        own = bug.subsystem or ""
+        if own != folder and not own.startswith(f"{folder}/"):
+            return False
+    words = f"{bug.name}\n{bug.title or ''}"
+    return wanted.text is None or wanted.text.casefold() in words.casefold()
+
+
+def _order(bug: BugView) -> tuple[datetime, int]:
+    """Return the bug's place in lists: bugs that are active at the same time need a fixed order."""
+    return bug.active_at, int.from_bytes(blake2b(bug.name.encode(), digest_size=7).digest())
+
+
+@cache
+def _shipped_bugs() -> Mapping[str, ShippedBug]:
+    """Return the shipped bugs by name; none if their tables cannot be read."""
+    try:
+        return {bug.name: bug for bug in shipped.shipped()}
+    except UserError:
+        return {}
+
+
+def _group_query(ids: Collection[int]) -> Select[Any]:
+    kinds = (groups.c.id, jobs.c.state, jobs.c.verdict, jobs.c.resolved)
+    same = and_(jobs.c.submitter == groups.c.submitter, jobs.c.group_name == groups.c.name)
+    return (
+        select(
+            groups.c.id.label("group_id"),
+            *kinds[1:],
+            func.count().label("jobs"),
+            func.max(jobs.c.updated_at).label("updated_at"),
+        )
+        .join(jobs, same)
+        .where(groups.c.id.in_(list(ids)))
+        .group_by(*kinds)
+        .order_by(groups.c.id)
+    )
+
+
+def _attempt_query(dialect: str, step: Piece, begin: datetime, end: datetime) -> Select[Any]:
+    """Return the query for the attempts that ended in a time, the latest pieces first."""
+    a = attempts.c
+    if dialect == "postgresql":
+        piece = func.date_trunc(literal_column(f"'{step}'"), a.ended_at, literal_column("'UTC'"))
+    else:  # a time is text there, and its beginning names the day, hour or minute
+        length = {"day": "10", "hour": "13", "minute": "16"}[step]
+        piece = func.substr(a.ended_at, literal_column("1"), literal_column(length))
+    by = (piece.label("at"), a.kind, a.outcome, a.cause, a.reason, a.cached)
+    seconds = func.sum(seconds_between(dialect, a.started_at, a.ended_at))
+    return (
+        select(*by, func.count().label("attempts"), seconds.label("seconds"))
+        .where(a.ended_at.is_not(None), a.ended_at >= begin, a.ended_at < end)
+        .group_by(*by)
+        .order_by(by[0].desc())
+        .limit(ROWS + 1)
+    )
+
+
+def seconds_between(
+    dialect: str, begin: ColumnElement[Any], end: ColumnElement[Any]
+) -> ColumnElement[Any]:
+    """Return the seconds between two times as an expression of this dialect; NULL if either is."""
+    if dialect == "postgresql":
+        return func.extract("epoch", end - begin)
+    return (func.julianday(end) - func.julianday(begin)) * 86400
+
+
+def _attempt(row: Row[Any]) -> AttemptCount:
+    at = datetime.fromisoformat(row.at).replace(tzinfo=UTC) if isinstance(row.at, str) else row.at
+    return AttemptCount(
+        at=at.astimezone(UTC),
+        kind=row.kind,
+        outcome=row.outcome,
+        cause=row.cause,
+        reason=row.reason,
+        cached=row.cached,
+        attempts=row.attempts,
+        seconds=max(0.0, float(row.seconds or 0)),
+    )
+
+
+def _by_time(row: AttemptCount) -> tuple[Any, ...]:
+    return row.at, row.kind, row.outcome, row.cause or "", row.reason or "", str(row.cached)
+
+
+def _begin(at: datetime, unit: timedelta) -> datetime:
+    """Return when the minute, hour or day of this time began."""
+    epoch = datetime.fromtimestamp(0, UTC)
+    return epoch + (at - epoch) // unit * unit

@@ -16,7 +16,7 @@ from kgym.api.groups import (
 from kgym.api.states import State
 from kgym.api.steps import Verdict
 from kgym_scheduler.database import views
-from kgym_scheduler.database.group_counts import Counts
+from kgym_scheduler.database.counts import GroupCounts
 from kgym_scheduler.database.tables import groups, jobs, steps
 from kgym_scheduler.errors import no_group
 
@@ -72,7 +72,7 @@ async def results(
     )
 
 
-def view(group: Row[Any], counts: Counts) -> GroupView:
+def view(group: Row[Any], counts: GroupCounts) -> GroupView:
     """Return the group as it is shown."""
     states = dict.fromkeys(State, 0)
     verdicts = dict.fromkeys(Verdict, 0)

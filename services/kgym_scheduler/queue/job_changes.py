@@ -14,11 +14,13 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Row as SqlRow
-from sqlalchemy import bindparam, case, insert, select
+from sqlalchemy import bindparam, case, insert, literal, select
+from sqlalchemy.dialects.postgresql import insert as insert_or_skip  # SQLite has the same
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.states import Event, State, after, job_state
 from kgym.api.steps import StepKind, StepResult
+from kgym.api.suitecache import ENTRY
 from kgym_scheduler.database.tables import attempts, events, facets, jobs, steps
 from kgym_scheduler.queue import fair_queue
 from kgym_scheduler.queue.job_conclusions import NOTHING, EndedJob, EndedStep, conclude
@@ -128,6 +130,7 @@ class JobChange:
                 "lease": lease,
                 "step_id": step.id,
                 "number": step.attempt,
+                "kind": step.kind,
                 "worker": worker,
                 "started_at": self.now,
             }
@@ -254,6 +257,22 @@ _LOCK = (
     .order_by(jobs.c.id)
     .with_for_update(key_share=True)
 )
+# It copies the job's columns, so it comes after the job is written. A step that is done again
+# may have used the same entry before.
+_ADD_ENTRY_FACETS = (
+    insert_or_skip(facets)
+    .from_select(
+        ["job_id", "facet", "state", "created_at", "verdict", "resolved", "moved_at"],
+        select(
+            *(jobs.c.id, literal("entry:") + attempts.c.entry, jobs.c.state, jobs.c.created_at),
+            *(jobs.c.verdict, jobs.c.resolved, jobs.c.updated_at),
+        )
+        .join(steps, steps.c.job_id == jobs.c.id)
+        .join(attempts, attempts.c.step_id == steps.c.id)
+        .where(attempts.c.lease.in_(bindparam("leases", expanding=True))),
+    )
+    .on_conflict_do_nothing()
+)
 _SHOWN = ("verdict", "resolved")
 """Of what a job came to, what its last event tells."""
 _UNENDED: dict[str, object] = dict.fromkeys(
@@ -379,8 +398,23 @@ class Changes:
         await update_rows(self._connection, jobs, concluded)
         await update_rows(self._connection, jobs, others)
         moved = [job for job in changed if job.state != job.was]
-        rows = [({"job_id": job.id}, {"state": job.state}) for job in moved]
-        await update_rows(self._connection, facets, rows)
+        copies = [
+            (
+                {"job_id": job.id},
+                {
+                    **{name: conclusions.get(job.id, NOTHING)[name] for name in _SHOWN},
+                    "state": job.state,
+                    "moved_at": self._now,
+                },
+            )
+            for job in moved
+        ]
+        await update_rows(self._connection, facets, copies)
+        used = [attempt for job in changed for attempt in job.ended if attempt.entry]
+        # A worker names the entry: only what can be a folder's name is listed.
+        leases = [attempt.lease for attempt in used if ENTRY.fullmatch(attempt.entry or "")]
+        if leases:
+            await self._connection.execute(_ADD_ENTRY_FACETS, {"leases": leases})
         new_events = [
             row for job in changed for row in job.events(conclusions.get(job.id, NOTHING))
         ]

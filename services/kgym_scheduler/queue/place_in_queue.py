@@ -9,8 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from kgym.api.states import State
 from kgym.api.worker_calls import WorkerInfo
+from kgym_scheduler.database.counts import seconds_between
 from kgym_scheduler.database.tables import QUEUED, RUNNING, lanes, steps
-from kgym_scheduler.database.tallies import seconds_between
 
 MOST = 10_000
 """Steps before it that are counted: further ones make no difference to anybody."""

@@ -19,8 +19,8 @@ from kgym.client import AsyncClient, Refused
 from kgym.web.server import serve
 from kgym_scheduler.api import group_routes
 from kgym_scheduler.api.app import create_app
-from kgym_scheduler.database import group_counts
-from kgym_scheduler.database.group_counts import GroupCounts
+from kgym_scheduler.database import counts as database_counts
+from kgym_scheduler.database.counts import Counts
 from kgym_scheduler.database.tables import groups
 from kgym_scheduler.database.tokens import Tokens
 from kgym_scheduler.job_store import JobStore
@@ -76,24 +76,24 @@ async def test_counts_of_many_jobs_are_kept_for_a_moment_those_of_few_are_not(
     store: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.submit_all([grouped("a"), grouped("a"), grouped("b")], None, "me")
-    counts = GroupCounts(store.database, many=2)
+    counts = Counts(store.database, many=2)
     many, few = [await number(store, name) for name in "ab"]
     assert [await jobs_of(counts, one) for one in (many, few)] == [2, 1]
     await store.submit_all([grouped("a"), grouped("b")], None, "me")
     assert [await jobs_of(counts, one) for one in (many, few)] == [2, 2]
     await store.submit(grouped("new"), None, "me")
     new = await number(store, "new")
-    found = await counts.of([many, few, new])  # what is not known is counted, and nothing else
-    assert {group: sum(row.jobs for row in own) for group, own in found.items()} == {
-        many: 2,
+    together = await counts.groups([many, few, new])  # another page is another count
+    assert {group: sum(row.jobs for row in own) for group, own in together.items()} == {
+        many: 3,
         few: 2,
         new: 1,
     }
-    monkeypatch.setattr(group_counts, "RENEWED_SECONDS", 0.0)
+    monkeypatch.setattr(database_counts, "RENEWED_SECONDS", 0.0)
     while await jobs_of(counts, many) != 3:  # renewed beside the answers
         await asyncio.sleep(0.01)
     await store.submit(grouped("a"), None, "me")
-    monkeypatch.setattr(group_counts, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(database_counts, "KEPT_SECONDS", 0.0)
     assert await jobs_of(counts, many) == 4
     await counts.close()
 
@@ -105,8 +105,8 @@ async def number(store: JobStore, name: str) -> int:
     return found
 
 
-async def jobs_of(counts: GroupCounts, group: int) -> int:
-    return sum(row.jobs for row in (await counts.of([group]))[group])
+async def jobs_of(counts: Counts, group: int) -> int:
+    return sum(row.jobs for row in (await counts.groups([group]))[group])
 
 
 async def test_a_group_is_shown_with_its_jobs_and_lists_find_it(store: JobStore) -> None:

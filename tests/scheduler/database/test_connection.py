@@ -13,8 +13,6 @@ from sqlalchemy import Connection, text
 from kgym.errors import Conflict, InfrastructureError, UserError
 from kgym_scheduler.database.connection import Database, upgrade
 from kgym_scheduler.database.tables import metadata
-from kgym_scheduler.job_store import JobStore
-from tests.scheduler.parts import BUILD, claim_of
 
 pytestmark = pytest.mark.anyio
 

@@ -18,24 +18,13 @@ def upgrade() -> None:
     _holds()
     _jobs()
     _lanes()
-    _readers()
-    _subjects()
-    _tallies()
     _tokens()
     _turns()
     _workers()
     _events()
     _facets()
     _steps()
-    _subject_jobs()
     _attempts()
-    if op.get_bind().dialect.name == "postgresql":
-        # Every step passes through the queue: its dead rows must not pile up at the head.
-        for name in ("steps", "jobs", "facets", "turns"):
-            op.execute(
-                f"ALTER TABLE {name} SET (autovacuum_vacuum_scale_factor = 0.02,"
-                " autovacuum_vacuum_cost_delay = 1)"
-            )
 
 
 def _where(condition: str) -> dict[str, Any]:
@@ -129,58 +118,6 @@ def _lanes() -> None:
     )
 
 
-def _readers() -> None:
-    op.create_table(
-        "readers",
-        sa.Column("name", sa.String(20), nullable=False),
-        sa.Column("position", sa.BigInteger, nullable=False),
-        sa.PrimaryKeyConstraint("name", name="pk_readers"),
-    )
-    op.execute("INSERT INTO readers (name, position) VALUES ('subjects', 0)")
-
-
-def _subjects() -> None:
-    op.create_table(
-        "subjects",
-        sa.Column("id", ID, nullable=False),
-        sa.Column("kind", sa.String(8), nullable=False),
-        sa.Column("name", sa.String(100), nullable=False),
-        sa.Column("created_at", MOMENT, nullable=False),
-        sa.Column("active_at", MOMENT, nullable=False),
-        sa.Column("verdict", sa.String(16)),
-        sa.Column("judged_at", MOMENT),
-        sa.Column("judged_job", sa.BigInteger),
-        sa.Column("resolved", sa.Integer, nullable=False),
-        sa.Column("unresolved", sa.Integer, nullable=False),
-        sa.Column("resolved_job", sa.BigInteger),
-        sa.Column("crash_class", sa.String(60)),
-        sa.Column("subsystem", sa.String(60)),
-        sa.Column("counts", sa.Text, nullable=False),
-        sa.Column("title", sa.Text),
-        sa.PrimaryKeyConstraint("id", name="pk_subjects"),
-        sa.UniqueConstraint("kind", "name", name="uq_subjects_kind_name"),
-    )
-    op.create_index("ix_subjects_kind_active_at_id", "subjects", ["kind", "active_at", "id"])
-
-
-def _tallies() -> None:
-    op.create_table(
-        "tallies",
-        sa.Column("seconds", sa.SmallInteger, nullable=False),
-        sa.Column("at", MOMENT, nullable=False),
-        sa.Column("kind", sa.String(16), nullable=False),
-        sa.Column("outcome", sa.String(16), nullable=False),
-        sa.Column("cause", sa.String(20), nullable=False),
-        sa.Column("reason", sa.String(100), nullable=False),
-        sa.Column("cached", sa.String(5), nullable=False),
-        sa.Column("attempts", sa.Integer, nullable=False),
-        sa.Column("took", sa.Float, nullable=False),
-        sa.PrimaryKeyConstraint(
-            "seconds", "at", "kind", "outcome", "cause", "reason", "cached", name="pk_tallies"
-        ),
-    )
-
-
 def _tokens() -> None:
     op.create_table(
         "tokens",
@@ -251,8 +188,23 @@ def _facets() -> None:
         sa.Column("facet", sa.String(120), nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("created_at", MOMENT, nullable=False),
+        sa.Column("verdict", sa.String(16)),
+        sa.Column("resolved", sa.Boolean),
+        sa.Column("moved_at", MOMENT),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name="fk_facets_job_id"),
         sa.PrimaryKeyConstraint("job_id", "facet", name="pk_facets"),
+    )
+    op.create_index(
+        "ix_facets_bugs",
+        "facets",
+        ["facet", "state", "verdict", "resolved", "moved_at", "created_at", "job_id"],
+        **_where("substr(facet, 1, 8) = 'tag:bug='"),
+    )
+    op.create_index(
+        "ix_facets_entries",
+        "facets",
+        ["facet", "state", "verdict", "resolved", "moved_at", "created_at", "job_id"],
+        **_where("substr(facet, 1, 6) = 'entry:'"),
     )
     op.create_index(
         "ix_facets_facet_created_at_job_id", "facets", ["facet", "created_at", "job_id"]
@@ -306,26 +258,13 @@ def _steps() -> None:
     )
 
 
-def _subject_jobs() -> None:
-    op.create_table(
-        "subject_jobs",
-        sa.Column("job_id", ID, nullable=False),
-        sa.Column("subject_id", ID, nullable=False),
-        sa.Column("state", sa.String(16), nullable=False),
-        sa.Column("verdict", sa.String(16)),
-        sa.Column("resolved", sa.Boolean),
-        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name="fk_subject_jobs_job_id"),
-        sa.ForeignKeyConstraint(["subject_id"], ["subjects.id"], name="fk_subject_jobs_subject_id"),
-        sa.PrimaryKeyConstraint("job_id", "subject_id", name="pk_subject_jobs"),
-    )
-
-
 def _attempts() -> None:
     op.create_table(
         "attempts",
         sa.Column("lease", sa.Uuid, nullable=False),
         sa.Column("step_id", ID, nullable=False),
         sa.Column("number", sa.Integer, nullable=False),
+        sa.Column("kind", sa.String(16), nullable=False),
         sa.Column("worker", sa.String(200), nullable=False),
         sa.Column("started_at", MOMENT, nullable=False),
         sa.Column("ended_at", MOMENT),
@@ -338,5 +277,10 @@ def _attempts() -> None:
         sa.PrimaryKeyConstraint("lease", name="pk_attempts"),
         sa.UniqueConstraint("step_id", "number", name="uq_attempts_step_id_number"),
     )
-    op.create_index("ix_attempts_ended", "attempts", ["ended_at"], **_where("ended_at IS NOT NULL"))
+    op.create_index(
+        "ix_attempts_ended",
+        "attempts",
+        ["ended_at", "kind", "outcome", "cause", "reason", "cached", "started_at"],
+        **_where("ended_at IS NOT NULL"),
+    )
     # ### end Alembic commands ###
