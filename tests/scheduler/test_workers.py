@@ -10,7 +10,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from kgym_dev.servers import free_port
 
 from kgym.api.jobs import JobRequest, JobView, Progress
 from kgym.api.states import State
