@@ -8,9 +8,10 @@ import asyncio
 import hashlib
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from kgym.api.steps import Diagnostic, Patch, Strict
 from kgym.errors import UserError
@@ -35,6 +36,8 @@ LAYOUT = 1
 BUDGET = 5 << 30
 """Bytes of compiled bases that a host keeps; most have some 10 MB."""
 _EVERY = 1 << 30
+_MOST_KEPT = 64 << 20
+"""Bytes of source files that a worker keeps in memory."""
 
 
 class _Warnings(Strict):
@@ -57,11 +60,20 @@ class BaseLayer:
         return Tree(lower, folder, self.entry.limits, root=self.entry.root)
 
 
+class _SourceFile(NamedTuple):
+    """A file of a base layer: None if it does not exist, or lies behind a symbolic link."""
+
+    content: bytes | None
+    behind_link: bool
+
+
 class BaseLayers:
     """The compiled bases of this host, kept below `cache`."""
 
     def __init__(self, cache: Path) -> None:
         self._bases = FolderCache(cache / "bases")
+        self._files: dict[tuple[str, str, str], _SourceFile] = {}
+        """By the layer's key, the entry's image and the path; the longest unused first."""
 
     async def get(self, entry: Entry, base: Sequence[Patch], run: StepContext) -> BaseLayer:
         """Return the ground; a base is compiled if it was not yet, and stays for the attempt.
@@ -82,6 +94,39 @@ class BaseLayers:
         folder, _ = await self._bases.get(key, make, held=run.held)
         await asyncio.to_thread(self._bases.trim, BUDGET)
         return BaseLayer(key, entry, Index(folder / "index.db"), folder / "upper")
+
+    async def read(
+        self, layer: BaseLayer, paths: Iterable[str], folder: Path
+    ) -> tuple[dict[str, bytes], set[str]]:
+        """Return the content of the files that exist, and the paths behind a symbolic link.
+
+        A sandbox that uses `folder` reads files that this worker has not read before.
+        """
+        # A layer never changes, and agents try one patch after the other on the same few files:
+        # without this, the start of a second sandbox is half of what a check adds to the compiler.
+        keys = {path: (layer.key, layer.entry.about.image_sha256, path) for path in paths}
+        if unread := sorted(path for path, key in keys.items() if key not in self._files):
+            tree = layer.tree(folder)
+            contents, behind_links = await tree.look(unread)
+            await asyncio.to_thread(sandbox.remove, tree.overlay.folder)
+            for path in unread:
+                file = _SourceFile(contents.get(path), path in behind_links)
+                self._files[keys[path]] = file
+        files = {path: self._files.pop(key) for path, key in keys.items()}
+        self._files |= {keys[path]: file for path, file in files.items()}
+        self._forget()
+        contents = {path: file.content for path, file in files.items() if file.content is not None}
+        return contents, {path for path, file in files.items() if file.behind_link}
+
+    def _forget(self) -> None:
+        # A path and an absent file take memory, too.
+        sizes = {key: len(key[2]) + len(file.content or b"") for key, file in self._files.items()}
+        kept = sum(sizes.values())
+        for key, size in sizes.items():
+            if kept <= _MOST_KEPT:
+                break
+            del self._files[key]
+            kept -= size
 
     async def warnings(self, ground: BaseLayer, one: Object, run: StepContext) -> list[Diagnostic]:
         """Return the warnings that an object gives as it is; compiled once, then remembered."""

@@ -156,11 +156,9 @@ class _Check:
     ) -> tuple[list[list[str] | UserError], dict[str, bytes], set[str]]:
         """Return the paths that each patch names, the files that are there, those behind a link."""
         named = await patched_files.named(self.spec.patches)
-        tree = ground.tree(self.run.folder / "read")
-        paths = {path for one in named if not isinstance(one, UserError) for path in one}
-        files, links = await tree.look(sorted(paths))
-        await asyncio.to_thread(sandbox.remove, tree.overlay.folder)
-        return named, files, set(links)
+        all_paths = {path for paths in named if not isinstance(paths, UserError) for path in paths}
+        files, links = await self.checker.grounds.read(ground, all_paths, self.run.folder / "read")
+        return named, files, links
 
     async def _trial(
         self,

@@ -11,17 +11,17 @@ from kgym_vmmanager.dump.guest_memory import Method
 from kgym_vmmanager.guest.guest_image import GuestImage
 from kgym_vmmanager.root.root_disk import RootDisk
 
-_SLOWER = 5.0
-"""How much longer than the slowest boot so far one may take: other guests take up the host."""
-_LEAST = 1 / 3
-"""Of the limit for an unknown kernel, whatever was seen."""
+# A guest that hangs at boot holds its cores until the limit, and other steps wait. A boot may still
+# be much slower than the measured ones: those may have had the host for themselves.
+_TIMES_SLOWEST = 10.0
+_LEAST_SECONDS = 30.0
 _TRIES = 2
 
 
 class Boots:
-    """The boots of one kernel's guests, of which each new one can learn how long they take.
+    """Measured boots of one kernel's guests, and the time limit that follows for the next.
 
-    `known` are the seconds of earlier ones, of a kernel that differs in a patch at most.
+    `known` are the seconds of earlier boots: of this kernel, or of its unpatched twin.
     """
 
     def __init__(self, known: Iterable[float] = ()) -> None:
@@ -29,27 +29,27 @@ class Boots:
         self._hung = 0
 
     def limit(self, most: float) -> float:
-        """Return how many seconds a boot may take that has begun, or is about to."""
+        """Return the limit of a boot in seconds; `most` if no boot has been measured."""
         if not self._seconds:
             return most
-        return min(most, max(most * _LEAST, _SLOWER * max(self._seconds)))
+        return min(most, max(_LEAST_SECONDS, _TIMES_SLOWEST * max(self._seconds)))
 
     def booted(self, seconds: float) -> None:
-        """Note a boot."""
+        """Record the seconds of a boot."""
         self._seconds.append(seconds)
         self._hung = 0
 
     def hung(self) -> None:
-        """Note one that did not come to its end."""
+        """Record a boot that exceeded its limit."""
         self._hung += 1
 
     def begin_anew(self) -> None:
-        """Forget the guests that hung: from now on guests boot with another accelerator."""
+        """Forget boots that hung: the next guests use another accelerator."""
         self._hung = 0
 
     @property
     def hopeless(self) -> bool:
-        """Whether guests hang again and again: then it is the kernel, and others need the host."""
+        """Whether two boots in a row hung: then no further guest is started."""
         return self._hung >= _TRIES
 
 
