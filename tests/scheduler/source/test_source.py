@@ -21,7 +21,7 @@ from kgym.api.steps import (
     SourceSpec,
     TarballSource,
 )
-from kgym.client import AsyncClient, Client, Refused
+from kgym.client import Client, Refused
 from kgym_cli.platforms.embedded_platform import Platform
 from tests.conftest import ROOT
 
@@ -304,15 +304,6 @@ def test_a_missing_file_is_told_with_those_like_it(client: Client, job: int) -> 
     assert refusal(lambda: text(client, job, "kernel")).reason == "not_a_file"
     assert refusal(lambda: text(client, 10**9, "kernel/fork.c")).reason == "job_not_found"
     assert refusal(lambda: text(client, job, "kernel/fork.c", step=5)).reason == "no_source"
-
-
-@pytest.mark.anyio
-async def test_coroutines_ask_the_same(client: Client, job: int) -> None:
-    async with AsyncClient(str(client._http.base_url).removesuffix("/v1/")) as other:
-        assert (await other.read_source(job, FileLook(path="Makefile"))).lines
-        assert (await other.list_source(job, FolderLook(path="kernel"))).entries
-        assert (await other.search_source(job, SearchLook(pattern="fork_one"))).matches
-        assert (await other.find_symbol(job, SymbolLook(name="fork_one"))).definitions
 
 
 @pytest.mark.thorough

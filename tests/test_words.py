@@ -1,0 +1,80 @@
+"""Words of the code: names that say what a thing is, and no reference to a name that is gone."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from tests.conftest import ROOT
+
+PRODUCT = sorted(path for root in ("common", "services") for path in (ROOT / root).rglob("*.py"))
+OTHER_CODE = {".S", ".c", ".css", ".h", ".html", ".js", ".mk", ".sh", ".toml", ".yml"}
+OUTSIDE = {
+    *("DefaultOpts", "DeserializeOptions", "ExecprogCmd"),  # syzkaller's Go
+    *("limit_concurrency", "zcat"),  # uvicorn, gzip
+    *("makedumpfile.h", "newc", "pg_snapshot_xmin"),  # makedumpfile, cpio, PostgreSQL
+    *("__x64_sys_x", "foo.isra.0", "hatch_build.py"),
+}
+"""What docstrings name although no file of ours does."""
+_WORD = re.compile(r"\w+")
+_PLACEHOLDER = re.compile(r"(?:^|_|\b)(?:KIND|N|NAME|PREFIX)\b|^KGYM_")
+_REFERENCE = re.compile(r"`{1,2}([A-Za-z_]\w*(?:\.\w+)*)(?:\(\))?`{1,2}")
+
+
+def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Yield every string that stands as a statement: docstrings, also those of attributes."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str()) as text):
+                yield text
+
+
+def words_of_code(tree: ast.Module) -> set[str]:
+    """Return the names in a module and the words of its strings, without its docstrings."""
+    spoken = {id(node) for node in docstrings(tree)}
+    words: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and id(node) not in spoken:
+                words.update(_WORD.findall(node.value))
+            continue
+        for field in ("id", "attr", "arg", "name", "asname", "module"):
+            if isinstance(value := getattr(node, field, None), str):
+                words.update(value.split("."))
+    return words
+
+
+def words_by_file() -> list[set[str]]:
+    """Return the words of each file of code or data, its own path among them."""
+    files = []
+    for folder in ("common", "services", "configs", "prompts", "docker", "deploy", "tests"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            words = set(_WORD.findall(path.relative_to(ROOT).as_posix()))
+            if path.suffix == ".py":
+                words |= words_of_code(ast.parse(path.read_text()))
+            elif path.suffix in OTHER_CODE and path.is_file():
+                words.update(_WORD.findall(path.read_text(errors="replace")))
+            files.append(words)
+    return files
+
+
+def test_docstrings_and_architecture_name_only_what_exists() -> None:
+    texts = {"ARCHITECTURE.md": (ROOT / "ARCHITECTURE.md").read_text()}
+    for path in PRODUCT:
+        spoken = [str(node.value) for node in docstrings(ast.parse(path.read_text()))]
+        texts[path.relative_to(ROOT).as_posix()] = "\n".join(spoken)
+    references = {
+        (name, reference)
+        for name, text in texts.items()
+        for reference in _REFERENCE.findall(text)
+        if not _PLACEHOLDER.search(reference)
+    }
+    files = words_by_file()
+    # The parts of a dotted name have to stand in one file: its module, or one that uses it.
+    known = {
+        reference
+        for reference in {reference for _, reference in references}
+        if any(words.issuperset(reference.split(".")) for words in files)
+    }
+    known |= OUTSIDE
+    gone = sorted(f"{name}: {word}" for name, word in references if word not in known)
+    assert not gone, "\n".join(gone)
