@@ -1,13 +1,13 @@
 """A past for a demo's platform: attempts that ended within a month."""
 
-import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import create_engine, insert
+from sqlalchemy import create_engine, func, insert, select
 
 from kgym_scheduler.database.tables import attempts
 
@@ -34,7 +34,7 @@ def add(data: Path, past: Iterable[Past]) -> None:
     They are of no job: nothing but statistics reads them, and SQLite checks no foreign key unless
     a connection asks for it.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for ended in past:
         for number in range(ended.attempts):
             ended_at = ended.at + timedelta(milliseconds=number)
@@ -42,7 +42,6 @@ def add(data: Path, past: Iterable[Past]) -> None:
                 {
                     "lease": uuid4(),
                     "step_id": 0,
-                    "number": secrets.randbits(31),
                     "kind": ended.kind,
                     "worker": "demo",
                     "started_at": ended_at - timedelta(seconds=ended.took / ended.attempts),
@@ -55,7 +54,12 @@ def add(data: Path, past: Iterable[Past]) -> None:
             )
     engine = create_engine(f"sqlite:///{data / 'kgym.db'}")
     with engine.begin() as connection:
-        connection.execute(insert(attempts), rows)
+        # Numbers are unique in a step, and a test may add to a past that is there.
+        taken = connection.scalar(
+            select(func.max(attempts.c.number)).where(attempts.c.step_id == 0)
+        )
+        numbered = [row | {"number": n} for n, row in enumerate(rows, (taken or 0) + 1)]
+        connection.execute(insert(attempts), numbered)
     engine.dispose()
 
 
