@@ -105,15 +105,17 @@ class BaseLayers:
         # A layer never changes, and agents try one patch after the other on the same few files:
         # without this, the start of a second sandbox is half of what a check adds to the compiler.
         keys = {path: (layer.key, layer.entry.about.image_sha256, path) for path in paths}
-        if unread := sorted(path for path, key in keys.items() if key not in self._files):
+        # Copied before the wait: another check may meanwhile have files forgotten.
+        files = {path: self._files[key] for path, key in keys.items() if key in self._files}
+        if unread := sorted(keys.keys() - files.keys()):
             tree = layer.tree(folder)
-            contents, behind_links = await tree.look(unread)
+            read_contents, behind_links = await tree.look(unread)
             await asyncio.to_thread(sandbox.remove, tree.overlay.folder)
             for path in unread:
-                file = _SourceFile(contents.get(path), path in behind_links)
-                self._files[keys[path]] = file
-        files = {path: self._files.pop(key) for path, key in keys.items()}
-        self._files |= {keys[path]: file for path, file in files.items()}
+                files[path] = _SourceFile(read_contents.get(path), path in behind_links)
+        for path, file in files.items():
+            self._files.pop(keys[path], None)  # to the end: it was used last
+            self._files[keys[path]] = file
         self._forget()
         contents = {path: file.content for path, file in files.items() if file.content is not None}
         return contents, {path for path, file in files.items() if file.behind_link}
