@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
+# Where a built package holds what is `configs/` in the checkout (pyproject.toml).
 _PACKAGED = Path(__file__).with_name("data")
-"""Where a built package holds what is `configs/` in the checkout (pyproject.toml)."""
 _CHECKOUT = Path(__file__).resolve().parents[2]
 CONFIGS = _PACKAGED if _PACKAGED.is_dir() else _CHECKOUT / "configs"
 TAPES = CONFIGS / "tapes"

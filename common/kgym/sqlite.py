@@ -19,8 +19,8 @@ from sqlalchemy import (
     event,
 )
 
+# How long a transaction waits for its turn: for another process, or for a connection.
 BUSY_SECONDS = 30.0
-"""How long a transaction waits for its turn: for another process, or for a connection."""
 _PAUSE_SECONDS = 0.01
 Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only `INTEGER PRIMARY KEY`
 

@@ -20,8 +20,8 @@ from kgym.worker.context import StepContext
 
 R = TypeVar("R", bound=BaseModel)
 
+# Raised when a bug that made answers wrong was fixed: then nothing old is believed.
 VERSION = 3
-"""Raised when a bug that made answers wrong was fixed: then nothing old is believed."""
 
 
 class _Memo(Strict):

@@ -8,8 +8,8 @@ from kgym import configs
 from kgym.errors import UserError
 
 PACKAGE = "kgymsuite"
+# The extras of a platform that does everything itself; `all` is all of them.
 ONE_MACHINE = ("scheduler", "worker", "tracer")
-"""The extras of a platform that does everything itself; `all` is all of them."""
 _REQUIREMENT = re.compile(r"([\w-]+)[^;]*;\s*extra\s*==\s*[\"']([\w-]+)[\"']\s*")
 
 

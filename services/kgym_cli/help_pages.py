@@ -4,12 +4,13 @@ import click
 
 from kgym_cli.settings import ALL
 
+# The variables, but for those of one command, which its own --help shows.
 ENVIRONMENT = {
     setting.variable: setting.words
     for setting in ALL
     if len(setting.commands) != 1 or setting.commands[0] not in {"scheduler", "worker"}
 }
-"""The variables, but for those of one command, which its own --help shows."""
+# Of each command, by its path; a test lets each be read.
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "agent": ("kgym agent", "kgym agent --host 0.0.0.0 --agent-models openai:gpt-5"),
     "bench door": (
@@ -203,7 +204,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "worker list": ("kgym worker list",),
     "worker drain": ("kgym worker drain host:4711:a1b2c3",),
 }
-"""Of each command, by its path; a test lets each be read."""
 OF_ALL = (
     "kgym demo",
     "kgym bug reproduce watch-queue-filter --fix my.patch --json",

@@ -28,8 +28,8 @@ class LazyGroup(click.Group):
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy
+        # The words that name it, after `kgym`.
         self.path = ""
-        """The words that name it, after `kgym`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands."""

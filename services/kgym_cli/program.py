@@ -19,6 +19,7 @@ from kgym_cli.lazy import Lazy, LazyGroup
 from kgym_cli.output import Exit, people, status_of
 from kgym_cli.settings import Settings, in_use, options_of
 
+# The commands, and what `kgym --help` says of them.
 COMMANDS = {
     "agent": Lazy("agent", "Search for fixes on behalf of others, as a service.", remote=True),
     "bench": Lazy("bench", "Datasets of bugs, for agents to be measured on."),
@@ -58,7 +59,6 @@ COMMANDS = {
         "worker", "Do steps until stopped or drained; list and drain workers.", remote=True
     ),
 }
-"""The commands, and what `kgym --help` says of them."""
 
 
 class Program(LazyGroup):

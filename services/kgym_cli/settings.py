@@ -83,14 +83,14 @@ class Setting(Generic[T]):
         shown: str = "",
     ) -> None:
         self.name = ""
+        # What it is, with its unit.
         self.words = words
-        """What it is, with its unit."""
         self.default = default
         self.kind = kind
+        # Which commands take it as an option; the others that use it know the variable alone.
         self.commands = commands
-        """Which commands take it as an option; the others that use it know the variable alone."""
+        # The default, where it depends on others.
         self.default_words = shown
-        """The default, where it depends on others."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -132,12 +132,12 @@ class Setting(Generic[T]):
         return read
 
 
+# The commands of `kgym run`.
 RUNS = ("calls", "list", "patch", "report", "resume", "show", "stop")
-"""The commands of `kgym run`."""
 
 
+# The commands that can be tried against an emulated cloud.
 TRIED = ("bug reproduce", "demo")
-"""The commands that can be tried against an emulated cloud."""
 
 
 class Settings:
@@ -469,8 +469,8 @@ class Settings:
         self, environment: Mapping[str, str], given: Mapping[str, object] | None = None
     ) -> None:
         self.environment = environment
+        # What the command line says, by the names of settings.
         self.given = dict(given or {})
-        """What the command line says, by the names of settings."""
 
 
 ALL: tuple[Setting[Any], ...] = tuple(

@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 from kgym.crash import report as reports
 from kgym.source.edited_functions import places
 
+# Tokenizers make a token of 3.0 to 3.6 bytes of C.
 _BYTES_OF_A_TOKEN = 3
-"""Tokenizers make a token of 3.0 to 3.6 bytes of C."""
+# Of the comment in place of what is left out.
 _MARK_TOKENS = 60
-"""Of the comment in place of what is left out."""
+# Characters of the names in it.
 _MARK_NAMES = 90
-"""Characters of the names in it."""
+# Lines; longer functions are cut between lines.
 _LONGEST_PIECE = 120
-"""Lines; longer functions are cut between lines."""
+# Bytes; what is longer is not looked into.
 _LONGEST_FILE = 4 << 20
-"""Bytes; what is longer is not looked into."""
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _TRACED = re.compile(r"([A-Za-z_][\w.]*)\(\)", re.ASCII)
 _HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
+# What is before a system call's name in stacks.
 _ENTRY = re.compile(r"^__(?:x64|ia32|arm64|se|do)_(?=(?:compat_)?sys_)")
-"""What is before a system call's name in stacks."""
 _DEFINED = re.compile(
     r"^(?:#\s*define\s+(\w+)|(?:static |const )*(?:struct|enum|union)\s+(\w+))", re.MULTILINE
 )

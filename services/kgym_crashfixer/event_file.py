@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+# How such a file begins.
 MAGIC = b"\x1f\x8b"
-"""How such a file begins."""
 _GZIP = 16 + zlib.MAX_WBITS
+# Bytes that are read at once.
 _CHUNK = 1 << 18
-"""Bytes that are read at once."""
 
 
 def pack(entry: Mapping[str, Any]) -> bytes:

@@ -21,22 +21,22 @@ from kgym.crash.report import Frame
 from kgym.errors import UserError
 from kgym.source import patching
 
+# A function in so many of all reports says nothing of one of them.
 _FREQUENT = 0.03
-"""A function in so many of all reports says nothing of one of them."""
+# The same of a file; there are fewer reports that name files.
 _FREQUENT_FILE = 0.3
-"""The same of a file; there are fewer reports that name files."""
+# How much a frame of the allocation or of the free counts, beside one of the crash.
 _OTHER_STACK = 0.5
-"""How much a frame of the allocation or of the free counts, beside one of the crash."""
 _HEADER = 0.5
+# A file whose functions serve all others: the fault is rarely theirs.
 _GENERIC = 0.3
-"""A file whose functions serve all others: the fault is rarely theirs."""
+# How much more the file counts that syzkaller's rules blame than the best of the others.
 _BLAMED = 1.25
-"""How much more the file counts that syzkaller's rules blame than the best of the others."""
+# How much each further frame counts, beside the one above it.
 _DEEPER = 0.9
-"""How much each further frame counts, beside the one above it."""
 _WORD = re.compile(r"[A-Za-z_]\w{2,}", re.ASCII)
+# Words of a query.
 _LONGEST_QUERY = 2_000
-"""Words of a query."""
 
 
 class Frequencies(Strict):

@@ -23,8 +23,8 @@ from kgym.bugs.sweep_rows import NOT_BUILT
 from kgym_crashfixer.search.work import Checked
 
 _REPORT = re.compile(r"report-(?P<instance>\d+)(?:-retry-(?P<retry>\d+))?\.txt")
+# Of the compiler's messages, those that the model is shown.
 _ERRORS = 20
-"""Of the compiler's messages, those that the model is shown."""
 _DOES_NOT_APPLY = "patch_does_not_apply"
 
 

@@ -18,12 +18,12 @@ from kgym_crashfixer.run_jobs import Options, RunJobs, Shown
 from kgym_crashfixer.search.work import Check, Question, Result, Source, Try
 from kgym_crashfixer.source import NotCandidate, SourceTree
 
+# Tokens of a model's window that a run uses by itself: larger prompts are paid for, too.
 WINDOW = 200_000
-"""Tokens of a model's window that a run uses by itself: larger prompts are paid for, too."""
+# Candidates that are taken from a report, or found by words: the most likely ones.
 _FILES = 5
-"""Candidates that are taken from a report, or found by words: the most likely ones."""
+# Characters of a commit's diff that a prompt shows.
 _CAUSE = 20_000
-"""Characters of a commit's diff that a prompt shows."""
 _FILE_OF_DIFF = re.compile(r"^(?=diff --git )", re.MULTILINE)
 
 

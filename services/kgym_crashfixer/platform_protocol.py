@@ -9,10 +9,10 @@ from kgym.api.agent.nodes import CauseCommit, Crash
 from kgym.api.steps import Strict
 from kgym_crashfixer.search.work import Check, Question, Result, Source, Try
 
+# Is told the name of a piece of work and the job that does it, as soon as there is one.
 Submitted = Callable[[str, int], Awaitable[None]]
-"""Is told the name of a piece of work and the job that does it, as soon as there is one."""
+# The name under which the job that shows the bug is told.
 BEGIN = "begin"
-"""The name under which the job that shows the bug is told."""
 
 
 class Begun(Strict):

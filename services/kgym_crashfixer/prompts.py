@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _WORDED_ANEW: dict[str, Any] = {"trace": None, "problem": "", "findings": [], "obstacles": []}
 _PARTS = "issue|code|cause|execution|earlier|examples|solution|answer|problem|patches"
+# A tag or a file marker of ours, and the number that it has.
 _TAG = re.compile(
     rf"<[ \t]*/?[ \t]*(?:{_PARTS})(?:-(?P<part>\d{{1,9}}))?\b"
     r"|^\[(?:start|end)(?:-(?P<file>\d{1,9}))? of ",
     re.IGNORECASE | re.MULTILINE,
 )
-"""A tag or a file marker of ours, and the number that it has."""
 
 
 @dataclass(frozen=True, slots=True)

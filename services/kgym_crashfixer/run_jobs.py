@@ -36,21 +36,21 @@ from kgym_crashfixer import outcome
 from kgym_crashfixer.execution import execution
 from kgym_crashfixer.search.work import Check, Checked, Try, Unanswered
 
+# Of a job that the platform fails, and that no search asks for again by itself.
 _TRIES = 3
-"""Of a job that the platform fails, and that no search asks for again by itself."""
+# Of one patch: more than any search asks for.
 _MOST_RUNS = 100
-"""Of one patch: more than any search asks for."""
 _PATCH = "the patch"
 _REPORT_BYTES = 4 << 20
+# Characters of a crash report: longer ones lose their middle.
 _REPORT = 60_000
-"""Characters of a crash report: longer ones lose their middle."""
 _ABORT_SECONDS = 10.0
 _UNTAGGED = re.compile(r"[^\w.:=/@+-]")
 T = TypeVar("T")
 
 
+# Is told the name of a piece of work and the job that does it, as soon as there is one.
 Submitted = Callable[[str, int], Awaitable[None]]
-"""Is told the name of a piece of work and the job that does it, as soon as there is one."""
 
 
 async def _nobody(name: str, job: int) -> None:
@@ -109,8 +109,8 @@ class RunJobs:
         self._submitted = submitted
         self._turn = asyncio.Semaphore(options.under_way)
         self._showing = asyncio.Lock()
+        # Jobs that had not ended yet when they were submitted, or found.
         self._seen: set[int] = set()
-        """Jobs that had not ended yet when they were submitted, or found."""
         self._measured: Calibration | None = None
         self._is_measured = False
 

@@ -17,20 +17,20 @@ from kgym.errors import InfrastructureError, UserError
 from kgym_crashfixer.run_jobs import RunJobs
 from kgym_crashfixer.search.work import Seen, Source
 
+# Characters of a file that can be a candidate.
 _LONGEST_FILE = 4 << 20
-"""Characters of a file that can be a candidate."""
+# Of a file that is read without saying which.
 _LINES = 400
-"""Of a file that is read without saying which."""
+# Entries of a folder, and lines of a search, that a model is shown.
 _LISTED, _FOUND = 500, 100
-"""Entries of a folder, and lines of a search, that a model is shown."""
+# Of a name, those that a model is shown.
 _DEFINITIONS = 3
-"""Of a name, those that a model is shown."""
+# Where definitions are that a kernel mostly does not have. What arch/ alone has, it is shown.
 _ASIDE = ("tools/", "samples/", "Documentation/", "arch/")
-"""Where definitions are that a kernel mostly does not have. What arch/ alone has, it is shown."""
+# Functions that are searched for, to find files with the words of a report.
 _SEARCHED = 24
-"""Functions that are searched for, to find files with the words of a report."""
+# Files that these lead to.
 _READ = 120
-"""Files that these lead to."""
 _AT_A_TIME = 8
 _WRONG = {"bad_pattern", "binary_file", "file_not_found", "not_a_file", "not_a_folder"}
 T = TypeVar("T")

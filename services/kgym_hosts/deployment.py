@@ -10,8 +10,8 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from kgym.api.steps import StepKind, Strict
 from kgym.errors import UserError
 
+# Of a deployment file.
 MOST_BYTES = 1 << 20
-"""Of a deployment file."""
 _NAME = r"^[a-z]([a-z0-9-]*[a-z0-9])?$"
 PoolName = Annotated[str, Field(pattern=_NAME, max_length=16)]
 Zone = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]+-[a-z]$", max_length=40)]

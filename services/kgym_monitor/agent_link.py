@@ -5,8 +5,8 @@ from collections.abc import Callable
 from kgym.client.agent_client import AgentClient
 from kgym.errors import InfrastructureError
 
+# Returns the URL of the agent service; None while there is none.
 FindAgent = Callable[[], str | None]
-"""Returns the URL of the agent service; None while there is none."""
 
 
 class AgentLink:

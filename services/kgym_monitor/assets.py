@@ -21,8 +21,8 @@ _HERE = Path(__file__).parent
 _OWN = _HERE / "static"
 _PACKAGED = _HERE / "packages"
 _INSTALLED = _HERE.parents[1] / "node_modules"
+# The files of packages that browsers get; nothing else of a package is served.
 PACKAGED_FILES = (_HERE / "packaged_files.txt").read_text().split()
-"""The files of packages that browsers get; nothing else of a package is served."""
 _KEEP = {"Cache-Control": "public, max-age=31536000, immutable"}
 _TYPES = {".mjs": "text/javascript", ".js": "text/javascript", ".css": "text/css"}
 

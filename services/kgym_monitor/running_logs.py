@@ -9,19 +9,19 @@ from typing import IO
 from kgym.client import AsyncClient
 from kgym.errors import TooMany
 
+# How old what is shown of a log may be.
 FRESH_SECONDS = 1.0
-"""How old what is shown of a log may be."""
+# How long a log is held that nobody reads.
 LINGER_SECONDS = 30.0
-"""How long a log is held that nobody reads."""
+# Logs held at the same time.
 LOGS = 200
-"""Logs held at the same time."""
+# Of one log, on disk.
 LOG_BYTES = 512 << 20
-"""Of one log, on disk."""
 IN_MEMORY = 1 << 20
 CHUNK = 256 << 10
 
+# A job's number, a step's, and an attempt's.
 Attempt = tuple[int, int, int]
-"""A job's number, a step's, and an attempt's."""
 
 
 class _Log:
@@ -31,8 +31,8 @@ class _Log:
         self._file: IO[bytes] = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115
         self._reading = asyncio.Lock()
         self._last_event = 0
+        # When the scheduler last had no more of it, by the monotonic clock.
         self._complete_at = float("-inf")
-        """When the scheduler last had no more of it, by the monotonic clock."""
         self.size = 0
         self.readers = 0
         self.used_at = time.monotonic()

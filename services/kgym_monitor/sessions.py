@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from kgym.client import AsyncClient
 from kgym.web.scopes import Caller
 
+# How long a session lasts that is used; one that is not ends after IDLE_SECONDS.
 SESSION_SECONDS = 7 * 86400
-"""How long a session lasts that is used; one that is not ends after IDLE_SECONDS."""
 IDLE_SECONDS = 86400
+# At most; the one that was not used for longest gives way.
 SESSIONS = 1000
-"""At most; the one that was not used for longest gives way."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,8 +48,8 @@ class Sessions:
     def __init__(self) -> None:
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
+        # Of all who need no login.
         self.anybody: Session | None = None
-        """Of all who need no login."""
 
     def begin(self, session: Session) -> str:
         """Keep it; return the word for the browser."""

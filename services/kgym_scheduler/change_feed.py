@@ -19,24 +19,24 @@ from kgym.errors import InfrastructureError, KgymError
 from kgym_scheduler.database import views
 from kgym_scheduler.job_store import JobStore
 
+# Numbers of events behind the newest, beyond which a cursor is too old.
 OLDEST = 1_000_000
-"""Numbers of events behind the newest, beyond which a cursor is too old."""
+# Of the newest changes that are held for subscribers; who lags further reads by itself.
 KEPT_BYTES = 4 << 20
-"""Of the newest changes that are held for subscribers; who lags further reads by itself."""
+# How long news gather before they are read.
 GATHER_SECONDS = 0.1
-"""How long news gather before they are read."""
+# How often to look for what other schedulers have committed.
 POLL_SECONDS = 0.5
-"""How often to look for what other schedulers have committed."""
 UNSETTLED_SECONDS = 0.01
+# How often to look at the workers.
 WORKER_SECONDS = 1.0
-"""How often to look at the workers."""
+# Numbers that pass without a change until subscribers are told that they have passed.
 MARK = 1000
-"""Numbers that pass without a change until subscribers are told that they have passed."""
 RETRY_SECONDS = 0.5
+# How long streams outlast a database that does not answer.
 PATIENCE_SECONDS = 30.0
-"""How long streams outlast a database that does not answer."""
+# Reads that one page takes at most.
 WINDOWS = 10
-"""Reads that one page takes at most."""
 
 
 class _Message(NamedTuple):
@@ -53,12 +53,12 @@ class ChangeFeed:
     def __init__(self, store: JobStore) -> None:
         self._store = store
         self._log = store.change_log
+        # Each is set when there is something to tell.
         self._subscribers: set[asyncio.Event] = set()
-        """Each is set when there is something to tell."""
         self._reader: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
+        # Up to which number the changes are read; None while there is no reader.
         self._horizon: int | None = None
-        """Up to which number the changes are read; None while there is no reader."""
         self._begun = asyncio.Event()
         self._kept = deque[_Message]()
         self._bytes = self._told = 0

@@ -16,8 +16,8 @@ from kgym.errors import KgymError
 from kgym_scheduler.job_store import JobStore
 from kgym_scheduler.queue.job_changes import Changed
 
+# By how much a lease has to be over that is looked at only once.
 MARGIN_SECONDS = 0.1
-"""By how much a lease has to be over that is looked at only once."""
 
 _log = structlog.get_logger()
 

@@ -15,10 +15,10 @@ from kgym.api.suitecache import ENTRY, HELD, mark_of
 from kgym.errors import InfrastructureError
 from kgym.transport.artifact_storage import Storage
 
+# How often a scheduler looks what others have dropped.
 LOOK_SECONDS = 30.0
-"""How often a scheduler looks what others have dropped."""
+# How long workers are told: who comes later keeps its copy, within its host's budget.
 TOLD_SECONDS = 3600.0
-"""How long workers are told: who comes later keeps its copy, within its host's budget."""
 
 _log = structlog.get_logger()
 

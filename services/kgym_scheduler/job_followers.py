@@ -15,15 +15,15 @@ from kgym.api.jobs import JobEvent
 from kgym.errors import InfrastructureError, KgymError
 from kgym_scheduler.job_store import BATCH, JobStore
 
+# Of a job's newest events that are kept for its followers; who lags further reads the database.
 KEPT_BYTES = 1 << 20
-"""Of a job's newest events that are kept for its followers; who lags further reads the database."""
+# The shortest time between two reads of a job: a chatty one wakes its followers less often.
 GATHER_SECONDS = 0.05
-"""The shortest time between two reads of a job: a chatty one wakes its followers less often."""
+# How often to look for what other schedulers have committed.
 POLL_SECONDS = 0.5
-"""How often to look for what other schedulers have committed."""
 RETRY_SECONDS = 0.5
+# How long streams outlast a database that does not answer.
 PATIENCE_SECONDS = 30.0
-"""How long streams outlast a database that does not answer."""
 
 
 class StreamedEvent:
@@ -42,18 +42,18 @@ class _Tail:
 
     def __init__(self, job_id: int) -> None:
         self.job_id = job_id
+        # Each is set when its follower has something to look at.
         self.followers: set[asyncio.Event] = set()
-        """Each is set when its follower has something to look at."""
+        # Set when there may be new events to read.
         self.news = asyncio.Event()
-        """Set when there may be new events to read."""
+        # Number of the last event that a poll has seen.
         self.polled = 0
-        """Number of the last event that a poll has seen."""
+        # Number of the last read that was begun, and of the last that has ended.
         self.begun = self.done = 0
-        """Number of the last read that was begun, and of the last that has ended."""
         self.final = False
         self.error: KgymError | None = None
+        # Reads of earlier events that are under way, by the event after which they begin.
         self.missed: dict[int, asyncio.Task[tuple[list[StreamedEvent], int]]] = {}
-        """Reads of earlier events that are under way, by the event after which they begin."""
         self._since = self.newest = 0
         self._kept = deque[StreamedEvent]()
         self._bytes = 0
@@ -96,8 +96,8 @@ class Followers:
     def __init__(self, store: JobStore) -> None:
         self._store = store
         self._tails: dict[int, _Tail] = {}
+        # They end by themselves: SQLite's driver leaves a thread behind a cancelled statement.
         self._tasks: set[asyncio.Task[Any]] = set()
-        """They end by themselves: SQLite's driver leaves a thread behind a cancelled statement."""
         self._polling = False
         self._stopping = asyncio.Event()
 

@@ -74,10 +74,10 @@ from kgym_scheduler.queue.submission import Added, Submission
 
 _Done = TypeVar("_Done")
 
+# Rows that a sweep handles in one transaction.
 BATCH = 500
-"""Rows that a sweep handles in one transaction."""
+# How long a step may be queued before it is worth asking why.
 PATIENCE = timedelta(seconds=2)
-"""How long a step may be queued before it is worth asking why."""
 
 
 class JobStore:
@@ -92,8 +92,8 @@ class JobStore:
     ) -> None:
         self.lease = timedelta(seconds=lease_seconds)
         self.database = Database(url)
+        # Who waits for which job, on a platform that runs only what somebody waits for.
         self.attendance = attendance
-        """Who waits for which job, on a platform that runs only what somebody waits for."""
         self.counts = Counts(self.database)
         self.change_log = ChangeLog(self.database)
         self._clock = DatabaseClock(clock)

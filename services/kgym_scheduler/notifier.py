@@ -15,8 +15,8 @@ from kgym.api.steps import StepKind
 from kgym.errors import InfrastructureError
 from kgym.transport.bus import Bus
 
+# Leases to signal that are kept; of more, the oldest are left to the heartbeats.
 SIGNALS = 10_000
-"""Leases to signal that are kept; of more, the oldest are left to the heartbeats."""
 
 _log = structlog.get_logger()
 

@@ -9,14 +9,14 @@ from kgym.transport.artifact_storage import Storage
 from kgym_scheduler.database.connection import Database
 
 ANSWER_SECONDS = 3.0
+# How long an answer counts: anybody may ask, and asking costs a message on the bus.
 FRESH_SECONDS = 1.0
-"""How long an answer counts: anybody may ask, and asking costs a message on the bus."""
 
+# The state of each part, and what is wrong with it.
 _Answers = dict[str, str | None]
-"""The state of each part, and what is wrong with it."""
 
+# Bytes: what a trial leaves (two kernels and their runs), with what the database writes of it.
 LEAST_FREE = 512 << 20
-"""Bytes: what a trial leaves (two kernels and their runs), with what the database writes of it."""
 
 
 async def enough_room(storage: Storage, database: Database) -> None:

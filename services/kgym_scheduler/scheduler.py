@@ -54,17 +54,17 @@ from kgym_scheduler.readiness import Readiness, enough_room
 from kgym_scheduler.suitecache_entries import SuiteCacheEntries
 
 SWEEP_SECONDS = 1.0
+# How long nothing has to happen here for sweeps to become rare; no pause of a step is longer.
 QUIET_SECONDS = 5.0
-"""How long nothing has to happen here for sweeps to become rare; no pause of a step is longer."""
 QUIET_SWEEP_SECONDS = 5.0
+# How often workers are notified of steps that wait, whatever was sent before.
 NOTIFY_SECONDS = 10.0
-"""How often workers are notified of steps that wait, whatever was sent before."""
 STOP_SECONDS = 5.0
+# How long it counts that a worker was found to have a compiler: not every job asks again.
 COMPILER_SECONDS = 10.0
-"""How long it counts that a worker was found to have a compiler: not every job asks again."""
 MOST_COMPILERS = 1000
+# How long it counts what the only host was found to have.
 HOST_SECONDS = 2.0
-"""How long it counts what the only host was found to have."""
 
 _log = structlog.get_logger()
 
@@ -88,8 +88,8 @@ class Scheduler:
         host: Callable[[], Awaitable[Capabilities]] | None = None,
     ) -> None:
         self.storage = storage
+        # Called with each attempt that this scheduler has ended.
         self.observers: list[Callable[[EndedAttempt], None]] = []
-        """Called with each attempt that this scheduler has ended."""
         self._store = store
         self._notifier = Notifier(bus)
         nobody = UUID(int=0)  # a signal that stops nothing goes to the broker and back
@@ -106,19 +106,19 @@ class Scheduler:
         self._host = host
         self._host_has: Capabilities | None = None
         self._looked_at = -HOST_SECONDS
+        # Which compilers a worker was found to have, by kind of step; until when that counts.
         self._compilers: dict[tuple[str, ...], float] = {}
-        """Which compilers a worker was found to have, by kind of step; until when that counts."""
         self._helpers: list[asyncio.Task[None]] = []
+        # Hears of the connections of workers.
         self.dead_workers = DeadWorkers(store, self._announce)
-        """Hears of the connections of workers."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._followers = Followers(store)
         self._entries = SuiteCacheEntries(store, storage)
+        # The feed of all jobs' changes.
         self.changes = ChangeFeed(store)
-        """The feed of all jobs' changes."""
         self._stopping = asyncio.Event()
+        # Set when something happens to a job, or the scheduler stops.
         self._moved = asyncio.Event()
-        """Set when something happens to a job, or the scheduler stops."""
         self._moved_at = 0.0
 
     @property

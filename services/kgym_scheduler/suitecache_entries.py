@@ -35,13 +35,13 @@ from kgym_scheduler.job_store import JobStore
 
 M = TypeVar("M", bound=BaseModel)
 
+# How long a look at the storage counts.
 FRESH_SECONDS = 5.0
-"""How long a look at the storage counts."""
+# Bytes of what an entry says of itself: its config is most of them.
 ABOUT = 8 << 20
-"""Bytes of what an entry says of itself: its config is most of them."""
 _READ_AT_ONCE = 8
+# Entries that are told of.
 MOST = 10_000
-"""Entries that are told of."""
 
 
 class About(BaseModel):

@@ -10,8 +10,8 @@ from kgym.host.sandbox import Sandbox, prepare
 from kgym.host.sandbox_limits import SandboxLimits
 
 SECONDS = 300.0
+# Bytes of what is decompressed, which is also the largest file that a sandbox may write.
 LARGEST = 16 << 30
-"""Bytes of what is decompressed, which is also the largest file that a sandbox may write."""
 _MEMORY = 1 << 30
 # zstd (RFC 8878, section 3.1.1) and gzip (RFC 1952, section 2.3.1).
 _MAGIC = (b"\x28\xb5\x2f\xfd", b"\x1f\x8b")

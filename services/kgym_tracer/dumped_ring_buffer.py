@@ -24,17 +24,17 @@ from kgym.trace.ring_buffer import MISSED_EVENTS, MISSED_STORED, Key, KeyKind, L
 from kgym_tracer.tasks import task_names
 
 CPUS = 8192
+# Sub-buffers that are read at most, of all CPUs.
 MOST_BYTES = 8 << 30
-"""Sub-buffers that are read at most, of all CPUs."""
+# Bytes of sub-buffers that are held at a time.
 BATCH = 8 << 20
-"""Bytes of sub-buffers that are held at a time."""
+# Bytes of a format string.
 FORMAT = 512
-"""Bytes of a format string."""
+# Of a sub-buffer, in powers of two pages.
 LARGEST_ORDER = 10
-"""Of a sub-buffer, in powers of two pages."""
 
+# RB_PAGE_HEAD and RB_PAGE_UPDATE, in a pointer to what is or was the head page.
 _FLAGS = 3
-"""RB_PAGE_HEAD and RB_PAGE_UPDATE, in a pointer to what is or was the head page."""
 
 
 def read_trace(program: Program) -> Trace:

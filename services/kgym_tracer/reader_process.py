@@ -20,8 +20,8 @@ from kgym.host.sandbox import Sandbox, prepare
 from kgym_tracer.reader_request import ANSWER, MINIMAL, PARTS, Answer, Minimize, Request
 
 SECONDS = 600.0
+# Bytes of an answer that are read.
 MOST_JSON = 64 << 20
-"""Bytes of an answer that are read."""
 # Memory that is written to (bytes); address space, in which dump and vmlinux are mapped.
 _LIMITS = (f"--data={6 << 30}", f"--as={64 << 30}")
 

@@ -12,8 +12,8 @@ MINIMAL = MinimizeArtifact.MINIMAL
 DMESG = MinimizeArtifact.DMESG
 STACK = MinimizeArtifact.STACK
 LOCKS = MinimizeArtifact.LOCKS
+# Names of the files with what is found.
 PARTS = frozenset(MinimizeArtifact)
-"""Names of the files with what is found."""
 ANSWER = "answer.json"
 
 

@@ -18,10 +18,10 @@ from kgym.source.instrument import LOCALS as RECORD_LOCALS
 TASKS = 100_000
 FRAMES = 200
 VARIABLES = 100
+# Characters of a variable's value.
 VALUE = 1000
-"""Characters of a variable's value."""
+# MAX_LOCK_DEPTH of include/linux/sched.h.
 LOCKS = 48
-"""MAX_LOCK_DEPTH of include/linux/sched.h."""
 
 _COMM = 16
 

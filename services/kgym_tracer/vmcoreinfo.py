@@ -9,8 +9,8 @@ is looked for in the dumped memory. Source of the format: elf(5).
 import mmap
 import struct
 
+# Bytes of a note: the kernel's is one page at most.
 LARGEST = 1 << 16
-"""Bytes of a note: the kernel's is one page at most."""
 
 _NAME = b"VMCOREINFO\0\0"  # padded to 4 bytes
 _START = _NAME + b"OSRELEASE="

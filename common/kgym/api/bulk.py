@@ -8,8 +8,8 @@ from kgym.api.jobs import JobConditions, JobRequest
 from kgym.api.states import State
 from kgym.api.steps import Strict
 
+# Jobs in one call.
 JOBS = 1000
-"""Jobs in one call."""
 JobIds = list[Annotated[int, Field(ge=1, lt=1 << 63)]]
 
 

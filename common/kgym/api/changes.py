@@ -8,8 +8,8 @@ from pydantic import Field
 from kgym.api.jobs import DIGITS, WorkerState
 from kgym.api.steps import Strict
 
+# A place in the feed.
 Cursor = Annotated[str, Field(max_length=18, pattern="^[0-9]{1,18}$")]
-"""A place in the feed."""
 
 
 class TagsChange(Strict):
@@ -64,5 +64,5 @@ class ChangePage(Strict):
     )
 
 
+# What `data` holds, by the kind of the change, besides a StateEvent.
 CHANGES: dict[str, type[Strict]] = {"tags": TagsChange, "worker": WorkerChange}
-"""What `data` holds, by the kind of the change, besides a StateEvent."""

@@ -26,13 +26,13 @@ from kgym.api.steps import (
 
 Tag = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.:=/@+-]+$")]
 Tags = Annotated[list[Tag], Field(max_length=50)]
+# As the folders of SuiteCache's entries are named.
 EntryName = Annotated[
     str, Field(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z][0-9A-Za-z_.+-]*$")
 ]
-"""As the folders of SuiteCache's entries are named."""
 BugName = Annotated[str, Field(min_length=1, max_length=96, pattern=r"^[\w.:=/@+-]+$")]
+# Part of a URL's path, so without a slash, and never `.` or `..`.
 GroupName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^\w[\w.:=@+-]*$")]
-"""Part of a URL's path, so without a slash, and never `.` or `..`."""
 
 
 Submitter = Annotated[
@@ -105,8 +105,8 @@ class Artifact(Strict):
     key: str = Field(max_length=1000, description="where object storage holds it")
 
 
+# Why a queued step does not begin on a platform that lives only while commands use it.
 UNATTENDED = "no command waits for its job: `kgym job wait` goes on with it, `kgym up` with all"
-"""Why a queued step does not begin on a platform that lives only while commands use it."""
 
 
 class StepView(Strict):
@@ -215,12 +215,12 @@ class LogEvent(Happened):
     text: str
 
 
+# What `data` holds, by the kind of the event.
 EVENTS: dict[str, type[Happened]] = {
     "state": StateEvent,
     "progress": ProgressEvent,
     "log": LogEvent,
 }
-"""What `data` holds, by the kind of the event."""
 
 
 class JobEvent(Strict):
@@ -249,11 +249,10 @@ def _digits(value: object) -> object:
     return value
 
 
+# A number in a URL or a header: without the blanks, underscores and fractions that `int` takes.
+#
+# It stands last, behind the bounds: in front it would keep them out of the schema.
 DIGITS = BeforeValidator(_digits)
-"""A number in a URL or a header: without the blanks, underscores and fractions that `int` takes.
-
-It stands last, behind the bounds: in front it would keep them out of the schema.
-"""
 Instant = Annotated[AwareDatetime, AfterValidator(_utc)]
 
 

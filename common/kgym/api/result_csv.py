@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from kgym.api.groups import GroupResult
 
 COLUMNS = tuple(GroupResult.model_fields)
+# What a spreadsheet takes a cell for a formula by: a title or a tag is anybody's words.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""What a spreadsheet takes a cell for a formula by: a title or a tag is anybody's words."""
 
 
 def header() -> str:

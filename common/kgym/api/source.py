@@ -10,12 +10,12 @@ from pydantic import Field
 from kgym.api.steps import Count, Line, Patch, Strict, TreePath
 from kgym.api.steps.base import StepNumber
 
+# Of a file, in one answer.
 LINES, CHARACTERS = 100_000, 1 << 20
-"""Of a file, in one answer."""
+# Of a folder, in one answer.
 ENTRIES = 5000
-"""Of a folder, in one answer."""
+# Characters of a line that a search shows.
 LONGEST_LINE = 1000
-"""Characters of a line that a search shows."""
 
 _Path = Annotated[str, Field(max_length=1000, description="path in the tree; `` is its top")]
 _LineNumber = Annotated[int, Field(ge=1, lt=1 << 31)]
@@ -108,8 +108,8 @@ class SourceLine(Strict):
     text: Line = Field(description=f"at most {LONGEST_LINE} characters of it")
 
 
+# Why an answer is not the whole one.
 Cut = Literal["limit", "time"]
-"""Why an answer is not the whole one."""
 
 
 class SearchResult(Strict):

@@ -10,8 +10,8 @@ from kgym.api.jobs import DIGITS, EntryName, WorkerState
 from kgym.api.states import State
 from kgym.api.steps import Count, Line, Name, Sha256, Strict, Verdict
 
+# How entries are named: as their folders are.
 ENTRY = re.compile(r"[0-9A-Za-z][\w.+-]{0,63}", re.ASCII)
-"""How entries are named: as their folders are."""
 
 
 def mark_of(name: str) -> str:
@@ -19,8 +19,8 @@ def mark_of(name: str) -> str:
     return f"dropped/{name}/mark"
 
 
+# Entries that a worker tells of, at most.
 HELD = 1000
-"""Entries that a worker tells of, at most."""
 
 
 class HeldEntry(Strict):

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 
 SANDBOXES = ("none", "setuid", "namespace", "android", "android_untrusted_app")
 MOST_PROCS = 128
+# Bytes of output that are looked at: what is looked for is said at first.
 _MOST = 1 << 20
-"""Bytes of output that are looked at: what is looked for is said at first."""
 
+# Characters of a line that are looked at: a guest says anything, and searches shall stay quick.
 _LINE = 300
-"""Characters of a line that are looked at: a guest says anything, and searches shall stay quick."""
 _CALL = re.compile(r"(?:r[0-9]+ = )?([a-z_][\w$]*)\(")
 _SAID = re.compile(rb"(?m)^(?:[0-9/]+ [0-9:]+ )?executing program [0-9]+:\s*$")
 _RESULT = re.compile(r"CALL ([0-9]{1,4}): .*?errno ([0-9]{1,4})((?: [a-z]+)*)\s*$")

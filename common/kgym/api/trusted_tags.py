@@ -19,8 +19,8 @@ from kgym.api.steps import (
     VmShape,
 )
 
+# Of a kernel: another kernel does not come of it.
 _PACE = ("jobs", "make_seconds")
-"""Of a kernel: another kernel does not come of it."""
 REQUEST = "request="
 CALIBRATION = "calibration="
 

@@ -17,14 +17,14 @@ from kgym.errors import InfrastructureError
 
 WORKER_ID = r"^[\w.:+-]+$"
 LEASE_SECONDS = 60.0
+# Characters of log in one report.
 LOG = 1 << 20
-"""Characters of log in one report."""
+# Artifacts that a step may leave, at most.
 ARTIFACTS = 10_000
-"""Artifacts that a step may leave, at most."""
+# How often a worker that asks for no step says that it is alive.
 BEAT_SECONDS = 10.0
-"""How often a worker that asks for no step says that it is alive."""
+# How long the leases of a worker last once its connection has ended, unless it is heard of.
 LOST_SECONDS = 5.0
-"""How long the leases of a worker last once its connection has ended, unless it is heard of."""
 
 
 WorkerId = Annotated[str, Field(min_length=1, max_length=200, pattern=WORKER_ID)]

@@ -9,15 +9,15 @@ from kgym.api.jobs import Progress
 from kgym.api.steps import Strict
 from kgym.api.worker_calls import LOG, AttemptEnding, Claim, Claimed, WorkerId
 
+# Calls in one request.
 CALLS = 100
-"""Calls in one request."""
 
 
 PATH = "/worker/calls"
 
 
+# How often the scheduler sends a byte on the connection that a worker keeps open.
 STAY_SECONDS = 10.0
-"""How often the scheduler sends a byte on the connection that a worker keeps open."""
 
 
 class ClaimCall(Strict):

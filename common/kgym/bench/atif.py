@@ -13,12 +13,12 @@ from pydantic import Field
 from kgym.api.steps import Strict
 from kgym.bench.attempt_record import Words
 
+# Bytes of a log that stands for steps, where these are not known.
 MOST_LOG = 1 << 20
-"""Bytes of a log that stands for steps, where these are not known."""
 MOST_STEPS = 20_000
 MOST_TEXT = 1 << 20
+# Commas and brackets of what an agent wrote: no more values than that are made of it.
 _VALUES = 2_000_000
-"""Commas and brackets of what an agent wrote: no more values than that are made of it."""
 Text = Annotated[str, Field(max_length=2 * MOST_TEXT)]
 
 
@@ -79,8 +79,8 @@ class Trajectory(Strict):
     final_metrics: FinalMetrics
 
 
+# Who spoke, the words, the command that was given, and what it printed.
 Turn = tuple[Literal["system", "user", "agent"], str, str | None, str | None]
-"""Who spoke, the words, the command that was given, and what it printed."""
 
 
 def trajectory(

@@ -10,10 +10,10 @@ from kgym.bench.attempt_record import AttemptRecord
 from kgym.errors import NotFound, UserError
 
 NAME = "attempts.jsonl"
+# Bytes of one attempt at most.
 LINE = 16 << 20
-"""Bytes of one attempt at most."""
+# Attempts of a file at most.
 MOST = 2_000_000
-"""Attempts of a file at most."""
 
 
 def read(path: Path) -> Iterator[AttemptRecord]:

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from kgym.api.steps import Count, Sha256, Strict
 
+# Characters of a config, a report, a program or a diff.
 TEXT = 8 << 20
-"""Characters of a config, a report, a program or a diff."""
 
 Text = Annotated[str, Field(max_length=TEXT)]
 Words = Annotated[str, Field(max_length=10_000)]

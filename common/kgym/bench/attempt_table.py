@@ -17,11 +17,11 @@ OUTCOMES = tuple(Outcome)
 Numbers = NDArray[np.int64]
 Values = NDArray[np.float64]
 
+# Columns of an AttemptTable. NaN: not known. `outcome` is an index into OUTCOMES.
 VALUES = (
     *("crr", "epr", "clean", "file_iou", "function_iou"),
     *("dollars", "seconds", "kernel_runs", "outcome", "racy"),
 )
-"""Columns of an AttemptTable. NaN: not known. `outcome` is an index into OUTCOMES."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from kgym.bench.attempt_record import BugId, Count32, Text, Words
 from kgym.crash.report import CrashType, type_of
 from kgym.crash.report.crash_class import crash_class
 
+# Characters of a developers' patch that is published; a longer one is left out.
 FIX = 256 << 10
-"""Characters of a developers' patch that is published; a longer one is left out."""
 
 CommitId = Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$", max_length=64)]
 Status = Literal["open", "fixed", "invalid"]

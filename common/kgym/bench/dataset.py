@@ -19,10 +19,10 @@ from kgym.bench.bug_record import BugRecord
 from kgym.errors import NotFound, UserError
 
 ABOUT, BUGS = "dataset.json", "bugs.jsonl"
+# Bytes of one record at most.
 LINE = 64 << 20
-"""Bytes of one record at most."""
+# Bugs of a dataset at most.
 MOST = 100_000
-"""Bugs of a dataset at most."""
 Name = Annotated[str, Field(pattern=r"^[\w][\w.-]{0,99}$")]
 
 

@@ -19,14 +19,14 @@ from kgym.bench.bug_record import BugRecord, FoundText
 from kgym.bench.dataset import MOST, Dataset
 from kgym.errors import NotFound, UserError
 
+# Bytes of a file of rows at most.
 FILE = 512 << 20
-"""Bytes of a file of rows at most."""
 BUG_FILE = 64 << 20
+# Bytes of a program at most.
 PROGRAM = 1 << 20
-"""Bytes of a program at most."""
 Row = Mapping[str, Any]
+# syzbot's ids: of a bug, and (half as long) of its mails.
 _SYZBOT_ID = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{40}|[0-9a-f]{20})(?![0-9a-f])")
-"""syzbot's ids: of a bug, and (half as long) of its mails."""
 _ENDS = (".parquet", ".jsonl", ".json")
 
 

@@ -18,8 +18,8 @@ from kgym.bench.tried_bug import tried_bug
 from kgym.bugs.bundle_folder import toml
 from kgym.errors import UserError
 
+# What docker/kenv/base.Dockerfile makes.
 IMAGE = "kgym-kenv:latest"
-"""What docker/kenv/base.Dockerfile makes."""
 _URL = re.compile(r"https?://[^\s'\"\\]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _INSTRUCTION = """\

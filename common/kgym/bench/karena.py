@@ -21,10 +21,10 @@ from kgym.bench.dataset import MOST, Dataset
 from kgym.bench.dataset_files import live_kbench_bug, time_of
 from kgym.errors import NotFound, UserError
 
+# Rows of a table at most.
 ATTEMPTS = 10_000_000
-"""Rows of a table at most."""
+# Bytes of one value at most.
 VALUE = 64 << 20
-"""Bytes of one value at most."""
 # An image that does not build, and an error of theirs, say nothing about a patch.
 _OUTCOMES = {
     "notReproduced": Outcome.PASS,

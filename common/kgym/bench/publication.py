@@ -37,13 +37,13 @@ INDEX, BUG_FILE, ATTEMPT_FILE = "benchmark.json", "bugs.jsonl", "attempts.jsonl"
 SETUPS = 1000
 ATTEMPTS = 2_000_000
 INDEX_BYTES = 4 << 20
+# Of all bugs of a benchmark. A reader keeps their facts in memory.
 BUG_BYTES = 256 << 20
-"""Of all bugs of a benchmark. A reader keeps their facts in memory."""
+# Of all attempts of a benchmark. A reader keeps only numbers in memory.
 ATTEMPT_BYTES = 8 << 30
-"""Of all attempts of a benchmark. A reader keeps only numbers in memory."""
 _ABANDONED_SECONDS = 86400
+# Part of a URL's path and of a storage key: without a slash, and never `.` or `..`.
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
-"""Part of a URL's path and of a storage key: without a slash, and never `.` or `..`."""
 
 
 class BenchmarkStore(Protocol):

@@ -25,11 +25,11 @@ from kgym.bench.publication import (
 )
 from kgym.errors import InfrastructureError, NotFound
 
+# Bytes of a bug or an attempt.
 _LINE = 16 << 20
-"""Bytes of a bug or an attempt."""
 T = TypeVar("T", PublishedBug, AttemptRecord)
+# Where a line begins and ends, in bytes of its file.
 Span = tuple[int, int]
-"""Where a line begins and ends, in bytes of its file."""
 
 
 @dataclass(frozen=True, eq=False)

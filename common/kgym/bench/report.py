@@ -11,8 +11,8 @@ from kgym.bench.comparison import PairedDifference, paired
 from kgym.bench.figures import Figure, Results, SetupFigures, Solves, solves
 from kgym.errors import UserError
 
+# Setups of which all pairs are compared, unless one asks for a pair.
 MOST_COMPARED = 6
-"""Setups of which all pairs are compared, unless one asks for a pair."""
 
 
 class Comparison(Strict):

@@ -36,8 +36,8 @@ def _aware(time: datetime) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
+# A time without a zone is in UTC.
 Time = Annotated[datetime, AfterValidator(_aware)]
-"""A time without a zone is in UTC."""
 
 
 class _Read(BaseModel):

@@ -19,8 +19,8 @@ from kgym.configs import CONFIGS
 from kgym.errors import UserError
 from kgym.source import patching
 
+# The kernel: the commit that the fix was made on, or the one that syzbot saw the crash on.
 Base = Literal["parent", "crash"]
-"""The kernel: the commit that the fix was made on, or the one that syzbot saw the crash on."""
 INSTANCES = 5
 SECONDS = 60.0
 

@@ -8,8 +8,8 @@ from kgym.api.steps import MOST_COMMITS
 from kgym.errors import InfrastructureError
 
 _LINE = re.compile(r"([0-9a-f]{40})((?: [0-9a-f]{40})*)(?:\t(.*))?")
+# Of the text of a history.
 MOST_BYTES = 64 << 20
-"""Of the text of a history."""
 _SUBJECT = 200
 
 

@@ -30,15 +30,15 @@ from dataclasses import dataclass
 
 from kgym.bisection.history import History
 
+# The chance that a test of a kernel without the bug shows the same crash.
 FALSE_CRASH = 1e-3
-"""The chance that a test of a kernel without the bug shows the same crash."""
+# Commits beside one that could not be tried, of which half are taken for broken, too.
 _NEIGHBOURS = 16
-"""Commits beside one that could not be tried, of which half are taken for broken, too."""
+# Weight of places that no longer count when the next commit is chosen.
 _NEGLIGIBLE = 1e-9
-"""Weight of places that no longer count when the next commit is chosen."""
 
+# Test results under a place: crashes and quiet runs with the bug, crashes without it.
 Tally = tuple[int, int, int]
-"""Test results under a place: crashes and quiet runs with the bug, crashes without it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,12 @@ from kgym.bugs.bug_file import BugFile
 from kgym.bugs.calibration import Effort
 from kgym.errors import UserError
 
+# Which programs show a bug: those in C, syzkaller's, or both in turn.
 ProgramKind = Literal["c", "syz", "all"]
-"""Which programs show a bug: those in C, syzkaller's, or both in turn."""
+# The names of a trial's steps on the kernel with the bug.
 BUILD_BEFORE, BEFORE = "build_before", "reproduce_before"
-"""The names of a trial's steps on the kernel with the bug."""
+# The names of its steps on the kernel with the fix.
 BUILD_AFTER, AFTER = "build_after", "reproduce_after"
-"""The names of its steps on the kernel with the fix."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from kgym.api.steps import Strict
 from kgym.errors import UserError
 
+# Bytes of one file of a bundle, at most.
 _MOST_BYTES = 16 << 20
-"""Bytes of one file of a bundle, at most."""
 _Model = TypeVar("_Model", bound=Strict)
 
 

@@ -35,24 +35,24 @@ from kgym.api.steps import Calibration, InstanceOutcome, InstanceResult, Reprodu
 from kgym.bugs.run_ends import End, listed
 
 CONFIDENCES = (0.95, 0.99)
+# How much longer than the longest time to a crash a patched kernel runs: hosts are not alike.
 SLACK = 1.5
-"""How much longer than the longest time to a crash a patched kernel runs: hosts are not alike."""
+# Seconds: below that, a run is mostly the noise of its start.
 SHORTEST = 5.0
-"""Seconds: below that, a run is mostly the noise of its start."""
 MOST_INSTANCES = 1000
+# Fewer say too little to choose by: one alone would ask for 19 runs of the patched kernel.
 LEAST_RUNS = 3
-"""Fewer say too little to choose by: one alone would ask for 19 runs of the patched kernel."""
+# With so many, a bug is not measured anew, even if a fix of it would take too long to prove.
 ENOUGH_RUNS = 10
-"""With so many, a bug is not measured anew, even if a fix of it would take too long to prove."""
+# Of running, all instances together: more is not spent unasked, unless it is only so many times
+# what the bundle itself asks for.
 _MOST_SECONDS, _TIMES = 1200.0, 10
-"""Of running, all instances together: more is not spent unasked, unless it is only so many times
-what the bundle itself asks for."""
+# Seconds: times are kept rounded to that.
 _RESOLUTION = 0.01
-"""Seconds: times are kept rounded to that."""
+# The second, too: it is these runs that tell how the program ends.
 _LASTED = {InstanceOutcome.SURVIVED, InstanceOutcome.NOT_DONE}
-"""The second, too: it is these runs that tell how the program ends."""
+# Halvings of [0, 1]: more than a double resolves.
 _STEPS = 60
-"""Halvings of [0, 1]: more than a double resolves."""
 
 
 @dataclass(frozen=True, slots=True)

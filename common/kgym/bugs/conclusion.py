@@ -21,8 +21,8 @@ from kgym.bugs.bug import AFTER, BEFORE
 from kgym.bugs.resolution import Resolution, is_accepted, resolution
 from kgym.bugs.trial_sides import other_compiler, other_root
 
+# Characters of a reason, which has to fit into a row of a table.
 _LONGEST_REASON = 300
-"""Characters of a reason, which has to fit into a row of a table."""
 
 _UNKNOWN = Finding(
     check="detector",

@@ -12,10 +12,12 @@ from kgym.api.steps import ControlName
 from kgym.crash.report import CrashType, type_of
 
 KASAN = (ControlName.KASAN_OUT_OF_BOUNDS, ControlName.KASAN_USE_AFTER_FREE)
+# The kinds of undefined behaviour that can be tried; UBSAN_MISC is Linux 5.10's symbol.
 _UBSAN = {"shift": ("UBSAN_SHIFT", "UBSAN_MISC"), "bounds": ("UBSAN_BOUNDS", "UBSAN_MISC")}
-"""The kinds of undefined behaviour that can be tried; UBSAN_MISC is Linux 5.10's symbol."""
 WHOLE = "all"
 WATCH = "watch"
+# The parts of the object that raises faults, which a kernel may not take, and which faults
+# these are. WATCH raises none: it counts tasks that end with a detector switched off.
 PARTS: Mapping[str, tuple[ControlName, ...]] = {
     WHOLE: tuple(ControlName),
     WATCH: (),
@@ -26,9 +28,8 @@ PARTS: Mapping[str, tuple[ControlName, ...]] = {
         if name not in KASAN and name is not ControlName.PANIC
     },
 }
-"""The parts of the object that raises faults, which a kernel may not take, and which faults
-these are. WATCH raises none: it counts tasks that end with a detector switched off."""
 _ALWAYS = frozenset({ControlName.WARNING, ControlName.PANIC, ControlName.OOPS})
+# Beyond what is always needed; for types that are not named here, all are.
 _OF_TYPES: Mapping[CrashType, tuple[ControlName, ...]] = {
     CrashType.WARNING: (),
     CrashType.BUG: (),
@@ -43,7 +44,7 @@ _OF_TYPES: Mapping[CrashType, tuple[ControlName, ...]] = {
     CrashType.NULL_DEREF: KASAN,
     **dict.fromkeys((one for one in CrashType if one.startswith("KASAN-")), KASAN),
 }
-"""Beyond what is always needed; for types that are not named here, all are."""
+# The symbols of a config that decide the answer.
 SYMBOLS = frozenset(
     {
         *("BUG", "DETECT_HUNG_TASK", "PROVE_LOCKING", "KASAN_GENERIC", "KASAN_SW_TAGS"),
@@ -52,7 +53,6 @@ SYMBOLS = frozenset(
         "TRACEPOINTS",
     }
 )
-"""The symbols of a config that decide the answer."""
 _UNAVAILABLE = "controls not available on this kernel"
 _LINE = re.compile(r"CONFIG_(\w+)=(.*)|# CONFIG_(\w+) is not set")
 

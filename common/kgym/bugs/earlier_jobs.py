@@ -16,8 +16,8 @@ from kgym.bugs.bug import BEFORE, Bug
 from kgym.bugs.conclusion import reproduced
 from kgym.client import AsyncClient, Client, Refused
 
+# Calibrations of a bug that count: the newest.
 _MOST_POOLED = 100
-"""Calibrations of a bug that count: the newest."""
 
 
 @dataclass(frozen=True, slots=True)

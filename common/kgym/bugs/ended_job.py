@@ -13,16 +13,16 @@ from kgym.errors import InfrastructureError
 _OF_ONE_REQUEST = {400, 404, 409, 413, 422}
 _PAUSE_SECONDS = 2.0
 _ANSWER_SECONDS = 0.5
+# An event stream that has lasted longer was open: connecting is given up sooner.
 _SILENT_SECONDS = 60.0
-"""An event stream that has lasted longer was open: connecting is given up sooner."""
 
 T = TypeVar("T")
+# Hears of a job as soon as there is one.
 Submitted = Callable[[JobView], Awaitable[None]]
-"""Hears of a job as soon as there is one."""
+# Hears that a step of the job, by its number, is queued or runs.
 Began = Callable[[JobView, int], None]
-"""Hears that a step of the job, by its number, is queued or runs."""
+# Hears that something was heard of the work that is under way.
 Heard = Callable[[], None]
-"""Hears that something was heard of the work that is under way."""
 
 
 async def ended(

@@ -9,8 +9,8 @@ from kgym.api.steps import Patch
 from kgym.errors import UserError
 from kgym.source import patching
 
+# Bytes of a bug's file, at most; those of kBenchSyz have 100 kB.
 _MOST_BYTES = 8 << 20
-"""Bytes of a bug's file, at most; those of kBenchSyz have 100 kB."""
 
 
 class FixCommit(BaseModel):

@@ -53,11 +53,11 @@ from kgym.bugs.sweep_rows import Outcome, Pair, Row, not_shown, status
 from kgym.client import AsyncClient
 from kgym.errors import KgymError, UserError
 
+# Bytes of a crash report that is read.
 _LARGEST_REPORT = 4 << 20
-"""Bytes of a crash report that is read."""
 _MOST_FINDINGS = 50
+# A unified diff, or edits.
 Change = str | Sequence[Edit]
-"""A unified diff, or edits."""
 _UNNAMED = re.compile(r"[^\w.:=@+-]")
 
 

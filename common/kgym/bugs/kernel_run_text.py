@@ -11,8 +11,8 @@ from kgym.api.steps import Diagnostic, PatchCheck, PatchOutcome, Severity
 from kgym.bugs.kernel_run import KernelRun
 from kgym.bugs.sweep_rows import Outcome
 
+# Characters of an answer: agents cut what is longer, and not at its least useful part.
 MOST = 9000
-"""Characters of an answer: agents cut what is longer, and not at its least useful part."""
 _REPORT, _OUTPUT, _LINE = 6000, 4000, 300
 _FEW = 5
 _TAG = re.compile(r"<(?=/?(?:crash_report|compiler|file|trace|matches)\b)", re.IGNORECASE)

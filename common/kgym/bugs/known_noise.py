@@ -7,6 +7,7 @@ _SLOW = "a guest that an emulator or a busy host slows down stalls without a bug
 _PROGRAM = "the test program failed, not the kernel"
 _MACHINE = "the machine went away, for whatever reason"
 
+# What a title begins with, and why it need not be the kernel's fault.
 NOISE = (
     # syzkaller's executor, and Go programs
     ("SYZFAIL", _PROGRAM),
@@ -28,7 +29,6 @@ NOISE = (
     ("kernel panic: System is deadlocked on memory", "the guest has too little memory"),
     ("kernel panic: VFS: Unable to mount root fs", "the guest image was not found"),
 )
-"""What a title begins with, and why it need not be the kernel's fault."""
 
 
 def noise(title: str) -> str | None:

@@ -45,12 +45,12 @@ _NOT_TRIED = {
     PatchOutcome.DOES_NOT_COMPILE: "does_not_compile",
     PatchOutcome.DOES_NOT_APPLY: "does_not_reverse",
 }
+# Looks at a source at a time.
 _LOOKS = 8
-"""Looks at a source at a time."""
+# Files of a fix whose symbols are looked for.
 _MOST_FILES = 100
-"""Files of a fix whose symbols are looked for."""
+# Characters of a row's reason.
 _LINE = 300
-"""Characters of a row's reason."""
 
 
 class Outcome(StrEnum):

@@ -18,8 +18,8 @@ from kgym.api.steps import (
     Work,
 )
 
+# Accepts every finding, whatever its reason.
 EVERYTHING = "all"
-"""Accepts every finding, whatever its reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 from kgym.api.steps import RunEnd
 
+# How a run ended, and its exit status or signal.
 End = tuple[str, int]
-"""How a run ended, and its exit status or signal."""
 
+# What a reproducer's run ends with when it did its work.
 DONE: End = ("exit", 0)
-"""What a reproducer's run ends with when it did its work."""
+# A program that does not end by itself: normal for those of fuzzers.
 KILLED: End = ("killed", 0)
-"""A program that does not end by itself: normal for those of fuzzers."""
 _SHARE = 0.5
+# A patched kernel shows completed runs at half the old rate at least, give or take two runs.
 _GIVE = 2
-"""A patched kernel shows completed runs at half the old rate at least, give or take two runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class CompletedRuns:
         return f"{what} did its work: {told(ends)}; {self.known}"
 
 
+# Where nothing is known of a program.
 CONVENTION = CompletedRuns()
-"""Where nothing is known of a program."""
 
 
 def completed(named: Sequence[str], before: Iterable[RunEnd]) -> CompletedRuns:

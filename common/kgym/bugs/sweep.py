@@ -26,14 +26,14 @@ from kgym.client import AsyncClient, Refused
 from kgym.errors import UserError
 
 T = TypeVar("T")
+# Patches in one check job: it ends before the first of them is tried.
 PATCHES = 100
-"""Patches in one check job: it ends before the first of them is tried."""
+# Bytes of the patches of one check job, as JSON: a request may have at most twice as much.
 _BYTES = 8 << 20
-"""Bytes of the patches of one check job, as JSON: a request may have at most twice as much."""
+# Check jobs under way; the others are bounded by the options.
 _CHECKS = 8
-"""Check jobs under way; the others are bounded by the options."""
+# Trials at a time, at most: each has an event stream, and a caller may have 200.
 MOST_UNDER_WAY = 150
-"""Trials at a time, at most: each has an event stream, and a caller may have 200."""
 _UNTAGGED = re.compile(r"[^\w.:=/@+-]")
 
 
@@ -94,8 +94,8 @@ class Moved:
     """The job that does it, if there is one already."""
 
 
+# Called when patches come to a stage, and with the row of each pair when it is known.
 Tell = Callable[[Moved | Row], None]
-"""Called when patches come to a stage, and with the row of each pair when it is known."""
 
 
 async def sweep(
@@ -192,10 +192,10 @@ class _BugSweep:
         self.whole = whole
         self.subject = subject
         self.bug = subject.bug
+        # All of the same content, by the name of the first, which is the one that is tried.
         self.copies = copies
-        """All of the same content, by the name of the first, which is the one that is tried."""
+        # The job that was to show the bug, or why there is none.
         self.shown: asyncio.Future[JobView | str] = asyncio.get_running_loop().create_future()
-        """The job that was to show the bug, or why there is none."""
         self.showing = asyncio.Lock()
 
     async def show(self) -> None:

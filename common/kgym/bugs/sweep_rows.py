@@ -21,12 +21,12 @@ from kgym.bugs.bug import AFTER, BUILD_AFTER
 from kgym.bugs.conclusion import Answer, conclusion, resolution_of
 from kgym.bugs.resolution import Obstacle
 
+# Characters of a reason.
 _LINE = 300
-"""Characters of a reason."""
+# Why what was given is no patch; other texts of a patch do not apply to this kernel.
 _NO_PATCH = {"binary_patch", "empty_patch", "malformed_patch", "patch_too_large", "unsafe_patch"}
-"""Why what was given is no patch; other texts of a patch do not apply to this kernel."""
+# How a build fails that the patch has broken, beyond what a check compiles.
 NOT_BUILT = {"does_not_compile", "no_kernel"}
-"""How a build fails that the patch has broken, beyond what a check compiles."""
 
 
 class Outcome(StrEnum):

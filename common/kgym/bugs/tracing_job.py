@@ -27,8 +27,8 @@ from kgym.errors import UserError
 from kgym.source import patching
 
 _BUILD_CAPTURE, _MINIMIZE = "build_capture", "minimize"
+# The capture kernel's name in configs/kernels.
 CAPTURE = "capture"
-"""The capture kernel's name in configs/kernels."""
 
 
 @dataclass(frozen=True, slots=True)

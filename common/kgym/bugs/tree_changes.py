@@ -14,8 +14,8 @@ from kgym.bugs.tree_snapshot import git
 from kgym.errors import UserError
 from kgym.source import diff_text
 
+# What a tree's configuration says: which bug it is of, and the commit before the changes.
 BUG, BASE = "kgym.bug", "kgym.base"
-"""What a tree's configuration says: which bug it is of, and the commit before the changes."""
 
 
 @dataclass(frozen=True, slots=True)

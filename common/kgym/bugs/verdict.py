@@ -15,6 +15,7 @@ from kgym.bugs.detectors import needed
 from kgym.bugs.known_noise import noise
 from kgym.crash.report import CrashType, frame_of, type_of
 
+# Types that are one bug if they name one function.
 _ONE_BUG = (
     # what a bad access hits, and which checker sees it, is chance and configuration
     frozenset(
@@ -40,9 +41,8 @@ _ONE_BUG = (
     frozenset({CrashType.KASAN_INVALID_FREE, CrashType.KFENCE_INVALID_FREE}),
     frozenset({CrashType.HANG}),
 )
-"""Types that are one bug if they name one function."""
+# What a bad access is called without a checker: on x86, on arm64 and on arm.
 _UNCHECKED = ("general protection fault", "Internal error", "Unhandled fault")
-"""What a bad access is called without a checker: on x86, on arm64 and on arm."""
 
 
 _UNPROVEN = {

@@ -13,8 +13,8 @@ from kgym.api.jobs import Artifact, StepView
 from kgym.client.protocol import Retries
 from kgym.errors import Gone, InfrastructureError, UserError
 
+# Bytes that are read at once.
 CHUNK = 1 << 20
-"""Bytes that are read at once."""
 
 
 def check_kept(step: StepView, artifact: Artifact) -> None:
@@ -32,8 +32,8 @@ class Download:
         self.artifact = artifact
         self.url = url
         self.retries = Retries(connected=True)  # by whoever has just listed the artifact
+        # Whether the storage is asked for the file itself, where it gives it out.
         self.direct = True
-        """Whether the storage is asked for the file itself, where it gives it out."""
         self._path = path
         self._part = path.with_name(f".{path.name}.{artifact.sha256[:16]}.part")
         self._part.touch()

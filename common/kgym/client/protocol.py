@@ -13,20 +13,20 @@ from kgym.api.changes import Change
 from kgym.api.jobs import JobEvent
 from kgym.errors import InfrastructureError, KgymError, UserError
 
+# Seconds.
 TIMEOUT = httpx.Timeout(60, connect=5, pool=None)
-"""Seconds."""
+# After which an event stream counts as cut off: its server says every 5 that it lives.
 SILENCE_SECONDS = 15.0
-"""After which an event stream counts as cut off: its server says every 5 that it lives."""
+# Seconds; of event streams.
 FOLLOWING = httpx.Timeout(60, connect=5, read=SILENCE_SECONDS, pool=None)
-"""Seconds; of event streams."""
+# Of calls; further ones wait for their turn. Streams and downloads have connections apart.
 CONNECTIONS = 100
-"""Of calls; further ones wait for their turn. Streams and downloads have connections apart."""
+# How long a request waits in all, where the scheduler says that it comes too soon.
 PATIENCE_SECONDS = 60
-"""How long a request waits in all, where the scheduler says that it comes too soon."""
+# How long it waits in all, where the scheduler says that it cannot serve it just now.
 OUTAGE_SECONDS = 20
-"""How long it waits in all, where the scheduler says that it cannot serve it just now."""
+# How often in a row a lost connection is taken up again, within about 13 seconds.
 RECONNECTS = 10
-"""How often in a row a lost connection is taken up again, within about 13 seconds."""
 
 Event_co = TypeVar("Event_co", covariant=True)
 

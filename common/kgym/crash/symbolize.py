@@ -20,8 +20,8 @@ from kgym.crash.report.source_lines import InlinedCall, Location, calls, with_so
 from kgym.host.sandbox import Sandbox
 
 _SECONDS = 120.0
+# What every kernel has; where it stands tells the folder that the kernel was compiled in.
 _ROOT_FUNCTION, _ROOT_FILE = "start_kernel", "init/main.c"
-"""What every kernel has; where it stands tells the folder that the kernel was compiled in."""
 _UNKNOWN = "??"
 _ANY = re.compile(b"")
 _CODE = re.compile(rb"^[0-9a-f]+ [tTwW] ")

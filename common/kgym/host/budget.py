@@ -9,8 +9,8 @@ from enum import StrEnum
 
 from kgym.host.resources import Host
 
+# MiB that one job of make takes: a compiler, or its share of a linker.
 JOB_MIB = 512
-"""MiB that one job of make takes: a compiler, or its share of a linker."""
 _MIB = 1 << 20
 
 

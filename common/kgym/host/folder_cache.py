@@ -24,11 +24,11 @@ from kgym.errors import InfrastructureError
 from kgym.host import sandbox
 
 Make = Callable[[Path], Awaitable[None]]
+# Tells whether an entry's content is right: quickly, or with True thoroughly, at any cost.
 Check = Callable[[Path, bool], bool]
-"""Tells whether an entry's content is right: quickly, or with True thoroughly, at any cost."""
 _POLL_SECONDS = 0.05
+# How long a fingerprint counts: that of a kernel source takes a second, a patched build ten.
 _TRUST_SECONDS = 600.0
-"""How long a fingerprint counts: that of a kernel source takes a second, a patched build ten."""
 
 
 @contextlib.asynccontextmanager

@@ -22,10 +22,10 @@ from typing import IO
 
 from kgym.errors import InfrastructureError, KgymError
 
+# Bytes of a line after which it is handed on in pieces.
 LINE_LIMIT = 1 << 20
-"""Bytes of a line after which it is handed on in pieces."""
+# Bytes of output that are kept; of longer output, the end.
 KEPT = 8 << 20
-"""Bytes of output that are kept; of longer output, the end."""
 
 
 class ProgramFailed(KgymError):
@@ -116,8 +116,8 @@ def countable() -> bool:
 # The signal does not come if the parent was dead before it was asked for.
 _IF_ALIVE = '[ "$PPID" = "$0" ] && exec "$@"'
 
+# CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN.
 _OF_ROOT = (0, 1, 6, 7, 21)
-"""CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN."""
 
 
 async def run(

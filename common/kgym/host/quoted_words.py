@@ -3,8 +3,8 @@
 import re
 from typing import AnyStr
 
+# Characters of a quotation, unless a caller wants another bound.
 MOST = 400
-"""Characters of a quotation, unless a caller wants another bound."""
 _GAP = " … "
 # What terminals obey (ECMA-48): a control sequence, a string up to its end, or one character.
 _OBEYED = re.compile(
@@ -12,8 +12,8 @@ _OBEYED = re.compile(
     r"|\x1b[PX\]^_][^\x07\x1b]*(?:\x07|\x1b\\|$)"
     r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
 )
+# So many characters for each that is shown are looked at: colours take most of some lines.
 _ROOM = 64
-"""So many characters for each that is shown are looked at: colours take most of some lines."""
 
 
 def quoted(said: AnyStr, most: int = MOST) -> str:

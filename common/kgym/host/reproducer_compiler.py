@@ -11,8 +11,8 @@ from kgym.host.sandbox import Sandbox, prepare
 from kgym.host.sandbox_limits import SandboxLimits
 from kgym.source import diagnostics
 
+# Bytes of a program: it lies in the memory of each guest, and in each bundle.
 LARGEST = 64 << 20
-"""Bytes of a program: it lies in the memory of each guest, and in each bundle."""
 _SECONDS = 120.0
 _MEMORY = 1 << 30
 _DISK = 4 * LARGEST

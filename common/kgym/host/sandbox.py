@@ -70,11 +70,11 @@ shift
 exec "$@"
 """
 
+# Bytes of the largest file; a vmlinux with all its debug information has 1 to 2 GB.
 _MOST_FILE = 16 << 30
-"""Bytes of the largest file; a vmlinux with all its debug information has 1 to 2 GB."""
 _MOST_OPEN = 4096
+# The hard limit of processes is this much above the one that is watched.
 _MORE_PROCESSES = 64
-"""The hard limit of processes is this much above the one that is watched."""
 
 _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -84,8 +84,8 @@ _ENVIRONMENT = {
 }
 
 
+# A folder, or an image; at most one image goes into a sandbox.
 Layer = Path | Mounted
-"""A folder, or an image; at most one image goes into a sandbox."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from kgym.errors import UserError
 from kgym.host.resources import Host
 
+# Hard limits of memory are this many bytes above the watched ones, so that these act first.
 SLACK = 1 << 30
-"""Hard limits of memory are this many bytes above the watched ones, so that these act first."""
 
 
 MIB = 1 << 20

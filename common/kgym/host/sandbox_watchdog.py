@@ -27,8 +27,8 @@ from kgym.host.sandbox_limits import SandboxLimits, exceeded, mib
 
 _INTERVAL = 0.1
 _DISK_INTERVAL = 0.25
+# Folders are counted again when this many times the last count's time has passed.
 _DISK_SHARE = 50
-"""Folders are counted again when this many times the last count's time has passed."""
 _GONE_SECONDS = 10.0
 
 # A pool of its own: a worker that hashes and packs has the default one's threads all busy.
@@ -213,8 +213,8 @@ class _Disk:
         self._status = status
         self._folders = folders
         self._due = 0.0
+        # Free bytes below which the folders may hold too much.
         self._enough = 0
-        """Free bytes below which the folders may hold too much."""
 
     def look(self) -> None:
         free = sum(seen.f_bavail * seen.f_frsize for seen in map(os.statvfs, self._folders))

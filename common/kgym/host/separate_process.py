@@ -17,10 +17,10 @@ from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.host import proc
 
 SECONDS = 60.0
+# Bytes of address space.
 MEMORY = 2 << 30
-"""Bytes of address space."""
+# Work up to here is done in a thread: some 0.1 s. `weight` counts bytes that are scanned once.
 SMALL = 32 << 20
-"""Work up to here is done in a thread: some 0.1 s. `weight` counts bytes that are scanned once."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -30,15 +30,15 @@ from typing import Literal
 
 from kgym.host import pid_namespace, proc
 
+# Where a keeper mounts its image; sandboxes mount on the numbered folders beside it.
 PLACE = "/mnt/image"
-"""Where a keeper mounts its image; sandboxes mount on the numbered folders beside it."""
+# Where it mounts the image that is the sandboxes' root.
 ROOT = "/mnt/root"
-"""Where it mounts the image that is the sandboxes' root."""
+# Images that stay mounted while nobody uses them; each holds some MB and the pages last read.
 KEPT = 4
-"""Images that stay mounted while nobody uses them; each holds some MB and the pages last read."""
 START_SECONDS = 20.0
+# Seconds for which a way of mounting that failed is not tried; the cause may pass.
 REFUSED_SECONDS = 600.0
-"""Seconds for which a way of mounting that failed is not tried; the cause may pass."""
 
 Way = Literal["mount", "squashfuse"]
 WAYS: tuple[Way, ...] = ("mount", "squashfuse")
@@ -117,8 +117,8 @@ class Images:
     def __init__(
         self, ways: Sequence[Way] = WAYS, refused_seconds: float = REFUSED_SECONDS
     ) -> None:
+        # Why a way was given up, for now.
         self._refused: dict[Way, str] = {}
-        """Why a way was given up, for now."""
         self._refused_seconds = refused_seconds
         self._refused_until = 0.0
         self._ways = ways
@@ -185,8 +185,8 @@ class Images:
             _end(keeper.process)
 
 
+# Which files are mounted: the image, and the root.
 _Identity = tuple[tuple[int, ...] | None, tuple[int, ...] | None]
-"""Which files are mounted: the image, and the root."""
 
 
 def _identity(image: Path | None) -> tuple[int, ...] | None:

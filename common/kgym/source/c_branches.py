@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+# Readings of a file; the kernel's own files need up to 13.
 MOST = 32
-"""Readings of a file; the kernel's own files need up to 13."""
 
 _TOKEN = re.compile(
     r"""

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from kgym.api.steps import Diagnostic
 
+# Characters of a line that are looked at; beyond, a hostile one could take hours to match.
 _LONGEST = 4000
-"""Characters of a line that are looked at; beyond, a hostile one could take hours to match."""
 
 # gcc and clang: FILE:LINE:COLUMN: SEVERITY: MESSAGE; the assembler leaves the column out.
 _COMPILER = re.compile(

@@ -11,12 +11,12 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _CONTEXT = re.compile(r"(?m)^\*{15}[^\n]*\n\*\*\* \d")
 _NORMAL = re.compile(r"(?m)^\d+(,\d+)?[acd]\d+(,\d+)?\r?\n[<>] ")
 _HUNK = re.compile(r"(?m)^@@ -\d")
+# What git puts before a path: a/ and b/; with diff.mnemonicPrefix c/, i/, o/, w/; else 1/, 2/.
 _PREFIX = re.compile(r"[abciow12]/")
-"""What git puts before a path: a/ and b/; with diff.mnemonicPrefix c/, i/, o/, w/; else 1/, 2/."""
+# How names of files end that were set aside before an edit.
 _COPIES = (".orig", ".old", ".bak", "~")
-"""How names of files end that were set aside before an edit."""
+# Beginnings of paths in diffs of two whole trees, as `diff -ru linux-6.1.orig linux-6.1` gives.
 _TREE = re.compile(r"(linux|kernel-|old|new|orig|before|after|vanilla|clean|patched|fixed)[^/]*/")
-"""Beginnings of paths in diffs of two whole trees, as `diff -ru linux-6.1.orig linux-6.1` gives."""
 
 
 def decode(data: bytes, what: str) -> str:

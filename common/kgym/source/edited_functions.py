@@ -9,10 +9,10 @@ from tree_sitter import Language, Node, Parser
 
 _C = Language(tree_sitter_c.language())
 _BRACKETS = frozenset("(){}[]")
+# Levels of a syntax tree above functions: #if in #if, and what errors make of code.
 _DEEPEST = 200
-"""Levels of a syntax tree above functions: #if in #if, and what errors make of code."""
+# Of a core; a function of 100,000 characters takes 0.1.
 _SECONDS = 1.0
-"""Of a core; a function of 100,000 characters takes 0.1."""
 _PART = 1 << 16
 _NAMED_BY_ARGUMENT = ("SYSCALL_DEFINE", "COMPAT_SYSCALL_DEFINE")
 

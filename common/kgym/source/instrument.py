@@ -25,16 +25,16 @@ from kgym.api.steps import SkippedFunction, Strict
 from kgym.errors import UserError
 from kgym.source import c_branches
 
+# Of what is inserted: part of the names of what is built with it.
 VERSION = 1
-"""Of what is inserted: part of the names of what is built with it."""
+# Bytes of a file; what is longer in the kernel are tables.
 LIMIT = 2 << 20
-"""Bytes of a file; what is longer in the kernel are tables."""
+# What to add to a config that comes to no CONFIG_TRACING, which has no prompt: a symbol that
+# selects it (kernel/trace/Kconfig).
 SYMBOLS = ("FTRACE", "ENABLE_DEFAULT_TRACERS")
-"""What to add to a config that comes to no CONFIG_TRACING, which has no prompt: a symbol that
-selects it (kernel/trace/Kconfig)."""
 
+# Prefix of the variables that a record adds to its function.
 LOCALS = "kgym_"
-"""Prefix of the variables that a record adds to its function."""
 
 _PRELUDE = (
     "int __trace_bprintk(unsigned long, const char *, ...);"
@@ -143,6 +143,7 @@ _ANNOTATION = re.compile(
     )""",
     re.VERBOSE,
 )
+# Reasons not to put a record into a function, and the words that give them.
 _BARRED = {
     "noinstr": r"noinstr|__noinstr_section|__cpuidle",
     "notrace": r"notrace|NOTRACE_\w+|\w*no_(?:profile_)?instrument_function(?:__)?",
@@ -150,10 +151,10 @@ _BARRED = {
     "calling_convention": r"(?:__)?naked(?:__)?|(?:__)?no_caller_saved_registers(?:__)?",
     "section": r"__section|(?:__)?section(?:__)?(?=\s*\()",
 }
-"""Reasons not to put a record into a function, and the words that give them."""
 _BAR = re.compile(rf"\b(?:{'|'.join(f'(?P<{one}>{words})' for one, words in _BARRED.items())})\b")
 _PROPAGATED = {"noinstr", "notrace"}
 _INLINE = re.compile(r"\b(?:inline|__inline(?:__)?|__always_inline|nokprobe_inline)\b")
+# How functions are called that macros define, by their first argument.
 _MACROS = {
     # include/linux/syscalls.h, include/linux/compat.h, arch/x86/include/asm/syscall_wrapper.h
     "sys_{}": r"SYSCALL(?:32|64)?_DEFINE\d",
@@ -161,7 +162,6 @@ _MACROS = {
     # include/linux/filter.h; arch/x86/include/asm/idtentry.h, whose other macros are noinstr
     "{}": r"BPF_CALL_\d|DEFINE_IDTENTRY(?:_ERRORCODE|_SYSVEC|_SYSVEC_SIMPLE|_IRQ)?",
 }
-"""How functions are called that macros define, by their first argument."""
 _MACRO = [(re.compile(rf"(?:{macro})"), name) for name, macro in _MACROS.items()]
 _MARK = re.compile(r"[{};]")
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
@@ -174,10 +174,10 @@ _ACCESS_OR_CALL = re.compile(
 # EXPORT_SYMBOL(x), and other macros that no semicolon parts from what follows.
 _LEADING = re.compile(rf"^\s*(?:(?:[A-Z][A-Z0-9_]+|module_\w+)\s*{_NESTED}\s*\n\s*)+")
 _PARENTHESIS = re.compile(r"[()]")
+# Of what stands before a parenthesis, if it is no function's.
 _DATA = re.compile(r"=|\b(?:struct|union|enum)\s+\w+\s*$")
-"""Of what stands before a parenthesis, if it is no function's."""
+# Bytes of a head that is looked at; the kernel's longest have some hundred.
 _HEAD = 16 << 10
-"""Bytes of a head that is looked at; the kernel's longest have some hundred."""
 _LOCAL_LABEL = re.compile(r"\s*__label__\b")
 
 

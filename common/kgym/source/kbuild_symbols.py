@@ -7,10 +7,10 @@ from pathlib import PurePosixPath
 _ASSIGNED = re.compile(
     r"^[ \t]*([\w.+-]+)-(?:\$[({]CONFIG_(\w+)[)}]|y|m|objs)[ \t]*[:+]?=(.*)$", re.MULTILINE
 )
+# What whole lists are called; others are made into one object of their name.
 _TOPS = frozenset({"obj", "lib", "core", "drivers", "net", "libs", "virt"})
-"""What whole lists are called; others are made into one object of their name."""
+# Objects of objects that are looked at.
 _MOST = 100
-"""Objects of objects that are looked at."""
 MAKEFILES = ("Makefile", "Kbuild")
 
 

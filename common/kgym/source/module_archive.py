@@ -16,14 +16,14 @@ from typing import IO
 
 from kgym.errors import InfrastructureError, UserError
 
+# Of the archive.
 MOST_BYTES = 2 << 30
-"""Of the archive."""
+# Bytes of one file: whoever takes it out holds it in memory.
 LARGEST = 256 << 20
-"""Bytes of one file: whoever takes it out holds it in memory."""
+# With the folders.
 MOST_FILES = 50_000
-"""With the folders."""
+# What tells a guest, in `lib/modules/RELEASE`, which modules there are: it loads no others.
 INDEX = "modules.dep"
-"""What tells a guest, in `lib/modules/RELEASE`, which modules there are: it loads no others."""
 
 _BLOCK = 512
 _KINDS = {

@@ -22,8 +22,8 @@ from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
 from kgym.source import diff_text
 
+# Content of the file at a path relative to the tree; None if there is none.
 Read = Callable[[str], bytes | None]
-"""Content of the file at a path relative to the tree; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +129,17 @@ def _unified(patch: Patch) -> str:
     return text
 
 
+# Bytes of a path; the kernel's longest one has 106.
 _LONGEST = 1000
-"""Bytes of a path; the kernel's longest one has 106."""
+# Hunks of a patch that stand elsewhere than they say.
 _MOST_MOVED = 1000
-"""Hunks of a patch that stand elsewhere than they say."""
+# Characters that are searched for the places of edits and moved hunks: a second or two.
 _MOST_SEARCHED = 1 << 30
-"""Characters that are searched for the places of edits and moved hunks: a second or two."""
+# Lines of a diff; the diff between two stable releases has fewer.
 _MOST_LINES = 200_000
-"""Lines of a diff; the diff between two stable releases has fewer."""
 _MOST_FILES = 5000
+# Lines of a hunk that does not apply that are shown beside the nearest ones.
 _SHOWN = 200
-"""Lines of a hunk that does not apply that are shown beside the nearest ones."""
 _HUNK = re.compile(r"^@@ -\d{1,9}(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 
 
@@ -210,8 +210,8 @@ class _Tree:
         self._read = read
         self._before: dict[str, str | None] = {}
         self._texts: dict[str, str | None] = {}
+        # Whether each is executable, or which file tells, in the order of the first changes.
         self._changed: dict[str, bool | str] = {}
-        """Whether each is executable, or which file tells, in the order of the first changes."""
         self._searched = 0
 
     def text(self, path: str) -> str | None:

@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.uint32]
+# Bytes of numbers that are not worth compression.
 _SHORT = 256
-"""Bytes of numbers that are not worth compression."""
+# Version of what an archive holds; part of its name.
 LAYOUT = 2
-"""Version of what an archive holds; part of its name."""
 FILE = "source.db"
+# Bytes of the largest file that is indexed: longer ones of the kernel are lists of registers.
 SEARCHED = 1 << 20
-"""Bytes of the largest file that is indexed: longer ones of the kernel are lists of registers."""
+# Bytes of the largest file that can be read.
 KEPT = 32 << 20
-"""Bytes of the largest file that can be read."""
 
 SCHEMA = """
 CREATE TABLE about (changes TEXT NOT NULL);

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from kgym.source.edited_functions import Place, is_quick, places
 
+# Characters of a function; the longest of the kernel has fewer.
 LONGEST = 100_000
-"""Characters of a function; the longest of the kernel has fewer."""
 _COMMENTS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _INCLUDE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*include\b.*$", re.MULTILINE)
+# Characters of code in a message.
 _SHOWN = 60
-"""Characters of code in a message."""
 
 
 class MisfitError(Exception):

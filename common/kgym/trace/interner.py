@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+# Different keys that are numbered; a kernel has fewer functions, a forged trace may not.
 LIMIT = 1 << 18
-"""Different keys that are numbered; a kernel has fewer functions, a forged trace may not."""
 
 _BITS = 16
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)

@@ -30,14 +30,14 @@ from kgym.trace.records import Trace, in_files
 from kgym.trace.stack_anchor import Anchor, Anchors
 from kgym.trace.thread_part import ThreadPart, thread_part
 
+# Records of a minimal trace, as in the paper.
 LIMIT = 200
-"""Records of a minimal trace, as in the paper."""
+# Records of an alternative, or of another thread.
 SIDE_LIMIT = 40
-"""Records of an alternative, or of another thread."""
+# Concurrent threads that are shown.
 THREADS = 3
-"""Concurrent threads that are shown."""
+# Threads that are tried where the report names none, the latest ones.
 _GUESSES = 64
-"""Threads that are tried where the report names none, the latest ones."""
 
 # mm/kasan/report.c, mm/kfence/report.c: `Freed by task 12:`, `freed by task 12 on cpu 0 at …`
 _BY_TASK = re.compile(r"\b(allocated|freed) by task (\d{1,9})\b", re.IGNORECASE)

@@ -6,8 +6,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+# Records of a pattern: a longer one cannot stand twice within the usual limit.
 LONGEST = 100
-"""Records of a pattern: a longer one cannot stand twice within the usual limit."""
 
 
 class Stop(StrEnum):

@@ -22,16 +22,16 @@ from kgym.trace.interner import Interner
 from kgym.trace.record_format import message
 from kgym.trace.records import Array, Function, Trace
 
+# Bytes of sub-buffers that are walked at the same time.
 BATCH = 8 << 20
-"""Bytes of sub-buffers that are walked at the same time."""
 
 MISSED_EVENTS = 1 << 31
 MISSED_STORED = 1 << 30
 
 _PADDING, _TIME_EXTEND, _TIME_STAMP = 29, 30, 31
 _LOW = np.uint64(27)
+# The bits that an absolute time stamp has no room for.
 _HIGHEST = np.uint64(0xF8 << 56)
-"""The bits that an absolute time stamp has no room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class Key(NamedTuple):
     value: int | str
 
 
+# Names a function, once for each key; None for what is no record of a function.
 Lookup = Callable[[Key], Function | None]
-"""Names a function, once for each key; None for what is no record of a function."""
 
 
 @dataclass

@@ -13,14 +13,14 @@ from kgym.trace.records import Array, Function, Trace
 from kgym.trace.tracer_text import TextParser
 
 PIECE = 8 << 20
+# Bytes of what a mapped trace says besides its columns: functions, tasks, notes.
 MOST_ABOUT = 8 << 20
-"""Bytes of what a mapped trace says besides its columns: functions, tasks, notes."""
 _RECORDS = 1 << 20
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
+# How the binary files of trace-cmd begin.
 _TRACE_DAT = b"\x17\x08\x44tracing"
-"""How the binary files of trace-cmd begin."""
+# How the texts of tracefs and trace-cmd begin, be there records or not.
 _HEADERS = (b"# tracer:", b"cpus=")
-"""How the texts of tracefs and trace-cmd begin, be there records or not."""
 
 
 def save(trace: Trace, path: Path) -> None:

@@ -23,13 +23,13 @@ from kgym.trace.interner import Interner
 from kgym.trace.records import Array, Function, Trace
 from kgym.trace.ring_buffer import in_order
 
+# Bytes that are read at a time: what is computed of them stays in the CPU's cache.
 CHUNK = 1 << 20
-"""Bytes that are read at a time: what is computed of them stays in the CPU's cache."""
+# Bytes of a line; of a longer one the rest is not read.
 LINE = 512
-"""Bytes of a line; of a longer one the rest is not read."""
 
+# Characters of a task's name, padded, as both tools print it.
 _NAME = 16
-"""Characters of a task's name, padded, as both tools print it."""
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _SPACE, _DASH, _DOT, _COLON, _OPEN, _CLOSE = (ord(char) for char in " -.:[]")
 

@@ -27,13 +27,13 @@ from kgym.errors import InfrastructureError
 CHUNK = 1 << 20
 _KEY = re.compile(r"^[\w][\w.+-]*(/[\w][\w.+-]*)*(~[0-9a-f]{64})?$")
 BASES = "bases"
+# Of a delta: its base, and for a while a temporary name, come behind it.
 LONGEST_NAME = 128
-"""Of a delta: its base, and for a while a temporary name, come behind it."""
+# Bytes of a file that is worth a delta.
 LEAST = 1 << 12
-"""Bytes of a file that is worth a delta."""
 _ALONE_SECONDS = 20.0
+# A removal of bases reads the names of all files: with a million of them, for a minute.
 LOCK_SECONDS = 300.0
-"""A removal of bases reads the names of all files: with a million of them, for a minute."""
 
 
 class ArtifactMissing(InfrastructureError):

@@ -32,16 +32,16 @@ _PART = np.dtype([("end", "<u8"), ("distance", "<i8")])
 _PIECE = 1 << 20
 _LEVEL = 3  # of zlib: 6 takes a quarter less space, and twice the time
 _MOST_PARTS = 1 << 19
+# Of a file that is made a delta: it is read as a whole.
 _MOST_SIZE = 1 << 30
-"""Of a file that is made a delta: it is read as a whole."""
+# A delta that is larger than so much of its file is none.
 _WORTH = 0.8
-"""A delta that is larger than so much of its file is none."""
+# Of a file with more than a few marked places, fewer with their like mean that it is another one:
+# an image that was packed by gzip, of which deflating all the differences would take a second.
 _ALIKE, _FEW = 0.25, 1000
-"""Of a file with more than a few marked places, fewer with their like mean that it is another one:
-an image that was packed by gzip, of which deflating all the differences would take a second."""
 _GAP = 1 << 16
+# A word in 2^6 is looked at, of files larger than that one in 2^8.
 _SELDOM, _LARGE = (6, 8), 32 << 20
-"""A word in 2^6 is looked at, of files larger than that one in 2^8."""
 
 _Bytes = npt.NDArray[np.uint8]
 _Numbers = npt.NDArray[np.int64]

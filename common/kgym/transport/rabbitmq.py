@@ -31,18 +31,18 @@ from kgym.api.steps import StepKind
 from kgym.errors import InfrastructureError
 from kgym.transport.bus import Delivery
 
+# How long a message is offered to a broker that does not take it.
 PUBLISH_SECONDS = 5.0
-"""How long a message is offered to a broker that does not take it."""
+# How long the broker may take to answer before the connection counts as lost.
 ANSWER_SECONDS = 3.0
-"""How long the broker may take to answer before the connection counts as lost."""
 CLOSE_SECONDS = 1.0
+# An idle connection that was cut in silence is noticed after two of them.
 HEARTBEAT_SECONDS = 10
-"""An idle connection that was cut in silence is noticed after two of them."""
+# The first pause before a new connection is tried, and the longest; each doubles.
 RETRY_SECONDS = (0.1, 2.0)
-"""The first pause before a new connection is tried, and the longest; each doubles."""
 DELIVERIES = 100
+# Messages that the dead-letter queue keeps; of more, the newest.
 DEAD_LENGTH = 10_000
-"""Messages that the dead-letter queue keeps; of more, the newest."""
 
 Subscribe = Callable[[AbstractChannel], Awaitable[None]]
 _Answer = TypeVar("_Answer")

@@ -46,8 +46,8 @@ def needs(scope: Scope) -> params.Depends:
     return params.Depends(Access(scope))
 
 
+# The dependency of a route that takes no token.
 EVERYBODY = params.Depends(Access(None))
-"""The dependency of a route that takes no token."""
 
 
 class PublicFiles(StaticFiles):

@@ -21,14 +21,14 @@ from uvicorn.server import ServerState
 
 from kgym.web.problems import MEDIA_TYPE
 
+# What the process asks for; each connection may need a second one, for an artifact's file.
 DESCRIPTORS = 16_384
-"""What the process asks for; each connection may need a second one, for an artifact's file."""
+# Descriptors for the database, the bus, logs.
 RESERVED = 256
-"""Descriptors for the database, the bus, logs."""
+# Bytes that are parsed at once.
 SLICE = 16 << 10
-"""Bytes that are parsed at once."""
+# The extension of a request's ASGI scope whose `call` is `Guarded.send_now` of its connection.
 SEND_NOW = "kgym.send_now"
-"""The extension of a request's ASGI scope whose `call` is `Guarded.send_now` of its connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class Guarded(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.address = ""
         self._bounds = self.crowd.bounds
+        # Bytes since the parser last reported a head or a part of a body.
         self._unparsed = 0
-        """Bytes since the parser last reported a head or a part of a body."""
         self._in_body = False
         self._too_large = False
         self._deadline: float | None = None

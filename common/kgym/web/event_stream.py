@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+# How often an event stream says that it lives: clients take one that is silent for three times
+# as long to be cut off (`kgym.client.protocol.SILENCE_SECONDS`).
 PING_SECONDS = 5
-"""How often an event stream says that it lives: clients take one that is silent for three times
-as long to be cut off (`kgym.client.protocol.SILENCE_SECONDS`)."""
+# Sends more of the answer at once (`Guarded.send_now`); False where the client does not read.
 SendNow = Callable[[bytes], bool]
-"""Sends more of the answer at once (`Guarded.send_now`); False where the client does not read."""
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# How old what was read from the database may be.
 FRESH_SECONDS = 3.0
-"""How old what was read from the database may be."""
 _METHODS = {"GET", "HEAD", "POST", "PUT"}
 
 
@@ -20,8 +20,8 @@ class Metrics:
         self._requests = Counter(
             "kgym_http_requests", "Answers", ["method", "route", "status"], registry=self.registry
         )
+        # Those of them that there are: to look one up by its labels takes ten times as long.
         self._counted: dict[tuple[str, str, int], Counter] = {}
-        """Those of them that there are: to look one up by its labels takes ten times as long."""
 
     def answered(self, method: str, route: str, status: int) -> None:
         """Count an answer."""

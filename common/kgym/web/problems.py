@@ -23,10 +23,10 @@ from kgym.errors import (
 )
 
 MEDIA_TYPE = "application/problem+json"
+# Faults that the answer to a wrong request lists, at most.
 SHOWN = 20
-"""Faults that the answer to a wrong request lists, at most."""
+# Characters for each fault: the message may quote the request.
 SHOWN_CHARACTERS = 300
-"""Characters for each fault: the message may quote the request."""
 
 
 class BodyTooLarge(HTTPException):

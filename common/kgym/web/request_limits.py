@@ -13,12 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kgym.errors import TooMany, UserError
 from kgym.web.problems import BodyTooLarge, answer
 
+# Bytes of a request's body.
 BODY_LIMIT = 16 << 20
-"""Bytes of a request's body."""
+# Bytes of a request's query.
 QUERY_LIMIT = 8 << 10
-"""Bytes of a request's query."""
+# Parameters in it.
 QUERY_NAMES = 50
-"""Parameters in it."""
 _CALLERS = 10_000
 
 

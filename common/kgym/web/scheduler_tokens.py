@@ -14,8 +14,8 @@ from kgym.api.jobs import CallerView
 from kgym.errors import InfrastructureError
 from kgym.web.scopes import Caller, Scope
 
+# How long a token is believed: a revoked one ends so long after the scheduler knows of it.
 CACHE_SECONDS = 5.0
-"""How long a token is believed: a revoked one ends so long after the scheduler knows of it."""
 _CACHED = 10_000
 
 

@@ -20,12 +20,12 @@ from kgym.web.connection_limits import ConnectionLimits, guarded
 from kgym.web.loopback import is_loopback
 
 LOOPBACK = "127.0.0.1"
+# How long open requests may take once the server stops; event streams end at once.
 GRACE_SECONDS = 1
-"""How long open requests may take once the server stops; event streams end at once."""
 
 TICK_SECONDS = 1.0
+# How long an idle connection is kept: longer than clients do, who would send into a closed one.
 KEEP_SECONDS = 30
-"""How long an idle connection is kept: longer than clients do, who would send into a closed one."""
 
 
 @dataclass(frozen=True, slots=True)

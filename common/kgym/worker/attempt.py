@@ -15,13 +15,13 @@ from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.host import sandbox
 from kgym.worker.context import Handler, StepContext
 
+# How often a quiet attempt reports, which extends its lease and tells whether it still holds.
 HEARTBEAT_SECONDS = 1.5
-"""How often a quiet attempt reports, which extends its lease and tells whether it still holds."""
 REPORT_SECONDS = 0.25
+# The longest pause between two tries to deliver a result.
 DELIVER_SECONDS = 5.0
-"""The longest pause between two tries to deliver a result."""
+# How long a worker that stops tries to give a step back; the lease's end does it too.
 RELEASE_SECONDS = 5.0
-"""How long a worker that stops tries to give a step back; the lease's end does it too."""
 
 _log = structlog.get_logger()
 

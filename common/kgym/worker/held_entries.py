@@ -12,10 +12,10 @@ import structlog
 
 from kgym.api.suitecache import HELD, HeldEntry
 
+# How often to look.
 LOOK_SECONDS = 10.0
-"""How often to look."""
+# How often to tell what has not changed: the scheduler may have forgotten it.
 TELL_SECONDS = 600.0
-"""How often to tell what has not changed: the scheduler may have forgotten it."""
 
 _log = structlog.get_logger()
 

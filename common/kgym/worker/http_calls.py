@@ -37,10 +37,10 @@ from kgym.errors import InfrastructureError
 
 RECONNECT_SECONDS = 1.0
 STAY_TIMEOUT = httpx.Timeout(60, connect=5, read=3 * STAY_SECONDS, pool=None)
+# Of a request's body, unless a single call is longer.
 REQUEST_BYTES = 8 << 20
-"""Of a request's body, unless a single call is longer."""
+# Under way at the same time: a claim does not wait for another step's result to arrive.
 REQUESTS = 2
-"""Under way at the same time: a claim does not wait for another step's result to arrive."""
 
 T = TypeVar("T")
 

@@ -23,15 +23,15 @@ from kgym.worker.context import Handler, StepContext
 from kgym.worker.held_entries import HeldEntries, KeepsEntries
 from kgym.worker.work_folder import own_folder
 
+# How often a worker with a free slot asks for steps while no notifications reach it.
 IDLE_SECONDS = 1.0
-"""How often a worker with a free slot asks for steps while no notifications reach it."""
+# How often a worker looks at what its host has: that may be a question to a bucket.
 LOOK_SECONDS = 300.0
-"""How often a worker looks at what its host has: that may be a question to a bucket."""
+# How long a worker may be without a free slot before it leaves notifications to others.
 BUSY_SECONDS = 0.25
-"""How long a worker may be without a free slot before it leaves notifications to others."""
 
+# Finds out what a host has.
 Look = Callable[[], Awaitable[Capabilities]]
-"""Finds out what a host has."""
 
 _log = structlog.get_logger()
 
@@ -71,18 +71,18 @@ class Worker:
         self._storage = storage
         self._handlers = handlers
         self._shared = folder
+        # Its own, below the shared one, while it serves.
         self._folder = folder
-        """Its own, below the shared one, while it serves."""
         self._running: dict[uuid.UUID, asyncio.Task[None]] = {}
         self._draining = False
+        # Set by a notification, and by a slot that becomes free.
         self._wake = asyncio.Event()
-        """Set by a notification, and by a slot that becomes free."""
         self._notifications: list[Delivery] = []
+        # A slot is free; none has been free for BUSY_SECONDS.
         self._has_room, self._is_busy = asyncio.Event(), asyncio.Event()
-        """A slot is free; none has been free for BUSY_SECONDS."""
         self._busy_timer: asyncio.TimerHandle | None = None
+        # Whether more steps waited at the last claim than it got.
         self._more_waits = False
-        """Whether more steps waited at the last claim than it got."""
 
     async def serve(self) -> None:
         """Work until cancelled or drained; give back what is running and leave nothing behind."""

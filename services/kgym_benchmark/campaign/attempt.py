@@ -33,8 +33,8 @@ from kgym_benchmark.kenv.protocol import Case
 from kgym_benchmark.kenv.trees import BugTree
 
 ENDED, CALLS, ATIF = "ended.json", "kernel_runs.jsonl", "trajectory.atif.json"
+# Characters of why an agent did not come to its end.
 _ERROR = 1000
-"""Characters of why an agent did not come to its end."""
 Tree = Callable[[Subject, ExitStack], Awaitable[BugTree]]
 
 

@@ -15,12 +15,12 @@ from kgym_benchmark.campaign.attempt import ATIF, AgentEnded, Attempt, write
 from kgym_benchmark.kenv.environment import TRAJECTORY
 
 RUN = "run.json"
+# Dollars of a run that may take none: CrashFixer takes no limit for nothing.
 _LEAST = 1e-6
-"""Dollars of a run that may take none: CrashFixer takes no limit for nothing."""
 _GOES_ON = {RunState.INTERRUPTED, RunState.STOPPED}
 
+# Given a bug's name, a strategy, a model and limits.
 MakeRequest = Callable[[str, str, str, Limits], RunRequest]
-"""Given a bug's name, a strategy, a model and limits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,27 +33,27 @@ from kgym.web.connection_limits import ConnectionLimits, guarded
 from kgym_benchmark.campaign.token_use import Used, is_reply, used
 from kgym_benchmark.kenv.environment import MODEL_SOCKET
 
+# Questions that are read, or wait for their answers, at a time.
 AT_ONCE = 4
-"""Questions that are read, or wait for their answers, at a time."""
+# Bytes of an answer.
 MOST = 64 << 20
-"""Bytes of an answer."""
 SECONDS = 1800.0
+# How long what was asked when the agent ended may take: it is paid for all the same.
 LAST_SECONDS = 300.0
-"""How long what was asked when the agent ended may take: it is paid for all the same."""
+# The same where the campaign was interrupted: what comes in time is not asked again.
 HASTE_SECONDS = 5.0
-"""The same where the campaign was interrupted: what comes in time is not asked again."""
 _CONNECTIONS = ConnectionLimits(connections=128, body_seconds=SECONDS, stall_seconds=SECONDS)
 _KEPT = {"content-type", "retry-after"}
 _DROPPED = {
     *("host", "connection", "content-length", "authorization", "x-api-key", "x-goog-api-key"),
     *("accept-encoding", "transfer-encoding", "cookie", "proxy-authorization"),
 }
+# Of a tape, at most.
 TAPE_BYTES = 1 << 30
-"""Of a tape, at most."""
+# Of a question, at most.
 QUESTION_BYTES = 16 << 20
-"""Of a question, at most."""
+# Commas and brackets of a question: a bound for the values that parsing makes of it.
 _VALUES = 1_000_000
-"""Commas and brackets of a question: a bound for the values that parsing makes of it."""
 _PATH = re.compile(r"(?:/[\w.:@-]*)+", re.ASCII)
 _LIST = re.compile(r".*/models(?:/[^/]+)?")
 _ASKS = re.compile(
@@ -127,8 +127,8 @@ class ModelProxy:
     def __init__(
         self, model: str, access: ModelAccess, key: str | None, tape: Path, limit: float | None
     ) -> None:
+        # Set when a question was refused because the money is used up.
         self.exhausted = asyncio.Event()
-        """Set when a question was refused because the money is used up."""
         self.refusal: str | None = None
         self.seconds = 0.0
         self._names = model_names(model).union(access.names)

@@ -74,8 +74,8 @@ class Equipment:
     crashfixer: CrashFixer | None = None
 
 
+# Hears of each record, and of what has no verdict.
 Tell = Callable[[AttemptRecord | str], None]
-"""Hears of each record, and of what has no verdict."""
 
 
 class Run:
@@ -93,8 +93,8 @@ class Run:
         self._problems: list[str] = []
         self._made = self._failed = 0
         self._limit: str | None = None
+        # Attempts that are being made.
         self._working = Counter[Setup]()
-        """Attempts that are being made."""
         self._moved = asyncio.Event()
 
     async def go(self) -> Summary:

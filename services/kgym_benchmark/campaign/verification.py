@@ -28,8 +28,8 @@ from kgym.source import patching
 from kgym.source.patching import Read
 from kgym_benchmark.campaign.subjects import Subject
 
+# Characters of a patch that is parsed within this process.
 SMALL = 32 << 10
-"""Characters of a patch that is parsed within this process."""
 P = ParamSpec("P")
 T = TypeVar("T")
 _VERDICTS = {

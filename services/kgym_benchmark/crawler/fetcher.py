@@ -22,15 +22,15 @@ from pydantic import AwareDatetime, ValidationError
 from kgym.api.steps import Sha256, Strict
 from kgym.errors import InfrastructureError, NotFound
 
+# Seconds between two requests to one host.
 PAUSE = 1.0
-"""Seconds between two requests to one host."""
+# Seconds for which a page that was fetched is not asked for again.
 LATELY = 20 * 3600.0
-"""Seconds for which a page that was fetched is not asked for again."""
+# Bytes of a page at most.
 PAGE = 32 << 20
-"""Bytes of a page at most."""
 ATTEMPTS = 5
+# Seconds: a site that asks to come again later than that is left alone for now.
 LONGEST_WAIT = 3600.0
-"""Seconds: a site that asks to come again later than that is left alone for now."""
 _REQUEST_SECONDS = 300.0
 _SILENT_SECONDS = 60.0
 _REDIRECTS = 3
@@ -86,8 +86,8 @@ class Fetcher:
         self._lately = lately
         self._sleep = sleep
         self._asked: dict[str, float] = {}
+        # Pages that this fetcher has asked for itself: it does so once.
         self._current: set[str] = set()
-        """Pages that this fetcher has asked for itself: it does so once."""
         self._client = httpx.Client(
             headers={"User-Agent": "kgymsuite (kgym bench watch)", "Accept-Encoding": "gzip"},
             timeout=_SILENT_SECONDS,

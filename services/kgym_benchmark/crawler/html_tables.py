@@ -11,8 +11,8 @@ from html.parser import HTMLParser
 ROWS = 100_000
 CELLS = 100
 LINKS = 100
+# Characters of a cell, and of an address.
 TEXT = 10_000
-"""Characters of a cell, and of an address."""
 
 
 @dataclass(slots=True)

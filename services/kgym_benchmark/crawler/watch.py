@@ -32,14 +32,14 @@ from kgym_benchmark.crawler.fix_commits import GitSites
 from kgym_benchmark.crawler.syzbot_pages import Listed
 
 STATUSES: tuple[Status, ...] = ("fixed", "open", "invalid")
+# So many bugs in succession whose pages are not as they should be: it is the layout.
 FAILURES = 5
-"""So many bugs in succession whose pages are not as they should be: it is the layout."""
 _MOST_WHY = 100
 _RECORD = 64 << 20
 _NETWORK = {"site_unreachable"}
 LORE = "lore.kernel.org"
+# Bytes of a thread at most.
 BOX = 16 << 20
-"""Bytes of a thread at most."""
 MAILS = 2000
 _BEGIN = re.compile(rb"(?m)^From (?:mboxrd@z|\S+) [^\n]{0,100}\n")
 _SENDER = re.compile(r"\bsyzbot(?:\+([0-9a-f]{20}))?[^\s<>]{0,100}@")

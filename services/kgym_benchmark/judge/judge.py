@@ -17,14 +17,14 @@ from kgym.bench.dataset import Dataset
 from kgym.errors import UserError
 from kgym_benchmark.judge.question import Question, question, verdict
 
+# As Live-kBench section 5.1.
 VOTES, MAJORITY = 9, 5
-"""As Live-kBench section 5.1."""
 MOST_VOTES = 99
+# Of an answer that cannot be read.
 TRIES = 2
-"""Of an answer that cannot be read."""
 FILE = "votes.jsonl"
+# Bytes of a file of votes.
 LONGEST = 1 << 28
-"""Bytes of a file of votes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Answer:
     dollars: float | None
 
 
+# Asks a model; the second argument tells equal questions apart. Raises UserError for good.
 Ask = Callable[[Question, str], Awaitable[Answer]]
-"""Asks a model; the second argument tells equal questions apart. Raises UserError for good."""
 
 
 class Vote(Strict):

@@ -19,8 +19,8 @@ from kgym.configs import PROMPTS
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+# Characters of a patch that a judge is shown; a longer one is cut.
 PATCH = 100_000
-"""Characters of a patch that a judge is shown; a longer one is cut."""
 MESSAGE = 20_000
 _TAG = re.compile(r"<[ \t]*/?[ \t]*(?:bug|message|patch)(?:-(\d{1,9}))?\b", re.IGNORECASE)
 _VERDICT = re.compile(r"^[ \t*`#]*VERDICT:[ \t*`]*(equivalent|discrepant)\b", re.M | re.IGNORECASE)

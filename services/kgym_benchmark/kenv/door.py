@@ -22,14 +22,14 @@ from kgym.source import diff_text
 from kgym_benchmark.kenv.inside.programs import NOT_ALLOWED
 from kgym_benchmark.kenv.protocol import Case, Observation, failed, observation, without_binaries
 
+# Bytes of a call: a patch has at most 8 MiB, in Base64.
 MOST = 24 << 20
-"""Bytes of a call: a patch has at most 8 MiB, in Base64."""
 MOST_OPEN = 32
+# Calls beyond the first 64 KiB that are held in memory at a time; others wait to be read.
 LONG = 2
-"""Calls beyond the first 64 KiB that are held in memory at a time; others wait to be read."""
 READ_SECONDS = 60.0
+# The answer of a call whose agent ended before it came.
 GIVEN_UP = "given up"
-"""The answer of a call whose agent ended before it came."""
 _PART = 1 << 16
 RunKernel = Callable[[str], Awaitable[KernelRun]]
 

@@ -33,8 +33,8 @@ from kgym_benchmark.kenv.inside import programs
 from kgym_benchmark.kenv.protocol import CommitFrom, without_binaries
 from kgym_benchmark.kenv.trees import GIT, BugTree
 
+# Files of the output.
 PATCH, TRAJECTORY, LOG = "patch.txt", "traj.json", "log.txt"
-"""Files of the output."""
 DISK = 8 << 30
 LOG_BYTES = 64 << 20
 MOST_PATCH = 8 << 20

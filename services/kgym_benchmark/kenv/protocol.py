@@ -12,8 +12,8 @@ from kgym.bugs.kernel_run import KernelRun
 from kgym.bugs.kernel_run_text import run_text
 from kgym.bugs.sweep_rows import Outcome
 
+# Files of /root that an answer writes; the last is ours, and says all that is known.
 REPORT, BUILD_LOG, MORE = "report.txt", "LinuxBuildStderr.txt", "run_kernel.txt"
-"""Files of /root that an answer writes; the last is ours, and says all that is known."""
 NO_REPRODUCER = "No reproducer available."
 CommitFrom = Literal["parent", "crash"]
 _SYZBOT = re.compile(r"^(//|#) .*(syzkaller|goo\.gl)")

@@ -23,12 +23,13 @@ from kgym.source.change_archive import archive
 from kgym.source.patching import Change
 
 PLACE = "/linux"
+# Version of what layers hold; part of their names.
 LAYOUT = 1
-"""Version of what layers hold; part of their names."""
+# Bytes of layers that a host keeps.
 BUDGET = 20 << 30
-"""Bytes of layers that a host keeps."""
 _SECONDS = 1800.0
 _UPPER = "layer/upper"
+# The environment of Git as nobody has configured it, whose commits have the same id each time.
 GIT = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -42,7 +43,6 @@ GIT = {
         }.items()
     },
 }
-"""The environment of Git as nobody has configured it, whose commits have the same id each time."""
 
 # Arguments: the files to remove. stdin: an archive of the files to write.
 # Its objects stay loose: `_BUG` removes those of the fixed files, and a pack would keep them.

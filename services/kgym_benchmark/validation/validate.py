@@ -30,8 +30,8 @@ from kgym.client import AsyncClient, Refused
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
 
+# As many as Live-kBench has each patch survive.
 MOST_RUNS = 25
-"""As many as Live-kBench has each patch survive."""
 _REASON = 500
 
 

@@ -29,8 +29,8 @@ from kgym_builder.suitecache import compiled_trees, link_shortcut
 from kgym_builder.suitecache.compiled_trees import Entry, Identified
 from kgym_builder.suitecache.suitecache import SuiteCache
 
+# Version of a build's artifacts; part of the key under which a build is remembered.
 LAYOUT = 5
-"""Version of a build's artifacts; part of the key under which a build is remembered."""
 ARTIFACTS = (
     f"arch/x86/boot/{BuildArtifact.KERNEL}",
     BuildArtifact.VMLINUX,

@@ -31,13 +31,13 @@ from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.patches import patched_files
 from kgym_builder.suitecache.compiled_trees import Entry
 
+# Version of what is kept; part of its identity.
 LAYOUT = 1
-"""Version of what is kept; part of its identity."""
+# Bytes of compiled bases that a host keeps; most have some 10 MB.
 BUDGET = 5 << 30
-"""Bytes of compiled bases that a host keeps; most have some 10 MB."""
 _EVERY = 1 << 30
+# Bytes of source files that a worker keeps in memory.
 _MOST_KEPT = 64 << 20
-"""Bytes of source files that a worker keeps in memory."""
 
 
 class _Warnings(Strict):
@@ -72,8 +72,8 @@ class BaseLayers:
 
     def __init__(self, cache: Path) -> None:
         self._bases = FolderCache(cache / "bases")
+        # By the layer's key, the entry's image and the path; the longest unused first.
         self._files: dict[tuple[str, str, str], _SourceFile] = {}
-        """By the layer's key, the entry's image and the path; the longest unused first."""
 
     async def get(self, entry: Entry, base: Sequence[Patch], run: StepContext) -> BaseLayer:
         """Return the ground; a base is compiled if it was not yet, and stays for the attempt.

@@ -43,11 +43,11 @@ from kgym_builder.suitecache import compiled_trees
 from kgym_builder.suitecache.compiled_trees import About, Identified
 from kgym_builder.suitecache.suitecache import SuiteCache
 
+# Version of what a check finds out; part of its memos' keys.
 LAYOUT = 3
-"""Version of what a check finds out; part of its memos' keys."""
 _OUTPUT = 16 << 10
+# Bytes of output in one result, shared by its patches.
 _RESULT = 2 << 20
-"""Bytes of output in one result, shared by its patches."""
 _DIAGNOSTICS = 100
 _FUNCTIONS = 500
 _C_FILE = (".c", ".h", ".inc", ".S")

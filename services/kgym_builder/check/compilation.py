@@ -21,13 +21,13 @@ from kgym.source.patching import Change
 from kgym_builder.kbuild.saved_commands import depfile_paths
 from kgym_builder.kbuild.working_tree import PLACE, Tree
 
+# Seconds for one object; the slowest one of the kernel takes some ten.
 OBJECT_SECONDS = 300.0
-"""Seconds for one object; the slowest one of the kernel takes some ten."""
 MAKE_SECONDS = 3600.0
 _BATCH = 100
 _OBJECT_OUTPUT = 32 << 10
+# Bytes of output that are kept; a batch's stay below what `proc.run` keeps.
 _MAKE_OUTPUT = 4 << 20
-"""Bytes of output that are kept; a batch's stay below what `proc.run` keeps."""
 _WORK = "/tmp/kgym"  # noqa: S108 - the sandbox's own
 _NOT_WRITTEN = 90
 
@@ -100,8 +100,8 @@ def make_commands(commands: Sequence[Sequence[str]], objects: Sequence[str]) -> 
     return CompileCommands(commands, objects, None, MAKE_SECONDS, _MAKE_OUTPUT)
 
 
+# Instructions by object and symbol.
 Counts = Mapping[tuple[str, str], int]
-"""Instructions by object and symbol."""
 
 
 @dataclass(frozen=True, slots=True)

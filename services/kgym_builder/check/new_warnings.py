@@ -7,8 +7,8 @@ from difflib import SequenceMatcher
 
 from kgym.api.steps import Diagnostic
 
+# Changed lines beyond which lines are not compared, only the number of equal warnings.
 _LINES = 2000
-"""Changed lines beyond which lines are not compared, only the number of equal warnings."""
 
 
 class Lines:

@@ -33,9 +33,9 @@ _CALLS = {
     "undefined": re.compile(r"__ubsan_\w+"),
     "thread": re.compile(r"__(tsan|kcsan)_\w+"),
 }
+# Accesses of memory from which on a function without a check is no accident: of the 13,199
+# functions of Linux 6.1 that were looked at, 22 that do not run at boot alone have more.
 _ACCESSES = 3
-"""Accesses of memory from which on a function without a check is no accident: of the 13,199
-functions of Linux 6.1 that were looked at, 22 that do not run at boot alone have more."""
 _INIT = re.compile(r"\.(init|exit|meminit|cpuinit)\b")
 _SILENT = re.compile(
     r"k(asan|msan|csan|fence)_(en|dis)able\w*|kmemleak_\w+|lockdep_(off|on)|debug_locks(_off)?"

@@ -29,8 +29,8 @@ _FREE = re.compile(
     r"|iput|dput|bio_put|consume_skb|kmem_cache_free\w*"
 )
 _ALLOCATION = re.compile(r"\w*alloc\w*|__get_free_pages?|get_zeroed_page|k(mem|str)n?dup\w*")
+# A test for one value that has no name; 0 and 1 are what everybody tests for.
 _VALUE = re.compile(r"[^&|]*==-?(0[xX][0-9a-fA-F]{2,}|[2-9]|[0-9]{2,}|'.*')[uUlL]*|[^&|]*==-1")
-"""A test for one value that has no name; 0 and 1 are what everybody tests for."""
 _HINTS = {"likely", "unlikely", "READ_ONCE", "data_race"}
 _CONDITIONAL = {
     "if_statement",

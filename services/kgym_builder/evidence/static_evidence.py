@@ -24,19 +24,19 @@ from kgym_builder.suitecache import compiled_trees
 from kgym_builder.suitecache.compiled_trees import Entry
 from kgym_builder.suitecache.tree_build import linked
 
+# Version of what is noted of an object; part of its memo's key.
 LAYOUT = 1
-"""Version of what is noted of an object; part of its memo's key."""
+# Objects that are looked at: the bug's first, then those of changed files, then dependents.
 MOST_OBJECTS = 60
-"""Objects that are looked at: the bug's first, then those of changed files, then dependents."""
 MOST_FINDINGS = 100
 _SECONDS = 300.0
+# Prints, for each object that it reads the name of, `O NAME` and what `CONDENSE` makes of it.
 MEASURE = """
 while read -r object; do
     echo "O $object"
     { objdump -dr --no-show-raw-insn "$object"; objdump -t "$object"; } 2>/dev/null | awk "$1"
 done
 """
-"""Prints, for each object that it reads the name of, `O NAME` and what `CONDENSE` makes of it."""
 
 
 class _Lines(Strict):

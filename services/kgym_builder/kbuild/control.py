@@ -31,8 +31,8 @@ _LEADS = re.compile(
     r"In file included from |\s+from |.*: [Ii]n function .*:$|\S+: error: undefined symbol: "
 )
 _ERROR = re.compile(r"\berror: |undefined reference|undefined symbol")
+# Messages of the compiler that are kept of each part that was left out.
 _SHOWN = 3
-"""Messages of the compiler that are kept of each part that was left out."""
 _LONGEST = 500
 
 

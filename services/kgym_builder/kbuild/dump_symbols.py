@@ -6,11 +6,11 @@ from kgym.api.steps import BuildSpec, DumpMethod, KernelConfig
 
 # VMCOREINFO, without which no tool makes sense of a dump, comes with either of PROC_KCORE and
 # KEXEC (kernel/crash_core.c); FW_CFG_SYSFS hands it to QEMU.
+# Without CRASH_DUMP, a panic starts no capture kernel since 6.9 (kernel/crash_core.c).
 SYMBOLS: dict[DumpMethod, tuple[str, ...]] = {
     "hypervisor": ("PROC_KCORE", "FW_CFG_SYSFS"),
     "kdump": ("KEXEC", "CRASH_DUMP", "PROC_KCORE"),
 }
-"""Without CRASH_DUMP, a panic starts no capture kernel since 6.9 (kernel/crash_core.c)."""
 
 
 def dumpable(spec: BuildSpec) -> BuildSpec:

@@ -11,8 +11,8 @@ from kgym.errors import UserError
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _NOBITS = 8
+# Sections; a kernel's vmlinux has some 80.
 _MOST = 100_000
-"""Sections; a kernel's vmlinux has some 80."""
 
 
 def section_hashes(path: Path) -> dict[str, str]:

@@ -25,14 +25,14 @@ _REPRODUCIBLE = (
 )
 _BTF = "DEBUG_INFO_BTF"
 _PAHOLE = "pahole"
+# Programs, besides the compiler's, on which the config depends.
 CONFIGURING = (_PAHOLE,)
-"""Programs, besides the compiler's, on which the config depends."""
 _OBJECT = re.compile(rb"^ +(?:CC|AS)(?: \[M\])? +(\S+\.o)$")
 _INSIDE = re.compile(r"(?!\.\.?/)[\w.+-]{1,200}(/(?!\.\.?/)[\w.+-]{1,200}){0,20}")
 _NO_RULE = re.compile(r"^make(?:\[\d+\])?: \*\*\* (No rule to make target .*)$")
 _SHOWN = 2000
+# Bytes of a line that can go into an error or a warning; the file has all of it.
 _MOST_MADE = 100_000
-"""Bytes of a line that can go into an error or a warning; the file has all of it."""
 # Programs that pack the kernel's image: it is unpacked once. At their best levels, which kbuild
 # asks for, LZ4 takes 0.9 s of 36 MB instead of 0.06, gzip 3 s, zstd 20 s. kbuild's own options
 # are passed over.
@@ -45,8 +45,8 @@ _PACKERS = tuple(
         "ZSTD": "zstd -1",
     }.items()
 )
+# Where a tree has its modules, installed, in an archive that is the same for the same modules.
 MODULES = ".kgym-modules.tar"
-"""Where a tree has its modules, installed, in an archive that is the same for the same modules."""
 _STAGE = ".kgym-modules"
 # A guest's loader need not know how they are packed. Kernels before 5.13 ask for the first one.
 _NOT_PACKED = tuple(f"CONFIG_MODULE_COMPRESS{kind}=" for kind in ("", "_GZIP", "_XZ", "_ZSTD"))

@@ -7,28 +7,28 @@ from kgym.api.steps import DroppedSymbol
 from kgym.errors import UserError
 
 _SET = re.compile(r"^CONFIG_([A-Za-z0-9_]+)=(.*)$")
+# Symbols that name files which are built in.
 _FILES = ("SYSTEM_TRUSTED_KEYS", "SYSTEM_REVOCATION_KEYS", "EXTRA_FIRMWARE", "INITRAMFS_SOURCE")
-"""Symbols that name files which are built in."""
 _PACKING = frozenset(f"MODULE_COMPRESS_{kind}" for kind in ("GZIP", "XZ", "ZSTD"))
 _MODULE = re.compile(r"^CONFIG_([A-Za-z0-9_]+)=m$")
 _UNSET = re.compile(r"^# CONFIG_([A-Za-z0-9_]+) is not set$")
+# Each config has one of these, or X86_64.
 _ARCHITECTURES = (
     *("ALPHA", "ARC", "ARM", "ARM64", "CSKY", "HEXAGON", "IA64", "LOONGARCH", "M68K", "MICROBLAZE"),
     *("MIPS", "NIOS2", "OPENRISC", "PARISC", "PPC", "RISCV", "S390", "SPARC", "SUPERH", "UML"),
     *("X86_32", "XTENSA"),
 )
-"""Each config has one of these, or X86_64."""
 _OTHER = re.compile(rf"(?m)^CONFIG_({'|'.join(_ARCHITECTURES)})=y[ \t]*\r?$")
 _OURS = re.compile(r"(?m)^CONFIG_X86_64=y[ \t]*\r?$")
+# What kconfig writes at the top: the value of ARCH, and the version.
 _TITLE = re.compile(r"(?m)^# Linux/(\w{1,40}) (\d[\w.+~-]{0,99}) Kernel Configuration[ \t]*\r?$")
-"""What kconfig writes at the top: the value of ARCH, and the version."""
 _X86 = frozenset({"x86", "x86_64"})
+# Symbols that say what the compiler and its like are and can: nobody asks for them.
 _OF_TOOLS = re.compile(
     r"(CC|AS|LD)_IS_\w+|CC_(HAS|CAN|NO)_\w+|GCC\d*_NO_\w+|AS_\w+"
     r"|LD_(?!DEAD_CODE_DATA_ELIMINATION$)\w+"
     r"|(PAHOLE|RUSTC|BINDGEN)_\w+|RUST_IS_AVAILABLE|TOOLS_SUPPORT_\w+|\w+_VERSION(_TEXT)?"
 )
-"""Symbols that say what the compiler and its like are and can: nobody asks for them."""
 
 
 def check_architecture(texts: Sequence[str]) -> None:

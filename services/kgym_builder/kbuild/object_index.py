@@ -20,10 +20,10 @@ from kgym_builder.kbuild.saved_commands import CONDENSE, Reader, Recipe
 from kgym_builder.kbuild.working_tree import PLACE, Tree
 
 READ_SECONDS = 600.0
+# Bytes that are read of `.cmd` files, condensed; of 4,761 objects it is 22 MB.
 MOST_OUTPUT = 1 << 30
-"""Bytes that are read of `.cmd` files, condensed; of 4,761 objects it is 22 MB."""
+# Files that the index takes; a kernel's tree has 80,000.
 MOST_PATHS = 1_000_000
-"""Files that the index takes; a kernel's tree has 80,000."""
 # No pipes: each program's failure is the whole's. An index with gaps would make a wrong verdict.
 _READ = """
 find . -name '.*.cmd' -type f >/tmp/names && sort -o /tmp/names /tmp/names && awk "$1" /tmp/names

@@ -19,6 +19,7 @@ _AGAIN = re.compile(r"=((?: [0-9]{1,9})+)")
 
 # Prints of many such files, whose names it reads, what `Reader` takes. A large kernel's hold some
 # gigabytes, nearly all of it the same headers again and again: those become numbers.
+# A program for awk; it fails where a file cannot be read.
 CONDENSE = r"""
 {
     while ((got = (getline line < $0)) > 0) take(line)
@@ -36,7 +37,6 @@ function take(line) {
 }
 function tell() { if (many) print "=" again; again = ""; many = 0 }
 """
-"""A program for awk; it fails where a file cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from kgym.source.patching import Change
 
 PLACE = "/kgym/linux"
 STEP_SECONDS = 600.0
+# Bytes that `read` returns; the largest file of a kernel's sources has 16 MiB.
 MOST_READ = 256 << 20
-"""Bytes that `read` returns; the largest file of a kernel's sources has 16 MiB."""
 
 # Copies the regular files among the arguments to /out; prints those that are
 # reached through a symbolic link, which a change must not follow.
@@ -41,8 +41,8 @@ for path; do
 done
 :
 """
+# How names end of files that nobody runs: their modes are not worth asking for.
 _NEVER_RUN = (".c", ".h", ".S", ".rs", ".dts", ".dtsi", ".rst", "Makefile", "Kconfig")
-"""How names end of files that nobody runs: their modes are not worth asking for."""
 # Not sparse: what the copy in the storage will take counts as written here.
 _COPY_FLAT = """
 for path; do

@@ -20,14 +20,14 @@ from kgym.errors import InfrastructureError, UserError
 from kgym_builder.kernel_source.git_mirrors import LocalPlace, Mirrors
 
 FOLDERS = "KGYM_SOURCES"
+# By which settings an operator allows more: so they are called in the environment.
 NETWORKS = "KGYM_SOURCE_NETWORKS"
-"""By which settings an operator allows more: so they are called in the environment."""
 
 _LONGEST_URL = 2000
 _RESOLVE_SECONDS = 30.0
 _Network = IPv4Network | IPv6Network
+# Addresses that a NAT64 gateway makes IPv4 of (RFC 6052).
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
-"""Addresses that a NAT64 gateway makes IPv4 of (RFC 6052)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,14 @@ from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.source_limits import SourceLimits
 
+# Called with a stage, bytes done, and bytes in all (None where unknown).
 TellProgress = Callable[[str, float, float | None], None]
-"""Called with a stage, bytes done, and bytes in all (None where unknown)."""
 
 _REDIRECTS = 10
 _CHUNK = 1 << 20
 _SILENCE_SECONDS = 60.0
+# Bytes a second below which, from the second minute on, a server is too slow.
 _SLOW = 10_000
-"""Bytes a second below which, from the second minute on, a server is too slow."""
 _REDIRECTED = {301, 302, 303, 307, 308}
 
 

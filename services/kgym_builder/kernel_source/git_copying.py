@@ -14,8 +14,8 @@ from kgym_builder.kernel_source.git_mirrors import Mirrors, plain
 from kgym_builder.kernel_source.git_remote import Remote
 from kgym_builder.kernel_source.source_limits import SourceLimits
 
+# Of a whole repository with its history: Linux' stable one has 6 GB.
 _LIMITS = SourceLimits(repository=64 << 30, seconds=12 * 3600.0)
-"""Of a whole repository with its history: Linux' stable one has 6 GB."""
 _ODD = re.compile(r"[^\w.-]+", re.ASCII)
 
 

@@ -7,8 +7,8 @@ from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym_builder.kernel_source import git_program
 from kgym_builder.kernel_source.git_program import Answer
 
+# Bytes of a list, at most.
 OUTPUT = 64 << 20
-"""Bytes of a list, at most."""
 _SUBJECT = 150
 _ABSENT, _APART = 3, 4
 _COMMIT = re.compile(r"[0-9a-f]{40}[ \t]")

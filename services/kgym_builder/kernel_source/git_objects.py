@@ -17,8 +17,8 @@ from kgym_builder.kernel_source.source_limits import SourceLimits
 ARCHIVE = "source.tar"
 LOOK_SECONDS = 300.0
 _OUT = "/kgym/out"
+# Bytes of a line that names a file: more than a path on this host may have.
 _LONGEST = 4000
-"""Bytes of a line that names a file: more than a path on this host may have."""
 _ABSENT, _NO_COMMIT, _MANY, _LARGE, _LONG, _ODD = 3, 4, 5, 6, 7, 8
 # A damaged object may say that it is of any kind, hence the hash.
 _MISSING = f"""

@@ -12,14 +12,14 @@ from kgym.host import proc
 from kgym.host.sandbox import Sandbox
 from kgym_builder.kernel_source.unpack import too_large
 
+# Where sandboxes see the object store, read-only.
 STORE = "/kgym/store"
-"""Where sandboxes see the object store, read-only."""
+# Where they see the repository that one fetch writes to.
 SCRATCH = "/kgym/git"
-"""Where they see the repository that one fetch writes to."""
+# Where they see the folder that holds a repository of this machine.
 SOURCE = "/kgym/source"
-"""Where they see the folder that holds a repository of this machine."""
+# What names an object: a SHA-1, or a SHA-256.
 OBJECT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-"""What names an object: a SHA-1, or a SHA-256."""
 
 _ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -43,13 +43,13 @@ exit $status
 """
 _MOST_LINES = 40
 _MOST_WORDS = 4000
+# What Git says where the host is to blame for it that a repository of it cannot be fetched.
 _OURS = re.compile(
     r"No space left|Disk quota|Cannot allocate|Input/output error|unable to create thread"
 )
-"""What Git says where the host is to blame for it that a repository of it cannot be fetched."""
 _GONE = re.compile(r"(?m)^fatal: repository '.*' not found$")
+# What it says of objects that it borrows, or cannot do without.
 _STORED = re.compile(rf"{STORE}/|COLLISION|existing object|did not send all necessary objects")
-"""What it says of objects that it borrows, or cannot do without."""
 _SECRET = re.compile(r"could not read (Username|Password) for|Authentication failed for")
 _OTHER_IDS = re.compile(r"mismatched (object )?(algorithms|object format)|unknown object format")
 _NO_SUCH = re.compile(r"not our ref|couldn't find remote ref|unable to find remote ref")

@@ -30,12 +30,12 @@ git config --global uploadpack.allowFilter true
 exec "$@"
 """
 _FETCH = ("fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
+# Where a name is looked for, in Git's own order (gitrevisions(7)).
 _NAME_KINDS = ("", "refs/", "refs/tags/", "refs/heads/")
-"""Where a name is looked for, in Git's own order (gitrevisions(7))."""
 _HEAD = re.compile(r"ref: (refs/heads/[\w./-]{1,200})\tHEAD", re.ASCII)
 _REF = re.compile(rf"({OBJECT_ID.pattern})\t(.+)")
+# What a server is asked for beside commits: nothing, folders alone, or everything.
 NO_OBJECTS, NO_FILES, ALL = "tree:0", "blob:none", ""
-"""What a server is asked for beside commits: nothing, folders alone, or everything."""
 
 
 class Remote:
@@ -54,12 +54,12 @@ class Remote:
         most: int,
     ) -> None:
         self.url = url
+        # What errors call it.
         self.name = (
             url if place is None or url.startswith(("/", "file:")) else f"the mirror of {url}"
         )
-        """What errors call it."""
+        # Whether it is on this machine: then nothing breaks off.
         self.is_local = place is not None
-        """Whether it is on this machine: then nothing breaks off."""
         self._place = place
         self._origins = origins
         self._bounds = bounds

@@ -28,10 +28,10 @@ from kgym_builder.kernel_source.git_remote import ALL, NO_FILES, NO_OBJECTS, Rem
 from kgym_builder.kernel_source.git_store import Store
 from kgym_builder.kernel_source.source_limits import SourceLimits
 
+# How far before a named commit another may lie.
 MOST_GENERATIONS = 1000
-"""How far before a named commit another may lie."""
+# Before the name of a commit: the one before it.
 PARENT = "parent-of "
-"""Before the name of a commit: the one before it."""
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 _STEP = re.compile(r"([~^])(\d*)")
 _T = TypeVar("_T")

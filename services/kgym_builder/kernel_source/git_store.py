@@ -49,8 +49,8 @@ _PARTIAL_CONFIG = """[core]
 [remote "origin"]
 	promisor = true
 """
+# What would change what the store's objects mean, or stop Git: none of it is ever put there.
 _FOREIGN = ("objects/info/alternates", "info/grafts", "packed-refs", "shallow", "shallow.lock")
-"""What would change what the store's objects mean, or stop Git: none of it is ever put there."""
 _log = structlog.get_logger()
 
 

@@ -20,8 +20,8 @@ from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym_builder.kernel_source import git_relay
 from kgym_builder.kernel_source.allowed_origins import Origins
 
+# Where the sandbox has to find `folder`.
 PLACE = "/kgym/net"
-"""Where the sandbox has to find `folder`."""
 _SOCKET = "socket"
 _CERTIFICATES = "ca.pem"
 _CONNECT_SECONDS = 60.0
@@ -38,10 +38,10 @@ class Tunnel:
         self, name: str, origins: Origins, most: int, passed: Callable[[int], None]
     ) -> None:
         """To the repository `name`; at most `most` bytes pass, `passed` is told how many did."""
+        # Why something did not pass.
         self.refused: KgymError | None = None
-        """Why something did not pass."""
+        # Bytes that may pass in all.
         self.most = most
-        """Bytes that may pass in all."""
         self._name = name
         self._origins = origins
         self._passed = passed

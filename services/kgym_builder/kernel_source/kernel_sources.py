@@ -26,12 +26,12 @@ from kgym_builder.kernel_source.source_limits import SourceLimits
 from kgym_builder.kernel_source.source_packages import SourcePackages
 from kgym_builder.kernel_source.unpack import KERNEL, unpack
 
+# Bytes of trees that a host keeps, and bytes of Git repositories.
 BUDGET = 40 << 30
-"""Bytes of trees that a host keeps, and bytes of Git repositories."""
 _COMMIT_ID = re.compile(r"[0-9a-f]{40}")
 _GIT = "git:"
+# Raised when trees of commits come out otherwise: the first ones went by Git attributes.
 _GIT_LAYOUT = 2
-"""Raised when trees of commits come out otherwise: the first ones went by Git attributes."""
 
 
 def _silent(_line: str) -> None:
@@ -181,5 +181,5 @@ def key(identity: str) -> str:
     return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
 
+# Fetches the source into a new folder; returns its tar archive.
 _Fetch = Callable[[Path], Awaitable[Path]]
-"""Fetches the source into a new folder; returns its tar archive."""

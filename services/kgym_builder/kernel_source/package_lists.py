@@ -16,16 +16,16 @@ from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.host import proc
 from kgym.host.folder_cache import FolderCache
 
+# Called with a line for the job's log.
 Say = Callable[[str], None]
-"""Called with a line for the job's log."""
 ASK_SECONDS = 120.0
+# Bytes of lists that are kept: those of a suite have 20 MB to 40 MB.
 _BUDGET = 400 << 20
-"""Bytes of lists that are kept: those of a suite have 20 MB to 40 MB."""
 _FETCH_SECONDS = 600.0
+# After which an archive that failed is asked again.
 _AGAIN_SECONDS = 600.0
-"""After which an archive that failed is asked again."""
+# Ends of the names of suites that may lie in archives of their own.
 _KINDS = ("-security", "-updates", "-backports")
-"""Ends of the names of suites that may lie in archives of their own."""
 _KEYRINGS = Path("/usr/share/keyrings")
 _GONE = "does not have a Release file"
 

@@ -18,12 +18,12 @@ _COMPRESSIONS = {
     b"\x28\xb5\x2f\xfd": "--zstd",
     b"BZh": "--bzip2",
 }
+# Bytes of a file's path on this host: Linux takes 4,095, and the tree will lie elsewhere, too.
 _LONGEST = 3000
-"""Bytes of a file's path on this host: Linux takes 4,095, and the tree will lie elsewhere, too."""
 
 
+# A file that lies in every kernel's top folder, and what a source without it is none of.
 KERNEL = ("Makefile", "kernel")
-"""A file that lies in every kernel's top folder, and what a source without it is none of."""
 
 
 async def unpack(

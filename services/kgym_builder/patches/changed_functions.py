@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+# Characters of a file beyond which no functions are looked for: longer ones of the kernel are
+# headers of register names. The time is linear in them.
 LIMIT = 2 << 20
-"""Characters of a file beyond which no functions are looked for: longer ones of the kernel are
-headers of register names. The time is linear in them."""
 
 _BLANK = r"""
     (?P<comment> /\*(?:.*?\*/|.*) | //[^\n]* | \\[^\n] )
@@ -81,10 +81,10 @@ def _by_name(text: str) -> dict[str, list[Function]]:
     return dict(found)
 
 
+# Tokens, the last one first: a state can be kept, and gone on from, without a copy.
 _Chain: TypeAlias = "tuple[_Chain, str] | None"
-"""Tokens, the last one first: a state can be kept, and gone on from, without a copy."""
+# The macro that defines a function, or "", and the function's name.
 _Named = tuple[str, str]
-"""The macro that defines a function, or "", and the function's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from kgym.source import source_archive
 from kgym.source.patching import Change
 from kgym.source.symbols import is_c, symbols
 
+# Files of a tree; the kernel has 80,000.
 MOST_FILES = 500_000
-"""Files of a tree; the kernel has 80,000."""
 
 
 class Written(Strict):

@@ -16,10 +16,10 @@ from kgym_builder.patches import patched_files
 from kgym_builder.source.archive_writer import Written, write
 from kgym_builder.suitecache.suitecache import Published, SuiteCache
 
+# For the tree of a kernel it takes 60 to 90 s of one core.
 SECONDS = 1800.0
-"""For the tree of a kernel it takes 60 to 90 s of one core."""
+# Bytes of address space; some 1 GiB of it is used for a kernel.
 MEMORY = 6 << 30
-"""Bytes of address space; some 1 GiB of it is used for a kernel."""
 
 _POLL_SECONDS = 1.0
 

@@ -19,8 +19,8 @@ from kgym_builder.patches import patched_files
 from kgym_builder.patches.patched_files import Applied
 from kgym_builder.toolchains.toolchain import Toolchain
 
+# Of the hash that tells jobs' backports apart: nobody finds another text for one.
 _DIGITS = 16
-"""Of the hash that tells jobs' backports apart: nobody finds another text for one."""
 
 
 class ShippedBackport(Backport):

@@ -33,16 +33,16 @@ INDEX = "index.db"
 LINKED = "linked"
 LOG = "build.log"
 ABOUT = "about.json"
+# How it was made (`EntryMaking`).
 MAKING = "making.json"
-"""How it was made (`EntryMaking`)."""
+# The source files it was made of (`manifest.py`).
 MANIFEST = "manifest"
-"""The source files it was made of (`manifest.py`)."""
 _FILES = (IMAGE, INDEX, LINKED, LOG)
+# Files that entries of earlier versions do not have: nothing is made from those.
 _LATER = (MAKING, MANIFEST)
-"""Files that entries of earlier versions do not have: nothing is made from those."""
 
+# How the shortcut builds: not at all, with modpost beside the link, or before it.
 Order = Literal["", "parallel", "serial"]
-"""How the shortcut builds: not at all, with modpost beside the link, or before it."""
 
 
 class Identified(Strict):

@@ -32,8 +32,8 @@ from kgym_builder.suitecache.nearest import Candidate, NearRules, Wanted, neares
 from kgym_builder.suitecache.tree_build import Compiled, TreeBuild
 from kgym_builder.toolchains.toolchain import Toolchain
 
+# Gives an entry to make another from, for as long as the attempt lasts; None if it cannot.
 TakeBase = Callable[[Candidate], Awaitable[Base | None]]
-"""Gives an entry to make another from, for as long as the attempt lasts; None if it cannot."""
 _SHOWN = 10
 
 Rehearsal = Literal["none", "equal", "unequal"]

@@ -21,8 +21,8 @@ from kgym_builder.suitecache.compiled_trees import About, Order
 _MAKEFILE = Path(__file__).with_name("link_shortcut.mk").read_text()
 # Written where no makefile lists an object; what is said of it may drown in warnings.
 _ONLY_MAKE = ".kgym-only-make"
+# Objects that the rehearsal compiles, of folders that lie far from each other.
 _TRIED = 8
-"""Objects that the rehearsal compiles, of folders that lie far from each other."""
 # What make has made is compared with, in each order; what an earlier order has left is not.
 _ASIDE = """set -e
 [ -e .kgym-vmlinux ] || { mv vmlinux .kgym-vmlinux; mv arch/x86/boot/bzImage .kgym-bzImage; }

@@ -15,10 +15,10 @@ from kgym_builder.kbuild.working_tree import Tree
 
 READ_SECONDS = 1200.0
 MOST_OUTPUT = 1 << 30
+# Files of a tree; a kernel's has 80,000.
 MOST_FILES = 1_000_000
-"""Files of a tree; a kernel's has 80,000."""
+# The path that stands for all symbolic links.
 LINKS = "."
-"""The path that stands for all symbolic links."""
 _DIGITS = 40
 # No pipes but one, of programs that only fail where the tree is gone: a manifest with gaps would
 # make unequal trees look equal. sha256sum marks names with odd characters by a backslash. Each

@@ -26,10 +26,10 @@ from kgym_builder.suitecache.manifest import Manifest
 from kgym_builder.suitecache.nearest import Candidate
 from kgym_builder.suitecache.tree_build import Compiled, TreeBuild, of_modules
 
+# Share of the objects that may have to be compiled: beyond, make would do nearly everything.
 WORTH = 0.6
-"""Share of the objects that may have to be compiled: beyond, make would do nearly everything."""
+# Source files that are put in at once.
 _AT_ONCE = 200
-"""Source files that are put in at once."""
 # Times are all that make goes by: those of a host whose clock is ahead would hide what is new.
 _NOT_AHEAD = "touch /tmp/now && [ ! vmlinux -nt /tmp/now ]"
 

@@ -18,28 +18,28 @@ from kgym_builder.suitecache import compiled_trees
 from kgym_builder.suitecache.compiled_trees import About
 from kgym_builder.suitecache.manifest import LINKS, Difference, Manifest
 
+# Entries from which others are made: all, those of distributions' sources alone, or none.
 Bases = Literal["any", "packages", "none"]
-"""Entries from which others are made: all, those of distributions' sources alone, or none."""
+# Source files that may differ, but for documentation and the like.
 MOST_FILES = 2000
-"""Source files that may differ, but for documentation and the like."""
 MOST_SYMBOLS = 400
+# Entries that are looked at, those used last.
 _LOOKED = 200
-"""Entries that are looked at, those used last."""
+# Lists of files that are read for it; a kernel's has 5 MB.
 _MANIFESTS = 20
-"""Lists of files that are read for it; a kernel's has 5 MB."""
 _TRIED = 3
 
+# Programs that builds run, and what they are made of: make does not know all that they made.
 _UNTRACKED = re.compile(r"(scripts|tools|usr)/|arch/\w+/tools/|.*\.(sh|awk|pl|py|bc|sed)$")
-"""Programs that builds run, and what they are made of: make does not know all that they made."""
+# Of what is no code otherwise.
 _RUN = re.compile(r"tools/bpf/resolve_btfids/")
-"""Of what is no code otherwise."""
 _IDLE = re.compile(r"scripts/(checkpatch\.pl|get_maintainer\.pl|spelling\.txt|coccinelle/)")
+# Code that goes into vmlinux, or bzImage, in a way of its own.
 _OF_THE_LINK = re.compile(r"(arch/\w+/boot|init|usr)/")
-"""Code that goes into vmlinux, or bzImage, in a way of its own."""
+# Lines of a config that cannot make make, or the shell, do anything.
 _PLAIN = re.compile(
     r"#.*|CONFIG_\w+=([ymn]|-?[0-9]+|0x[0-9A-Fa-f]+|\"[\w ./:,=+%@()-]*\")|", re.ASCII
 )
-"""Lines of a config that cannot make make, or the shell, do anything."""
 
 
 @dataclass(frozen=True, slots=True)

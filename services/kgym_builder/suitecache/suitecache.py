@@ -48,23 +48,23 @@ from kgym_builder.toolchains.image import read_about
 from kgym_builder.toolchains.toolchain import Toolchain
 from kgym_builder.toolchains.toolchains import Toolchains
 
+# Version of what an entry holds; part of its identity.
 LAYOUT = 6
-"""Version of what an entry holds; part of its identity."""
+# Likewise, of kernels that have any: earlier versions did not make them.
 _WITH_MODULES = "modules"
-"""Likewise, of kernels that have any: earlier versions did not make them."""
+# Likewise, where the config has them packed: earlier versions did so.
 _UNPACKED = "unpacked modules"
-"""Likewise, where the config has them packed: earlier versions did so."""
+# Version of what is remembered of a config.
 _CONFIGURED = 2
-"""Version of what is remembered of a config."""
+# Bytes of images that a host keeps for its workers.
 MOST = 30 << 30
-"""Bytes of images that a host keeps for its workers."""
+# How much larger trees are that were unpacked.
 UNPACKED = 5
-"""How much larger trees are that were unpacked."""
 UNPACK_SECONDS = 1200.0
 _POLL_SECONDS = 1.0
 
+# Called with the tree that is about to be built: what it raises spares the full build.
 TryPatches = Callable[[Tree], Awaitable[None]]
-"""Called with the tree that is about to be built: what it raises spares the full build."""
 
 
 class SuiteCache:

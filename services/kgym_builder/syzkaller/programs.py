@@ -21,16 +21,16 @@ from kgym.host.sandbox_limits import MIB, SandboxLimits
 from kgym.worker.context import StepContext
 from kgym_builder.syzkaller.static_program import is_static
 
+# Version of how they are built; part of what their memo is named by.
 LAYOUT = 1
-"""Version of how they are built; part of what their memo is named by."""
+# Bytes at most; the largest of Go's compilations, that of the descriptions, takes 2 GiB.
 MEMORY = 8 << 30
-"""Bytes at most; the largest of Go's compilations, that of the descriptions, takes 2 GiB."""
+# For each command; on two busy cores the longest takes 150 s.
 SECONDS = 3600.0
-"""For each command; on two busy cores the longest takes 150 s."""
 
 _TREE, _OUT, _SCRATCH = "/syzkaller", "/out", "/scratch"
+# Bytes of a program: it lies in the memory of each guest.
 _LARGEST = 256 * MIB
-"""Bytes of a program: it lies in the memory of each guest."""
 _DISK = 12 << 30
 _SAID = 1500
 _NO_VENDOR = "its modules do not lie in it (`vendor`), and there is no network to fetch them"

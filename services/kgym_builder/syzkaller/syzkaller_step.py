@@ -27,8 +27,8 @@ from kgym_builder.syzkaller.programs import Compilers
 
 _FULL_ID = re.compile(r"[0-9a-f]{40}")
 _PROOF = ("go.mod", "syzkaller that Go's modules build")
+# What a build takes of the host's memory: two of Go's compilations at a time.
 _MIB = 4096
-"""What a build takes of the host's memory: two of Go's compilations at a time."""
 _POLL_SECONDS = 1.0
 
 

@@ -8,8 +8,8 @@ from kgym.api.steps import compilers
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import proc
 
+# So the setting is called in the environment.
 SETTING = "KGYM_ARCHIVES"
-"""So the setting is called in the environment."""
 NONE = "none"
 _ANY = "*"
 _SECONDS = 60.0

@@ -28,16 +28,16 @@ from kgym.worker.context import StepContext
 from kgym_builder import memo
 from kgym_builder.toolchains.archives import SETTING
 
+# Version of what an image holds; part of its recipe.
 LAYOUT = 1
-"""Version of what an image holds; part of its recipe."""
 PREFIX = "toolchains"
 IMAGE = "root.squashfs"
 ABOUT = "about.json"
+# For some 300 MB of downloads.
 MAKE_SECONDS = 1800.0
-"""For some 300 MB of downloads."""
 PACK_SECONDS = 600.0
+# By which images are made.
 PROGRAMS = ("mmdebstrap", "apt-get", "mksquashfs")
-"""By which images are made."""
 # Packages are unpacked into usr/, whatever they say, as on a host with a merged /usr.
 _MERGE = """
 for name in bin sbin lib lib32 lib64 libx32; do

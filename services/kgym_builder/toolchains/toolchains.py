@@ -22,8 +22,8 @@ from kgym_builder.toolchains.archives import SETTING, Archives
 from kgym_builder.toolchains.image import Recipe
 from kgym_builder.toolchains.toolchain import Toolchain, described, installed
 
+# Bytes of images that a host keeps for its workers; one has 100 to 250 MB.
 MOST = 10 << 30
-"""Bytes of images that a host keeps for its workers; one has 100 to 250 MB."""
 _POLL_SECONDS = 1.0
 
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from kgym_crashfixer.runs.run_store import Stored
 
 T = TypeVar("T")
+# Of the data folder: where the service says that it listens.
 FOLDER = "agent"
-"""Of the data folder: where the service says that it listens."""
 
 
 def service() -> tuple[str, str | None] | None:

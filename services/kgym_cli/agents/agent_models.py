@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from kgym_crashfixer.models.model import Model
 
 REPLAY = "replay:"
+# Where providers' keys are, by how the names of their models begin.
 _VARIABLES = {
     "openai": ("OPENAI_API_KEY",),
     "anthropic": ("ANTHROPIC_API_KEY",),
     "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
 }
-"""Where providers' keys are, by how the names of their models begin."""
 
 
 def opener(record: Path | None = None) -> "Callable[[str], Model]":

@@ -38,12 +38,12 @@ from kgym.client import AsyncClient
 from kgym.errors import KgymError, UserError
 from kgym_crashfixer.execution import execution
 
+# Of a file, in one answer.
 LINES = 400
-"""Of a file, in one answer."""
+# Files that are traced where none are named.
 _TRACED = 8
-"""Files that are traced where none are named."""
+# Where the frames lie that nearly every report has.
 _NOT_THE_CAUSE = ("arch/", "lib/", "mm/kasan/", "mm/kfence/", "mm/kmsan/")
-"""Where the frames lie that nearly every report has."""
 T = TypeVar("T")
 Progress = Callable[[str], None]
 

@@ -16,12 +16,12 @@ from kgym.api.jobs import JobView
 from kgym.client import AsyncClient
 from kgym.errors import KgymError
 
+# For which a job goes on after its call was cancelled.
 PAUSE_SECONDS = 60.0
-"""For which a job goes on after its call was cancelled."""
+# Jobs that end with the client, the newest: one request may name as many.
 _MOST = 1000
-"""Jobs that end with the client, the newest: one request may name as many."""
+# Clients kill a server that is still there after two seconds.
 _SUBMIT_SECONDS, _ABORT_SECONDS = 0.7, 1.0
-"""Clients kill a server that is still there after two seconds."""
 T = TypeVar("T")
 _jobs_of_call: ContextVar[set[int]] = ContextVar("_jobs_of_call")
 

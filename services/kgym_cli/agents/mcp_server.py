@@ -14,8 +14,8 @@ from kgym.errors import KgymError
 from kgym_cli.agents.bug_tools import LINES, BugTools, answered, words
 from kgym_cli.agents.called_jobs import CalledJobs
 
+# Between two words on how far it is: clients give up calls that are silent.
 _BEAT_SECONDS = 5.0
-"""Between two words on how far it is: clients give up calls that are silent."""
 _Patch = Annotated[str, Field(description="a unified diff against the tree with the bug")]
 _Edits = Annotated[
     list[Edit], Field(description="instead of `patch`: `original` has to occur once in `file`")

@@ -22,8 +22,8 @@ _STYLES = {
     "stopped": "dim",
 }
 _REFRESH_SECONDS = 0.25
+# Characters of the tree's root.
 _MOST = 200
-"""Characters of the tree's root."""
 
 
 class RunProgress:
@@ -32,8 +32,8 @@ class RunProgress:
     def __init__(self, run: int) -> None:
         self.run = run
         self.nodes: dict[str, NodeView] = {}
+        # The node and the kind of each piece of work under way, by its name.
         self.doing: dict[str, tuple[str, str]] = {}
-        """The node and the kind of each piece of work under way, by its name."""
         self.said = "showing the bug on the unpatched kernel"
         self._dollars, self._tokens, self._unpriced = 0.0, 0, 0
         self._kernels = 0
@@ -134,6 +134,7 @@ def _failed(data: Data) -> str:
     return f"{data['name']}: {data['reason']}: {data['message']}"
 
 
+# What is said of the kinds of events that count.
 _WORDS: Mapping[str, Callable[[Data], str]] = {
     "asked_again": lambda data: (
         f"{data['name']}: asked again; it was on its way when the agent was killed"
@@ -149,4 +150,3 @@ _WORDS: Mapping[str, Callable[[Data], str]] = {
     "unanswered": _failed,
     "waiting": _failed,
 }
-"""What is said of the kinds of events that count."""

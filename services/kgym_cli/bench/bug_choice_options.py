@@ -55,6 +55,7 @@ class ChosenBugs:
             raise UserError("bad_choice", f"{where}: {first['msg']}") from error
 
 
+# Of each condition: its name in `BugChoice`, the option, and what click is told.
 _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("ids", "--bug", {"multiple": True, "metavar": "ID", "help": "Its id, or how it begins."}),
     ("status", "--status", {"type": click.Choice(get_args(Status))}),
@@ -105,7 +106,6 @@ _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ),
     ("touches", "--touches", {"metavar": "PATH", "help": "The fix changes a file below it."}),
 )
-"""Of each condition: its name in `BugChoice`, the option, and what click is told."""
 
 
 def choice_options(command: Command) -> Callable[..., Any]:

@@ -20,14 +20,14 @@ from kgym_cli.output import people
 from kgym_cli.settings import settings
 
 AGENTS = CONFIGS / "demo-agents"
+# Shipped bugs on another kernel, where the others do not suffice.
 OTHERS = tuple(
     f"{name}@linux-5.10"
     for name in ("watch-queue-filter", "fsconfig-source-fd", "shm-remap-removed")
 )
-"""Shipped bugs on another kernel, where the others do not suffice."""
 DEMO = "watch-queue-filter"
+# That a patched kernel has to survive, on each of two VMs.
 SECONDS = 20
-"""That a patched kernel has to survive, on each of two VMs."""
 
 
 def run(count: int, *, one_kernel: bool) -> Report:

@@ -13,8 +13,8 @@ from kgym.bugs.bug import Bug
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
 
+# The title of a bug that nobody has seen crash.
 UNSEEN = "not seen yet"
-"""The title of a bug that nobody has seen crash."""
 _COMMIT = re.compile(r"[\w][\w./-]*")
 _FORMS = (
     "a shared kernel ({shared}), a source package (linux-source-…), a folder with a kernel's"

@@ -28,8 +28,8 @@ from kgym_cli.output.answer import Answer as CommandAnswer
 from kgym_cli.settings import options_of
 
 JUDGED = "judged.jsonl"
+# Bytes of a file of labels.
 LABELS = 64 << 20
-"""Bytes of a file of labels."""
 
 
 class Label(Strict):

@@ -39,8 +39,8 @@ from kgym_cli.output import Exit, json_option, leave, people, print_json, result
 from kgym_cli.platforms import interruptible_work
 
 _STYLES = {Saw.CRASH: "red", Saw.QUIET: "green", Saw.SKIPPED: "magenta"}
+# Commits that people are told, of several.
 _SHOWN = 20
-"""Commits that people are told, of several."""
 
 
 class BisectPlan(Plan):

@@ -30,8 +30,8 @@ _COLUMNS = (
     *("bug", "kernel", "outcome", "title", "crash", "crashed", "completed", "needs"),
     *("fix", "job", "seconds", "reason"),
 )
+# Of the others, yellow.
 _STYLES = {Outcome.COMES_BACK: "green", Outcome.REVERSES: "green", Outcome.INCONCLUSIVE: "magenta"}
-"""Of the others, yellow."""
 
 
 class PortAnswer(PortRow):

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 DEMO_BUG = "watch-queue-filter"
 _STYLES = {"same_crash": "red", "other_crash": "magenta", "no_crash": "green"}
+# Symbols of a config that are named; --json has them all.
 _NAMED = 5
-"""Symbols of a config that are named; --json has them all."""
 fix_option = click.option(
     "--fix",
     type=click.Path(path_type=Path, allow_dash=True),

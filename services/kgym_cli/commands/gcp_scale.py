@@ -20,8 +20,8 @@ from kgym_hosts import prices
 if TYPE_CHECKING:
     from kgym_hosts.gcp.scaler import Round
 
+# That a simulation is of, at most: those submitted last.
 MOST_JOBS = 200_000
-"""That a simulation is of, at most: those submitted last."""
 
 
 class Fault(Answer):

@@ -33,8 +33,8 @@ from kgym_cli.output import Exit, echo, json_option, leave, people, print_json, 
 from kgym_cli.platforms.scheduler_choice import scheduler
 
 kind_choice = click.Choice([str(kind) for kind in StepKind])
+# Jobs that are followed at the same time: a scheduler lets one caller follow 200.
 _FOLLOWED = 100
-"""Jobs that are followed at the same time: a scheduler lets one caller follow 200."""
 _STYLES = {"succeeded": "green", "failed": "red", "aborted": "yellow", "running": "cyan"}
 _VERDICTS = {Answer.YES: "green", Answer.NO: "red"}
 

@@ -23,8 +23,8 @@ from kgym_cli.jobs.crash_answer import CrashAnswer
 from kgym_cli.output import json_option, print_json, results
 from kgym_cli.output.answer import Answer
 
+# So many files are read in the time that a process needs to start.
 _WORTH_A_PROCESS = 32
-"""So many files are read in the time that a process needs to start."""
 
 _Result = TypeVar("_Result")
 

@@ -23,8 +23,8 @@ from kgym_cli.platforms.running_platform import is_taken, running
 
 START_SECONDS = 120.0
 _POLL_SECONDS = 0.05
+# How its hosts start kgym: a worker ends with its host.
 PROGRAM = f"setpriv --pdeathsig=KILL {sys.executable} -m kgym_cli"
-"""How its hosts start kgym: a worker ends with its host."""
 
 
 @dataclass(frozen=True, slots=True)

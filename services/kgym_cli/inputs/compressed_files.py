@@ -16,14 +16,14 @@ from typing import Any
 
 from kgym.errors import UserError
 
+# Bytes of a log; those of syzbot have a few MiB.
 LARGEST = 512 << 20
-"""Bytes of a log; those of syzbot have a few MiB."""
 STDIN = Path("-")
 _PIECE = 1 << 16
+# In one file: tools that compress in parallel write one for each 64 KiB or more.
 _STREAMS = 1 << 16
-"""In one file: tools that compress in parallel write one for each 64 KiB or more."""
+# Bytes for the dictionary of an xz file; `xz -9` takes 65 MiB. zstd's own limit is 128 MiB.
 _MEMORY = 256 << 20
-"""Bytes for the dictionary of an xz file; `xz -9` takes 65 MiB. zstd's own limit is 128 MiB."""
 
 _GZIP, _XZ, _ZSTD, _BZIP2 = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"BZh"
 _UNREAD = {
@@ -32,8 +32,8 @@ _UNREAD = {
     b"7z\xbc\xaf\x27\x1c": "7-Zip",
     b"Rar!\x1a\x07": "RAR",
 }
+# Between the streams of xz.
 _PADDING = re.compile(rb"\0*")
-"""Between the streams of xz."""
 SUFFIXES = (".gz", ".xz", ".zst", ".bz2")
 
 

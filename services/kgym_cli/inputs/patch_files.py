@@ -20,8 +20,8 @@ from kgym_cli.inputs import compressed_files
 _PATCH = re.compile(r"[^.].*\.(patch|diff)(\.(gz|xz|zst|bz2))?", re.DOTALL)
 
 
+# Bytes that are read of one; the model refuses those that are too large for a job.
 LARGEST_PATCH = 64 << 20
-"""Bytes that are read of one; the model refuses those that are too large for a job."""
 
 
 def patch_file(path: Path) -> Patch:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from kgym.client import Client
 
 
+# Bytes of a crash report that is shown inline; all are artifacts.
 _LARGEST_REPORT = 4 << 20
-"""Bytes of a crash report that is shown inline; all are artifacts."""
 _DIAGNOSTICS: TypeAdapter[list[Diagnostic]] = TypeAdapter(list[Diagnostic])
 
 

@@ -17,41 +17,41 @@ from kgym.errors import KgymError
 from kgym_cli.jobs import waiting
 from kgym_cli.output import live_view, people
 
+# Of the others, yellow.
 STYLES = {
     Outcome.RESOLVED: "green",
     Outcome.NOT_RESOLVED: "red",
     Outcome.REFUSED: "magenta",
     Outcome.INCONCLUSIVE: "magenta",
 }
-"""Of the others, yellow."""
 _BROKEN = (Outcome.DOES_NOT_APPLY, Outcome.DOES_NOT_COMPILE, Outcome.NOT_COMPILED)
 _NONE = (Outcome.REFUSED, Outcome.INCONCLUSIVE)
 _REFRESH_SECONDS = 0.25
+# Between two looks at what waits: where it stands in the queue, and how soon it begins.
 _LOOK_SECONDS = 5.0
-"""Between two looks at what waits: where it stands in the queue, and how soon it begins."""
+# Bugs, newest rows, and patches under way that are shown.
 _MOST = 8
-"""Bugs, newest rows, and patches under way that are shown."""
 _TRIAL = (Stage.BUILD, Stage.REPRODUCE)
+# Trials whose pace tells how long the others will take.
 _KNOWN_FROM = 3
-"""Trials whose pace tells how long the others will take."""
 
 
 class View:
     """What is known of a sweep so far."""
 
     def __init__(self, pairs: Mapping[str, int]) -> None:
+        # How many patches there are, by bug.
         self.pairs = pairs
-        """How many patches there are, by bug."""
         self.rows: dict[tuple[str, str], Row] = {}
+        # Of those that have no row yet.
         self.stages: dict[tuple[str, str], Moved] = {}
-        """Of those that have no row yet."""
         self._newest = deque[Row](maxlen=_MOST)
+        # Why jobs do not begin.
         self._waits: dict[int, str] = {}
-        """Why jobs do not begin."""
+        # When the first trial was under way,
         self._first: float | None = None
-        """When the first trial was under way,"""
+        # and how many have ended since: checks are much quicker.
         self._tried = 0
-        """and how many have ended since: checks are much quicker."""
 
     def hear(self, news: Moved | Row) -> None:
         """Take in what a sweep tells."""

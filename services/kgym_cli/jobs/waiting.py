@@ -11,10 +11,10 @@ from kgym.errors import KgymError
 if TYPE_CHECKING:
     from kgym.client import Client
 
+# The first look; the scheduler says nothing of steps that have only just been queued.
 FIRST_SECONDS = 3.0
-"""The first look; the scheduler says nothing of steps that have only just been queued."""
+# How long the pauses between two looks become: a log shall not fill with them.
 LAST_SECONDS = 60.0
-"""How long the pauses between two looks become: a log shall not fill with them."""
 
 
 def words(step: StepView) -> str:

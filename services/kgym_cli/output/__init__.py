@@ -16,8 +16,8 @@ from rich.text import Text
 
 from kgym.errors import KgymError, UserError
 
+# Columns of what is no terminal: a file, a pipe. Nothing is wrapped or cut to fit it.
 WIDE = 1 << 16
-"""Columns of what is no terminal: a file, a pipe. Nothing is wrapped or cut to fit it."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -49,10 +49,10 @@ class Terminal(Console):
             yield segment if segment.control else Segment(plain(segment.text), segment.style)
 
 
+# Progress and remarks, on stderr.
 people = Terminal(stderr=True)
-"""Progress and remarks, on stderr."""
+# What a command was asked for, on stdout, which carries nothing else.
 results = Terminal()
-"""What a command was asked for, on stdout, which carries nothing else."""
 
 
 class Exit(IntEnum):

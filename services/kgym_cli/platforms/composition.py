@@ -12,8 +12,8 @@ from kgym.transport.bus import Bus, InProcessBus
 from kgym_cli import extras
 from kgym_cli.settings import Settings, settings
 
+# What may stand before keys, as they are. A bucket's name: the service's own rule.
 _BUCKET = re.compile(r"gs://([a-z0-9][\w.-]{1,221})/?((?:[\w][\w.+-]*/?)*)", re.ASCII)
-"""What may stand before keys, as they are. A bucket's name: the service's own rule."""
 
 
 @asynccontextmanager

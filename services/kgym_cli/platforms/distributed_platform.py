@@ -31,10 +31,10 @@ from kgym_scheduler.database.tokens import Tokens
 
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
+# The first pause before a part that died is started again, and the longest; each doubles.
 BACKOFF_SECONDS = (0.5, 30.0)
-"""The first pause before a part that died is started again, and the longest; each doubles."""
+# If a part ran so long, its earlier deaths no longer count.
 STABLE_SECONDS = 60.0
-"""If a part ran so long, its earlier deaths no longer count."""
 _POLL_SECONDS = 0.1
 
 _log = structlog.get_logger()

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from kgym_vmmanager.vm.provider import Provider
 
 BUCKET = "kgym-emulated"
+# The worker's address in the network of the emulated VMs.
 _NEIGHBOUR = "169.254.10.1"
-"""The worker's address in the network of the emulated VMs."""
 _OWNER = "kgym-emulated"
+# Of an emulated instance (tests/google/cloud_compute/machine.py): 22 would take root.
 _SSH_PORT = 2222
-"""Of an emulated instance (tests/google/cloud_compute/machine.py): 22 would take root."""
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 

@@ -14,12 +14,12 @@ from typing import IO
 from kgym.errors import InfrastructureError
 from kgym_cli.platforms.running_platform import is_taken, running
 
+# Held shared by each client, and alone by a platform that has none and ends.
 CLIENTS = "clients.lock"
-"""Held shared by each client, and alone by a platform that has none and ends."""
+# Held shared by each client that waits for jobs; without any, no step begins.
 WAITING = "waiting.lock"
-"""Held shared by each client that waits for jobs; without any, no step begins."""
+# How long the end of a platform may take.
 END_SECONDS = 60.0
-"""How long the end of a platform may take."""
 _POLL_SECONDS = 0.02
 
 

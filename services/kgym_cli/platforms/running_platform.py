@@ -10,11 +10,11 @@ from typing import IO
 
 from kgym.errors import UserError
 
+# The file that a running platform holds locked; it is empty until the platform listens.
 ADDRESS = "platform.json"
-"""The file that a running platform holds locked; it is empty until the platform listens."""
 
+# How long a platform that shall stay waits for one to end that commands have started.
 PATIENCE_SECONDS = 30.0
-"""How long a platform that shall stay waits for one to end that commands have started."""
 _BUSY_SECONDS = 5.0
 
 

@@ -34,8 +34,8 @@ USER = "kgym"
 START_SECONDS = 180.0
 STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.05
+# Where a server that is another user's sees its folder: it need not walk to the real place.
 _PLACE = Path("/mnt")
-"""Where a server that is another user's sees its folder: it need not walk to the real place."""
 
 
 class Program:
@@ -47,10 +47,10 @@ class Program:
         self.name = name
         self.log = log
         self.argv = [str(word) for word in argv]
+        # Variables to add to the environment.
         self.env: Mapping[str, str] = {}
-        """Variables to add to the environment."""
+        # Its working directory; None: the one of this process.
         self.cwd: Path | None = None
-        """Its working directory; None: the one of this process."""
         self._process: subprocess.Popen[bytes] | None = None
         self._asked = False
 

@@ -24,8 +24,8 @@ from kgym_cli.platforms.platform_clients import Clients
 from kgym_cli.platforms.running_platform import Running, running
 
 START_SECONDS = 60.0
+# From this size on, the log begins anew; the one before is kept.
 LOG_BYTES = 1 << 20
-"""From this size on, the log begins anew; the one before is kept."""
 _POLL_SECONDS = 0.05
 
 

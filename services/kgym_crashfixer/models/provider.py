@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model as ProvidedModel
     from pydantic_ai.settings import ModelSettings
 
+# The longest that a model may take over one answer, tries included.
 ANSWER_SECONDS = 900.0
-"""The longest that a model may take over one answer, tries included."""
 TRIES = 6
+# The longest pause that a provider's Retry-After is given.
 WAIT_SECONDS = 120.0
-"""The longest pause that a provider's Retry-After is given."""
+# Of an answer.
 MOST_TOKENS = 32_000
-"""Of an answer."""
+# What providers call the settings, when they refuse them.
 _WORDS = {
     "temperature": ["temperature"],
     "max_tokens": ["max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens"],
 }
-"""What providers call the settings, when they refuse them."""
+# Said after an answer that calls none.
 GO_ON = "Go on with the tools; when you are done, call the one that ends the conversation."
-"""Said after an answer that calls none."""
 
 
 class Provided:

@@ -25,8 +25,8 @@ from kgym.errors import UserError
 from kgym_crashfixer import event_file
 from kgym_crashfixer.models.model import Call, Model, ModelError
 
+# Bytes of a tape; a run of a thousand cycles has a tenth of that.
 _LONGEST = 1 << 28
-"""Bytes of a tape; a run of a thousand cycles has a tenth of that."""
 
 
 class Recorded(Strict):
@@ -143,8 +143,8 @@ class Replay:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._replies = _read(path)
+        # The occurrences that were asked for, and those whose answers they got.
         self._given: dict[tuple[str, str], str] = {}
-        """The occurrences that were asked for, and those whose answers they got."""
 
     @property
     def name(self) -> str:

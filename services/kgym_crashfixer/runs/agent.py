@@ -31,16 +31,16 @@ from kgym_crashfixer.runs import bugs, result, views
 from kgym_crashfixer.runs.run_store import Batch, Once, RunRecord, RunStore, RunWriter, Stored
 from kgym_crashfixer.runs.runner import PAUSES, Runner, ends, whole
 
+# Opens the platform that does the work of a run.
 OpenPlatform = Callable[[Stored, Bug, Strategy, Submitted], AbstractAsyncContextManager[Platform]]
-"""Opens the platform that does the work of a run."""
+# Opens the model of this name; raises UserError `bad_model`.
 OpenModel = Callable[[str], Model]
-"""Opens the model of this name; raises UserError `bad_model`."""
+# How often those who follow a run look for what another process has stored.
 LOOK_SECONDS = 0.5
-"""How often those who follow a run look for what another process has stored."""
+# Questions that a search reads together: each may have a megabyte.
 ROWS = 20
-"""Questions that a search reads together: each may have a megabyte."""
+# Questions that one search looks through.
 READ_AT_ONCE = 200
-"""Questions that one search looks through."""
 _FINAL = {RunState.RESOLVED, RunState.UNRESOLVED}
 
 
@@ -56,8 +56,8 @@ class Agent:
         pauses: tuple[float, ...] = PAUSES,
     ) -> None:
         self._store, self._pauses = store, pauses
+        # Called with all that this process stores of its runs.
         self.observers = store.observers
-        """Called with all that this process stores of its runs."""
         self._open_model, self._open_platform = open_model, open_platform
         self._tasks: dict[int, asyncio.Task[RunState]] = {}
         self._runners: dict[int, Runner] = {}

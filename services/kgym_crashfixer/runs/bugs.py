@@ -10,8 +10,8 @@ from kgym.bugs import bundle
 from kgym.bugs.bug import Bug
 from kgym.errors import UserError
 
+# Bytes of a bundle that is sent along.
 MOST_BYTES = 8 << 20
-"""Bytes of a bundle that is sent along."""
 
 
 def load(request: RunRequest) -> Bug:

@@ -16,8 +16,8 @@ class Ledger:
         self.spent = Spent()
         self._dearest = 0.0
         self._longest = 0
+        # Which limit forbade the last piece of work, in words.
         self.reached = ""
-        """Which limit forbade the last piece of work, in words."""
 
     @property
     def seconds_left(self) -> float:

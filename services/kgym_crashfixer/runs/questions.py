@@ -10,8 +10,8 @@ from kgym_crashfixer.prompts import render
 from kgym_crashfixer.search.work import Answer, Purpose, Question
 from kgym_crashfixer.tools import exploring_tools, looking_tools, tools
 
+# Characters of an answer that are read; a model that says more has lost its way.
 LONGEST = 1 << 20
-"""Characters of an answer that are read; a model that says more has lost its way."""
 
 
 def call_of(question: Question, platform: Platform) -> Call:

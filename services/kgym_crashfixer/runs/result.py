@@ -18,15 +18,15 @@ from kgym.errors import UserError
 from kgym_crashfixer.platform_protocol import Begun
 
 WIDTH = 72
+# Characters of a subject, as checkpatch wants it.
 SUBJECT = 75
-"""Characters of a subject, as checkpatch wants it."""
 AUTHOR = "CrashFixer <crashfixer@kgymsuite.invalid>"
 _LONGEST_PROBLEM = 500
 _ZERO = "0" * 40
 _SYZBOT = re.compile(r"\bextid=([0-9a-f]{10,40})\b|syzbot\+([0-9a-f]{10,40})@")
 _FIXES = re.compile(r"^Fixes: ([0-9a-f]{8,40} \(\".+\"\))$")
+# What means something to `git am`, or would be taken for a trailer, at the start of a line.
 _TAKEN = re.compile(r"^(?=diff -|---|\+\+\+|Index: |>?From |@@|[A-Za-z][A-Za-z-]*: )")
-"""What means something to `git am`, or would be taken for a trailer, at the start of a line."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 

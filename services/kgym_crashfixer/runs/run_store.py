@@ -57,11 +57,11 @@ _RESULT: TypeAdapter[Result] = TypeAdapter(Result)
 _EVENTS = "events.gz"
 _SUMMARY = "summary.json"
 _STOP = "stop"
+# Runs that are in memory at a time, without the texts of their questions and answers.
 _LOADED = 8
-"""Runs that are in memory at a time, without the texts of their questions and answers."""
 _LOCK_ATTEMPTS = 20
+# Kinds of events that say which work was begun, and how it ended.
 WORK = ("asked", "asked_again", "lost", "told", "dropped")
-"""Kinds of events that say which work was begun, and how it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +217,8 @@ class RunRecord:
     def __init__(self, number: int, folder: Path) -> None:
         self.id, self.path = number, folder / _EVENTS
         self.lock = threading.Lock()
+        # The bytes that were read.
         self.size = 0
-        """The bytes that were read."""
         self.state, self.reason = RunState.INTERRUPTED, "not begun"
         self.ended_at: datetime | None = None
         self.used = Used()
@@ -228,8 +228,8 @@ class RunRecord:
         self.calls: dict[str, StoredCall] = {}
         self._events: list[tuple[datetime, str, dict[str, Any]]] = []
         self._results: list[tuple[str, Any]] = []
+        # Of each node its place in the order, and the byte at which its entry begins.
         self._nodes: dict[str, tuple[int, int]] = {}
-        """Of each node its place in the order, and the byte at which its entry begins."""
         self._views: dict[str, tuple[int, NodeView]] = {}
         self._entry = functools.lru_cache(2)(functools.partial(event_file.entry_at, self.path))
         try:
@@ -494,11 +494,11 @@ class RunStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        # Called with each batch that this process has stored.
         self.observers: list[Callable[[Batch], None]] = []
-        """Called with each batch that this process has stored."""
         self._records: OrderedDict[int, RunRecord] = OrderedDict()
+        # Of each run that was listed the size of its file, and its summary at that size.
         self._summaries: dict[int, tuple[int, RunSummary]] = {}
-        """Of each run that was listed the size of its file, and its summary at that size."""
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "keys").mkdir(exist_ok=True)

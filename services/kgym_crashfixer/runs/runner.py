@@ -42,14 +42,14 @@ from kgym_crashfixer.search.work import Check, Checked, Question, Result, Source
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
+# How often the run looks whether somebody in another process wants it to stop.
 STOP_SECONDS = 1.0
-"""How often the run looks whether somebody in another process wants it to stop."""
+# Seconds between tries of a question while the model's provider does not answer at all.
 PAUSES = (30.0, 120.0, 300.0)
-"""Seconds between tries of a question while the model's provider does not answer at all."""
+# How long the run's end waits for the platform to abort jobs.
 ABORT_SECONDS = 30.0
-"""How long the run's end waits for the platform to abort jobs."""
+# How often a question is sent again of which nothing was heard, as the agent was killed.
 SENT_AGAIN = 1
-"""How often a question is sent again of which nothing was heard, as the agent was killed."""
 
 
 class Ended(Exception):
@@ -92,10 +92,10 @@ class Runner:
         self._ready: list[Asked] = []
         self._search: Search | None = None
         self._ending: set[asyncio.Task[_Done]] = set()
+        # The questions that an earlier process has sent, by name, with their replies.
         self._sent: dict[str, tuple[StoredCall, Reply | None]] = {}
-        """The questions that an earlier process has sent, by name, with their replies."""
+        # What is stored with whatever is stored next: it can be found out again.
         self._noted = Batch()
-        """What is stored with whatever is stored next: it can be found out again."""
         self._shown: dict[str, dict[str, Any]] = {}
         self._over: set[str] = set()
         self._fixes = list(run.fixes)

@@ -9,8 +9,8 @@ from kgym.api.agent.runs import CallView, Event, RunState, RunView
 from kgym.api.agent.steps import CallExcerpt, RunStep
 from kgym_crashfixer.runs.run_store import RunRecord
 
+# Characters of an excerpt on each side of the text that was searched for.
 _ABOUT = 150
-"""Characters of an excerpt on each side of the text that was searched for."""
 
 
 def run_view(record: RunRecord) -> RunView:

@@ -6,14 +6,14 @@ Nothing here believes an answer: edits are applied strictly afterwards.
 import re
 from dataclasses import dataclass
 
+# Characters of an answer that are read; the largest window of a model holds fewer.
 LONGEST = 1 << 20
-"""Characters of an answer that are read; the largest window of a model holds fewer."""
+# Characters of an explanation that go on to other questions, each of which pays for them.
 LONGEST_WORDS = 16_000
-"""Characters of an explanation that go on to other questions, each of which pays for them."""
 _MOST_EDITS = 200
 _MOST_FUNCTIONS = 20
+# Characters of all functions of an answer: each is parsed while the search waits.
 _LONGEST_FUNCTIONS = 200_000
-"""Characters of all functions of an answer: each is parsed while the search waits."""
 _MOST_HYPOTHESES = 32
 
 

@@ -7,8 +7,8 @@ from kgym.api.steps import Edit
 from kgym_crashfixer.search import answers
 from kgym_crashfixer.search.code import Code, RefusedError
 
+# Characters of what is wrong with a patch.
 LONGEST_PROBLEM = 16_000
-"""Characters of what is wrong with a patch."""
 Form = Literal["edits", "diff", "functions"]
 
 

@@ -15,10 +15,11 @@ from kgym_crashfixer.search.engine import Plan, one, together
 from kgym_crashfixer.search.looks import further_files
 from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question, Try
 
+# Runs of a patch that the platform gave no verdict on, or that ended by an unrelated crash.
 _AGAIN = 3
-"""Runs of a patch that the platform gave no verdict on, or that ended by an unrelated crash."""
+# What a check says of a patch that is built: a limit says neither yes nor no, the build will.
 BUILT = {PatchOutcome.COMPILES, PatchOutcome.OVER_LIMIT}
-"""What a check says of a patch that is built: a limit says neither yes nor no, the build will."""
+# What several different answers are wanted to.
 _DIVERSE = {
     Purpose.HYPOTHESIS,
     Purpose.HYPOTHESES,
@@ -27,23 +28,22 @@ _DIVERSE = {
     Purpose.FUNCTIONS,
     Purpose.DIFF,
 }
-"""What several different answers are wanted to."""
+# What a patch of each form is asked for by.
 _ASKED_FOR = {
     "edits": Purpose.PATCH,
     "functions": Purpose.FUNCTIONS,
     "diff": Purpose.DIFF,
 }
-"""What a patch of each form is asked for by."""
+# Failed patches that a prompt tells of: the newest.
 _LESSONS = 12
-"""Failed patches that a prompt tells of: the newest."""
+# Characters of the hypothesis of a failed patch that others are told.
 _SUPPOSED = 2_000
-"""Characters of the hypothesis of a failed patch that others are told."""
+# Characters of a patch that are sent back to be mended.
 _LONGEST_PATCH = 64_000
-"""Characters of a patch that are sent back to be mended."""
+# Characters of a summary.
 _SUMMARY = 4_000
-"""Characters of a summary."""
+# Characters of what a patch came to that could not be built.
 _OUTCOME = 200
-"""Characters of what a patch came to that could not be built."""
 Read = TypeVar("Read")
 
 

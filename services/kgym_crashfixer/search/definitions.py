@@ -11,10 +11,10 @@ from kgym_crashfixer.search.engine import Plan
 from kgym_crashfixer.search.looks import BLIND, CALLS, LONGEST_FILE, SAID, Asking, shown, whole
 from kgym_crashfixer.search.work import Answer, Purpose, Seen, Source
 
+# Definitions that prompts show from then on.
 _NAMES = 40
-"""Definitions that prompts show from then on."""
+# Files that they may add to the candidates.
 _FILES = 8
-"""Files that they may add to the candidates."""
 _ONE_LEFT = "\n\n[one turn is left: call `enough`]"
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
+# Returns what the plan comes to.
 Plan = Generator["Work | Together", Any, T]
-"""Returns what the plan comes to."""
 
 
 class Work(Protocol):
@@ -80,8 +80,8 @@ class Engine(Generic[T]):
     """A plan that is being carried out."""
 
     def __init__(self, plan: Plan[T]) -> None:
+        # What the plan came to, once it is done.
         self.result: T | None = None
-        """What the plan came to, once it is done."""
         self.done = False
         self._waiting: dict[str, _Fiber] = {}
         self._new: dict[str, Asked] = {}

@@ -9,8 +9,8 @@ from kgym.api.agent.strategy import BestFirst, Forest
 from kgym_crashfixer.search.cycle import Memory, State, cycle
 from kgym_crashfixer.search.engine import Plan, together
 
+# Further tries of a cycle on which the platform came to no verdict.
 _REPEATED = 2
-"""Further tries of a cycle on which the platform came to no verdict."""
 
 
 def forest(strategy: Forest, memory: Memory, state: State, name: str = "") -> Plan[bool]:

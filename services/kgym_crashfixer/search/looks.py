@@ -11,23 +11,23 @@ from kgym_crashfixer.search.engine import Plan
 from kgym_crashfixer.search.work import Answer, Purpose, Question, Seen, Source
 
 BLIND = "error: the source cannot be read now"
+# Answers in a row without a call of a tool, after which a conversation ends.
 SILENT = 3
-"""Answers in a row without a call of a tool, after which a conversation ends."""
+# Characters of an answer, and of what a tool returns, that later turns pay for again.
 SAID = 64_000
-"""Characters of an answer, and of what a tool returns, that later turns pay for again."""
+# Calls of tools in one answer that are done.
 CALLS = 16
-"""Calls of tools in one answer that are done."""
+# Characters of the source that a tool returns.
 _LOOK = 60_000
-"""Characters of the source that a tool returns."""
+# Further files: each question of the search pays for them.
 _FILES = 3
-"""Further files: each question of the search pays for them."""
+# Paths that are looked for.
 _NAMED = 10
-"""Paths that are looked for."""
 _ONE_LEFT = "\n\n[one turn is left: call `name_files`]"
+# Characters of one.
 LONGEST_FILE = 400_000
-"""Characters of one."""
+# Makes a question of a debug cycle, of a purpose and with further values.
 Asking = Callable[..., Question]
-"""Makes a question of a debug cycle, of a purpose and with further values."""
 
 
 def look(node: str, call: ToolCall, code: Code) -> Plan[str]:

@@ -17,10 +17,10 @@ from kgym_crashfixer.search.engine import Plan
 from kgym_crashfixer.search.looks import BLIND, CALLS, SAID, SILENT, look, whole
 from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question
 
+# Characters of a crash report that a tool returns.
 _REPORT = 20_000
-"""Characters of a crash report that a tool returns."""
+# Characters of the model's own words about a patch that failed.
 _LESSON = 1000
-"""Characters of the model's own words about a patch that failed."""
 _UNCHANGED = "error: nothing is edited"
 
 

@@ -21,22 +21,22 @@ from kgym.errors import InfrastructureError, KgymError, UserError
 
 T = TypeVar("T")
 
+# Most time of one request.
 CALL_SECONDS = 60.0
-"""Most time of one request."""
+# Most time of what the cloud does for one.
 OPERATION_SECONDS = 600.0
-"""Most time of what the cloud does for one."""
+# How long a call that fails for a while is tried again.
 PATIENCE_SECONDS = 120.0
-"""How long a call that fails for a while is tried again."""
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _PASSING = {408, 429, 500, 502, 503, 504}
 _LOST = (requests.ConnectionError, requests.Timeout, TransportError)
 _STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "STOCKOUT", "does not have enough resources")
 _QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded", "Quota '")
+# What passes, whatever the status.
 _BUSY = (
     *("resourceNotReady", "rateLimitExceeded", "RESOURCE_NOT_READY", "is not ready"),
     "does not exist",  # a service account that was made just now
 )
-"""What passes, whatever the status."""
 
 
 class Cloud:
@@ -45,8 +45,8 @@ class Cloud:
     def __init__(self, project: str, emulator: str | None = None) -> None:
         self.project = project
         self.emulator = emulator
+        # Seconds between two looks at an operation.
         self.polls = 0.02 if emulator else 1.0
-        """Seconds between two looks at an operation."""
         self._clients: dict[str, Any] = {}
 
     @cached_property

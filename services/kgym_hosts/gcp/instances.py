@@ -26,8 +26,8 @@ from kgym_hosts.gcp.resources import (
     labels,
 )
 
+# The name of the scheduler's host within the deployment, and of its pool.
 SCHEDULER = "scheduler"
-"""The name of the scheduler's host within the deployment, and of its pool."""
 _AT_ONCE = 16
 _STARTUP = Path(__file__).with_name("worker_host.sh")
 _STOPPED = {"STOPPING", "STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED"}

@@ -36,10 +36,10 @@ from kgym_hosts.scaling.decisions import (
     decide,
 )
 
+# Of this time attempts tell how long steps take.
 _TYPICAL = timedelta(hours=1)
-"""Of this time attempts tell how long steps take."""
+# Attempts that tell how long a step takes.
 _ENOUGH = 5
-"""Attempts that tell how long a step takes."""
 
 
 @dataclass(frozen=True, slots=True)

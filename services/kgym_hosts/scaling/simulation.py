@@ -26,8 +26,8 @@ from kgym_hosts.scaling.decisions import (
 )
 from kgym_hosts.scaling.recording import RecordedStep
 
+# What a host is charged at least: Compute Engine counts seconds, after the first minute.
 LEAST_CHARGED_SECONDS = 60.0
-"""What a host is charged at least: Compute Engine counts seconds, after the first minute."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,15 @@ from kgym.bench.published_benchmark import Benchmark
 from kgym.errors import UserError
 from kgym_monitor.benchmarks.board_query import BoardQuery
 
+# Setups whose Pass@k is drawn: as many as there are colours.
 CURVES = 7
-"""Setups whose Pass@k is drawn: as many as there are colours."""
+# Live-kBench's figures; by Pass@k and Mean@k they are eight.
 SHOWN = (Figure.CRR, Figure.EPR, Figure.FILE_IOU, Figure.FUNCTION_IOU)
-"""Live-kBench's figures; by Pass@k and Mean@k they are eight."""
+# Bugs, or attempts, on a page.
 ROWS = 200
-"""Bugs, or attempts, on a page."""
 TOUGHEST = 20
+# Pages that are kept ready.
 KEPT = 200
-"""Pages that are kept ready."""
 T = TypeVar("T")
 
 

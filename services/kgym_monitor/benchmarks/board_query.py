@@ -13,8 +13,8 @@ from kgym.bench.bug_record import BugFacts
 from kgym.errors import UserError
 from kgym_monitor.pages.bug_filter import Typed
 
+# Conditions of which the address gives several values, with commas between them.
 LISTS = ("ids", "subsystems", "types", "classes")
-"""Conditions of which the address gives several values, with commas between them."""
 TIMES = ("reported_from", "reported_before", "fixed_from", "fixed_before")
 CHOICES = tuple(BugChoice.model_fields)
 _YES = {"yes": True, "no": False}

@@ -8,12 +8,12 @@ from kgym.bench.publication import BenchmarkStore, Publication
 from kgym.bench.published_benchmark import PublishedBenchmark, load
 from kgym.errors import InfrastructureError, KgymError
 
+# Benchmarks in memory at the same time.
 HELD = 4
-"""Benchmarks in memory at the same time."""
+# Benchmarks in the list.
 LISTED = 500
-"""Benchmarks in the list."""
+# Seconds that a page waits for a benchmark before it shows how far it has been read.
 PATIENCE = 0.5
-"""Seconds that a page waits for a benchmark before it shows how far it has been read."""
 _AT_ONCE = 16
 
 

@@ -21,16 +21,16 @@ from kgym_monitor.benchmarks.board_query import BoardQuery
 from kgym_monitor.page_policy import POLICY
 from kgym_monitor.pages.rendering import Rendering
 
+# The file by which a folder is known that may be replaced.
 MARK = "made-by-kgym-bench-site"
-"""The file by which a folder is known that may be replaced."""
+# Bugs that have a page.
 BUGS = 5000
-"""Bugs that have a page."""
+# Setups that are compared with one another, the best.
 COMPARED = 10
-"""Setups that are compared with one another, the best."""
+# Leaderboards: one for each k up to this.
 RUNS = 10
-"""Leaderboards: one for each k up to this."""
+# What a policy cannot say within a page.
 _UNMADE = ("frame-ancestors",)
-"""What a policy cannot say within a page."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from kgym.api.bugs import BugFilter
 from kgym.api.steps import Strict
 from kgym.api.suitecache import EntryFilter
 
+# Rows on a page.
 PAGE = 50
-"""Rows on a page."""
 Filter = TypeVar("Filter", bound=Strict)
 
 

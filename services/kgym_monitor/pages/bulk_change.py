@@ -12,8 +12,8 @@ from kgym.client import AsyncClient, Refused
 from kgym.errors import UserError
 from kgym_monitor.pages.job_filter import JobQuery
 
+# Jobs that the scheduler counts; what is over that is no number that one could agree to.
 MOST = 10_000
-"""Jobs that the scheduler counts; what is over that is no number that one could agree to."""
 FINAL = (State.FAILED, State.ABORTED, State.SUCCEEDED)
 
 Act = Literal["abort", "restart"]

@@ -28,16 +28,17 @@ from kgym_monitor.pages import diff_lines
 from kgym_monitor.pages.diff_lines import ChangedFile, ShownPatch
 from kgym_monitor.pages.source_links import link
 
+# Messages of one patch on a page.
 SHOWN = 300
-"""Messages of one patch on a page."""
+# Patches whose diffs a job's page shows; of more, it leads to a page of each.
 WHOLE = 5
-"""Patches whose diffs a job's page shows; of more, it leads to a page of each."""
 _HEAD = re.compile(r"^([^\s:][^:]{0,999}):([0-9]{1,9}):")
 _QUOTE = re.compile(r"^ {0,12}([0-9]{1,9}) \| (.{0,4000})")
 
+# A line of a shown patch: the place of its file, and its own in that; from 0.
 Place = tuple[int, int]
-"""A line of a shown patch: the place of its file, and its own in that; from 0."""
 
+# The outcomes in words, the good ones first.
 OUTCOMES = {
     PatchOutcome.COMPILES: "compiles",
     PatchOutcome.NOT_BUILT: "not built",
@@ -45,7 +46,6 @@ OUTCOMES = {
     PatchOutcome.DOES_NOT_COMPILE: "does not compile",
     PatchOutcome.DOES_NOT_APPLY: "does not apply",
 }
-"""The outcomes in words, the good ones first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from kgym.api.steps import Patch
 
+# Lines of one patch on a page.
 SHOWN = 4000
-"""Lines of one patch on a page."""
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,\d{1,9})? \+(\d{1,9})(?:,\d{1,9})? @@")
 
 

@@ -8,8 +8,8 @@ from kgym.api.steps import InstanceArtifact, InstanceOutcome, InstanceResult, Re
 from kgym.client.download import check_kept
 from kgym.errors import NotFound, UserError
 
+# Consoles side by side: each is read whole.
 MOST = 6
-"""Consoles side by side: each is read whole."""
 
 
 @dataclass(frozen=True, slots=True)

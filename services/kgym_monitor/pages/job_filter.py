@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kgym.api.jobs import JobFilter
 
+# Jobs on a page.
 PAGE = 30
-"""Jobs on a page."""
 
+# Pages back that the address of a page leads to; from there on, to the newest.
 TRAIL = 40
-"""Pages back that the address of a page leads to; from there on, to the newest."""
 _NAMES = {"kind": "Kind of step", "after": "From day", "before": "To day"}
 
 

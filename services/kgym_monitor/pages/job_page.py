@@ -14,8 +14,8 @@ from kgym.client.download import check_kept
 from kgym.errors import UserError
 from kgym_monitor.pages import check_results, instance_consoles, plan_words
 
+# What the names of artifacts end with that are text.
 TEXT_ENDINGS = (".log", ".txt", ".json", ".sh", "config", "System.map")
-"""What the names of artifacts end with that are text."""
 
 
 def focus(job: JobView) -> int:
@@ -124,10 +124,10 @@ def _report_numbers(step: StepView) -> list[int]:
 # --- the steps on one axis of time: moments are seconds since 1970; None as an end: it goes on ----
 
 
+# Units of the axis's whole length.
 WIDTH = 1000
-"""Units of the axis's whole length."""
+# What a span takes at least, to be seen.
 _LEAST = 3.0
-"""What a span takes at least, to be seen."""
 
 
 @dataclass(frozen=True, slots=True)

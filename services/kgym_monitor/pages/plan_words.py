@@ -20,8 +20,8 @@ from kgym.api.steps import (
 )
 from kgym_monitor.pages.wording import KINDS, duration, percent
 
+# Patches that are named, and characters of a commit's id that are shown.
 _NAMED = 3
-"""Patches that are named, and characters of a commit's id that are shown."""
 _COMMIT = 12
 
 

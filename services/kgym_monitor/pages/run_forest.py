@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from kgym.api.agent.runs import NodeView
 
+# Depth of a drawn tree: browsers nest elements about twice as deep, then they stop. Deeper
+# cycles begin at the edge again.
 DEEPEST = 200
-"""Depth of a drawn tree: browsers nest elements about twice as deep, then they stop. Deeper
-cycles begin at the edge again."""
 
 
 def key(name: str) -> str:
@@ -30,8 +30,8 @@ class Cycle:
         return key(self.view.name)
 
 
+# Returns the card of a cycle as HTML, an element with the id `c-KEY`.
 DrawCard = Callable[[Cycle], str]
-"""Returns the card of a cycle as HTML, an element with the id `c-KEY`."""
 
 
 def forest(nodes: Iterable[NodeView], draw: DrawCard) -> str:

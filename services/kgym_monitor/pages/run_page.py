@@ -16,8 +16,8 @@ from kgym.errors import NotFound, UserError
 from kgym_monitor.pages import diff_lines
 from kgym_monitor.pages.diff_lines import ShownPatch
 
+# Runs on a page.
 PAGE = 50
-"""Runs on a page."""
 _STATES = {
     RunState.RUNNING: "running",
     RunState.RESOLVED: "succeeded",
@@ -52,8 +52,9 @@ _WORKS = {
     "summary": ("summary", "a summary"),
     "tool": ("tool", "a call of a tool"),
 }
+# Work that is a question to the model.
 ASKED = frozenset(_WORKS) - {"check", "try", "source"}
-"""Work that is a question to the model."""
+# Kinds of steps that a reader can hide, in words,
 STEP_KINDS = {
     "hypothesis": "hypotheses",
     "reflection": "reflections",
@@ -66,12 +67,11 @@ STEP_KINDS = {
     "look": "looks at source",
     "tool": "calls of tools",
 }
-"""Kinds of steps that a reader can hide, in words,"""
+# and kinds of cycles.
 CYCLE_KINDS = {"crashed": "crashed", "rejected": "rejected", "no_patch": "without a patch"} | {
     "inconclusive": "inconclusive",
     "stopped": "stopped",
 }
-"""and kinds of cycles."""
 
 
 def state_class(state: str) -> str:
@@ -148,6 +148,7 @@ def cycle(run: RunView, node: Node, steps: Sequence[RunStep]) -> dict[str, Any]:
     }
 
 
+# What templates use of these.
 FILTERS: tuple[Callable[..., Any], ...] = (
     state_class,
     outcome_words,
@@ -159,7 +160,6 @@ FILTERS: tuple[Callable[..., Any], ...] = (
     verdict_of_run,
     changed,
 )
-"""What templates use of these."""
 
 
 class RunQuery(BaseModel):

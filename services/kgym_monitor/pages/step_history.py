@@ -9,8 +9,8 @@ from kgym.api.statistics import AttemptCount, Piece, Statistics, StatisticsFilte
 from kgym.api.steps import StepKind
 from kgym.errors import UserError
 
+# How many reasons a chart tells apart; the others are added up.
 REASONS = 6
-"""How many reasons a chart tells apart; the others are added up."""
 
 
 @dataclass(frozen=True, slots=True)

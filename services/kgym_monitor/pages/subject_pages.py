@@ -15,15 +15,15 @@ from kgym.client import AsyncClient
 from kgym.errors import NotFound, UserError
 from kgym_monitor.pages.bug_filter import BugQuery, EntryQuery
 
+# What is known of patches for a bug, in words.
 PATCHES = {
     "resolved": "resolved",
     "unresolved": "not resolved",
     "untried": "none tried",
 }
-"""What is known of patches for a bug, in words."""
 _STATES = (State.RUNNING, State.QUEUED, State.SUCCEEDED, State.FAILED, State.ABORTED, State.PENDING)
+# Jobs on the page of a bug.
 JOBS = 20
-"""Jobs on the page of a bug."""
 
 
 async def bugs(client: AsyncClient, query: BugQuery) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from kgym.api.steps import ReproduceResult, StepKind, Verdict
 _PICTURES = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"} | {
     0x7F: 0x2421
 }
+# Marks that hide text or turn its direction: what stands there could read as another word.
 _HIDDEN = (
     *range(0x80, 0xA0),
     *(0xAD, 0x061C, 0xFEFF),
@@ -17,7 +18,6 @@ _HIDDEN = (
     *range(0x2028, 0x202F),
     *range(0x2060, 0x2070),
 )
-"""Marks that hide text or turn its direction: what stands there could read as another word."""
 _VISIBLE = _PICTURES | dict.fromkeys(_HIDDEN, 0xFFFD)
 VERDICTS = {
     Verdict.SAME_CRASH: "same crash",

@@ -21,8 +21,8 @@ from kgym_monitor.pages.bulk_change import ACTS, FINAL, MOST, Act
 from kgym_monitor.pages.job_filter import JobQuery
 from kgym_monitor.routes.own_forms import back, own_form
 
+# Jobs that may be selected: as many as the scheduler aborts in one call.
 SELECTED = 1000
-"""Jobs that may be selected: as many as the scheduler aborts in one call."""
 _AT_ONCE = 8
 
 openers = APIRouter(dependencies=[needs(Scope.SUBMIT)])

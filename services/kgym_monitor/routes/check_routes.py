@@ -13,8 +13,8 @@ from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import check_results
 
+# Patches of a page.
 PAGE = 100
-"""Patches of a page."""
 
 JobId = Annotated[int, Path(ge=1, lt=1 << 63)]
 Number = Annotated[int, Path(ge=0, lt=100)]

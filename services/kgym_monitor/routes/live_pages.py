@@ -20,14 +20,14 @@ from kgym.web.scopes import Scope
 from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages.job_filter import PAGE, JobQuery
 
+# How long equal polls get one answer: any number of watchers costs the scheduler one reading.
 SHARED_SECONDS = 1.5
-"""How long equal polls get one answer: any number of watchers costs the scheduler one reading."""
+# How long a poll may wait for the scheduler: then the page says that it is stale.
 READ_SECONDS = 5.0
-"""How long a poll may wait for the scheduler: then the page says that it is stale."""
 ROWS = 200
 
+# Returns what the templates of a page's parts show; raises KgymError.
 Read = Callable[[AsyncClient], Awaitable[dict[str, Any]]]
-"""Returns what the templates of a page's parts show; raises KgymError."""
 
 
 @dataclass(frozen=True, slots=True)

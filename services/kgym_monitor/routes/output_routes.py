@@ -18,8 +18,8 @@ from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import job_page
 from kgym_monitor.pages.source_links import link
 
+# Of a crash report that is read into a page.
 REPORT_BYTES = 4 << 20
-"""Of a crash report that is read into a page."""
 
 JobId = Annotated[int, Path(ge=1, lt=1 << 63)]
 Number = Annotated[int, Path(ge=0, lt=100)]

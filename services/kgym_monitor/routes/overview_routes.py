@@ -24,10 +24,10 @@ from kgym_monitor.pages.step_history import SPANS, Span, span_of
 from kgym_monitor.routes.live_pages import Newest, Part, answer_poll, is_poll
 from kgym_monitor.routes.own_forms import back, own_form
 
+# Jobs on the overview.
 RECENT = 12
-"""Jobs on the overview."""
+# How old charts may be: the scheduler counts once a minute, and an answer costs it 60 ms.
 HISTORY_SECONDS = 30.0
-"""How old charts may be: the scheduler counts once a minute, and an answer costs it 60 ms."""
 
 readers = APIRouter(dependencies=[needs(Scope.READ)])
 admins = APIRouter(dependencies=[needs(Scope.ADMIN), own_form])
@@ -105,8 +105,8 @@ async def drain(request: Request, worker: str = Form(max_length=200)) -> Redirec
 # --- what the overview shows ----------------------------------------------------------------------
 
 
+# How long the overview waits for the agent: it has more to show.
 AGENT_SECONDS = 3.0
-"""How long the overview waits for the agent: it has more to show."""
 
 
 async def _overview(client: AsyncClient, agent: AgentLink) -> dict[str, Any]:

@@ -31,8 +31,8 @@ async def _check(request: Request) -> None:
         raise Forbidden("stale_form", "this page is of another session: load it again")
 
 
+# The dependency of every route that changes something.
 own_form = Depends(_check)
-"""The dependency of every route that changes something."""
 
 
 def back(path: str, message: str) -> RedirectResponse:

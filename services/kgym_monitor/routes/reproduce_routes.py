@@ -24,8 +24,8 @@ from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages import instance_consoles
 from kgym_monitor.routes.output_routes import JobId, Number, step_of
 
+# Bundles that are compressed at the same time, each by one thread.
 PACKING = 2
-"""Bundles that are compressed at the same time, each by one thread."""
 _packing = asyncio.Semaphore(PACKING)
 
 readers = APIRouter(prefix="/jobs/{job_id}/steps/{number}", dependencies=[needs(Scope.READ)])

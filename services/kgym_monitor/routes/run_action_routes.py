@@ -66,10 +66,10 @@ async def export(request: Request, run: RunId) -> StreamingResponse:
 # --- a run as one static page: no script, no request to anything, all of it text ------------------
 
 
+# Characters of cycles and questions; then, cycles come without their questions.
 EXPORTED = 64 << 20
-"""Characters of cycles and questions; then, cycles come without their questions."""
+# Characters of a question; most of it is source that its run has in other questions as well.
 PROMPT = 20_000
-"""Characters of a question; most of it is source that its run has in other questions as well."""
 ANSWER = 200_000
 
 

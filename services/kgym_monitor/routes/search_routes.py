@@ -17,13 +17,13 @@ from kgym_monitor.monitor_state import session_of, state_of
 from kgym_monitor.pages.job_filter import JobQuery
 from kgym_monitor.routes.live_pages import answer_poll, is_poll, nothing
 
+# Jobs shown beside the matching bugs.
 JOBS = 20
-"""Jobs shown beside the matching bugs."""
+# Characters of a search that are read.
 LONGEST = 200
-"""Characters of a search that are read."""
 _BUGS = 20
+# Characters that a part of a bug's title has to have.
 _SHORTEST = 3
-"""Characters that a part of a bug's title has to have."""
 _FRAME = re.compile(r"([A-Za-z_][\w.]{0,150})\+0x[0-9a-f]{1,16}\b")
 _CALL = re.compile(r"([A-Za-z_][\w.]{0,150})\(\)")
 

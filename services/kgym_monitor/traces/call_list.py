@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from kgym_monitor.traces.call_tree import Node
 from kgym_monitor.traces.idle_axis import Axis
 
+# Calls of one list that are shown at once.
 LIST = 100
-"""Calls of one list that are shown at once."""
+# Rows of one answer.
 ROWS = 500
-"""Rows of one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ class Lister:
         nodes = [root, *root.walk()]
         self._nodes = {node.number: node for node in nodes}
         self._hits = {node.number for node in nodes if self._is_hit(node)}
+        # Nodes in which something is that the reader wants to see.
         self._unfolded = set[int]()
-        """Nodes in which something is that the reader wants to see."""
         for node in nodes:
             if node.anchor or node.number in self._hits:
                 self._unfolded |= {above.number for above in node.path}

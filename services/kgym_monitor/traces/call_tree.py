@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from kgym.api.steps import TraceCall
 from kgym.trace.records import canonical
 
+# Levels; what lies deeper stands beside the deepest.
 DEPTH = 40
-"""Levels; what lies deeper stands beside the deepest."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,8 +76,8 @@ class _Builder:
         self.root = Node(0, "root", "", None, 0, 0)
         self._count = 0
         self._open = [self.root]
+        # Nodes of which it is not known when they ended, and how deep they lie.
         self._unended: list[tuple[int, Node]] = []
-        """Nodes of which it is not known when they ended, and how deep they lie."""
         self._last = self.root
 
     def add(self, call: TraceCall) -> None:

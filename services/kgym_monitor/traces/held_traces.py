@@ -20,10 +20,10 @@ from kgym.errors import InfrastructureError, UserError
 from kgym.trace import trace_files
 from kgym.trace.records import Trace
 
+# Of one trace: eleven million records.
 MOST_BYTES = 256 << 20
-"""Of one trace: eleven million records."""
+# Traces at a time; the one that was not looked at for longest gives way.
 HELD = 4
-"""Traces at a time; the one that was not looked at for longest gives way."""
 
 T = TypeVar("T")
 

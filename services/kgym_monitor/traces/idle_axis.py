@@ -10,16 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+# Pauses that are shortened, the longest ones.
 IDLE_MOST = 10
-"""Pauses that are shortened, the longest ones."""
+# Share of the axis that one of them takes.
 IDLE_WIDTH = 0.04
-"""Share of the axis that one of them takes."""
+# A pause is idle time if it takes more than this share of what is not idle, itself included,
 IDLE_SHARE = 0.1
-"""A pause is idle time if it takes more than this share of what is not idle, itself included,"""
+# and is that many times as long as records are apart, by the median.
 IDLE_TIMES = 8
-"""and is that many times as long as records are apart, by the median."""
+# Share of the axis that any stretch between two pauses takes.
 _LEAST = 0.004
-"""Share of the axis that any stretch between two pauses takes."""
 _SAMPLES = 100_000
 _CHUNK = 1 << 20
 

@@ -15,15 +15,15 @@ from kgym.trace.repetition import Run, walk
 from kgym_monitor.traces.held_traces import HeldTrace
 from kgym_monitor.traces.idle_axis import Axis
 
+# Records of a thread that are shown at once; those of a pattern that repeats count once.
 CALLS = 100
-"""Records of a thread that are shown at once; those of a pattern that repeats count once."""
+# Functions that a search tells of.
 FUNCTIONS = 30
-"""Functions that a search tells of."""
 _CHUNK = 1 << 20
 
 Window = tuple[int, int]
+# Frames of the crash's stack, by when they were entered and by their names.
 Frames = Mapping[tuple[int, str], int]
-"""Frames of the crash's stack, by when they were entered and by their names."""
 
 
 @dataclass(frozen=True, slots=True)

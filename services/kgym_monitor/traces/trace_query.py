@@ -5,8 +5,8 @@ from urllib.parse import urlencode
 
 from kgym_monitor.traces.idle_axis import Axis
 
+# Nanoseconds that can be looked at.
 LEAST = 16
-"""Nanoseconds that can be looked at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,21 +20,21 @@ from kgym_monitor.traces.idle_axis import Axis
 from kgym_monitor.traces.thread_records import FoundFunction, ThreadRecords, Window
 from kgym_monitor.traces.trace_query import TraceQuery
 
+# Threads of a whole trace that are listed.
 LANES = 16
-"""Threads of a whole trace that are listed."""
+# Parts of the axis by which activity is drawn.
 BINS = 160
-"""Parts of the axis by which activity is drawn."""
+# Nanoseconds before and after a call that was found.
 _AROUND = 500_000
-"""Nanoseconds before and after a call that was found."""
 _RELATED = 20
 _ALTERNATIVES = 10
 _LEVELS = 4
+# Why a minimal trace ends where it does.
 STOPS = {
     "end": "there are no more records of this thread",
     "limit": "the limit of the minimal trace is reached",
     "repeat": "from here on a pattern repeats",
 }
-"""Why a minimal trace ends where it does."""
 WHY = {
     "freed": "freed the object",
     "allocated": "allocated the object",

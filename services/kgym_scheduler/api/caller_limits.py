@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from kgym.errors import TooMany
 from kgym.web.request_limits import Buckets, RequestLimits
 
+# How long a count of unfinished jobs is believed.
 COUNT_SECONDS = 5.0
-"""How long a count of unfinished jobs is believed."""
 
 
 @dataclass(frozen=True, slots=True)

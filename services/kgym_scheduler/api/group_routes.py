@@ -22,8 +22,8 @@ from kgym.web.scopes import Scope
 from kgym_scheduler.api.routing import Core, caller_of
 from kgym_scheduler.scheduler import Scheduler
 
+# Of CSV that are read, and sent, at a time.
 LINES = 500
-"""Of CSV that are read, and sent, at a time."""
 
 Named = Annotated[GroupName, Path(description="of the group")]
 Whose = Annotated[Submitter | None, Query(description="whose group; the caller's without it")]

@@ -33,8 +33,8 @@ class _Route(StrictRoute):
 
 
 router = routing.router(TokenScope.WORKER, _Route)
+# How the paths of these routes begin.
 PATHS = "/v1/worker/"
-"""How the paths of these routes begin."""
 
 
 @router.post(

@@ -21,14 +21,14 @@ from kgym.errors import InfrastructureError
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import events
 
+# Changes that are read at once,
 AT_ONCE = 1000
-"""Changes that are read at once,"""
+# out of so many numbers: most events are lines of logs.
 WINDOW = 10_000
-"""out of so many numbers: most events are lines of logs."""
+# How often to look whether a transaction has ended,
 SETTLE_SECONDS = 0.01
-"""How often to look whether a transaction has ended,"""
+# and for how long.
 PATIENCE_SECONDS = 5.0
-"""and for how long."""
 
 _SQLITE = text("SELECT coalesce(max(seq), 0) AS newest FROM sqlite_sequence WHERE name = 'events'")
 # The number is read first, as the second query needs it.
@@ -77,11 +77,11 @@ class ChangeLog:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        # Looks take turns: one is held against the one before.
         self._turn = asyncio.Lock()
-        """Looks take turns: one is held against the one before."""
         self._settled: int | None = None
+        # A number, and the transactions that may have drawn lower ones.
         self._waited: tuple[int, frozenset[str]] | None = None
-        """A number, and the transactions that may have drawn lower ones."""
 
     async def end(self) -> End:
         """Return where the changes end now."""

@@ -23,8 +23,8 @@ class DatabaseClock:
     def __init__(self, host: Callable[[], datetime] | None = None) -> None:
         self._host = host or (lambda: datetime.now(UTC))
         self._own = host is not None
+        # A time of the database's, and this process's monotonic clock at the same moment.
         self._known: tuple[datetime, float] | None = None
-        """A time of the database's, and this process's monotonic clock at the same moment."""
 
     async def read(self, connection: AsyncConnection) -> None:
         """Set it by the database; half of what the question takes is what it can be wrong by."""

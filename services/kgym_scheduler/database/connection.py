@@ -29,8 +29,8 @@ from kgym.errors import Conflict, InfrastructureError, UserError
 
 CONNECT_SECONDS = 5.0
 READERS = 4
+# Connections to PostgreSQL for transactions that write.
 WRITERS = 6
-"""Connections to PostgreSQL for transactions that write."""
 MIGRATION_LOCK = 0x6B67796E
 
 

@@ -38,18 +38,18 @@ from kgym_scheduler.database.tables import (
     jobs,
 )
 
+# A count of fewer jobs or attempts is quick, and made anew each time.
 MANY = 20_000
-"""A count of fewer jobs or attempts is quick, and made anew each time."""
+# Maximum age of a kept count.
 KEPT_SECONDS = 10.0
-"""Maximum age of a kept count."""
+# Age from which a kept count that is asked for is renewed in the background.
 RENEWED_SECONDS = 1.0
-"""Age from which a kept count that is asked for is renewed in the background."""
+# Maximum share of the time that is spent on renewing a count.
 _SHARE = 0.1
-"""Maximum share of the time that is spent on renewing a count."""
+# How long a count is remembered to be slow.
 _KNOWN_SECONDS = 600.0
-"""How long a count is remembered to be slow."""
+# Bugs or entries that are listed: those active last.
 MOST = 10_000
-"""Bugs or entries that are listed: those active last."""
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 PIECES: Mapping[Piece, timedelta] = {"minute": MINUTE, "hour": HOUR, "day": DAY}
@@ -58,14 +58,14 @@ FARTHEST: Mapping[Piece, timedelta] = {
     "hour": timedelta(days=14),
     "day": timedelta(days=366),
 }
+# Age from which the attempts of a minute are counted: no transaction lasts as long.
 SETTLED = timedelta(minutes=2)
-"""Age from which the attempts of a minute are counted: no transaction lasts as long."""
+# Attempt counts in one answer.
 ROWS = 10_000
-"""Attempt counts in one answer."""
 
 T = TypeVar("T")
+# Of one group: a row per `state`, `verdict` and `resolved`, with `jobs` and `updated_at`.
 GroupCounts = Sequence[Row[Any]]
-"""Of one group: a row per `state`, `verdict` and `resolved`, with `jobs` and `updated_at`."""
 _log = structlog.get_logger()
 
 

@@ -15,17 +15,16 @@ from kgym.api.jobs import JobConditions
 from kgym_scheduler.database import views
 from kgym_scheduler.database.tables import events, facets, jobs, steps
 
+# Jobs that are looked at for one page,
 SCANNED = 2000
-"""Jobs that are looked at for one page,"""
+# and for one count.
 COUNTED = 10_000
-"""and for one count."""
+# For a count where their words have to be read.
 READ = 2000
-"""For a count where their words have to be read."""
+# Jobs or events that a list of kGymSuite's clients consists of.
+#
+# Their pages skip by number, and say how many there are: with more, both would cost ever more.
 NEWEST = 4000
-"""Jobs or events that a list of kGymSuite's clients consists of.
-
-Their pages skip by number, and say how many there are: with more, both would cost ever more.
-"""
 
 
 class JobList:
@@ -37,8 +36,8 @@ class JobList:
         self._tests: list[ColumnElement[bool]] = []
         self._order: tuple[ColumnElement[Any], ColumnElement[Any]] = jobs.c.created_at, jobs.c.id
         self._of_table: Any = jobs
+        # By number: with a limit, PostgreSQL would look for them in the order of time.
         self._named = wanted.ids is not None
-        """By number: with a limit, PostgreSQL would look for them in the order of time."""
         served = self._serve(wanted, caller)
         if wanted.created_after:
             served.append(self._order[0] >= wanted.created_after)

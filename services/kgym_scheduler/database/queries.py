@@ -115,12 +115,11 @@ def _news() -> CompoundSelect[Any]:
     )
 
 
+# Returns, as pairs of words, all that a scheduler looks for once a second, between two times.
+#
+# Workers that drain; kinds of steps whose pause before another attempt has ended in between;
+# whether any lease has run out.
 NEWS = _news()
-"""Returns, as pairs of words, all that a scheduler looks for once a second, between two times.
-
-Workers that drain; kinds of steps whose pause before another attempt has ended in between;
-whether any lease has run out.
-"""
 
 
 def expired(now: datetime, limit: int, worker: str | None) -> Select[Any]:

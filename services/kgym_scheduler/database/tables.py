@@ -36,8 +36,8 @@ metadata = MetaData(
 )
 
 
+# The submitter of a job that came without a token.
 LOCAL = "local"
-"""The submitter of a job that came without a token."""
 
 
 jobs = Table(

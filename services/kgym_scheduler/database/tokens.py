@@ -25,8 +25,8 @@ from kgym.web.scopes import Caller, Scope
 from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import LOCAL, VALID, tokens
 
+# How long a token is believed without a look into the database: a revoked one ends by then.
 CACHE_SECONDS = 5.0
-"""How long a token is believed without a look into the database: a revoked one ends by then."""
 _NAME = re.compile(r"[\w][\w.@+-]{0,99}", re.ASCII)
 _TOKEN = re.compile(r"kgym_([1-9][0-9]{0,17})_([A-Za-z0-9_-]{43})", re.ASCII)
 
@@ -56,8 +56,8 @@ class Submitter(Caller):
             )
 
 
+# The caller on this machine as long as there are no tokens.
 ANYBODY_HERE = Submitter(LOCAL, frozenset(Scope))
-"""The caller on this machine as long as there are no tokens."""
 
 
 class Token(Strict):

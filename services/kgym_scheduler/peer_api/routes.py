@@ -25,8 +25,8 @@ from kgym_scheduler.peer_api.requests import JobsFilter, NewJob, PageFilter, Tag
 from kgym_scheduler.peer_api.submission import request_of
 from kgym_scheduler.scheduler import Scheduler
 
+# Jobs that are read at a time.
 AT_ONCE = 200
-"""Jobs that are read at a time."""
 NAME = "kGymSuite"
 
 Named = Annotated[

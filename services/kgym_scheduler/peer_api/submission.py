@@ -28,13 +28,13 @@ from kgym_scheduler.peer_api.requests import (
     VmArgument,
 )
 
+# How this surface names a file of a step.
 KEY = re.compile(r"jobs/([1-9][0-9]{0,17})/steps/([0-9]{1,2})(?:/[\w.-]+)?", re.ASCII)
-"""How this surface names a file of a step."""
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _QEMU = re.compile(r"qemu:([0-9]{1,2})-([0-9]{3,7})", re.ASCII)
 _COMMIT = re.compile("[0-9a-f]{40}")
+# Returns a job; raises NotFound.
 Find = Callable[[int], Awaitable[JobView]]
-"""Returns a job; raises NotFound."""
 
 
 async def request_of(new: NewJob, find: Find) -> JobRequest:

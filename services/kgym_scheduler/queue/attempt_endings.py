@@ -20,8 +20,8 @@ _OUTCOME = (
     .join(steps, steps.c.id == attempts.c.step_id)
     .where(attempts.c.lease == bindparam("lease"))
 )
+# Behind the key of what is kept as its difference from a base.
 _BASE = re.compile(r"~[0-9a-f]{64}$")
-"""Behind the key of what is kept as its difference from a base."""
 
 
 async def end(

@@ -14,12 +14,12 @@ from kgym_scheduler.database.tables import attempts, events, steps
 from kgym_scheduler.queue.job_changes import Changed, lock
 from kgym_scheduler.queue.row_writes import forget_progress, update_rows
 
+# Part of a lease's time that has to be left for a report without news to write nothing.
 FRESH = 0.9
-"""Part of a lease's time that has to be left for a report without news to write nothing."""
 
 
+# Characters that are kept of the log of an attempt; all of it is in its artifact `step.log`.
 LOG = 64 << 20
-"""Characters that are kept of the log of an attempt; all of it is in its artifact `step.log`."""
 _LEASES = 10_000
 
 

@@ -13,8 +13,8 @@ from kgym.api.capabilities import Capabilities, lacking
 from kgym.api.steps import Needs, StepKind, StepSpec
 from kgym_scheduler.database.tables import QUEUED, lanes, steps
 
+# Step kind and needs (JSON).
 Place = tuple[str, str]
-"""Step kind and needs (JSON)."""
 
 
 # A scalar subquery is a look into the index for each lane; EXISTS may become a join.

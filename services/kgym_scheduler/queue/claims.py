@@ -23,8 +23,8 @@ from kgym_scheduler.queue import capability_lanes, fair_queue, step_inputs, step
 from kgym_scheduler.queue.attended_jobs import Wanted
 from kgym_scheduler.queue.job_changes import Changed, Changes, Step
 
+# A step that may begin.
 _Candidate = Row[*tuple[Any, ...]]
-"""A step that may begin."""
 
 
 async def serve(

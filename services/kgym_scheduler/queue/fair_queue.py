@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+# Submitter, step kind and rank.
 Queue = tuple[str, str, int]
-"""Submitter, step kind and rank."""
+# In place of a submitter: the row of the turn that was claimed last.
 NOBODY = ""
-"""In place of a submitter: the row of the turn that was claimed last."""
 
 # Raises a turn to `floor` if it is lower, then by `by`. Others wait for the row until the end of
 # the transaction: so this comes late in it.

@@ -273,8 +273,8 @@ _ADD_ENTRY_FACETS = (
     )
     .on_conflict_do_nothing()
 )
+# Of what a job came to, what its last event tells.
 _SHOWN = ("verdict", "resolved")
-"""Of what a job came to, what its last event tells."""
 _UNENDED: dict[str, object] = dict.fromkeys(
     ("ended_at", "outcome", "cause", "reason", "cached", "entry")
 )

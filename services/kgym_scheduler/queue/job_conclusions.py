@@ -21,15 +21,15 @@ from kgym.bugs.conclusion import Conclusion, conclusion
 from kgym_scheduler.database import views
 from kgym_scheduler.database.tables import steps
 
+# Kinds of steps that come to a verdict.
 JUDGED = frozenset({StepKind.REPRODUCE, StepKind.CHECK})
-"""Kinds of steps that come to a verdict."""
+# Characters of a job's earlier results: to read them holds up the loop, 10 ms or so each MiB.
 LONGEST = 4 << 20
-"""Characters of a job's earlier results: to read them holds up the loop, 10 ms or so each MiB."""
 _TITLE = 1000
+# What is stored of a job that has not ended, or has only done what it was to do.
 NOTHING: dict[str, object] = dict.fromkeys(
     ("verdict", "resolved", "title", "reason", "crash", "guilty_file")
 )
-"""What is stored of a job that has not ended, or has only done what it was to do."""
 
 _log = structlog.get_logger()
 

@@ -19,10 +19,10 @@ from kgym_scheduler.database import views
 from kgym_scheduler.database.tables import workers
 from kgym_scheduler.queue.capability_lanes import Lane
 
+# How long a worker that is not heard of counts as alive.
 LIVE = timedelta(seconds=2.5 * BEAT_SECONDS)
-"""How long a worker that is not heard of counts as alive."""
+# How long a lost worker is shown.
 REMEMBERED = timedelta(days=1)
-"""How long a lost worker is shown."""
 
 
 async def seen(connection: AsyncConnection, now: datetime, worker: WorkerInfo) -> None:

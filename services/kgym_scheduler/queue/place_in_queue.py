@@ -12,10 +12,10 @@ from kgym.api.worker_calls import WorkerInfo
 from kgym_scheduler.database.counts import seconds_between
 from kgym_scheduler.database.tables import QUEUED, RUNNING, lanes, steps
 
+# Steps before it that are counted: further ones make no difference to anybody.
 MOST = 10_000
-"""Steps before it that are counted: further ones make no difference to anybody."""
+# Of the newest steps, those of the kind that have succeeded tell how long one takes.
 _RECENT = 1000
-"""Of the newest steps, those of the kind that have succeeded tell how long one takes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,11 @@ from kgym.errors import InfrastructureError
 from kgym_scheduler.database.tables import PROGRESS, QUEUED, events, steps
 
 Row = Mapping[str, Any]
+# Steps that wait in a lane from which on nobody is notified of a further one.
+#
+# Its workers are busy then, and claim by themselves when a slot becomes free. It is more than one,
+# because a claim can empty the lane at the same moment.
 NOTIFY_BELOW = 32
-"""Steps that wait in a lane from which on nobody is notified of a further one.
-
-Its workers are busy then, and claim by themselves when a slot becomes free. It is more than one,
-because a claim can empty the lane at the same moment.
-"""
 _WAITING = select(func.count()).select_from(
     select(steps.c.id)
     .where(QUEUED, steps.c.lane == bindparam("lane"))

@@ -13,8 +13,8 @@ from kgym.errors import UserError
 from kgym_scheduler.database import views
 from kgym_scheduler.database.tables import steps
 
+# A job, and a step's number or name.
 Place = tuple[int, StepNumber | StepName]
-"""A job, and a step's number or name."""
 _Steps = dict[Place, Row[*tuple[Any, ...]]]
 
 

@@ -11,8 +11,8 @@ from kgym_scheduler.database import views
 from kgym_scheduler.errors import no_step
 from kgym_scheduler.queue.job_changes import JobChange, Step
 
+# Attempts of a step that count: a released one does not.
 MAX_ATTEMPTS = 3
-"""Attempts of a step that count: a released one does not."""
 
 
 def claimable(step: Step, now: datetime) -> bool:

@@ -65,12 +65,12 @@ class Submission:
         return self.submitter, str(self.request.steps[0].kind), self.rank
 
 
+# The job as it was added, or the id of the one that its key was used for.
 Added = tuple[JobView, Changed] | int
-"""The job as it was added, or the id of the one that its key was used for."""
+# A submitter's own: its name, and the idempotency key.
 _Key = tuple[str, str]
-"""A submitter's own: its name, and the idempotency key."""
+# Job and hash of the request.
 _Known = dict[_Key, tuple[int, str | None]]
-"""Job and hash of the request."""
 
 
 async def add(

@@ -22,16 +22,16 @@ from kgym_scheduler.database.connection import Database
 from kgym_scheduler.database.tables import UNFINISHED, attempts, events, jobs, steps
 from kgym_scheduler.queue.step_inputs import numbered
 
+# Characters of an attempt's log that stay in the database whatever its age.
 SHORT_LOG = 1000
-"""Characters of an attempt's log that stay in the database whatever its age."""
 NOTE = "(older than is kept here; see the artifact step.log)\n"
 _ATTEMPT = re.compile(r"steps/[0-9]+/[0-9a-f]{32}")
 _BATCH = 200
 
 T = TypeVar("T")
 Why = Literal["age", "budget", "unaccepted"]
+# A step by its job and number.
 Place = tuple[int, int]
-"""A step by its job and number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Literal
 from kgym.api.steps import Strict
 from kgym.transport.artifact_storage import Storage
 
+# Where they are stored, and so many names below it is a folder for each.
 _FOLDERS = {"suitecache": 1, "memo": 2, "source": 1, "toolchains": 1}
-"""Where they are stored, and so many names below it is a folder for each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,14 @@ from kgym_scheduler.retention import artifact_retention, cache_retention
 from kgym_scheduler.retention.artifact_retention import ArtifactPolicy
 from kgym_scheduler.retention.cache_retention import CachePolicy
 
+# Artifacts of finished jobs are kept for so long.
 DAYS = 30
-"""Artifacts of finished jobs are kept for so long."""
 FIRST_SECONDS, SECONDS = 30.0, 3600.0
+# How long a look at the storage counts: it walks through all folders.
 FRESH_SECONDS = 30.0
-"""How long a look at the storage counts: it walks through all folders."""
 _BASE_SECONDS = 86400.0
 
+# Where they are stored, and how many names below it is a folder for each.
 _FOLDERS: dict[Kept, tuple[str, int]] = {
     "artifacts": ("steps", 2),
     "bases": ("bases", 1),
@@ -40,7 +41,6 @@ _FOLDERS: dict[Kept, tuple[str, int]] = {
     "sources": ("source", 1),
     "toolchains": ("toolchains", 1),
 }
-"""Where they are stored, and how many names below it is a folder for each."""
 _AGES = (1, 7, 30, 90)
 _MOST_JOBS = 50
 _BATCH = 500

@@ -13,11 +13,11 @@ from kgym.source import source_archive
 from kgym.source.source_archive import Numbers
 from kgym_scheduler.source.literals import Words
 
+# Words that may hold a part of one: a part of more is in too many files to choose by.
 MOST_WORDS = 2000
-"""Words that may hold a part of one: a part of more is in too many files to choose by."""
 
+# Files that are searched sooner than a further part is looked for.
 FEW = 200
-"""Files that are searched sooner than a further part is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Archive:
     def __init__(self, path: Path) -> None:
         self._path = path
         with self.open() as reader:
+            # By number, from 1; 0 is none.
             self.paths = reader.paths()
-            """By number, from 1; 0 is none."""
             (self.words,) = reader.one("SELECT text FROM words")
 
     def open(self) -> "Reader":

@@ -9,8 +9,8 @@ _WORD = re.compile(rb"\w{3,}")
 _CLASSES = b"wWdDsSbBAzafrntv"
 _MOST_BRANCHES = 20
 
+# Of each alternative, parts of words that a match holds, all of them.
 Words = list[list[bytes]]
-"""Of each alternative, parts of words that a match holds, all of them."""
 
 
 def needed(pattern: bytes) -> Words | None:

@@ -30,15 +30,15 @@ from kgym_scheduler.source import literals
 from kgym_scheduler.source.archive import Row
 from kgym_scheduler.source.view import View
 
+# Of one search.
 SECONDS = 2.0
-"""Of one search."""
+# Instructions of an expression: a piece takes that many steps for each byte at the worst.
 MOST_PROGRAM = 3000
-"""Instructions of an expression: a piece takes that many steps for each byte at the worst."""
+# Bytes that are searched between two looks at the clock.
 _PIECE = 64 << 10
-"""Bytes that are searched between two looks at the clock."""
 _MOST_DEFINITIONS = 200
+# Lines that name a symbol and call nothing, after which no calls are looked for any more.
 _MOST_OTHERS = 1000
-"""Lines that name a symbol and call nothing, after which no calls are looked for any more."""
 
 _GLOB_OPTIONS = re2.Options()
 _GLOB_OPTIONS.log_errors = False

@@ -27,17 +27,17 @@ from kgym.transport.artifact_storage import ArtifactMissing, Storage
 from kgym_scheduler.source.archive import Archive
 from kgym_scheduler.source.view import View
 
+# Bytes of archives on this scheduler's disk.
 MOST = 8 << 30
-"""Bytes of archives on this scheduler's disk."""
+# Archives that are open: each holds some 50 MB.
 OPEN = 4
-"""Archives that are open: each holds some 50 MB."""
+# Looks at the same time.
 THREADS = 4
-"""Looks at the same time."""
+# How long a look waits for its archive to come from storage.
 LOAD_SECONDS = 10.0
-"""How long a look waits for its archive to come from storage."""
 
+# Steps whose trees are known without a look at the database.
 _KNOWN = 100
-"""Steps whose trees are known without a look at the database."""
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from kgym.errors import NotFound, UserError
 from kgym.source import patching, source_archive
 from kgym_scheduler.source.archive import Archive, Reader
 
+# Characters of patches.
 MOST_PATCHES = 1 << 20
-"""Characters of patches."""
 _LINKS = 10
 _LIKE = 5
 

@@ -18,11 +18,11 @@ from kgym.errors import InfrastructureError, KgymError
 from kgym_vmmanager.cloud.labels import is_over, lease_of
 
 EVERY_SECONDS = 120.0
+# The most by which the clocks of two hosts are expected to differ.
 GRACE_SECONDS = 300.0
-"""The most by which the clocks of two hosts are expected to differ."""
 
+# Whether the attempt of a lease has ended; may raise KgymError.
 HasEnded = Callable[[UUID], Awaitable[bool]]
-"""Whether the attempt of a lease has ended; may raise KgymError."""
 _log = logging.getLogger(__name__)
 
 

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+# How long a zone without capacity is skipped.
 EMPTY_SECONDS = 300.0
-"""How long a zone without capacity is skipped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ from kgym_vmmanager.guest.console import Console
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
 from kgym_vmmanager.vm.provider import Vm
 
+# So often a dump is tried, where another attempt may go better.
 ATTEMPTS = 3
-"""So often a dump is tried, where another attempt may go better."""
+# What is left on the disk, beside a dump that does not compress at all.
 SPARE_BYTES = 192 << 20
-"""What is left on the disk, beside a dump that does not compress at all."""
+# What a dump has besides the memory.
 _MARGIN = 64 << 20
-"""What a dump has besides the memory."""
 
 
 class DumpFailed(Exception):

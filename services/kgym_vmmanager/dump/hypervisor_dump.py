@@ -22,10 +22,10 @@ from kgym.host import proc
 from kgym_vmmanager.dump.guest_memory import DumpFailed, Scene, dump_bytes
 from kgym_vmmanager.guest.ssh import Ssh
 
+# What an unprivileged process may ask for (fs.pipe-max-size).
 _PIPE_BYTES = 1 << 20
-"""What an unprivileged process may ask for (fs.pipe-max-size)."""
+# How long a packer that QEMU has left may take to say why.
 _GRACE_SECONDS = 2.0
-"""How long a packer that QEMU has left may take to say why."""
 
 
 class Hypervisor:

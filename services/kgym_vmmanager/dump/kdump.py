@@ -23,8 +23,8 @@ from kgym_vmmanager.vm.provider import VmLost
 
 KEXEC = "/kgym/kexec"
 KERNEL = "/kgym/capture-kernel"
+# Where the guest has the program, and what it loads.
 INITRD = "/kgym/capture-initrd"
-"""Where the guest has the program, and what it loads."""
 
 _READY = b"kgym: capture kernel ready"
 _ARM_SECONDS = 60.0

@@ -11,8 +11,8 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 
 _REPLY_SECONDS = 10.0
+# Where it stands among the registers of x86-64, as hexadecimal digits.
 _RIP = slice(16 * 16, 17 * 16)
-"""Where it stands among the registers of x86-64, as hexadecimal digits."""
 _MOST_BYTES = 1 << 16
 _MOST_STRAY = 100
 _INTERRUPT = b"\x03"

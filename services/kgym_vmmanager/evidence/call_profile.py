@@ -15,16 +15,16 @@ from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
 from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 
 FOLDER = "/tmp"  # noqa: S108 - the guest's
+# How long a program is traced, by the guest's clock.
 SECONDS = 4
-"""How long a program is traced, by the guest's clock."""
+# The same, by the host's, with all that goes with it.
 LIMIT_SECONDS = 20.0
-"""The same, by the host's, with all that goes with it."""
 _CALL_SECONDS = 10.0
 _READ_SECONDS = 0.2
 _LINE_BYTES = 128
 _LARGEST = {"exit": 255, "signal": 127}
+# Kinds of calls that are kept, more than the tracer tells.
 _MOST = 2048
-"""Kinds of calls that are kept, more than the tracer tells."""
 
 
 @dataclass(slots=True)

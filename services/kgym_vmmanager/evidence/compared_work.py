@@ -12,17 +12,18 @@ from collections.abc import Iterator
 from kgym.api.steps import Finding, Reached, Severity, Work
 from kgym_vmmanager.evidence.syscall_names import OK
 
+# The result of a call that had not come back at the end of the time.
 PENDING = "pending"
-"""The result of a call that had not come back at the end of the time."""
+# Likewise, and no signal would have interrupted it.
 STUCK = "stuck"
-"""Likewise, and no signal would have interrupted it."""
+# The result of a call in which the process ended, without a signal and without asking for it.
 DIED = "died"
-"""The result of a call in which the process ended, without a signal and without asking for it."""
 
 _NO_ERROR = frozenset({OK, PENDING, STUCK, DIED})
 _FORBIDDEN = frozenset({"EPERM", "EACCES", "ENOSYS"})
+# Calls that say of bad input that it is not allowed.
 _FORBIDS_BY_DESIGN = frozenset({"bpf", "ptrace"})
-"""Calls that say of bad input that it is not allowed."""
+# Calls that may have something to wait for.
 _WAITS = frozenset(
     {
         *("read", "readv", "pread64", "recvfrom", "recvmsg", "recvmmsg", "accept", "accept4"),
@@ -33,7 +34,7 @@ _WAITS = frozenset(
         *("io_uring_enter", "mq_timedreceive", "mq_timedsend", "ptrace", "vfork", "open", "openat"),
     }
 )
-"""Calls that may have something to wait for."""
+# What every program calls, whatever its work is.
 _START = frozenset(
     {
         *("execve", "execveat", "brk", "arch_prctl", "set_tid_address", "set_robust_list"),
@@ -42,7 +43,6 @@ _START = frozenset(
         *("rt_sigaction", "rt_sigprocmask", "clock_nanosleep", "nanosleep"),
     }
 )
-"""What every program calls, whatever its work is."""
 
 
 def lacks(before: Work | None, after: Work) -> str | None:

@@ -25,6 +25,7 @@ from kgym_vmmanager.vm.instance_ending import InstanceEnding
 
 Connect = Callable[[float], AbstractAsyncContextManager[Ssh]]
 
+# Of the reports that are to come; UBSAN's depend on the fault.
 TITLES = {
     ControlName.WARNING: r"WARNING in kgym_control_assert",
     ControlName.PANIC: r"kernel panic: .*",
@@ -35,7 +36,6 @@ TITLES = {
     ControlName.HUNG_TASK: r"INFO: task hung in kgym_control_sleep",
     ControlName.LEAK: r"memory leak in kgym_control_lose",
 }
-"""Of the reports that are to come; UBSAN's depend on the fault."""
 _UBSAN = {
     "shift": r"UBSAN: shift-out-of-bounds in kgym_control_shift",
     "bounds": r"UBSAN: array-index-out-of-bounds in kgym_control_index",
@@ -51,17 +51,17 @@ _STATE = re.compile(r"(\w+) ([0-9]{1,9})\b")
 _OFF = b"turning off the locking correctness validator"
 _PANIC = b"Kernel panic - not syncing"
 
+# Bytes of a console that are searched for one report; a guest may print any amount.
 _MOST_READ = 1 << 20
-"""Bytes of a console that are searched for one report; a guest may print any amount."""
 _MOST_LEAKS = 1 << 20
 _CONNECT_SECONDS = 30.0
 _CALL_SECONDS = 30.0
+# How long a report may take that the kernel gives before the raising returns.
 _REPORT_SECONDS = 5.0
-"""How long a report may take that the kernel gives before the raising returns."""
+# How long the hung task detector may take, which looks once a second, in the guest's time.
 _HUNG_SECONDS = 30.0
-"""How long the hung task detector may take, which looks once a second, in the guest's time."""
+# How long kmemleak may take, which reports what is 5 s old, in the guest's time.
 _LEAK_SECONDS = 40.0
-"""How long kmemleak may take, which reports what is 5 s old, in the guest's time."""
 _PANIC_SECONDS = 20.0
 _AFTER_SECONDS = 1.0
 _POLL_SECONDS = 0.05

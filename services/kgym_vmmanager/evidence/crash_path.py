@@ -6,10 +6,10 @@ from typing import Any
 
 from kgym.api.steps import InstanceArtifact, InstanceOutcome, Reached, ReproduceResult
 
+# Functions that are looked for, inmost first.
 LONGEST = 12
-"""Functions that are looked for, inmost first."""
+# A name that more functions have than that tells nothing.
 _TWINS = 4
-"""A name that more functions have than that tells nothing."""
 _SYMBOL = re.compile(r"^([0-9a-f]{16}) [tTwW] (\S+)$", re.MULTILINE | re.ASCII)
 _VARIANT = re.compile(r"\.(isra|constprop|part|cold|llvm)\b.*")
 _FRAME = re.compile(r"[A-Za-z_][\w.]{0,200}", re.ASCII)

@@ -16,16 +16,16 @@ from kgym.host.quoted_words import quoted
 from kgym_vmmanager.guest.ssh import ConnectionLost, Ssh
 from kgym_vmmanager.vm.instance_ending import InstanceEnded
 
+# Words for the kernel's command line.
 WORDS = "kmemleak.verbose=1"
-"""Words for the kernel's command line."""
 OFF = "leaks were not looked for: kmemleak is not at work in this kernel"
 
 _LEAKS = "/sys/kernel/debug/kmemleak"
 # kmemleak tells of nothing younger than 5 s, nor of what changes between two scans.
 _SCAN = f"echo scan >{_LEAKS} && sleep 6 && echo scan >{_LEAKS}"
 _SCAN_SECONDS = 120.0
+# How long the console may take to show what a scan has found.
 _TOLD_SECONDS = 2.0
-"""How long the console may take to show what a scan has found."""
 _PREFIX = re.compile(rb"^((?:<[0-9]+>)?(?:\[[^\]\n]*\] ?)*)kmemleak: ", re.MULTILINE)
 
 

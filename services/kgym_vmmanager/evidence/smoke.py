@@ -20,8 +20,8 @@ from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 _SECONDS = 180.0
 _DONE = "done"
 # The guest says what it likes: a patched kernel can change what its programs print.
+# More than guest/inside/smoke.c has checks.
 _MOST_FINDINGS = 40
-"""More than guest/inside/smoke.c has checks."""
 _MOST_WORDS = 300
 _FAILURE = re.compile(rf"fail (\w[\w.-]{{,39}})(?: .{{,{_MOST_WORDS}}}|$)")
 

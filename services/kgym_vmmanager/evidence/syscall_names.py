@@ -6,11 +6,11 @@ from functools import cache
 from kgym.configs import CONFIGS
 
 _TABLE = CONFIGS / "syscalls-x86_64.txt"
+# Added to the number of a 32-bit program's call, which is told as a number.
 COMPAT = 1 << 16
-"""Added to the number of a 32-bit program's call, which is told as a number."""
 OK = "ok"
+# ERESTARTSYS and its like, which only a tracer sees: a signal interrupted the call.
 _RESTARTED = range(512, 517)
-"""ERESTARTSYS and its like, which only a tracer sees: a signal interrupted the call."""
 
 
 def call_name(number: int) -> str:

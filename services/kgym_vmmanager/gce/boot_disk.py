@@ -18,15 +18,15 @@ from kgym.host.folder_cache import FolderCache
 DISK = "disk.raw"
 PACKED = "image.tar.gz"
 GIB = 1 << 30
+# What GRUB says on the serial port, before it starts the kernel.
 BEGINS = "kgym: machine begins"
-"""What GRUB says on the serial port, before it starts the kernel."""
+# For each program that helps to make a disk.
 SECONDS = 300.0
-"""For each program that helps to make a disk."""
 _MIB = 1 << 20
 _FIRST_SECTOR = 2048
 _SECTOR = 512
+# Bytes of the file system beside its two files, of which it takes a fiftieth more.
 _SPARE = 8 * _MIB
-"""Bytes of the file system beside its two files, of which it takes a fiftieth more."""
 _GRUB = """\
 serial --unit=0 --speed=115200
 terminal_output serial

@@ -20,8 +20,8 @@ from kgym_vmmanager.gce.options import GceOptions
 
 T = TypeVar("T")
 
+# How long a call is tried again that is not answered, or throttled.
 PATIENCE_SECONDS = 90.0
-"""How long a call is tried again that is not answered, or throttled."""
 _CALL_SECONDS = 60.0
 _THREADS = 32
 _PAUSES = (0.2, 10.0)

@@ -17,11 +17,11 @@ from kgym_vmmanager.gce import boot_disk
 from kgym_vmmanager.guest import cpio, guest_image
 
 _INSIDE = Path(__file__).parent / "helper"
+# In the order in which they need each other.
 _MODULES = (
     *("virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci"),
     *("failover", "net_failover", "virtio_net", "gve"),
 )
-"""In the order in which they need each other."""
 _WORDS = "console=ttyS0 quiet net.ifnames=0 no_timer_check panic=10"
 
 

@@ -117,8 +117,8 @@ class KernelImages:
         self._run = run
         self._cache = cache
         self._seconds = seconds
+        # Their names, and what makes each.
         self.made: dict[tuple[Path, Path, str], tuple[str, asyncio.Task[None]]] = {}
-        """Their names, and what makes each."""
 
     async def of(self, kernel: Path, initrd: Path, words: str) -> str:
         """Return the name of the image that boots this; raises `no_kernel_image`."""

@@ -14,17 +14,17 @@ from kgym_vmmanager.gce.boot_disk import BEGINS
 from kgym_vmmanager.gce.calls import Compute, Gone, NotReady
 from kgym_vmmanager.vm.provider import VmLost
 
+# Between two looks at one console; with many VMs, the gate that they share makes it longer.
 _POLL_SECONDS = 0.5
-"""Between two looks at one console; with many VMs, the gate that they share makes it longer."""
 _CATCH_UP_SECONDS = 120.0
+# How long the service may take to tell why a VM is gone.
 _KNOWN_SECONDS = 5.0
-"""How long the service may take to tell why a VM is gone."""
 _BEGINS = BEGINS.encode()
 _STARTS = b"kgym: helper starts the kernel"
+# What the helper and its kernel may say before that.
 _HELPER_LINES = 1000
-"""What the helper and its kernel may say before that."""
+# After so many more lines it is the kernel that speaks, whose words are not the helper's.
 _HANDED_ON_LINES = 20
-"""After so many more lines it is the kernel that speaks, whose words are not the helper's."""
 _FAILED = b"kgym: helper failed: "
 _REFUSED = b"kgym: helper refused: "
 _LOSSES = {

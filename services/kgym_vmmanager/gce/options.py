@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+# VMs of one worker at the same time, unless it is told otherwise.
 MOST_VMS = 50
-"""VMs of one worker at the same time, unless it is told otherwise."""
+# Of the console: the published limit is 1,500 a minute, of a project, in each region.
 CALLS_PER_SECOND = 20.0
-"""Of the console: the published limit is 1,500 a minute, of a project, in each region."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,18 +26,18 @@ from kgym_vmmanager.vm.accelerator import Accelerator, Probed, best_accelerator
 from kgym_vmmanager.vm.provider import Boot, InstanceLimits, Vm, VmHost, VmLost
 from kgym_vmmanager.vm.qemu import capture_command_line, kernel_words
 
+# By whether the CPUs are emulated; a boot begins with that of the helper.
 LIMITS = {
     False: InstanceLimits(boot=180, silence=30, reconnect=45, watchdog=250),
     True: InstanceLimits(boot=400, silence=60, reconnect=90, watchdog=250),
 }
-"""By whether the CPUs are emulated; a boot begins with that of the helper."""
+# What a VM elsewhere takes of the worker's host: its console and its connections, in MiB.
 _ROOM = (0, 64)
-"""What a VM elsewhere takes of the worker's host: its console and its connections, in MiB."""
 _CAPACITY = (64, 512 << 10)
+# What a VM may take beside boots, runs and dumps: the service deletes it after that.
 _BEYOND_SECONDS = 1800.0
-"""What a VM may take beside boots, runs and dumps: the service deletes it after that."""
+# What a step's images may outlive beside: its VMs wait for cores, and for each other.
 _STEP_SECONDS = 86400.0
-"""What a step's images may outlive beside: its VMs wait for cores, and for each other."""
 _DELETE_SECONDS = 300.0
 
 
@@ -52,8 +52,8 @@ class Gce:
         self.zones = Zones(options.zones, spot=options.spot)
         self.slots = asyncio.Semaphore(options.most_vms)
         self.deleting: set[asyncio.Task[None]] = set()
+        # Kernels, by their SHA-256, that the helper cannot start.
         self.refused: set[str] = set()
-        """Kernels, by their SHA-256, that the helper cannot start."""
         self._opened: _Opened | None = None
         self._opening = asyncio.Lock()
 
@@ -327,8 +327,8 @@ class _Making:
 
     def __init__(self) -> None:
         self.boot = uuid.uuid4()
+        # What asks for it, by zone.
         self.tried: dict[str, asyncio.Task[None]] = {}
-        """What asks for it, by zone."""
 
     def has_made(self, found: Any) -> bool:
         """Return whether an instance that was found under the name came of this."""

@@ -8,15 +8,15 @@ from kgym.crash.report import Watch
 from kgym.errors import InfrastructureError
 from kgym.host.quoted_words import quoted
 
+# Bytes that the file keeps: the beginning of a longer stream.
 FILE_BYTES = 32 << 20
-"""Bytes that the file keeps: the beginning of a longer stream."""
+# After so much without a crash, the watch starts anew (it keeps what it is fed).
 WATCH_BYTES = 32 << 20
-"""After so much without a crash, the watch starts anew (it keeps what it is fed)."""
+# The last lines of a stream without words.
 NOTHING = "nothing"
-"""The last lines of a stream without words."""
 _TAIL_BYTES = 2000
+# Characters of a line in a message, on the average.
 _LINE = 200
-"""Characters of a line in a message, on the average."""
 
 
 class Source(Protocol):

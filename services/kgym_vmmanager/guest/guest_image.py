@@ -20,10 +20,10 @@ from kgym.host.folder_cache import FolderCache
 from kgym_vmmanager.guest import cpio
 from kgym_vmmanager.guest.paths import CAPTURE, MAKEDUMPFILE, NETWORK, RUNNER, TRACER
 
+# What the guest prints on its console when it is about to start its SSH server.
 READY = b"kgym: guest ready"
-"""What the guest prints on its console when it is about to start its SSH server."""
+# What it prints instead, and why, where it cannot start from its root disk.
 REFUSED = b"kgym: root disk refused: "
-"""What it prints instead, and why, where it cannot start from its root disk."""
 
 
 _PACKAGES = ("busybox-static", "dash", "dropbear-bin", "iproute2")

@@ -18,14 +18,14 @@ from typing import TypeVar
 import paramiko
 
 T = TypeVar("T")
+# Makes a connection within so many seconds, or raises OSError.
 Dial = Callable[[float], socket.socket]
-"""Makes a connection within so many seconds, or raises OSError."""
 
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)  # it logs each lost connection
 
 _CHUNK = 1 << 16
+# What a command that is run to its end may print: all of it is kept in memory.
 _MOST_BYTES = 4 << 20
-"""What a command that is run to its end may print: all of it is kept in memory."""
 # The cheapest for an emulated CPU among those that both sides have.
 _CIPHERS = ("aes128-ctr",)
 _DIGESTS = ("hmac-sha2-256",)
@@ -109,8 +109,8 @@ class Stream:
     def __init__(self, ssh: Ssh, channel: paramiko.Channel) -> None:
         self._ssh = ssh
         self._channel = channel
+        # Set by paramiko while there is output to read, and from the end of the output on.
         self._news = threading.Event()
-        """Set by paramiko while there is output to read, and from the end of the output on."""
         channel.in_buffer.set_event(self._news)
         channel.in_stderr_buffer.set_event(self._news)
 

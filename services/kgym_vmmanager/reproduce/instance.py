@@ -35,12 +35,12 @@ from kgym_vmmanager.vm.instance_ending import InstanceEnded, InstanceEnding
 from kgym_vmmanager.vm.provider import Boot, Drive, Vm, VmHost
 
 _POLL_SECONDS = 0.05
+# How long a report is waited for at most, by whether the kernel panicked.
 _SETTLE_SECONDS = {False: 5.0, True: 15.0}
-"""How long a report is waited for at most, by whether the kernel panicked."""
+# How long the console may go on with words that turn out to be no report, after the end.
 _JUDGED_SECONDS = 60.0
-"""How long the console may go on with words that turn out to be no report, after the end."""
+# What a dump can tell something about.
 _DUMPED = {InstanceOutcome.CRASH, InstanceOutcome.HUNG}
-"""What a dump can tell something about."""
 
 
 class Instance:

@@ -41,8 +41,8 @@ from kgym_vmmanager.vm.provider import Provider, VmHost, VmLost
 from kgym_vmmanager.vm.qemu_provider import Qemu
 
 _RETRIES = 2
+# So many VMs of one instance may be lost to others' needs, or to failing machines.
 _LOSSES = 5
-"""So many VMs of one instance may be lost to others' needs, or to failing machines."""
 
 
 class Reproduce:

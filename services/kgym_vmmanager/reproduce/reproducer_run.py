@@ -23,13 +23,13 @@ _FOLDER = "/tmp"  # noqa: S108 - the guest's
 _CALL_SECONDS = 60.0
 _READ_SECONDS = 0.25
 _RESTARTS = 20
+# Bytes of syz-execprog's words that are kept: it says at first what it executes.
 _MOST_SAID = 1 << 20
-"""Bytes of syz-execprog's words that are kept: it says at first what it executes."""
+# How much longer a program of syzkaller's may run that has not been executed once: on an emulated
+# CPU it takes seconds to read what syz-execprog knows of the kernel's calls.
 _SYZ_SECONDS = 120.0
-"""How much longer a program of syzkaller's may run that has not been executed once: on an emulated
-CPU it takes seconds to read what syz-execprog knows of the kernel's calls."""
+# Characters of what is told of a program of syzkaller's.
 _SYZ_WORDS = 1000
-"""Characters of what is told of a program of syzkaller's."""
 
 
 class Session:

@@ -23,8 +23,8 @@ from kgym.host import proc
 from kgym.transport.artifact_storage import ArtifactMissing
 from kgym.worker.context import StepContext
 
+# The files of a disk in the cache, and in the storage all but the first.
 DISK, PACKED, ABOUT = "disk", "disk.zst", "about.json"
-"""The files of a disk in the cache, and in the storage all but the first."""
 
 _PACKAGES = ("kmod", "iproute2", "procps", "usr-is-merged")
 _MERGED = Path("/usr/share/mmdebstrap/hooks/merged-usr")

@@ -25,10 +25,10 @@ from kgym.host.sandbox_limits import LimitExceeded, SandboxLimits
 from kgym.worker.context import StepContext
 from kgym_vmmanager.root.debian_disk import ABOUT, DISK, PACKED, pack, sha256, unpack
 
+# Of the file.
 MOST_BYTES = 8 << 30
-"""Of the file."""
+# Bytes of the disk that it holds.
 LARGEST = 32 << 30
-"""Bytes of the disk that it holds."""
 _SECTOR = 512
 _HEADER = struct.Struct(">4sIQIIQI")
 _FEATURES = struct.Struct(">Q")
@@ -36,14 +36,14 @@ _FEATURES_AT = 72
 _CHECK_SECONDS = 300.0
 _CHECK_MEMORY = 2 << 30
 _CHECK_OUTPUT = 64 << 20
+# Statuses of `qemu-img check` for an image that can be used; 3 tells of room that it wastes.
 _WHOLE = (0, 3)
-"""Statuses of `qemu-img check` for an image that can be used; 3 tells of room that it wastes."""
 _SHOWN = 300
+# Incompatible features that any image may have: another compression, longer tables.
 _HARMLESS = 1 << 3 | 1 << 4
-"""Incompatible features that any image may have: another compression, longer tables."""
 
+# Fetches a URL, or a path, of such a SHA-256 and so many bytes at most, as operators allow it.
 Fetch = Callable[[StepContext, str, str, Path, int], Awaitable[None]]
-"""Fetches a URL, or a path, of such a SHA-256 and so many bytes at most, as operators allow it."""
 
 
 async def fetch_nothing(run: StepContext, url: str, digest: str, target: Path, most: int) -> None:

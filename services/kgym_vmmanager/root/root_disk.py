@@ -22,8 +22,8 @@ from kgym_vmmanager.root.debian_disk import DISK, PACKED
 from kgym_vmmanager.root.image_file import Fetch
 
 _COPY_SECONDS = 600.0
+# Bytes of disks that a host keeps.
 _BUDGET = 32 << 30
-"""Bytes of disks that a host keeps."""
 
 
 @dataclass(frozen=True, slots=True)

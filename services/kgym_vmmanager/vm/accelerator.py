@@ -16,8 +16,8 @@ from kgym_vmmanager.vm.qemu_jail import KVM_DEVICE, confined
 
 QEMU = "qemu-system-x86_64"
 _SUM = sum(range((32 << 20) // 8))
+# What the boot sector prints: the sum of its numbers, with the digits a to p.
 PROOF = "".join(chr(ord("a") + int(digit, 16)) for digit in f"{_SUM:016x}").encode()
-"""What the boot sector prints: the sum of its numbers, with the digits a to p."""
 _PROBE_SECONDS = 10.0
 _TOOL_SECONDS = 30.0
 _FOLDER = "/vm"

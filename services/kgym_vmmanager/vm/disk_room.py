@@ -8,10 +8,10 @@ from pathlib import Path
 
 from kgym.errors import InfrastructureError
 
+# Bytes that a guest may write to its root disk; to a smaller one as many as it has.
 MOST_WRITTEN = 8 << 30
-"""Bytes that a guest may write to its root disk; to a smaller one as many as it has."""
+# What is left free.
 SPARE = 256 << 20
-"""What is left free."""
 _TABLES = 16 << 20
 _POLL_SECONDS = 0.5
 

@@ -21,18 +21,18 @@ from kgym_vmmanager.vm.accelerator import QEMU, Accelerator, Probed
 from kgym_vmmanager.vm.provider import Drive
 from kgym_vmmanager.vm.qemu_jail import MOST_FILE, Confined, confined
 
+# Where the confined QEMU sees its VM's folder: `kernel`, `initrd`, perhaps the root DISK.
 FOLDER = "/vm"
-"""Where the confined QEMU sees its VM's folder: `kernel`, `initrd`, perhaps the root DISK."""
 
 DISK = "disk"
 
+# The socket in it at which QEMU's gdb stub listens.
 STUB = "stub"
-"""The socket in it at which QEMU's gdb stub listens."""
 
 _START_SECONDS = 30.0
 _MONITOR_SECONDS = 10.0
+# How long a process whose monitor is gone may take to be gone too.
 _DYING_SECONDS = 2.0
-"""How long a process whose monitor is gone may take to be gone too."""
 _PIPE_SECONDS = 0.05
 _SAID_BYTES = 1000
 _IDLE_SAMPLES = 20

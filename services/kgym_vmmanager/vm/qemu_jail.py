@@ -22,8 +22,8 @@ from kgym.host.sandbox import NOBODY
 from kgym.host.sandbox_watchdog import SandboxStatus
 
 KVM_DEVICE = Path("/dev/kvm")
+# Bytes of a file that a QEMU may write which has no disk: it has nothing to write.
 MOST_FILE = 16 << 20
-"""Bytes of a file that a QEMU may write which has no disk: it has nothing to write."""
 # bubblewrap needs the /proc of the PID namespace that it runs in. An unprivileged program could
 # not walk to a work folder in somebody's home.
 # A file that has come to its limit is an error of the write, not the end of the process.

@@ -22,15 +22,15 @@ from kgym_vmmanager.vm.qemu import (
     qemu_arguments,
 )
 
+# What a QEMU takes beyond the guest's memory: mostly translated code, bounded at 256 MiB.
 OVERHEAD_MIB = 384
-"""What a QEMU takes beyond the guest's memory: mostly translated code, bounded at 256 MiB."""
 # The slowest watchdog is the hung task detector: two periods of 120 s.
 LIMITS = {
     Accelerator.KVM: InstanceLimits(boot=60, silence=20, reconnect=20, watchdog=250),
     Accelerator.TCG: InstanceLimits(boot=180, silence=45, reconnect=45, watchdog=250),
 }
+# Breakpoints: KVM's are the CPU's registers.
 _POINTS = {Accelerator.KVM: 4, Accelerator.TCG: 1000}
-"""Breakpoints: KVM's are the CPU's registers."""
 
 
 class Qemu:

@@ -16,8 +16,8 @@ def _cut(most: int) -> BeforeValidator:
     return BeforeValidator(lambda text: text[:most] if isinstance(text, str) else text)
 
 
+# Bytes of the details of a failure, as JSON.
 DETAILS = 1 << 20
-"""Bytes of the details of a failure, as JSON."""
 
 
 def _bounded(details: object) -> object:
@@ -33,17 +33,17 @@ TreePath = Annotated[str, Field(min_length=1, max_length=1000, description="path
 Name = Annotated[str, Field(max_length=1000), _cut(1000)]
 Line = Annotated[str, Field(max_length=10_000), _cut(10_000)]
 Words = Annotated[str, Field(max_length=200_000), _cut(200_000)]
+# Seconds, by stage of the work.
 Seconds = Annotated[
     dict[Annotated[str, Field(max_length=100)], float],
     Field(max_length=100),
 ]
-"""Seconds, by stage of the work."""
+# Whatever goes with a failure, for programs; too much of it is left out.
 Details = Annotated[
     dict[Annotated[str, Field(max_length=1000)], JsonValue],
     Field(max_length=1000, json_schema_extra={"x-bytes": DETAILS}),
     BeforeValidator(_bounded),
 ]
-"""Whatever goes with a failure, for programs; too much of it is left out."""
 
 
 class Strict(BaseModel):

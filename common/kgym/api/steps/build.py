@@ -14,8 +14,8 @@ from kgym.api.steps.kernel import Kernel, Patch
 
 _C_FILE = re.compile(r"(?:[\w+,@=-][\w.+,@=-]*/)*[\w+,@=-][\w.+,@=-]*\.c", re.ASCII)
 
+# How the memory of a crashed guest is saved: from outside, or by a kernel that it starts.
 DumpMethod = Literal["hypervisor", "kdump"]
-"""How the memory of a crashed guest is saved: from outside, or by a kernel that it starts."""
 
 
 class BuildArtifact(StrEnum):

@@ -10,8 +10,8 @@ from pydantic import Field, model_validator
 from kgym.api import syz_program
 from kgym.api.steps.base import Line, Sha256, StepRef, Strict
 
+# What a kernel has to have built in to start from a root disk.
 DISK_SYMBOLS = ("BLK_DEV_INITRD", "DEVTMPFS", "EXT4_FS", "VIRTIO_BLK", "VIRTIO_PCI")
-"""What a kernel has to have built in to start from a root disk."""
 
 
 class RootImage(Strict):

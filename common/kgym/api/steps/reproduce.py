@@ -24,13 +24,13 @@ from kgym.api.steps.evidence import Evidence, Finding, RunEnd
 from kgym.api.steps.guest import Reproducer, Root, RootImage, UsedRoot
 
 _MOST_INSTANCES = 1000
+# Stands for the syzkaller that a worker has for programs which ask for no commit.
 DEFAULT_SYZKALLER = "default"
-"""Stands for the syzkaller that a worker has for programs which ask for no commit."""
 
+# How a run ends that did its work; `killed`: it goes on until its time is over.
 CompletedEnd = Annotated[
     str, Field(max_length=20, pattern=r"^(exit \d{1,3}|signal \d{1,3}|killed)$")
 ]
-"""How a run ends that did its work; `killed`: it goes on until its time is over."""
 
 
 class ReproduceArtifact(StrEnum):
@@ -87,8 +87,8 @@ class Verdict(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
+# How the detail of an instance begins that `boot_failed` by a crash: its kernel's own fault.
 CRASHED_AT_BOOT = "it crashed while booting"
-"""How the detail of an instance begins that `boot_failed` by a crash: its kernel's own fault."""
 
 
 class InstanceOutcome(StrEnum):

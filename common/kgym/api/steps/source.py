@@ -12,8 +12,8 @@ from kgym.api.steps.base import Count, Line, Name, Needs, Seconds, Step, StepKin
 from kgym.api.steps.compilers import Compiler, needed
 from kgym.api.steps.kernel import Backports, CommitName, GitSource, KernelSource, Patch
 
+# Between two commits: as many as two years of Linux have.
 MOST_COMMITS = 100_000
-"""Between two commits: as many as two years of Linux have."""
 _Id = Annotated[str, Field(max_length=40, pattern=r"^[0-9a-f]{40}$")]
 
 

@@ -9,8 +9,8 @@ from kgym.api.steps.base import Count, Line, Name, Needs, Seconds, Step, StepKin
 from kgym.api.steps.kernel import GitSource, TarballSource
 
 Commit = Annotated[str, Field(max_length=40, pattern=r"^[0-9a-f]{40}$")]
+# Where syzkaller's commits are, if nothing else is said.
 SYZKALLER_GIT = "https://github.com/google/syzkaller"
-"""Where syzkaller's commits are, if nothing else is said."""
 
 
 class SyzkallerArtifact(StrEnum):

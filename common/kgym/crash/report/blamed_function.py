@@ -14,10 +14,10 @@ from kgym.crash.report.frames import FUNC, PC
 from kgym.crash.report.never_blamed import NEVER_TO_BLAME
 from kgym.crash.report.rust_names import demangle
 
+# The step that reads a stack trace.
 TRACE: Final = None
-"""The step that reads a stack trace."""
+# Stands in titles where the function to blame could not be found.
 CORRUPTED: Final = "corrupted"
-"""Stands in titles where the function to blame could not be found."""
 
 Step = re.Pattern[str] | None
 # compiled once: it takes longer than all other patterns together
@@ -70,14 +70,15 @@ class BlameRule:
 
 
 _NAME = r"([a-zA-Z0-9_]+)(?:\.|\+)"
+# Frames that count: those of the kernel's own trace, not what symbolisation adds.
 FRAME = re.compile(
     rf" *(?:{PC} ){{0,2}}{_NAME}"
     # arm: the topmost function stands on the left only
     rf"| *{PC} \(([\w.]+)\) from {PC} \({_NAME}"
     rf"| *([\w.]+) from {_NAME}"
 )
-"""Frames that count: those of the kernel's own trace, not what symbolisation adds."""
 
+# Lines after which a stack trace must follow.
 STARTS = tuple(
     re.compile(text)
     for text in (
@@ -92,14 +93,14 @@ STARTS = tuple(
         r"Uninit was stored to memory at",
     )
 )
-"""Lines after which a stack trace must follow."""
+# riscv: the last line of show_regs(); the trace of a warning follows it without a heading.
 HEADLESS = re.compile(r"status: [0-9a-f]{16} badaddr: [0-9a-f]{16} cause: [0-9a-f]{16}")
-"""riscv: the last line of show_regs(); the trace of a warning follows it without a heading."""
 ANY_START = re.compile("|".join(start.pattern for start in (*STARTS, HEADLESS)))
 
 # Fault injection prints its own trace, often in the middle of the report.
 _INTRUDER = re.compile(r"(?: \[<?(?:0x)?[0-9a-f]+>?\])? should_fail(?:slab)?(?:\.[a-z0-9.]+)?\+0x")
 
+# Wrappers of one system call share the call's name (SYSCALL_DEFINE, include/linux/syscalls.h).
 WRAPPERS = (
     "SYSC_",
     "SyS_",
@@ -117,7 +118,6 @@ WRAPPERS = (
     "compat_SyS_",
     "ksys_",
 )
-"""Wrappers of one system call share the call's name (SYSCALL_DEFINE, include/linux/syscalls.h)."""
 
 
 def _culprit(function: str) -> Culprit:

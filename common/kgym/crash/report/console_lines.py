@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+# Context of a line without a time stamp.
 NO_PREFIX = ""
-"""Context of a line without a time stamp."""
+# Context of a line whose time stamp does not tell who printed it.
 CONSOLE = "console"
-"""Context of a line whose time stamp does not tell who printed it."""
+# Bytes of a line that are read: printk writes up to 1 KiB (LOG_LINE_MAX).
 MAX_LINE = 2048
-"""Bytes of a line that are read: printk writes up to 1 KiB (LOG_LINE_MAX)."""
 
 _PREFIX = re.compile(
     r"(?:\*\* [0-9]+ printk messages dropped \*\* ?)?(?:.{0,80}? login: )?(?:<[0-9]+>)?"

@@ -12,8 +12,8 @@ _TASKS_LINES_BEFORE = 50
 _BYTES_BEFORE = 1 << 16
 _ENOUGH_LINES = 22
 _ENOUGH_KMSAN_LINES = 16  # its reports have no registers
+# Bytes of log after the first line of a crash that can belong to its report.
 MAX_LENGTH = 1 << 20
-"""Bytes of log after the first line of a crash that can belong to its report."""
 
 # Messages with a stack trace that are no crash: without callers, what follows may be theirs.
 _OTHER_TRACES = re.compile(

@@ -13,10 +13,10 @@ import re
 from kgym.crash.report.crash_report import Frame
 from kgym.crash.report.rust_names import demangle
 
+# An instruction's address, as traces print it.
 PC = r"\[<?(?:(?:0x)?[0-9a-f]+|\(____ptrval____\))>?\]"
-"""An instruction's address, as traces print it."""
+# A function with an offset or a compiler's suffix (.part.0, .cold, .isra.3) behind it.
 FUNC = r"([a-zA-Z0-9_]+)(?:\.|\+)"
-"""A function with an offset or a compiler's suffix (.part.0, .cold, .isra.3) behind it."""
 
 _NAME = r"(?P<function>[a-zA-Z_][\w.$]*)"
 _OFFSET = r"\+0x(?P<offset>[0-9a-f]+)(?:/0x(?P<size>[0-9a-f]+))?"

@@ -50,5 +50,5 @@ _SERVICES = (
     r"|dput|^iput(?:_final)?$|^ihold$|drop_nlink"
 )
 
+# A pattern to search in the name of a function.
 NEVER_TO_BLAME = "|".join((_REPORTING, _LOCKS, _HELPERS, _MEMORY, _SERVICES))
-"""A pattern to search in the name of a function."""

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from string import ascii_lowercase, ascii_uppercase, digits
 
 _MAX_DEPTH = 64
+# Backreferences to backreferences can stand for more than any memory holds.
 _MAX_PARTS = 1000
-"""Backreferences to backreferences can stand for more than any memory holds."""
 _BASE_62 = {char: value for value, char in enumerate(digits + ascii_lowercase + ascii_uppercase)}
 _BASIC_TYPES = dict(
     zip(

@@ -38,9 +38,9 @@ class Location(NamedTuple):
     line: int
 
 
+# Returns the location of the instruction, before it what it was inlined from, innermost first;
+# nothing where it is not known.
 Lookup = Callable[[InlinedCall], Sequence[Location]]
-"""Returns the location of the instruction, before it what it was inlined from, innermost first;
-nothing where it is not known."""
 
 
 def calls(report: CrashReport) -> set[InlinedCall]:

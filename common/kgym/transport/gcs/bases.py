@@ -13,8 +13,8 @@ from kgym.errors import InfrastructureError
 from kgym.transport.artifact_storage import BASES, missing
 from kgym.transport.gcs.objects import Found, Objects
 
+# A base that was asked for so lately need not be marked as such: marks are throttled.
 _FRESH_SECONDS = 3600.0
-"""A base that was asked for so lately need not be marked as such: marks are throttled."""
 _MARK = "removing"
 
 

@@ -17,8 +17,8 @@ from google.cloud import storage
 from kgym.errors import UserError
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
+# The address of another server that speaks as the store does: what Google's libraries go by.
 _EMULATOR = "STORAGE_EMULATOR_HOST"
-"""The address of another server that speaks as the store does: what Google's libraries go by."""
 
 
 @dataclass(frozen=True, slots=True)

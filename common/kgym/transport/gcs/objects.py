@@ -32,27 +32,27 @@ from kgym.errors import InfrastructureError
 from kgym.transport.artifact_storage import missing
 from kgym.transport.gcs.connection import Connection
 
+# How long a call, or one part of a large file, is tried again.
 PATIENCE_SECONDS = 120.0
-"""How long a call, or one part of a large file, is tried again."""
+# Seconds: bounds of the first pause before a retry, and of the longest.
 _PAUSES = (0.1, 20.0)
-"""Seconds: bounds of the first pause before a retry, and of the longest."""
 _CHUNK = 1 << 20
 _PART = 16 << 20
+# Bytes of a file that is sent before anybody has looked whether its name is taken.
 AT_ONCE = 1 << 20
-"""Bytes of a file that is sent before anybody has looked whether its name is taken."""
+# Seconds without a sign of the store: while connecting, while it answers.
 TIMEOUT = (10.0, 60.0)
-"""Seconds without a sign of the store: while connecting, while it answers."""
 LINK_SECONDS = 3600
 _KIND = "application/octet-stream"
 _FIELDS = "items(name,size,updated,generation,metageneration),nextPageToken"
 _PAGE = 1000
+# How often in a row somebody else may store under the same name first.
 _RIVALS = 20
-"""How often in a row somebody else may store under the same name first."""
+# How often one upload is begun.
 _SENDINGS = 3
-"""How often one upload is begun."""
 _FORGOTTEN = {404, 410}
+# What Google's library raises. Retries that came to no end are a GoogleAPIError.
 ERRORS = (GoogleAPIError, GoogleAuthError, InvalidResponse, requests.RequestException)
-"""What Google's library raises. Retries that came to no end are a GoogleAPIError."""
 
 
 @dataclass(frozen=True, slots=True)

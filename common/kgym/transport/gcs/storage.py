@@ -33,17 +33,17 @@ from kgym.transport.gcs.bases import Bases
 from kgym.transport.gcs.connection import Connection, connect
 from kgym.transport.gcs.objects import ERRORS, PATIENCE_SECONDS, Found, Objects, translated
 
+# How many operations are under way at once, each in a thread: Google's library is blocking.
 CALLS = 32
-"""How many operations are under way at once, each in a thread: Google's library is blocking."""
+# Of bases that this host keeps.
 CACHE_BYTES = 20 << 30
-"""Of bases that this host keeps."""
+# How often in a row a file may be replaced between a look at it and its download.
 _REPLACED = 20
-"""How often in a row a file may be replaced between a look at it and its download."""
+# Bytes that a reader gets at a time; each piece is a request of its own.
 _PIECE = 4 << 20
-"""Bytes that a reader gets at a time; each piece is a request of its own."""
 _SMALL = 64 << 10
+# Files that are remembered: memos are asked for by each step.
 _MOST_SMALL = 1000
-"""Files that are remembered: memos are asked for by each step."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -27,8 +27,8 @@ HOME = Path("/root")
 TREE = Path("/linux")
 OUTPUT = Path("/KBDr/output")
 MIRROR = Path("/KBDr/mirror")
+# Bytes of an answer.
 MOST = 64 << 20
-"""Bytes of an answer."""
 NOT_ALLOWED = "Stateful edit is not allowed in the current environment."
 
 

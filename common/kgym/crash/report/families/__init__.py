@@ -7,7 +7,7 @@ from kgym.crash.report.families.other import OTHERS, REBOOT
 from kgym.crash.report.families.programs import LEAKED_OBJECT, PROGRAMS
 from kgym.crash.report.families.warning import WARNINGS
 
+# In the order in which they are asked about a line that holds several markers.
 FAMILIES: tuple[Family, ...] = (BUG, WARNINGS, INFO, *OTHERS, *PROGRAMS)
-"""In the order in which they are asked about a line that holds several markers."""
 
 __all__ = ["FAMILIES", "LEAKED_OBJECT", "REBOOT", "Family", "Format"]

@@ -13,11 +13,11 @@ _IP = (
     # s390: the program status word; mips, loongarch: the exception's address
     r"|PSW : [0-9a-f]+ [0-9a-f]+ \({FUNC}|\b(?:epc|era|ERA) *: [0-9a-f]+ {FUNC}"
 )
+# The line that names the crashing instruction (show_regs() of every architecture).
 RIP = pattern(_IP)
-"""The line that names the crashing instruction (show_regs() of every architecture)."""
 
+# The other title of every bad memory access, by which its kinds are told to be one bug.
 BAD_ACCESS = ("bad-access in {frame}",)
-"""The other title of every bad memory access, by which its kinds are told to be one bug."""
 
 IN_TRACE = BlameRule((CALL_TRACE, TRACE))
 AT_RIP = BlameRule((RIP, CALL_TRACE, TRACE))
@@ -30,14 +30,14 @@ def in_trace(*skip: str) -> BlameRule:
 
 
 _AT = pattern(r"at: (?:{PC} +)?{FUNC}")
+# Lockdep: the lock wanted, the lock held, the trace of the acquisition.
 AT_LOCK = BlameRule(
     (_AT, _AT, TRACE),
     # they take the lock of the work item, whose owner is to blame
     skip=("process_one_work", "(?:flush|drain|destroy)_workqueue"),
 )
-"""Lockdep: the lock wanted, the lock held, the trace of the acquisition."""
+# Lockdep prints the caller's address on a line of its own (print_ip_sym()).
 UNLOCKING = BlameRule((pattern("{PC} +{FUNC}"), CALL_TRACE, TRACE))
-"""Lockdep prints the caller's address on a line of its own (print_ip_sym())."""
 
 
 def warning(*skip: str) -> BlameRule:
@@ -119,6 +119,7 @@ STALLED = BlameRule(
 )
 LOCKED_UP = BlameRule((RIP, CALL_TRACE, TRACE), pick=stall)
 
+# kmemleak: whose allocation it was.
 LEAKED = BlameRule(
     (pattern(r"backtrace(?: \(crc [0-9a-f]*\))?:"), TRACE),
     skip=(
@@ -126,4 +127,3 @@ LEAKED = BlameRule(
         "|pcpu_create|strn?dup|memdup",
     ),
 )
-"""kmemleak: whose allocation it was."""

@@ -14,8 +14,8 @@ _PARTS = {
 }
 
 
+# What stands before a message of the kernel; programs print no time stamp.
 BY_KERNEL = r"\[ *[0-9]+\.[0-9]+\](?:\[ *[CT][0-9]+\])? "
-"""What stands before a message of the kernel; programs print no time stamp."""
 
 
 def expand(pattern: str) -> str:

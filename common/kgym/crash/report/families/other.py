@@ -139,6 +139,7 @@ NO_ACCESS = Family(
     ),
 )
 
+# A crash only where another kernel was running before it: see `crash_lines.py`.
 REBOOT = Family(
     # arch/x86/boot/compressed/misc.c: extract_kernel(); it tells of an entry_offset since 6.6
     "Booting the kernel",
@@ -147,7 +148,6 @@ REBOOT = Family(
     # read from the console and handed back to the kernel, as the option of a mount for one.
     accept=r"^Booting the kernel(?:\.| \(entry_offset: )",
 )
-"""A crash only where another kernel was running before it: see `crash_lines.py`."""
 
 OTHERS = (
     NO_ACCESS,
