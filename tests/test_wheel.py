@@ -64,11 +64,14 @@ for name in sys.argv[1:]:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
+    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+def build_wheel(source: Path, folder: Path) -> Path:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
-    (built,) = folder.glob("*.whl")
-    return built
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=120)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
 class Installed:
@@ -174,8 +177,8 @@ def test_what_an_extra_lacks_is_one_line(
     (base.folder / "home" / "trace.npz").write_bytes(b"")
     done = base.run("kgym", *words)
     assert done.returncode == 2
-    assert re.fullmatch(r"kgym: this needs [\w-]+, which is not installed: .*\n", done.stderr)
-    assert f"'kgymsuite[{extra}]'" in done.stderr
+    assert re.fullmatch(r"kgym: this needs [\w-]+, which is not installed\. .*\n", done.stderr)
+    assert f"'.[{extra}]'" in done.stderr
 
 
 def test_the_pages_have_their_files_and_no_others_of_packages(wheel: Path) -> None:
@@ -187,6 +190,19 @@ def test_the_pages_have_their_files_and_no_others_of_packages(wheel: Path) -> No
         assert "kgym_monitor/templates/base.html" in file.namelist()
         assert "kgym_monitor/static/page.js" in file.namelist()
     assert names == set(PACKAGED_FILES)
+
+
+def test_a_fresh_clone_installs_without_the_web_pages(tmp_path: Path) -> None:
+    """`pip install git+URL` builds from one, where no npm package is."""
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", ROOT, clone], check=True, timeout=60)
+    wheel = build_wheel(clone, tmp_path / "wheel")
+    packages = link(brought(wheel, "monitor"), tmp_path / "packages")
+    installed = Installed(tmp_path / "venv", wheel, packages)
+    assert installed.run("kgym", "bug", "list").returncode == 0
+    refused = installed.run("kgym", "monitor", KGYM_SERVER="http://127.0.0.1:1")
+    assert refused.returncode != 0
+    assert "npm ci --ignore-scripts" in refused.stderr, refused.stderr
 
 
 def installed_files(site: Path) -> Iterator[Path]:

@@ -44,10 +44,10 @@ def missing(error: ModuleNotFoundError) -> UserError | None:
 
 
 def _missing(name: str, choices: list[str]) -> UserError:
-    packages = " or ".join(f"'{PACKAGE}[{choice}]'" for choice in choices)
+    packages = " or ".join(f"pip install '.[{choice}]'" for choice in choices)
     return UserError(
         "extra_missing",
-        f"this needs {name}, which is not installed: pip install {packages} brings it",
+        f"this needs {name}, which is not installed. In a checkout, run: {packages}",
         package=name,
     )
 

@@ -60,8 +60,9 @@ def assets() -> Assets:
     except FileNotFoundError as error:
         raise InfrastructureError(
             "front_end_missing",
-            f"{error.filename} is not there: `./run` installs the packages that pages use"
-            " (package-lock.json)",
+            "npm packages of the web pages are not installed. In a checkout, `./run kgym monitor`"
+            " installs them; before `pip install .`, run `npm ci --ignore-scripts`",
+            file=error.filename,
         ) from error
     digest = hashlib.sha256()
     for name, asset in files.items():
