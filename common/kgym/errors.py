@@ -3,7 +3,7 @@
 The tree of errors::
 
     KgymError
-    ├── UserError             retrying cannot help; the input has to change
+    ├── UserError             retrying cannot help: change the input and submit again
     │   ├── Unauthorised      the caller is not known: no token, or one that is not valid
     │   ├── Forbidden         the caller's token does not allow it
     │   ├── NotFound          there is nothing of that name or number

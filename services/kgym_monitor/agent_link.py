@@ -23,16 +23,16 @@ class AgentLink:
 
     def client(self) -> AgentClient:
         """Return the client of the agent; raise InfrastructureError `no_agent` without one."""
-        url = self._found()
+        url = self._known_url()
         if url not in self._clients:
             self._clients[url] = AgentClient(url, self._token)
         return self._clients[url]
 
     def of_reader(self, token: str) -> AgentClient:
         """Return a client with a reader's own token, for what they change; empty: without one."""
-        return AgentClient(self._found(), token or None)
+        return AgentClient(self._known_url(), token or None)
 
-    def _found(self) -> str:
+    def _known_url(self) -> str:
         url = self._find()
         if url is None:
             message = "no agent service is known; start one with `kgym agent`"

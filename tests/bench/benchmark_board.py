@@ -36,7 +36,7 @@ ADDRESSES = (
     *(f"?by={by}" for by in ("type", "subsystem", "lines")),
     *("?types=WARNING", "?fixed_from=2025-02-01", "?cutoff=2025-01-31&side=after"),
     *("?agent=tool", "?feedback=no&k=3"),
-    *("/bugs", "/bugs?types=WARNING", "/compare?one=3&other=7", "/compare?one=0&other=49"),
+    *("/bugs", "/bugs?types=WARNING", "/compare?first=3&second=7", "/compare?first=0&second=49"),
     f"/bugs/{demo_benchmark.FIRST}",
     f"/bugs/{demo_benchmark.FIRST}/attempts/0/1",
 )

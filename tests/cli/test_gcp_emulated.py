@@ -40,7 +40,7 @@ def test_up_a_job_down_and_nothing_is_left(
         shown = kgym("gcp", "status", *at).json
         versions = {one["pool"]: one["version"] for one in shown["hosts"]}
         assert re.fullmatch(r"[0-9.]+.*", versions["build"])
-        (there,) = [emulated_project.found(data, "kgym-test")]
+        (there,) = [emulated_project.find(data, "kgym-test")]
         assert there is not None
         processes = list(there.look()["processes"].values())
         assert len(processes) == 2
@@ -71,7 +71,7 @@ def test_a_project_whose_server_is_killed_leaves_nothing(
     file.write_text(TEXT)
     made = kgym("gcp", "up", file, "--emulated", "--json")
     assert made.status == 0, made.err
-    there = emulated_project.found(data, "kgym-test")
+    there = emulated_project.find(data, "kgym-test")
     assert there is not None
     os.kill(there.look()["pid"], 9)
     ends = time.monotonic() + 60

@@ -34,7 +34,7 @@ _PAGES = (
         "overview",
         "/",
         "body:has(#chart-throughput canvas) section[aria-labelledby='recent-title'] tbody tr",
-        "queues, running steps, workers, storage, what steps came to over time, the latest jobs",
+        "queues, running steps, workers, storage, step results over time, the latest jobs",
     ),
     MonitorPage(
         "jobs",
@@ -165,7 +165,7 @@ _PAGES = (
     ),
     MonitorPage(
         "benchmark-compare",
-        f"{_BENCH}/compare?one=0&other=5",
+        f"{_BENCH}/compare?first=0&second=5",
         "main .sides",
         "two setups compared on the same bugs, with the test, and what each solves alone",
     ),

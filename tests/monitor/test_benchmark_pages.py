@@ -119,14 +119,14 @@ def test_a_wrong_choice_is_said(here: Visitor, query: str) -> None:
 
 def test_two_setups_are_compared_by_their_test(here: Visitor) -> None:
     one, other, setups = SETUPS[0], SETUPS[5], numbers(here)
-    page = read(here, f"{HERE}/compare?one={setups[str(one)]}&other={setups[str(other)]}")
+    page = read(here, f"{HERE}/compare?first={setups[str(one)]}&second={setups[str(other)]}")
     results = Results(ATTEMPTS, [bug.facts.id for bug in BUGS])
     found = paired(results, one, other, Figure.CRR, 3)
     assert found is not None
     assert shown(found.difference.value) in page.text
     assert f"{found.p_value:.4f}" in page.text
     alone = results.solved(one, 3) - results.solved(other, 3)
-    assert f"Solved by the first alone: {len(alone)}" in words(page)
+    assert f"Resolved only by the first: {len(alone)}" in words(page)
     assert "Choose two setups" in read(here, f"{HERE}/compare").text
 
 

@@ -82,7 +82,7 @@ def _iterated(
             while (item := portal.wait(_next(items))) is not _END:
                 yield item
         finally:
-            # Nobody waits for this: at the end of the interpreter the thread does nothing more.
+            # Not awaited: while the interpreter shuts down, the loop's thread no longer runs.
             if portal.loop.is_running() and not sys.is_finalizing():
                 asyncio.run_coroutine_threadsafe(_close(items), portal.loop)
 

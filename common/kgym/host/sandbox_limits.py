@@ -51,7 +51,7 @@ class SandboxLimits:
 
 
 class LimitExceeded(UserError):
-    """A sandbox was killed at one of its limits: its input has to change."""
+    """A sandbox was killed at one of its limits. Retrying cannot help."""
 
 
 def exceeded(limit: str, allowed: str, used: str) -> LimitExceeded:

@@ -101,7 +101,7 @@ class FixAnswer(Strict):
             console.print(f"`kgym run resume {run.id}` goes on with it", markup=False)
 
 
-async def told(agent: "AgentCalls", run: int, author: str | None, after: int = 0) -> FixAnswer:
+async def follow(agent: "AgentCalls", run: int, author: str | None, after: int = 0) -> FixAnswer:
     """Show a run until it ends; return what it came to."""
     try:
         await watch(run, agent.follow(run, after))

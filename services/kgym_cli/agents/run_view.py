@@ -34,7 +34,7 @@ class RunProgress:
         self.nodes: dict[str, NodeView] = {}
         # The node and the kind of each piece of work under way, by its name.
         self.doing: dict[str, tuple[str, str]] = {}
-        self.said = "showing the bug on the unpatched kernel"
+        self.headline = "showing the bug on the unpatched kernel"
         self._dollars, self._tokens, self._unpriced = 0.0, 0, 0
         self._kernels = 0
 
@@ -52,7 +52,7 @@ class RunProgress:
             case "node":
                 self.nodes[data["name"]] = NodeView.model_validate(data)
             case "begin" | "resumed":
-                self.said = f"the crash: {data['title']}"
+                self.headline = f"the crash: {data['title']}"
         if (line := words(event)) and not live_view.lives():
             people.print(" ".join(line.split()), markup=False)
 
@@ -123,7 +123,7 @@ def _begun(data: Data) -> str:
     return f"the crash: {data['title']} (job {data['job']}){notes}"
 
 
-def _told(data: Data) -> str:
+def _answered(data: Data) -> str:
     if "verdict" not in data:
         return ""
     crash = f": {data['crash']}" if data["crash"] else ""
@@ -146,7 +146,7 @@ _WORDS: Mapping[str, Callable[[Data], str]] = {
     "node": lambda data: f"{data['name']}: {data['outcome']}" if data["outcome"] else "",
     "refused_setting": lambda data: f"the model does not take: {', '.join(data['settings'])}",
     "resumed": lambda data: f"goes on: {data['title']}",
-    "told": _told,
+    "told": _answered,
     "unanswered": _failed,
     "waiting": _failed,
 }

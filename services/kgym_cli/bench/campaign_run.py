@@ -107,19 +107,19 @@ class BugTrees:
         self._data = data
         self._trees = Trees(cache / "kenv")
         self._held = ExitStack()
-        self._found: dict[str, asyncio.Task[BugTree]] = {}
+        self._made: dict[str, asyncio.Task[BugTree]] = {}
 
     async def get(self, subject: Subject, _: ExitStack) -> BugTree:
         """Return the tree of a bug."""
-        if subject.name not in self._found:
-            self._found[subject.name] = asyncio.create_task(self._get(subject))
-        return await asyncio.shield(self._found[subject.name])
+        if subject.name not in self._made:
+            self._made[subject.name] = asyncio.create_task(self._get(subject))
+        return await asyncio.shield(self._made[subject.name])
 
     async def close(self) -> None:
         """Let go of all."""
-        for task in self._found.values():
+        for task in self._made.values():
             task.cancel()
-        await asyncio.gather(*self._found.values(), return_exceptions=True)
+        await asyncio.gather(*self._made.values(), return_exceptions=True)
         await asyncio.to_thread(self._held.close)
 
     async def _get(self, subject: Subject) -> BugTree:

@@ -250,7 +250,7 @@ def _try(
     how: Tracing | None = None,
 ) -> None:
     if fix is not None and no_fix:
-        raise UserError("bad_option", "--fix and --no-fix exclude each other")
+        raise UserError("bad_option", "--fix and --no-fix exclude each other.")
     patch = patch_file(fix) if fix is not None else bug.fix
     with scheduler(work=True) as client:
         wanted = replace(wanted, known=earlier_jobs.known(client, bug))

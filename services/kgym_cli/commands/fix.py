@@ -9,7 +9,7 @@ from kgym.errors import UserError
 from kgym_cli.agents.agent_choice import request_of, service, with_agent
 from kgym_cli.agents.agent_models import REPLAY
 from kgym_cli.agents.agent_models import window as model_window
-from kgym_cli.agents.run_answer import FixAnswer, exit_of, told, written
+from kgym_cli.agents.run_answer import FixAnswer, exit_of, follow, written
 from kgym_cli.inputs.parameters import complete_bug
 from kgym_cli.output import json_option, leave, people, print_json, results
 from kgym_cli.settings import options_of, settings
@@ -118,7 +118,7 @@ def fix(
         people.print(f"run {run}")
         if agent_service is not None and not watch:
             return FixAnswer.of(await agent.show(run))
-        return await told(agent, run, author)
+        return await follow(agent, run, author)
 
     answer = with_agent(ask, work=True, own=own, record=record)
     _end(written(answer, out or Path(f"{request.bug}-run{answer.run.id}.patch")), as_json)
@@ -129,7 +129,7 @@ def replayed(name: str, tape: Path, as_json: bool) -> None:
     request = request_of(name, None, f"{REPLAY}{tape}", True, (), None, here=True)
 
     async def ask(agent: "AgentCalls") -> FixAnswer:
-        return await told(agent, await agent.start(request), None)
+        return await follow(agent, await agent.start(request), None)
 
     _end(with_agent(ask, work=True, own=True), as_json)
 

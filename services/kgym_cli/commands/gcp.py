@@ -147,7 +147,7 @@ def down(deployment: Path, endpoint: str | None, emulated: bool, as_json: bool) 
     """
     parts: list[CloudPart] = []
     project, data = read_deployment(deployment).project, settings().data
-    if emulated and emulated_project.found(data, project) is None:
+    if emulated and emulated_project.find(data, project) is None:
         emulated_project.forget(data, project)
     else:
         cloud = farm(deployment, endpoint, emulated)

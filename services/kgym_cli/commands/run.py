@@ -9,7 +9,7 @@ from rich.markup import escape
 from kgym.api.agent.runs import CallView, RunFilter, RunPage, RunState, RunView
 from kgym_cli.agents.agent_choice import with_agent
 from kgym_cli.agents.agent_models import REPLAY
-from kgym_cli.agents.run_answer import FixAnswer, exit_of, told, written
+from kgym_cli.agents.run_answer import FixAnswer, exit_of, follow, written
 from kgym_cli.commands.fix import limit_options, limits
 from kgym_cli.output import echo, json_option, leave, print_json, print_table, results
 from kgym_cli.settings import options_of
@@ -132,7 +132,7 @@ def resume(
         async for event in agent.follow(run_id):
             seen = event.number
         await agent.resume(run_id, limits(before, **budgets))
-        return await told(agent, run_id, author, seen)
+        return await follow(agent, run_id, author, seen)
 
     view = with_agent(lambda agent: agent.show(run_id))
     own = view.model.startswith(REPLAY) or record is not None

@@ -116,7 +116,7 @@ def ls(tree: str, path: str, as_json: bool, **how: Any) -> None:
     marks = {"folder": "/", "link": "@"}
     for entry in listing.entries:
         echo(f"{entry.name}{marks.get(entry.kind, '')}")
-    _told(listing.cut)
+    _print_cut(listing.cut)
 
 
 @source.command()
@@ -145,7 +145,7 @@ def search(
         print_json(search)
         return
     _print(search.matches)
-    _told(search.cut)
+    _print_cut(search.cut)
 
 
 @source.command()
@@ -166,7 +166,7 @@ def symbol(tree: str, name: str, limit: int, as_json: bool, **how: Any) -> None:
     for use in symbol.uses:
         where = f" in {use.function}" if use.function else ""
         echo(f"{use.path}:{use.line}:{where}: {use.text.strip()}")
-    _told(symbol.cut)
+    _print_cut(symbol.cut)
 
 
 def _print(lines: Sequence[SourceLine]) -> None:
@@ -174,7 +174,7 @@ def _print(lines: Sequence[SourceLine]) -> None:
         echo(f"{line.path}:{line.line}: {line.text}")
 
 
-def _told(cut: object) -> None:
+def _print_cut(cut: object) -> None:
     if cut:
         why = "the time was over" if cut == "time" else "more lines than --limit"
         people.print(f"cut: there is more ({why})")

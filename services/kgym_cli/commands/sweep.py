@@ -152,7 +152,7 @@ class _Run:
         as_json: bool,
     ) -> None:
         self.loaded = loaded
-        self.found = patches
+        self.patches = patches
         self.options = options
         self.wanted = wanted
         self.view = view
@@ -232,7 +232,7 @@ class _Run:
         """Return what is to be tried on a bug, by what was known of it when the sweep began."""
         known = await earlier_jobs.known_async(client, bug, begun)
         trial = replace(self.wanted, known=known)
-        files = self.found.files[bug.name]
+        files = self.patches.files[bug.name]
         return Subject(bug, await asyncio.to_thread(patch_files.candidates, files), trial)
 
     def _hear(self, news: Moved | Row) -> None:
@@ -241,11 +241,11 @@ class _Run:
             print_json(self._answered(news))
 
     def _answered(self, row: Row) -> SweepRow:
-        return SweepRow(**dict(row), file=str(self.found.files[row.bug][row.patch]))
+        return SweepRow(**dict(row), file=str(self.patches.files[row.bug][row.patch]))
 
     def _rows(self) -> list[SweepRow]:
         """Return the rows that are known, in the order of bugs and files."""
-        keys = ((bug, name) for bug, files in self.found.files.items() for name in files)
+        keys = ((bug, name) for bug, files in self.patches.files.items() for name in files)
         return [self._answered(self.view.rows[key]) for key in keys if key in self.view.rows]
 
 

@@ -93,7 +93,7 @@ def _folder(data: Path, project: str) -> Path:
     return data / "emulated-projects" / project
 
 
-def found(data: Path, project: str) -> EmulatedProject | None:
+def find(data: Path, project: str) -> EmulatedProject | None:
     """Return the project, if it runs."""
     folder = _folder(data, project)
     there = running(folder)
@@ -107,7 +107,7 @@ def start(data: Path, project: str) -> EmulatedProject:
     folder.mkdir(parents=True, exist_ok=True)
     process: subprocess.Popen[bytes] | None = None
     ends = time.monotonic() + START_SECONDS
-    while (there := found(data, project)) is None:
+    while (there := find(data, project)) is None:
         if not is_taken(folder) and (process is None or process.poll() is not None):
             if time.monotonic() > ends or (process is not None and process.returncode):
                 raise InfrastructureError(

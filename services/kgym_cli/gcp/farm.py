@@ -97,7 +97,7 @@ def farm(file: Path, endpoint: str | None, emulated: bool, *, start: bool = Fals
         raise UserError("bad_option", "--emulated has a server of its own: leave out --endpoint")
     people.print("emulated: cloud and hosts are programs of this machine", style="dim")
     data, name = usable_data_folder(), deployment.project
-    project = emulated_project.found(data, name)
+    project = emulated_project.find(data, name)
     if project is None and start:
         project = emulated_project.start(data, name)
     if project is None:

@@ -261,12 +261,12 @@ async def looking(
         accelerator = await provider.accelerator(has.cache)
     builds = any(REGISTRY[kind].service is Service.BUILDER for kind in kinds)
 
-    async def found() -> Capabilities:
+    async def detected() -> Capabilities:
         offered = await has.toolchains.offered(storage) if builds else ()
         host = await asyncio.to_thread(detect, accelerator, has.syzkaller, offered)
         return of_provider(host, provider)
 
-    return found
+    return detected
 
 
 def of_provider(host: Capabilities, provider: "Provider | None") -> Capabilities:

@@ -83,8 +83,8 @@ class ReadyPages:
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
-                found: T = self._kept[key]
-                return found
+                kept: T = self._kept[key]
+                return kept
         made = make(benchmark, query, *of)
         with self._lock:
             self._kept[key] = made
@@ -106,14 +106,16 @@ class Choice:
         tried = [runs for runs in self.runs.values() if runs]
         self.k = query.runs(self.most) or min(tried, default=1)
 
-    def by_number(self, said: str | None) -> tuple[int, Setup] | None:
+    def by_number(self, number_text: str | None) -> tuple[int, Setup] | None:
         """Return the setup with this number in the address; raise UserError `bad_filter`."""
-        if said is None:
+        if number_text is None:
             return None
         for number, setup in self.setups:
-            if str(number) == said:
+            if str(number) == number_text:
                 return number, setup
-        raise UserError("bad_filter", f"there is no setup {said[:20]}, or the filter leaves it out")
+        raise UserError(
+            "bad_filter", f"there is no setup {number_text[:20]}, or the filter leaves it out"
+        )
 
     def by_bug(self, name: str) -> Values:
         """Return a value's mean over the first k runs, by setup (rows) and bug (columns).
@@ -134,7 +136,9 @@ def board(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
     setups = [setup for _, setup in choice.setups]
     figures = dict(zip(setups, choice.results.all_figures(setups, choice.k), strict=True))
     solved = {
-        setup: choice.results.solved(setup, choice.k) for setup, one in figures.items() if one
+        setup: choice.results.solved(setup, choice.k)
+        for setup, measured in figures.items()
+        if measured
     }
     lines = _lines(choice, figures, _unique(solved))
     crr, epr = choice.by_bug("crr"), choice.by_bug("epr")
@@ -145,7 +149,7 @@ def board(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
         "most": choice.most,
         "chosen": len(choice.bugs),
         "lines": lines,
-        "waiting": [one for one in lines if one.figures is None],
+        "waiting": [line for line in lines if line.figures is None],
         "shown": SHOWN,
         "curves": _curves(choice, lines),
         "groups": _groups(choice, attribute, crr, epr),
@@ -171,7 +175,7 @@ def bugs(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
     """Return what the list of bugs shows, the toughest first."""
     choice = Choice(benchmark, query)
     tried = {setup: choice.results.solved(setup, choice.k) for _, setup in choice.setups}
-    ready = {setup: found for setup, found in tried.items() if choice.results.runs(setup)}
+    ready = {setup: resolved for setup, resolved in tried.items() if choice.results.runs(setup)}
     lines = _bug_lines(choice, choice.bugs, ready, choice.by_bug("crr"))
     start = _place(query)
     following = str(start + ROWS) if start + ROWS < len(lines) else None
@@ -189,26 +193,26 @@ def bugs(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
 def compared(benchmark: Benchmark, query: BoardQuery) -> dict[str, Any]:
     """Return what two setups are compared by; of none if the address names fewer."""
     choice = Choice(benchmark, query)
-    one, other = choice.by_number(query.one), choice.by_number(query.other)
+    first, second = choice.by_number(query.first), choice.by_number(query.second)
     shown: dict[str, Any] = {"benchmark": benchmark, "k": choice.k, "setups": choice.setups}
-    shown |= {"one": one, "other": other, "chosen": len(choice.bugs), "rows": [], "sides": ()}
-    if one is None or other is None:
+    shown |= {"first": first, "second": second, "chosen": len(choice.bugs), "rows": [], "sides": ()}
+    if first is None or second is None:
         return shown
-    k = min(choice.k, choice.runs[one[0]], choice.runs[other[0]])
+    k = min(choice.k, choice.runs[first[0]], choice.runs[second[0]])
     if k < 1:
         return shown
-    found: list[tuple[str, PairedDifference]] = []
+    differences: list[tuple[str, PairedDifference]] = []
     for figure in (*SHOWN, Figure.CLEAN):
         for best in (True, False):
-            of = paired(choice.results, one[1], other[1], figure, k, best=best)
+            of = paired(choice.results, first[1], second[1], figure, k, best=best)
             if of is not None:
-                found.append((f"Pass@{k}" if best else f"Mean@{k}", of))
-    first, second = (choice.results.solved(setup, k) for _, setup in (one, other))
+                differences.append((f"Pass@{k}" if best else f"Mean@{k}", of))
+    by_first, by_second = (choice.results.solved(setup, k) for _, setup in (first, second))
     sides = tuple(
         [choice.bugs[bug] for bug in sorted(side)]
-        for side in (first - second, second - first, first & second)
+        for side in (by_first - by_second, by_second - by_first, by_first & by_second)
     )
-    return shown | {"k": k, "rows": found, "sides": sides}
+    return shown | {"k": k, "rows": differences, "sides": sides}
 
 
 def bug(benchmark: Benchmark, query: BoardQuery, name: str) -> dict[str, Any]:
@@ -243,11 +247,11 @@ def _lines(
     """Return the setups, the best first: by Mean@k of the crash resolution rate."""
 
     def worth(number: int, setup: Setup) -> tuple[float, int]:
-        found = figures[setup]
-        crr = found.mean[Figure.CRR] if found is not None else None
+        measured = figures[setup]
+        crr = measured.mean[Figure.CRR] if measured is not None else None
         return (-1.0 if crr is None else crr.value, -number)
 
-    ordered = sorted(choice.setups, key=lambda one: worth(*one), reverse=True)
+    ordered = sorted(choice.setups, key=lambda entry: worth(*entry), reverse=True)
     return [
         Line(
             number,
@@ -262,16 +266,18 @@ def _lines(
 
 
 def _unique(solved: Mapping[Setup, frozenset[str]]) -> dict[Setup, int]:
-    count = Counter(one for found in solved.values() for one in found)
-    return {setup: sum(count[one] == 1 for one in found) for setup, found in solved.items()}
+    count = Counter(bug for resolved in solved.values() for bug in resolved)
+    return {setup: sum(count[bug] == 1 for bug in resolved) for setup, resolved in solved.items()}
 
 
 def _curves(choice: Choice, lines: Sequence[Line]) -> dict[str, list[tuple[Line, list[Measured]]]]:
     """Return Pass@k for each k, by figure, of the setups that are drawn."""
-    drawn, figures = [one for one in lines if one.colour], (Figure.CRR, Figure.EPR)
-    found = choice.results.curves([one.setup for one in drawn], figures)
+    drawn, figures = [line for line in lines if line.colour], (Figure.CRR, Figure.EPR)
+    curves = choice.results.curves([line.setup for line in drawn], figures)
     return {
-        figure: [(one, found[one.setup, figure]) for one in drawn if (one.setup, figure) in found]
+        figure: [
+            (line, curves[line.setup, figure]) for line in drawn if (line.setup, figure) in curves
+        ]
         for figure in figures
     }
 
@@ -280,7 +286,7 @@ def _groups(choice: Choice, attribute: Attribute, crr: Values, epr: Values) -> l
     places = {bug: place for place, bug in enumerate(choice.bugs)}
     groups = []
     for value, facts in attribute.groups(choice.bugs.values()).items():
-        own = [places[one.id] for one in facts]
+        own = [places[fact.id] for fact in facts]
         rate, equivalent = crr[:, own], epr[:, own]
         known = equivalent.size and not np.isnan(equivalent).any()
         groups.append(
@@ -321,17 +327,17 @@ def _bug_lines(
 ) -> list[BugLine]:
     """Return the bugs, those first that the fewest setups and attempts have resolved."""
     mean = crr.mean(axis=0) if len(crr) else None
-    count = Counter(one for found in solved.values() for one in found)
+    count = Counter(bug for resolved in solved.values() for bug in resolved)
     lines = [
         BugLine(
             facts,
             len(solved),
-            count[one],
+            count[bug],
             None if mean is None else float(mean[place]),
         )
-        for place, (one, facts) in enumerate(of.items())
+        for place, (bug, facts) in enumerate(of.items())
     ]
-    return sorted(lines, key=lambda one: (one.solved, one.crr or 0.0, one.facts.id))
+    return sorted(lines, key=lambda line: (line.solved, line.crr or 0.0, line.facts.id))
 
 
 def _cutoff(benchmark: Benchmark, query: BoardQuery, choice: Choice) -> list[dict[str, Any]]:
@@ -346,13 +352,13 @@ def _cutoff(benchmark: Benchmark, query: BoardQuery, choice: Choice) -> list[dic
                 benchmark.table, [bug for bug, facts in benchmark.facts.items() if takes(facts)]
             )
         )
-    found = []
+    differences = []
     for number, setup in choice.setups:
         for figure in (Figure.CRR, Figure.EPR):
             difference = across(sides[0], sides[1], setup, figure, choice.k)
             if difference is not None:
-                found.append({"number": number, "setup": setup, "of": difference})
-    return found
+                differences.append({"number": number, "setup": setup, "of": difference})
+    return differences
 
 
 def _place(query: BoardQuery) -> int:

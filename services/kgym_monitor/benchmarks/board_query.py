@@ -55,9 +55,9 @@ class BoardQuery(Typed):
     k: str | None = None
     by: str | None = None
     """An attribute of bugs."""
-    one: str | None = None
+    first: str | None = None
     """The numbers of two setups."""
-    other: str | None = None
+    second: str | None = None
 
     @classmethod
     def read(cls, query: Mapping[str, str]) -> "BoardQuery":
@@ -67,15 +67,15 @@ class BoardQuery(Typed):
     @property
     def is_filtered(self) -> bool:
         """Whether it leaves bugs or setups out."""
-        kept = {"cursor", "k", "by", "one", "other"}
+        kept = {"cursor", "k", "by", "first", "second"}
         return bool(self.model_dump(exclude_none=True, exclude=kept))
 
     def bugs(self) -> Callable[[BugFacts], bool]:
         """Return which bugs are meant; raise UserError `bad_filter`."""
         given: dict[str, Any] = {}
         for name in CHOICES:
-            if (said := getattr(self, name)) is not None:
-                given[name] = self._read(name, said)
+            if (text := getattr(self, name)) is not None:
+                given[name] = self._read(name, text)
         try:
             choice = BugChoice.model_validate(given)
         except ValidationError as error:
@@ -95,13 +95,13 @@ class BoardQuery(Typed):
         """Return those of the setups that are meant, with their numbers."""
         wanted = {name: self._yes(name) for name in ("feedback", "oracle", "limit")}
         return [
-            (number, one)
-            for number, one in all_
-            if self.agent in {None, one.agent}
-            and self.model in {None, one.model}
-            and wanted["feedback"] in {None, one.feedback}
-            and wanted["oracle"] in {None, one.oracle}
-            and wanted["limit"] in {None, one.dollars is not None}
+            (number, setup)
+            for number, setup in all_
+            if self.agent in {None, setup.agent}
+            and self.model in {None, setup.model}
+            and wanted["feedback"] in {None, setup.feedback}
+            and wanted["oracle"] in {None, setup.oracle}
+            and wanted["limit"] in {None, setup.dollars is not None}
         ]
 
     def runs(self, most: int) -> int | None:
@@ -118,26 +118,26 @@ class BoardQuery(Typed):
             raise UserError("bad_filter", f"by: one of {', '.join(ATTRIBUTES)}")
         return self.by or "fixed"
 
-    def _read(self, name: str, said: str) -> Any:
+    def _read(self, name: str, text: str) -> Any:
         if name in LISTS:
-            return [one.strip() for one in said.split(",") if one.strip()]
+            return [part.strip() for part in text.split(",") if part.strip()]
         if name in TIMES:
-            return _moment(name, said)
-        return self._yes(name) if name in {"has_cause", "racy"} else said
+            return _moment(name, text)
+        return self._yes(name) if name in {"has_cause", "racy"} else text
 
     def _yes(self, name: str) -> bool | None:
-        said = getattr(self, name)
-        if said not in {None, *_YES}:
+        text = getattr(self, name)
+        if text not in {None, *_YES}:
             raise UserError("bad_filter", f"{name}: yes or no")
-        return None if said is None else _YES[said]
+        return None if text is None else _YES[text]
 
 
-def _moment(name: str, said: str, *, end: bool = False) -> datetime:
+def _moment(name: str, text: str, *, end: bool = False) -> datetime:
     """Return a day or a time, by UTC; of a day its beginning, or its end."""
     try:
-        moment = datetime.fromisoformat(said)
+        moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise UserError("bad_filter", f"{name}: {said[:40]!r} is no date") from error
-    if end and len(said) == len("2025-01-31"):
+        raise UserError("bad_filter", f"{name}: {text[:40]!r} is no date") from error
+    if end and len(text) == len("2025-01-31"):
         moment = moment.replace(hour=23, minute=59, second=59)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

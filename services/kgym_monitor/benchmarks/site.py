@@ -67,11 +67,11 @@ class FileLinks:
         """Return the page of a bug."""
         return f"bug-{self._bugs[name]}.html" if name in self._bugs else None
 
-    def compare(self, one: int | None = None, other: int | None = None) -> str | None:
+    def compare(self, first: int | None = None, second: int | None = None) -> str | None:
         """Return the comparison of two setups, or the list of these."""
-        if one is None or other is None:
+        if first is None or second is None:
             return "compare.html"
-        return f"compare-{one}-{other}.html" if (one, other) in self._pairs else None
+        return f"compare-{first}-{second}.html" if (first, second) in self._pairs else None
 
     def attempt(self, bug: str, setup: int, run: int) -> None:
         """Return nothing: attempts have no pages."""
@@ -102,12 +102,14 @@ def write(source: SiteSource, folder: Path) -> int:
 def _pages(source: SiteSource) -> Iterator[tuple[str, str]]:
     """Yield each page, with the name of its file."""
     benchmark, rendering = source.benchmark, Rendering()
-    first = board.board(benchmark, BoardQuery())
-    ready = [one.number for one in first["lines"] if one.figures is not None][:COMPARED]
+    leaderboard = board.board(benchmark, BoardQuery())
+    ready = [line.number for line in leaderboard["lines"] if line.figures is not None][:COMPARED]
     pairs = list(combinations(ready, 2))
     numbers = {bug: place for place, bug in enumerate(benchmark.facts) if place < BUGS}
     links = FileLinks(numbers, frozenset(pairs))
-    policy = "; ".join(one for one in POLICY.split("; ") if not one.startswith(_UNMADE))
+    policy = "; ".join(
+        directive for directive in POLICY.split("; ") if not directive.startswith(_UNMADE)
+    )
 
     def page(template: str, title: str, shown: Mapping[str, Any]) -> str:
         given: dict[str, Any] = {
@@ -126,8 +128,8 @@ def _pages(source: SiteSource) -> Iterator[tuple[str, str]]:
         return rendering.fragment(template, {**given, **shown})
 
     title = f"Benchmark {benchmark.name}"
-    yield "index.html", page("benchmark.html", title, first)
-    for k in range(1, min(first["most"], RUNS) + 1):
+    yield "index.html", page("benchmark.html", title, leaderboard)
+    for k in range(1, min(leaderboard["most"], RUNS) + 1):
         shown = board.board(benchmark, BoardQuery(k=str(k)))
         yield f"k-{k}.html", page("benchmark.html", title, shown)
     for by in ATTRIBUTES:
@@ -135,12 +137,12 @@ def _pages(source: SiteSource) -> Iterator[tuple[str, str]]:
         yield f"by-{by}.html", page("benchmark.html", title, shown)
     yield from _lists(benchmark, page)
     setups = dict(benchmark.setups)
-    named = [(one, setups[one], other, setups[other]) for one, other in pairs]
+    named = [(first, setups[first], second, setups[second]) for first, second in pairs]
     shown = board.compared(benchmark, BoardQuery()) | {"pairs": named}
     yield "compare.html", page("benchmark_compare.html", "Compare", shown)
-    for one, other in pairs:
-        shown = board.compared(benchmark, BoardQuery(one=str(one), other=str(other)))
-        yield f"compare-{one}-{other}.html", page("benchmark_compare.html", "Compare", shown)
+    for first, second in pairs:
+        shown = board.compared(benchmark, BoardQuery(first=str(first), second=str(second)))
+        yield f"compare-{first}-{second}.html", page("benchmark_compare.html", "Compare", shown)
     for bug, number in numbers.items():
         shown = board.bug(benchmark, BoardQuery(), bug) | {"fix": source.fixes[bug]}
         yield f"bug-{number}.html", page("benchmark_bug.html", f"Bug {bug[:12]}", shown)

@@ -132,8 +132,8 @@ def _without_figures(benchmark: Benchmark) -> dict[str, Any]:
         "k": 1,
         "most": 1,
         "setups": benchmark.setups,
-        "one": None,
-        "other": None,
+        "first": None,
+        "second": None,
         **board.setup_options(benchmark),
     }
 
@@ -162,10 +162,10 @@ class LiveLinks:
         """Return the page of a bug."""
         return f"{self._path}/bugs/{quote(name, safe='')}"
 
-    def compare(self, one: int | None = None, other: int | None = None) -> str:
+    def compare(self, first: int | None = None, second: int | None = None) -> str:
         """Return the comparison of two setups, by their numbers."""
-        given = {"one": None if one is None else str(one)}
-        given["other"] = None if other is None else str(other)
+        given = {"first": None if first is None else str(first)}
+        given["second"] = None if second is None else str(second)
         return self._query.address(f"{self._path}/compare", **{"cursor": None, **given})
 
     def attempt(self, bug: str, setup: int, run: int) -> str:

@@ -47,7 +47,7 @@ class HeldTraces:
 
     def __init__(self) -> None:
         self._held: OrderedDict[str, HeldTrace] = OrderedDict()
-        self._one = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def look(
         self,
@@ -67,7 +67,7 @@ class HeldTraces:
                 f"{artifact.name} has {artifact.size >> 20} MiB, and pages show traces up to"
                 f" {MOST_BYTES >> 20} MiB; download it, and read it with `kgym trace show`",
             )
-        async with self._one:
+        async with self._lock:
             held = self._held.get(artifact.sha256)
             if held is None:
                 content = client.read_artifact(*place, artifact.name)

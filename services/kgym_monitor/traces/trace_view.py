@@ -133,7 +133,7 @@ class TraceView:
             "zooms": {name: zoom and zoom.address(self.base) for name, zoom in zooms.items()},
             "sections": sections,
             "hits": None if held or not words else sum(lister.hits for lister in listers.values()),
-            "found": self._found(held, words, window) if held and words else None,
+            "found": self._matches(held, words, window) if held and words else None,
             "around": partial(self._around, whole=whole),
             "has_records": self.has_records,
             "records": len(held.trace) if held else self.minimal.statistics.records,
@@ -308,7 +308,7 @@ class TraceView:
         return replace(query, thread=function.pid).address(self.base)
 
     @staticmethod
-    def _found(held: HeldTrace, words: str, window: Window) -> Any:
+    def _matches(held: HeldTrace, words: str, window: Window) -> Any:
         return thread_records.find(held.trace, words, window)
 
     # --- both ---------------------------------------------------------------------------------
