@@ -65,7 +65,7 @@ class RunProgress:
 
     def tree(self, height: int) -> RenderableType:
         """Return the nodes as a tree, as many as fit, and what the run took so far."""
-        message = " ".join(f"run {self.run}: {self.said}".split())
+        message = " ".join(f"run {self.run}: {self.headline}".split())
         root = Tree(escape(message[:_MOST]))
         branches: dict[str | None, Tree] = {None: root}
         for node in list(self.nodes.values())[: max(1, height - 4)]:
