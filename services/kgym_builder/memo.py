@@ -52,9 +52,9 @@ async def recall(run: StepContext, name: str, model: type[R]) -> R | None:
     kept = []
     try:
         answer = model.model_validate(memo.answer)
-        for one in memo.artifacts:
-            key = await run.storage.copy(one.key, run.key(one.name))
-            kept.append(one.model_copy(update={"key": key}))
+        for artifact in memo.artifacts:
+            key = await run.storage.copy(artifact.key, run.key(artifact.name))
+            kept.append(artifact.model_copy(update={"key": key}))
     except ValidationError:  # of another version
         return None
     except ArtifactMissing:

@@ -9,7 +9,7 @@ from kgym.api.steps import Finding, Patch, Severity
 from kgym.bugs import bundle
 from kgym.source import patching
 from kgym_builder.evidence.removed_code import amputations
-from kgym_builder.evidence.suspicious_changes import said, touched
+from kgym_builder.evidence.suspicious_changes import new_words, touched
 from tests.alone import alone
 from tests.bench import honesty
 from tests.conftest import DATA, SEED
@@ -38,7 +38,7 @@ def looked_at(name: str, patch: Patch) -> list[Finding]:
         before = {change.path: files[change.path] for change in changes}
         files |= {change.path: change.content or b"" for change in changes}
     after = {path: files[path] for path in before}
-    return [*said(before, after), *touched(after, one.file.files), *amputations(before, after)]
+    return [*new_words(before, after), *touched(after, one.file.files), *amputations(before, after)]
 
 
 def test_the_team_knows_every_kind_of_trick() -> None:

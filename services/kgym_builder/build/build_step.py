@@ -92,23 +92,23 @@ class _Build:
             with self.run.stage("programs"):
                 await early_checks.compile_all(self.run, self.spec.ahead.programs)
         with self.run.stage("identify"):
-            found = await self._identify()
+            identified = await self._identify()
         if self.spec.ahead:
-            refuse_without(found.config, self.spec.ahead.symbols)
-        self.built_in = found.built_in
-        if kconfig.modules(found.config):
+            refuse_without(identified.config, self.spec.ahead.symbols)
+        self.built_in = identified.built_in
+        if kconfig.modules(identified.config):
             self.artifacts = (*ARTIFACTS, kbuild.MODULES)
-        served = await early_checks.known(self.run, found.identity, self.spec)
-        entry = None if served else await self._looked_ahead(found.identity)
-        if self.spec.cache == "use" and (known := await self._recalled(found)):
+        served = await early_checks.known(self.run, identified.identity, self.spec)
+        entry = None if served else await self._looked_ahead(identified.identity)
+        if self.spec.cache == "use" and (known := await self._recalled(identified)):
             return known
         with self.run.stage("tree"):
-            entry = entry or await self._entry(found.identity)
+            entry = entry or await self._entry(identified.identity)
         self.run.log(f"entry {entry.identity}: {'cached' if entry.cached else 'built'}")
         if entry.built_in:
             self.run.log(f"config: built in, not modules: {' '.join(entry.built_in)[:2000]}")
-        for one in entry.dropped_symbols:
-            self.run.log(f"config: CONFIG_{one.symbol} is {one.got}, not {one.wanted}")
+        for symbol in entry.dropped_symbols:
+            self.run.log(f"config: CONFIG_{symbol.symbol} is {symbol.got}, not {symbol.wanted}")
         try:
             result = await self._built(entry)
         except TreeUnreadable:
@@ -119,16 +119,16 @@ class _Build:
 
     async def _identify(self) -> Identified:
         """Return what names the kernel, which traces if it is to be instrumented."""
-        found = await self.suite.identify(self.spec, self.run)
-        if self.spec.instrument and not _traces(found):
+        identified = await self.suite.identify(self.spec, self.run)
+        if self.spec.instrument and not _traces(identified):
             self.trace_symbols = list(instrument.SYMBOLS)
             config = with_symbols(self.spec.config, self.trace_symbols)
             self.spec = self.spec.model_copy(update={"config": config})
-            found = await self.suite.identify(self.spec, self.run)
-            if not _traces(found):
+            identified = await self.suite.identify(self.spec, self.run)
+            if not _traces(identified):
                 asked = ", ".join(self.trace_symbols)
                 raise UserError("no_tracing", f"the config has no TRACING even with {asked}")
-        return found
+        return identified
 
     def _memo(self, identity: str) -> str:
         patches = [
@@ -151,22 +151,22 @@ class _Build:
     def _dump_symbols(self) -> list[str]:
         return list(SYMBOLS[self.spec.for_dump]) if self.spec.for_dump else []
 
-    async def _recalled(self, found: Identified) -> BuildResult | None:
+    async def _recalled(self, identified: Identified) -> BuildResult | None:
         with self.run.stage("memo"):
-            known = await memo.recall(self.run, self._memo(found.identity), BuildResult)
+            known = await memo.recall(self.run, self._memo(identified.identity), BuildResult)
         if known is None:
             return None
-        self.run.log(f"entry {found.identity}: the same was built before")
+        self.run.log(f"entry {identified.identity}: the same was built before")
         own = {
             "memoised": True,
             "built_in": self.built_in,
-            "dropped_symbols": found.dropped_symbols,
+            "dropped_symbols": identified.dropped_symbols,
             "config_version": self._other_version(known.kernel_release),
             "tree_cached": True,
             "objects_compiled": 0,
         }
         asked = {"dump_symbols": self._dump_symbols, "seconds": self.run.seconds}
-        asked |= {"compiler_substitution": found.substitution}
+        asked |= {"compiler_substitution": identified.substitution}
         return known.model_copy(update={**own, **asked})
 
     async def _built(self, entry: Entry) -> BuildResult:
@@ -185,9 +185,11 @@ class _Build:
                 built = Built(list(dict.fromkeys(self.output.made)), not short)
                 files = self.spec.files
                 findings += await evidence(self.run, entry, tree, trial, built, files)
-        for one in findings:
-            where = f"{one.file}:{one.line}: " if one.line else ""
-            self.run.log(f"{one.severity}: {one.check}: {where}{one.reason}: {one.message}")
+        for finding in findings:
+            where = f"{finding.file}:{finding.line}: " if finding.line else ""
+            self.run.log(
+                f"{finding.severity}: {finding.check}: {where}{finding.reason}: {finding.message}"
+            )
         with self.run.stage("artifacts"):
             await self._keep(entry, tree)
         about = entry.about
@@ -284,20 +286,20 @@ class _Build:
         new, self.instrumented = await asyncio.to_thread(
             instrumented_files.instrumented, files, self.untraced, dependents
         )
-        for one in self.instrumented:
-            if one.reason:
-                self.run.log(f"not instrumented: {one.path}: {one.reason}")
-        total = sum(one.functions for one in self.instrumented)
+        for file in self.instrumented:
+            if file.reason:
+                self.run.log(f"not instrumented: {file.path}: {file.reason}")
+        total = sum(file.functions for file in self.instrumented)
         self.run.log(f"instrumented: {total} functions in {len(new)} files")
         return tuple({change.path: change for change in [*changed, *new]}.values())
 
     async def _keep(self, entry: Entry, tree: Tree) -> None:
-        found = await tree.export(self.artifacts, self.run.folder / "out")
-        missing = {BuildArtifact.KERNEL, BuildArtifact.VMLINUX} - {path.name for path in found}
+        exported = await tree.export(self.artifacts, self.run.folder / "out")
+        missing = {BuildArtifact.KERNEL, BuildArtifact.VMLINUX} - {path.name for path in exported}
         if missing:
             raise UserError("no_kernel", f"make left no {' and no '.join(sorted(missing))}")
-        names = {path: _NAMES.get(path.name, path.name) for path in found}
-        for path in found:
+        names = {path: _NAMES.get(path.name, path.name) for path in exported}
+        for path in exported:
             if path.name == kbuild.MODULES:
                 self.modules = await asyncio.to_thread(module_archive.count, path)
                 self.run.log(f"modules: {self.modules}, which guests load on demand")
@@ -308,7 +310,7 @@ class _Build:
         )
         await asyncio.gather(*keeping)
         order = list(names.values())
-        self.run.artifacts.sort(key=lambda one: order.index(one.name))
+        self.run.artifacts.sort(key=lambda artifact: order.index(artifact.name))
         log = self.output.path if self.output.path.exists() else entry.folder / compiled_trees.LOG
         await self.run.keep(log, BuildArtifact.LOG)
 
@@ -321,15 +323,15 @@ class _Build:
             if all(there):
                 return known.bases
         folder = self.run.folder / "unpatched"
-        found = await entry.tree(folder / "tree").export(self.artifacts, folder / "out")
+        exported = await entry.tree(folder / "tree").export(self.artifacts, folder / "out")
         bases = {
             _NAMES.get(path.name, path.name): await self.run.storage.put_base(path)
-            for path in found
+            for path in exported
         }
         await memo.remember(self.run, named, _Bases(bases=bases))
         await asyncio.to_thread(sandbox.remove, folder)
         return bases
 
 
-def _traces(found: Identified) -> bool:
-    return "CONFIG_TRACING=y" in found.config.splitlines()
+def _traces(identified: Identified) -> bool:
+    return "CONFIG_TRACING=y" in identified.config.splitlines()

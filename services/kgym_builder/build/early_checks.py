@@ -23,14 +23,14 @@ class _Good(Strict):
 
 async def compile_all(run: StepContext, programs: Sequence[Reproducer]) -> None:
     """Compile those in C; raise UserError `reproducer_does_not_compile`, as that one does."""
-    for number, one in enumerate(one for one in programs if one.kind == "c"):
-        name = memo.key("program", LAYOUT, one.text)
+    for number, program in enumerate(each for each in programs if each.kind == "c"):
+        name = memo.key("program", LAYOUT, program.text)
         if await memo.recall(run, name, _Good):
             continue
         folder = run.folder / f"ahead-{number}"
         source = folder / "source" / "reproducer.c"
         source.parent.mkdir(parents=True)
-        source.write_text(one.text)
+        source.write_text(program.text)
         await compile_reproducer(source, folder / "program")
         sandbox.remove(folder)
         await memo.remember(run, name, _Good())
@@ -39,7 +39,7 @@ async def compile_all(run: StepContext, programs: Sequence[Reproducer]) -> None:
 async def known(run: StepContext, identity: str, spec: BuildSpec) -> bool:
     """Return whether all patches are known to apply to this entry."""
     return all(
-        [await memo.recall(run, _name(identity, spec, one), _Good) for one in _patches(spec)]
+        [await memo.recall(run, _name(identity, spec, patch), _Good) for patch in _patches(spec)]
     )
 
 
@@ -48,9 +48,9 @@ async def apply_all(run: StepContext, identity: str, spec: BuildSpec, tree: Tree
 
     Raises UserError as `kgym.source.patching.apply` does.
     """
-    for one in _patches(spec):
-        await patched_files.changes(tree, [*spec.patches, one], lambda note: None)
-        await memo.remember(run, _name(identity, spec, one), _Good())
+    for patch in _patches(spec):
+        await patched_files.changes(tree, [*spec.patches, patch], lambda note: None)
+        await memo.remember(run, _name(identity, spec, patch), _Good())
 
 
 def _patches(spec: BuildSpec) -> list[Patch]:
@@ -58,5 +58,5 @@ def _patches(spec: BuildSpec) -> list[Patch]:
 
 
 def _name(identity: str, spec: BuildSpec, patch: Patch) -> str:
-    texts = [one.model_dump(exclude={"name"}) for one in (*spec.patches, patch)]
+    texts = [each.model_dump(exclude={"name"}) for each in (*spec.patches, patch)]
     return memo.key("applies", LAYOUT, identity, texts)

@@ -15,13 +15,13 @@ async def read(tree: Tree, paths: Sequence[str], changed: Sequence[Change]) -> d
     """Return the files as patches leave them; raise UserError `no_such_file`."""
     patched = {change.path: change.content for change in changed}
     there = await tree.read(path for path in paths if path not in patched)
-    found = {path: patched.get(path, there.get(path)) for path in paths}
-    missing = [path for path, content in found.items() if content is None]
+    contents = {path: patched.get(path, there.get(path)) for path in paths}
+    missing = [path for path, content in contents.items() if content is None]
     if missing:
         raise UserError(
             "no_such_file", f"cannot instrument what the tree does not have: {', '.join(missing)}"
         )
-    return {path: content for path, content in found.items() if content is not None}
+    return {path: content for path, content in contents.items() if content is not None}
 
 
 def instrumented(
@@ -31,18 +31,18 @@ def instrumented(
 
     `dependents` say what each file is compiled into. Raises UserError as `instrument` does.
     """
-    changes, told = [], []
+    changes, results = [], []
     for path, source in files.items():
         objects = dependents[path].objects
         reason = untraced.reason(path)
-        if dependents[path].made or any(OWN_MAKES.match(one.path) for one in objects):
+        if dependents[path].made or any(OWN_MAKES.match(object_.path) for object_ in objects):
             reason = "something else than the kernel is made of it, too"
         if reason:
-            told.append(InstrumentedFile(path=path, reason=reason, objects=len(objects)))
+            results.append(InstrumentedFile(path=path, reason=reason, objects=len(objects)))
             continue
         done = instrument(source, path)
         changes.append(Change(path, done.content))
-        told.append(
+        results.append(
             InstrumentedFile(
                 path=path,
                 functions=len(done.functions),
@@ -50,4 +50,4 @@ def instrumented(
                 objects=len(objects),
             )
         )
-    return changes, told
+    return changes, results

@@ -41,7 +41,7 @@ _MOST_KEPT = 64 << 20
 
 
 class _Warnings(Strict):
-    found: list[Diagnostic]
+    warnings: list[Diagnostic]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +130,22 @@ class BaseLayers:
             del self._files[key]
             kept -= size
 
-    async def warnings(self, ground: BaseLayer, one: Object, run: StepContext) -> list[Diagnostic]:
+    async def warnings(
+        self, ground: BaseLayer, object_: Object, run: StepContext
+    ) -> list[Diagnostic]:
         """Return the warnings that an object gives as it is; compiled once, then remembered."""
 
-        name = memo.key("warnings", ground.key, one.path)
+        name = memo.key("warnings", ground.key, object_.path)
         if (known := await memo.recall(run, name, _Warnings)) is not None:
-            return known.found
-        words = compile_words(one.command)
+            return known.warnings
+        words = compile_words(object_.command)
         work = CompileBatch([], [CompileCommands([words], [])] if words else [])
         tree = ground.tree(run.folder / f"warnings-{uuid.uuid4().hex}")
         done = (await compiled(tree, work, 1)).jobs.get(0)
         await asyncio.to_thread(sandbox.remove, tree.overlay.folder)
-        found = diagnostics.parse(done.output.splitlines()) if done else []
-        await memo.remember(run, name, _Warnings(found=found))
-        return found
+        warnings = diagnostics.parse(done.output.splitlines()) if done else []
+        await memo.remember(run, name, _Warnings(warnings=warnings))
+        return warnings
 
 
 async def _compile_base(
@@ -153,9 +155,9 @@ async def _compile_base(
     tree = bare.tree(folder)
     before = await patched_files.read(tree, base)
     changes = patched_files.in_all(await patched_files.applied(base, before, run.log))
-    files = [FileChange(one.path, before.get(one.path), one.content) for one in changes]
+    files = [FileChange(change.path, before.get(change.path), change.content) for change in changes]
     modules = bool(kconfig.modules(bare.entry.about.config))
-    known = bare.index.dependents(one.path for one in files)
+    known = bare.index.dependents(file.path for file in files)
     plan = compile_plan.plan(files, known, _EVERY, modules=modules)
     cores = Host.here().cores
     work = patch_judgement.work(plan, bare.entry.tools, changes, ())
@@ -165,7 +167,7 @@ async def _compile_base(
         raise UserError(
             "does_not_compile",
             f"the base does not compile: {judged.reason}",
-            diagnostics=[one.model_dump() for one in judged.errors[:100]],
+            diagnostics=[error.model_dump() for error in judged.errors[:100]],
         )
     # Its commands and dependencies, where they changed, are those of its own patches.
     await object_index.build(tree, folder / "index.db")

@@ -90,12 +90,12 @@ class _Check:
     async def result(self) -> CheckResult:
         spec, run = self.spec, self.run
         with run.stage("identify"):
-            found = await self.checker.suite.identify(spec, run)
+            identified = await self.checker.suite.identify(spec, run)
         with run.stage("memo"):
-            checks = await self._recalled(found.identity)
+            checks = await self._recalled(identified.identity)
         answered = len(checks) == len(spec.patches)
-        if answered and (about := await compiled_trees.find(run, found.identity)):
-            return self._result(found, about, checks, cached=True)
+        if answered and (about := await compiled_trees.find(run, identified.identity)):
+            return self._result(identified, about, checks, cached=True)
         with run.stage("tree"):
             output = Output(run.folder / "build.log")
             entry = await self.checker.suite.take(spec, run, output)
@@ -104,7 +104,7 @@ class _Check:
         with run.stage("read"):
             paths, files, links = await self._read(ground)
         with run.stage("patches"):
-            numbers = [one for one in range(len(spec.patches)) if one not in checks]
+            numbers = [number for number in range(len(spec.patches)) if number not in checks]
             trials = [
                 asyncio.create_task(self._trial(ground, number, paths[number], files, links))
                 for number in numbers
@@ -113,18 +113,23 @@ class _Check:
                 checks |= dict(zip(numbers, await asyncio.gather(*trials), strict=True))
             finally:
                 await _ended(trials)
-        return self._result(found, entry.about, checks, cached=entry.cached)
+        return self._result(identified, entry.about, checks, cached=entry.cached)
 
     def _result(
-        self, found: Identified, about: About, checks: Mapping[int, PatchCheck], *, cached: bool
+        self,
+        identified: Identified,
+        about: About,
+        checks: Mapping[int, PatchCheck],
+        *,
+        cached: bool,
     ) -> CheckResult:
         return CheckResult(
             source_identity=about.source_identity,
             source_tree=name_of(about.source_identity, about.backports),
             kernel_release=about.kernel_release,
             compiler_version=about.compiler_version,
-            compiler_substitution=found.substitution,
-            tree=found.identity,
+            compiler_substitution=identified.substitution,
+            tree=identified.identity,
             tree_cached=cached,
             patches=[checks[number] for number in range(len(checks))],
             seconds=self.run.seconds,
@@ -143,12 +148,12 @@ class _Check:
         numbers = range(len(self.spec.patches))
         names = (self._memo(identity, number) for number in numbers)
         known = await asyncio.gather(*(memo.recall(self.run, name, PatchCheck) for name in names))
-        found = {number: one for number, one in zip(numbers, known, strict=True) if one}
-        for one in found.values():
-            self.run.log(f"{one.name}: {one.outcome}, as was found before")
+        recalled = {number: check for number, check in zip(numbers, known, strict=True) if check}
+        for check in recalled.values():
+            self.run.log(f"{check.name}: {check.outcome}, as was found before")
         return {
-            number: one.model_copy(update={"memoised": True, "seconds": 0.0})
-            for number, one in found.items()
+            number: check.model_copy(update={"memoised": True, "seconds": 0.0})
+            for number, check in recalled.items()
         }
 
     async def _read(
@@ -180,8 +185,8 @@ class _Check:
                     raise behind_link(path)
             own = {path: files[path] for path in paths if path in files}
             much = patched_files.weight([patch], own)
-            changes, found = await separate_process.call(much, _looked_at, patch, own)
-            known = await asyncio.to_thread(self._known, ground, own, changes, found)
+            changes, functions = await separate_process.call(much, _looked_at, patch, own)
+            known = await asyncio.to_thread(self._known, ground, own, changes, functions)
             budget = self.checker.suite.budget
             wide = min(budget.cores, max(1, len(known.plan.objects)))
             wide = budget.cores if known.plan.way else wide
@@ -215,23 +220,27 @@ class _Check:
         ground: BaseLayer,
         files: dict[str, bytes],
         changes: tuple[patching.Change, ...],
-        found: list[tuple[str, Function]],
+        functions: list[tuple[str, Function]],
     ) -> _Known:
-        changed = [FileChange(one.path, files.get(one.path), one.content) for one in changes]
-        known = ground.index.dependents(one.path for one in changed)
+        changed = [
+            FileChange(change.path, files.get(change.path), change.content) for change in changes
+        ]
+        known = ground.index.dependents(file.path for file in changed)
         modules = bool(kconfig.modules(ground.entry.about.config))
         plan = compile_plan.plan(changed, known, self.spec.dependents, modules=modules)
-        return _Known(changes, changed, found, plan)
+        return _Known(changes, changed, functions, plan)
 
     async def _compiled(
         self, ground: BaseLayer, patch: Patch, known: _Known, folder: Path, cores: int
     ) -> PatchCheck:
         plan = known.plan
-        symbols = dict.fromkeys(name for _, one in known.functions for name in one.symbols)
+        symbols = dict.fromkeys(
+            name for _, function in known.functions for name in function.symbols
+        )
         work = patch_judgement.work(plan, ground.entry.tools, known.changes, list(symbols))
         # Also where nothing is compiled: whether the tree can take the files shows now.
         judged = PatchJudgement(plan, await compiled(ground.tree(folder), work, cores))
-        if any(one.unreadable for one in judged.done):
+        if any(result.unreadable for result in judged.done):
             ground.entry.doubt()
         warnings, words = await self._added(ground, known, judged)
         return PatchCheck(
@@ -250,18 +259,18 @@ class _Check:
         self, ground: BaseLayer, known: _Known, judged: PatchJudgement
     ) -> tuple[list[Diagnostic], str]:
         """Return the warnings that the patch adds, and the compiler's own words on them."""
-        found: dict[Diagnostic, None] = {}
+        added: dict[Diagnostic, None] = {}
         words = []
         lines: dict[str, Lines] = {}
-        for one, warnings, output in judged.warned(ground.index):
+        for object_, warnings, output in judged.warned(ground.index):
             before = []
-            if one is not None:
-                before = await self.checker.grounds.warnings(ground, one, self.run)
+            if object_ is not None:
+                before = await self.checker.grounds.warnings(ground, object_, self.run)
                 lines = lines or await asyncio.to_thread(_lines, known.files)
             if new := new_warnings(before, warnings, lines):
-                found |= dict.fromkeys(new)
+                added |= dict.fromkeys(new)
                 words.append(output)
-        return list(found), "".join(words)
+        return list(added), "".join(words)
 
 
 def _looked_at(
@@ -269,13 +278,15 @@ def _looked_at(
 ) -> tuple[tuple[patching.Change, ...], list[tuple[str, Function]]]:
     """Return what the patch changes, and the functions among it."""
     changes = patched_files.apply_one(patch, files.get).changes
-    found = (
-        (one.path, function)
-        for one in changes
-        if one.path.endswith(_C_FILE)
-        for function in changed_functions.changed(_text(files.get(one.path)), _text(one.content))
+    functions = (
+        (change.path, function)
+        for change in changes
+        if change.path.endswith(_C_FILE)
+        for function in changed_functions.changed(
+            _text(files.get(change.path)), _text(change.content)
+        )
     )
-    return changes, list(islice(found, _FUNCTIONS))
+    return changes, list(islice(functions, _FUNCTIONS))
 
 
 async def _ended(tasks: Sequence[asyncio.Task[PatchCheck]]) -> None:
@@ -289,23 +300,27 @@ def _counted(known: _Known, judged: PatchJudgement) -> list[FunctionCheck]:
     """Return the functions, each counted in the first object of its file that holds it."""
     objects = {file.path: patch_judgement.objects(file) for file in known.plan.files}
     before, after = judged.before, judged.after
-    found = []
+    checks = []
     for path, function in known.functions:
-        holds = (
-            one
-            for one in objects[path]
-            if any((one, name) in before or (one, name) in after for name in function.symbols)
+        holders = (
+            object_path
+            for object_path in objects[path]
+            if any(
+                (object_path, symbol) in counts
+                for counts in (before, after)
+                for symbol in function.symbols
+            )
         )
-        one = next(holds, "")
-        found.append(
+        holder = next(holders, "")
+        checks.append(
             FunctionCheck(
                 file=path,
                 name=function.name,
-                instructions_before=_sum(before, one, function),
-                instructions_after=_sum(after, one, function),
+                instructions_before=_sum(before, holder, function),
+                instructions_after=_sum(after, holder, function),
             )
         )
-    return found
+    return checks
 
 
 def _sum(counts: Counts, path: str, function: Function) -> int | None:
@@ -315,9 +330,9 @@ def _sum(counts: Counts, path: str, function: Function) -> int | None:
 
 def _lines(files: Iterable[FileChange]) -> dict[str, Lines]:
     return {
-        one.path: Lines(_text(one.before), _text(one.after))
-        for one in files
-        if one.before is not None and one.after is not None
+        file.path: Lines(_text(file.before), _text(file.after))
+        for file in files
+        if file.before is not None and file.after is not None
     }
 
 

@@ -239,7 +239,11 @@ def _results(archive: bytes) -> dict[str, CompileResult]:
         name, suffix = os.path.splitext(path)
         files[name][suffix] = content[:_MAKE_OUTPUT].decode(errors="replace")
     # What make ran can end the sandbox: then what is missing was not done.
-    return {name: _done(one) for name, one in files.items() if one.get(".status", "").strip()}
+    return {
+        name: _done(outputs)
+        for name, outputs in files.items()
+        if outputs.get(".status", "").strip()
+    }
 
 
 def _files(archive: bytes) -> Iterator[tuple[str, bytes]]:

@@ -72,7 +72,9 @@ class CompilePlan:
     @property
     def objects(self) -> tuple[Object, ...]:
         """All objects to compile, each once."""
-        return tuple({one.path: one for file in self.files for one in file.objects}.values())
+        return tuple(
+            {object_.path: object_ for file in self.files for object_ in file.objects}.values()
+        )
 
     @property
     def targets(self) -> list[str]:
@@ -80,7 +82,7 @@ class CompilePlan:
         named = {file.target for file in self.files if file.target is not None}
         if EVERYTHING in named:
             return [EVERYTHING, *["modules"] * self.modules]
-        objects = {one.path for one in self.objects if not OWN_MAKES.match(one.path)}
+        objects = {object_.path for object_ in self.objects if not OWN_MAKES.match(object_.path)}
         return sorted(named | objects)
 
     @property
@@ -116,12 +118,12 @@ def _file(change: FileChange, known: Dependents, touched: set[str], limit: int) 
     if MAKEFILE.match(change.path):
         return FilePlan(change.path, (), len(known.objects), way, target, removed)
     # Our own object need not compile with a patch: a build leaves out of it what does not.
-    objects = (one for one in known.objects if one.path != control.OBJECT)
+    objects = (object_ for object_ in known.objects if object_.path != control.OBJECT)
     ranked = nearest(change.path, objects, touched)
-    own = [one for one in ranked if one.source == change.path]
-    others = [one for one in ranked if one.source != change.path]
+    own = [object_ for object_ in ranked if object_.source == change.path]
+    others = [object_ for object_ in ranked if object_.source != change.path]
     chosen = (*own, *others[: max(0, limit - len(own))])
-    if any(compile_words(one.command) is None for one in chosen):
+    if any(compile_words(object_.command) is None for object_ in chosen):
         way = Way.MAKE
     return FilePlan(change.path, chosen, len(ranked), way, target, removed)
 

@@ -41,29 +41,29 @@ def new_warnings(
     A warning of a line that stayed is the same one. Of those on lines that changed, as
     many as there were with the same words are old.
     """
-    old = Counter((one.file, one.message, one.line) for one in before)
+    old = Counter((warning.file, warning.message, warning.line) for warning in before)
     moved = []
-    for one in after:
-        line = one.line
-        if one.file in lines and line is not None:
-            line = lines[one.file].before(line)
-        place = (one.file, one.message, line)
+    for warning in after:
+        line = warning.line
+        if warning.file in lines and line is not None:
+            line = lines[warning.file].before(line)
+        place = (warning.file, warning.message, line)
         if old[place] > 0:
             old[place] -= 1
         else:
-            moved.append(one)
+            moved.append(warning)
     left: Counter[tuple[str, str]] = Counter()
     for (file, message, _), count in old.items():
         left[file, message] += count
     new = []
-    for one in moved:
-        if left[one.file, one.message] > 0:
-            left[one.file, one.message] -= 1
+    for warning in moved:
+        if left[warning.file, warning.message] > 0:
+            left[warning.file, warning.message] -= 1
         else:
-            new.append(one)
+            new.append(warning)
     return new
 
 
-def _common(one: list[str], other: list[str]) -> int:
-    pairs = zip(one, other, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+def _common(lines: list[str], other: list[str]) -> int:
+    pairs = zip(lines, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(lines), len(other)))

@@ -48,17 +48,17 @@ def work(
         return CompileBatch(changes, [], first, symbols)
     prepare = make_commands([[*make, "prepare"]], []) if plan.way is Way.PREPARE else None
     jobs = []
-    for one in plan.objects:
-        words = compile_words(one.command)
+    for object_ in plan.objects:
+        words = compile_words(object_.command)
         assert words is not None, "the plan takes another way for such a command"
-        jobs.append(CompileCommands([words], [one.path], depfile(words)))
+        jobs.append(CompileCommands([words], [object_.path], depfile(words)))
     return CompileBatch(changes, jobs, prepare, symbols)
 
 
 def objects(file: FilePlan) -> list[str]:
     """Return the objects of a file; of one that the patch adds, what make would call its own."""
     own = re.sub(r"\.[cS]$", ".o", file.path)
-    return [one.path for one in file.objects] or [own] * (own != file.path)
+    return [object_.path for object_ in file.objects] or [own] * (own != file.path)
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,13 @@ class PatchJudgement:
     @cached_property
     def errors(self) -> list[Diagnostic]:
         """The compiler's errors."""
-        found = diagnostics.parse(
-            line for one in self.done if one.status != 0 for line in one.output.splitlines()
+        parsed = diagnostics.parse(
+            line
+            for result in self.done
+            if result.status != 0
+            for line in result.output.splitlines()
         )
-        return [one for one in found if one.severity == "error"]
+        return [diagnostic for diagnostic in parsed if diagnostic.severity == "error"]
 
     @property
     def reason(self) -> str:
@@ -113,14 +116,19 @@ class PatchJudgement:
         if self.errors:
             first = self.errors[0]
             return f"{first.file}:{first.line}: {first.message}"
-        ends = [one.output.strip().splitlines()[-1:] for one in self.done if one.status != 0]
+        ends = [
+            result.output.strip().splitlines()[-1:] for result in self.done if result.status != 0
+        ]
         last = next((end[0] for end in ends if end), "it printed nothing")
-        return f"{last} (status {next((one.status for one in self.done if one.status), 'none')})"
+        status = next((result.status for result in self.done if result.status), "none")
+        return f"{last} (status {status})"
 
     @property
     def output(self) -> str:
         """The compiler's own words on what failed."""
-        return "".join(_said(one.output) for one in self.done if one.status != 0)
+        return "".join(
+            _without_progress(result.output) for result in self.done if result.status != 0
+        )
 
     def warned(self, index: Index) -> Iterator[tuple[Object | None, list[Diagnostic], str]]:
         """Give the warnings of what compiled, with the object that tells which are old, and words.
@@ -128,40 +136,40 @@ class PatchJudgement:
         Make's output does not say which object a warning belongs to: the first one that
         depends on the file will do; a new file has none.
         """
-        for place, one in sorted(self.outcome.jobs.items()):
-            if one.status == 0 and (warnings := _warnings(one.output)):
-                yield self.plan.objects[place], warnings, one.output
+        for place, result in sorted(self.outcome.jobs.items()):
+            if result.status == 0 and (warnings := _warnings(result.output)):
+                yield self.plan.objects[place], warnings, result.output
         if self.plan.way is not Way.MAKE or self.outcome.first is None:
             return
         warnings = _warnings(self.outcome.first.output)
         made = set(_MADE.findall(self.outcome.first.output))
-        for file, known in index.dependents({one.file for one in warnings}).items():
-            objects = (one for one in known.objects if one.path in made)
-            own = [one for one in warnings if one.file == file]
-            yield next(objects, None), own, _said(self.outcome.first.output)
+        for file, known in index.dependents({warning.file for warning in warnings}).items():
+            objects = (object_ for object_ in known.objects if object_.path in made)
+            own = [warning for warning in warnings if warning.file == file]
+            yield next(objects, None), own, _without_progress(self.outcome.first.output)
 
     @cached_property
     def before(self) -> Counts:
         """The instructions in all objects before the patch."""
-        return {key: count for one in self.done for key, count in one.before.items()}
+        return {key: count for result in self.done for key, count in result.before.items()}
 
     @cached_property
     def after(self) -> Counts:
         """The instructions in all objects that compiled."""
         made = self.plan.way is Way.MAKE
-        done = (one for one in self.done if made or one.status == 0)
-        return {key: count for one in done for key, count in one.after.items()}
+        done = (result for result in self.done if made or result.status == 0)
+        return {key: count for result in done for key, count in result.after.items()}
 
     def _commanded(self, file: FilePlan) -> FileCheck:
         first = self.outcome.first
-        paths = [one.path for one in self.plan.objects]
+        paths = [object_.path for object_ in self.plan.objects]
         if first is not None and first.status != 0:
             return _check(file, [first] * bool(file.objects), 0, file.dependents)
-        results = {paths[place]: one for place, one in self.outcome.jobs.items()}
-        own: list[CompileResult | None] = [results.get(one.path) for one in file.objects]
+        results = {paths[place]: result for place, result in self.outcome.jobs.items()}
+        own: list[CompileResult | None] = [results.get(object_.path) for object_ in file.objects]
         # A file that the patch adds is in no index; who reads it now tells.
         if not own:
-            own = [one for one in results.values() if file.path in one.dependencies]
+            own = [result for result in results.values() if file.path in result.dependencies]
         return _check(file, own, len(own), max(file.dependents, len(own)))
 
     def _made(self, file: FilePlan) -> FileCheck:
@@ -169,10 +177,10 @@ class PatchJudgement:
         if first is None or first.killed:
             return _check(file, [None], 0, file.dependents)
         made, failed = set(_MADE.findall(first.output)), set(_FAILED.findall(first.output))
-        named = any(one.file == file.path for one in self.errors)
+        named = any(error.file == file.path for error in self.errors)
         if file.steers_make:
             folder = "" if file.target == EVERYTHING else str(file.target)
-            inside = {one for one in made if one.startswith(folder)}
+            inside = {path for path in made if path.startswith(folder)}
             reached = bool(inside or file.dependents or self.plan.configures or named)
             return _check(file, [first] if reached else [], len(inside), file.dependents)
         own = set(objects(file))
@@ -202,11 +210,11 @@ def _removed(file: FilePlan, check: FileCheck) -> FileCheck:
 def _warnings(output: str) -> list[Diagnostic]:
     if "warning:" not in output:
         return []
-    found = diagnostics.parse(output.splitlines())
-    return [one for one in found if one.severity == "warning"]
+    parsed = diagnostics.parse(output.splitlines())
+    return [diagnostic for diagnostic in parsed if diagnostic.severity == "warning"]
 
 
-def _said(output: str) -> str:
+def _without_progress(output: str) -> str:
     """Return the output without the lines in which kbuild tells what it makes."""
     return re.sub(r"(?m)^ {2,}[A-Z]+(?: \[M\])? .*\n", "", output)
 
@@ -216,9 +224,9 @@ def _check(
 ) -> FileCheck:
     if not own:
         outcome = FileOutcome.NOT_BUILT
-    elif any(one is not None and one.status != 0 and not one.killed for one in own):
+    elif any(result is not None and result.status != 0 and not result.killed for result in own):
         outcome = FileOutcome.DOES_NOT_COMPILE
-    elif any(one is None or one.killed for one in own):
+    elif any(result is None or result.killed for result in own):
         outcome = FileOutcome.OVER_LIMIT
     else:
         outcome = FileOutcome.COMPILES

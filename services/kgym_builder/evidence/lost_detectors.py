@@ -71,7 +71,7 @@ class Profile:
 
     def total(self, sanitizer: str) -> int:
         """Return how many calls of this sanitizer the object has."""
-        return sum(one.checks[sanitizer] for one in self.functions.values())
+        return sum(function.checks[sanitizer] for function in self.functions.values())
 
 
 # Condenses what `objdump -dr` and `objdump -t` print of one object: `F SECTION NAME ACCESSES
@@ -109,21 +109,21 @@ function tell() {
 
 def profile(lines: Iterable[str]) -> Profile:
     """Read what `CONDENSE` printed; what is no such line is passed over."""
-    found = Profile()
+    result = Profile()
     for line in lines:
         words = line.split(" ")
         if words[0] == "U" and len(words) == 2:
-            found.undefined.add(words[1])
-        elif words[0] == "F" and len(words) == 7 and all(one.isdigit() for one in words[3:]):
+            result.undefined.add(words[1])
+        elif words[0] == "F" and len(words) == 7 and all(word.isdigit() for word in words[3:]):
             name = re.sub(r"\.(isra|constprop|part|cold|localalias|llvm)\b.*", "", words[2])
             if name.startswith("."):  # code without a function: alternatives, say
                 continue
-            one = found.functions[name]
-            one.sections.add(words[1])
-            one.accesses += int(words[3])
+            function = result.functions[name]
+            function.sections.add(words[1])
+            function.accesses += int(words[3])
             for sanitizer, count in zip(_CALLS, map(int, words[4:]), strict=True):
-                one.checks[sanitizer] += count
-    return found
+                function.checks[sanitizer] += count
+    return result
 
 
 # --- config -------------------------------------------------------------------------------------
@@ -220,29 +220,29 @@ def _unchecked(
     path: str, source: str, before: Profile, after: Profile, sanitizer: str
 ) -> Iterator[Finding]:
     """Find functions that reach memory without any check, and did not before."""
-    for name, one in sorted(after.functions.items()):
-        if one.checks[sanitizer] or one.accesses < _ACCESSES or _runs_at_boot(one):
+    for name, function in sorted(after.functions.items()):
+        if function.checks[sanitizer] or function.accesses < _ACCESSES or _runs_at_boot(function):
             continue
         old = before.functions.get(name)
         if old is not None and not old.checks[sanitizer] and old.accesses >= _ACCESSES:
             continue
         had = f"had {old.checks[sanitizer]} checks" if old is not None else "is new"
         message = (
-            f"{name}() of {path} {had}: it reaches memory in {one.accesses} places,"
+            f"{name}() of {path} {had}: it reaches memory in {function.accesses} places,"
             f" none checked by the {sanitizer} sanitizer"
         )
         yield _finding(Severity.BLOCKING, "checks_lost", message, source, name)
 
 
-def _runs_at_boot(one: Function) -> bool:
-    return all(_INIT.match(section) for section in one.sections)
+def _runs_at_boot(function: Function) -> bool:
+    return all(_INIT.match(section) for section in function.sections)
 
 
 def _moved(source: str, before: Profile, after: Profile) -> Iterator[Finding]:
-    known = {section for one in before.functions.values() for section in one.sections}
+    known = {section for function in before.functions.values() for section in function.sections}
     known |= {".text", ".text.unlikely", ".text.hot", ".text.startup"}
-    for name, one in sorted(after.functions.items()):
-        if new := sorted(one.sections - known):
+    for name, function in sorted(after.functions.items()):
+        if new := sorted(function.sections - known):
             message = f"{name}() lies in the section {new[0]}, where nothing of its file lay"
             yield _finding(Severity.BLOCKING, "other_section", message, source, name)
             return

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from kgym.api.steps import Finding, Patch, Severity
 from kgym.host import proc, separate_process
 from kgym_builder.evidence.removed_code import amputations
-from kgym_builder.evidence.suspicious_changes import said, touched
+from kgym_builder.evidence.suspicious_changes import new_words, touched
 from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.patches.patched_files import Applied, applied, read, weight
 
@@ -31,7 +31,7 @@ async def on_trial(tree: Tree, patches: Sequence[Patch], names: Collection[str])
         return []
     files = await read(tree, patches)
     each = await applied(patches, files, lambda note: None)
-    return [one for one in each if one.patch.name in names]
+    return [applied_patch for applied_patch in each if applied_patch.patch.name in names]
 
 
 async def review(
@@ -44,31 +44,35 @@ async def review(
     """
     return [
         finding
-        for one in trial
-        for finding in await _review(tree, one, files, checkpatch=checkpatch)
+        for applied_patch in trial
+        for finding in await _review(tree, applied_patch, files, checkpatch=checkpatch)
     ]
 
 
 async def _review(
-    tree: Tree, one: Applied, files: Collection[str], *, checkpatch: bool
+    tree: Tree, applied_patch: Applied, files: Collection[str], *, checkpatch: bool
 ) -> list[Finding]:
-    before = one.before
-    after = {change.path: change.content for change in one.changes if change.content is not None}
-    paths = [change.path for change in one.changes]
+    before = applied_patch.before
+    after = {
+        change.path: change.content
+        for change in applied_patch.changes
+        if change.content is not None
+    }
+    paths = [change.path for change in applied_patch.changes]
     # One that is too large to be looked at is refused: it must not pass unseen.
-    much = 4 * weight([one.patch], before)
-    found = [
+    much = 4 * weight([applied_patch.patch], before)
+    findings = [
         *touched(paths, files),
-        *await separate_process.call(much, said, before, after),
+        *await separate_process.call(much, new_words, before, after),
         *await separate_process.call(much, amputations, before, after),
     ]
     if checkpatch:
-        if (diff := one.patch.diff) is None:
+        if (diff := applied_patch.patch.diff) is None:
             diff = await separate_process.call(much, _diff, before, after)
-        found += await _checkpatch(tree, diff)
+        findings += await _checkpatch(tree, diff)
     # A patch that is made to give many findings must not push out the blocking ones.
-    found.sort(key=lambda one: one.severity is not Severity.BLOCKING)
-    return found[:_MOST]
+    findings.sort(key=lambda finding: finding.severity is not Severity.BLOCKING)
+    return findings[:_MOST]
 
 
 async def _checkpatch(tree: Tree, diff: str) -> list[Finding]:
@@ -96,11 +100,11 @@ def _parse(text: str) -> Iterator[Finding]:
 
 
 def _diff(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    found: list[str] = []
+    lines: list[str] = []
     for path in sorted({*before, *after}):
         old, new = (
             side.get(path, b"").decode(errors="replace").splitlines(keepends=True)
             for side in (before, after)
         )
-        found += difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
-    return "".join(found)
+        lines += difflib.unified_diff(old, new, f"a/{path}", f"b/{path}")
+    return "".join(lines)

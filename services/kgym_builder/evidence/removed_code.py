@@ -217,7 +217,7 @@ def _functions(files: Mapping[str, bytes]) -> dict[tuple[str, int], _Function]:
     A name may come several times, in the branches of an #ifdef. The file is no part of the
     key: a function may move from one to another.
     """
-    found: dict[tuple[str, int], _Function] = {}
+    result: dict[tuple[str, int], _Function] = {}
     seen: Counter[str] = Counter()
     for path, content in sorted(files.items()):
         if not path.endswith((".c", ".h")):
@@ -225,9 +225,9 @@ def _functions(files: Mapping[str, bytes]) -> dict[tuple[str, int], _Function]:
         for name, body in _bodies(Parser(_LANGUAGE).parse(content).root_node):
             function = _Function(name, path, body.start_point[0] + 1)
             _read(body, function)
-            found[name, seen[name]] = function
+            result[name, seen[name]] = function
             seen[name] += 1
-    return found
+    return result
 
 
 def _bodies(root: Node) -> Iterator[tuple[str, Node]]:
@@ -286,7 +286,11 @@ def _read_joined(node: Node, function: _Function) -> None:
     """Note constants that && and || join, wherever that is."""
     operator = node.child_by_field_name("operator")
     if node.type == "binary_expression" and operator is not None:
-        texts = (_squeezed(one) for one in node.named_children) if _text(operator) in _JOINS else ()
+        texts = (
+            (_squeezed(operand) for operand in node.named_children)
+            if _text(operator) in _JOINS
+            else ()
+        )
         function.constants.update(text for text in texts if text in _CONSTANTS)
 
 
@@ -331,10 +335,10 @@ def _works(node: Node) -> bool:
     """Tell whether an expression is more than a constant or a name: calls, reads, computes."""
     stack = list(node.named_children)
     while stack:
-        one = stack.pop()
-        if one.type in _WORK:
+        descendant = stack.pop()
+        if descendant.type in _WORK:
             return True
-        stack += one.named_children
+        stack += descendant.named_children
     return False
 
 
@@ -342,15 +346,15 @@ def _read_condition(node: Node, function: _Function, *, loops: bool) -> None:
     """Note the parts of a condition that && and || join."""
     stack = [node]
     while stack:
-        one = stack.pop()
-        operator = one.child_by_field_name("operator")
-        joins = one.type == "binary_expression" and operator is not None
-        if one.type == "parenthesized_expression" or (joins and _text(operator) in _JOINS):
-            stack += one.named_children
+        part = stack.pop()
+        operator = part.child_by_field_name("operator")
+        joins = part.type == "binary_expression" and operator is not None
+        if part.type == "parenthesized_expression" or (joins and _text(operator) in _JOINS):
+            stack += part.named_children
             continue
-        if one.type == "comment":
+        if part.type == "comment":
             continue
-        text = _bare(_squeezed(one))
+        text = _bare(_squeezed(part))
         if text in _CONSTANTS:
             function.constants[text] += not loops  # `while (1)` is how loops are written
         else:

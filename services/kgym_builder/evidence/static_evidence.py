@@ -63,19 +63,19 @@ async def evidence(
 
     `trial` are the patches on trial, as they were applied; `files` is where the bug lies.
     """
-    found = list(await _by_make(entry, tree)) if built.made else []
+    findings = list(await _by_make(entry, tree)) if built.made else []
     ranked = await asyncio.to_thread(_ranked, entry, trial, built.objects, files)
     paths = dict(list(ranked.items())[:MOST_OBJECTS])
-    found += _left(ranked, trial)
+    findings += _left(ranked, trial)
     changed = await asyncio.to_thread(_functions, trial)
     before = await _before(run, entry, list(paths))
     after = await _profiles(tree, list(paths))
     for path, source in paths.items():
         old, new = before.get(path, Profile()), after.get(path, Profile())
-        found += lost_detectors.objects(path, source, old, new, changed)
+        findings += lost_detectors.objects(path, source, old, new, changed)
     # A patch that is made to give many findings must not push out the blocking ones.
-    found.sort(key=lambda one: one.severity is not Severity.BLOCKING)
-    return found[:MOST_FINDINGS]
+    findings.sort(key=lambda finding: finding.severity is not Severity.BLOCKING)
+    return findings[:MOST_FINDINGS]
 
 
 async def _by_make(entry: Entry, tree: Tree) -> Iterator[Finding]:
@@ -119,19 +119,19 @@ def _left(ranked: Mapping[str, str], trial: Sequence[Applied]) -> Iterator[Findi
 
 
 def _changed(trial: Sequence[Applied]) -> set[str]:
-    return {change.path for one in trial for change in one.changes}
+    return {change.path for applied_patch in trial for change in applied_patch.changes}
 
 
 def _functions(trial: Sequence[Applied]) -> set[str]:
-    found: set[str] = set()
-    for one in trial:
-        for change in one.changes:
+    symbols: set[str] = set()
+    for applied_patch in trial:
+        for change in applied_patch.changes:
             before, after = (
                 (content or b"").decode(errors="surrogateescape")
-                for content in (one.before.get(change.path), change.content)
+                for content in (applied_patch.before.get(change.path), change.content)
             )
-            found.update(*(each.symbols for each in changed_functions.changed(before, after)))
-    return found
+            symbols.update(*(each.symbols for each in changed_functions.changed(before, after)))
+    return symbols
 
 
 async def _before(run: StepContext, entry: Entry, paths: Collection[str]) -> dict[str, Profile]:
@@ -139,7 +139,7 @@ async def _before(run: StepContext, entry: Entry, paths: Collection[str]) -> dic
     image = entry.about.image_sha256
     names = {path: memo.key("profile", LAYOUT, CONDENSE, image, path) for path in paths}
     kept = await asyncio.gather(*(memo.recall(run, name, _Lines) for name in names.values()))
-    lines = {path: one.lines for path, one in zip(paths, kept, strict=True) if one}
+    lines = {path: memo_.lines for path, memo_ in zip(paths, kept, strict=True) if memo_}
     if missing := [path for path in paths if path not in lines]:
         tree = entry.tree(run.folder / "unpatched")
         measured = await _measured(tree, missing)
@@ -147,7 +147,7 @@ async def _before(run: StepContext, entry: Entry, paths: Collection[str]) -> dic
         for path in missing:
             lines[path] = measured.get(path, [])
             await memo.remember(run, names[path], _Lines(lines=lines[path]))
-    return {path: lost_detectors.profile(one) for path, one in lines.items()}
+    return {path: lost_detectors.profile(each) for path, each in lines.items()}
 
 
 async def _profiles(tree: Tree, paths: Collection[str]) -> dict[str, Profile]:
@@ -156,19 +156,19 @@ async def _profiles(tree: Tree, paths: Collection[str]) -> dict[str, Profile]:
 
 
 async def _measured(tree: Tree, paths: Collection[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
+    lines_by_object: dict[str, list[str]] = defaultdict(list)
     if not paths:
-        return found
+        return lines_by_object
     stdin = "".join(f"{path}\n" for path in paths).encode(errors="surrogateescape")
     argv = ["sh", "-c", MEASURE, "sh", CONDENSE]
     try:
         done = await tree.run(argv, stdin=stdin, timeout=_SECONDS, check=False)
     except proc.ProgramTimedOut:  # an object that is made to take long shows no check at all
-        return found
+        return lines_by_object
     path = ""
     for line in done.text.splitlines():
         if line.startswith("O ") and line[2:] in paths:
             path = line[2:]
         elif path:
-            found[path].append(line)
-    return found
+            lines_by_object[path].append(line)
+    return lines_by_object

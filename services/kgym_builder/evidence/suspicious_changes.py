@@ -77,7 +77,7 @@ def _pattern(alternatives: str) -> re.Pattern[str]:
 
 
 def _matches(patterns: Iterable[str], text: str) -> bool:
-    return bool(_pattern("|".join(f"(?:{one})" for one in patterns)).fullmatch(text))
+    return bool(_pattern("|".join(f"(?:{pattern})" for pattern in patterns)).fullmatch(text))
 
 
 # --- paths --------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def _scope(path: str, severity: Severity, reason: str, message: str) -> Finding:
 # --- words --------------------------------------------------------------------------------------
 
 
-def said(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[Finding]:
+def new_words(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> list[Finding]:
     """Return the words that `after` has and `before` had not, and that mend no crash.
 
     Both map paths to contents, of the files that a patch changes. Time is linear in them.
@@ -139,10 +139,10 @@ def _code(text: str) -> str:
 def _read(text: str) -> dict[str, Counter[str]]:
     """Return how often each word, string, character and mark stands in C text."""
     kinds = ("word", "string", "char", "mark", "comment")
-    found: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
+    counts: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
     for match in _WORD.finditer(text):
-        found[match.lastgroup or "comment"][match[0]] += 1
-    return found
+        counts[match.lastgroup or "comment"][match[0]] += 1
+    return counts
 
 
 class _File:
@@ -184,9 +184,9 @@ class _File:
         yield from self._less()
         if pragma := [mark for mark in self.marks if mark.startswith("#")]:
             yield self._finding("attribute", "`#pragma` changes how code is compiled", pragma)
-        if told := sorted(text for text in self.strings if _REPORT.search(text)):
-            message = f"a string holds what crashes are told by: {told[0][:60]}"
-            yield self._finding("imitates_report", message, told)
+        if imitations := sorted(text for text in self.strings if _REPORT.search(text)):
+            message = f"a string holds what crashes are told by: {imitations[0][:60]}"
+            yield self._finding("imitates_report", message, imitations)
         if hidden := sorted(word for word in self.macros if self.known[word]):
             message = f"a macro now hides what `{hidden[0]}` meant before"
             yield self._finding("redefines", message, hidden)

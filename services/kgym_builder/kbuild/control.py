@@ -72,12 +72,16 @@ async def spared(
         try:
             await make()
         except DoesNotCompile:
-            found = failing(output.tail)
-            if WHOLE in lost or not found:
+            failed_parts = failing(output.tail)
+            if WHOLE in lost or not failed_parts:
                 raise
             # If it fails again without having become smaller, the whole object is left out.
-            more = {part: words for part, words in found.items() if part not in lost}
-            lost = lost | more if more and WHOLE not in more else {WHOLE: "; ".join(found.values())}
+            more = {part: words for part, words in failed_parts.items() if part not in lost}
+            lost = (
+                lost | more
+                if more and WHOLE not in more
+                else {WHOLE: "; ".join(failed_parts.values())}
+            )
             await tree.write([Change(PATH, without(lost))])
             make = again
         else:
@@ -94,15 +98,15 @@ def without(parts: Collection[str]) -> bytes:
 
 def failing(lines: Sequence[str]) -> dict[str, str]:
     """Return which parts a failed build's output complains of, in its words; all, if unclear."""
-    said = [message for message in _messages(lines) if NAME in message]
-    said = [message for message in said if _ERROR.search(message)] or said
-    found: dict[str, list[str]] = {}
-    for message in said:
+    messages = [message for message in _messages(lines) if NAME in message]
+    messages = [message for message in messages if _ERROR.search(message)] or messages
+    by_part: dict[str, list[str]] = {}
+    for message in messages:
         for part in _named(message):
-            found.setdefault(part, []).append(message)
-    if said and not found:
-        found[WHOLE] = said
-    return {part: "; ".join(messages[-_SHOWN:]) for part, messages in found.items()}
+            by_part.setdefault(part, []).append(message)
+    if messages and not by_part:
+        by_part[WHOLE] = messages
+    return {part: "; ".join(messages[-_SHOWN:]) for part, messages in by_part.items()}
 
 
 def dropped(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Finding]:
@@ -130,9 +134,9 @@ def _messages(lines: Iterable[str]) -> Iterator[str]:
 def _named(message: str) -> set[str]:
     """Return the parts that a message names, by a line or by what they define."""
     lines, names = _parts()
-    found = {lines.get(int(number)) for number in _PLACE.findall(message)}
-    found |= {names.get(name) for name in _NAMES.findall(message)}
-    return {part for part in found if part}
+    parts = {lines.get(int(number)) for number in _PLACE.findall(message)}
+    parts |= {names.get(name) for name in _NAMES.findall(message)}
+    return {part for part in parts if part}
 
 
 def _parts() -> tuple[dict[int, str], dict[str, str]]:

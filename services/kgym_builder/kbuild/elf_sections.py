@@ -24,10 +24,10 @@ def section_hashes(path: Path) -> dict[str, str]:
     with path.open("rb") as file:
         try:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                found: dict[str, str] = {}
+                hashes: dict[str, str] = {}
                 for name, words in _sections(data):
-                    found[name] = f"{found.get(name, '')}{words};"
-                return found
+                    hashes[name] = f"{hashes.get(name, '')}{words};"
+                return hashes
         except (ValueError, struct.error, IndexError) as error:
             raise UserError("bad_kernel", f"{path.name} is no ELF file: {error}") from error
 
@@ -47,5 +47,5 @@ def _sections(data: mmap.mmap) -> Iterator[tuple[str, str]]:
                 raise ValueError("a section lies behind its end")
             with memoryview(data) as view, view[offset : offset + length] as part:
                 digest.update(part)
-        told = f"{kind:x} {flags:x} {address:x} {length:x} {digest.hexdigest()}"
-        yield strings[name:end].decode(errors="replace"), told
+        description = f"{kind:x} {flags:x} {address:x} {length:x} {digest.hexdigest()}"
+        yield strings[name:end].decode(errors="replace"), description

@@ -109,8 +109,10 @@ _HOST_ERRORS = (
 
 def kernel_version(makefile: str) -> str:
     """Return the version, as `6.1.192`, that the first lines of the top Makefile state."""
-    found = dict(re.findall(r"^(VERSION|PATCHLEVEL|SUBLEVEL) *:?= *(\d+)", makefile, re.MULTILINE))
-    return ".".join(found.get(name, "0") for name in ("VERSION", "PATCHLEVEL", "SUBLEVEL"))
+    numbers = dict(
+        re.findall(r"^(VERSION|PATCHLEVEL|SUBLEVEL) *:?= *(\d+)", makefile, re.MULTILINE)
+    )
+    return ".".join(numbers.get(name, "0") for name in ("VERSION", "PATCHLEVEL", "SUBLEVEL"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,9 @@ class Kbuild:
             await self.make("olddefconfig")
         built_in = await self._build_in() if config.modules == "builtin" else []
         dropped = kconfig.dropped(wanted, await self._config())
-        dropped = [one for one in dropped if one.got != "y" or one.symbol not in built_in]
+        dropped = [
+            symbol for symbol in dropped if symbol.got != "y" or symbol.symbol not in built_in
+        ]
         return Configured(dropped, built_in)
 
     async def _build_in(self) -> list[str]:
@@ -293,8 +297,8 @@ class Kbuild:
         # The rule is itself part of the environment, so it must not hold the mark.
         rule = "kgym-env: ; @printf '%s-%s:' begin env && env -0"
         done = await self._tree.run([*self._make, "--eval", rule, "kgym-env"])
-        _, _, said = done.output.decode(errors="surrogateescape").partition("begin-env:")
-        pairs = (pair.partition("=") for pair in said.split("\0") if "=" in pair)
+        _, _, printed = done.output.decode(errors="surrogateescape").partition("begin-env:")
+        pairs = (pair.partition("=") for pair in printed.split("\0") if "=" in pair)
         return {name: value for name, _, value in pairs if name not in _OF_THE_PROCESS}
 
     async def _run(
@@ -328,13 +332,15 @@ class Kbuild:
         for marks, (kind, *words) in _HOST_ERRORS:
             if any(mark in line for line in lines for mark in marks):
                 raise kind(*words, output=end)
-        errors = [one for one in diagnostics.parse(lines) if one.severity == "error"]
+        errors = [error for error in diagnostics.parse(lines) if error.severity == "error"]
         first = errors[0] if errors else None
-        where = f"{first.file}:{first.line}: {first.message}" if first else _said(lines) or end
+        where = (
+            f"{first.file}:{first.line}: {first.message}" if first else _missing_rule(lines) or end
+        )
         raise DoesNotCompile(
             "does_not_compile",
             f"{what} failed: {where}",
-            diagnostics=[one.model_dump() for one in errors[:100]],
+            diagnostics=[error.model_dump() for error in errors[:100]],
             output=end,
         )
 
@@ -342,6 +348,6 @@ class Kbuild:
         await self._tree.write([Change(name, text.encode())])
 
 
-def _said(lines: list[str]) -> str | None:
+def _missing_rule(lines: list[str]) -> str | None:
     """Return make's own reason, which may stand before pages of warnings."""
     return next((match[1] for line in lines if (match := _NO_RULE.match(line))), None)

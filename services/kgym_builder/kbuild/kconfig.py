@@ -37,8 +37,8 @@ def check_architecture(texts: Sequence[str]) -> None:
     kconfig would pass over all that it does not know, and leave another kernel.
     """
     for text in texts:
-        if found := _OTHER.search(text):
-            raise _wrong_architecture(f"CONFIG_{found[1]}=y", symbol=found[1])
+        if foreign := _OTHER.search(text):
+            raise _wrong_architecture(f"CONFIG_{foreign[1]}=y", symbol=foreign[1])
         title = _TITLE.search(text)
         if title and title[1] not in _X86 and not _OURS.search(text):
             raise _wrong_architecture(f"it begins with `{title[0].strip()}`")
@@ -60,13 +60,13 @@ def other_version(texts: Sequence[str], release: str) -> str:
     """
     versions = [title[2] for text in texts if (title := _TITLE.search(text))]
     ours = _numbers(release)
-    return next((one for one in versions if _numbers(one) != ours), "")
+    return next((version for version in versions if _numbers(version) != ours), "")
 
 
 def _numbers(version: str) -> list[int]:
     """Return the three numbers of a version such as `6.1.0-rc3` or `6.1`."""
-    found = [int(one) for one in re.findall(r"\d{1,9}", version.partition("-")[0])[:3]]
-    return [*found, *[0] * (3 - len(found))]
+    numbers = [int(digits) for digits in re.findall(r"\d{1,9}", version.partition("-")[0])[:3]]
+    return [*numbers, *[0] * (3 - len(numbers))]
 
 
 def symbols(text: str) -> dict[str, str]:
@@ -75,20 +75,20 @@ def symbols(text: str) -> dict[str, str]:
     Raise UserError `config_rejected` for a line that is neither a symbol, nor
     a comment, nor blank: kconfig would pass over it with a warning.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         if match := _SET.match(stripped):
-            found[match[1]] = match[2].strip()
+            values[match[1]] = match[2].strip()
         elif match := _UNSET.match(stripped):
-            found[match[1]] = "n"
+            values[match[1]] = "n"
         elif stripped and not stripped.startswith("#"):
             raise UserError(
                 "config_rejected",
                 f"line {number} of the config is no `CONFIG_NAME=value`: {stripped[:100]!r}",
                 line=number,
             )
-    return found
+    return values
 
 
 def merged(fragments: Sequence[str]) -> dict[str, str]:

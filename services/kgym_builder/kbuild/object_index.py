@@ -78,7 +78,9 @@ class Index:
         with closing(sqlite3.connect(f"file:{self._path}?mode=ro", uri=True)) as database:
             known = (row[0] for row in database.execute("SELECT path FROM files") if names)
             alike = [path for path in known if posixpath.basename(path) in names]
-            return {one.path for path in alike for one in _dependents(database, path).objects}
+            return {
+                object_.path for path in alike for object_ in _dependents(database, path).objects
+            }
 
     def number(self) -> int:
         """Return how many objects there are."""
@@ -101,8 +103,10 @@ class Index:
 
 async def commands(tree: Tree) -> dict[str, str]:
     """Read with which command each object of the tree was made last."""
-    found: dict[str, str] = {}
-    reader = Reader(PLACE, lambda recipe: found.update({recipe.target: recipe.command}))
+    commands_by_object: dict[str, str] = {}
+    reader = Reader(
+        PLACE, lambda recipe: commands_by_object.update({recipe.target: recipe.command})
+    )
     await tree.run(
         ["sh", "-c", _COMMANDS],
         timeout=READ_SECONDS,
@@ -110,7 +114,7 @@ async def commands(tree: Tree) -> dict[str, str]:
         on_line=lambda line: reader.line(line.decode(errors="replace")),
     )
     reader.end()
-    return found
+    return commands_by_object
 
 
 async def build(tree: Tree, path: Path) -> None:
@@ -147,7 +151,7 @@ class Recipes:
         """Take a recipe. Of host programs only the files count: they are made, not compiled."""
         source = PurePosixPath(recipe.source)
         if not recipe.source:  # no compiler's: a script, say, that reads a header
-            words = (one for one in _WORD.findall(recipe.command) if one.endswith(_SOURCES))
+            words = (word for word in _WORD.findall(recipe.command) if word.endswith(_SOURCES))
             paths = map(posixpath.normpath, words)
             self._made.update(path for path in paths if not path.startswith(("/", "..")))
         if not recipe.target.endswith(".o") or _HOST.match(recipe.target):
@@ -167,14 +171,17 @@ class Recipes:
 
     def write(self, path: Path) -> None:
         """Write the index as an SQLite file: which objects each file goes into, and how."""
-        rows = ((n, one.path, one.source, one.command) for n, one in enumerate(self._objects))
+        rows = (
+            (n, object_.path, object_.source, object_.command)
+            for n, object_ in enumerate(self._objects)
+        )
         paths = self._files.keys() | self._made
         with closing(sqlite3.connect(path)) as database, database:
             database.executescript(_TABLES)
             database.executemany("INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?)", rows)
             database.executemany(
                 "INSERT INTO files VALUES (?, ?, ?)",
-                ((one, self._files[one].tobytes(), one in self._made) for one in sorted(paths)),
+                ((file, self._files[file].tobytes(), file in self._made) for file in sorted(paths)),
             )
 
 
@@ -183,13 +190,15 @@ def _dependents(database: sqlite3.Connection, path: str) -> Dependents:
         folder = match[1] or ""
         find = "SELECT path, source, command FROM objects WHERE substr(path, 1, ?) = ?"
         below = database.execute(find, (len(folder), folder))
-        return Dependents(tuple(Object(*one) for one in below), made=True)
+        return Dependents(tuple(Object(*row_of_object) for row_of_object in below), made=True)
     row = database.execute("SELECT objects, made FROM files WHERE path = ?", (path,)).fetchone()
     if row is None:
         return Dependents((), made=False)
     find = "SELECT path, source, command FROM objects WHERE number = ?"
     rows = (database.execute(find, (number,)).fetchone() for number in array("I", row[0]))
-    return Dependents(tuple(Object(*one) for one in rows if one), made=bool(row[1]))
+    return Dependents(
+        tuple(Object(*row_of_object) for row_of_object in rows if row_of_object), made=bool(row[1])
+    )
 
 
 def nearest(path: str, objects: Iterable[Object], touched: Collection[str]) -> list[Object]:
@@ -201,9 +210,9 @@ def nearest(path: str, objects: Iterable[Object], touched: Collection[str]) -> l
     file = PurePosixPath(path)
     turns: Counter[str] = Counter()
     ranked = []
-    for one in sorted(objects, key=lambda one: one.path):
-        source = PurePosixPath(one.source)
-        if one.source in touched:
+    for object_ in sorted(objects, key=lambda object_: object_.path):
+        source = PurePosixPath(object_.source)
+        if object_.source in touched:
             rank = 0
         elif source.stem == file.stem or source.parent == file.parent:
             rank = 1
@@ -211,5 +220,5 @@ def nearest(path: str, objects: Iterable[Object], touched: Collection[str]) -> l
             rank = 2
         folder = str(source.parent)
         turns[folder] += 1
-        ranked.append((rank, turns[folder], one))
-    return [one for _, _, one in sorted(ranked, key=lambda entry: entry[:2])]
+        ranked.append((rank, turns[folder], object_))
+    return [object_ for _, _, object_ in sorted(ranked, key=lambda entry: entry[:2])]

@@ -90,8 +90,8 @@ class Tree:
             raise UserError(
                 "files_too_large", f"{', '.join(wanted[:3])}, … have over {MOST_READ >> 20} MiB"
             )
-        found = {path: copy.read_bytes() for path, copy in copies.items()}
-        return found, done.text.splitlines()
+        contents = {path: copy.read_bytes() for path, copy in copies.items()}
+        return contents, done.text.splitlines()
 
     async def with_modes(self, changes: Sequence[Change]) -> list[Change]:
         """Return the changes with what the tree knows of which files are executable."""
@@ -106,9 +106,9 @@ class Tree:
             return list(changes)
         stdin = "".join(f"{path}\0" for path in asked).encode(errors="surrogateescape")
         done = await self.run(["xargs", "-0r", "sh", "-c", _EXECUTABLE, "sh"], stdin=stdin)
-        found = set(done.output.decode(errors="surrogateescape").split("\0"))
+        executable = set(done.output.decode(errors="surrogateescape").split("\0"))
         return [
-            replace(change, executable=change.mode_of in found) if change.mode_of else change
+            replace(change, executable=change.mode_of in executable) if change.mode_of else change
             for change in changes
         ]
 

@@ -102,17 +102,17 @@ class Origins:
         missing = UserError("source_not_found", f"{path} is no file that this worker may read")
         try:
             # Only found, not opened: that alone has effects on some devices.
-            found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
             try:
-                kind = os.fstat(found)
-                real = Path(os.readlink(f"/proc/self/fd/{found}"))
+                kind = os.fstat(descriptor)
+                real = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
                 # Files of /proc and the like are regular ones, have no size, and may never end.
                 if not stat.S_ISREG(kind.st_mode) or not kind.st_size or not self._below(real):
                     raise missing
                 flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-                return os.fdopen(os.open(f"/proc/self/fd/{found}", flags), "rb")
+                return os.fdopen(os.open(f"/proc/self/fd/{descriptor}", flags), "rb")
             finally:
-                os.close(found)
+                os.close(descriptor)
         except OSError as error:
             raise missing from error
 
@@ -147,15 +147,15 @@ class Origins:
         try:
             async with asyncio.timeout(_RESOLVE_SECONDS):
                 loop = asyncio.get_running_loop()
-                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                resolved = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except TimeoutError as error:
             raise InfrastructureError("download_failed", f"cannot resolve {host} now") from error
         except (OSError, UnicodeError) as error:
             if isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN:
                 message = f"cannot resolve {host} now"
                 raise InfrastructureError("download_failed", message) from error
-            found = []
-        allowed = [str(address[0]) for *_, address in found if self._reachable(str(address[0]))]
+            resolved = []
+        allowed = [str(address[0]) for *_, address in resolved if self._reachable(str(address[0]))]
         if not allowed:
             raise _refused(
                 f"{host} has no public address; the operator of the worker can allow networks"

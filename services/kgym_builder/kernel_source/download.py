@@ -66,8 +66,9 @@ async def copy(
             except OSError as error:
                 raise UserError("source_not_found", f"cannot read {path}") from error
             if sink.sha256 != sha256:
-                # Which it has, is for those to know who can read the file themselves.
-                raise UserError("source_checksum", f"{path} has not the SHA-256 {sha256}")
+                # Without the actual hash: it would tell a submitter about files that only the
+                # worker can read.
+                raise UserError("source_checksum", f"{path}: SHA-256 mismatch: expected {sha256}")
 
 
 async def download(
@@ -98,10 +99,11 @@ async def download(
         message = f"{url}: not there within {bounds.seconds:g} s"
         raise InfrastructureError("download_failed", message) from error
     except _HTTP_ERRORS as error:
-        said = str(error) or type(error).__name__
-        raise InfrastructureError("download_failed", f"{url}: {said[:200]!r}") from error
+        reason = str(error) or type(error).__name__
+        raise InfrastructureError("download_failed", f"{url}: {reason[:200]!r}") from error
     if sink.sha256 != sha256:
-        raise UserError("source_checksum", f"{url} has SHA-256 {sink.sha256}, not {sha256}")
+        message = f"{url}: SHA-256 mismatch: expected {sha256}, got {sink.sha256}"
+        raise UserError("source_checksum", message)
 
 
 _HTTP_ERRORS = (
@@ -184,13 +186,13 @@ class _Client:
             async with self._pool.stream(
                 "GET", url, headers=headers, extensions={"timeout": limits}
             ) as response:
-                said = {name.lower(): value for name, value in response.headers}
-                if response.status in _REDIRECTED and b"location" in said:
-                    url = urljoin(url, said[b"location"].decode("latin-1"))
+                answer = {name.lower(): value for name, value in response.headers}
+                if response.status in _REDIRECTED and b"location" in answer:
+                    url = urljoin(url, answer[b"location"].decode("latin-1"))
                     continue
                 if response.status != 200:
                     raise _refusal(url, response.status)
-                length = said.get(b"content-length", b"")[:19]
+                length = answer.get(b"content-length", b"")[:19]
                 yield int(length) if length.isdigit() else None, response.aiter_stream()
                 return
         raise UserError("source_not_found", f"{url}: more than {_REDIRECTS} redirects")

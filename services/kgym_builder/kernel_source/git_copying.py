@@ -69,8 +69,8 @@ def _forget_leftovers(folder: Path) -> None:
 
 def _enter(mirrors: Mirrors, url: str, folder: Path) -> None:
     assert mirrors.folder is not None
-    found = mirrors.table() | {plain(url): folder}
-    table = {one: str(_short(path, mirrors.folder)) for one, path in sorted(found.items())}
+    paths = mirrors.table() | {plain(url): folder}
+    table = {entry: str(_short(path, mirrors.folder)) for entry, path in sorted(paths.items())}
     part = mirrors.folder / f".{TABLE}.part"
     part.write_text(json.dumps(table, indent=2) + "\n")
     part.replace(mirrors.folder / TABLE)

@@ -41,8 +41,8 @@ class Mirrors:
         """Return the paths by their URLs, which are `plain`."""
         if self.folder is None:
             return {}
-        found = mirror_table(self.folder)
-        return {plain(url): self.folder / path for url, path in found.items()}
+        paths = mirror_table(self.folder)
+        return {plain(url): self.folder / path for url, path in paths.items()}
 
 
 def plain(url: str) -> str:

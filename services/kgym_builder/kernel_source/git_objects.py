@@ -90,8 +90,8 @@ class Objects:
         """Return the id of a commit that lies before one here, as `ID~2`; None if it is unknown."""
         words = ("rev-parse", "-q", "--verify", "--end-of-options", name)
         answer = await self.ask("rev-parse", git_program.command(*words, folder=self.inside))
-        found = answer.lines[0] if len(answer.lines) == 1 else ""
-        return found if answer.done.returncode == 0 and OBJECT_ID.fullmatch(found) else None
+        commit = answer.lines[0] if len(answer.lines) == 1 else ""
+        return commit if answer.done.returncode == 0 and OBJECT_ID.fullmatch(commit) else None
 
     async def archive(self, commit: str, out: Path) -> Path:
         """Write the files of a whole commit to the new archive `source.tar` in `out`.

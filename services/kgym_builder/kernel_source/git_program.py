@@ -81,27 +81,27 @@ class Listener:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        self._said: list[bytes] | None = None
+        self._messages: list[bytes] | None = None
 
     def __call__(self, line: bytes) -> None:
         """Take a line."""
-        if self._said is not None:
-            self._said.append(line)
+        if self._messages is not None:
+            self._messages.append(line)
         elif line.startswith(_END):
-            self._said = [line.removeprefix(_END)]
+            self._messages = [line.removeprefix(_END)]
         else:
             self._lines.append(line.decode(errors="replace"))
 
     def answer(self, done: proc.Completed) -> Answer:
         """Return it, with how the command ended."""
-        if self._said is None:  # it was killed
+        if self._messages is None:  # it was killed
             return Answer([], done)
-        return Answer(self._lines, replace(done, output=b"\n".join(self._said)))
+        return Answer(self._lines, replace(done, output=b"\n".join(self._messages)))
 
 
 def command(*words: str, settings: tuple[str, ...] = (), folder: str = SCRATCH) -> list[str]:
     """Return a command of Git on the repository that the sandbox sees at `folder`."""
-    chosen = [word for one in (*_SETTINGS, *settings) for word in ("-c", one)]
+    chosen = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
     return ["git", "-C", folder, *chosen, *words]
 
 
@@ -133,8 +133,10 @@ async def run(
         message = f"`git {name}`{of} was not done within {seconds:g} s"
         raise InfrastructureError("download_failed", message) from error
     except UserError as error:
-        found = too_large(error)
-        raise (UserError(found.reason, f"{what}: {found.message}") if what else found) from error
+        refusal = too_large(error)
+        raise (
+            UserError(refusal.reason, f"{what}: {refusal.message}") if what else refusal
+        ) from error
 
 
 async def ask(
@@ -161,12 +163,14 @@ def apart(argv: list[str]) -> list[str]:
 def failed(name: str, what: str, done: proc.Completed) -> InfrastructureError:
     """Return the error of a command, with its words."""
     lines = [line.strip() for line in done.text.splitlines() if line.strip()]
-    said = " / ".join(lines[:_MOST_LINES])[:_MOST_WORDS]
-    said = "".join(one if one.isprintable() else "?" for one in said)  # a server may have said it
+    words = " / ".join(lines[:_MOST_LINES])[:_MOST_WORDS]
+    words = "".join(
+        char if char.isprintable() else "?" for char in words
+    )  # a server may have said it
     return InfrastructureError(
         "download_failed",
         f"`git {name}` of {what} ended with status {done.returncode}: "
-        + (said or "it printed nothing"),
+        + (words or "it printed nothing"),
     )
 
 

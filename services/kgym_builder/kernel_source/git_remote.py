@@ -82,11 +82,16 @@ class Remote:
     async def resolve(self, name: str) -> str | None:
         """Return the id that a branch, a tag or HEAD has there now; None if there is none."""
         names = [f"{kind}{name}" for kind in _NAME_KINDS]
-        asked = [pattern for one in names for pattern in (one, f"{one}^{{}}")]
+        asked = [pattern for full in names for pattern in (full, f"{full}^{{}}")]
         lines = await self._listed(name, "-q", self._address, *asked)
-        found = {match[2]: match[1] for match in map(_REF.fullmatch, lines) if match}
+        ids_by_name = {match[2]: match[1] for match in map(_REF.fullmatch, lines) if match}
         # Of a tag that is an object, what it names stands behind `^{}`.
-        ids = [found[one] for full in names for one in (f"{full}^{{}}", full) if one in found]
+        ids = [
+            ids_by_name[key]
+            for full in names
+            for key in (f"{full}^{{}}", full)
+            if key in ids_by_name
+        ]
         return next(iter(ids), None)
 
     async def fetch(
@@ -103,9 +108,9 @@ class Remote:
     async def fetch_objects(self, store: Store, scratch: Path, ids: list[str]) -> None:
         """Fetch just these objects."""
         words = [f"--filter={NO_FILES}", "--stdin", "origin"]
-        said = "".join(f"{one}\n" for one in ids).encode()
+        asked_ids = "".join(f"{object_id}\n" for object_id in ids).encode()
         settings = ("fetch.negotiationAlgorithm=noop",)
-        await self._fetch(store, scratch, words, f"object {ids[0]}", settings, said)
+        await self._fetch(store, scratch, words, f"object {ids[0]}", settings, asked_ids)
 
     async def fetch_history(self, scratch: Path, commit: str) -> None:
         """Fetch a commit with all that lie before it, without their files."""

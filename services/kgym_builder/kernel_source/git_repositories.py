@@ -57,15 +57,15 @@ class Repositories:
         `source_not_found`.
         """
         base, steps, generations = _parts(name)
-        found = base
+        commit_id = base
         if not _COMMIT_ID.fullmatch(base):
-            found = await self._ask(url, report, lambda remote: _resolve(remote, base))
+            commit_id = await self._ask(url, report, lambda remote: _resolve(remote, base))
         if not generations:
-            return found
+            return commit_id
         async with self._store.used():
-            before = await self._before(url, found, steps, generations, report)
+            before = await self._before(url, commit_id, steps, generations, report)
         if before is None:
-            message = f"{url} has no {base}{steps}: the history of {found} does not go so far"
+            message = f"{url} has no {base}{steps}: the history of {commit_id} does not go so far"
             raise UserError("source_not_found", message)
         return before
 
@@ -276,15 +276,15 @@ class Repositories:
 
 
 async def _resolve(remote: Remote, name: str) -> str:
-    found = await remote.resolve(name)
-    if found is None:
+    commit = await remote.resolve(name)
+    if commit is None:
         raise UserError(
             "source_not_found",
             f"{remote.name} has no branch or tag {name}; a commit is named by its id of 40 digits",
         )
-    if not _COMMIT_ID.fullmatch(found):
+    if not _COMMIT_ID.fullmatch(commit):
         raise git_program.other_ids(remote.name)
-    return found
+    return commit
 
 
 def _parts(name: str) -> tuple[str, str, int]:

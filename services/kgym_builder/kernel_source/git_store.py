@@ -100,10 +100,12 @@ class Store:
     def note(self, url: str, commits: Sequence[str], *, history: bool = False) -> None:
         """Note whole commits that came from there: alone, or with all of their `history`."""
         new = dict.fromkeys(commits, history)
-        old = {one: deep for one, deep in self._known(url).items() if one not in new}
+        old = {commit: deep for commit, deep in self._known(url).items() if commit not in new}
         path = self._known_file(url)
         part = path.with_suffix(".part")
-        lines = [f"{one} {_DEEP if deep else _ALONE}\n" for one, deep in {**old, **new}.items()]
+        lines = [
+            f"{commit} {_DEEP if deep else _ALONE}\n" for commit, deep in {**old, **new}.items()
+        ]
         part.write_text("".join(lines[-_MOST_KNOWN:]))
         part.replace(path)
 
@@ -133,8 +135,8 @@ class Store:
             lines = self._known_file(url).read_text().splitlines()
         except (OSError, UnicodeDecodeError):
             return {}
-        found = [match.groups() for match in map(_NOTE.fullmatch, lines) if match]
-        return {commit: kind == _DEEP for commit, kind in found}
+        notes = [match.groups() for match in map(_NOTE.fullmatch, lines) if match]
+        return {commit: kind == _DEEP for commit, kind in notes}
 
     async def _known_here(self, url: str) -> dict[str, bool]:
         """Return those of them that are here: packs may have been lost."""
@@ -142,12 +144,14 @@ class Store:
         if not known:
             return {}
         argv = git_program.command("cat-file", "--batch-check=%(objectname)", folder=STORE)
-        asked = "".join(f"{one}^{{tree}}\n" for one in known).encode()
+        asked = "".join(f"{commit}^{{tree}}\n" for commit in known).encode()
         answer = await self.objects.ask("cat-file", argv, asked)
         if answer.done.returncode != 0 or len(answer.lines) != len(known):
             return {}
         there = zip(known.items(), answer.lines, strict=True)
-        return dict(one for one, found in there if OBJECT_ID.fullmatch(found))
+        return dict(
+            known_commit for known_commit, answered in there if OBJECT_ID.fullmatch(answered)
+        )
 
     def _known_file(self, url: str) -> Path:
         return self._folder / "known" / key(url)
@@ -170,7 +174,7 @@ async def tips(scratch: Path, bounds: SourceLimits) -> list[str]:
     words = ("for-each-ref", "--sort=-committerdate", f"--count={_MOST_KNOWN}")
     argv = git_program.command(*words, "--format=%(objectname)", "refs/heads")
     answer = await Objects({SCRATCH: scratch}, SCRATCH, bounds).ask("for-each-ref", argv)
-    return [one for one in answer.lines if OBJECT_ID.fullmatch(one)]
+    return [commit for commit in answer.lines if OBJECT_ID.fullmatch(commit)]
 
 
 def _mend(folder: Path) -> None:
@@ -196,9 +200,11 @@ def _make_scratch(folder: Path, config: str, borrows: bool, known: Mapping[str, 
     if borrows:
         files["objects/info/alternates"] = f"{STORE}/objects\n"
     if known:
-        files["packed-refs"] = "".join(f"{one} refs/known/{one}\n" for one in sorted(known))
-    if alone := [one for one, deep in known.items() if not deep]:
-        files["shallow"] = "".join(f"{one}\n" for one in alone)
+        files["packed-refs"] = "".join(
+            f"{commit} refs/known/{commit}\n" for commit in sorted(known)
+        )
+    if alone := [commit for commit, deep in known.items() if not deep]:
+        files["shallow"] = "".join(f"{commit}\n" for commit in alone)
     _write(folder, files)
 
 
@@ -226,7 +232,7 @@ def _regular(folder: Path) -> list[Path]:
     if not os.path.lexists(folder) or not stat.S_ISDIR(folder.lstat().st_mode):
         return []
     with os.scandir(folder) as entries:
-        return [Path(one.path) for one in entries if one.is_file(follow_symlinks=False)]
+        return [Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False)]
 
 
 def _take(path: Path, target: Path) -> None:

@@ -95,7 +95,7 @@ class KernelSources:
             try:
                 await unpack(archive, prepare(folder / "tree"), self._bounds, self._proof)
             except UserError as error:
-                raise UserError(error.reason, f"{_told(source)}: {error.message}") from error
+                raise UserError(error.reason, f"{_words(source)}: {error.message}") from error
             shutil.rmtree(folder / "fetched", ignore_errors=True)
 
         folder, there = await self._cache.get(key(identity), make, held=held)
@@ -163,7 +163,7 @@ class KernelSources:
         return f"{_GIT}{commit}", archive
 
 
-def _told(source: KernelSource) -> str:
+def _words(source: KernelSource) -> str:
     """Return a source in words, for errors."""
     match source:
         case PackageSource():

@@ -52,7 +52,7 @@ async def of_host(suite: str) -> Archive:
     `source_not_found`.
     """
     fields = ("ORIGIN", "CODENAME", "REPO_URI")
-    form = "|".join(f"$({one})" for one in fields)
+    form = "|".join(f"$({field})" for field in fields)
     argv = ["apt-get", "indextargets", "--format", form, "Created-By: Packages"]
     own = (await proc.run(argv, timeout=ASK_SECONDS, env=plain())).text.splitlines()
     release = platform.freedesktop_os_release()
@@ -190,14 +190,14 @@ async def _update(suite: str, archive: Archive, folder: Path) -> None:
     done = await proc.run(argv, timeout=_FETCH_SECONDS, check=False, env=plain())
     if done.returncode == 0:
         return
-    said = " / ".join(line for line in done.text.splitlines() if line[:2] in {"E:", "W:"})
-    if _GONE in said:
+    errors = " / ".join(line for line in done.text.splitlines() if line[:2] in {"E:", "W:"})
+    if _GONE in errors:
         raise UserError(
             "source_not_found",
             f"suite {suite} is not at {archive.address}, the archive of this worker's distribution:"
             " it is misspelt, or was moved to an archive of old suites",
         )
-    raise InfrastructureError("download_failed", f"lists of suite {suite}: {said[-1000:]}")
+    raise InfrastructureError("download_failed", f"lists of suite {suite}: {errors[-1000:]}")
 
 
 def _kind(suite: str) -> str:

@@ -70,15 +70,15 @@ def changed(before: str, after: str) -> list[Function]:
     return [
         (new.get(name) or old[name])[0]
         for name in dict.fromkeys([*new, *old])
-        if [one.text for one in old.get(name, [])] != [one.text for one in new.get(name, [])]
+        if [each.text for each in old.get(name, [])] != [each.text for each in new.get(name, [])]
     ]
 
 
 def _by_name(text: str) -> dict[str, list[Function]]:
-    found: dict[str, list[Function]] = defaultdict(list)
-    for one in functions(text):
-        found[one.name].append(one)
-    return dict(found)
+    by_name: dict[str, list[Function]] = defaultdict(list)
+    for function in functions(text):
+        by_name[function.name].append(function)
+    return dict(by_name)
 
 
 # Tokens, the last one first: a state can be kept, and gone on from, without a copy.
@@ -196,20 +196,24 @@ def _name(header: list[str]) -> _Named | None:
         depth += (word == "(") - (word == ")")
         if depth == 0 and word == "=":
             return None
-    found = None
+    named = None
     for group in _groups(header):
         word = group.word
         if group.held[:1] == ["*"] and (word in _KEYWORDS or not word.isidentifier()):
             # It returns a pointer to a function: int (*name(int a))(int b)
-            inner = (one.word for one in _groups(group.held) if one.word.isidentifier())
-            return next((("", one) for one in inner), None)
+            inner = (
+                inner_name.word
+                for inner_name in _groups(group.held)
+                if inner_name.word.isidentifier()
+            )
+            return next((("", inner_name) for inner_name in inner), None)
         if group.before in _TYPES or word in _KEYWORDS or not word.isidentifier():
             continue
         # After a type it is the declarator; what stood before was a macro without semicolon.
         # Right after a parenthesis it is an attribute.
-        if not _ATTRIBUTE.fullmatch(word) and (found is None or group.before != ")"):
-            found = _declared(word, group.held)
-    return found
+        if not _ATTRIBUTE.fullmatch(word) and (named is None or group.before != ")"):
+            named = _declared(word, group.held)
+    return named
 
 
 def _declared(word: str, held: list[str]) -> _Named:

@@ -34,10 +34,10 @@ async def changes(
 async def read(tree: Tree, patches: Sequence[Patch]) -> dict[str, bytes]:
     """Return the files of the tree that the patches name, where they are."""
     paths: set[str] = set()
-    for one in await named(patches):
-        if isinstance(one, UserError):
-            raise one
-        paths.update(one)
+    for names in await named(patches):
+        if isinstance(names, UserError):
+            raise names
+        paths.update(names)
     return await tree.read(sorted(paths))
 
 
@@ -61,8 +61,8 @@ async def applied(
 def in_all(done: Iterable[Applied]) -> tuple[Change, ...]:
     """Return what patches that were applied one after the other change together."""
     changed: dict[str, Change] = {}
-    for one in done:
-        for change in one.changes:
+    for applied_patch in done:
+        for change in applied_patch.changes:
             changed[change.path] = change.after(changed)
     return tuple(changed.values())
 
@@ -70,21 +70,22 @@ def in_all(done: Iterable[Applied]) -> tuple[Change, ...]:
 def weight(patches: Sequence[Patch], files: Mapping[str, bytes]) -> int:
     """Return how much work it is to apply these patches, as `separate_process` counts it."""
     text = sum(
-        len(one.diff or "") + sum(len(edit.original) + len(edit.replacement) for edit in one.edits)
-        for one in patches
+        len(patch.diff or "")
+        + sum(len(edit.original) + len(edit.replacement) for edit in patch.edits)
+        for patch in patches
     )
-    places = sum(len(one.edits) + (one.diff or "").count("\n@@") for one in patches)
+    places = sum(len(patch.edits) + (patch.diff or "").count("\n@@") for patch in patches)
     return 64 * text + (8 + places) * sum(map(len, files.values()))
 
 
 def _named(patches: Sequence[Patch]) -> list[list[str] | UserError]:
-    found: list[list[str] | UserError] = []
+    names: list[list[str] | UserError] = []
     for patch in patches:
         try:
-            found.append(patching.files(patch))
+            names.append(patching.files(patch))
         except UserError as error:
-            found.append(error.with_traceback(None))
-    return found
+            names.append(error.with_traceback(None))
+    return names
 
 
 def apply_one(patch: Patch, read: patching.Read) -> patching.Applied:

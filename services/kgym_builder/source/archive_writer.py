@@ -41,7 +41,7 @@ class _Index:
     """Which words are in which files, gathered file by file."""
 
     words: dict[bytes, int] = field(default_factory=dict)
-    found: "array[int]" = field(default_factory=lambda: array("I"))
+    word_numbers: "array[int]" = field(default_factory=lambda: array("I"))
     files: "array[int]" = field(default_factory=lambda: array("I"))
     counts: "array[int]" = field(default_factory=lambda: array("I"))
 
@@ -49,17 +49,17 @@ class _Index:
         numbers = [
             self.words.setdefault(word, len(self.words)) for word in source_archive.words_of(text)
         ]
-        self.found.extend(numbers)
+        self.word_numbers.extend(numbers)
         self.files.append(file)
         self.counts.append(len(numbers))
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield each word, in their order, with the numbers of its files."""
-        found = np.frombuffer(self.found, dtype=np.uint32)
+        word_numbers = np.frombuffer(self.word_numbers, dtype=np.uint32)
         counts = np.frombuffer(self.counts, dtype=np.uint32)
         files = np.repeat(np.frombuffer(self.files, dtype=np.uint32), counts)
-        files = files[np.argsort(found, kind="stable")]
-        ends = np.cumsum(np.bincount(found, minlength=len(self.words))).tolist()
+        files = files[np.argsort(word_numbers, kind="stable")]
+        ends = np.cumsum(np.bincount(word_numbers, minlength=len(self.words))).tolist()
         steps = source_archive.steps(files, ends)
         for word, number in sorted(self.words.items()):
             start = ends[number - 1] if number else 0
@@ -84,24 +84,24 @@ def write(tree: Path, changes: Sequence[Change], about: str, path: Path) -> Writ
 def _write(database: sqlite3.Connection, tree: Path, changes: Mapping[str, Change]) -> Written:
     index, folders = _Index(), {""}
     total = number = 0
-    for number, one in enumerate(_files(tree, changes), 1):
+    for number, file in enumerate(_files(tree, changes), 1):
         if number > MOST_FILES:
             raise ValueError(f"more than {MOST_FILES} files")
-        body = source_archive.compressed(one.text) if one.kind == "file" else one.text
-        row = (number, one.path, one.kind, one.size, body)
+        body = source_archive.compressed(file.text) if file.kind == "file" else file.text
+        row = (number, file.path, file.kind, file.size, body)
         database.execute("INSERT INTO file VALUES (?, ?, ?, ?, ?)", row)
-        folder, _, name = one.path.rpartition("/")
+        folder, _, name = file.path.rpartition("/")
         database.execute("INSERT INTO folder VALUES (?, ?, ?)", (folder, name, number))
         while folder not in folders:
             folders.add(folder)
             folder, _, name = folder.rpartition("/")
             database.execute("INSERT INTO folder VALUES (?, ?, NULL)", (folder, name))
-        total += one.size
-        if one.kind != "file" or one.size > source_archive.SEARCHED:
+        total += file.size
+        if file.kind != "file" or file.size > source_archive.SEARCHED:
             continue
-        index.add(number, one.text)
-        if is_c(one.path):
-            rows = ((s.name, number, s.line, s.last, s.kind) for s in symbols(one.text))
+        index.add(number, file.text)
+        if is_c(file.path):
+            rows = ((s.name, number, s.line, s.last, s.kind) for s in symbols(file.text))
             database.executemany("INSERT INTO symbol VALUES (?, ?, ?, ?, ?)", rows)
     database.executemany("INSERT INTO word VALUES (?, ?)", index.rows())
     database.execute("INSERT INTO words VALUES (?)", (b"\n".join([b"", *index.words, b""]),))
@@ -122,8 +122,8 @@ def _files(tree: Path, changes: Mapping[str, Change]) -> Iterator[_File]:
         content = change.content if change is not None else None
         if content is not None:
             yield _File(path, "file", len(content), content)
-        elif (found := _read(tree / path, path)) is not None:
-            yield found
+        elif (file := _read(tree / path, path)) is not None:
+            yield file
 
 
 def _read(place: Path, path: str) -> _File | None:

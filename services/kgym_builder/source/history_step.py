@@ -26,14 +26,14 @@ class HistoryLister:
             run.progress(f"{stage} history", done, total, "bytes")
 
         with run.stage("history"):
-            found = await self._sources.history(spec.source, spec.since, report)
+            between = await self._sources.history(spec.source, spec.since, report)
         path = run.folder / HistoryArtifact.COMMITS
         with run.stage("store"):
-            await asyncio.to_thread(path.write_text, found.text, "utf-8")
+            await asyncio.to_thread(path.write_text, between.text, "utf-8")
             await run.keep(path, move=True)
         return HistoryResult(
-            commit=found.commit,
-            since=found.since,
-            commits=found.text.count("\n"),
+            commit=between.commit,
+            since=between.since,
+            commits=between.text.count("\n"),
             seconds=run.seconds,
         )

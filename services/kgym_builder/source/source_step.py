@@ -98,6 +98,6 @@ def _memo(name: str, changes: str) -> str:
 def _digest(changes: Sequence[Change]) -> str:
     """Return what tells the backports' texts apart."""
     digest = hashlib.sha256()
-    for one in changes:
-        digest.update(repr((one.path, one.content)).encode())
+    for change in changes:
+        digest.update(repr((change.path, change.content)).encode())
     return digest.hexdigest()

@@ -51,13 +51,13 @@ def load(folder: Path) -> list[ShippedBackport]:
 
 def chosen(shipped: Sequence[ShippedBackport], own: Sequence[Backport]) -> list[Backport]:
     """Return the backports of a job in their order: its own take the places of their namesakes."""
-    names = {one.name for one in own}
-    return [*(one for one in shipped if one.name not in names), *own]
+    names = {backport.name for backport in own}
+    return [*(backport for backport in shipped if backport.name not in names), *own]
 
 
-def fits(one: Backport, kernel: str, tools: Toolchain) -> bool:
+def fits(backport: Backport, kernel: str, tools: Toolchain) -> bool:
     """Tell whether a backport's rules hold for a kernel and a compiler."""
-    when = one.when
+    when = backport.when
     version = _key(kernel)
     compiler = _key(tools.number)
     return (
@@ -71,12 +71,12 @@ def fits(one: Backport, kernel: str, tools: Toolchain) -> bool:
 
 async def paths(backports: Sequence[Backport]) -> list[str]:
     """Return the files that they change; raise UserError for one that cannot be read."""
-    found: set[str] = set()
-    for one in await patched_files.named(backports):
-        if isinstance(one, UserError):
-            raise one
-        found.update(one)
-    return sorted(found)
+    changed: set[str] = set()
+    for named in await patched_files.named(backports):
+        if isinstance(named, UserError):
+            raise named
+        changed.update(named)
+    return sorted(changed)
 
 
 async def apply(backports: Sequence[Backport], files: Mapping[str, bytes]) -> Backported:
@@ -90,18 +90,18 @@ async def apply(backports: Sequence[Backport], files: Mapping[str, bytes]) -> Ba
 
 def _apply(backports: Sequence[Backport], files: dict[str, bytes]) -> Backported:
     done = Backported([], [], [])
-    for one in backports:
-        patch = Patch(name=f"backport {one.name}", diff=one.diff, edits=one.edits)
+    for backport in backports:
+        patch = Patch(name=f"backport {backport.name}", diff=backport.diff, edits=backport.edits)
         try:
             applied = [] if _has_edits(patch, files) else _changed(patch, files)
         except UserError:
-            if not isinstance(one, ShippedBackport) and not _has_diff(patch, files):
+            if not isinstance(backport, ShippedBackport) and not _has_diff(patch, files):
                 raise
             applied = []
         if not applied:
-            done.left_out.append(one.name)
+            done.left_out.append(backport.name)
             continue
-        done.names.append(_label(one))
+        done.names.append(_label(backport))
         done.applied.extend(applied)
     return done
 
@@ -131,11 +131,11 @@ def _has_diff(patch: Patch, files: Mapping[str, bytes]) -> bool:
     return True
 
 
-def _label(one: Backport) -> str:
-    if isinstance(one, ShippedBackport):
-        return one.name
-    text = one.model_dump_json(include={"diff", "edits"})
-    return f"{one.name}@{sha256(text.encode()).hexdigest()[:_DIGITS]}"
+def _label(backport: Backport) -> str:
+    if isinstance(backport, ShippedBackport):
+        return backport.name
+    text = backport.model_dump_json(include={"diff", "edits"})
+    return f"{backport.name}@{sha256(text.encode()).hexdigest()[:_DIGITS]}"
 
 
 def _key(version: str) -> tuple[int, ...]:

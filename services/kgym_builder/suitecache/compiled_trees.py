@@ -173,10 +173,10 @@ async def making(run: StepContext, identity: str, about: About) -> EntryMaking |
     """Return how a stored entry was made; None of one of an earlier version."""
     text = await _stored(run, f"{_prefix(identity, about)}/{MAKING}")
     try:
-        found = EntryMaking.model_validate_json(text) if text is not None else None
+        record = EntryMaking.model_validate_json(text) if text is not None else None
     except ValidationError:
         return None
-    return found if found is not None and found.image_sha256 == about.image_sha256 else None
+    return record if record is not None and record.image_sha256 == about.image_sha256 else None
 
 
 async def manifest(run: StepContext, identity: str, about: About) -> Manifest | None:

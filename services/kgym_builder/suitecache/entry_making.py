@@ -52,7 +52,7 @@ class EntryMaker:
 
     def __init__(
         self,
-        found: Identified,
+        identified: Identified,
         tree: Tree,
         tools: Toolchain,
         run: StepContext,
@@ -62,7 +62,7 @@ class EntryMaker:
         bounds: MakeBounds,
         limits: SandboxLimits | None,
     ) -> None:
-        self._found = found
+        self._identified = identified
         self._tree = tree
         self._tools = tools
         self._run = run
@@ -101,7 +101,7 @@ class EntryMaker:
         if chosen is near and not rehearse and self._base and self._base.candidate.linked_alike:
             shortcut = self._base.candidate.about.shortcut
         about = await chosen.build.keep(
-            self._found, chosen.compiled, folder, self._seconds, shortcut=shortcut
+            self._identified, chosen.compiled, folder, self._seconds, shortcut=shortcut
         )
         made = self._making(chosen, near, rehearsal, manifest, about.image_sha256)
         (folder / compiled_trees.MAKING).write_text(made.model_dump_json())
@@ -119,12 +119,12 @@ class EntryMaker:
 
     async def _near(self, manifest: Manifest, take: TakeBase) -> tuple[_Made | None, bool]:
         """Return the kernel made from the nearest entry, and whether to compare it."""
-        name = self._found.identity
-        wanted = Wanted(name, self._found.config, self._toolchain, manifest)
+        name = self._identified.identity
+        wanted = Wanted(name, self._identified.config, self._toolchain, manifest)
         with self._run.stage("nearest", self._seconds):
-            found = await nearest(self._run, wanted, self._rules)
-        self._reason = found.reason
-        for candidate in found.candidates:
+            nearby = await nearest(self._run, wanted, self._rules)
+        self._reason = nearby.reason
+        for candidate in nearby.candidates:
             base = await take(candidate)
             if base is None:
                 self._reason = f"{candidate.identity}, which is near, could not be taken"
@@ -137,7 +137,7 @@ class EntryMaker:
             if made is not None:
                 self._base = base
                 drawn = int(name[:8], 16) < self._rules.rehearsals * (1 << 32)
-                return made, drawn or found.doubted
+                return made, drawn or nearby.doubted
         self._run.log(f"made from scratch: {self._reason}")
         return None, False
 
@@ -148,7 +148,7 @@ class EntryMaker:
         build = self._build(tree)
         try:
             with self._run.stage("near", self._seconds):
-                compiled = await compile_near(base, build, self._found, self._tree, manifest)
+                compiled = await compile_near(base, build, self._identified, self._tree, manifest)
         except TreeUnreadable as error:
             base.doubt()
             self._reason = f"{base.candidate.identity} is damaged: {error.message}"
@@ -164,14 +164,14 @@ class EntryMaker:
         return TreeBuild(tree, self._tools, self._run, self._output, self._bounds)
 
     async def _compiled(self, build: TreeBuild, objects: int | None) -> _Made:
-        return _Made(build, await build.compile(self._found, objects))
+        return _Made(build, await build.compile(self._identified, objects))
 
     async def _compare(self, near: _Made, full: _Made) -> Rehearsal:
         """Return whether both are the same kernel; keep the reason where they are not."""
         with self._run.stage("compare", self._seconds):
-            one, other = await self._told(near), await self._told(full)
+            ours, theirs = await self._fingerprint(near), await self._fingerprint(full)
         differ = sorted(
-            name for name in one.keys() | other.keys() if one.get(name) != other.get(name)
+            name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
         )
         if not differ:
             self._run.log("rehearsal: from scratch, the kernel is the same")
@@ -185,24 +185,24 @@ class EntryMaker:
         self._run.log(f"rehearsal: {self._reason}")
         return "unequal"
 
-    async def _told(self, made: _Made) -> dict[str, str]:
+    async def _fingerprint(self, made: _Made) -> dict[str, str]:
         """Return what a kernel comes to, and what builds on it will take, as hashes by name."""
         tree, compiled = made.build.tree, made.compiled
         out = tree.overlay.folder / "compared"
         files = await tree.export(["vmlinux", "System.map", kbuild.MODULES], out)
-        told: dict[str, str] = {}
+        hashes: dict[str, str] = {}
         for path in files:
             if path.name == "vmlinux":
                 sections = await asyncio.to_thread(section_hashes, path)
-                told |= {f"vmlinux {name}": words for name, words in sections.items()}
+                hashes |= {f"vmlinux {name}": words for name, words in sections.items()}
             else:
-                told[path.name] = await asyncio.to_thread(_sha256, path)
+                hashes[path.name] = await asyncio.to_thread(_sha256, path)
         await asyncio.to_thread(sandbox.remove, out)
-        told |= {"config": compiled.config, "release": compiled.release}
-        told |= {"linked objects": compiled.linked.decode(errors="replace")}
-        told |= _named("environment", compiled.environment)
-        told |= _named("control", compiled.lacking)
-        return told | _named("command of", await object_index.commands(tree))
+        hashes |= {"config": compiled.config, "release": compiled.release}
+        hashes |= {"linked objects": compiled.linked.decode(errors="replace")}
+        hashes |= _named("environment", compiled.environment)
+        hashes |= _named("control", compiled.lacking)
+        return hashes | _named("command of", await object_index.commands(tree))
 
     def _making(
         self,

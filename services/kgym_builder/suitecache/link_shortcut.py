@@ -34,11 +34,11 @@ _COMPARE = "cmp vmlinux .kgym-vmlinux && cmp arch/x86/boot/bzImage .kgym-bzImage
 
 def objects(changes: Sequence[Change], index: Index, linked: Collection[str]) -> list[str] | None:
     """Return the objects that the changes make it necessary to compile; None: only make knows."""
-    found: set[str] = set()
+    needed: set[str] = set()
     known = index.dependents(change.path for change in changes)
     for change in changes:
         dependents = known[change.path]
-        paths = {one.path for one in dependents.objects}
+        paths = {object_.path for object_ in dependents.objects}
         if change.content is None or dependents.made or not paths <= set(linked):
             return None
         if ONLY_MAKE.match(change.path):
@@ -46,8 +46,8 @@ def objects(changes: Sequence[Change], index: Index, linked: Collection[str]) ->
         # A header that nothing read may be new, and hide another: make finds out.
         if not paths and not (change.path.endswith(".c") or NO_CODE.match(change.path)):
             return None
-        found |= paths
-    return sorted(found)
+        needed |= paths
+    return sorted(needed)
 
 
 class Shortcut:
@@ -96,7 +96,7 @@ class Shortcut:
         libraries = self._environment.get("KBUILD_VMLINUX_LIBS", "").split()
         variables = {
             "OBJECTS": changed,
-            "LIBRARIES": [one for one in libraries if one.endswith(".a")],
+            "LIBRARIES": [library for library in libraries if library.endswith(".a")],
             "AFTER": ["vmlinux.symvers"] if order == "serial" else [],
         }
         lines = [f"{name} := {' '.join(values)}\n" for name, values in variables.items()]

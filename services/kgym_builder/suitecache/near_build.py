@@ -55,7 +55,7 @@ class Base:
 
 
 async def compile_near(
-    base: Base, build: TreeBuild, found: Identified, source: Tree, manifest: Manifest
+    base: Base, build: TreeBuild, identified: Identified, source: Tree, manifest: Manifest
 ) -> Compiled:
     """Make the kernel in `build.tree`, an overlay on the base, of the files in `source`.
 
@@ -79,14 +79,14 @@ async def compile_near(
     await _copy(source, tree, manifest, [path for path in changed if path in manifest.files])
     stdin = "".join(f"{path}\0" for path in gone).encode(errors="surrogateescape")
     await tree.run(["xargs", "-0r", "rm", "-f", "--"], stdin=stdin)
-    return await build.compile(found, objects or None, there)
+    return await build.compile(identified, objects or None, there)
 
 
 def _affected(base: Base) -> tuple[int, list[str]]:
     """Return how many objects the files go into, and which a new header may be meant for."""
     files, index = base.candidate.files, base.index
     known = index.dependents(path for path in files.paths if not MAKEFILE.match(path))
-    objects = {one.path for of in known.values() for one in of.objects}
+    objects = {object_.path for of in known.values() for object_ in of.objects}
     objects |= {f"{path[:-2]}.o" for path in files.added if path.endswith((".c", ".S"))}
     hidden = index.of_namesakes(path for path in files.added if path.endswith(".h"))
     return len(objects | hidden), sorted(hidden)
@@ -98,5 +98,5 @@ async def _copy(source: Tree, tree: Tree, manifest: Manifest, paths: list[str]) 
         lot = paths[start : start + _AT_ONCE]
         read = await source.read(lot)
         await tree.write(
-            [Change(one, read[one], executable=manifest.executable(one)) for one in lot]
+            [Change(path, read[path], executable=manifest.executable(path)) for path in lot]
         )

@@ -138,10 +138,10 @@ async def nearest(run: StepContext, wanted: Wanted, rules: NearRules) -> Found:
                 manifests[making.files] = files
         if (before := manifests.get(making.files)) is not None:
             others = kconfig.symbols(about.config)
-            differ = sum(symbols.get(one) != others.get(one) for one in symbols | others)
+            differ = sum(symbols.get(symbol) != others.get(symbol) for symbol in symbols | others)
             near.append(Candidate(identity, about, wanted.manifest.since(before), differ))
-    near.sort(key=lambda one: one.distance)
-    good = [one for one in near if not one.refusal()]
+    near.sort(key=lambda candidate: candidate.distance)
+    good = [candidate for candidate in near if not candidate.refusal()]
     reason = f"the nearest is {near[0].identity}: {near[0].refusal()}" if near else ""
     return Found(good[:_TRIED], reason or "there is no other of this compiler", _doubted(makings))
 
@@ -171,13 +171,13 @@ def _trusted(about: About, rules: NearRules) -> bool:
 
 
 def _doubted(makings: list[EntryMaking]) -> bool:
-    rehearsed = [one for one in makings if one.rehearsal != "none"]
-    last = max(rehearsed, key=lambda one: one.made_at, default=None)
+    rehearsed = [making for making in makings if making.rehearsal != "none"]
+    last = max(rehearsed, key=lambda making: making.made_at, default=None)
     return last is not None and last.rehearsal == "unequal"
 
 
 async def _names(run: StepContext) -> list[str]:
     """Return the stored entries, those used last first."""
     ages = await run.storage.ages("suitecache", 1)
-    names = [prefix.rpartition("/")[2] for prefix in sorted(ages, key=lambda one: ages[one])]
+    names = [prefix.rpartition("/")[2] for prefix in sorted(ages, key=lambda prefix: ages[prefix])]
     return [name for name in names if ENTRY.fullmatch(name)][:_LOOKED]

@@ -123,16 +123,16 @@ class SuiteCache:
         kconfig.check_architecture(config.texts)
         tools = await self._toolchains.get(kernel.compiler, run)
         source_identity = await self._sources.identify(kernel.source, _bytes(run), run.log)
-        rules = [one.model_dump() for one in self._of(kernel)]
+        rules = [backport.model_dump() for backport in self._of(kernel)]
         parts = (LAYOUT, source_identity, kernel.config, *tools.parts, rules, str(control.SOURCE))
         # An image's programs are known by its identity.
         own = () if tools.image else tuple(map(shutil.which, CONFIGURING))
         name = memo.key("config", _CONFIGURED, *parts, own)
-        found = await memo.recall(run, name, Identified)
-        if found is None:
-            found = await self._configure(kernel, tools, run)
-            await memo.remember(run, name, found)
-        return found.model_copy(update={"substitution": tools.substitution})
+        identified = await memo.recall(run, name, Identified)
+        if identified is None:
+            identified = await self._configure(kernel, tools, run)
+            await memo.remember(run, name, identified)
+        return identified.model_copy(update={"substitution": tools.substitution})
 
     def building(self, jobs: int | None = None) -> AbstractAsyncContextManager[int]:
         """Hold the host's room for one build: its `jobs`, by default one a core, need memory."""
@@ -165,45 +165,45 @@ class SuiteCache:
         `output` takes what a full build prints, `objects` is how many it is known to have.
         """
         bounds = self.bounds(kernel)
-        found = await self.identify(kernel, run)
+        identified = await self.identify(kernel, run)
         tools = await self._toolchains.get(kernel.compiler, run)
-        run.log(f"source {found.source_identity}; entry {found.identity}")
+        run.log(f"source {identified.source_identity}; entry {identified.identity}")
         made = False
         fresh = kernel.cache == "refresh"
 
         async def make(folder: Path) -> None:
             nonlocal made
-            if await _fetched(run, found.identity, folder, fresh=fresh):
+            if await _fetched(run, identified.identity, folder, fresh=fresh):
                 return
             run.log("building the unpatched kernel, once for all builds and checks of its config")
             tree = await self._prepared(kernel, tools, run, trial)
             rules, limits = self._near, self._limits
             maker = EntryMaker(
-                found, tree, tools, run, output, rules=rules, bounds=bounds, limits=limits
+                identified, tree, tools, run, output, rules=rules, bounds=bounds, limits=limits
             )
             with ExitStack() as held, _doubting(tools):
                 take = partial(self._base, tools, run, held)
                 async with self.building(kernel.jobs):
                     await maker.make(objects, folder, take, fresh=fresh)
-            await compiled_trees.store(run, found.identity, folder)
+            await compiled_trees.store(run, identified.identity, folder)
             made = True
 
-        folder, _ = await self._folders.get(found.identity, make, fresh=fresh, held=run.held)
+        folder, _ = await self._folders.get(identified.identity, make, fresh=fresh, held=run.held)
         if gone := await asyncio.to_thread(self._folders.trim, self._most):
             run.log(f"removed from this host, to keep to its budget: {', '.join(gone)}")
         layer, root = await self._layers(folder, tools, run, run.held)
         return Entry(
-            identity=found.identity,
+            identity=identified.identity,
             cached=not made,
-            dropped_symbols=found.dropped_symbols,
-            built_in=found.built_in,
+            dropped_symbols=identified.dropped_symbols,
+            built_in=identified.built_in,
             about=compiled_trees.read_about(folder),
             tools=tools,
             folder=folder,
             layer=layer,
             root=root,
             limits=self._limits,
-            doubt=partial(self._doubt, found.identity, layer, tools),
+            doubt=partial(self._doubt, identified.identity, layer, tools),
         )
 
     async def published(self, kernel: Kernel | SourceSpec, run: StepContext) -> "Published":
@@ -225,7 +225,7 @@ class SuiteCache:
             configured = await kbuild.configure(kernel.config)
         config = (await tree.read([".config"]))[".config"].decode(errors="surrogateescape")
         await asyncio.to_thread(sandbox.remove, run.folder / "config")
-        changed = [[one.path, str(one.content)] for one in backported.changes]
+        changed = [[change.path, str(change.content)] for change in backported.changes]
         return Identified(
             identity=memo.digest(
                 *(LAYOUT, source.identity, config, *tools.parts, changed),
@@ -261,7 +261,7 @@ class SuiteCache:
         own = self._of(kernel)
         files = await tree.read(sorted({*await backports.paths(own), "Makefile", control.MAKEFILE}))
         version = kernel_version(files.get("Makefile", b"").decode(errors="replace"))
-        fitting = [one for one in own if backports.fits(one, version, tools)]
+        fitting = [backport for backport in own if backports.fits(backport, version, tools)]
         done = await backports.apply(fitting, files)
         run.log(f"backports: {', '.join(done.names) or 'none'}")
         if done.left_out:

@@ -104,19 +104,19 @@ class TreeBuild:
         self._kbuild = Kbuild(tree, tools, output, bounds)
 
     async def compile(
-        self, found: Identified, objects: int | None, there: Collection[str] = ()
+        self, identified: Identified, objects: int | None, there: Collection[str] = ()
     ) -> Compiled:
         """Make the kernel; `objects` is how many that takes, where it is known.
 
         What was made in the tree before, `there`, and is no part of the kernel now, is removed.
         """
         before, begin = self._output.objects, time.monotonic()
-        config = Change(".config", found.config.encode(errors="surrogateescape"))
+        config = Change(".config", identified.config.encode(errors="surrogateescape"))
         await self.tree.write([config])
         self._output.count(self._run, "build", objects)
 
         async def make() -> None:
-            await self._kbuild.kernel(found.config)
+            await self._kbuild.kernel(identified.config)
 
         lacking = await control.spared(make, make, self.tree, self._output, {})
         seconds = round(time.monotonic() - begin, 3)
@@ -129,7 +129,7 @@ class TreeBuild:
         paths = await linked(self.tree, environment)
         if there:
             now = set(compiled_trees.linked_paths(paths))
-            if kconfig.modules(found.config):
+            if kconfig.modules(identified.config):
                 now.update(await of_modules(self.tree))
             else:
                 await self.tree.run(["rm", "-f", "modules.order", kbuild.MODULES])
@@ -147,7 +147,7 @@ class TreeBuild:
 
     async def keep(
         self,
-        found: Identified,
+        identified: Identified,
         compiled: Compiled,
         folder: Path,
         seconds: dict[str, float],
@@ -164,10 +164,10 @@ class TreeBuild:
             await object_index.build(self.tree, folder / compiled_trees.INDEX)
             (folder / compiled_trees.LINKED).write_bytes(compiled.linked)
         about = About(
-            source_identity=found.source_identity,
+            source_identity=identified.source_identity,
             compiler_version=self._tools.version,
             kernel_release=compiled.release,
-            backports=found.backports,
+            backports=identified.backports,
             config=compiled.config,
             environment=compiled.environment,
             shortcut="",
@@ -176,17 +176,17 @@ class TreeBuild:
             image_bytes=(folder / compiled_trees.IMAGE).stat().st_size,
             seconds=seconds,
         )
-        order = await self._rehearsed(found, about, folder) if shortcut is None else shortcut
+        order = await self._rehearsed(identified, about, folder) if shortcut is None else shortcut
         self._run.log(f"shortcut: {order or 'none, make builds patched kernels'}")
         about = about.model_copy(update={"shortcut": order})
         (folder / compiled_trees.ABOUT).write_text(about.model_dump_json())
         await asyncio.to_thread(shutil.copyfile, self._output.path, folder / compiled_trees.LOG)
         return about
 
-    async def _rehearsed(self, found: Identified, about: About, folder: Path) -> Order:
+    async def _rehearsed(self, identified: Identified, about: About, folder: Path) -> Order:
         """Return the order in which the shortcut makes this kernel; the tree is another then."""
         # A patch may change what the kernel exports: only make sees that modules lack it then.
-        paths = () if kconfig.modules(found.config) else compiled_trees.linked_in(folder)
+        paths = () if kconfig.modules(identified.config) else compiled_trees.linked_in(folder)
         with self._run.stage("rehearsal", about.seconds):
             return await Shortcut(self.tree, self._kbuild, about).rehearse(paths)
 

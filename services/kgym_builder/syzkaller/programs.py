@@ -111,9 +111,9 @@ class _Build:
         done = await self._box.run(argv, cwd=_TREE, env=_ENVIRONMENT, check=False)
         if done.returncode == 0:
             return
-        said = done.text.strip()
-        self._log(said[-20_000:])
-        why = otherwise or f"`{' '.join(argv[:2])} … {argv[-1]}` fails: {_telling(said)}"
+        output = done.text.strip()
+        self._log(output[-20_000:])
+        why = otherwise or f"`{' '.join(argv[:2])} … {argv[-1]}` fails: {_telling(output)}"
         raise _refusal(why)
 
 

@@ -52,24 +52,24 @@ class SyzkallerBuilder:
         Raises UserError `syzkaller_does_not_build`, `wrong_commit`, `no_go`, and as sources do.
         """
         spec = run.spec(SyzkallerSpec)
-        if spec.cache == "use" and (found := await self._operators(spec, run)):
-            return found
+        if spec.cache == "use" and (result := await self._operators(spec, run)):
+            return result
         with run.stage("source"):
             identity = await self._sources.identify(spec.source, _bytes(run), run.log)
         commit = _commit(spec, identity)
         # By whichever compilers: the programs do the same, and some builders have none.
         name = memo.key("syzkaller", programs.LAYOUT, identity, commit)
-        found = await memo.recall(run, name, SyzkallerResult) if spec.cache == "use" else None
-        while found is None and not await run.hold(f"syzkaller/{identity}/{commit}"):
+        result = await memo.recall(run, name, SyzkallerResult) if spec.cache == "use" else None
+        while result is None and not await run.hold(f"syzkaller/{identity}/{commit}"):
             run.progress("waiting for the step that builds it")
             await asyncio.sleep(_POLL_SECONDS)
-            found = await memo.recall(run, name, SyzkallerResult)
-        if found is not None:
+            result = await memo.recall(run, name, SyzkallerResult)
+        if result is not None:
             run.log(f"syzkaller {commit}: built before from {identity}")
-            return found.model_copy(update={"made": False, "seconds": run.seconds})
-        found = await self._built(spec, commit, run)
-        await memo.remember(run, name, found, run.artifacts)
-        return found
+            return result.model_copy(update={"made": False, "seconds": run.seconds})
+        result = await self._built(spec, commit, run)
+        await memo.remember(run, name, result, run.artifacts)
+        return result
 
     async def _operators(self, spec: SyzkallerSpec, run: StepContext) -> SyzkallerResult | None:
         """Return the operator's own programs of the commit, if it is known by its id."""
@@ -81,11 +81,11 @@ class SyzkallerBuilder:
         stamps = [(stat.st_size, stat.st_mtime_ns) for stat in map(Path.stat, files.values())]
         name = memo.key("syzkaller-own", str(folder), stamps)
         run.log(f"syzkaller {commit}: the worker has it in {folder}")
-        if found := await memo.recall(run, name, SyzkallerResult):
-            return found.model_copy(update={"seconds": run.seconds})
-        found = await _kept(files, run, commit=commit, source_identity="worker", made=False)
-        await memo.remember(run, name, found, run.artifacts)
-        return found
+        if result := await memo.recall(run, name, SyzkallerResult):
+            return result.model_copy(update={"seconds": run.seconds})
+        result = await _kept(files, run, commit=commit, source_identity="worker", made=False)
+        await memo.remember(run, name, result, run.artifacts)
+        return result
 
     async def _built(self, spec: SyzkallerSpec, commit: str, run: StepContext) -> SyzkallerResult:
         compilers = await Compilers.here()
@@ -96,7 +96,7 @@ class SyzkallerBuilder:
         async with self._budget.share(Use.BUILD, 0, _MIB):
             files = await programs.build(source.tree, commit, folder, run)
         with run.stage("store"):
-            found = await _kept(
+            result = await _kept(
                 files,
                 run,
                 commit=commit,
@@ -106,17 +106,17 @@ class SyzkallerBuilder:
                 compiler=compilers.compiler,
             )
             await asyncio.to_thread(sandbox.remove, folder)
-        return found
+        return result
 
 
 async def _kept(
-    files: Mapping[SyzkallerArtifact, Path], run: StepContext, **told: Any
+    files: Mapping[SyzkallerArtifact, Path], run: StepContext, **fields: Any
 ) -> SyzkallerResult:
     """Keep the programs, and return the result that tells of them."""
     for name, path in files.items():
         await run.keep(path, name)
     sizes = {name: path.stat().st_size for name, path in files.items()}
-    return SyzkallerResult(bytes=sizes, seconds=run.seconds, **told)
+    return SyzkallerResult(bytes=sizes, seconds=run.seconds, **fields)
 
 
 def _commit(spec: SyzkallerSpec, identity: str) -> str:

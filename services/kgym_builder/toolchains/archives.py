@@ -35,7 +35,7 @@ class Archives:
         """
         if (text or "").strip() == NONE:
             return cls(off=True)
-        found = []
+        entries = []
         for part in filter(None, map(str.strip, (text or "").split(";"))):
             suite, _, address = (word.strip() for word in part.partition("="))
             known = compilers.table().suites
@@ -51,8 +51,8 @@ class Archives:
                     f"{SETTING}: {address[:200]!r} is no address of an archive; write e.g."
                     f" {suite}=http://archive.example/debian",
                 )
-            found.append((suite, address))
-        return cls(tuple(found))
+            entries.append((suite, address))
+        return cls(tuple(entries))
 
     async def suites(self) -> set[str]:
         """Return the suites of which there is an archive here.
@@ -63,11 +63,11 @@ class Archives:
         if self.off:
             return set()
         suites = compilers.table().suites
-        found = {suite for suite in suites if self._named(suite) is not None}
-        others = {suite for suite, about in suites.items() if not about.archived} - found
+        offered = {suite for suite in suites if self._named(suite) is not None}
+        others = {suite for suite, about in suites.items() if not about.archived} - offered
         if others and await _of_host() is not None:
-            found |= others
-        return found
+            offered |= others
+        return offered
 
     async def source(self, suite: str) -> str:
         """Return where the suite is, as mmdebstrap takes it: an address, or a sources.list(5) line.
@@ -102,8 +102,8 @@ async def _of_host() -> str | None:
     None where it has none, or where apt has never fetched that one's lists.
     """
     argv = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"]
-    found = await proc.run([*argv, "Created-By: Packages"], timeout=_SECONDS, check=False)
-    rows = [words for line in found.text.splitlines() if len(words := line.split()) == 3]
+    targets = await proc.run([*argv, "Created-By: Packages"], timeout=_SECONDS, check=False)
+    rows = [words for line in targets.text.splitlines() if len(words := line.split()) == 3]
     # Debian's are found by how its archives are laid out: their suites by their code names alone.
     names = set(compilers.table().suites)
     for address, release, component in rows:

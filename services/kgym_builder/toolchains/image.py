@@ -91,7 +91,7 @@ class Recipe:
         """Return the recipe of the image that has this compiler."""
         if wanted.name.startswith("clang-"):
             return cls(wanted.suite, (wanted.name,))
-        named = (one.name for one in compilers.images() if one.suite == wanted.suite)
+        named = (compiler.name for compiler in compilers.images() if compiler.suite == wanted.suite)
         return cls(wanted.suite, tuple(name for name in named if name.startswith("gcc-")))
 
     @property
@@ -124,14 +124,14 @@ async def make(recipe: Recipe, source: str, folder: Path, work: Path) -> None:
     await _bootstrap(recipe, source, root)
     names = (root / "packages").read_text().split()
     _link(root)
-    said = {name: await _version(root, name) for name in recipe.compilers}
+    versions = {name: await _version(root, name) for name in recipe.compilers}
     image = folder / IMAGE
     left_out = ("-e", *_LEFT_OUT)
     await proc.run(["mksquashfs", root, image, *_SQUASHFS, *left_out], timeout=PACK_SECONDS)
     about = About(
         suite=recipe.suite,
         packages=sorted(name.removesuffix(".deb") for name in names if name.endswith(".deb")),
-        compilers=said,
+        compilers=versions,
         image_sha256=await asyncio.to_thread(_sha256, image),
         image_bytes=image.stat().st_size,
     )
@@ -215,7 +215,7 @@ async def _bootstrap(recipe: Recipe, source: str, root: Path) -> None:
     hooks = [f"--setup-hook={_MERGE}", f"--extract-hook={_NOTE}"]
     # Frozen suites have outlived the date until which their index is valid.
     apt = ['APT::Sandbox::User "root"', 'Acquire::Check-Valid-Until "false"', *await _proxies()]
-    settings = [f"--aptopt={one}" for one in apt]
+    settings = [f"--aptopt={setting}" for setting in apt]
     include = f"--include={','.join(recipe.packages)}"
     asked = [include, recipe.suite, str(root), source]
     argv = ["mmdebstrap", *options, *hooks, *settings, *asked]
@@ -230,16 +230,16 @@ async def _bootstrap(recipe: Recipe, source: str, root: Path) -> None:
             "disk_full", f"the disk has no room for the toolchain image of {recipe.suite}"
         )
     lines = [line.strip() for line in done.text.splitlines()]
-    said = [line for line in lines if re.match(r"(E|Err(:\d+)?)[: ]", line)] or lines[-_SHOWN:]
-    raise _not_made(recipe, source, " / ".join(said[:_SHOWN])[:2000])
+    errors = [line for line in lines if re.match(r"(E|Err(:\d+)?)[: ]", line)] or lines[-_SHOWN:]
+    raise _not_made(recipe, source, " / ".join(errors[:_SHOWN])[:2000])
 
 
 async def _proxies() -> list[str]:
     """Return by which proxies this host's apt downloads: mmdebstrap does not read its settings."""
     names = ("Acquire::http::Proxy", "Acquire::https::Proxy")
     argv = ["apt-config", "dump", "--format", '%F "%v";%n', *names]
-    said = await proc.run(argv, timeout=30, check=False)
-    lines = (line.rstrip(";") for line in said.text.splitlines())
+    dumped = await proc.run(argv, timeout=30, check=False)
+    lines = (line.rstrip(";") for line in dumped.text.splitlines())
     return [line for line in lines if re.fullmatch(r'Acquire::https?::Proxy "[^"\s]{1,500}"', line)]
 
 

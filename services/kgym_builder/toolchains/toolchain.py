@@ -44,13 +44,15 @@ def described(name: str, words: str) -> Toolchain:
     program = name.rpartition("/")[2]
     family = program.partition("-")[0]
     version = words.splitlines()[0] if words.strip() else "0"
-    said = compiler_words.read(version)
+    parsed = compiler_words.read(version)
     if program != name and family == "clang":
         program = "clang"  # an image has one, whose tools have plain names, too
     # Each by its name: `LLVM=-15` means Clang's plain names before Linux 5.18 (e9c281928c24), and
     # nothing before 5.7. Whether Clang assembles (LLVM_IAS) is left to the kernel's version.
-    variables = (f"{one}={tool}" for one, tool in installed_compilers.programs(program).items())
-    return Toolchain(name, family, tuple(variables), version, said.version if said else "0")
+    variables = (
+        f"{variable}={tool}" for variable, tool in installed_compilers.programs(program).items()
+    )
+    return Toolchain(name, family, tuple(variables), version, parsed.version if parsed else "0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,14 +43,16 @@ class Toolchains:
         for place in compilers.places(compiler):
             wanted = compilers.image(place)
             if wanted is None:
-                found = await installed(place)
+                toolchain = await installed(place)
             else:
-                found = await self._in_image(wanted, run)
-            if found is not None:
-                said = compilers.substitution(compiler, found.version, found.number, found.name)
-                if said:
-                    run.log(f"compiler: {said}")
-                return replace(found, substitution=said)
+                toolchain = await self._in_image(wanted, run)
+            if toolchain is not None:
+                substitution = compilers.substitution(
+                    compiler, toolchain.version, toolchain.number, toolchain.name
+                )
+                if substitution:
+                    run.log(f"compiler: {substitution}")
+                return replace(toolchain, substitution=substitution)
         there = ", ".join([*detection.detect().compilers, *await self.offered(run.storage)])
         raise UserError(
             "no_compiler",
@@ -64,9 +66,9 @@ class Toolchains:
         there = {*self._folders.sizes(), *await _stored(storage)}
         made = await self._made_here()
         return [
-            str(one)
-            for one in compilers.images()
-            if one.suite in made or Recipe.of(one).name in there
+            str(compiler)
+            for compiler in compilers.images()
+            if compiler.suite in made or Recipe.of(compiler).name in there
         ]
 
     async def _made_here(self) -> set[str]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.api.steps import Finding, Severity
-from kgym_builder.evidence.suspicious_changes import said, touched
+from kgym_builder.evidence.suspicious_changes import new_words, touched
 
 PATH = "fs/take.c"
 BEFORE = """#include <linux/fs.h>
@@ -31,7 +31,7 @@ fs_initcall(take_init);
 
 def after(old: str, new: str) -> list[Finding]:
     assert old in BEFORE
-    return said({PATH: BEFORE.encode()}, {PATH: BEFORE.replace(old, new).encode()})
+    return new_words({PATH: BEFORE.encode()}, {PATH: BEFORE.replace(old, new).encode()})
 
 
 def grave(found: list[Finding]) -> set[str]:
@@ -103,7 +103,7 @@ def test_what_is_registered_no_more_stands_in_the_way(gone: str) -> None:
 
 
 def test_a_number_that_changes_is_named() -> None:
-    (one,) = said({PATH: b"#define MAX 16\n"}, {PATH: b"#define MAX 0\n"})
+    (one,) = new_words({PATH: b"#define MAX 16\n"}, {PATH: b"#define MAX 0\n"})
     assert (one.reason, one.line) == ("number_changed", 1)
     assert "`#define MAX 16` becomes `#define MAX 0`" in one.message
 
@@ -128,7 +128,7 @@ def test_honest_code_is_no_finding(new: str) -> None:
 
 def test_code_that_moves_is_no_finding() -> None:
     silent = "static void f(void)\n{\n\tkasan_disable_current();\n}\n"
-    assert said({PATH: (silent + BEFORE).encode()}, {PATH: (BEFORE + silent).encode()}) == []
+    assert new_words({PATH: (silent + BEFORE).encode()}, {PATH: (BEFORE + silent).encode()}) == []
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_a_file_beside_the_bug_is_a_note_if_it_is_known_where_that_is() -> None:
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_no_content_makes_it_fail(before: bytes, now: bytes) -> None:
-    said({PATH: before}, {PATH: now})
-    assert said({PATH: now}, {PATH: now}) == []
+    new_words({PATH: before}, {PATH: now})
+    assert new_words({PATH: now}, {PATH: now}) == []
 
 
 @pytest.mark.parametrize(
@@ -179,5 +179,5 @@ def test_no_content_makes_it_fail(before: bytes, now: bytes) -> None:
 )
 def test_a_patch_that_is_made_to_take_long_does_not(text: str) -> None:
     begin = time.process_time()
-    said({PATH: b""}, {PATH: text.encode()})
+    new_words({PATH: b""}, {PATH: text.encode()})
     assert time.process_time() - begin < 5
