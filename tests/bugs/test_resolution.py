@@ -17,7 +17,7 @@ from kgym.api.steps import (
     Verdict,
     Work,
 )
-from kgym.bugs.resolution import Resolution, resolution, told
+from kgym.bugs.resolution import Resolution, evidence_line, resolution
 from tests.results import ran
 
 
@@ -94,8 +94,8 @@ def test_what_a_verdict_rests_on_is_told_in_one_line() -> None:
     silent = control(ControlOutcome.SILENT, ControlName.PANIC)
     absent = control(ControlOutcome.NOT_CONFIGURED, ControlName.UBSAN)
     evidence = Evidence(controls=[*GOOD.controls, silent, absent], work=after, missing=["ends"])
-    assert told(before, evidence, [finding(Severity.BLOCKING)]) == (
+    assert evidence_line(before, evidence, [finding(Severity.BLOCKING)]) == (
         "1 of 2 controls reported; 0 of 1 kinds of calls as before; 1 of 2 functions reached;"
         " not known: ends; 1 blocking finding"
     )
-    assert told(None, None, []) == "no blocking finding"
+    assert evidence_line(None, None, []) == "no blocking finding"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from kgym.api.steps import CompletedEnd, RunEnd
-from kgym.bugs.run_ends import CONVENTION, DONE, KILLED, End, completed, listed, told
+from kgym.bugs.run_ends import CONVENTION, DONE, KILLED, End, completed, in_words, listed
 
 FAILED: End = ("exit", 1)
 SIGNAL: End = ("signal", 11)
@@ -84,4 +84,4 @@ def test_an_end_that_never_was_is_no_work(counts: dict[End, int], count: int) ->
 @given(COUNTS)
 def test_ends_are_listed_whole(counts: dict[End, int]) -> None:
     assert Counter({(one.how, one.value): one.count for one in listed(counts)}) == counts
-    assert told(counts)
+    assert in_words(counts)

@@ -101,9 +101,9 @@ def trajectory(
     return _made(turns, agent=agent, session=session, dollars=dollars, notes=notes)
 
 
-def said(data: bytes | None) -> Any:
+def parse_json(data: bytes | None) -> Any:
     """Return the JSON that an agent wrote; None where it is none, or has too many values."""
-    if not data or sum(data.count(one) for one in (b",", b"[", b"{")) > _VALUES:
+    if not data or sum(data.count(mark) for mark in (b",", b"[", b"{")) > _VALUES:
         return None
     try:
         return json.loads(data)
@@ -112,11 +112,11 @@ def said(data: bytes | None) -> Any:
 
 
 def conversation(
-    told: Iterable[tuple[str, str, str]], *, agent: Agent, session: str, dollars: float | None
+    questions: Iterable[tuple[str, str, str]], *, agent: Agent, session: str, dollars: float | None
 ) -> Trajectory:
     """Return questions to a model (their purpose, the words, the answer) as a trajectory."""
     turns: list[Turn] = []
-    for purpose, prompt, answer in told:
+    for purpose, prompt, answer in questions:
         turns += [("user", f"[{purpose}]\n{prompt}", None, None), ("agent", answer, None, None)]
     turns = turns or [("agent", "", None, None)]
     return _made(turns, agent=agent, session=session, dollars=dollars, notes=None)
@@ -125,7 +125,7 @@ def conversation(
 def _made(
     turns: list[Turn], *, agent: Agent, session: str, dollars: float | None, notes: str | None
 ) -> Trajectory:
-    steps = [_step(number, one) for number, one in enumerate(turns[:MOST_STEPS], start=1)]
+    steps = [_step(number, turn) for number, turn in enumerate(turns[:MOST_STEPS], start=1)]
     if len(turns) > MOST_STEPS:
         notes = f"the first {MOST_STEPS} of {len(turns)} steps"
     return Trajectory(
@@ -144,8 +144,8 @@ def _step(number: int, turn: Turn) -> Step:
     more: dict[str, Any] = {}
     if command is not None:
         arguments = {"command": _cut(command)}
-        one = ToolCall(tool_call_id=call, function_name="bash", arguments=arguments)
-        more["tool_calls"] = [one]
+        tool_call = ToolCall(tool_call_id=call, function_name="bash", arguments=arguments)
+        more["tool_calls"] = [tool_call]
     if printed is not None:
         result = Result(source_call_id=call if command is not None else None, content=_cut(printed))
         more["observation"] = Observation(results=[result])
@@ -155,7 +155,7 @@ def _step(number: int, turn: Turn) -> Step:
 def _turns(form: str, data: bytes | None) -> Iterator[Turn]:
     read = {"mini-swe-agent": _mini, "swe-agent": _swe, "openhands": _openhands}.get(form)
     if read is not None:
-        yield from read(said(data))
+        yield from read(parse_json(data))
 
 
 def _cut(text: str) -> str:
@@ -163,11 +163,11 @@ def _cut(text: str) -> str:
     return text[:MOST_TEXT].encode(errors="replace").decode()
 
 
-def _mini(found: Any) -> Iterator[Turn]:
+def _mini(data: Any) -> Iterator[Turn]:
     """Read a list of messages: what a command printed comes as the user's next one."""
     waiting: Turn | None = None
-    for one in _objects(_of(found, "messages")):
-        role, text = one.get("role"), _text(one.get("content"))
+    for message in _objects(_of(data, "messages")):
+        role, text = message.get("role"), _text(message.get("content"))
         if waiting is not None:
             if role in {"user", "tool"}:
                 yield (*waiting[:3], text)
@@ -176,7 +176,7 @@ def _mini(found: Any) -> Iterator[Turn]:
             yield waiting
             waiting = None
         if role == "assistant":
-            actions = _objects(_of(one.get("extra"), "actions"))
+            actions = _objects(_of(message.get("extra"), "actions"))
             commands = [_text(action.get("command")) for action in actions]
             waiting = ("agent", text, "\n".join(commands) if commands else None, None)
         else:
@@ -185,20 +185,25 @@ def _mini(found: Any) -> Iterator[Turn]:
         yield waiting
 
 
-def _swe(found: Any) -> Iterator[Turn]:
-    for one in _objects(_of(found, "trajectory")):
-        thought, action = _text(one.get("thought")), _text(one.get("action"))
-        yield "agent", thought or _text(one.get("response")), action, _text(one.get("observation"))
+def _swe(data: Any) -> Iterator[Turn]:
+    for step in _objects(_of(data, "trajectory")):
+        thought, action = _text(step.get("thought")), _text(step.get("action"))
+        yield (
+            "agent",
+            thought or _text(step.get("response")),
+            action,
+            _text(step.get("observation")),
+        )
 
 
-def _openhands(found: Any) -> Iterator[Turn]:
+def _openhands(data: Any) -> Iterator[Turn]:
     """Read a list of events: an action, then the observation that it is the cause of."""
-    for one in _objects(found if isinstance(found, list) else _of(found, "history")):
-        words = _text(one.get("message"))
-        if "observation" in one:
-            yield "user", "", None, _text(one.get("content"))
-        elif one.get("source") == "agent":
-            command = _of(one.get("args"), "command")
+    for event in _objects(data if isinstance(data, list) else _of(data, "history")):
+        words = _text(event.get("message"))
+        if "observation" in event:
+            yield "user", "", None, _text(event.get("content"))
+        elif event.get("source") == "agent":
+            command = _of(event.get("args"), "command")
             yield "agent", words, command if isinstance(command, str) else None, None
         else:
             yield "user", words, None, None
@@ -209,7 +214,7 @@ def _of(value: Any, name: str) -> Any:
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _text(value: Any) -> str:

@@ -38,8 +38,8 @@ def write(path: Path, attempts: Iterable[AttemptRecord]) -> None:
     beside = path.with_name(f".{path.name}")
     try:
         with beside.open("w") as file:
-            for one in attempts:
-                file.write(one.model_dump_json(exclude_none=True) + "\n")
+            for attempt in attempts:
+                file.write(attempt.model_dump_json(exclude_none=True) + "\n")
         beside.replace(path)
     except OSError as error:
         raise UserError("cannot_write", f"{path}: {error.strerror or error}") from error

@@ -26,11 +26,11 @@ class Attribute:
 
     def groups(self, bugs: Iterable[BugFacts]) -> Mapping[str, list[BugFacts]]:
         """Return the bugs by value, in order; a bug with several values stands at each."""
-        found: dict[str, list[BugFacts]] = {}
+        groups: dict[str, list[BugFacts]] = {}
         for bug in bugs:
             for value in list(filter(None, self.of(bug))) or [UNKNOWN]:
-                found.setdefault(value, []).append(bug)
-        return {value: found[value] for value in sorted(found, key=_order)}
+                groups.setdefault(value, []).append(bug)
+        return {value: groups[value] for value in sorted(groups, key=_order)}
 
 
 def _order(value: str) -> tuple[bool, float, str]:
@@ -54,8 +54,8 @@ def _range(number: float | None, limits: tuple[int, ...], unit: str) -> list[str
 
 
 def _families(bug: BugFacts) -> list[str]:
-    words = (one.casefold() for one in bug.compilers)
-    return list(dict.fromkeys("clang" if "clang" in one else "gcc" for one in words))
+    words = (compiler.casefold() for compiler in bug.compilers)
+    return list(dict.fromkeys("clang" if "clang" in word else "gcc" for word in words))
 
 
 def _folders(bug: BugFacts) -> list[str]:
@@ -63,8 +63,8 @@ def _folders(bug: BugFacts) -> list[str]:
 
 
 ATTRIBUTES: Mapping[str, Attribute] = {
-    one.name: one
-    for one in (
+    attribute.name: attribute
+    for attribute in (
         Attribute("fixed", "Month of the fix", lambda bug: _month(bug.fixed)),
         Attribute("type", "Bug type", lambda bug: [bug.type], "types"),
         Attribute("class", "What the title begins with", lambda bug: [bug.crash_class], "classes"),

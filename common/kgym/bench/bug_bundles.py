@@ -30,13 +30,13 @@ def read_bundles(folder: Path, configs: Path = CONFIGS) -> Dataset:
     A bug's id is the name of its folder. Shipped ones are known by their names everywhere, others
     by their paths on this machine.
     """
-    found = sorted(path.parent for path in folder.glob("*/bug.toml"))
+    folders = sorted(path.parent for path in folder.glob("*/bug.toml"))
     if (folder / "bug.toml").is_file():
-        found = [folder]
-    if not found:
+        folders = [folder]
+    if not folders:
         raise NotFound("no_dataset", f"{folder} holds no bundle: no bug.toml, nor folders with one")
-    bugs = (_record(one, configs) for one in found)
-    return Dataset.of(folder.resolve().name, bugs, source=f"{len(found)} bundles")
+    bugs = (_record(bundle_folder, configs) for bundle_folder in folders)
+    return Dataset.of(folder.resolve().name, bugs, source=f"{len(folders)} bundles")
 
 
 def _record(folder: Path, configs: Path) -> BugRecord:
@@ -51,18 +51,22 @@ def _record(folder: Path, configs: Path) -> BugRecord:
         status="open" if fix is None else "fixed",
         crashes=[_crash(bug), *others],
         patch=None if fix is None else DeveloperPatch(diff=fix.diff, files=file.files or None),
-        discussions=[one for one in file.references if one.startswith(("http://", "https://"))],
+        discussions=[
+            reference
+            for reference in file.references
+            if reference.startswith(("http://", "https://"))
+        ],
         bundle=named,
         cause=_cause(bug.cause),
     )
 
 
-def _cause(found: CauseCommit | None) -> Cause | None:
-    if found is None:
+def _cause(commit: CauseCommit | None) -> Cause | None:
+    if commit is None:
         return None
-    known = found.commit if _is_commit(found.commit) else None
-    functions = [Function(file=one.file, name=one.name) for one in found.functions]
-    return Cause(commit=Commit(id=known, title=found.title or None), functions=functions or None)
+    known = commit.commit if _is_commit(commit.commit) else None
+    functions = [Function(file=function.file, name=function.name) for function in commit.functions]
+    return Cause(commit=Commit(id=known, title=commit.title or None), functions=functions or None)
 
 
 def _crash(bug: Bug) -> Crash:
@@ -85,11 +89,11 @@ def _crash(bug: Bug) -> Crash:
 
 
 def _is_commit(text: str) -> bool:
-    return len(text) == 40 and all(one in "0123456789abcdef" for one in text)
+    return len(text) == 40 and all(character in "0123456789abcdef" for character in text)
 
 
 def _first(programs: tuple[Reproducer, ...], kind: str) -> Reproducer | None:
-    return next((one for one in programs if one.kind == kind), None)
+    return next((program for program in programs if program.kind == kind), None)
 
 
 def _text(program: Reproducer | None) -> str | None:
@@ -120,7 +124,7 @@ def bundle_files(record: BugRecord, bug: Bug) -> Iterator[tuple[str, str]]:
     assert config is not None
     first, *others = bug.reproducers
     commits = record.patch.commits if record.patch else []
-    about = [f"commit {one.id}: {one.title or ''}" for one in commits if one.id]
+    about = [f"commit {commit.id}: {commit.title or ''}" for commit in commits if commit.id]
     lines = [
         f"title = {toml(record.title)}",
         f"alt_titles = {toml(bug.file.alt_titles)}",
@@ -130,7 +134,7 @@ def bundle_files(record: BugRecord, bug: Bug) -> Iterator[tuple[str, str]]:
         f'config = "kernel.config"\ncompiler = {toml(bug.build.compiler)}',
         f"\n[reproducer]\n{_program(first)}",
         f"time = {bug.file.reproducer.time}\ninstances = {bug.file.reproducer.instances}",
-        *(f"\n[[reproducer.others]]\n{_program(one)}" for one in others),
+        *(f"\n[[reproducer.others]]\n{_program(program)}" for program in others),
     ]
     if bug.file.vm.append:
         lines.append(f"\n[vm]\nappend = {toml(bug.file.vm.append)}")
@@ -147,8 +151,8 @@ def bundle_files(record: BugRecord, bug: Bug) -> Iterator[tuple[str, str]]:
 
 def _cause_table(cause: CauseCommit) -> Iterator[str]:
     yield f"\n[cause]\ncommit = {toml(cause.commit)}\ntitle = {toml(cause.title)}"
-    for one in cause.functions:
-        yield f"\n[[cause.functions]]\nfile = {toml(one.file)}\nname = {toml(one.name)}"
+    for function in cause.functions:
+        yield f"\n[[cause.functions]]\nfile = {toml(function.file)}\nname = {toml(function.name)}"
 
 
 def _program(program: Reproducer) -> str:

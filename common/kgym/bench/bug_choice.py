@@ -62,8 +62,10 @@ class BugChoice(Strict):
         yield not self.subsystems or not set(self.subsystems).isdisjoint(bug.subsystems or ())
         yield not self.types or bug.type in self.types
         yield not self.classes or bug.crash_class in self.classes
-        yield self.text is None or any(_within(self.text, one) for one in bug.titles)
-        yield self.compiler is None or any(_within(self.compiler, one) for one in bug.compilers)
+        yield self.text is None or any(_within(self.text, title) for title in bug.titles)
+        yield self.compiler is None or any(
+            _within(self.compiler, compiler) for compiler in bug.compilers
+        )
         yield self.reproducer in {None, bug.reproducer}
         yield self.has_cause in {None, bug.has_cause}
         yield self.racy in {None, bug.racy}

@@ -171,8 +171,8 @@ class BugRecord(Strict):
     @property
     def titles(self) -> list[str]:
         """All titles that its crashes have had."""
-        said = [self.title, *(one.title for one in self.crashes if one.title)]
-        return list(dict.fromkeys(said))
+        titles = [self.title, *(crash.title for crash in self.crashes if crash.title)]
+        return list(dict.fromkeys(titles))
 
     @property
     def type(self) -> CrashType:
@@ -204,9 +204,9 @@ class BugRecord(Strict):
             subsystems=_first(self.subsystems, 100),
             type=self.type,
             crash_class=self.crash_class,
-            compilers=list(dict.fromkeys(one.compiler for one in self.crashes if one.compiler))[
-                :100
-            ],
+            compilers=list(
+                dict.fromkeys(crash.compiler for crash in self.crashes if crash.compiler)
+            )[:100],
             reproducer=self._programs,
             reported=self.reported,
             fixed=self.fixed,
@@ -216,7 +216,7 @@ class BugRecord(Strict):
             files=_first(patch.files, 500),
             functions=None
             if functions is None
-            else _first([f"{one.file}:{one.name}" for one in functions], 500),
+            else _first([f"{function.file}:{function.name}" for function in functions], 500),
             has_cause=self.cause is not None,
             cause=self.cause.commit.id if self.cause else None,
             racy=self.validation.racy if self.validation else None,
@@ -230,12 +230,12 @@ class BugRecord(Strict):
 
     @property
     def _programs(self) -> Programs:
-        c = any(one.c_reproducer.text or one.c_reproducer.link for one in self.crashes)
-        syz = any(one.syz_reproducer.text or one.syz_reproducer.link for one in self.crashes)
+        c = any(crash.c_reproducer.text or crash.c_reproducer.link for crash in self.crashes)
+        syz = any(crash.syz_reproducer.text or crash.syz_reproducer.link for crash in self.crashes)
         if c and syz:
             return "both"
         return "c" if c else "syz" if syz else "none"
 
 
 def _first(words: list[str] | None, most: int) -> list[str] | None:
-    return None if words is None else [one[:1000] for one in words[:most]]
+    return None if words is None else [word[:1000] for word in words[:most]]

@@ -62,10 +62,10 @@ class AgentEntry(Strict):
 
     @model_validator(mode="after")
     def _one_command(self) -> "AgentEntry":
-        said = (self.adapter is not None) + (self.command is not None)
-        if self.kind == "program" and said != 1:
+        given = (self.adapter is not None) + (self.command is not None)
+        if self.kind == "program" and given != 1:
             raise ValueError("a program has a `command`, or an `adapter`")
-        if self.kind == "crashfixer" and (said or self.models == [""]):
+        if self.kind == "crashfixer" and (given or self.models == [""]):
             raise ValueError("CrashFixer has `models` and a `strategy`, and no command")
         return self
 
@@ -161,8 +161,10 @@ def plan(campaign: Campaign, bugs: Sequence[BugId]) -> list[Planned]:
 
 def missing(planned: Iterable[Planned], done: Iterable[AttemptRecord]) -> list[Planned]:
     """Return those that have no record."""
-    there = {(one.bug, one.setup, one.run) for one in done}
-    return [one for one in planned if (one.bug, one.setup, one.run) not in there]
+    there = {(record.bug, record.setup, record.run) for record in done}
+    return [
+        attempt for attempt in planned if (attempt.bug, attempt.setup, attempt.run) not in there
+    ]
 
 
 class SetupEstimate(Strict):
@@ -190,30 +192,30 @@ def estimate(
 ) -> Estimate:
     """Return what the open attempts will take, by earlier attempts of the same setups."""
     earlier: Mapping[Setup, list[AttemptRecord]] = defaultdict(list)
-    for one in history:
-        earlier[one.setup].append(one)
+    for record in history:
+        earlier[record.setup].append(record)
     setups = []
-    for setup in dict.fromkeys(one.setup for one in planned):
-        count = sum(one.setup == setup for one in planned)
-        found = earlier.get(setup, [])
-        seconds = _mean([one.seconds for one in found])
-        dollars = _mean([one.dollars for one in found])
+    for setup in dict.fromkeys(attempt.setup for attempt in planned):
+        count = sum(attempt.setup == setup for attempt in planned)
+        records = earlier.get(setup, [])
+        seconds = _mean([record.seconds for record in records])
+        dollars = _mean([record.dollars for record in records])
         setups.append(
             SetupEstimate(
                 setup=setup,
                 attempts=count,
                 seconds=None if seconds is None else round(seconds * count, 1),
                 dollars=None if dollars is None else round(dollars * count, 4),
-                rests_on=len(found),
+                rests_on=len(records),
             )
         )
-    seconds_in_all = _sum([one.seconds for one in setups])
+    seconds_in_all = _sum([estimated.seconds for estimated in setups])
     return Estimate(
         attempts=len(planned),
         done=done,
         setups=setups,
         hours=None if seconds_in_all is None else seconds_in_all / campaign.parallel / 3600,
-        dollars=_sum([one.dollars for one in setups]),
+        dollars=_sum([estimated.dollars for estimated in setups]),
     )
 
 

@@ -44,14 +44,18 @@ def paired(
 
     None where a bug has fewer runs, or the figure of one is not known.
     """
-    one, other = (_by_bug(results, setup, figure, k, best=best) for setup in (first, second))
-    if one is None or other is None:
+    first_values, second_values = (
+        _by_bug(results, setup, figure, k, best=best) for setup in (first, second)
+    )
+    if first_values is None or second_values is None:
         return None
-    (interval,) = bootstrap(len(one)).paired(one, other)
-    differences = (one - other)[:, 0]
+    (interval,) = bootstrap(len(first_values)).paired(first_values, second_values)
+    differences = (first_values - second_values)[:, 0]
     return PairedDifference(
-        **_difference(figure, one, other, interval),
-        p_value=_sign_test(differences) if _is_binary(one, other) else _exchanged(differences),
+        **_difference(figure, first_values, second_values, interval),
+        p_value=_sign_test(differences)
+        if _is_binary(first_values, second_values)
+        else _exchanged(differences),
     )
 
 
@@ -62,13 +66,13 @@ def across(
 
     None where a bug has fewer than k runs, or a figure is not known.
     """
-    one = _by_bug(before, setup, figure, k, best=best)
-    other = _by_bug(after, setup, figure, k, best=best)
-    if one is None or other is None:
+    first_values = _by_bug(before, setup, figure, k, best=best)
+    second_values = _by_bug(after, setup, figure, k, best=best)
+    if first_values is None or second_values is None:
         return None
-    others = bootstrap(len(other), seed=SEED + 1)
-    (interval,) = bootstrap(len(one)).difference(one, others, other)
-    return Difference(**_difference(figure, one, other, interval))
+    others = bootstrap(len(second_values), seed=SEED + 1)
+    (interval,) = bootstrap(len(first_values)).difference(first_values, others, second_values)
+    return Difference(**_difference(figure, first_values, second_values, interval))
 
 
 def _by_bug(results: Results, setup: Setup, figure: Figure, k: int, *, best: bool) -> Values | None:
@@ -82,9 +86,9 @@ def _by_bug(results: Results, setup: Setup, figure: Figure, k: int, *, best: boo
 
 
 def _difference(
-    figure: Figure, one: Values, other: Values, interval: Interval
+    figure: Figure, first_values: Values, second_values: Values, interval: Interval
 ) -> dict[str, object]:
-    first, second = float(one.mean()), float(other.mean())
+    first, second = float(first_values.mean()), float(second_values.mean())
     return {
         "figure": figure,
         "first": first,
@@ -95,7 +99,7 @@ def _difference(
 
 
 def _is_binary(*values: Values) -> bool:
-    return all(np.isin(one, (0.0, 1.0)).all() for one in values)
+    return all(np.isin(array, (0.0, 1.0)).all() for array in values)
 
 
 def _sign_test(differences: Values) -> float:

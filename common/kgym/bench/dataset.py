@@ -54,19 +54,19 @@ class Dataset(Strict):
         source: str | None = None,
     ) -> "Dataset":
         """Return a dataset of these bugs; UserError `bug_twice`, `too_many_bugs`, `bad_dataset`."""
-        found: dict[str, BugRecord] = {}
+        by_id: dict[str, BugRecord] = {}
         for bug in bugs:
-            if bug.id in found and found[bug.id] != bug:
+            if bug.id in by_id and by_id[bug.id] != bug:
                 raise UserError("bug_twice", f"there are two different bugs with the id {bug.id}")
-            found[bug.id] = bug
-            if len(found) > MOST:
+            by_id[bug.id] = bug
+            if len(by_id) > MOST:
                 raise UserError("too_many_bugs", f"a dataset has at most {MOST:,} bugs")
         try:
             return cls(
                 name=name,
                 description=description,
                 source=source,
-                bugs=tuple(found[one] for one in sorted(found)),
+                bugs=tuple(by_id[bug_id] for bug_id in sorted(by_id)),
             )
         except ValidationError as error:
             raise UserError("bad_dataset", _first(error)) from error
@@ -90,13 +90,15 @@ class Dataset(Strict):
 
     def get(self, bug: str) -> BugRecord:
         """Return a bug by its id, or by how it alone begins; else NotFound."""
-        found = [one for one in self.bugs if one.id == bug] or [
-            one for one in self.bugs if one.id.startswith(bug)
+        matching = [record for record in self.bugs if record.id == bug] or [
+            record for record in self.bugs if record.id.startswith(bug)
         ]
-        if len(found) != 1:
-            many = f"{len(found)} bugs whose ids begin with" if found else "no bug with the id"
+        if len(matching) != 1:
+            many = (
+                f"{len(matching)} bugs whose ids begin with" if matching else "no bug with the id"
+            )
             raise NotFound("no_such_bug", f"{self.name} has {many} {bug!r}")
-        return found[0]
+        return matching[0]
 
     def save(self, folder: Path) -> About:
         """Write it to a new folder; UserError `dataset_exists` where another one is in it."""
@@ -122,8 +124,8 @@ class Dataset(Strict):
 
     def _lines(self) -> Iterator[bytes]:
         for bug in self.bugs:
-            said = bug.model_dump(mode="json", exclude_none=True)
-            yield json.dumps(said, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+            fields = bug.model_dump(mode="json", exclude_none=True)
+            yield json.dumps(fields, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
 def read_about(folder: Path) -> About:

@@ -87,10 +87,10 @@ def read_list(path: Path, known: Dataset) -> Dataset:
 
 def _names(data: bytes, path: Path) -> Iterator[str]:
     if path.suffix == ".json":
-        found = _json(data, path)
-        for one in found if isinstance(found, list | dict) else ():
-            said = one if isinstance(one, str) else next(_named(one), "")
-            yield from _SYZBOT_ID.findall(said)
+        rows = _json(data, path)
+        for row in rows if isinstance(rows, list | dict) else ():
+            name = row if isinstance(row, str) else next(_named(row), "")
+            yield from _SYZBOT_ID.findall(name)
         return
     for line in data.decode(errors="replace").splitlines():
         yield from _SYZBOT_ID.findall(line)[:1]
@@ -98,8 +98,8 @@ def _names(data: bytes, path: Path) -> Iterator[str]:
 
 def _named(row: object) -> Iterator[str]:
     if isinstance(row, dict):
-        found = (row.get(name) for name in ("id", "bug_id", "bugId", "extid"))
-        yield from (one for one in found if isinstance(one, str))
+        names = (row.get(name) for name in ("id", "bug_id", "bugId", "extid"))
+        yield from (name for name in names if isinstance(name, str))
 
 
 def write_kbenchsyz(dataset: Dataset, folder: Path) -> None:
@@ -316,7 +316,7 @@ def _strings(value: object, where: str) -> Sequence[str] | None:
     values = _parsed(value, where) if value else None
     if values is None:
         return None
-    if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise UserError("bad_bug_data", f"{where}: a list of texts is wanted")
     return values
 

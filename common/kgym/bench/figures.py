@@ -85,16 +85,16 @@ class Results:
     @cached_property
     def setups(self) -> list[Setup]:
         """Return who has tried any of the bugs."""
-        tried = (one for one in self.table.setups if self._found(one)[1].any())
+        tried = (setup for setup in self.table.setups if self._rows_of(setup)[1].any())
         return sorted(tried, key=str)
 
     def runs(self, setup: Setup) -> int:
         """Return how many attempts every bug has: the largest k of which there are figures."""
-        return int(self._found(setup)[1].min(initial=MOST_RUNS)) if self.bugs else 0
+        return int(self._rows_of(setup)[1].min(initial=MOST_RUNS)) if self.bugs else 0
 
     def most_runs(self, setup: Setup) -> int:
         """Return how many attempts the bug has that was tried most often."""
-        return int(self._found(setup)[1].max(initial=0))
+        return int(self._rows_of(setup)[1].max(initial=0))
 
     def figures(self, setup: Setup, k: int) -> SetupFigures | None:
         """Return the figures of the first k runs; None unless every bug has as many."""
@@ -102,7 +102,7 @@ class Results:
 
     def all_figures(self, setups: Sequence[Setup], k: int) -> list[SetupFigures | None]:
         """Return the figures of several setups: faster than one by one."""
-        ready = [one for one in setups if 1 <= k <= self.runs(one)]
+        ready = [setup for setup in setups if 1 <= k <= self.runs(setup)]
         columns: list[Values] = []
         wanted: list[tuple[Setup, Figure]] = []
         for setup in ready:
@@ -112,11 +112,11 @@ class Results:
                     columns += [table.max(axis=1), table.mean(axis=1)]
         of: dict[tuple[Setup, Figure], tuple[Measured, Measured]] = {}
         if columns:
-            found = bootstrap(len(self.bugs)).means(np.column_stack(columns))
-            measured = [_measured(one) for one in found]
+            intervals = bootstrap(len(self.bugs)).means(np.column_stack(columns))
+            measured = [_measured(interval) for interval in intervals]
             of = dict(zip(wanted, zip(measured[::2], measured[1::2], strict=True), strict=True))
-        made = {one: self._figures(one, k, of) for one in ready}
-        return [made.get(one) for one in setups]
+        made = {setup: self._figures(setup, k, of) for setup in ready}
+        return [made.get(setup) for setup in setups]
 
     def curves(
         self, setups: Sequence[Setup], figures: Sequence[Figure]
@@ -132,9 +132,9 @@ class Results:
                     tables[setup, figure] = np.maximum.accumulate(table, axis=1)
         if not tables:
             return {}
-        found = iter(bootstrap(len(self.bugs)).means(np.hstack(list(tables.values()))))
+        intervals = iter(bootstrap(len(self.bugs)).means(np.hstack(list(tables.values()))))
         return {
-            key: [_measured(next(found)) for _ in range(table.shape[1])]
+            key: [_measured(next(intervals)) for _ in range(table.shape[1])]
             for key, table in tables.items()
         }
 
@@ -151,10 +151,10 @@ class Results:
 
     def solved(self, setup: Setup, k: int) -> frozenset[BugId]:
         """Return the bugs that one of the first k runs has resolved."""
-        first, number = self._found(setup)
+        first, number = self._rows_of(setup)
         before = self.table.resolved_before
-        found = before[first + np.minimum(number, k)] > before[first]
-        return frozenset(bug for bug, is_solved in zip(self.bugs, found, strict=True) if is_solved)
+        solved = before[first + np.minimum(number, k)] > before[first]
+        return frozenset(bug for bug, is_solved in zip(self.bugs, solved, strict=True) if is_solved)
 
     def _figures(
         self,
@@ -171,8 +171,12 @@ class Results:
             setup=setup,
             bugs=len(self.bugs),
             runs=k,
-            passed={one: of[setup, one][0] if (setup, one) in of else None for one in Figure},
-            mean={one: of[setup, one][1] if (setup, one) in of else None for one in Figure},
+            passed={
+                figure: of[setup, figure][0] if (setup, figure) in of else None for figure in Figure
+            },
+            mean={
+                figure: of[setup, figure][1] if (setup, figure) in of else None for figure in Figure
+            },
             outcomes={
                 outcome: int(count)
                 for outcome, count in zip(OUTCOMES, counts, strict=True)
@@ -190,10 +194,10 @@ class Results:
 
     def _first(self, setup: Setup, k: int) -> Numbers:
         """Return the rows of the first k runs, by bug."""
-        first, _ = self._found(setup)
+        first, _ = self._rows_of(setup)
         return first[:, None] + np.arange(k)
 
-    def _found(self, setup: Setup) -> tuple[Numbers, Numbers]:
+    def _rows_of(self, setup: Setup) -> tuple[Numbers, Numbers]:
         if setup not in self._rows:
             place = self._places.get(setup)
             none = np.zeros(len(self.bugs), dtype=np.int64)
@@ -235,5 +239,5 @@ def _share(total: float | None, parts: int) -> float | None:
     return total / parts if total is not None and parts else None
 
 
-def _measured(one: Interval) -> Measured:
-    return Measured(value=one.value, low=one.low, high=one.high)
+def _measured(interval: Interval) -> Measured:
+    return Measured(value=interval.value, low=interval.low, high=interval.high)

@@ -103,6 +103,6 @@ def _intervals(value: Values, drawn: Shares) -> list[Interval]:
     # The added bugs pull towards the middle; the figure itself stays within.
     low, high = np.minimum(low, value), np.maximum(high, value)
     return [
-        Interval(float(one), float(least), float(most))
-        for one, least, most in zip(value, low, high, strict=True)
+        Interval(float(middle), float(least), float(most))
+        for middle, least, most in zip(value, low, high, strict=True)
     ]

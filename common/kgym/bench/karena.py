@@ -100,8 +100,8 @@ class _Database:
             ).fetchone()
             if kind is None or kind[0] != "table":
                 raise UserError("bad_karena", f"{self._path} has no table {table}")
-            found = self._connection.execute(f"SELECT * FROM {table}")  # noqa: S608 - our words
-            for number, row in enumerate(found, start=1):
+            rows = self._connection.execute(f"SELECT * FROM {table}")  # noqa: S608 - our words
+            for number, row in enumerate(rows, start=1):
                 if number > most:
                     raise UserError("bad_karena", f"{self._path}: {table} has over {most:,} rows")
                 yield dict(row)
@@ -131,8 +131,8 @@ class _Results:
         for row in rows:
             outcome = self._outcome(row)
             if outcome is None:
-                said = self._crash.get(row["agentPatchId"], {}).get("kGymEvaluation")
-                unjudged[str(said or row["status"])] += 1
+                answer = self._crash.get(row["agentPatchId"], {}).get("kGymEvaluation")
+                unjudged[str(answer or row["status"])] += 1
                 continue
             # The first k runs are those with the lowest unionId, which counts on over all bugs.
             runs[row["agentConfigId"], row["bugId"]] += 1

@@ -24,32 +24,33 @@ class ChangedParts:
     functions: frozenset[tuple[str, str]]
 
 
-def changed_parts(change: str | Patch, read: Read) -> ChangedParts:
+def changed_parts(patch: str | Patch, read: Read) -> ChangedParts:
     """Return what a diff, or a patch, changes in the tree that `read` reads.
 
     Raises UserError as `kgym.source.patching.apply` does, where it does not apply.
     """
-    patch = Patch(name="patch", diff=change) if isinstance(change, str) else change
+    if isinstance(patch, str):
+        patch = Patch(name="patch", diff=patch)
     applied = patching.apply(patch, read)
     files, functions = set(), set()
-    for one in applied.changes:
-        if not one.path.endswith(SOURCES):
+    for change in applied.changes:
+        if not change.path.endswith(SOURCES):
             continue
-        files.add(one.path)
-        if one.path.endswith(_PARSED):
-            before, after = _text(read(one.path)), _text(one.content)
+        files.add(change.path)
+        if change.path.endswith(_PARSED):
+            before, after = _text(read(change.path)), _text(change.content)
             names = edited_functions.changed(before, after)
-            functions |= {(one.path, name) for name in names}
+            functions |= {(change.path, name) for name in names}
     return ChangedParts(frozenset(files), frozenset(functions))
 
 
-def overlap(one: ChangedParts, other: ChangedParts) -> tuple[Overlap, Overlap]:
+def overlap(ours: ChangedParts, theirs: ChangedParts) -> tuple[Overlap, Overlap]:
     """Return the overlap of the files, and of the functions, of two patches."""
     return (
-        Overlap(common=len(one.files & other.files), all=len(one.files | other.files)),
+        Overlap(common=len(ours.files & theirs.files), all=len(ours.files | theirs.files)),
         Overlap(
-            common=len(one.functions & other.functions),
-            all=len(one.functions | other.functions),
+            common=len(ours.functions & theirs.functions),
+            all=len(ours.functions | theirs.functions),
         ),
     )
 

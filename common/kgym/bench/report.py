@@ -49,15 +49,19 @@ def report(
     two setups, from 1, that are compared by all figures. Raises UserError `nothing_to_report`,
     `no_such_setup`.
     """
-    records = [one for one in attempts if one.bug in set(bugs)]
-    every = {one.setup for one in records}
-    tried = {bug: {one.setup for one in records if one.bug == bug} for bug in bugs}
+    records = [attempt for attempt in attempts if attempt.bug in set(bugs)]
+    every = {record.setup for record in records}
+    tried = {bug: {record.setup for record in records if record.bug == bug} for bug in bugs}
     whole = [bug for bug in bugs if tried[bug] == every and every]
     results = Results(records, whole)
     setups = results.setups
-    k = runs or min((results.runs(one) for one in setups), default=0)
-    found = [figures for one in setups if (figures := results.figures(one, k)) is not None]
-    if not found:
+    k = runs or min((results.runs(setup) for setup in setups), default=0)
+    figures = [
+        setup_figures
+        for setup_figures in results.all_figures(setups, k)
+        if setup_figures is not None
+    ]
+    if not figures:
         raise UserError(
             "nothing_to_report",
             f"no bug has {runs or 1} attempts of every setup: there are {len(records)} attempts",
@@ -67,7 +71,7 @@ def report(
         bugs=len(whole),
         left_out=[bug for bug in bugs if bug not in whole],
         runs=k,
-        setups=found,
+        setups=figures,
         solves=solves(results, setups, k),
         comparisons=list(_comparisons(results, setups, k, pair)),
     )
@@ -96,6 +100,6 @@ def _compared(
     *,
     best: bool = False,
 ) -> Comparison:
-    found = [paired(results, first, second, figure, k, best=best) for figure in wanted]
-    figures = [one for one in found if one is not None]
+    differences = [paired(results, first, second, figure, k, best=best) for figure in wanted]
+    figures = [difference for difference in differences if difference is not None]
     return Comparison(first=first, second=second, best=best, figures=figures)

@@ -115,8 +115,8 @@ def read(data: Mapping[str, Any], where: str, **known: Any) -> BugRecord:
                 "status": _status(bug.status),
                 "subsystems": bug.subsystems,
                 "crashes": [
-                    _crash(one, report if number == 0 else FoundText(link=one.report_link))
-                    for number, one in enumerate(bug.crashes)
+                    _crash(crash, report if number == 0 else FoundText(link=crash.report_link))
+                    for number, crash in enumerate(bug.crashes)
                 ],
                 "patch": _patch(bug),
                 "cause": _cause(bug),
@@ -139,10 +139,10 @@ def write(record: BugRecord) -> dict[str, Any]:
             "display-title": record.display_title,
             "id": record.id,
             "status": record.status,
-            "fix-commits": [_written(one) for one in patch.commits] or None,
+            "fix-commits": [_written(commit) for commit in patch.commits] or None,
             "cause-commit": _written(cause.commit) if cause else None,
             "discussions": record.discussions or None,
-            "crashes": [_written_crash(one) for one in record.crashes],
+            "crashes": [_written_crash(crash) for crash in record.crashes],
             "subsystems": record.subsystems,
             "parent_of_fix_commit": patch.parent,
             "patch": patch.diff,
@@ -161,34 +161,34 @@ def write(record: BugRecord) -> dict[str, Any]:
 # --- from theirs to ours --------------------------------------------------------------------
 
 
-def _status(said: str) -> str:
+def _status(status: str) -> str:
     """Return the status: syzbot adds when it was fixed, and what the fix waits for."""
-    return said.split(maxsplit=1)[0].lower() if said.strip() else said
+    return status.split(maxsplit=1)[0].lower() if status.strip() else status
 
 
-def _commit(one: _Commit) -> Commit:
+def _commit(commit: _Commit) -> Commit:
     return Commit(
-        title=one.title,
-        id=one.hash or None,
-        link=one.link,
-        repository=one.repo,
-        branch=one.branch,
+        title=commit.title,
+        id=commit.hash or None,
+        link=commit.link,
+        repository=commit.repo,
+        branch=commit.branch,
     )
 
 
-def _crash(one: _Crash, report: FoundText) -> Crash:
+def _crash(crash: _Crash, report: FoundText) -> Crash:
     return Crash(
-        title=one.title or None,
-        repository=_repository(one.source_git),
-        commit=one.source_commit or None,
-        config=FoundText(text=one.config, link=one.config_link),
-        compiler=one.compiler or None,
-        architecture=one.architecture or "amd64",
-        c_reproducer=FoundText(text=one.c, link=one.c_link),
-        syz_reproducer=FoundText(text=one.syz, link=one.syz_link),
+        title=crash.title or None,
+        repository=_repository(crash.source_git),
+        commit=crash.source_commit or None,
+        config=FoundText(text=crash.config, link=crash.config_link),
+        compiler=crash.compiler or None,
+        architecture=crash.architecture or "amd64",
+        c_reproducer=FoundText(text=crash.c, link=crash.c_link),
+        syz_reproducer=FoundText(text=crash.syz, link=crash.syz_link),
         report=report,
-        syzkaller_repository=_repository(one.syzkaller_git),
-        syzkaller_commit=one.syzkaller_commit or None,
+        syzkaller_repository=_repository(crash.syzkaller_git),
+        syzkaller_commit=crash.syzkaller_commit or None,
     )
 
 
@@ -204,7 +204,7 @@ def _patch(bug: _Bug) -> DeveloperPatch | None:
     if not bug.fix_commits and bug.patch is None:
         return None
     return DeveloperPatch(
-        commits=[_commit(one) for one in bug.fix_commits or []],
+        commits=[_commit(commit) for commit in bug.fix_commits or []],
         parent=bug.parent or None,
         diff=bug.patch,
         message=bug.message,
@@ -231,34 +231,34 @@ def _functions(pairs: list[tuple[str, str]] | None) -> list[Function] | None:
 # --- from ours to theirs --------------------------------------------------------------------
 
 
-def _written(one: Commit) -> dict[str, Any]:
+def _written(commit: Commit) -> dict[str, Any]:
     return {
-        "title": one.title,
-        "link": one.link,
-        "hash": one.id,
-        "repo": one.repository,
-        "branch": one.branch,
+        "title": commit.title,
+        "link": commit.link,
+        "hash": commit.id,
+        "repo": commit.repository,
+        "branch": commit.branch,
     }
 
 
-def _written_crash(one: Crash) -> dict[str, Any]:
+def _written_crash(crash: Crash) -> dict[str, Any]:
     return {
-        "title": one.title or "",
-        "syz-reproducer": one.syz_reproducer.link,
-        "syz-reproducer-data": one.syz_reproducer.text,
-        "c-reproducer": one.c_reproducer.link,
-        "c-reproducer-data": one.c_reproducer.text,
-        "kernel-config": one.config.link,
-        "kernel-config-data": one.config.text,
-        "kernel-source-git": one.repository,
-        "kernel-source-commit": one.commit,
-        "syzkaller-git": one.syzkaller_repository,
-        "syzkaller-commit": one.syzkaller_commit,
-        "compiler-description": one.compiler,
-        "architecture": one.architecture,
-        "crash-report-link": one.report.link,
+        "title": crash.title or "",
+        "syz-reproducer": crash.syz_reproducer.link,
+        "syz-reproducer-data": crash.syz_reproducer.text,
+        "c-reproducer": crash.c_reproducer.link,
+        "c-reproducer-data": crash.c_reproducer.text,
+        "kernel-config": crash.config.link,
+        "kernel-config-data": crash.config.text,
+        "kernel-source-git": crash.repository,
+        "kernel-source-commit": crash.commit,
+        "syzkaller-git": crash.syzkaller_repository,
+        "syzkaller-commit": crash.syzkaller_commit,
+        "compiler-description": crash.compiler,
+        "architecture": crash.architecture,
+        "crash-report-link": crash.report.link,
     }
 
 
 def _pairs(functions: list[Function] | None) -> list[tuple[str, str]] | None:
-    return None if functions is None else [(one.name, one.file) for one in functions]
+    return None if functions is None else [(function.name, function.file) for function in functions]

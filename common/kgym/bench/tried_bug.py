@@ -73,29 +73,29 @@ def cause_of(record: BugRecord) -> CauseCommit | None:
     )
 
 
-def _functions(found: Sequence[Function]) -> Iterator[CauseFunction]:
+def _functions(functions: Sequence[Function]) -> Iterator[CauseFunction]:
     """Yield the functions whose names can be some; what a dataset names is not checked."""
-    for one in found:
+    for function in functions:
         try:
-            yield CauseFunction(file=one.file, name=one.name)
+            yield CauseFunction(file=function.file, name=function.name)
         except ValidationError:
             continue
 
 
 def programs(crash: Crash) -> tuple[Reproducer, ...]:
     """Return the programs that show the crash: in C, and syzkaller's."""
-    found = []
+    reproducers = []
     if crash.c_reproducer.text:
-        found.append(Reproducer(kind="c", text=crash.c_reproducer.text))
+        reproducers.append(Reproducer(kind="c", text=crash.c_reproducer.text))
     if crash.syz_reproducer.text:
         commit = crash.syzkaller_commit
         known = commit if commit is not None and len(commit) == 40 else None
-        found.append(Reproducer(kind="syz", text=crash.syz_reproducer.text, syzkaller=known))
-    return tuple(found)
+        reproducers.append(Reproducer(kind="syz", text=crash.syz_reproducer.text, syzkaller=known))
+    return tuple(reproducers)
 
 
 def _on_commit(record: BugRecord, base: Base, instances: int, seconds: float) -> Bug:
-    crash = next((one for one in record.crashes if programs(one)), None)
+    crash = next((crash for crash in record.crashes if programs(crash)), None)
     if crash is None:
         raise _lacks(record, "a program that shows it")
     if not crash.config.text:
@@ -131,7 +131,9 @@ def _parent(record: BugRecord) -> str | None:
         return None
     if patch.parent is not None:
         return patch.parent
-    fixes = [one.id for one in patch.commits if one.id is not None and len(one.id) == 40]
+    fixes = [
+        commit.id for commit in patch.commits if commit.id is not None and len(commit.id) == 40
+    ]
     return f"{fixes[0]}^" if fixes else None
 
 
@@ -139,14 +141,16 @@ def _ported(record: BugRecord, kernel: str, instances: int, seconds: float, conf
     patch = record.patch
     if patch is None or not patch.diff:
         raise _lacks(record, "its fix's diff, which would be reversed")
-    found = [program for crash in record.crashes for program in programs(crash)]
-    if not found:
+    reproducers = [program for crash in record.crashes for program in programs(crash)]
+    if not reproducers:
         raise _lacks(record, "a program that shows it")
-    commits = [FixCommit(title=one.title or "", hash=one.id or "") for one in patch.commits]
+    commits = [
+        FixCommit(title=commit.title or "", hash=commit.id or "") for commit in patch.commits
+    ]
     public = FixedBug.model_validate(
         {"id": record.id, "title": record.title, "patch": patch.diff, "commits": commits}
     )
-    return ported(public, found[0], kernel, instances, seconds, configs)
+    return ported(public, reproducers[0], kernel, instances, seconds, configs)
 
 
 def _lacks(record: BugRecord, what: str) -> UserError:

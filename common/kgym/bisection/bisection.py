@@ -158,11 +158,11 @@ async def bisect(client: AsyncClient, bug: Bug, options: BisectOptions, tell: Te
     Raises UserError `bug_not_shown`, `good_has_bug`, `end_not_tried`, and as sources do;
     InfrastructureError `test_failed`, and where the scheduler cannot be used.
     """
-    one = _Bisection(client, bug, options)
-    listed = await one.listed()
+    bisection = _Bisection(client, bug, options)
+    listed = await bisection.listed()
     tell(listed.plan)
-    measured = await one.measured(listed)
-    return await one.searched(listed, measured, tell)
+    measured = await bisection.measured(listed)
+    return await bisection.searched(listed, measured, tell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ class _Bisection:
             bad=listed.plan.bad,
             commits=len(listed.history),
             culprits=[
-                _culprit(listed.commit(one), weights[one]) for one in choice.likely[:_LISTED]
+                _culprit(listed.commit(place), weights[place]) for place in choice.likely[:_LISTED]
             ],
             left=len(choice.likely),
             confidence=round(choice.sure, 4),
@@ -397,13 +397,15 @@ def _does_not_boot(result: ReproduceResult) -> bool:
     return bool(result.instances) and all(map(_crashed_at_boot, result.instances))
 
 
-def _crashed_at_boot(one: InstanceResult) -> bool:
-    return one.outcome is InstanceOutcome.BOOT_FAILED and one.detail.startswith(CRASHED_AT_BOOT)
+def _crashed_at_boot(instance: InstanceResult) -> bool:
+    return instance.outcome is InstanceOutcome.BOOT_FAILED and instance.detail.startswith(
+        CRASHED_AT_BOOT
+    )
 
 
 def _error(job: JobView) -> UserError | InfrastructureError:
     """Return why a job that all rests on has no result."""
-    step = next((one for one in job.steps if one.failure is not None), None)
+    step = next((step for step in job.steps if step.failure is not None), None)
     if failed(job) is Answer.USER and step is not None and step.failure is not None:
         return UserError(step.failure.reason, f"job {job.id}: {step.failure.message}")
     message = f"job {job.id}: {failure(job)}; the same command with --retry runs it again"
@@ -411,10 +413,10 @@ def _error(job: JobView) -> UserError | InfrastructureError:
 
 
 def _bad_end(commit: Commit, seen: _Seen, job: JobView) -> UserError:
-    told = f"{commit.id} (job {job.id}): {seen.reason}"
+    reason = f"{commit.id} (job {job.id}): {seen.reason}"
     if seen.saw is Saw.CRASH:
-        return UserError("good_has_bug", f"the good commit has the bug, too: {told}")
-    message = f"the good commit cannot be tried: {told}; name another one"
+        return UserError("good_has_bug", f"the good commit has the bug, too: {reason}")
+    message = f"the good commit cannot be tried: {reason}; name another one"
     return UserError("end_not_tried", message)
 
 
@@ -432,9 +434,9 @@ def _culprit(commit: Commit, chance: float) -> Culprit:
 
 def _seconds(job: JobView) -> float:
     taken = [
-        (one.finished_at - one.started_at).total_seconds()
-        for one in job.steps
-        if one.finished_at and one.started_at
+        (step.finished_at - step.started_at).total_seconds()
+        for step in job.steps
+        if step.finished_at and step.started_at
     ]
     return round(sum(taken), 1)
 

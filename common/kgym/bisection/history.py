@@ -36,13 +36,13 @@ class History:
 
     def before(self, number: int) -> bytearray:
         """Return, by number, which commits are this one or lie before it: 1, or else 0."""
-        found = bytearray(len(self.commits))
-        found[number] = 1
+        earlier = bytearray(len(self.commits))
+        earlier[number] = 1
         for at in range(number, -1, -1):
-            if found[at]:
+            if earlier[at]:
                 for parent in self.commits[at].parents:
-                    found[parent] = 1
-        return found
+                    earlier[parent] = 1
+        return earlier
 
 
 def parse(text: str) -> History:
@@ -61,7 +61,7 @@ def parse(text: str) -> History:
         name, before, subject = match[1], match[2].split(), match[3] or ""
         if name in numbers:
             raise _bad(f"{name} twice")
-        parents = dict.fromkeys(numbers[one] for one in before if one in numbers)
+        parents = dict.fromkeys(numbers[parent] for parent in before if parent in numbers)
         numbers[name] = len(commits)
         commits.append(Commit(name, tuple(parents), subject[:_SUBJECT]))
     history = History(commits)

@@ -83,9 +83,9 @@ class Bug:
         Raises UserError `no_such_program` where there is none.
         """
         every = (*self.reproducers, *self.on_request)
-        chosen = tuple(one for one in every if kind in {one.kind, "all"})
+        chosen = tuple(program for program in every if kind in {program.kind, "all"})
         if not chosen:
-            there = ", ".join(sorted({one.kind for one in every}))
+            there = ", ".join(sorted({program.kind for program in every}))
             message = f"{self.name} has no reproducer of the kind `{kind}`; there are: {there}"
             raise UserError("no_such_program", message)
         return replace(self, reproducers=chosen, on_request=())
@@ -208,7 +208,7 @@ class Bug:
 
     def _job(self, steps: list[StepSpec], *, measured: bool = False) -> JobRequest:
         tags = [f"bug={self.name}", *([self.calibration_tag] if measured else [])]
-        runs = any(isinstance(one, ReproduceSpec) for one in steps)
+        runs = any(isinstance(step, ReproduceSpec) for step in steps)
         return JobRequest(steps=[*(self._syzkallers if runs else ()), *steps], tags=tags)
 
     @property
@@ -218,7 +218,9 @@ class Bug:
         First in a job: what cannot be built is told before a kernel is. Programs that name no
         commit are run by the worker's own, so where there is one, all are.
         """
-        named = [one.syzkaller for one in self.reproducers if one.kind == "syz"]
+        named = [
+            reproducer.syzkaller for reproducer in self.reproducers if reproducer.kind == "syz"
+        ]
         if None in named:
             return ()
         return tuple(
@@ -264,7 +266,7 @@ class Bug:
             build=StepRef(step=BUILD_BEFORE),
             reproducer=first,
             others=others,
-            syzkaller=[StepRef(step=one.name or 0) for one in self._syzkallers],
+            syzkaller=[StepRef(step=step.name or 0) for step in self._syzkallers],
             titles=self.titles,
             vm=self.file.vm,
             instances=self.file.reproducer.instances,

@@ -43,7 +43,7 @@ class KernelFile(Strict):
     @model_validator(mode="after")
     def _whole(self) -> "KernelFile":
         sources = [self.packages, self.git, self.tarball, self.tree]
-        if sum(one is not None for one in sources) != 1:
+        if sum(source is not None for source in sources) != 1:
             raise ValueError("name one source: `packages`, `git`, `tarball` or `tree`")
         if (self.git is None) != (self.commit is None):
             raise ValueError("`git` and `commit` go together")
@@ -149,7 +149,7 @@ class BugFile(Strict):
     def with_kernel(self, kernel: str) -> "BugFile":
         """Return the file as it is on a shared kernel in place of its own one."""
         other = self.on.get(kernel, OnKernel())
-        said = {name: getattr(other, name) for name in other.model_fields_set}
-        if "regress" in said:  # the fix of another kernel does not undo it
-            said = {"fix": None} | said
-        return self.model_copy(update={"kernel": KernelUse(use=kernel), **said})
+        changes = {name: getattr(other, name) for name in other.model_fields_set}
+        if "regress" in changes:  # the fix of another kernel does not undo it
+            changes = {"fix": None} | changes
+        return self.model_copy(update={"kernel": KernelUse(use=kernel), **changes})

@@ -120,10 +120,10 @@ def _load(folder: Path, configs: Path, kernel: str | None) -> Bug:
         file=file,
         build=build,
         reproducers=tuple(
-            _reproducer(one, folder) for one in (file.reproducer, *file.reproducer.others)
+            _reproducer(table, folder) for table in (file.reproducer, *file.reproducer.others)
         ),
         fix=fix,
-        on_request=tuple(_reproducer(one, folder) for one in file.reproducer.on_request),
+        on_request=tuple(_reproducer(table, folder) for table in file.reproducer.on_request),
         cause=_cause(file.cause, folder),
     )
 
@@ -166,7 +166,7 @@ def _kernel(kernel: KernelFile, folder: Path) -> BuildSpec:
         source=_source(kernel, folder),
         config=config,
         compiler=kernel.compiler,
-        backports=[_backport(one, folder) for one in kernel.backports],
+        backports=[_backport(backport, folder) for backport in kernel.backports],
         objects=kernel.objects,
         jobs=kernel.jobs,
         make_seconds=kernel.make_seconds,
@@ -204,7 +204,7 @@ def _reproducer(table: ProgramTable, folder: Path) -> Reproducer:
     try:
         return Reproducer(kind=table.kind, text=text, syzkaller=table.syzkaller)
     except ValidationError as error:
-        wrong = "; ".join(one["msg"] for one in error.errors())
+        wrong = "; ".join(fault["msg"] for fault in error.errors())
         raise UserError("bad_bundle", f"{folder / table.file}: {wrong}") from error
 
 

@@ -27,7 +27,7 @@ def read(model: type[_Model], path: Path) -> _Model:
 
 def faults(error: ValidationError) -> str:
     """Return each place that is wrong, and what of it: the first twenty."""
-    return "; ".join(f"{_where(one['loc'])}: {one['msg']}" for one in error.errors()[:20])
+    return "; ".join(f"{_where(fault['loc'])}: {fault['msg']}" for fault in error.errors()[:20])
 
 
 def _where(location: tuple[int | str, ...]) -> str:

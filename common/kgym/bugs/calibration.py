@@ -69,11 +69,11 @@ def crash_times(instances: Sequence[InstanceResult], titles: Sequence[str]) -> l
     from kgym.bugs.verdict import likeness  # noqa: PLC0415 - its imports take 0.1 s
 
     return sorted(
-        one.run_seconds
-        for one in instances
-        if one.outcome is InstanceOutcome.CRASH
-        and one.run_seconds is not None
-        and likeness(one, titles)
+        instance.run_seconds
+        for instance in instances
+        if instance.outcome is InstanceOutcome.CRASH
+        and instance.run_seconds is not None
+        and likeness(instance, titles)
     )
 
 
@@ -88,14 +88,14 @@ def measured(result: ReproduceResult, titles: Sequence[str]) -> Calibration | No
     times = crash_times(instances, titles)
     if not times:
         return None
-    crashed = [one for one in instances if one.outcome is InstanceOutcome.CRASH]
-    survived = [one for one in instances if one.outcome in _LASTED]
+    crashed = [instance for instance in instances if instance.outcome is InstanceOutcome.CRASH]
+    survived = [instance for instance in instances if instance.outcome in _LASTED]
     stopped = [
-        one
-        for one in instances
-        if one.outcome is InstanceOutcome.STOPPED
-        and one.runs  # else it was stopped before the program ran for the first time
-        and (one.run_seconds or 0) >= max(times[-1], _RESOLUTION)
+        instance
+        for instance in instances
+        if instance.outcome is InstanceOutcome.STOPPED
+        and instance.runs  # else it was stopped before the program ran for the first time
+        and (instance.run_seconds or 0) >= max(times[-1], _RESOLUTION)
     ]
     whole = result.time if survived and result.time else 0
     return Calibration(
@@ -114,15 +114,17 @@ def pooled(results: Sequence[ReproduceResult], titles: Sequence[str]) -> Calibra
     before the slowest crash of the others came is left out as a whole: to leave out only its runs
     without a crash would make the bug look more frequent than it is.
     """
-    sampled = [one for one in map(_sample, results) if one.instances]
-    alike = [one for one in sampled if one.accelerator == sampled[0].accelerator]
-    times = [time for one in alike for time in crash_times(one.instances, titles)]
-    counted = [one for one in alike if one.time is None or one.time >= max(times, default=0)]
+    sampled = [result for result in map(_sample, results) if result.instances]
+    alike = [result for result in sampled if result.accelerator == sampled[0].accelerator]
+    times = [time for result in alike for time in crash_times(result.instances, titles)]
+    counted = [
+        result for result in alike if result.time is None or result.time >= max(times, default=0)
+    ]
     if not counted:
         return None
     merged: dict[str, object] = {
-        "instances": [instance for one in counted for instance in one.instances],
-        "time": max((one.time for one in counted if one.time is not None), default=None),
+        "instances": [instance for result in counted for instance in result.instances],
+        "time": max((result.time for result in counted if result.time is not None), default=None),
     }
     return measured(counted[0].model_copy(update=merged), titles)
 
@@ -131,7 +133,7 @@ def _sample(result: ReproduceResult) -> ReproduceResult:
     if result.sample is None:
         return result
     wanted = set(result.sample)
-    kept = [one for one in result.instances if one.number in wanted]
+    kept = [instance for instance in result.instances if instance.number in wanted]
     return result.model_copy(update={"instances": kept})
 
 
@@ -139,8 +141,8 @@ def ends_of(instances: Sequence[InstanceResult]) -> list[RunEnd]:
     """Return how runs of the program ended on these instances, the most frequent end first."""
     ends: Counter[End] = Counter()
     for instance in instances:
-        for one in instance.ends:
-            ends[one.how, one.value] += one.count
+        for end in instance.ends:
+            ends[end.how, end.value] += end.count
     return listed(ends)
 
 

@@ -84,15 +84,15 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
     bug, or, where it names a baseline, that a fix holds.
     """
     steps = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
-    results = [one.result for one in steps if isinstance(one.result, ReproduceResult)]
+    results = [step.result for step in steps if isinstance(step.result, ReproduceResult)]
     if job.state is State.ABORTED:  # what some of its steps showed is not what it was to find out
         results = []
-    found = resolution_of(job, accepted) if steps and len(results) == len(steps) else None
+    trial = resolution_of(job, accepted) if steps and len(results) == len(steps) else None
     good: list[bool] = []
-    if found is not None:
-        good.append(found.resolved)
+    if trial is not None:
+        good.append(trial.resolved)
     elif len(results) == len(steps):
-        good.extend(_as_wanted(job, one, accepted) for one in steps)
+        good.extend(_as_wanted(job, step, accepted) for step in steps)
     compiling = _compiling(job)
     if compiling is not None:
         good.append(compiling[0] == compiling[1])
@@ -101,10 +101,10 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
     return Conclusion(
         verdict=last.verdict if last else None,
         title=last.title if last else None,
-        resolved=found.resolved if found is not None else None,
+        resolved=trial.resolved if trial is not None else None,
         compiling=compiling,
         answer=_answer(job, results, good),
-        reason=_reason(job, last, found, compiling),
+        reason=_reason(job, last, trial, compiling),
         crash=crash.title if crash else None,
         guilty_file=_guilty_file(crash) if crash else None,
     )
@@ -133,16 +133,20 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
     else:
         asked = before is not None and before.evidence is not None
     verdict = before.verdict if before else None
-    found = findings(job, sides[1], patched=True)
-    told = {one.reason for one in found}  # a run that names its baseline says it itself
-    found += [one for one in _sides_differ(job, sides) if one.reason not in told]
-    return resolution(verdict, after, found, asked=asked, accepted=accepted)
+    side_findings = findings(job, sides[1], patched=True)
+    reasons = {
+        finding.reason for finding in side_findings
+    }  # a run that names its baseline says it itself
+    side_findings += [
+        finding for finding in _sides_differ(job, sides) if finding.reason not in reasons
+    ]
+    return resolution(verdict, after, side_findings, asked=asked, accepted=accepted)
 
 
 def _sides_differ(job: JobView, sides: Sequence[StepView]) -> Iterator[Finding]:
     """Yield what blocks as both sides of a trial have more than the patch between them."""
     builds = [_build(job, side) for side in sides]
-    yield from other_compiler([one.compiler_version for one in builds if one is not None])
+    yield from other_compiler([build.compiler_version for build in builds if build is not None])
     before, after = map(reproduced, sides)
     if before is not None and after is not None:
         yield from other_root(before.root, after.root)
@@ -155,8 +159,8 @@ def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -
         return None
     spec = step.spec
     asked = spec.evidence if isinstance(spec, ReproduceSpec) else after.evidence is not None
-    found = findings(job, step)
-    return resolution(after.baseline, after, found, asked=asked, accepted=accepted)
+    side_findings = findings(job, step)
+    return resolution(after.baseline, after, side_findings, asked=asked, accepted=accepted)
 
 
 def failed(job: JobView) -> Answer | None:
@@ -192,10 +196,10 @@ def findings(job: JobView, step: StepView, *, patched: bool | None = None) -> li
         asked = isinstance(step.spec, ReproduceSpec) and step.spec.baseline is not None
         patched = asked or (result is not None and result.baseline is not None)
     built = _build(job, step)
-    found = [*(built.findings if built else [])]
+    all_findings = [*(built.findings if built else [])]
     if patched and not built:
-        found.append(_UNKNOWN)
-    return [*found, *(result.findings if result else [])]
+        all_findings.append(_UNKNOWN)
+    return [*all_findings, *(result.findings if result else [])]
 
 
 def _build(job: JobView, step: StepView) -> BuildResult | None:
@@ -214,7 +218,7 @@ def _answer(job: JobView, results: list[ReproduceResult], good: list[bool]) -> A
         return None
     if (answer := failed(job)) is not None:
         return answer
-    open_ = any(one.verdict is Verdict.INCONCLUSIVE for one in results)
+    open_ = any(result.verdict is Verdict.INCONCLUSIVE for result in results)
     if open_ or job.state is not State.SUCCEEDED:
         return Answer.INFRASTRUCTURE
     return Answer.YES if all(good) else Answer.NO
@@ -223,40 +227,40 @@ def _answer(job: JobView, results: list[ReproduceResult], good: list[bool]) -> A
 def _reason(
     job: JobView,
     last: ReproduceResult | None,
-    found: Resolution | None,
+    trial: Resolution | None,
     compiling: tuple[int, int] | None,
 ) -> str | None:
     """Return what decided: a failure, what stands in the way, a verdict, or a compiler."""
-    told: str | None = None
+    reason: str | None = None
     if job.state.final and (why := failure(job)) is not None:
-        told = why
-    elif found is not None and found.verdicts and found.obstacles:
-        told = "; ".join(f"{one.reason}: {one.message}" for one in found.obstacles)
+        reason = why
+    elif trial is not None and trial.verdicts and trial.obstacles:
+        reason = "; ".join(f"{obstacle.reason}: {obstacle.message}" for obstacle in trial.obstacles)
     elif last is not None:
-        told = last.reason
+        reason = last.reason
     elif compiling is not None:
-        told = "{} of {} patches compile".format(*compiling)
-    if told is None:
+        reason = "{} of {} patches compile".format(*compiling)
+    if reason is None:
         return None
-    line = " ".join(told.split())
+    line = " ".join(reason.split())
     return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"
 
 
 def _crash(results: list[ReproduceResult]) -> ReproduceResult | None:
     """Return the result that shows what the bug is: of a trial, the one without the fix."""
-    crashed = [one for one in results if one.title is not None]
-    same = [one for one in crashed if one.verdict is Verdict.SAME_CRASH]
+    crashed = [result for result in results if result.title is not None]
+    same = [result for result in crashed if result.verdict is Verdict.SAME_CRASH]
     return next(reversed(same or crashed), None)
 
 
 def _guilty_file(shown: ReproduceResult) -> str | None:
-    files = (one.guilty_file for one in shown.instances if one.title == shown.title)
+    files = (instance.guilty_file for instance in shown.instances if instance.title == shown.title)
     return next((file for file in files if file), None)
 
 
 def _as_wanted(job: JobView, step: StepView, accepted: Collection[str]) -> bool:
-    for one in findings(job, step):
-        if one.severity is Severity.BLOCKING and not is_accepted(one.reason, accepted):
+    for finding in findings(job, step):
+        if finding.severity is Severity.BLOCKING and not is_accepted(finding.reason, accepted):
             return False
     based = isinstance(step.spec, ReproduceSpec) and step.spec.baseline is not None
     wanted = Verdict.NO_CRASH if based and _is_patched(step) else Verdict.SAME_CRASH

@@ -8,11 +8,11 @@ from kgym.errors import UserError
 
 def refuse_without(config: str, symbols: Sequence[str]) -> None:
     """Look symbols up in a final .config; raise UserError `config_lacks` unless all are `y`."""
-    found = dict(re.findall(r"(?m)^CONFIG_(\w+)=([ym])$", config))
+    values = dict(re.findall(r"(?m)^CONFIG_(\w+)=([ym])$", config))
     lacking = [
-        f"CONFIG_{name}=y (it is {found.get(name, 'n')})"
+        f"CONFIG_{name}=y (it is {values.get(name, 'n')})"
         for name in symbols
-        if found.get(name) != "y"
+        if values.get(name) != "y"
     ]
     if lacking:
         raise UserError(

@@ -42,7 +42,7 @@ _OF_TYPES: Mapping[CrashType, tuple[ControlName, ...]] = {
     CrashType.DOS: KASAN,
     CrashType.MEMORY_SAFETY_BUG: KASAN,
     CrashType.NULL_DEREF: KASAN,
-    **dict.fromkeys((one for one in CrashType if one.startswith("KASAN-")), KASAN),
+    **dict.fromkeys((kind for kind in CrashType if kind.startswith("KASAN-")), KASAN),
 }
 # The symbols of a config that decide the answer.
 SYMBOLS = frozenset(
@@ -75,11 +75,11 @@ class Detectors:
 
 def symbols(config: str) -> dict[str, str]:
     """Return those of the SYMBOLS that a .config states, with their values (`n`: not set)."""
-    found = {}
+    values = {}
     for line in config.splitlines():
         if match := _LINE.fullmatch(line):
-            found[match[1] or match[3]] = match[2] or "n"
-    return {name: found[name] for name in sorted(SYMBOLS & found.keys())}
+            values[match[1] or match[3]] = match[2] or "n"
+    return {name: values[name] for name in sorted(SYMBOLS & values.keys())}
 
 
 def detectors(
@@ -90,7 +90,7 @@ def detectors(
     Its object that raises faults lacks the parts `lacking`, each for its reason.
     """
     words = command_line.split()
-    found = {
+    lacks = {
         ControlName.WARNING: _without(symbols, "BUG"),
         **dict.fromkeys(KASAN, _without(symbols, "KASAN_GENERIC", "KASAN_SW_TAGS")),
         ControlName.UBSAN: _no_ubsan(symbols),
@@ -100,14 +100,14 @@ def detectors(
     }
     gone = {part: f"{_UNAVAILABLE}: {why}" for part, why in (lacking or {}).items()}
     return Detectors(
-        lacking={name: why for name, why in found.items() if why},
+        lacking={name: why for name, why in lacks.items() if why},
         ubsan=_ubsan(symbols),
         panics=_panics(words),
         unavailable={
             name: why
             for part, why in gone.items()
             for name in PARTS.get(part, tuple(ControlName))
-            if not found.get(name)
+            if not lacks.get(name)
         },
         unwatched=gone.get(WHOLE) or gone.get(WATCH) or _without(symbols, "TRACEPOINTS"),
     )
@@ -115,14 +115,14 @@ def detectors(
 
 def needed(titles: Sequence[str]) -> frozenset[ControlName]:
     """Return which faults have to be reported by a kernel that would tell of such a crash."""
-    found = set(_ALWAYS) if titles else set(ControlName)
+    faults = set(_ALWAYS) if titles else set(ControlName)
     for title in titles:
-        found |= set(_OF_TYPES.get(type_of(title), ControlName))
-    return frozenset(found)
+        faults |= set(_OF_TYPES.get(type_of(title), ControlName))
+    return frozenset(faults)
 
 
 def _without(symbols: Mapping[str, str], *names: str) -> str:
-    return "" if any(symbols.get(one) == "y" for one in names) else f"no CONFIG_{names[0]}"
+    return "" if any(symbols.get(name) == "y" for name in names) else f"no CONFIG_{names[0]}"
 
 
 def _ubsan(symbols: Mapping[str, str]) -> tuple[str, ...]:

@@ -92,10 +92,10 @@ def _calibrations(bug: Bug) -> JobFilter:
 
 def _pooled(jobs: Sequence[JobView], bug: Bug, before: datetime | None) -> Calibration | None:
     # Not those that go on: an interrupted trial is asked for again by what was known for it.
-    ended = [one for one in jobs if one.state.final]
-    earlier = [one for one in ended if before is None or _ended(one) < before]
+    ended = [job for job in jobs if job.state.final]
+    earlier = [job for job in ended if before is None or _ended(job) < before]
     results = [reproduced(job.step(BEFORE)) for job in earlier]
-    measured = [one for one in results if one is not None]
+    measured = [result for result in results if result is not None]
     return calibration.pooled(measured, bug.titles) if measured else None
 
 

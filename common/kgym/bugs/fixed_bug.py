@@ -48,6 +48,6 @@ def read(path: Path) -> FixedBug:
         raise UserError("bad_fixed_bug", f"{path}: {error.strerror or error}") from error
     except ValidationError as error:
         wrong = "; ".join(
-            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5]
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:5]
         )
         raise UserError("bad_fixed_bug", f"{path}: {wrong}") from error

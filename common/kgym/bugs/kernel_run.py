@@ -38,7 +38,7 @@ from kgym.bugs import earlier_jobs
 from kgym.bugs.bug import AFTER, BEFORE, DEFAULT_OPTIONS, Bug, TrialOptions
 from kgym.bugs.conclusion import Answer, findings, reproduced
 from kgym.bugs.ended_job import Submitted
-from kgym.bugs.resolution import Obstacle, told
+from kgym.bugs.resolution import Obstacle, evidence_line
 from kgym.bugs.sweep import (
     Candidate,
     Moved,
@@ -143,14 +143,14 @@ async def run_kernel(
         KgymError: The scheduler cannot be used, or the patch is none at all.
     """
     begun = time.monotonic()
-    one = _Run(client, bug, options, tell)
+    run = _Run(client, bug, options, tell)
     try:
         async with asyncio.timeout(options.seconds):
-            found = await (one.unpatched() if is_empty(change) else one.patched(change))
+            result = await (run.unpatched() if is_empty(change) else run.patched(change))
     except TimeoutError:
-        found = one.pending()
+        result = run.pending()
     total = round(time.monotonic() - begun, 2)
-    return found.model_copy(update={"seconds": {**found.seconds, "total": total}})
+    return result.model_copy(update={"seconds": {**result.seconds, "total": total}})
 
 
 async def shown(client: AsyncClient, bug: Bug, options: RunOptions = RunOptions()) -> JobView:
@@ -179,10 +179,10 @@ async def crash_report(client: AsyncClient, job: JobView, step: StepView) -> dic
     """
     if not isinstance(step.result, ReproduceResult) or step.artifacts_gone_at is not None:
         return {}
-    sizes = {one.name: one.size for one in step.artifacts}
+    sizes = {artifact.name: artifact.size for artifact in step.artifacts}
     title = step.result.title
-    for one in sorted(step.result.instances, key=lambda one: one.title != title):
-        name = InstanceArtifact.REPORT_JSON.of(one.number)
+    for instance in sorted(step.result.instances, key=lambda instance: instance.title != title):
+        name = InstanceArtifact.REPORT_JSON.of(instance.number)
         if sizes.get(name, _LARGEST_REPORT + 1) > _LARGEST_REPORT:
             continue
         try:
@@ -221,14 +221,14 @@ class _Run:
         row = Pair(self.bug.name, "").row(outcome, why or "nothing is changed", shown_by=job.id)
         step = job.step(BEFORE)
         result = reproduced(step)
-        told = row.model_copy(
+        shown_row = row.model_copy(
             update={
                 "verdict": result.verdict if result else None,
                 "title": result.title if result else None,
             }
         )
         report = await crash_report(self.client, job, step) if step else {}
-        return _answered(told, report=_text(report), seconds=_seconds(job))
+        return _answered(shown_row, report=_text(report), seconds=_seconds(job))
 
     async def patched(self, change: Change) -> KernelRun:
         """Check and try a patch."""
@@ -240,12 +240,12 @@ class _Run:
         )
         row: asyncio.Future[Row] = asyncio.get_running_loop().create_future()
 
-        def hear(said: Moved | Row) -> None:
-            if isinstance(said, Moved):
-                self.last = said
+        def hear(event: Moved | Row) -> None:
+            if isinstance(event, Moved):
+                self.last = event
             elif not row.done():
-                row.set_result(said)
-            self.tell(said)
+                row.set_result(event)
+            self.tell(event)
 
         work = asyncio.create_task(
             sweep(self.client, [subject], kept(self.bug, self.options), hear)
@@ -259,7 +259,7 @@ class _Run:
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
-        return await self._told(row.result())
+        return await self._with_job_facts(row.result())
 
     def pending(self) -> KernelRun:
         """Say how far it is."""
@@ -270,7 +270,7 @@ class _Run:
         row = Pair(self.bug.name, "").row(Outcome.INCONCLUSIVE, reason, job=job)
         return _answered(row, pending=True)
 
-    async def _told(self, row: Row) -> KernelRun:
+    async def _with_job_facts(self, row: Row) -> KernelRun:
         """Return the row with all that its jobs tell."""
         facts: dict[str, object] = {}
         seconds: dict[str, float] = {}
@@ -288,15 +288,17 @@ class _Run:
         step = job.step(AFTER)
         result = reproduced(step)
         if step is None or result is None:
-            failure = next((one.failure for one in job.steps if one.failure), None)
-            said = failure.details.get("diagnostics") if failure else None
-            return {"diagnostics": said} if isinstance(said, list) else {}
-        found = findings(job, step)
-        blocking_first = sorted(found, key=lambda one: one.severity is not Severity.BLOCKING)
+            failure = next((step.failure for step in job.steps if step.failure), None)
+            diagnostics = failure.details.get("diagnostics") if failure else None
+            return {"diagnostics": diagnostics} if isinstance(diagnostics, list) else {}
+        all_findings = findings(job, step)
+        blocking_first = sorted(
+            all_findings, key=lambda finding: finding.severity is not Severity.BLOCKING
+        )
         report = await crash_report(self.client, job, step)
         return {
             "findings": blocking_first[:_MOST_FINDINGS],
-            "evidence": told(None, result.evidence, found),
+            "evidence": evidence_line(None, result.evidence, all_findings),
             "report": _text(report),
         }
 
@@ -337,8 +339,8 @@ def _compiled(job: JobView) -> dict[str, object]:
     result = job.steps[0].result
     if not isinstance(result, CheckResult):
         return {}
-    one = result.patches[0]
-    return {"diagnostics": one.diagnostics, "output": one.output}
+    check = result.patches[0]
+    return {"diagnostics": check.diagnostics, "output": check.output}
 
 
 def _answered(row: Row, **facts: object) -> KernelRun:

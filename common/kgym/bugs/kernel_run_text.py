@@ -24,9 +24,9 @@ def run_text(run: KernelRun) -> str:
     return bounded("\n".join(_run(run)), MOST)
 
 
-def check_text(one: PatchCheck) -> str:
+def check_text(check: PatchCheck) -> str:
     """Return what a check found."""
-    return bounded("\n".join(_check(one)), MOST)
+    return bounded("\n".join(_check(check)), MOST)
 
 
 def bounded(text: str, most: int) -> str:
@@ -51,7 +51,9 @@ def named(paths: Sequence[str], most: int = _FEW) -> str:
 def _run(run: KernelRun) -> Iterator[str]:
     if run.obstacles:
         yield f"{run.answer}:"
-        yield from (f"- {_line(one.reason)}: {_line(one.message)}" for one in run.obstacles)
+        yield from (
+            f"- {_line(obstacle.reason)}: {_line(obstacle.message)}" for obstacle in run.obstacles
+        )
     elif run.title:
         yield f"{run.answer}: {_line(run.title)}"
         yield _line(run.reason)
@@ -70,33 +72,33 @@ def _run(run: KernelRun) -> Iterator[str]:
         files = _line(named(run.left_out))
         yield f"left out, as Git does not know them (`git add` what belongs to the patch): {files}"
     jobs = [run.job, run.shown_by, run.checked_by]
-    number = next((one for one in jobs if one is not None), None)
+    number = next((number for number in jobs if number is not None), None)
     if number is not None:
         yield f"job {number}, {run.seconds.get('total', 0):.0f} s"
 
 
 def _findings(run: KernelRun) -> Iterator[str]:
-    told = {one.reason for one in run.obstacles}
-    notes = [one for one in run.findings if one.reason not in told]
-    for one in notes[:_FEW]:
-        mark = "" if one.severity is Severity.NOTE else "accepted: "
-        yield f"note: {mark}{one.check}: {_line(one.message)}"
+    reasons = {obstacle.reason for obstacle in run.obstacles}
+    notes = [finding for finding in run.findings if finding.reason not in reasons]
+    for finding in notes[:_FEW]:
+        mark = "" if finding.severity is Severity.NOTE else "accepted: "
+        yield f"note: {mark}{finding.check}: {_line(finding.message)}"
 
 
-def _check(one: PatchCheck) -> Iterator[str]:
-    reason = f": {_line(one.reason)}" if one.reason else ""
-    match one.outcome:
+def _check(check: PatchCheck) -> Iterator[str]:
+    reason = f": {_line(check.reason)}" if check.reason else ""
+    match check.outcome:
         case PatchOutcome.COMPILES:
             yield "compiles"
-            changed = named([function.name for function in one.functions], 10)
+            changed = named([function.name for function in check.functions], 10)
             yield f"functions that it changes: {_line(changed) or 'none'}"
-            yield from _warnings(one.diagnostics)
+            yield from _warnings(check.diagnostics)
         case PatchOutcome.NOT_BUILT:
-            paths = named([file.path for file in one.files if file.outcome == "not_built"])
+            paths = named([file.path for file in check.files if file.outcome == "not_built"])
             yield f"changes nothing: the config does not compile {_line(paths)}"
         case PatchOutcome.DOES_NOT_COMPILE:
             yield f"does not compile{reason}"
-            yield from _compiler(one.output, one.diagnostics)
+            yield from _compiler(check.output, check.diagnostics)
         case PatchOutcome.DOES_NOT_APPLY:
             yield f"does not apply{reason}"
         case PatchOutcome.OVER_LIMIT:
@@ -104,21 +106,25 @@ def _check(one: PatchCheck) -> Iterator[str]:
 
 
 def _compiler(output: str, diagnostics: Sequence[Diagnostic]) -> Iterator[str]:
-    lines = [_diagnosed(one) for one in diagnostics if one.severity == "error"]
-    said = output or "\n".join(lines)
-    if said:
-        yield quoted("compiler", said, _OUTPUT)
+    lines = [_diagnosed(diagnostic) for diagnostic in diagnostics if diagnostic.severity == "error"]
+    text = output or "\n".join(lines)
+    if text:
+        yield quoted("compiler", text, _OUTPUT)
 
 
 def _warnings(diagnostics: Iterable[Diagnostic]) -> Iterator[str]:
-    added = [one for one in diagnostics if one.severity == "warning"]
-    for one in added[:_FEW]:
-        yield f"new warning: {_line(_diagnosed(one))}"
+    added = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "warning"]
+    for diagnostic in added[:_FEW]:
+        yield f"new warning: {_line(_diagnosed(diagnostic))}"
 
 
-def _diagnosed(one: Diagnostic) -> str:
-    place = ":".join(str(part) for part in (one.file, one.line, one.column) if part is not None)
-    return f"{place}: {one.severity}: {one.message}"
+def _diagnosed(diagnostic: Diagnostic) -> str:
+    place = ":".join(
+        str(part)
+        for part in (diagnostic.file, diagnostic.line, diagnostic.column)
+        if part is not None
+    )
+    return f"{place}: {diagnostic.severity}: {diagnostic.message}"
 
 
 def _line(text: str) -> str:

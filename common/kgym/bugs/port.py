@@ -208,43 +208,43 @@ class _Port:
 
     async def all(self, subjects: Sequence[Subject]) -> None:
         """Tell the row of each bug."""
-        found = []
+        known = []
         for subject in subjects:
             try:
                 bug = bug_on(subject, self.kernel, self.options)
-                found.append(_Known(subject, self.kernel, bug))
+                known.append(_Known(subject, self.kernel, bug))
             except (UserError, ValueError) as error:
                 self.tell(_row(subject, self.kernel, Outcome.REFUSED, str(error)))
-        if not found:
+        if not known:
             return
-        job = await self._job(_base(found[0].bug).source())
+        job = await self._job(_base(known[0].bug).source())
         if isinstance(job, str) or job.state is not State.SUCCEEDED:
             why = job if isinstance(job, str) else f"job {job.id}: {conclusion(job).reason}"
-            self._all(found, Outcome.INCONCLUSIVE, f"there is no source: {why}")
+            self._all(known, Outcome.INCONCLUSIVE, f"there is no source: {why}")
             return
-        looked = await asyncio.gather(*(self._reversed(job.id, one) for one in found))
-        left = [one for one in looked if one is not None]
+        looked = await asyncio.gather(*(self._reversed(job.id, bug) for bug in known))
+        left = [bug for bug in looked if bug is not None]
         if self.options.only_reverse:
             self._all(left, Outcome.REVERSES)
         else:
-            sized = ((one, len(_regress(one).model_dump_json())) for one in left)
+            sized = ((bug, len(_regress(bug).model_dump_json())) for bug in left)
             await asyncio.gather(*map(self._checked, check_parts(sized)))
 
-    async def _reversed(self, source: int, one: _Known) -> _Known | None:
+    async def _reversed(self, source: int, known: _Known) -> _Known | None:
         """Return the bug with what it needs, if its fix can be reversed; else tell its row."""
         try:
             async with self.looks:
                 await self.client.read_source(
-                    source, FileLook(path="Makefile", last=1, patches=one.bug.build.patches)
+                    source, FileLook(path="Makefile", last=1, patches=known.bug.build.patches)
                 )
         except Refused as error:
             if not ended_job.concerns_one_request(error):
                 raise
             unlike = error.reason in _DOES_NOT_REVERSE
             outcome = Outcome.DOES_NOT_REVERSE if unlike else Outcome.REFUSED
-            self.tell(one.row(outcome, error.message))
+            self.tell(known.row(outcome, error.message))
             return None
-        return replace(one, needs=await self._needs(source, one.bug.file.files))
+        return replace(known, needs=await self._needs(source, known.bug.file.files))
 
     async def _needs(self, source: int, files: Sequence[str]) -> tuple[str, ...]:
         """Return the config symbols that the Makefiles want for these files."""
@@ -279,25 +279,27 @@ class _Port:
             self._all(left, Outcome.INCONCLUSIVE, f"not checked: {why}")
             return
         trials = []
-        for one, checked in zip(left, result.patches, strict=True):
+        for known, checked in zip(left, result.patches, strict=True):
             if checked.outcome in _NOT_TRIED:
                 outcome = Outcome(_NOT_TRIED[checked.outcome])
-                self.tell(one.row(outcome, _why(one, checked)))
+                self.tell(known.row(outcome, _why(known, checked)))
             else:
-                trials.append(self._tried(one))
+                trials.append(self._tried(known))
         await asyncio.gather(*trials)
 
-    async def _tried(self, one: _Known) -> None:
+    async def _tried(self, known: _Known) -> None:
         """Run the reproducer on the kernel with the bug, then on the kernel with the fix."""
         trial = TrialOptions(instances=self.options.survivals, time=self.options.time)
-        request = one.bug.job(one.bug.fix, trial)
+        request = known.bug.job(known.bug.fix, trial)
         # Any crash will do: what a kernel of another age calls it is to be found out.
         steps = [
             step.model_copy(update={"titles": []}) if isinstance(step, ReproduceSpec) else step
             for step in request.steps
         ]
         job = await self._job(request.model_copy(update={"steps": steps}))
-        self.tell(one.row(Outcome.INCONCLUSIVE, job) if isinstance(job, str) else _tried(one, job))
+        self.tell(
+            known.row(Outcome.INCONCLUSIVE, job) if isinstance(job, str) else _tried(known, job)
+        )
 
     async def _job(self, request: JobRequest) -> JobView | str:
         """Return the job of this request in the campaign, once it has ended; or why it is none."""
@@ -309,13 +311,13 @@ class _Port:
             return error.message
 
     def _all(self, left: Iterable[_Known], outcome: Outcome, reason: str | None = None) -> None:
-        for one in left:
-            self.tell(one.row(outcome, reason))
+        for known in left:
+            self.tell(known.row(outcome, reason))
 
 
-def _regress(one: _Known) -> Patch:
+def _regress(known: _Known) -> Patch:
     """Return what reverses the fix."""
-    (patch,) = one.bug.build.patches
+    (patch,) = known.bug.build.patches
     return patch
 
 
@@ -324,9 +326,9 @@ def _base(bug: Bug) -> Bug:
     return replace(bug, name="campaign", build=bug.build.model_copy(update={"patches": []}))
 
 
-def _tried(one: _Known, job: JobView) -> PortRow:
+def _tried(known: _Known, job: JobView) -> PortRow:
     """Return the row of a bug whose trial has ended."""
-    result = TrialResult.of(one.bug.name, job)
+    result = TrialResult.of(known.bug.name, job)
     before, after = result.before, result.after
     facts: dict[str, object] = {
         "crash": before.title,
@@ -336,19 +338,19 @@ def _tried(one: _Known, job: JobView) -> PortRow:
         "seconds": result.seconds["total"],
     }
     if before.verdict == Verdict.NO_CRASH:
-        return one.row(Outcome.NO_CRASH, before.reason, **facts)
+        return known.row(Outcome.NO_CRASH, before.reason, **facts)
     if before.verdict != Verdict.SAME_CRASH or after is None:
-        return one.row(Outcome.INCONCLUSIVE, before.reason, **facts)
+        return known.row(Outcome.INCONCLUSIVE, before.reason, **facts)
     if result.resolved:
-        return one.row(Outcome.COMES_BACK, after.reason, **facts)
+        return known.row(Outcome.COMES_BACK, after.reason, **facts)
     why = "; ".join(obstacle.message for obstacle in result.obstacles) or after.reason
     crashes = after.verdict in {Verdict.SAME_CRASH, Verdict.OTHER_CRASH}
-    return one.row(Outcome.NOT_FIXED if crashes else Outcome.INCONCLUSIVE, why, **facts)
+    return known.row(Outcome.NOT_FIXED if crashes else Outcome.INCONCLUSIVE, why, **facts)
 
 
-def _why(one: _Known, checked: PatchCheck) -> str:
+def _why(known: _Known, checked: PatchCheck) -> str:
     if checked.outcome is PatchOutcome.NOT_BUILT:
-        named = ", ".join(f"CONFIG_{name}" for name in one.needs) or "nothing that is known"
+        named = ", ".join(f"CONFIG_{name}" for name in known.needs) or "nothing that is known"
         return f"the kernel's config leaves the files out; they need {named}"
     return checked.reason
 

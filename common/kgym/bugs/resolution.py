@@ -61,12 +61,12 @@ def resolution(
     verdicts = (
         before is Verdict.SAME_CRASH and after is not None and after.verdict is Verdict.NO_CRASH
     )
-    found = list(_found(findings))
+    obstacles = list(_blocking(findings))
     if verdicts and asked:
-        known = {one.reason for one in found}
+        known = {obstacle.reason for obstacle in obstacles}
         lacking = _lacking(after.evidence if after else None)
-        found += [one for one in lacking if one.reason not in known]
-    kept = (one for one in found if not is_accepted(one.reason, accepted))
+        obstacles += [obstacle for obstacle in lacking if obstacle.reason not in known]
+    kept = (obstacle for obstacle in obstacles if not is_accepted(obstacle.reason, accepted))
     return Resolution(verdicts, tuple(dict.fromkeys(kept)))
 
 
@@ -75,10 +75,10 @@ def is_accepted(reason: str, accepted: Collection[str]) -> bool:
     return reason in accepted or EVERYTHING in accepted
 
 
-def _found(findings: Sequence[Finding]) -> Iterator[Obstacle]:
-    for one in findings:
-        if one.severity is Severity.BLOCKING:
-            yield Obstacle(one.reason, f"{one.check}: {one.message}")
+def _blocking(findings: Sequence[Finding]) -> Iterator[Obstacle]:
+    for finding in findings:
+        if finding.severity is Severity.BLOCKING:
+            yield Obstacle(finding.reason, f"{finding.check}: {finding.message}")
 
 
 def _lacking(evidence: Evidence | None) -> Iterator[Obstacle]:
@@ -86,33 +86,37 @@ def _lacking(evidence: Evidence | None) -> Iterator[Obstacle]:
         why = f": {'; '.join(evidence.missing)}" if evidence and evidence.missing else ""
         yield Obstacle("no_evidence", f"nothing shows that the kernel could have told{why}")
         return
-    for one in evidence.controls:
-        if one.outcome is ControlOutcome.SILENT:
-            yield Obstacle("control_silent", f"the kernel no longer reports a {one.name} fault")
-        elif one.outcome is ControlOutcome.NOT_TRIED:
-            yield Obstacle("control_not_tried", f"no {one.name} fault was raised: {one.detail}")
+    for control in evidence.controls:
+        if control.outcome is ControlOutcome.SILENT:
+            yield Obstacle("control_silent", f"the kernel no longer reports a {control.name} fault")
+        elif control.outcome is ControlOutcome.NOT_TRIED:
+            yield Obstacle(
+                "control_not_tried", f"no {control.name} fault was raised: {control.detail}"
+            )
 
 
 # --- for people ---------------------------------------------------------------------------------
 
 
-def told(before: Work | None, evidence: Evidence | None, findings: Sequence[Finding]) -> str:
+def evidence_line(
+    before: Work | None, evidence: Evidence | None, findings: Sequence[Finding]
+) -> str:
     """Return in one line what a verdict on a patched kernel rests on."""
     parts = [*_controls(evidence), *_work(before, evidence.work if evidence else None)]
-    parts += [f"not known: {one}" for one in (evidence.missing if evidence else [])]
-    blocking = sum(one.severity is Severity.BLOCKING for one in findings)
+    parts += [f"not known: {reason}" for reason in (evidence.missing if evidence else [])]
+    blocking = sum(finding.severity is Severity.BLOCKING for finding in findings)
     parts.append(f"{blocking or 'no'} blocking finding{'s' if blocking > 1 else ''}")
     return "; ".join(parts)
 
 
 def _controls(evidence: Evidence | None) -> Iterator[str]:
     tried = [
-        one
-        for one in (evidence.controls if evidence else [])
-        if one.outcome is not ControlOutcome.NOT_CONFIGURED
+        control
+        for control in (evidence.controls if evidence else [])
+        if control.outcome is not ControlOutcome.NOT_CONFIGURED
     ]
     if tried:
-        reported = sum(one.outcome is ControlOutcome.REPORTED for one in tried)
+        reported = sum(control.outcome is ControlOutcome.REPORTED for control in tried)
         yield f"{reported} of {len(tried)} controls reported"
 
 
@@ -120,9 +124,9 @@ def _work(before: Work | None, after: Work | None) -> Iterator[str]:
     if after is None:
         return
     if before is not None and before.calls:
-        known = {(one.name, one.result) for one in before.calls}
-        same = known & {(one.name, one.result) for one in after.calls}
+        known = {(call.name, call.result) for call in before.calls}
+        same = known & {(call.name, call.result) for call in after.calls}
         yield f"{len(same)} of {len(known)} kinds of calls as before"
     if after.reached:
-        reached = sum(one.reached for one in after.reached)
+        reached = sum(function.reached for function in after.reached)
         yield f"{reached} of {len(after.reached)} functions reached"

@@ -41,7 +41,7 @@ class CompletedRuns:
         if good and good + _GIVE >= self.share * _SHARE * total:
             return None
         what = f"{good} of {total} runs" if good else f"none of {total} runs"
-        return f"{what} did its work: {told(ends)}; {self.known}"
+        return f"{what} did its work: {in_words(ends)}; {self.known}"
 
 
 # Where nothing is known of a program.
@@ -56,20 +56,20 @@ def completed(named: Sequence[str], before: Iterable[RunEnd]) -> CompletedRuns:
     and one that ended as those did if none of them exited 0 or went on to the end of its time.
     """
     seen: Counter[End] = Counter()
-    for one in before:
-        seen[one.how, one.value] += one.count
+    for run_end in before:
+        seen[run_end.how, run_end.value] += run_end.count
     if named:
         good, known = {_end(words) for words in named}, f"the bundle says: {', '.join(named)}"
     elif seen:
         good = (seen.keys() & {DONE, KILLED} or set(seen)) | {DONE}
-        known = f"on the unpatched kernel: {told(seen)}"
+        known = f"on the unpatched kernel: {in_words(seen)}"
     else:
         return CONVENTION
     share = sum(count for end, count in seen.items() if end in good) / max(1, seen.total())
     return CompletedRuns(frozenset(good), share, known)
 
 
-def told(ends: Mapping[End, int]) -> str:
+def in_words(ends: Mapping[End, int]) -> str:
     """Return the ends in words, the most frequent first."""
     ordered = sorted(ends.items(), key=lambda item: (-item[1], item[0]))
     shown = [f"{count} x {_words(end)}" for end, count in ordered[:4]]

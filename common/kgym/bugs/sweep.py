@@ -107,8 +107,8 @@ async def sweep(
     cannot be used; then, and when it is cancelled, what is under way is left to go on, and
     the same sweep again takes it up.
     """
-    one = _Sweep(client, options, tell)
-    await _all(one.bug(subject) for subject in subjects)
+    whole = _Sweep(client, options, tell)
+    await _all(whole.bug(subject) for subject in subjects)
 
 
 async def kept_job(
@@ -122,8 +122,8 @@ async def kept_job(
     It is submitted if there is none; one that `answers` nothing runs again if the options say so.
     Raises KgymError where the scheduler refuses it, or cannot be used.
     """
-    one = _Sweep(client, options, lambda _: None)
-    return await one.ended(request, one.trials, answers=answers)
+    whole = _Sweep(client, options, lambda _: None)
+    return await whole.ended(request, whole.trials, answers=answers)
 
 
 class _Sweep:
@@ -139,12 +139,16 @@ class _Sweep:
     async def bug(self, subject: Subject) -> None:
         """Try the patches on a bug, those of the same content once."""
         copies: dict[str, list[Candidate]] = {}
-        for one in subject.candidates:
-            if isinstance(one.patch, UserError):
-                self.tell(Pair(subject.bug.name, one.name).row(Outcome.REFUSED, one.patch.message))
+        for candidate in subject.candidates:
+            if isinstance(candidate.patch, UserError):
+                self.tell(
+                    Pair(subject.bug.name, candidate.name).row(
+                        Outcome.REFUSED, candidate.patch.message
+                    )
+                )
             else:
-                content = one.patch.model_dump_json(exclude={"name"})
-                copies.setdefault(content, []).append(one)
+                content = candidate.patch.model_dump_json(exclude={"name"})
+                copies.setdefault(content, []).append(candidate)
         run = _BugSweep(self, subject, {ones[0].name: ones for ones in copies.values()})
         parts = list(check_parts((ones[0], len(content)) for content, ones in copies.items()))
         if parts:
@@ -208,8 +212,10 @@ class _BugSweep:
 
     async def part(self, candidates: Sequence[Candidate]) -> None:
         """Check some patches, then try those that compile."""
-        names = [one.name for one in candidates]
-        patches = [one.patch for one in candidates if isinstance(one.patch, Patch)]
+        names = [candidate.name for candidate in candidates]
+        patches = [
+            candidate.patch for candidate in candidates if isinstance(candidate.patch, Patch)
+        ]
         pairs = [Pair(self.bug.name, name) for name in names]
         self._moved(names, Stage.CHECK)
         try:
@@ -232,11 +238,11 @@ class _BugSweep:
             return
         known = map(checked, pairs, result.patches)
         trials = []
-        for one, patch in zip(known, patches, strict=True):
-            if isinstance(one, Row):
-                self._end(one)
+        for outcome, patch in zip(known, patches, strict=True):
+            if isinstance(outcome, Row):
+                self._end(outcome)
             else:
-                trials.append(self.trial(one, patch))
+                trials.append(self.trial(outcome, patch))
         await _all(trials)
 
     async def trial(self, pair: Pair, patch: Patch) -> None:
@@ -288,15 +294,15 @@ class _BugSweep:
             return await ended_job.shown_again(whole.client, job.id, patience=patience)
 
     def _moved(self, patches: Sequence[str], stage: Stage, job: int | None = None) -> None:
-        named = [one.name for patch in patches for one in self.copies[patch]]
+        named = [candidate.name for patch in patches for candidate in self.copies[patch]]
         self.whole.tell(Moved(self.bug.name, named, stage, job))
 
     def _end(self, row: Row) -> None:
         """Tell the row of the patch that was tried, and those of its copies."""
         first, *others = self.copies[row.patch]
         self.whole.tell(row)
-        for one in others:
-            same = {"patch": one.name, "same_as": first.name, "seconds": 0.0}
+        for copy in others:
+            same = {"patch": copy.name, "same_as": first.name, "seconds": 0.0}
             self.whole.tell(row.model_copy(update=same))
 
 
@@ -320,11 +326,11 @@ def check_parts(sized: Iterable[tuple[T, int]]) -> Iterator[list[T]]:
     """Yield what has a patch each, given with its bytes as JSON, as check jobs can take it."""
     part: list[T] = []
     size = 0
-    for one, more in sized:
+    for item, more in sized:
         if part and (len(part) == PATCHES or size + more > _BYTES):
             yield part
             part, size = [], 0
-        part.append(one)
+        part.append(item)
         size += more
     if part:
         yield part
@@ -334,7 +340,7 @@ async def _all(work: Iterable[Coroutine[None, None, None]]) -> None:
     """Do all of it at once; raise the first error, after which nothing of it goes on."""
     try:
         async with asyncio.TaskGroup() as group:
-            for one in work:
-                group.create_task(one)
+            for coroutine in work:
+                group.create_task(coroutine)
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None

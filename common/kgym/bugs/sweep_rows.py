@@ -82,10 +82,10 @@ def status(rows: Iterable[Row]) -> Answer:
 
 def counts(rows: Iterable[Row]) -> dict[str, dict[Outcome, int]]:
     """Return, by bug, how many patches came to what."""
-    found: dict[str, Counter[Outcome]] = {}
+    by_bug: dict[str, Counter[Outcome]] = {}
     for row in rows:
-        found.setdefault(row.bug, Counter())[row.outcome] += 1
-    return {bug: dict(sorted(one.items())) for bug, one in found.items()}
+        by_bug.setdefault(row.bug, Counter())[row.outcome] += 1
+    return {bug: dict(sorted(outcomes.items())) for bug, outcomes in by_bug.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,31 +108,31 @@ class Pair:
         )
 
 
-def checked(pair: Pair, one: PatchCheck) -> Pair | Row:
+def checked(pair: Pair, check: PatchCheck) -> Pair | Row:
     """Return the pair where its patch is to be tried, else its row: a kernel would tell no more.
 
     A check that a limit ended says neither yes nor no: the build will.
     """
-    pair = pair.knowing(check=one.outcome, seconds=one.seconds)
-    errors = [found for found in one.diagnostics if found.severity == "error"]
-    match one.outcome:
+    pair = pair.knowing(check=check.outcome, seconds=check.seconds)
+    errors = [diagnostic for diagnostic in check.diagnostics if diagnostic.severity == "error"]
+    match check.outcome:
         case PatchOutcome.COMPILES | PatchOutcome.OVER_LIMIT:
             return pair
         case PatchOutcome.NOT_BUILT:
-            paths = ", ".join(file.path for file in one.files)
+            paths = ", ".join(file.path for file in check.files)
             return pair.row(Outcome.NOT_COMPILED, f"the config does not compile {paths}")
         case PatchOutcome.DOES_NOT_COMPILE:
             first = errors[0] if errors else None
-            reason = _diagnosed(first) if first else one.reason
+            reason = _diagnosed(first) if first else check.reason
             return pair.row(Outcome.DOES_NOT_COMPILE, reason, diagnostic=first)
         case PatchOutcome.DOES_NOT_APPLY:
-            no_patch = one.details.get("reason") in _NO_PATCH
-            return pair.row(Outcome.REFUSED if no_patch else Outcome.DOES_NOT_APPLY, one.reason)
+            no_patch = check.details.get("reason") in _NO_PATCH
+            return pair.row(Outcome.REFUSED if no_patch else Outcome.DOES_NOT_APPLY, check.reason)
 
 
 def tried(pair: Pair, job: JobView, accepted: Collection[str]) -> Row:
     """Return the row of a patch whose trial (`Bug.trial`) has ended."""
-    came_to, found = conclusion(job, accepted), resolution_of(job, accepted)
+    came_to, trial = conclusion(job, accepted), resolution_of(job, accepted)
     built, run = job.step(BUILD_AFTER), job.step(AFTER)
     before = pair.facts.get("seconds", 0)
     facts: dict[str, object] = {"job": job.id, "verdict": came_to.verdict, "title": came_to.title}
@@ -143,10 +143,10 @@ def tried(pair: Pair, job: JobView, accepted: Collection[str]) -> Row:
     reason = came_to.reason or f"job {job.id} is {job.state}"
     if why is not None and why.cause == "user" and why.reason in NOT_BUILT:
         return pair.row(Outcome.DOES_NOT_COMPILE, why.message, **facts)
-    if came_to.answer not in {Answer.YES, Answer.NO} or run is None or found is None:
+    if came_to.answer not in {Answer.YES, Answer.NO} or run is None or trial is None:
         return pair.row(Outcome.INCONCLUSIVE, reason, **facts)
-    outcome = Outcome.RESOLVED if found.resolved else Outcome.NOT_RESOLVED
-    obstacles = found.obstacles if found.verdicts else ()
+    outcome = Outcome.RESOLVED if trial.resolved else Outcome.NOT_RESOLVED
+    obstacles = trial.obstacles if trial.verdicts else ()
     return pair.row(outcome, reason, obstacles=list(obstacles), **facts)
 
 
@@ -161,9 +161,9 @@ def not_shown(job: JobView) -> str | None:
     return f"the bug does not show without the patch (job {job.id}): {reason}"
 
 
-def _diagnosed(one: Diagnostic) -> str:
-    line = f":{one.line}" if one.line else ""
-    return f"{one.file}{line}: {one.message}"
+def _diagnosed(diagnostic: Diagnostic) -> str:
+    line = f":{diagnostic.line}" if diagnostic.line else ""
+    return f"{diagnostic.file}{line}: {diagnostic.message}"
 
 
 def _line(text: str) -> str:

@@ -98,7 +98,9 @@ class TraceResult(Strict):
     def of(cls, job: JobView) -> Self:
         """Return what a job of `traced` tells."""
         result = reproduced(job.step(BEFORE))
-        dumps = [one.dump for one in (result.instances if result else []) if one.dump]
+        dumps = [
+            instance.dump for instance in (result.instances if result else []) if instance.dump
+        ]
         last = job.step(_MINIMIZE)
         if last is None:
             raise ValueError(f"job {job.id} has no trace: it has no step `{_MINIMIZE}`")

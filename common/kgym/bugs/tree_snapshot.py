@@ -89,7 +89,7 @@ def git(folder: Path, *words: str, more: dict[str, str] | None = None, stdin: st
 
     Raises UserError `bad_tree` with its words.
     """
-    settings = [word for one in _SETTINGS for word in ("-c", one)]
+    settings = [word for setting in _SETTINGS for word in ("-c", setting)]
     names = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
@@ -102,8 +102,8 @@ def git(folder: Path, *words: str, more: dict[str, str] | None = None, stdin: st
             check=True,
         )
     except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip()
-        raise UserError("bad_tree", f"{folder}: `git {words[0]}`: {said}") from error
+        message = error.stderr.decode(errors="replace").strip()
+        raise UserError("bad_tree", f"{folder}: `git {words[0]}`: {message}") from error
     except subprocess.TimeoutExpired as error:
         raise UserError("bad_tree", f"{folder}: `git {words[0]}` took too long") from error
     return done.stdout.decode(errors="surrogateescape")

@@ -29,7 +29,7 @@ from kgym.bugs.conclusion import (
     reproduced,
     resolution_of,
 )
-from kgym.bugs.resolution import Obstacle, Resolution, is_accepted, told
+from kgym.bugs.resolution import Obstacle, Resolution, evidence_line, is_accepted
 
 QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "max": 1.0}
 
@@ -56,7 +56,7 @@ class SideResult(Strict):
     time: float | None = Field(None, description="seconds asked of each instance")
     accelerator: str | None = Field(None, description="what ran the VMs: `kvm` or `tcg`")
     evidence: Evidence | None = None
-    told: str | None = Field(None, description="the evidence in one line")
+    evidence_line: str | None = Field(None, description="the evidence in one line")
     findings: list[JudgedFinding] = []
 
     @classmethod
@@ -65,7 +65,7 @@ class SideResult(Strict):
         result = reproduced(step)
         if result is None:
             return cls(verdict=Verdict.INCONCLUSIVE, reason=failure(job))
-        found = findings(job, step)
+        all_findings = findings(job, step)
         return cls(
             verdict=result.verdict,
             title=result.title,
@@ -78,10 +78,10 @@ class SideResult(Strict):
             time=result.time,
             accelerator=result.accelerator,
             evidence=result.evidence,
-            told=_told(job, result, found),
+            evidence_line=_evidence_line(job, result, all_findings),
             findings=[
-                JudgedFinding(**dict(one), accepted=is_accepted(one.reason, accepted))
-                for one in found
+                JudgedFinding(**dict(finding), accepted=is_accepted(finding.reason, accepted))
+                for finding in all_findings
             ],
         )
 
@@ -116,15 +116,15 @@ class TrialResult(Strict):
         before, after = job.step(BEFORE), job.step(AFTER)
         if before is None:
             raise ValueError(f"job {job.id} is no trial: it has no step `{BEFORE}`")
-        found = resolution_of(job, accepted) or Resolution(False, ())
+        trial = resolution_of(job, accepted) or Resolution(False, ())
         built = next((s.result for s in job.steps if isinstance(s.result, BuildResult)), None)
         return TrialResult(
             bug=bug,
             job=job.id,
             before=SideResult.of(job, before, accepted),
             after=SideResult.of(job, after, accepted) if after else None,
-            resolved=found.resolved,
-            obstacles=list(found.obstacles),
+            resolved=trial.resolved,
+            obstacles=list(trial.obstacles),
             compiler=built.compiler_version if built else None,
             compiler_substitution=built.compiler_substitution if built else "",
             dropped_symbols=built.dropped_symbols if built else [],
@@ -167,10 +167,14 @@ class CalibrationResult(Strict):
         if result is not None:
             measured = calibration.measured(result, bug.titles)
             times = calibration.crash_times(result.instances, bug.titles)
-            ended.update(str(one.outcome) for one in result.instances)
+            ended.update(str(instance.outcome) for instance in result.instances)
         runs, crashed = (measured.runs, measured.crashed) if measured else (ended["survived"], 0)
         counted = together or measured
-        efforts = [calibration.effort(counted, one) for one in CONFIDENCES] if counted else []
+        efforts = (
+            [calibration.effort(counted, confidence) for confidence in CONFIDENCES]
+            if counted
+            else []
+        )
         return CalibrationResult(
             bug=bug.name,
             job=job.id,
@@ -185,7 +189,7 @@ class CalibrationResult(Strict):
             if times
             else None,
             accelerator=result.accelerator if result is not None else None,
-            recommended=[one for one in efforts if one],
+            recommended=[effort for effort in efforts if effort],
             reason=failure(job),
         )
 
@@ -198,13 +202,13 @@ class CalibrationResult(Strict):
         return Answer.NO if self.runs else Answer.INFRASTRUCTURE
 
 
-def _told(job: JobView, after: ReproduceResult, found: list[Finding]) -> str | None:
+def _evidence_line(job: JobView, after: ReproduceResult, all_findings: list[Finding]) -> str | None:
     """Return the line on what a verdict on a patched kernel rests on; None on others."""
     before = reproduced(job.step(BEFORE))
     if after is not reproduced(job.step(AFTER)):
         return None
     evidence = before.evidence if before else None
-    return told(evidence.work if evidence else None, after.evidence, found)
+    return evidence_line(evidence.work if evidence else None, after.evidence, all_findings)
 
 
 def _seconds(job: JobView) -> dict[str, float]:

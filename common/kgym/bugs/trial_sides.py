@@ -28,13 +28,13 @@ def other_root(before: UsedRoot, after: UsedRoot) -> Iterator[Finding]:
     if (before.format, before.sha256) != (after.format, after.sha256):
         yield _blocking(
             "other_root",
-            f"the guests with the bug started from {_told(before)}, those with the fix from"
-            f" {_told(after)}: either may be why it is quiet; run both again with one `root`, or"
-            " with the disk of the run with the bug (`vm.root` with its `step`)",
+            f"the guests with the bug started from {_root_words(before)}, those with the fix from"
+            f" {_root_words(after)}: either may be why it is quiet; run both again with one `root`,"
+            " or with the disk of the run with the bug (`vm.root` with its `step`)",
         )
 
 
-def _told(root: UsedRoot) -> str:
+def _root_words(root: UsedRoot) -> str:
     if root.format is None:
         return "an initramfs"
     what = f" ({root.system})" if root.system else ""

@@ -93,8 +93,11 @@ def _is_unproven(control: Control, excused: Collection[ControlName]) -> bool:
 
 
 def _words(controls: Sequence[Control]) -> str:
-    told = (f"the control {one.name} {_UNPROVEN[one.outcome]} ({one.detail})" for one in controls)
-    return "; ".join(told)
+    reasons = (
+        f"the control {control.name} {_UNPROVEN[control.outcome]} ({control.detail})"
+        for control in controls
+    )
+    return "; ".join(reasons)
 
 
 def _alike(crash: InstanceResult, title: str) -> bool:
@@ -124,38 +127,48 @@ def judge(
     cannot be raised on the unpatched kernel, either, has only to be if bugs like this one are
     told by the same detector (`kgym.bugs.detectors.needed`).
     """
-    ended = [one for one in instances if one.outcome is InstanceOutcome.CRASH]
-    same = [(one, why) for one in ended if (why := likeness(one, titles))]
-    noisy = [one for one in ended if not likeness(one, titles) and noise(one.title or "")]
-    crashes = [one for one in ended if one not in noisy]
-    survived = [one for one in instances if one.outcome is InstanceOutcome.SURVIVED]
+    ended = [instance for instance in instances if instance.outcome is InstanceOutcome.CRASH]
+    same = [(instance, why) for instance in ended if (why := likeness(instance, titles))]
+    noisy = [
+        instance
+        for instance in ended
+        if not likeness(instance, titles) and noise(instance.title or "")
+    ]
+    crashes = [instance for instance in ended if instance not in noisy]
+    survived = [instance for instance in instances if instance.outcome is InstanceOutcome.SURVIVED]
     k, n = len(crashes), len(crashes) + len(survived)
-    told = "".join(
-        f"; instance {one.number}: {one.title}, which does not count: {noise(one.title or '')}"
-        for one in noisy
+    noise_reasons = "".join(
+        f"; instance {instance.number}: {instance.title}, which does not count:"
+        f" {noise(instance.title or '')}"
+        for instance in noisy
     )
     if same:
         first, why = same[0]
         reason = f"{k} of {n} completed instances crashed: {first.title}; the same crash {why}"
-        return Judgement(Verdict.SAME_CRASH, reason + told, first.title, k, n)
+        return Judgement(Verdict.SAME_CRASH, reason + noise_reasons, first.title, k, n)
     if crashes:
         reason = f"{k} of {n} completed instances crashed: {crashes[0].title}"
         reason += f"; looked for: {' | '.join(titles)}"
-        return Judgement(Verdict.OTHER_CRASH, reason + told, crashes[0].title, k, n)
+        return Judgement(Verdict.OTHER_CRASH, reason + noise_reasons, crashes[0].title, k, n)
     if len(survived) == requested:
         excused = set(ControlName) - needed(titles)
-        if unproven := [one for one in controls if _is_unproven(one, excused)]:
+        if unproven := [control for control in controls if _is_unproven(control, excused)]:
             reason = f"no crash was seen, but the kernel might not have told: {_words(unproven)}"
             return Judgement(Verdict.INCONCLUSIVE, reason, None, 0, n)
         reason = f"the reproducer ran for the whole time on all {n} instances, without a crash"
         reason += next(
-            (f"; instance {one.number}: {one.detail}" for one in survived if one.detail), ""
+            (
+                f"; instance {instance.number}: {instance.detail}"
+                for instance in survived
+                if instance.detail
+            ),
+            "",
         )
         return Judgement(Verdict.NO_CRASH, reason, None, 0, n)
     whole = (InstanceOutcome.SURVIVED, InstanceOutcome.STOPPED, InstanceOutcome.CRASH)
-    lost = next((one for one in instances if one.outcome not in whole), None)
+    lost = next((instance for instance in instances if instance.outcome not in whole), None)
     why = f"; instance {lost.number}: {lost.outcome}: {lost.detail}" if lost else ""
-    why = why + told or "; not all ran"
+    why = why + noise_reasons or "; not all ran"
     return Judgement(
         Verdict.INCONCLUSIVE, f"{n} of {requested} instances completed{why}", None, 0, n
     )

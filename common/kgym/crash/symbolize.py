@@ -46,8 +46,8 @@ async def symbolize(reports: Sequence[CrashReport], vmlinux: Path) -> list[Crash
     folder = _folder(places.get(root or 0, ()))
 
     def lookup(call: InlinedCall) -> Sequence[Location]:
-        found = places.get(addresses.get(call, 0), ())
-        return [one._replace(file=_relative(one.file, folder)) for one in found]
+        places_of_call = places.get(addresses.get(call, 0), ())
+        return [place._replace(file=_relative(place.file, folder)) for place in places_of_call]
 
     return [with_sources(report, lookup) for report in reports]
 
@@ -86,7 +86,7 @@ class Symbols:
     def address(self, call: InlinedCall) -> int | None:
         """Return the address of the instruction; None if it is not known for sure."""
         starts = {
-            one for one in self._starts.get(call.function, ()) if self._size(one) == call.size
+            start for start in self._starts.get(call.function, ()) if self._size(start) == call.size
         }
         if len(starts) != 1 or call.offset > call.size:
             return None
@@ -112,9 +112,9 @@ def read_places(lines: Iterable[str]) -> Iterator[tuple[int, list[Location]]]:
 
 def _locations(block: Sequence[str]) -> Iterator[Location]:
     for function, place in zip(block[::2], block[1::2], strict=False):
-        found = re.match(r"(.+):([0-9]+)", place)
-        if found and found[1] != _UNKNOWN and int(found[2]):
-            yield Location(function, found[1], int(found[2]))
+        match = re.match(r"(.+):([0-9]+)", place)
+        if match and match[1] != _UNKNOWN and int(match[2]):
+            yield Location(function, match[1], int(match[2]))
 
 
 def _folder(root: Sequence[Location]) -> str:

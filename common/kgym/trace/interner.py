@@ -26,15 +26,15 @@ class Interner:
         """Return the number of each key; -1 for those beyond LIMIT."""
         slots = (keys * _MULTIPLIER) >> np.uint64(64 - _BITS)
         slots = slots.astype(np.uint16)
-        found: NDArray[np.int32] = self._slot_number[slots]
+        result: NDArray[np.int32] = self._slot_number[slots]
         wrong = self._slot_key[slots] != keys
-        wrong |= found < 0
+        wrong |= result < 0
         where = np.flatnonzero(wrong)
         if len(where):
             unique, inverse = np.unique(keys[where], return_inverse=True)
             numbers = np.array([self._number(int(key)) for key in unique], np.int32)
-            found[where] = numbers[inverse]
-        return found
+            result[where] = numbers[inverse]
+        return result
 
     def _number(self, key: int) -> int:
         number = self._numbers.get(key)

@@ -96,7 +96,7 @@ class _Minimizer:
     def __init__(self, trace: Trace, crash: Crash, files: Collection[str]) -> None:
         self.trace = trace
         self.crash = crash
-        relevant = np.array([in_files(one.file, files) for one in trace.functions], bool)
+        relevant = np.array([in_files(function.file, files) for function in trace.functions], bool)
         self.relevant = relevant[trace.function] if len(trace) else np.zeros(0, bool)
         self.wanted = {
             stack: anchors.traced(crash.stacks.get(stack, ()), trace.functions)
@@ -111,23 +111,23 @@ class _Minimizer:
         if thread is None:
             statistics = self._statistics(None, (), 0)
             return MinimalTrace(pid=None, anchor=TraceAnchor(), calls=[], statistics=statistics)
-        stack, found = self._anchor(thread)
-        best = found.best[0] if found.best else Anchor((len(thread.places) - 1,), (-1,))
+        stack, matches = self._anchor(thread)
+        best = matches.best[0] if matches.best else Anchor((len(thread.places) - 1,), (-1,))
         main = thread_part(thread.sequence, best, limit, past_repeats=past_repeats)
         calls = self._calls(thread, main)
-        alternatives = [self._alternative(thread, stack, one) for one in found.best[1:]]
+        alternatives = [self._alternative(thread, stack, anchor) for anchor in matches.best[1:]]
         return MinimalTrace(
             pid=thread.pid,
             task=self.trace.tasks.get(thread.pid),
             guessed=guessed,
-            anchor=self._describe(stack, found, best),
+            anchor=self._describe(stack, matches, best),
             calls=calls,
             before=main.before.value,
             after=main.after.value,
             alternatives=alternatives,
             related=self._related(thread, best, main),
             functions=self._functions(thread),
-            statistics=self._statistics(thread, calls, found.candidates),
+            statistics=self._statistics(thread, calls, matches.candidates),
         )
 
     # --- the thread and its anchor --------------------------------------------------------
@@ -137,7 +137,7 @@ class _Minimizer:
         pid = self.crash.pids.get(TraceStack.CRASH)
         if pid is not None and len((thread := self._thread(pid)).places):
             return thread, False
-        guesses = [self._thread(one) for one in self._suspects()]
+        guesses = [self._thread(suspect) for suspect in self._suspects()]
         if not guesses:
             return None, True
         return max(guesses, key=self._likeness), True
@@ -154,13 +154,13 @@ class _Minimizer:
         pids = self.trace.pid[mine]
         unique, last = np.unique(pids[::-1], return_index=True)
         latest = unique[np.argsort(last)]
-        return [int(one) for one in latest[: _GUESSES if wanted else 1]]
+        return [int(start) for start in latest[: _GUESSES if wanted else 1]]
 
     def _likeness(self, thread: _Thread) -> tuple[int, int]:
-        found = anchors.find(thread.sequence, self.wanted[TraceStack.CRASH])
-        if not found.best:
+        matches = anchors.find(thread.sequence, self.wanted[TraceStack.CRASH])
+        if not matches.best:
             return 0, int(thread.places[-1])
-        return len(found.best[0].places), int(thread.places[found.best[0].last])
+        return len(matches.best[0].places), int(thread.places[matches.best[0].last])
 
     def _thread(self, pid: int) -> _Thread:
         places = np.flatnonzero((self.trace.pid == pid) & self.relevant)
@@ -169,9 +169,9 @@ class _Minimizer:
     def _anchor(self, thread: _Thread) -> tuple[TraceStack | None, Anchors]:
         """Return the first stack of which a frame is found; without any, the last record counts."""
         for stack in TraceStack:
-            found = anchors.find(thread.sequence, self.wanted[stack])
-            if found.best:
-                return stack, found
+            matches = anchors.find(thread.sequence, self.wanted[stack])
+            if matches.best:
+                return stack, matches
         return None, Anchors((), 0, ())
 
     # --- what else may matter -------------------------------------------------------------
@@ -181,10 +181,13 @@ class _Minimizer:
         shown = {int(n) for n in thread.places[main.records()[: 10 * LIMIT]]}
         related = []
         for stack in (TraceStack.FREED, TraceStack.ALLOCATED):
-            one = self._who(stack, end)
-            if one is not None and int(one[0].places[one[1].last]) not in shown:
-                related.append(self._relate(stack.value, *one))
-        named = {thread.pid, *(one.pid for one in related)}
+            related_thread = self._who(stack, end)
+            if (
+                related_thread is not None
+                and int(related_thread[0].places[related_thread[1].last]) not in shown
+            ):
+                related.append(self._relate(stack.value, *related_thread))
+        named = {thread.pid, *(other.pid for other in related)}
         return [*related, *self._concurrent(named, thread, main)]
 
     def _who(self, stack: TraceStack, end: int) -> tuple[_Thread, Anchor] | None:
@@ -201,14 +204,14 @@ class _Minimizer:
         thread = self._thread(pid)
         upto = int(np.searchsorted(thread.places, end, side="right"))
         thread = _Thread(pid, thread.places[:upto], thread.sequence[:upto])
-        found = anchors.find(thread.sequence, wanted)
-        return (thread, found.best[0]) if found.best else None
+        matches = anchors.find(thread.sequence, wanted)
+        return (thread, matches.best[0]) if matches.best else None
 
     def _concurrent(
         self, named: Collection[int], thread: _Thread, main: ThreadPart
     ) -> list[RelatedThread]:
         """Return threads that ran a function of the stacks while the minimal trace was running."""
-        numbers = [one for wanted in self.wanted.values() for one in wanted.values()]
+        numbers = [number for wanted in self.wanted.values() for number in wanted.values()]
         records = main.records()
         if not numbers or not len(records):
             return []
@@ -225,13 +228,13 @@ class _Minimizer:
             related.append(self._relate("concurrent", other, Anchor((int(at[-1]),), (-1,))))
         return related
 
-    def _relate(self, why: str, thread: _Thread, found: Anchor) -> RelatedThread:
+    def _relate(self, why: str, thread: _Thread, anchor: Anchor) -> RelatedThread:
         return RelatedThread(
             why=why,
             pid=thread.pid,
             task=self.trace.tasks.get(thread.pid),
             records=len(thread.places),
-            calls=self._calls(thread, thread_part(thread.sequence, found, SIDE_LIMIT)),
+            calls=self._calls(thread, thread_part(thread.sequence, anchor, SIDE_LIMIT)),
         )
 
     # --- in words -------------------------------------------------------------------------
@@ -260,16 +263,16 @@ class _Minimizer:
         return {"file": function.file, "name": function.name}
 
     def _alternative(
-        self, thread: _Thread, stack: TraceStack | None, one: Anchor
+        self, thread: _Thread, stack: TraceStack | None, anchor: Anchor
     ) -> TraceAlternative:
         return TraceAlternative(
-            frames=self._frame_names(stack, one.frames),
-            span=one.last - one.first + 1,
-            calls=self._calls(thread, thread_part(thread.sequence, one, SIDE_LIMIT)),
+            frames=self._frame_names(stack, anchor.frames),
+            span=anchor.last - anchor.first + 1,
+            calls=self._calls(thread, thread_part(thread.sequence, anchor, SIDE_LIMIT)),
         )
 
-    def _describe(self, stack: TraceStack | None, found: Anchors, best: Anchor) -> TraceAnchor:
-        missed = [frame for frame in found.frames if frame not in best.frames]
+    def _describe(self, stack: TraceStack | None, matches: Anchors, best: Anchor) -> TraceAnchor:
+        missed = [frame for frame in matches.frames if frame not in best.frames]
         return TraceAnchor(
             stack=stack,
             frames=self._frame_names(stack, best.frames),

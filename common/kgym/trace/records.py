@@ -92,4 +92,4 @@ def in_files(path: str | None, files: Collection[str]) -> bool:
     if not files or path is None:
         return True
     path = path.removeprefix("./")
-    return any(path == one or path.endswith(f"/{one}") for one in files)
+    return any(path == file or path.endswith(f"/{file}") for file in files)

@@ -207,16 +207,16 @@ class RingParser:
         for n in np.flatnonzero((kind == self.layout.print) & (events.length > start)):
             at = int(events.at[n])
             raw = words[at + start : at + int(events.length[n])].tobytes()
-            said = message(raw.split(b"\0", maxsplit=1)[0].decode(errors="replace"))
-            if said is not None:
-                key[n] = self._key(Key(KeyKind.TEXT, said.text))
-                counter[n] = said.counter
+            text = message(raw.split(b"\0", maxsplit=1)[0].decode(errors="replace"))
+            if text is not None:
+                key[n] = self._key(Key(KeyKind.TEXT, text.text))
+                counter[n] = text.counter
 
     def _numbers(self, kind: KeyKind, values: NDArray[np.uint64]) -> NDArray[np.int32]:
         interner = self._addresses[kind]
-        found = interner.numbers(values)
+        numbers = interner.numbers(values)
         mine = np.array([self._key(Key(kind, value)) for value in interner.keys], np.int32)
-        return np.where(found < 0, np.int32(-1), mine[found])
+        return np.where(numbers < 0, np.int32(-1), mine[numbers])
 
     def _key(self, key: Key) -> int:
         return self._keys.setdefault(key, len(self._keys))

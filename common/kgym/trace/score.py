@@ -45,8 +45,8 @@ def score(minimal: MinimalTrace, edited: Collection[str]) -> dict[Stage, int]:
 def total(scores: Iterable[Mapping[Stage, int]]) -> dict[Stage, int]:
     """Return the sum of each stage's scores over many bugs."""
     result = dict.fromkeys(Stage, 0)
-    for one in scores:
-        for stage, value in one.items():
+    for score in scores:
+        for stage, value in score.items():
             result[stage] += value
     return result
 
@@ -55,9 +55,9 @@ def _stages(minimal: MinimalTrace) -> dict[Stage, set[str]]:
     stages = {Stage.STACK: _names(call for call in minimal.calls if call.frame is not None)}
     for stage, parts in _PARTS.items():
         stages[stage] = _names(call for call in minimal.calls if call.part in parts)
-    stages[Stage.THREAD] = {canonical(one.name) for one in minimal.functions}
+    stages[Stage.THREAD] = {canonical(function.name) for function in minimal.functions}
     return stages
 
 
 def _names(calls: Iterable[TraceCall]) -> set[str]:
-    return {canonical(one.name) for call in calls for one in call.pattern}
+    return {canonical(function.name) for call in calls for function in call.pattern}

@@ -52,7 +52,7 @@ def traced(frames: Sequence[Frame], functions: Sequence[Function]) -> dict[int, 
     by_name: dict[str, list[int]] = {}
     for number, function in enumerate(functions):
         by_name.setdefault(canonical(function.name), []).append(number)
-    found = {}
+    positions = {}
     for place, frame in enumerate(frames):
         numbers = [
             number
@@ -60,8 +60,8 @@ def traced(frames: Sequence[Frame], functions: Sequence[Function]) -> dict[int, 
             if _same_file(frame.file, functions[number].file)
         ]
         if numbers and not frame.uncertain:
-            found[place] = np.array(numbers, np.int32)
-    return found
+            positions[place] = np.array(numbers, np.int32)
+    return positions
 
 
 def find(sequence: NDArray[np.int32], wanted: dict[int, NDArray[np.int32]]) -> Anchors:
@@ -82,9 +82,9 @@ def find(sequence: NDArray[np.int32], wanted: dict[int, NDArray[np.int32]]) -> A
     current, count = last, np.ones(len(last), np.int32)
     for frame in frames[1:]:
         before = np.searchsorted(places[frame], current) - 1
-        found = before >= 0
-        current = np.where(found, places[frame][np.maximum(before, 0)], current)
-        count += found
+        is_inside = before >= 0
+        current = np.where(is_inside, places[frame][np.maximum(before, 0)], current)
+        count += is_inside
     distinct = _last_of_each(current)
     last, current, count = last[distinct], current[distinct], count[distinct]
     best: list[Anchor] = []
@@ -103,13 +103,13 @@ def _last_of_each(starts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _trace_back(last: int, frames: list[int], places: dict[int, NDArray[np.int64]]) -> Anchor:
-    at, found = [last], [frames[0]]
+    at, matched = [last], [frames[0]]
     for frame in frames[1:]:
         before = int(np.searchsorted(places[frame], at[-1])) - 1
         if before >= 0:
             at.append(int(places[frame][before]))
-            found.append(frame)
-    return Anchor(tuple(at), tuple(found))
+            matched.append(frame)
+    return Anchor(tuple(at), tuple(matched))
 
 
 def _same_file(frame: str | None, function: str | None) -> bool:

@@ -90,9 +90,11 @@ def mapped(file: BinaryIO) -> Trace:
     try:
         with zipfile.ZipFile(file) as archive:
             _uncompressed(archive)
-            found = {one.filename: one.header_offset for one in archive.infolist()}
-        columns = {name: _column(file, found[f"{name}.npy"], kind) for name, kind in Trace.COLUMNS}
-        about = _column(file, found["about.npy"], np.uint8)
+            offsets = {member.filename: member.header_offset for member in archive.infolist()}
+        columns = {
+            name: _column(file, offsets[f"{name}.npy"], kind) for name, kind in Trace.COLUMNS
+        }
+        about = _column(file, offsets["about.npy"], np.uint8)
         if len(about) > MOST_ABOUT:
             raise ValueError("it lists too many functions")
         trace = _trace(columns, about.tobytes())
@@ -135,7 +137,7 @@ def _column(file: BinaryIO, header: int, kind: type[np.generic]) -> Array:
 
 
 def _uncompressed(archive: zipfile.ZipFile) -> None:
-    if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
+    if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
         raise ValueError("it is compressed")
 
 
@@ -143,15 +145,15 @@ def _load_own(path: Path) -> Trace:
     try:
         with zipfile.ZipFile(path) as archive:
             _uncompressed(archive)
-        with np.load(path, allow_pickle=False) as found:
-            columns = {name: found[name].astype(dtype) for name, dtype in Trace.COLUMNS}
-            return _trace(columns, found["about"].tobytes())
+        with np.load(path, allow_pickle=False) as arrays:
+            columns = {name: arrays[name].astype(dtype) for name, dtype in Trace.COLUMNS}
+            return _trace(columns, arrays["about"].tobytes())
     except _NO_TRACE as error:
         raise UserError("bad_trace", f"{path} is no trace: {error}") from error
 
 
-def _trace(columns: dict[str, Array], said: bytes) -> Trace:
-    about = json.loads(said)
+def _trace(columns: dict[str, Array], header: bytes) -> Trace:
+    about = json.loads(header)
     trace = Trace(
         **columns,
         functions=tuple(

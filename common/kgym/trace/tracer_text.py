@@ -80,7 +80,7 @@ class TextParser:
         lines = _Lines(data)
         fits = lines.parse()
         key = np.where(fits, self._numbers(lines, fits), np.int32(-1))
-        found: dict[str, Array] = {
+        columns: dict[str, Array] = {
             "time": lines.time,
             "cpu": lines.cpu,
             "pid": lines.pid,
@@ -88,11 +88,11 @@ class TextParser:
             "counter": lines.counter,
         }
         for n in np.flatnonzero(~fits):
-            self._read_line(lines, int(n), found)
+            self._read_line(lines, int(n), columns)
         mine = key >= 0
         self.other += len(mine) - int(mine.sum())
         columns = {
-            name: found[name][mine].astype(dtype, copy=False) for name, dtype in Trace.COLUMNS
+            name: columns[name][mine].astype(dtype, copy=False) for name, dtype in Trace.COLUMNS
         }
         self._columns.append(columns)
         self._name_tasks(lines, columns["pid"], np.flatnonzero(mine))
@@ -116,7 +116,7 @@ class TextParser:
         named = record_format.function(text)
         return -1 if named is None else self._functions.setdefault(named, len(self._functions))
 
-    def _read_line(self, lines: "_Lines", n: int, found: dict[str, Array]) -> None:
+    def _read_line(self, lines: "_Lines", n: int, columns: dict[str, Array]) -> None:
         line = lines.line(n)
         if match := _LOST.search(line):
             self.lost += int(match[1] or match[2])
@@ -129,12 +129,12 @@ class TextParser:
         number = self._function(text)
         if number < 0:
             return
-        said = record_format.message(text)
-        found["function"][n] = number
-        found["counter"][n] = said.counter if said else 0
-        found["pid"][n] = int(match["pid"]) & 0x7FFFFFFF
-        found["cpu"][n] = int(match["cpu"]) & 0x7FFF
-        found["time"][n] = _time(match["seconds"], match["fraction"])
+        message = record_format.message(text)
+        columns["function"][n] = number
+        columns["counter"][n] = message.counter if message else 0
+        columns["pid"][n] = int(match["pid"]) & 0x7FFFFFFF
+        columns["cpu"][n] = int(match["cpu"]) & 0x7FFF
+        columns["time"][n] = _time(match["seconds"], match["fraction"])
         self.tasks.setdefault(int(match["pid"]), match["task"].decode(errors="replace").strip())
 
     def _name_tasks(self, lines: "_Lines", pids: Array, where: Array) -> None:

@@ -55,7 +55,7 @@ def command(entry: AgentEntry, home: Path) -> Command:
     Raises UserError `bad_campaign`, NotFound `no_such_adapter`.
     """
     adapter = _adapter(entry.adapter) if entry.adapter is not None else None
-    folders = {str(path): path for path in (_folder(one, home) for one in entry.programs)}
+    folders = {str(path): path for path in (_folder(folder, home) for folder in entry.programs)}
     if entry.folder is not None:
         folders["/agent"] = _folder(entry.folder, home)
     return Command(
@@ -87,10 +87,10 @@ def _adapter(name: str) -> Adapter:
 
 
 def _folder(name: str, home: Path) -> Path:
-    found = _there(name, home)
-    if found is None or not found.is_dir():
+    path = _there(name, home)
+    if path is None or not path.is_dir():
         raise UserError("bad_campaign", f"{home / name} is no folder")
-    return found
+    return path
 
 
 def _there(name: str | None, home: Path) -> Path | None:

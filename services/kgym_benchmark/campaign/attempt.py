@@ -91,22 +91,25 @@ async def in_environment(
     for name in (LOG, CALLS):
         (folder / name).unlink(missing_ok=True)
 
-    def told(call: KernelCall) -> None:
+    def record_call(call: KernelCall) -> None:
         calls.append(call)
         with (folder / CALLS).open("a") as file:
             file.write(call.model_dump_json() + "\n")
 
     async with AsyncExitStack() as stack:
         held = stack.enter_context(ExitStack())
-        found = await tree(attempt.subject, held)
+        bug_tree = await tree(attempt.subject, held)
         proxy = await _proxy(attempt, command, stack)
         place = folder / "environment"
         await asyncio.to_thread(sandbox.remove, place)  # of one that was killed
         door = Door(
-            _case(attempt), _kernels(attempt, client), attempt.campaign.attempt.kernel_runs, told
+            _case(attempt),
+            _kernels(attempt, client),
+            attempt.campaign.attempt.kernel_runs,
+            record_call,
         )
         given = _given(attempt, command, proxy)
-        environment = await stack.enter_async_context(Environment(place, found, door, given))
+        environment = await stack.enter_async_context(Environment(place, bug_tree, door, given))
         ended = await _run(environment, command, folder / LOG, proxy)
         patch, error = await _patch(environment)
         trajectory = environment.trajectory()
@@ -165,7 +168,7 @@ async def _proxy(attempt: Attempt, command: Command, stack: AsyncExitStack) -> M
 
 def _case(attempt: Attempt) -> Case:
     program = next(
-        (one for one in attempt.subject.bug.reproducers if one.kind == "syz"),
+        (reproducer for reproducer in attempt.subject.bug.reproducers if reproducer.kind == "syz"),
         attempt.subject.bug.reproducers[0],
     )
     return Case(bug=attempt.subject.id, report=attempt.report, program=program.text)
@@ -180,9 +183,9 @@ def _kernels(attempt: Attempt, client: AsyncClient) -> Callable[[str], Awaitable
 
     async def run(diff: str) -> KernelRun:
         options = RunOptions(trial=trial)
-        found = await run_kernel(client, attempt.subject.bug, diff, options)
-        if found.outcome is not Outcome.INCONCLUSIVE:
-            return found
+        result = await run_kernel(client, attempt.subject.bug, diff, options)
+        if result.outcome is not Outcome.INCONCLUSIVE:
+            return result
         # A machine has failed: that is not the agent's fault.
         return await run_kernel(client, attempt.subject.bug, diff, options)
 
@@ -207,10 +210,10 @@ def _given(attempt: Attempt, command: Command, proxy: ModelProxy | None) -> Give
 def _variables(attempt: Attempt, command: Command) -> dict[str, str]:
     """Return what an agent's command may want to know."""
     planned = attempt.planned
-    found = {"KENV_MODEL": planned.setup.model, "KENV_RUN": str(planned.run)}
+    variables = {"KENV_MODEL": planned.setup.model, "KENV_RUN": str(planned.run)}
     if command.agent_config is not None:
-        found["KENV_AGENT_CONFIG"] = "/KBDr/agent-config"
-    return found
+        variables["KENV_AGENT_CONFIG"] = "/KBDr/agent-config"
+    return variables
 
 
 async def _patch(environment: Environment) -> tuple[str, str | None]:
@@ -231,8 +234,8 @@ def _costs(command: Command, trajectory: bytes | None, proxy: ModelProxy | None)
         }
     if command.free:
         return {"dollars": 0.0, "tokens": 0, "model_seconds": 0.0}
-    said = atif.said(trajectory)
-    dollars, tokens = (pointed(said, place) for place in (command.cost, command.tokens))
+    report = atif.parse_json(trajectory)
+    dollars, tokens = (pointed(report, place) for place in (command.cost, command.tokens))
     return {"dollars": dollars, "tokens": int(tokens) if tokens is not None else None}
 
 

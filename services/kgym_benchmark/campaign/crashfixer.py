@@ -31,29 +31,31 @@ class CrashFixer:
     request: MakeRequest
 
 
-async def worked(attempt: Attempt, one: CrashFixer) -> AgentEnded:
+async def worked(attempt: Attempt, crashfixer: CrashFixer) -> AgentEnded:
     """Let CrashFixer search for the fix; keep its best patch.
 
     Raises InfrastructureError `run_failed` where its run came to no end.
     """
     attempt.folder.mkdir(parents=True, exist_ok=True)
-    number = await _number(attempt, one)
-    view = await one.agent.show(number)
+    number = await _number(attempt, crashfixer)
+    view = await crashfixer.agent.show(number)
     if view.state in _GOES_ON:
-        await one.agent.resume(number)
-    async for _ in one.agent.follow(number):
+        await crashfixer.agent.resume(number)
+    async for _ in crashfixer.agent.follow(number):
         pass
-    view = await one.agent.show(number)
+    view = await crashfixer.agent.show(number)
     if view.state in {*_GOES_ON, RunState.FAILED, RunState.RUNNING}:
         message = f"run {number} of CrashFixer is {view.state}: {view.reason}"
         raise InfrastructureError("run_failed", message)
     patch = view.ranked[0].diff if view.ranked else ""
     ended = _ended(view)
-    calls = await one.agent.calls(number)
+    calls = await crashfixer.agent.calls(number)
     setup = attempt.planned.setup
-    told = [(one.purpose, one.prompt, one.reply.text if one.reply else "") for one in calls]
+    questions = [
+        (call.purpose, call.prompt, call.reply.text if call.reply else "") for call in calls
+    ]
     trajectory = atif.conversation(
-        told,
+        questions,
         agent=atif.Agent(name=setup.agent, version="-", model_name=setup.model),
         session=f"crashfixer-{number}",
         dollars=ended.dollars,
@@ -64,7 +66,7 @@ async def worked(attempt: Attempt, one: CrashFixer) -> AgentEnded:
     return ended
 
 
-async def _number(attempt: Attempt, one: CrashFixer) -> int:
+async def _number(attempt: Attempt, crashfixer: CrashFixer) -> int:
     """Return the number of the attempt's run, which is begun if there is none.
 
     Its idempotency key is kept first: who is killed before the number is begins the same run.
@@ -78,10 +80,10 @@ async def _number(attempt: Attempt, one: CrashFixer) -> int:
     key = str(known.get("key") or secrets.token_hex(16))
     write(path, json.dumps({"key": key}).encode())
     planned = attempt.planned
-    request = one.request(
+    request = crashfixer.request(
         attempt.subject.name, planned.entry.strategy, planned.setup.model, _limits(attempt.campaign)
     )
-    number = await one.agent.start(request, key)
+    number = await crashfixer.agent.start(request, key)
     write(path, json.dumps({"key": key, "run": number}).encode())
     return number
 

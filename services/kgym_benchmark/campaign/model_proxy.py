@@ -282,17 +282,17 @@ class ModelProxy:
             kept = {name: value for name, value in answered.headers.items() if name in _KEPT}
             return answered.status_code, kept, bytes(data)
 
-    def _count(self, one: Answered) -> _Answer:
+    def _count(self, answered: Answered) -> _Answer:
         """Count an answer, and return it."""
-        body = base64.b64decode(one.body)
-        self.seconds += one.seconds
-        if one.used is not None:
-            self._tokens += one.used.input + one.used.output
+        body = base64.b64decode(answered.body)
+        self.seconds += answered.seconds
+        if answered.used is not None:
+            self._tokens += answered.used.input + answered.used.output
             if self._access.prices is not None:
-                self._dollars += one.used.dollars(self._access.prices)
+                self._dollars += answered.used.dollars(self._access.prices)
         else:  # a list of models, say, costs nothing and says nothing of tokens
             self._unknown += is_reply(body)
-        return one.status, one.headers, body
+        return answered.status, answered.headers, body
 
     def _used_up(self) -> str | None:
         if self._ended:

@@ -85,7 +85,7 @@ class Run:
         self, campaign: Campaign, subjects: Subjects, folder: Path, equipment: Equipment, tell: Tell
     ) -> None:
         self._campaign = campaign
-        self._subjects = {one.id: one for one in subjects.bugs}
+        self._subjects = {bug.id: bug for bug in subjects.bugs}
         self._folder = folder
         self._equipment = equipment
         self._tell = tell
@@ -100,9 +100,9 @@ class Run:
     async def go(self) -> Summary:
         """Make what is missing; raises UserError `campaign_in_use`, `campaign_changed`."""
         self._commands = {
-            one.name + one.settings: adapters.command(one, self._equipment.home)
-            for one in self._campaign.agents
-            if one.kind == "program"
+            agent.name + agent.settings: adapters.command(agent, self._equipment.home)
+            for agent in self._campaign.agents
+            if agent.kind == "program"
         }
         with held(self._folder):
             await asyncio.to_thread(
@@ -138,13 +138,13 @@ class Run:
         """Make the attempts in their order, so many at a time."""
         turn = asyncio.Semaphore(self._campaign.parallel)
         async with asyncio.TaskGroup() as group:
-            for one in open_:
+            for planned in open_:
                 await turn.acquire()
-                if not await self._has_room(one.setup):
+                if not await self._has_room(planned.setup):
                     turn.release()
                     continue
-                self._working[one.setup] += 1
-                group.create_task(self._made_in_turn(one, turn))
+                self._working[planned.setup] += 1
+                group.create_task(self._made_in_turn(planned, turn))
 
     async def _made_in_turn(self, planned: Planned, turn: asyncio.Semaphore) -> None:
         try:
@@ -165,9 +165,11 @@ class Run:
 
     def _fail(self, planned: Planned, error: KgymError) -> None:
         self._failed += 1
-        said = f"{planned.bug}, {planned.setup}, run {planned.run}: {error.reason}: {error.message}"
-        self._problems.append(said[:1000])
-        self._tell(said)
+        problem = (
+            f"{planned.bug}, {planned.setup}, run {planned.run}: {error.reason}: {error.message}"
+        )
+        self._problems.append(problem[:1000])
+        self._tell(problem)
 
     async def _record(self, planned: Planned) -> AttemptRecord:
         subject = self._subjects[planned.bug]
@@ -242,7 +244,7 @@ class Run:
         return None if dollars is None else dollars / len(list(self._campaign.setups()))
 
     def _spent(self, setup: Setup) -> float:
-        return sum(one.dollars or 0 for one in self._records if one.setup == setup)
+        return sum(record.dollars or 0 for record in self._records if record.setup == setup)
 
     def _is_over(self, setup: Setup) -> bool:
         """Tell whether a limit forbids another attempt of a setup."""
@@ -252,8 +254,8 @@ class Run:
             return True
         if self._share is None:
             return False
-        made = [one for one in self._records if one.setup == setup]
-        if any(one.dollars is None for one in made):
+        made = [record for record in self._records if record.setup == setup]
+        if any(record.dollars is None for record in made):
             self._limit = f"{setup}: what an attempt took is not known"
             return True
         if made and self._spent(setup) >= self._share:

@@ -42,7 +42,7 @@ class Subjects:
 
     def dataset(self, name: str) -> Dataset:
         """Return them as a dataset."""
-        return Dataset.of(name, [one.record for one in self.bugs], source="a campaign's bugs")
+        return Dataset.of(name, [bug.record for bug in self.bugs], source="a campaign's bugs")
 
 
 def load(campaign: Campaign, home: Path) -> Subjects:
@@ -50,24 +50,24 @@ def load(campaign: Campaign, home: Path) -> Subjects:
 
     Raises UserError `no_bugs`, and as bundles and datasets do.
     """
-    found = [_named(name, home) for name in campaign.bugs]
-    found += _within(campaign.bundles, home)
+    bugs = [_named(name, home) for name in campaign.bugs]
+    bugs += _within(campaign.bundles, home)
     unbundled = 0
     if campaign.dataset is not None:
         wanted = campaign.choice.of(datasets.load(home / campaign.dataset), campaign.name)
         by_id: dict[str, tuple[str, Bug]] = {}
-        for name, bug in found:
+        for name, bug in bugs:
             by_id |= dict.fromkeys(_ids(bug), (name, bug))
-        every = [_of_dataset(one, by_id, campaign) for one in wanted.bugs]
-        subjects = [one for one in every if one is not None]
+        every = [_of_dataset(record, by_id, campaign) for record in wanted.bugs]
+        subjects = [subject for subject in every if subject is not None]
         unbundled = len(every) - len(subjects)
     else:
-        subjects = [bundled(name, bug) for name, bug in found]
+        subjects = [bundled(name, bug) for name, bug in bugs]
     if not subjects:
         lacking = f": {unbundled} bugs of its dataset cannot be tried" if unbundled else ""
         raise UserError("no_bugs", f"the campaign {campaign.name} has no bug to run{lacking}")
-    ids = [one.id for one in subjects]
-    if twice := {one for one in ids if ids.count(one) > 1}:
+    ids = [subject.id for subject in subjects]
+    if twice := {bug_id for bug_id in ids if ids.count(bug_id) > 1}:
         raise UserError("bug_twice", f"several bugs have the id {', '.join(sorted(twice)[:5])}")
     return Subjects(tuple(subjects), unbundled)
 
@@ -105,8 +105,12 @@ def _of_dataset(
 
 def _ids(bug: Bug) -> list[str]:
     """Return the ids under which datasets may know a bundle: its name's, and syzbot's."""
-    said = [one.removeprefix(_SYZBOT) for one in bug.file.references if one.startswith(_SYZBOT)]
-    return [_id(bug.name), *said]
+    syzbot_ids = [
+        reference.removeprefix(_SYZBOT)
+        for reference in bug.file.references
+        if reference.startswith(_SYZBOT)
+    ]
+    return [_id(bug.name), *syzbot_ids]
 
 
 def _id(name: str) -> str:
@@ -117,9 +121,9 @@ def bundled(name: str, bug: Bug) -> Subject:
     """Return a bundle with a record of what it says itself."""
     fix = bug.fix
     kernel = getattr(bug.file.kernel, "use", "")
-    found = _id(bug.name)
+    bug_id = _id(bug.name)
     if kernel and not bundles.is_shipped(name) and Path(name).parent.name == kernel:
-        found = f"{found}:{_id(kernel)}"
+        bug_id = f"{bug_id}:{_id(kernel)}"
     source = bug.build.source
     git = source if isinstance(source, GitSource) else None
     program = bug.reproducers[0]
@@ -132,12 +136,14 @@ def bundled(name: str, bug: Bug) -> Subject:
         syz_reproducer=text if program.kind == "syz" else FoundText(),
     )
     patch = DeveloperPatch(
-        commits=[Commit(title=one) for one in bug.file.references],
+        commits=[Commit(title=title) for title in bug.file.references],
         diff=fix.diff if fix else None,
         files=list(bug.file.files) or None,
     )
-    record = BugRecord(id=found, title=bug.file.title, status="fixed", crashes=[crash], patch=patch)
-    return Subject(found, name, bug, record)
+    record = BugRecord(
+        id=bug_id, title=bug.file.title, status="fixed", crashes=[crash], patch=patch
+    )
+    return Subject(bug_id, name, bug, record)
 
 
 def read(path: Path) -> Campaign:
@@ -148,7 +154,7 @@ def read(path: Path) -> Campaign:
         raise UserError("bad_campaign", f"{path}: {error}") from error
     except ValidationError as error:
         wrong = "; ".join(
-            f"{'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}"
-            for one in error.errors()[:10]
+            f"{'.'.join(map(str, fault['loc'])) or 'file'}: {fault['msg']}"
+            for fault in error.errors()[:10]
         )
         raise UserError("bad_campaign", f"{path}: {wrong}") from error

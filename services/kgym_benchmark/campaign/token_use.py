@@ -30,27 +30,29 @@ def used(answer: bytes) -> Used | None:
 
     Of an answer that came in pieces, the last word of each counts. None where it says nothing.
     """
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for text in [answer, *_pieces(answer)]:
         try:
-            said = json.loads(text)
+            message = json.loads(text)
         except (ValueError, RecursionError):
             continue
-        for place in (said, *(_within(said, name) for name in ("message", "response"))):
+        for place in (message, *(_within(message, name) for name in ("message", "response"))):
             for name in ("usage", "usageMetadata"):
-                found |= _numbers(_within(place, name))
-    if not found:
+                counts |= _numbers(_within(place, name))
+    if not counts:
         return None
-    fresh = found.get("prompt_tokens", found.get("promptTokenCount", found.get("input_tokens", 0)))
-    read = found.get("cache_read_input_tokens", 0)
-    written = found.get("cache_creation_input_tokens", 0)
+    fresh = counts.get(
+        "prompt_tokens", counts.get("promptTokenCount", counts.get("input_tokens", 0))
+    )
+    read = counts.get("cache_read_input_tokens", 0)
+    written = counts.get("cache_creation_input_tokens", 0)
     try:
         return Used(
             input=fresh + read + written,
-            cached=read + found.get("cached_tokens", found.get("cachedContentTokenCount", 0)),
-            output=found.get("completion_tokens", found.get("output_tokens", 0))
-            + found.get("candidatesTokenCount", 0)
-            + found.get("thoughtsTokenCount", 0),
+            cached=read + counts.get("cached_tokens", counts.get("cachedContentTokenCount", 0)),
+            output=counts.get("completion_tokens", counts.get("output_tokens", 0))
+            + counts.get("candidatesTokenCount", 0)
+            + counts.get("thoughtsTokenCount", 0),
         )
     except ValidationError:
         return None
@@ -74,10 +76,12 @@ def _within(value: Any, name: str) -> Any:
 
 
 def _numbers(usage: Any) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for name, value in (usage if isinstance(usage, dict) else {}).items():
         if isinstance(value, int) and not isinstance(value, bool):
-            found[name] = value
+            counts[name] = value
         elif name in {"prompt_tokens_details", "input_tokens_details"}:
-            found |= {key: one for key, one in _numbers(value).items() if key == "cached_tokens"}
-    return found
+            counts |= {
+                key: number for key, number in _numbers(value).items() if key == "cached_tokens"
+            }
+    return counts

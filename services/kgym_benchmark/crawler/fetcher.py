@@ -81,7 +81,7 @@ class Fetcher:
     ) -> None:
         self.traffic = Traffic()
         self._cache = cache
-        self._hosts = {_host(one) for one in sites}
+        self._hosts = {_host(site) for site in sites}
         self._pause = pause
         self._lately = lately
         self._sleep = sleep
@@ -224,11 +224,11 @@ class _Answer:
     @property
     def wait(self) -> float:
         """The seconds that the site asks for, by Retry-After: so many, or until a date."""
-        said = self.headers.get("Retry-After", "").strip()
-        if said.isascii() and said.isdigit():
-            return float(said[:9])
+        text = self.headers.get("Retry-After", "").strip()
+        if text.isascii() and text.isdigit():
+            return float(text[:9])
         try:
-            until = parsedate_to_datetime(said)
+            until = parsedate_to_datetime(text)
         except (TypeError, ValueError):
             return 0.0
         until = until if until.tzinfo else until.replace(tzinfo=UTC)

@@ -46,14 +46,14 @@ def fixed(patch: DeveloperPatch, sites: GitSites, fetcher: Fetcher) -> Developer
 
     Raises InfrastructureError as `Fetcher.get` does.
     """
-    named = next((one for one in patch.commits if one.id and len(one.id) == 40), None)
+    named = next((commit for commit in patch.commits if commit.id and len(commit.id) == 40), None)
     if named is None or named.id is None or named.repository is None or patch.diff is not None:
         return patch
     mirror = sites.mirror(named.repository)
     if mirror is not None:
-        found = asyncio.run(_of_mirror(mirror, named.id))
-        if found is not None:
-            return patch.model_copy(update=found)
+        known = asyncio.run(_of_mirror(mirror, named.id))
+        if known is not None:
+            return patch.model_copy(update=known)
     try:
         return patch.model_copy(update=_of_pages(named.repository, named.id, sites, fetcher))
     except NotFound:
@@ -66,18 +66,18 @@ def fixed(patch: DeveloperPatch, sites: GitSites, fetcher: Fetcher) -> Developer
 async def _of_mirror(mirror: Path, commit: str) -> dict[str, object] | None:
     """Return what a repository of this machine says of a commit; None if it does not have it."""
     shown = ["show", "-s", "--format=%P%x00%cI%x00%B", commit]
-    said = await _git(mirror, *shown)
+    printed = await _git(mirror, *shown)
     diff = await _git(mirror, "diff-tree", "-p", "--no-color", "--no-ext-diff", commit)
-    if said is None or diff is None:
+    if printed is None or diff is None:
         return None
-    parents, date, message = said.decode(errors="replace").split("\0", 2)
+    parents, date, message = printed.decode(errors="replace").split("\0", 2)
     if not parents or len(diff) > TEXT:
         return None
     parent = parents.split()[0]
     text = diff.decode(errors="replace").partition("\n")[2]
     files = await _git(mirror, "diff-tree", "-r", "--name-only", "--no-commit-id", "-z", commit)
     listed = (files or b"").removesuffix(b"\n").decode(errors="replace")
-    names = [one for one in listed.split("\0") if one]
+    names = [name for name in listed.split("\0") if name]
     return {
         "parent": parent,
         "date": datetime.fromisoformat(date),

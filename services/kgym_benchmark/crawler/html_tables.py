@@ -112,7 +112,7 @@ class _Reader(HTMLParser):
         self._rows += 1
         table = self.tables[-1]
         if self._is_header and not table.headers:
-            table.headers = [one.text for one in cells]
+            table.headers = [cell.text for cell in cells]
         elif self._rows <= ROWS:
             table.rows.append(cells)
 

@@ -66,15 +66,15 @@ def changed_layout(where: str, what: str) -> InfrastructureError:
 def listed(body: bytes, where: str) -> list[Listed]:
     """Return the bugs of a list in JSON; raises InfrastructureError `syzbot_layout`."""
     try:
-        found = _List.model_validate(_object(body, where))
+        page = _List.model_validate(_object(body, where))
     except ValidationError as error:
         raise changed_layout(where, _first(error)) from error
     bugs = []
-    for one in found.bugs or ():
-        key = _key(one.link)
+    for bug in page.bugs or ():
+        key = _key(bug.link)
         if key is None:
-            raise changed_layout(where, f"{one.link[:200]!r} is no link to a bug")
-        bugs.append(Listed(*key, one.title[:1000], one.updated))
+            raise changed_layout(where, f"{bug.link[:200]!r} is no link to a bug")
+        bugs.append(Listed(*key, bug.title[:1000], bug.updated))
     return bugs
 
 
@@ -84,9 +84,9 @@ def reported(body: bytes, fetched: datetime, where: str) -> dict[str, datetime]:
     The page says how long ago that is: in days, and for new ones in hours. Raises
     InfrastructureError `syzbot_layout` where there is no table of bugs.
     """
-    found: dict[str, datetime] = {}
+    dates: dict[str, datetime] = {}
     tables = html_tables.tables(body.decode(errors="replace"))
-    lists = [one for one in tables if {"Title", "Reported"} <= set(one.headers)]
+    lists = [table for table in tables if {"Title", "Reported"} <= set(table.headers)]
     if not lists and b"(0)" not in body:
         raise changed_layout(where, "there is no table with the columns Title and Reported")
     for table in lists:
@@ -94,8 +94,8 @@ def reported(body: bytes, fetched: datetime, where: str) -> dict[str, datetime]:
             age = _age(row["Reported"].text)
             for address, _ in row["Title"].links[:1]:
                 if (key := _key(address)) is not None and age is not None:
-                    found[key[1]] = fetched - age
-    return found
+                    dates[key[1]] = fetched - age
+    return dates
 
 
 def bug(body: bytes, where: str, **known: Any) -> BugRecord | None:
@@ -114,17 +114,17 @@ def bug(body: bytes, where: str, **known: Any) -> BugRecord | None:
 
 def extid(body: bytes) -> str | None:
     """Return the id of a bug's mails, which its page names as the address of its reporter."""
-    found = _EXTID.search(body.decode(errors="replace"))
-    return found[1] if found else None
+    match = _EXTID.search(body.decode(errors="replace"))
+    return match[1] if match else None
 
 
 def texts(record: BugRecord) -> Iterator[tuple[int, str, str]]:
     """Yield what the record has links to, and not the text: crash, its field, the path."""
     for number, crash in enumerate(record.crashes):
         for name in ("report", "config", "c_reproducer", "syz_reproducer"):
-            one = getattr(crash, name)
-            if one.text is None and one.link is not None and one.link.startswith("/"):
-                yield number, name, one.link
+            field = getattr(crash, name)
+            if field.text is None and field.link is not None and field.link.startswith("/"):
+                yield number, name, field.link
 
 
 def _key(link: str) -> tuple[str, str] | None:
@@ -143,21 +143,21 @@ def _key(link: str) -> tuple[str, str] | None:
 def _age(text: str) -> timedelta | None:
     if text == "now":
         return timedelta()
-    found = _LATENESS.fullmatch(text)
-    if not text or found is None:
+    match = _LATENESS.fullmatch(text)
+    if not text or match is None:
         return None
-    days, hours, minutes = (int(one or 0) for one in found.groups())
+    days, hours, minutes = (int(number or 0) for number in match.groups())
     return timedelta(days=days, hours=hours, minutes=minutes)
 
 
 def _object(body: bytes, where: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(body)
+        value = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise changed_layout(where, f"it is no JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise changed_layout(where, "it is no JSON object")
-    return found
+    return value
 
 
 def _first(error: ValidationError) -> str:

@@ -122,9 +122,9 @@ class _Visit:
         self.tell(f"{total} bugs are listed")
         done = 0
         for bugs, dates in lists.values():
-            for one in bugs:
+            for listed in bugs:
                 done += 1
-                self._bug(one, dates.get(one.value))
+                self._bug(listed, dates.get(listed.value))
                 if done % 100 == 0:
                     self.tell(f"{done} of {total} bugs")
         about, place = self._dataset(began)
@@ -148,25 +148,25 @@ class _Visit:
             raise syzbot_pages.changed_layout(shown.url, "no bug of it says when it was reported")
         return bugs[: self.options.most], dates
 
-    def _bug(self, one: Listed, reported: datetime | None) -> None:
+    def _bug(self, listed: Listed, reported: datetime | None) -> None:
         """Read a bug; one that cannot be read is noted, and the others go on."""
         try:
-            kind = self._read(one, reported)
+            kind = self._read(listed, reported)
             self.counts[kind] += 1
             self.in_succession = 0
         except KgymError as error:
             if error.reason in _NETWORK:
                 raise
-            self.tell(f"{one.value}: {error.message}")
-            self.failed[one.value] = f"{error.reason}: {error.message}"[:1000]
+            self.tell(f"{listed.value}: {error.message}")
+            self.failed[listed.value] = f"{error.reason}: {error.message}"[:1000]
             self.in_succession += 1
             if error.reason == "syzbot_layout" and self.in_succession >= FAILURES:
                 raise
 
-    def _read(self, one: Listed, reported: datetime | None) -> str:
-        url = f"{self._base}{one.path}"
+    def _read(self, listed: Listed, reported: datetime | None) -> str:
+        url = f"{self._base}{listed.path}"
         page = self.fetcher.get(f"{url}&json=1")
-        known: dict[str, Any] = {"extid": one.value} if one.key == "extid" else {}
+        known: dict[str, Any] = {"extid": listed.value} if listed.key == "extid" else {}
         record = syzbot_pages.bug(page.body, page.url, **known)
         if record is None:
             return "duplicates"
@@ -208,8 +208,8 @@ class _Visit:
         syzbot's first mail says to the second when it was reported, its list to the day.
         """
         known: dict[str, Any] = {}
-        boxes = [mailbox_address(one, self.sites.lore) for one in record.discussions]
-        wanted = [one for one in boxes if one is not None][: self.options.threads]
+        boxes = [mailbox_address(link, self.sites.lore) for link in record.discussions]
+        wanted = [box for box in boxes if box is not None][: self.options.threads]
         for number, url in enumerate(wanted):
             try:
                 thread = read_thread(self.fetcher.get(url, BOX).body)
@@ -223,13 +223,13 @@ class _Visit:
             known["extid"] = known.get("extid") or record.extid or thread.extid
         if "reported" not in known:
             # The page says it in days before now: what was understood once does not move.
-            said = before.reported if before is not None and before.reported else reported
-            known["reported"] = said
+            first_report = before.reported if before is not None and before.reported else reported
+            known["reported"] = first_report
         return record.model_copy(update=known)
 
     def _dataset(self, began: datetime) -> tuple[About | None, Path | None]:
         """Make a dataset of all records, unless there is one of the same."""
-        bugs = [one for one in map(self._record, self._places()) if one is not None]
+        bugs = [record for record in map(self._record, self._places()) if record is not None]
         if not bugs:
             return None, None
         name = f"syzbot-{self.sites.namespace}-{began:%Y-%m-%d}"
@@ -270,7 +270,9 @@ def _kept(record: BugRecord, before: BugRecord) -> BugRecord:
     if record.extid is None:
         known["extid"] = before.extid
     if record.patch is not None and before.patch is not None and record.patch.diff is None:
-        same = {one.id for one in record.patch.commits} & {one.id for one in before.patch.commits}
+        same = {commit.id for commit in record.patch.commits} & {
+            commit.id for commit in before.patch.commits
+        }
         if same - {None}:
             known["patch"] = before.patch
     crashes = list(record.crashes)

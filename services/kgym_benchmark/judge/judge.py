@@ -91,59 +91,65 @@ class Judge:
         self._votes: dict[tuple[str, str], dict[int, Vote]] = defaultdict(dict)
         self._asked, self._dollars, self._reserved = 0, 0.0, 0.0
         self._dearest = 0.0
-        for one in _read(self._path):
-            self._dollars += one.dollars or 0.0
-            self._dearest = max(self._dearest, one.dollars or 0.0)
-            if one.judge == options.model:
-                self._votes[one.bug, one.question][one.vote] = one
+        for vote in _read(self._path):
+            self._dollars += vote.dollars or 0.0
+            self._dearest = max(self._dearest, vote.dollars or 0.0)
+            if vote.judge == options.model:
+                self._votes[vote.bug, vote.question][vote.vote] = vote
 
     async def judge(self, dataset: Dataset, attempts: Sequence[AttemptRecord]) -> Judged:
         """Judge the patches that have none of their votes yet; raise UserError for good."""
-        bugs = {one.id: one for one in dataset.bugs}
+        bugs = {bug.id: bug for bug in dataset.bugs}
         wanted: dict[tuple[str, str], list[Question]] = {}
         of: dict[int, tuple[str, str]] = {}
-        for place, one in enumerate(attempts):
-            bug = bugs.get(one.bug)
-            if bug is None or not one.diff or not (one.resolved or self._options.unresolved):
+        for place, attempt in enumerate(attempts):
+            bug = bugs.get(attempt.bug)
+            if (
+                bug is None
+                or not attempt.diff
+                or not (attempt.resolved or self._options.unresolved)
+            ):
                 continue
             asked = [
-                question(bug, one.diff, vote=vote, blind=self._options.blind)
+                question(bug, attempt.diff, vote=vote, blind=self._options.blind)
                 for vote in range(self._options.votes)
             ]
             if (first := asked[0]) is not None:
                 of[place] = key = (bug.id, first.digest)
-                wanted[key] = [one for one in asked if one is not None]
+                wanted[key] = [
+                    asked_question for asked_question in asked if asked_question is not None
+                ]
         await self._collect(wanted)
         judged = Judged(patches=len(wanted), asked=self._asked, dollars=self._dollars)
         judged.unfinished = sum(self._counted(key) is None for key in wanted)
-        for place, one in enumerate(attempts):
+        for place, attempt in enumerate(attempts):
             votes = self._counted(of[place]) if place in of else None
             judged.attempts.append(
-                one if votes is None else one.model_copy(update={"votes": votes})
+                attempt if votes is None else attempt.model_copy(update={"votes": votes})
             )
         return judged
 
     def _counted(self, key: tuple[str, str]) -> Votes | None:
         """Return the votes on a patch; None as long as some are missing."""
-        said = self._votes[key]
-        if any(vote not in said for vote in range(self._options.votes)):
+        votes = self._votes[key]
+        if any(vote not in votes for vote in range(self._options.votes)):
             return None
-        words = [said[vote].equivalent for vote in range(self._options.votes)]
+        words = [votes[vote].equivalent for vote in range(self._options.votes)]
         return Votes(yes=words.count(True), no=words.count(False), failed=words.count(None))
 
     async def _collect(self, wanted: dict[tuple[str, str], list[Question]]) -> None:
         open_ = iter(
             [
-                (key, vote, one)
+                (key, vote, asked_question)
                 for key, asked in wanted.items()
-                for vote, one in enumerate(asked)
+                for vote, asked_question in enumerate(asked)
                 if vote not in self._votes[key]
             ]
         )
 
         async def work() -> None:
-            for key, vote, one in open_:
-                await self._vote(key, vote, one)
+            for key, vote, asked_question in open_:
+                await self._vote(key, vote, asked_question)
 
         tasks = [asyncio.create_task(work()) for _ in range(self._options.at_once)]
         try:
@@ -156,7 +162,7 @@ class Judge:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _vote(self, key: tuple[str, str], vote: int, asked: Question) -> None:
-        said, dollars = None, 0.0
+        is_equivalent, dollars = None, 0.0
         for number in range(TRIES):
             limit = self._options.dollars
             if limit is not None and self._dollars + self._reserved + self._dearest > limit:
@@ -176,7 +182,7 @@ class Judge:
             dollars += answer.dollars or 0.0
             self._dollars += answer.dollars or 0.0
             self._dearest = max(self._dearest, answer.dollars or 0.0)
-            if (said := verdict(answer.text)) is not None:
+            if (is_equivalent := verdict(answer.text)) is not None:
                 break
         bug, digest = key
         line = Vote(
@@ -184,7 +190,7 @@ class Judge:
             question=digest,
             judge=self._options.model,
             vote=vote,
-            equivalent=said,
+            equivalent=is_equivalent,
             dollars=dollars,
         )
         with self._path.open("a") as file:

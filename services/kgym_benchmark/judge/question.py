@@ -61,8 +61,8 @@ def question(bug: BugRecord, diff: str, *, vote: int, blind: bool) -> Question |
 
 def verdict(answer: str) -> bool | None:
     """Return whether the answer says equivalent; None where it says neither. The last counts."""
-    said = _VERDICT.findall(answer[-100_000:])
-    return said[-1].lower() == "equivalent" if said else None
+    verdicts = _VERDICT.findall(answer[-100_000:])
+    return verdicts[-1].lower() == "equivalent" if verdicts else None
 
 
 def _shown(patch: str) -> str:
@@ -72,7 +72,7 @@ def _shown(patch: str) -> str:
 
 
 def _mark(texts: Iterable[str]) -> str:
-    taken = {int(found[1] or 0) for text in texts for found in _TAG.finditer(text)}
+    taken = {int(tag[1] or 0) for text in texts for tag in _TAG.finditer(text)}
     free = next(number for number in itertools.count() if number not in taken)
     return f"-{free}" if free else ""
 

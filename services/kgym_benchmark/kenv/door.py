@@ -52,13 +52,13 @@ class KernelCall(Strict):
 
 @dataclass(slots=True)
 class Door:
-    """The door of one environment; `calls` grows, and `told` hears of each."""
+    """The door of one environment; `calls` grows, and `on_call` receives each."""
 
     case: Case
     run: RunKernel | None
     """None: agents may not run kernels."""
     most_calls: int
-    told: Callable[[KernelCall], None]
+    on_call: Callable[[KernelCall], None]
     secret: str = ""
     calls: int = 0
     seconds: float = 0.0
@@ -146,7 +146,7 @@ class Door:
         finally:
             seconds = time.monotonic() - begun
             self.seconds += seconds
-            self.told(KernelCall(answer=answer, job=job, seconds=round(seconds, 3)))
+            self.on_call(KernelCall(answer=answer, job=job, seconds=round(seconds, 3)))
         return seen
 
 

@@ -64,7 +64,11 @@ def observation(run: KernelRun) -> Observation:
     """Return what an agent is told of its patch: one of three answers, or an error."""
     more = {MORE: run_text(run) + "\n"}
     if run.outcome is Outcome.DOES_NOT_COMPILE:
-        log = run.output or "\n".join(one.message for one in run.diagnostics) or run.reason
+        log = (
+            run.output
+            or "\n".join(diagnostic.message for diagnostic in run.diagnostics)
+            or run.reason
+        )
         text = f"Compilation error, builder's log at: `/root/{BUILD_LOG}`"
         return Observation(text, {**more, BUILD_LOG: log})
     if run.outcome is Outcome.RESOLVED or run.answer == _NO_CRASH:
@@ -74,8 +78,8 @@ def observation(run: KernelRun) -> Observation:
         text = f'Crash reproduced: "{title}"'
         if run.report is None:
             return Observation(text, dict(more))
-        told = f"{text}\nCheck crash report at `/root/{REPORT}`."
-        return Observation(told, {**more, REPORT: run.report})
+        with_report = f"{text}\nCheck crash report at `/root/{REPORT}`."
+        return Observation(with_report, {**more, REPORT: run.report})
     return failed(run.answer, run.reason)
 
 

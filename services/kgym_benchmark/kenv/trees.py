@@ -98,10 +98,10 @@ class BugTree:
     def read(self, path: str) -> bytes | None:
         """Return a file's content; None where there is none, or it is no regular file."""
         for layer in self.layers:
-            found = _inside(layer, path)
-            if found is not None and found.is_file():
-                return found.read_bytes()
-            if found is not None and (found.is_char_device() or found.is_symlink()):
+            file = _inside(layer, path)
+            if file is not None and file.is_file():
+                return file.read_bytes()
+            if file is not None and (file.is_char_device() or file.is_symlink()):
                 return None  # a file that the layer removes
         return None
 
@@ -156,9 +156,9 @@ async def _layer(
     """Make the layer of what a script does with these changes, in `folder`."""
     overlay = Overlay(lower, folder / "layer").create()
     out = sandbox.prepare(folder / "out")
-    (out / "paths").write_bytes(b"".join(one.path.encode() + b"\0" for one in changes))
+    (out / "paths").write_bytes(b"".join(change.path.encode() + b"\0" for change in changes))
     box = Sandbox(overlays={PLACE: overlay}, writable={"/out": out})
-    removed = [one.path for one in changes if one.content is None]
+    removed = [change.path for change in changes if change.content is None]
     await box.run(
         ["sh", "-c", script, "sh", *removed],
         cwd=PLACE,
@@ -176,4 +176,4 @@ def _named(change: Change) -> str:
 
 
 def _key(*parts: object) -> str:
-    return hashlib.sha256(json.dumps([str(one) for one in parts]).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()[:32]

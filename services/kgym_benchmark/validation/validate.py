@@ -84,7 +84,7 @@ class BugVerdict(Strict):
     @property
     def final(self) -> bool:
         """Whether it would come to the same again."""
-        return self.accepted or any(one.outcome is Outcome.FAILED for one in self.stages)
+        return self.accepted or any(stage.outcome is Outcome.FAILED for stage in self.stages)
 
 
 class AboutValidation(Strict):
@@ -131,9 +131,9 @@ async def validate(
         for record in dataset.bugs:
             group.create_task(_Validation(client, record, options, verdicts).go())
     accepted = [
-        one.model_copy(update={"validation": verdicts.known[one.id].validation})
-        for one in dataset.bugs
-        if verdicts.known[one.id].accepted
+        record.model_copy(update={"validation": verdicts.known[record.id].validation})
+        for record in dataset.bugs
+        if verdicts.known[record.id].accepted
     ]
     if not accepted:
         return None
@@ -200,8 +200,8 @@ class _Validation:
         except Refused as error:
             if not ended_job.concerns_one_request(error):
                 raise
-            done = {one.stage for one in self.stages}
-            stage = next(one for one in Stage if one not in done)
+            done = {stage.stage for stage in self.stages}
+            stage = next(candidate for candidate in Stage if candidate not in done)
             self._end(stage, Outcome.FAILED, error.message)
 
     async def _tried(self, bug: Bug) -> None:
@@ -247,7 +247,7 @@ class _Validation:
         outcome = Outcome.PASSED if result.resolved else Outcome.FAILED
         reason = after.reason or ""
         if not result.resolved:
-            reason = "; ".join(one.message for one in result.obstacles) or reason
+            reason = "; ".join(obstacle.message for obstacle in result.obstacles) or reason
             if after.verdict is Verdict.INCONCLUSIVE or result.before.verdict is not _SHOWN:
                 outcome = Outcome.UNKNOWN if failed(job) is not Answer.USER else Outcome.FAILED
         counts = (after.crashed, after.completed)
@@ -275,8 +275,8 @@ class _Validation:
 
     def _together(self, bug: Bug, *jobs: JobView) -> Calibration | None:
         """Return what the runs on the kernel with the bug tell, of the newest job first."""
-        results = [reproduced(one.step(BEFORE)) for one in jobs]
-        return calibration.pooled([one for one in results if one], self._titles(bug))
+        results = [reproduced(job.step(BEFORE)) for job in jobs]
+        return calibration.pooled([result for result in results if result], self._titles(bug))
 
     def _bug(self) -> Bug:
         options = self.options
@@ -300,8 +300,8 @@ class _Validation:
     async def _job(self, request: JobRequest) -> JobView:
         if self.options.kernel is not None:
             steps = [
-                one.model_copy(update={"titles": []}) if isinstance(one, ReproduceSpec) else one
-                for one in request.steps
+                step.model_copy(update={"titles": []}) if isinstance(step, ReproduceSpec) else step
+                for step in request.steps
             ]
             request = request.model_copy(update={"steps": steps})
         return await kept_job(self.client, request, self.options.sweep)

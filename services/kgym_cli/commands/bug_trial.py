@@ -326,8 +326,8 @@ def _print(outcome: TrialResult, trace: TraceResult | None) -> None:
             style = _STYLES.get(result.verdict, "yellow")
             results.print(f"{side:>7}: [bold {style}]{result.verdict}[/]", end="  ")
             results.print(result.reason, markup=False)
-            if result.told:
-                results.print(f"         evidence: {result.told}", markup=False)
+            if result.evidence_line:
+                results.print(f"         evidence: {result.evidence_line}", markup=False)
             for finding in result.findings:
                 _print_finding(finding)
     if outcome.after is not None:

@@ -38,8 +38,8 @@ def guilty_file(report_text: str) -> str | None:
     report_text = log[start:].decode("utf-8", "replace")
     if _STALL.search(report_text.partition("\n")[0]):
         for interrupt in _INTERRUPTS:
-            found = report_text.find(interrupt)
-            if found >= 0 and (file := _topmost(report_text[found:])):
+            start = report_text.find(interrupt)
+            if start >= 0 and (file := _topmost(report_text[start:])):
                 return file
     return _topmost(report_text)
 

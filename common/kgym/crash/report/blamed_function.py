@@ -130,10 +130,10 @@ def blame(lines: Sequence[str], walk: BlameRule) -> tuple[list[Culprit], bool]:
 
     There is one culprit for each TRACE, named "corrupted" where none was found.
     """
-    found, intact = _follow(lines, walk.steps, walk)
+    culprits, intact = _follow(lines, walk.steps, walk)
     if not intact and walk.otherwise:
-        found, intact = _follow(lines, walk.otherwise, walk)
-    return found, intact
+        culprits, intact = _follow(lines, walk.otherwise, walk)
+    return culprits, intact
 
 
 def _follow(

@@ -42,8 +42,8 @@ class Watch:
         start = 0
         if not self._crash_seen:
             # a boot is told from a reboot only by all that stands before it
-            found = (at for at, family in crash_lines.find(lines) if family is not REBOOT)
-            start = next(found, -1)
+            positions = (at for at, family in crash_lines.find(lines) if family is not REBOOT)
+            start = next(positions, -1)
             if start < 0:
                 return
             self._crash_seen = True

@@ -25,7 +25,7 @@ class Case:
 def read_case(data: bytes) -> Case:
     """Read a case from the bytes of its file, which need not be UTF-8."""
     head, _, log = (b"\n" + data.replace(b"\r", b"")).partition(b"\n\n")
-    log, found, report = log.partition(b"\n\nREPORT:\n")
+    log, separator, report = log.partition(b"\n\nREPORT:\n")
     pairs = [
         (key, value.strip())
         for line in head.decode("utf-8", "replace").splitlines()
@@ -33,7 +33,7 @@ def read_case(data: bytes) -> Case:
         for key, _, value in [line.partition(":")]
     ]
     alt = tuple(sorted(value for key, value in pairs if key == "ALT"))
-    return Case(log + b"\n\n" * bool(found), dict(pairs), alt, report if found else None)
+    return Case(log + b"\n\n" * bool(separator), dict(pairs), alt, report if separator else None)
 
 
 def check(case: Case) -> dict[str, bool]:

@@ -14,8 +14,8 @@ def crash_class(title: str) -> str:
     what = _ACCESS.sub("", title.partition(" in ")[0])
     what = what.removeprefix("BUG: ").removeprefix("INFO: ")
     tool, _, rest = what.partition(": ")
-    told = f"{tool} {rest}" if rest and tool.isupper() else what
-    return told[:_LONGEST].strip()
+    words = f"{tool} {rest}" if rest and tool.isupper() else what
+    return words[:_LONGEST].strip()
 
 
 def subsystem(path: str) -> str | None:

@@ -49,14 +49,14 @@ def describe(lines: Sequence[str], family: Family, whole: str) -> Description:
             start, best = match.start(), None
         fields = None if best else _fields(format_, match, text)
         if fields is not None:
-            titles, found = _titles(format_, fields, text[start:].split("\n"))
-            best = format_, titles, found
+            titles, has_frames = _titles(format_, fields, text[start:].split("\n"))
+            best = format_, titles, has_frames
     if best is None:
         raw = text[max(text.find(family.marker), 0) :].partition("\n")[0]
         cut_short = "the report was cut short" if start is not None else ""
         return _description([raw], cut_short or _merged(raw))
-    format_, titles, found = best
-    corrupted = "" if found else _NO_FRAMES
+    format_, titles, has_frames = best
+    corrupted = "" if has_frames else _NO_FRAMES
     corrupted = corrupted or ("" if format_.intact else "only damaged logs have this message")
     corrupted = corrupted or _merged(titles[0])
     if not corrupted and format_.has_stack:
@@ -74,11 +74,11 @@ def _fields(format_: Format, match: re.Match[str], text: str) -> dict[str, str] 
     fields = match.groupdict(default="")
     position = match.end()
     for then in format_.then_re:
-        found = then.search(text, position)
-        if found is None:
+        further = then.search(text, position)
+        if further is None:
             return None
-        fields.update(found.groupdict(default=""))
-        position = found.end()
+        fields.update(further.groupdict(default=""))
+        position = further.end()
     return fields
 
 
@@ -86,21 +86,25 @@ def _titles(
     format_: Format, fields: dict[str, str], lines: Sequence[str]
 ) -> tuple[list[str], bool]:
     """Fill in the title and the other titles; tell whether the functions were found."""
-    culprits, found = blame(lines, format_.walk) if format_.walk else ([], True)
+    culprits, has_frames = blame(lines, format_.walk) if format_.walk else ([], True)
     templates = (format_.title, *format_.alt)
     titles = [
         template.format(**fields, **dict(zip(("frame", "origin"), names, strict=False)))
         for names in _namings(culprits)
         for template in templates
     ]
-    return list(dict.fromkeys(titles)), found
+    return list(dict.fromkeys(titles)), has_frames
 
 
 def _namings(culprits: Sequence[Culprit]) -> list[list[str]]:
     """Return the names to print, then the other names that the functions go by."""
-    raw = [one.raw for one in culprits]
+    raw = [culprit.raw for culprit in culprits]
     stripped = ([name.removeprefix(wrapper) for name in raw] for wrapper in WRAPPERS)
-    return [[one.name for one in culprits], raw, *(names for names in stripped if names != raw)]
+    return [
+        [culprit.name for culprit in culprits],
+        raw,
+        *(names for names in stripped if names != raw),
+    ]
 
 
 def _merged(title: str) -> str:

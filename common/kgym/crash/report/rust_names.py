@@ -112,7 +112,7 @@ class _Reader:
         while self.at < len(self.text):
             part = self.take(self.length()).replace("..", "::")
             part = part[1:] if part.startswith("_$") else part
-            parts.append(_ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[0]), part))
+            parts.append(_ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[0]), part))
         return "::".join(parts)
 
     def path(self, depth: int, before_arguments: str = "") -> str:
@@ -152,18 +152,18 @@ class _Reader:
         self.path(depth + 1)
 
     def arguments(self, depth: int) -> list[str]:
-        found = []
+        names = []
         while self.peek() != "E":
             if self.peek() == "L":
                 self.next()
                 self.base_62()
             elif self.peek() == "K":
                 self.next()
-                found.append(self.constant(depth + 1))
+                names.append(self.constant(depth + 1))
             else:
-                found.append(self.type(depth + 1))
+                names.append(self.type(depth + 1))
         self.next()
-        return found
+        return names
 
     def constant(self, depth: int) -> str:
         self.enter(depth)

@@ -46,9 +46,9 @@ Lookup = Callable[[InlinedCall], Sequence[Location]]
 def calls(report: CrashReport) -> set[InlinedCall]:
     """Return everything in the report that has a source line."""
     crashed = _crashed(report)
-    found = {call for line in report.text.split("\n") if (call := _in_line(line))}
-    found.update(call for frame in _frames(report) if (call := _of_frame(frame, crashed)))
-    return found
+    inlined = {call for line in report.text.split("\n") if (call := _in_line(line))}
+    inlined.update(call for frame in _frames(report) if (call := _of_frame(frame, crashed)))
+    return inlined
 
 
 def with_sources(report: CrashReport, lookup: Lookup) -> CrashReport:
@@ -56,9 +56,11 @@ def with_sources(report: CrashReport, lookup: Lookup) -> CrashReport:
     crashed = _crashed(report)
 
     def expand(frames: Iterable[Frame]) -> tuple[Frame, ...]:
-        return tuple(one for frame in frames for one in _expand(frame, crashed, lookup))
+        return tuple(expanded for frame in frames for expanded in _expand(frame, crashed, lookup))
 
-    text = "\n".join(one for line in report.text.split("\n") for one in _annotate(line, lookup))
+    text = "\n".join(
+        annotated for line in report.text.split("\n") for annotated in _annotate(line, lookup)
+    )
     return dataclasses.replace(
         report,
         text=text,

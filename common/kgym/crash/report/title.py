@@ -116,4 +116,4 @@ _TYPES = tuple(
 
 def type_of(title: str) -> CrashType:
     """Return the kind of crash that a title tells of."""
-    return next((type_ for found, type_ in _TYPES if found.match(title)), CrashType.UNKNOWN)
+    return next((type_ for pattern, type_ in _TYPES if pattern.match(title)), CrashType.UNKNOWN)

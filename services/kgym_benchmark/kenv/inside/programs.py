@@ -85,10 +85,10 @@ def run_kernel() -> int:
 
 def _base() -> list[str]:
     """Return the commit that changes count from, where it is noted: agents may commit."""
-    said = subprocess.run(
+    done = subprocess.run(
         ["git", "config", "kgym.base"], cwd=TREE, capture_output=True, check=False, text=True
     )
-    return [said.stdout.strip()] if said.stdout.strip() else []
+    return [done.stdout.strip()] if done.stdout.strip() else []
 
 
 def _git(folder: Path, *words: str) -> bytes:

@@ -67,11 +67,13 @@ def hung_task(candidates: Sequence[Culprit]) -> Culprit | None:
 
     A bug in RCU or under the rtnl mutex hangs tasks all over the kernel: one name for each.
     """
-    for one in candidates:
+    for candidate in candidates:
         for waiting, bucket in _HUNG_ON.items():
-            if waiting in one.name:
-                return Culprit(bucket or one.name, one.raw)
-    return next((one for one in candidates if not _WAITING.search(one.name)), None)
+            if waiting in candidate.name:
+                return Culprit(bucket or candidate.name, candidate.raw)
+    return next(
+        (candidate for candidate in candidates if not _WAITING.search(candidate.name)), None
+    )
 
 
 _DISPATCHERS = re.compile(
@@ -101,12 +103,12 @@ def stall(candidates: Sequence[Culprit]) -> Culprit | None:
     or socket operation, the timer).
     """
     called = candidates[0]
-    for one in candidates:
-        if _DISPATCHERS.search(one.name):
-            if "smp_call_function" in one.name:
-                return Culprit("smp_call_function", one.raw)
+    for candidate in candidates:
+        if _DISPATCHERS.search(candidate.name):
+            if "smp_call_function" in candidate.name:
+                return Culprit("smp_call_function", candidate.raw)
             return called
-        called = one
+        called = candidate
     return None
 
 
