@@ -1,1 +1,1 @@
-"""The tracer: from dumps of crashed kernels to minimal traces."""
+"""The tracer: memory dumps of crashed kernels to minimal traces."""

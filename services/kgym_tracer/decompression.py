@@ -1,4 +1,4 @@
-"""Dumps and traces as they are kept: compressed. A guest may have made them to be bombs."""
+"""Decompression of stored dumps and traces. They may be decompression bombs made by a guest."""
 
 import signal
 from dataclasses import replace
@@ -10,7 +10,7 @@ from kgym.host.sandbox import Sandbox, prepare
 from kgym.host.sandbox_limits import SandboxLimits
 
 SECONDS = 300.0
-# Bytes of what is decompressed, which is also the largest file that a sandbox may write.
+# Bytes after decompression, and the largest file that the sandbox may write.
 LARGEST = 16 << 30
 _MEMORY = 1 << 30
 # zstd (RFC 8878, section 3.1.1) and gzip (RFC 1952, section 2.3.1).
@@ -18,12 +18,12 @@ _MAGIC = (b"\x28\xb5\x2f\xfd", b"\x1f\x8b")
 
 
 async def unpacked(path: Path, folder: Path, most: int = LARGEST) -> Path:
-    """Return the file, decompressed below `folder` if it is compressed by zstd or gzip.
+    """Decompress a zstd or gzip file below `folder`; return the path of the plain file.
 
-    Raises OSError where it cannot be read, ProgramFailed where it is damaged or the disk is
-    full: whose fault that is, the caller knows. Raises UserError `dump_too_large` for one that
-    comes to more than `most` bytes: it is decompressed in a sandbox, which is watched.
+    Raises OSError if the file is unreadable, ProgramFailed if it is damaged or the disk is full
+    (the caller knows whose fault that is), and UserError `dump_too_large` beyond `most` bytes.
     """
+    # A damaged file is an error, never "no crash": callers must not read half a log.
     with path.open("rb") as file:
         start = file.read(4)
     if not start.startswith(_MAGIC):
@@ -40,7 +40,7 @@ async def unpacked(path: Path, folder: Path, most: int = LARGEST) -> Path:
         )
     except UserError as error:
         raise _too_large(path, most) from error
-    # Pages of zeros take no space, and are counted here.
+    # zstd writes runs of zeros as holes. They use no disk, so only the file's size shows them.
     if done.returncode == 128 + signal.SIGXFSZ or (plain.exists() and plain.lstat().st_size > most):
         raise _too_large(path, most)
     done.check()
@@ -48,4 +48,4 @@ async def unpacked(path: Path, folder: Path, most: int = LARGEST) -> Path:
 
 
 def _too_large(path: Path, most: int) -> UserError:
-    return UserError("dump_too_large", f"{path.name} has more than {most} bytes, decompressed")
+    return UserError("dump_too_large", f"{path.name} decompresses to more than {most} bytes")

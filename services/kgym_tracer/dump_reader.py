@@ -1,7 +1,7 @@
-"""The process that looks into a dump: `python -m kgym_tracer.dump_reader`, a request on its stdin.
+"""The process that reads a dump: `python -m kgym_tracer.dump_reader`, with a request on stdin.
 
-It runs in the sandbox, since a guest's memory is the guest's to forge. Each part
-is written when it is done: what fails, or never ends, costs no other.
+It runs in the sandbox, since a guest can forge its memory. Each part is written as soon as it is
+done, so that a part that fails or never ends costs no other.
 """
 
 import json
@@ -39,7 +39,7 @@ from kgym_tracer.tasks import crashed_stack, held_locks
 
 
 class _Work:
-    """One request while it is answered."""
+    """The work on one request."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -64,13 +64,13 @@ class _Work:
 
     @cached_property
     def crash(self) -> Crash:
-        found = reports.parse((self.request.report or "").encode())
-        return Crash() if found is None else Crash.of(found)
+        report = reports.parse((self.request.report or "").encode())
+        return Crash() if report is None else Crash.of(report)
 
     def _part(self, stage: str, name: str, make: Callable[[Path], None]) -> None:
         start = time.monotonic()
         error = None
-        with _told() as failures:
+        with _failures() as failures:
             make(self.request.out / name)
         error = failures[0] if failures else None
         if error:
@@ -82,6 +82,7 @@ class _Work:
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
         self.answer = self.answer.model_copy(update=changes)
+        # Replaced as a whole, in case the process is killed while it writes.
         whole = self.request.out / f"{ANSWER}.part"
         whole.write_text(self.answer.model_dump_json())
         whole.replace(self.request.out / ANSWER)
@@ -95,7 +96,7 @@ class _Work:
 
     def _minimize(self, path: Path) -> None:
         if self.trace is None:
-            raise UserError("no_trace", "there is no trace to cut down")
+            raise UserError("no_trace", "there is no trace to minimize")
         how = self.request.minimize or Minimize()
         minimal: MinimalTrace = minimize(
             self.trace, self.crash, how.files, limit=how.limit, past_repeats=how.past_repeats
@@ -113,21 +114,21 @@ class _Work:
 
 
 @contextmanager
-def _told() -> Iterator[list[str]]:
-    """Collect what went wrong, whatever it is: forged memory makes for any error."""
+def _failures() -> Iterator[list[str]]:
+    """Collect the message of any exception: forged memory can raise every kind."""
     failures: list[str] = []
     try:
         yield failures
     except KgymError as error:
         failures.append(error.message)
     except MemoryError:
-        failures.append("it takes more memory than is allowed")
+        failures.append("it needs more memory than allowed")
     except Exception as error:  # noqa: BLE001 - one part must not cost the others
         failures.append(f"{type(error).__name__}: {error}"[:1000])
 
 
 def main() -> None:
-    """Do what the request says."""
+    """Carry out the request on stdin."""
     _Work(Request.model_validate(json.load(sys.stdin))).run()
 
 

@@ -1,12 +1,11 @@
-"""The trace ring buffer in a dump → a trace.
+"""The trace ring buffer of a dump, read into a trace.
 
-Sources: kernel/trace/ring_buffer.c (struct ring_buffer_per_cpu, rb_set_head_page,
-the flags in list pointers), kernel/trace/trace.c (global_trace, printk_trace).
-All offsets and numbers come from the debug information.
+Sources: kernel/trace/ring_buffer.c (struct ring_buffer_per_cpu, rb_set_head_page, the flags in list
+pointers), kernel/trace/trace.c (global_trace, printk_trace). All offsets and numbers come from the
+debug information.
 
-The memory is the guest's, hence hostile: lists are followed for as many steps
-as the buffer says that it has pages, within MOST_BYTES; what cannot be read is
-left out and noted.
+A guest can forge its memory. Lists are therefore followed for at most as many steps as the buffer
+claims to have pages, and within MOST_BYTES. Unreadable parts are skipped and noted.
 """
 
 from collections.abc import Iterator
@@ -23,22 +22,23 @@ from kgym.trace.records import Function, Trace
 from kgym.trace.ring_buffer import MISSED_EVENTS, MISSED_STORED, Key, KeyKind, Layout, RingParser
 from kgym_tracer.tasks import task_names
 
+# The largest NR_CPUS of x86 (arch/x86/Kconfig).
 CPUS = 8192
-# Sub-buffers that are read at most, of all CPUs.
+# Bytes of sub-buffers that are read, over all CPUs.
 MOST_BYTES = 8 << 30
-# Bytes of sub-buffers that are held at a time.
+# Bytes of sub-buffers in memory at a time.
 BATCH = 8 << 20
 # Bytes of a format string.
 FORMAT = 512
-# Of a sub-buffer, in powers of two pages.
+# Largest size of a sub-buffer: 2^10 pages.
 LARGEST_ORDER = 10
 
-# RB_PAGE_HEAD and RB_PAGE_UPDATE, in a pointer to what is or was the head page.
+# RB_PAGE_HEAD and RB_PAGE_UPDATE: flags in a pointer to the current or former head page.
 _FLAGS = 3
 
 
 def read_trace(program: Program) -> Trace:
-    """Return the records of the buffer that trace_printk and the tracers write to.
+    """Return the records of the buffers that trace_printk and the tracers write to.
 
     Raises UserError `no_trace` if the kernel has no such buffer.
     """
@@ -53,14 +53,14 @@ def read_trace(program: Program) -> Trace:
 
 
 def _buffers(program: Program) -> Iterator[Object]:
-    """Yield the buffer of the first trace array, and that of trace_printk if it is another."""
+    """Yield the buffer of the first trace array, and that of trace_printk if it differs."""
     try:
         main = program["global_trace"]
     except KeyError as error:
         raise UserError("no_trace", "the kernel was built without CONFIG_TRACING") from error
     yield main.array_buffer.buffer
     try:
-        other = program["printk_trace"]  # since 6.13, chosen by the option trace_printk_dest
+        other = program["printk_trace"]  # since 6.13, selected by the option trace_printk_dest
     except KeyError:
         return
     if other and other != main.address_of_():
@@ -69,7 +69,7 @@ def _buffers(program: Program) -> Iterator[Object]:
 
 @dataclass
 class _Reader:
-    """Reads buffers of one dump; sub-buffers of different sizes have parsers of their own."""
+    """Reader for the buffers of one dump, with one parser for each sub-buffer layout."""
 
     program: Program
     lost: int = 0
@@ -86,9 +86,9 @@ class _Reader:
         self.notes.append(f"clock: {self._symbol(buffer.clock.value_())}")
         for cpu in islice(for_each_possible_cpu(self.program), CPUS):
             try:
-                one = buffer.buffers[cpu]
-                if one:
-                    self._read_cpu(cpu, _Cpu(one, layout), parser)
+                per_cpu = buffer.buffers[cpu]
+                if per_cpu:
+                    self._read_cpu(cpu, _Cpu(per_cpu, layout), parser)
             except FaultError as error:
                 self.notes.append(f"CPU {cpu}: its buffer cannot be followed: {error}")
 
@@ -104,10 +104,10 @@ class _Reader:
                 self.notes.append(f"{parser.counts.damaged} sub-buffers hold a damaged event")
         return max(traces, key=len)
 
-    def _read_cpu(self, cpu: int, one: "_Cpu", parser: RingParser) -> None:
-        self.lost += one.lost
-        size, pages, unread = one.layout.size, [], 0
-        places = islice(one.sub_buffers(), self.budget // size)
+    def _read_cpu(self, cpu: int, ring: "_Cpu", parser: RingParser) -> None:
+        self.lost += ring.lost
+        size, pages, unread = ring.layout.size, [], 0
+        places = islice(ring.sub_buffers(), self.budget // size)
         skip = 0
         for address, read in places:
             try:
@@ -121,9 +121,9 @@ class _Reader:
         self._feed(parser, cpu, pages, skip)
         if unread:
             self.notes.append(f"CPU {cpu}: {unread} sub-buffers are not in the dump")
-        if not one.whole:
+        if not ring.whole:
             self.notes.append(f"CPU {cpu}: its list of sub-buffers does not lead to the last one")
-        if one.uncommitted:
+        if ring.uncommitted:
             self.notes.append(f"CPU {cpu}: a record was being written, with what interrupted it")
 
     def _feed(self, parser: RingParser, cpu: int, pages: list[bytes], skip: int) -> int:
@@ -162,10 +162,10 @@ class _Reader:
 
 
 class _Cpu:
-    """One CPU's part of a buffer: which sub-buffers hold what was not read yet, in order."""
+    """One CPU's part of a buffer: its unread sub-buffers, in order."""
 
-    def __init__(self, one: Object, layout: Layout) -> None:
-        self.program = one.prog_
+    def __init__(self, per_cpu: Object, layout: Layout) -> None:
+        self.program = per_cpu.prog_
         self.layout = layout
         self.whole = True
         page = self.program.type("struct buffer_page")
@@ -173,19 +173,20 @@ class _Cpu:
         self._next = offsetof(page, "list.next")
         self._read = offsetof(page, "read")
         self._page = offsetof(page, "page")
-        self.count = int(one.nr_pages)
+        self.count = int(per_cpu.nr_pages)
         self.reader, self.head, self.commit, tail = (
-            int(one.member_(name).value_())
+            int(per_cpu.member_(name).value_())
             for name in ("reader_page", "head_page", "commit_page", "tail_page")
         )
         self.lost = sum(
-            max(0, int(one.member_(name).a.counter))
+            max(0, int(per_cpu.member_(name).a.counter))
             for name in ("overrun", "commit_overrun", "dropped_events")
         )
-        self.uncommitted = int(one.committing.a.counter) != 0 or self.commit != tail
+        self.uncommitted = int(per_cpu.committing.a.counter) != 0 or self.commit != tail
 
     def sub_buffers(self) -> Iterator[tuple[int, int]]:
-        """Yield the address of each, and how many bytes of it were read before."""
+        """Yield each sub-buffer's address, and how many of its bytes were already consumed."""
+        # The reader page is swapped out of the ring, so its records come first.
         read = self.program.read_u32(self.reader + self._read)
         page = self._page_of(self.reader)
         if self._committed(page) > read:
@@ -201,7 +202,8 @@ class _Cpu:
         self.whole = False
 
     def _true_head(self) -> int:
-        """Return where the reader would go on: the pointer to it is flagged; `head_page` lags."""
+        """Return the page at which the reader would continue."""
+        # The writer moves the flag in the list pointer; `head_page` is only updated by readers.
         at = self.head
         for _ in range(self.count + 1):
             at, flagged = self._follow(at)
@@ -224,13 +226,15 @@ class _Cpu:
 
 def _layout(program: Program, buffer: Object) -> Layout:
     page = program.type("struct buffer_data_page")
-    kinds = {one.name: one.value for one in program.type("enum trace_type").enumerators or ()}
+    kinds = {kind.name: kind.value for kind in program.type("enum trace_type").enumerators or ()}
     entries = {
         name: program.type(f"struct {name}")
         for name in ("trace_entry", "ftrace_entry", "print_entry", "bprint_entry")
     }
     order = 0
-    if any(one.name == "subbuf_order" for one in buffer.type_.type.members or ()):  # since 6.8
+    if any(
+        member.name == "subbuf_order" for member in buffer.type_.type.members or ()
+    ):  # since 6.8
         order = min(int(buffer.subbuf_order), LARGEST_ORDER)
     if offsetof(entries["trace_entry"], "type") or sizeof(program.type("unsigned long")) != 8:
         raise UserError("no_trace", "the trace buffer of this architecture is not known")

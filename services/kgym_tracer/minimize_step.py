@@ -1,4 +1,4 @@
-"""The handler of `minimize` steps: dump or trace of a crashed instance → the minimal trace."""
+"""The handler of `minimize` steps: a crashed instance's dump or trace to its minimal trace."""
 
 import re
 from collections.abc import Sequence
@@ -13,19 +13,18 @@ from kgym_tracer.decompression import unpacked
 from kgym_tracer.reader_process import look_into, minimal_trace
 from kgym_tracer.reader_request import MINIMAL, Minimize
 
-# `report-0.txt` and `dump-0.elf` belong to each other; so do those of a retry.
+# `dump-0.elf` pairs with `report-0.txt`, and `dump-0-retry-1.elf` with `report-0-retry-1.txt`.
 _DUMP = re.compile(r"(?:dump|trace)-(?P<instance>\d+)(?P<retry>-retry-\d+)?(?P<ending>\.[\w.]+)")
 
 
 class Minimizer:
-    """Performs `minimize` steps. Dumps are read by a confined process for each."""
+    """Handler of `minimize` steps. Each dump is read in a confined process of its own."""
 
     async def __call__(self, run: StepContext) -> MinimizeResult:
         """Perform one step.
 
-        Raises UserError where the reproduce step left no dump with a crash
-        report, or the dump cannot be read, and InfrastructureError where the
-        process that reads it fails.
+        Raises UserError if the reproduce step left no dump with a crash report, or the dump is
+        unreadable, and InfrastructureError if the reading process fails.
         """
         spec = run.spec(MinimizeSpec)
         instance, dump, report = _choose(run.input_artifacts("reproduce"), spec)
@@ -35,7 +34,7 @@ class Minimizer:
             source = await _fetch(run, dump, folder)
             await run.fetch("reproduce", report, folder / "report.txt")
             text = (folder / "report.txt").read_text(errors="replace")
-            found = reports.parse(text.encode())
+            crash = reports.parse(text.encode())
             vmlinux = None
             if dump.startswith("dump-"):
                 vmlinux = folder / "vmlinux"
@@ -50,13 +49,13 @@ class Minimizer:
                 await run.keep(out / part.name)
         for note in answer.notes:
             run.log(note)
-        failed = next((one for one in answer.parts if one.name == MINIMAL and one.error), None)
+        failed = next((part for part in answer.parts if part.name == MINIMAL and part.error), None)
         if failed is not None:
-            first = next(one.error for one in answer.parts if one.error)
+            first = next(part.error for part in answer.parts if part.error)
             raise UserError("no_trace", f"no minimal trace out of {dump}: {first}")
         return MinimizeResult(
             instance=instance,
-            title=found.title if found else "",
+            title=crash.title if crash else "",
             trace=minimal_trace(out),
             parts=answer.parts,
             seconds={**answer.seconds, **run.seconds, "total": run.elapsed},
@@ -64,15 +63,15 @@ class Minimizer:
 
 
 def _choose(artifacts: Sequence[Artifact], spec: MinimizeSpec) -> tuple[int, str, str]:
-    """Return the instance, and the names of its dump or trace and of its crash report."""
-    names = [one.name for one in artifacts]
-    for one in names:
-        match = _DUMP.fullmatch(one)
+    """Choose an instance with a crash report; return its number, dump or trace, and report."""
+    names = [artifact.name for artifact in artifacts]
+    for name in names:
+        match = _DUMP.fullmatch(name)
         if match is None or spec.instance not in {None, int(match["instance"])}:
             continue
         report = InstanceArtifact.REPORT.of(f"{match['instance']}{match['retry'] or ''}")
         if report in names:
-            return int(match["instance"]), one, report
+            return int(match["instance"]), name, report
     which = "any instance" if spec.instance is None else f"instance {spec.instance}"
     raise UserError("no_dump", f"the reproduce step left no dump with a crash report of {which}")
 

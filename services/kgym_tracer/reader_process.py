@@ -1,4 +1,4 @@
-"""Reading dumps and traces in confined processes, one for each."""
+"""Confined processes that read dumps and traces. A dump is as hostile as its guest."""
 
 import asyncio
 import os
@@ -20,9 +20,9 @@ from kgym.host.sandbox import Sandbox, prepare
 from kgym_tracer.reader_request import ANSWER, MINIMAL, PARTS, Answer, Minimize, Request
 
 SECONDS = 600.0
-# Bytes of an answer that are read.
+# Bytes of an answer.
 MOST_JSON = 64 << 20
-# Memory that is written to (bytes); address space, in which dump and vmlinux are mapped.
+# Bytes of writable memory, and of address space, into which dump and vmlinux are mapped.
 _LIMITS = (f"--data={6 << 30}", f"--as={64 << 30}")
 
 _IN, _OUT = "/kgym/in", "/kgym/out"
@@ -37,10 +37,10 @@ async def look_into(
     minimize: Minimize | None = None,
     seconds: float = SECONDS,
 ) -> Answer:
-    """Read a dump or a trace; leave what is found in the new folder `out`.
+    """Read a dump or trace; write the results to the new folder `out`.
 
-    What could not be read is told in the answer's parts. Raises
-    InfrastructureError if the process as a whole fails before its first part.
+    The answer's parts name what is unreadable. Raises InfrastructureError if the process fails
+    before its first part.
     """
     prepare(out)
     request = Request(
@@ -50,15 +50,15 @@ async def look_into(
         minimize=minimize,
         out=Path(_OUT),
     )
-    given = [one for one in (source, vmlinux) if one is not None]
+    given = [path for path in (source, vmlinux) if path is not None]
     with tempfile.TemporaryDirectory(prefix=".kgym-", dir=out.parent) as folder:
         readonly = await asyncio.to_thread(_readable, given, Path(folder))
-        said = await _run(request, readonly, out, seconds)
-    return _answer(out, said)
+        stderr = await _run(request, readonly, out, seconds)
+    return _answer(out, stderr)
 
 
 async def _run(request: Request, readonly: dict[str, Path], out: Path, seconds: float) -> str:
-    """Let the process do what is asked; return the end of what it said."""
+    """Run the process; return the end of its output."""
     folders = dict.fromkeys(_python_folders())
     box = Sandbox(
         readonly={**{str(folder): folder for folder in folders}, **readonly},
@@ -78,10 +78,10 @@ async def _run(request: Request, readonly: dict[str, Path], out: Path, seconds: 
 
 
 def _readable(given: list[Path], folder: Path) -> dict[str, Path]:
-    """Return, by their places inside, the folders in which nobody can read the files.
+    """Return folders to mount, by their paths inside the sandbox; copy root-only files to `folder`.
 
-    Started by root, the process runs as another user: what only root may read, as
-    the dumps that QEMU writes, is copied.
+    A sandbox started by root runs as the user nobody, who cannot read dumps that QEMU wrote as
+    root.
     """
     shown = {}
     for number, path in enumerate(given):
@@ -105,32 +105,33 @@ def minimal_trace(out: Path) -> MinimalTrace:
         raise InfrastructureError("tracer_failed", f"no minimal trace: {error}") from error
 
 
-def _answer(out: Path, said: str) -> Answer:
+def _answer(out: Path, stderr: str) -> Answer:
     try:
         answer = Answer.model_validate_json(_small(out / ANSWER))
     except (ValidationError, InfrastructureError) as error:
-        raise InfrastructureError("tracer_failed", f"nothing was found out: {said}") from error
+        raise InfrastructureError("tracer_failed", f"the dump reader failed: {stderr}") from error
     for part in answer.parts:
         path = out / part.name
         if part.name not in PARTS or (not part.error and (path.is_symlink() or not path.is_file())):
             raise InfrastructureError(
-                "tracer_failed", f"{part.name!r} is none of the files asked for"
+                "tracer_failed", f"{part.name!r} is not one of the requested files"
             )
     return answer
 
 
 def _small(path: Path) -> bytes:
-    """Read a file that a confined process wrote, which may be hostile."""
+    """Read a file from a confined process; it may be a link, a device or huge."""
     if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_JSON:
-        raise InfrastructureError("tracer_failed", f"{path.name} is no small file")
+        raise InfrastructureError("tracer_failed", f"{path.name} is not a small regular file")
     return path.read_bytes()
 
 
 def _python_folders() -> Iterator[Path]:
-    """Yield the folders that this Python, its packages and ours live in, but for /usr."""
-    found = [sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), *site.getsitepackages()]
+    """Yield the folders of this Python, its packages and ours, except those in /usr."""
+    # The sandbox always shows /usr.
+    standard = [sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), *site.getsitepackages()]
     ours = [str(Path(module).parents[1]) for module in (kgym.__file__, __file__)]
-    for one in [*found, *ours]:
-        path = Path(one).resolve()
+    for folder in [*standard, *ours]:
+        path = Path(folder).resolve()
         if path.is_dir() and not path.is_relative_to("/usr"):
             yield path

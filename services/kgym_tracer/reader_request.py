@@ -1,4 +1,4 @@
-"""What the process that looks into a dump is asked, and what it answers."""
+"""Request and answer of the process that reads a dump."""
 
 from pathlib import Path
 
@@ -12,13 +12,13 @@ MINIMAL = MinimizeArtifact.MINIMAL
 DMESG = MinimizeArtifact.DMESG
 STACK = MinimizeArtifact.STACK
 LOCKS = MinimizeArtifact.LOCKS
-# Names of the files with what is found.
+# Names of the result files.
 PARTS = frozenset(MinimizeArtifact)
 ANSWER = "answer.json"
 
 
 class Minimize(Strict):
-    """How to cut the trace down."""
+    """Options of the minimization."""
 
     files: list[str] = []
     limit: int = LIMIT
@@ -26,7 +26,7 @@ class Minimize(Strict):
 
 
 class Request(Strict):
-    """What to look into: a dump with its vmlinux, or a trace; what is found goes to `out`."""
+    """A dump with its vmlinux, or a trace; results go to `out`."""
 
     source: Path
     vmlinux: Path | None = None
@@ -36,7 +36,7 @@ class Request(Strict):
 
 
 class Answer(Strict):
-    """What was done, part by part, and how long it took; written anew after each part."""
+    """Completed parts and their times; rewritten after each part."""
 
     parts: list[DumpPart] = []
     seconds: dict[str, float] = {}

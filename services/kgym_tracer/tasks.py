@@ -1,4 +1,4 @@
-"""What a dump tells about tasks: their names, the crashed one's stack, the locks they hold.
+"""Tasks in a dump: their names, the crashed task's stack, and held locks.
 
 Sources: kernel/trace/trace.c or trace_sched_switch.c (struct saved_cmdlines_buffer),
 include/linux/lockdep_types.h (struct held_lock), kernel/locking/lockdep.c (print_lock).
@@ -27,7 +27,7 @@ _COMM = 16
 
 
 def task_names(program: Program, pids: Iterable[int]) -> dict[int, str]:
-    """Return the names of these tasks: of living ones, and of those that tracing remembered."""
+    """Return the names of tasks: living ones, and those saved by the tracer."""
     wanted = set(pids)
     names = {}
     try:
@@ -42,18 +42,17 @@ def task_names(program: Program, pids: Iterable[int]) -> dict[int, str]:
             if (pid := int(task.pid)) in wanted:
                 names[pid] = _comm(task)
     except (FaultError, LookupError, ValueError):
-        pass  # names are an extra: those found by now will do
+        pass  # names are optional: keep those found so far
     if 0 in wanted:
         names.setdefault(0, "<idle>")
     return names
 
 
 def crashed_stack(program: Program, pid: int | None) -> str:
-    """Return the stack of the task that crashed, with arguments and locals.
+    """Return the stacks of the crash report's task (`pid`) and of the task that panicked.
 
-    It is the one with this PID, which is the crash report's, and the one that
-    panicked, if that is another: the watchdog panics for a task that hangs.
-    Raises UserError `no_task` where neither is to be found.
+    The two differ, for example, if the watchdog panics for a hung task. Arguments and locals are
+    included. Raises UserError `no_task` if neither task exists.
     """
     lines = []
     for task in _crashed(program, pid):
@@ -65,7 +64,7 @@ def crashed_stack(program: Program, pid: int | None) -> str:
 
 
 def held_locks(program: Program) -> str:
-    """Return the locks that tasks hold, by lockdep's books; UserError `no_lockdep` without it."""
+    """Return the locks that tasks hold; raise UserError `no_lockdep` without CONFIG_LOCKDEP."""
     try:
         program.type("struct held_lock")
         classes = program["lock_classes"]
@@ -83,7 +82,8 @@ def held_locks(program: Program) -> str:
 def _remembered(program: Program, saved: Object, pid: int) -> str | None:
     try:
         slots = saved.map_pid_to_cmdline
-        slot = int(slots[pid & (slots.type_.length - 2)])  # its length is a power of two, plus 1
+        # map_pid_to_cmdline has PID_MAX_DEFAULT + 1 slots: a power of two, plus 1.
+        slot = int(slots[pid & (slots.type_.length - 2)])
         if not 0 <= slot < int(saved.cmdline_num) or int(saved.map_cmdline_to_pid[slot]) != pid:
             return None
         at = saved.saved_cmdlines.value_() + slot * _COMM

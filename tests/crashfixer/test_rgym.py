@@ -323,16 +323,16 @@ def problem_of(answer: str, first: State = FIRST) -> str:
         (new("1", file="drivers/evil.c"), "only these files can be: drivers/frob.c"),
         (new("1", file="../../etc/passwd"), "only these files can be"),
         (new("1", file=OTHER), "drivers/frob_core.c: there is no function frob_set() here"),
-        (new("1", name="frob_\u0455et"), "no ASCII (U+0455)"),
-        (new("index >= FROB_MODES) /* \u2066 */ (0"), "does not parse|no ASCII"),
+        (new("1", name="frob_\u0455et"), "non-ASCII characters (U+0455)"),
+        (new("index >= FROB_MODES) /* \u2066 */ (0"), "does not parse|non-ASCII"),
         (new("(index"), "does not parse"),
-        (new("1").replace("{\n", '{\n#include "/etc/shadow"\n'), "headers are included at the top"),
+        (new("1").replace("{\n", '{\n#include "/etc/shadow"\n'), "include headers at the top"),
         (new("1").replace("</function>", ""), "a <function> is not whole"),
         (f"{new('1')}\n{new('2')}", "given twice"),
         (f"{new('1')}\n{EDIT}", "whole functions and modifications"),
-        (f"<file>{FILE}</file><function>\n{OLD}{OLD}</function>", "2 functions stand in one place"),
+        (f"<file>{FILE}</file><function>\n{OLD}{OLD}</function>", "contains 2 functions"),
         (f"<function>\n{'x' * 300_000}\n</function>", "more than 200000 characters"),
-        (f"<function>int f(void)\n{{\n{'a();' * 40_000}}}\n</function>", "at most 100000 are read"),
+        (f"<function>int f(void)\n{{\n{'a();' * 40_000}}}\n</function>", "limit is 100000"),
         ("<function>int a(void)\n{\n}\n</function>" * 21, "more than 20 functions"),
         ("\n<function>" * 50_000, "is not whole"),
         (f"<file>{FILE}</file><function>\n{OLD}</function>", "the code is as it was"),
@@ -359,7 +359,7 @@ def test_a_function_that_is_there_twice_is_told_with_its_lines() -> None:
     twice = TEXT + f"#ifdef CONFIG_FROB\n{OLD.replace('frob_set', 'frob_end')}#else\n"
     twice += f"{OLD.replace('frob_set', 'frob_end')}#endif\n"
     told = problem_of(new("1", name="frob_end"), replace(FIRST, code=Code({FILE: twice})))
-    assert "frob_end() is defined 2 times here, at the lines 17, 25" in told
+    assert "frob_end() is defined 2 times here, in lines 17, 25" in told
 
 
 def test_what_macros_hide_is_changed_by_modifications() -> None:

@@ -14,7 +14,7 @@ def readings(text: str) -> list[str]:
 
 
 def words(text: str) -> list[list[str]]:
-    return [re.findall(r"\w+", one) for one in readings(text)]
+    return [re.findall(r"\w+", reading) for reading in readings(text)]
 
 
 def test_comments_strings_and_directives_become_blanks() -> None:
@@ -75,13 +75,13 @@ LINES = [
 @given(st.lists(st.sampled_from([*LINES, "*/", '"', "f\\"]), max_size=30))
 def test_offsets_stay_and_no_branch_is_forgotten(lines: list[str]) -> None:
     text = "\n".join(f"{line} w{number}" for number, line in enumerate(lines))
-    found = readings(text)
-    assert 1 <= len(found) <= MOST
-    for one in found:
-        assert [at for at, char in enumerate(one) if char == "\n"] == [
+    all_readings = readings(text)
+    assert 1 <= len(all_readings) <= MOST
+    for reading in all_readings:
+        assert [at for at, char in enumerate(reading) if char == "\n"] == [
             at for at, char in enumerate(text) if char == "\n"
         ]
-        assert all(char in {" ", text[at]} for at, char in enumerate(one))
+        assert all(char in {" ", text[at]} for at, char in enumerate(reading))
     if "#if 0" not in lines:
-        together = {word for one in found for word in re.findall(r"w\d+", one)}
+        together = {word for reading in all_readings for word in re.findall(r"w\d+", reading)}
         assert together == set(re.findall(r"w\d+", read(text).whole))

@@ -38,13 +38,18 @@ def test_a_line_is_read(
     severity: str | None,
     message: str | None,
 ) -> None:
-    found = parse([line])
+    diagnostics = parse([line])
     if file is None:
-        assert found == []
+        assert diagnostics == []
         return
-    (one,) = found
-    assert (one.file, one.line, one.column, one.severity) == (file, number, column, severity)
-    assert one.message.startswith(message or "")
+    (diagnostic,) = diagnostics
+    assert (diagnostic.file, diagnostic.line, diagnostic.column, diagnostic.severity) == (
+        file,
+        number,
+        column,
+        severity,
+    )
+    assert diagnostic.message.startswith(message or "")
 
 
 def test_the_same_message_counts_once() -> None:

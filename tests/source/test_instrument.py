@@ -5,6 +5,7 @@ The forms are compiled by gcc, with macros as those of the kernel, and executed.
 
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -77,162 +78,29 @@ def recorded(folder: Path, text: str, *options: str) -> list[str]:
     """Instrument the text, compile and run it; return the functions that left records."""
     source = f'/* first */\n#include "kernel.h"\n{text}\n'.encode()
     program = compiled(folder, instrument(source, PATH).content, *options)
-    said = subprocess.run([program], capture_output=True, text=True, timeout=10, check=True).stdout
-    messages = [record_format.message(line) for line in said.splitlines()]
-    assert [one.counter for one in messages if one] == list(range(len(messages)))
-    found = [record_format.function(one.text) for one in messages if one]
-    assert {one.file for one in found if one} <= {PATH}
-    return [one.name for one in found if one]
+    output = subprocess.run(
+        [program], capture_output=True, text=True, timeout=10, check=True
+    ).stdout
+    messages = [record_format.message(line) for line in output.splitlines()]
+    assert [message.counter for message in messages if message] == list(range(len(messages)))
+    functions = [record_format.function(message.text) for message in messages if message]
+    assert {function.file for function in functions if function} <= {PATH}
+    return [function.name for function in functions if function]
 
 
 MAIN = "noinstr int main(void) { %s; return 0; }"
-FORMS = {  # name: text, how it is called, the functions that leave records
-    "one_line": ("int f(void) { return 1; }", "f()", ["f"]),
-    "brace_on_the_next_line": ("int f(void)\n{\n\treturn 1;\n}", "f()", ["f"]),
-    "empty": ("void f(void) {}", "f()", ["f"]),
-    "empty_twice": ("static void f(void)\n{ }\nstatic void g(void) { f(); }", "g()", ["g", "f"]),
-    "many_lines": (
-        "static int\nf(int a,\n  int b,\n  char *c)\n{\n\treturn a;\n}",
-        "f(1,2,0)",
-        ["f"],
-    ),
-    "declarations": (
-        "int f(int a)\n{\n\tint b = a, c;\n\tstatic int d;\n\n\tc = b + d;\n\treturn c;\n}",
-        "f(1)",
-        ["f"],
-    ),
-    "attributes_before": (
-        "__attribute__((__noinline__, cold)) static __must_check int f(void)\n{\n\treturn 1;\n}",
-        "(void)!f()",
-        ["f"],
-    ),
-    "attributes_between": (
-        "static __printf(2, 0) noinline int f(int a, const char *b, va_list c)\n"
-        "{\n\treturn vprintf(b, c) + a;\n}\n"
-        "static int g(int a, const char *b, ...)\n{\n\tva_list c; int d; va_start(c, b);\n"
-        "\td = f(a, b, c); va_end(c); return d;\n}",
-        'g(1, "")',
-        ["g", "f"],
-    ),
-    "annotations_after": (
-        "static int f(int *lock)\n\t__releases(*lock)\n\t__acquires(*lock) __must_hold(((lock)))\n"
-        "{\n\treturn *lock;\n}",
-        "f(&(int){1})",
-        ["f"],
-    ),
-    "unknown_mark": ("static int __odd_mark f(char __user *a)\n{\n\treturn !a;\n}", "f(0)", ["f"]),
-    "returns_struct": ("struct s { int a; } f(void)\n{\n\treturn (struct s){1};\n}", "f()", []),
-    "returns_named_struct": (
-        "struct s { int a; };\nstruct s f(void)\n{\n\treturn (struct s){1};\n}",
-        "f()",
-        ["f"],
-    ),
-    "returns_pointer": ("static const char * const *f(void)\n{\n\treturn 0;\n}", "f()", ["f"]),
-    "returns_function": (
-        "static int g(int a) { return a; }\nstatic int (*f(int a))(int)\n{\n\treturn a ? g : 0;\n}",
-        "f(1)(2)",
-        ["f", "g"],
-    ),
-    "takes_functions": (
-        "static int f(int (*a)(int, void (*)(void)), int b[static 1])\n{\n\treturn !a && b;\n}",
-        "f(0, &(int){1})",
-        ["f"],
-    ),
-    "system_call": (
-        "SYSCALL_DEFINE2(open, const char __user *, name,\n\t\tint, flags)\n{\n"
-        "\tint a = flags;\n\treturn name ? a : 0;\n}",
-        "sys_open(0, 0)",
-        ["sys_open"],
-    ),
-    "system_call_without_arguments": (
-        "SYSCALL_DEFINE0(sync)\n{\n\treturn 0;\n}",
-        "sys_sync()",
-        ["sys_sync"],
-    ),
-    "compat_system_call": (
-        "COMPAT_SYSCALL_DEFINE2(stat, int, a, int, b)\n{\n\treturn a + b;\n}",
-        "sys_compat_stat(0, 0)",
-        ["compat_sys_stat"],
-    ),
-    "bpf_helper": ("BPF_CALL_1(helper, long, a)\n{\n\treturn a;\n}", "helper(0)", ["helper"]),
-    "after_a_macro": (
-        "int f(void)\n{\n\treturn 1;\n}\nEXPORT_SYMBOL(f)\n\nint g(void)\n{\n\treturn f();\n}",
-        "g()",
-        ["g", "f"],
-    ),
-    "unknown_macro": (
-        "SHOW(a)\n{\n\treturn 1;\n}\nint f(void) { return 2; }",
-        "a_show(); f()",
-        ["f"],
-    ),
-    "static_inline": (
-        "static inline int g(void) { return 1; }\n"
-        "static __always_inline int h(void) { return g(); }\nint f(void) { return h(); }",
-        "f()",
-        ["f", "h", "g"],
-    ),
-    "within_a_conditional": (
-        "#ifdef HERE\nint f(void)\n{\n\treturn 1;\n}\n#else\nint f(void) { return 2; }\n#endif",
-        "f()",
-        ["f"],
-    ),
-    "conditional_signature": (
-        "#ifdef HERE\nint f(int a)\n#else\nint f(long a)\n#endif\n{\n\treturn a;\n}",
-        "f(1)",
-        ["f"],
-    ),
-    "conditional_parameter": (
-        "int f(int a\n#ifdef HERE\n, int b\n#endif\n)\n{\n#ifdef HERE\n\tif (b) {\n#else\n"
-        "\tif (a) {\n#endif\n\t\treturn a;\n\t}\n\treturn 0;\n}\nint g(int a) { return a; }",
-        "f(1\n#ifdef HERE\n, 2\n#endif\n); g(1)",
-        ["f", "g"],
-    ),
-    "conditional_name": (
-        "#ifdef HERE\nint f(void)\n#else\nint g(void)\n#endif\n{\n\treturn 1;\n}",
-        "\n#ifdef HERE\nf()\n#else\ng()\n#endif\n",
-        [],
-    ),
-    "noinstr_notrace_init": (
-        "noinstr int f(void) { return 1; }\nnotrace static int g(void) { return f(); }\n"
-        "static int __init h(void) { return g(); }\nint i(void) { return h(); }",
-        "i()",
-        ["i"],
-    ),
-    "marked_where_declared": (
-        "int notrace f(void);\nint f(void) { return 1; }\nint g(void) { return f(); }",
-        "g()",
-        ["g"],
-    ),
-    "inlined_into_noinstr": (
-        "static __always_inline int h(void) { return 1; }\n"
-        "static inline int g(void) { return h(); }\nnoinstr int f(void) { return g(); }",
-        "f()",
-        [],
-    ),
-    "local_labels": (
-        "int f(int a)\n{\n\t__label__ out;\n\n\tif (a)\n\t\tgoto out;\nout:\n\treturn a;\n}",
-        "f(1)",
-        [],
-    ),
-    "label_first": (
-        "int f(int a)\n{\nagain:\n\tif (a--)\n\t\tgoto again;\n\treturn a;\n}",
-        "f(1)",
-        ["f"],
-    ),
-    "data": (
-        "struct s { int (*a)(void); } t[] = { { 0 }, };\n"
-        "enum e { A = sizeof(int), } __attribute__((packed));\n"
-        "static struct s *p = &(struct s) { 0 };\nint f(void) { return !p + (int)A + !t[0].a; }",
-        "f()",
-        ["f"],
-    ),
-    "nested_braces": (
-        "int f(int a)\n{\n\tint b[] = { ({ 1; }), '{', \"}\"[0] };\n\n"
-        "\tdo { a--; } while (a > 0);\n\treturn b[0];\n}",
-        "f(2)",
-        ["f"],
-    ),
-}
+
+
+def _forms() -> Iterator[tuple[str, tuple[str, str, list[str]]]]:
+    """Yield each form's name; its text, the call, and the functions that leave records."""
+    for form in Path(__file__).with_name("forms.txt").read_text().split("\n\n== ")[1:]:
+        head, text = form.rstrip("\n").split("\n", 1)
+        names, call = head.split(" | ")
+        name, *records = names.split()
+        yield name, (text, call.replace("\\n", "\n"), records)
+
+
+FORMS = dict(_forms())
 
 
 CASES = [(form, ()) for form in FORMS] + [
@@ -255,8 +123,8 @@ def test_every_token_stays_on_its_line(options: tuple[str, ...], tmp_path: Path)
     source = f'/* first */\n#include "kernel.h"\n{texts}\n'.encode()
     argv = ["gcc", "-E", *options, "-"]
     plain, instrumented = (
-        subprocess.run(argv, cwd=tmp_path, input=one, capture_output=True, check=True, timeout=30)
-        for one in (source, instrument(source, PATH).content)
+        subprocess.run(argv, cwd=tmp_path, input=text, capture_output=True, check=True, timeout=30)
+        for text in (source, instrument(source, PATH).content)
     )
     assert instrumented.stdout != plain.stdout
     assert without_records(instrumented.stdout).split() == plain.stdout.split()
@@ -283,10 +151,12 @@ REASONS = {
 @pytest.mark.parametrize("reason", REASONS)
 def test_a_function_without_a_record_is_told_with_its_line_and_reason(reason: str) -> None:
     done = instrument(REASONS[reason].encode(), PATH)
-    found = {one.name.removeprefix("SHOW(").rstrip(")"): one for one in done.skipped}
-    assert found["f"].reason == reason
+    skipped = {
+        function.name.removeprefix("SHOW(").rstrip(")"): function for function in done.skipped
+    }
+    assert skipped["f"].reason == reason
     lines = REASONS[reason].splitlines()
-    assert "{" in lines[found["f"].line - 1]
+    assert "{" in lines[skipped["f"].line - 1]
     assert "f" not in done.functions
 
 

@@ -10,7 +10,10 @@ from kgym.source.symbols import Placed, symbols
 
 
 def named(text: str) -> list[tuple[str, str, int, int]]:
-    return [(one.name.decode(), one.kind, one.line, one.last) for one in symbols(text.encode())]
+    return [
+        (symbol.name.decode(), symbol.kind, symbol.line, symbol.last)
+        for symbol in symbols(text.encode())
+    ]
 
 
 @pytest.mark.parametrize(
@@ -72,10 +75,10 @@ PARTS = [
 
 @given(st.lists(st.sampled_from(PARTS), max_size=60).map("".join))
 def test_places_are_within_the_file_and_in_order(text: str) -> None:
-    found: list[Placed] = symbols(text.encode())
+    placed: list[Placed] = symbols(text.encode())
     lines = text.count("\n") + 1
-    assert all(1 <= one.line <= one.last <= lines for one in found)
-    assert [one.line for one in found] == sorted(one.line for one in found)
+    assert all(1 <= symbol.line <= symbol.last <= lines for symbol in placed)
+    assert [symbol.line for symbol in placed] == sorted(symbol.line for symbol in placed)
 
 
 @pytest.mark.thorough

@@ -83,7 +83,7 @@ static __always_inline int frob_add(struct frob __user *frob, int n)
 
 def replaced(*functions: str, text: str = FILE) -> str:
     """Return the file with these functions in place of its own."""
-    for old, new in replacements(text, [read(one) for one in functions]):
+    for old, new in replacements(text, [read(function) for function in functions]):
         assert text.count(old) == 1
         text = text.replace(old, new)
     return text
@@ -109,7 +109,7 @@ def test_several_in_one_file_whatever_their_order() -> None:
     assert "-ENOSYS" in after
     assert "return 4" in after
     assert "scoped_guard" in after
-    assert [one.name for one in places(after)] == [one.name for one in places(FILE)]
+    assert [place.name for place in places(after)] == [place.name for place in places(FILE)]
 
 
 @pytest.mark.parametrize(
@@ -134,25 +134,25 @@ def test_the_same_function_changes_nothing() -> None:
     ("written", "words"),
     [
         ("static int frob_gone(void)\n{\n}\n", r"no function frob_gone\(\).*but frob_\w+\(\)"),
-        ("static int frob_init(void)\n{\n\treturn 2;\n}\n", "2 times here, at the lines 26, 31"),
-        ("DEFINE_FROB(frob_made)\n{\n\treturn 8;\n}\n", "does not parse as a function"),
-        ("static int frob_mixed(int n)\n{\n\treturn 0;\n}\n", r"cannot be told|no function"),
+        ("static int frob_init(void)\n{\n\treturn 2;\n}\n", "2 times here, in lines 26, 31"),
+        ("DEFINE_FROB(frob_made)\n{\n\treturn 8;\n}\n", "does not parse as a C function"),
+        ("static int frob_mixed(int n)\n{\n\treturn 0;\n}\n", r"uncertain|no function"),
         (ADD.rstrip("}\n"), "does not parse"),
         (ADD.replace("(n < 0)", "(n < 0"), "parenthesis is missing"),
-        (ADD + "}\n", "behind frob_add.* stands `}`"),
-        (ADD + "int more;\n", "behind frob_add.* stands `int more;`"),
+        (ADD + "}\n", "after frob_add.* comes `}`"),
+        (ADD + "int more;\n", "after frob_add.* comes `int more;`"),
         (ADD + ADD.replace("frob_add", "frob_b"), r"2 functions .*frob_add\(\), frob_b\(\)"),
-        ("#include <evil.h>\n" + ADD, "before frob_add.* stands `#include"),
-        (ADD.replace("{\n", '{\n#include "/etc/passwd"\n', 1), "headers are included at the top"),
-        (ADD.replace("{\n", '{\n %: include "/etc/x"\n', 1), "headers are included at the top"),
+        ("#include <evil.h>\n" + ADD, "before frob_add.* comes `#include"),
+        (ADD.replace("{\n", '{\n#include "/etc/passwd"\n', 1), "include headers at the top"),
+        (ADD.replace("{\n", '{\n %: include "/etc/x"\n', 1), "include headers at the top"),
         (ADD.replace("frob_add", "frob_\u0430dd"), r"no function 'frob_\\u0430dd' .*U\+0430"),
-        (ADD.replace("n < 0", "n < 0 /* \u202e */"), r"no ASCII \(U\+202E\)"),
-        (ADD.replace("n < 0", "\uff4e < 0"), r"no ASCII \(U\+FF4E\)"),
-        ("```c\n" + ADD + "```\n", "stands `"),
-        ("static int frob_add(void);\n", "does not parse as a function"),
-        ("", "does not parse as a function"),
-        ("\x00", "does not parse as a function"),
-        ("int f(void)\n{\n" + "\tx();\n" * 20_000 + "}\n", "at most 100000 are read"),
+        (ADD.replace("n < 0", "n < 0 /* \u202e */"), r"non-ASCII characters \(U\+202E\)"),
+        (ADD.replace("n < 0", "\uff4e < 0"), r"non-ASCII characters \(U\+FF4E\)"),
+        ("```c\n" + ADD + "```\n", "comes `"),
+        ("static int frob_add(void);\n", "does not parse as a C function"),
+        ("", "does not parse as a C function"),
+        ("\x00", "does not parse as a C function"),
+        ("int f(void)\n{\n" + "\tx();\n" * 20_000 + "}\n", "limit is 100000"),
     ],
 )  # fmt: skip
 def test_what_cannot_take_a_place_says_why(written: str, words: str) -> None:
@@ -176,8 +176,8 @@ def test_what_a_function_leaves_open_does_not_swallow_its_neighbours() -> None:
             after = replaced(written)
         except MisfitError:
             continue
-        others = [one.name for one in places(FILE)]
-        assert [one.name for one in places(after)] == others, inside
+        others = [place.name for place in places(FILE)]
+        assert [place.name for place in places(after)] == others, inside
 
 
 @pytest.mark.thorough
@@ -197,12 +197,12 @@ def test_nothing_that_is_written_takes_long_or_is_nested_too_deeply(piece: str) 
 @given(st.text(alphabet="intf (){};#/*\"'\\\n\u0435x", max_size=200))
 def test_whatever_is_read_is_one_function_of_the_text(text: str) -> None:
     try:
-        found = read(text)
+        function = read(text)
     except MisfitError:
         return
-    assert found.text in text
-    (place,) = places(found.text)
-    assert place.name == found.name
+    assert function.text in text
+    (place,) = places(function.text)
+    assert place.name == function.name
 
 
 @given(st.lists(st.sampled_from(["a", "b", "{", "}", "(", ")", ";", "\n", "#if 0\n", "/*", "*/"])))
@@ -212,8 +212,8 @@ def test_the_other_functions_stay_as_they_are(inside: list[str]) -> None:
         after = replaced(written)
     except MisfitError:
         return
-    kept = [(one.name, FILE.encode()[one.first : one.behind]) for one in places(FILE)]
-    now = [(one.name, after.encode()[one.first : one.behind]) for one in places(after)]
-    assert [one for one in now if one[0] != "frob_last"] == [
-        one for one in kept if one[0] != "frob_last"
+    kept = [(place.name, FILE.encode()[place.first : place.behind]) for place in places(FILE)]
+    now = [(place.name, after.encode()[place.first : place.behind]) for place in places(after)]
+    assert [place for place in now if place[0] != "frob_last"] == [
+        place for place in kept if place[0] != "frob_last"
     ]

@@ -88,9 +88,9 @@ class FakeDump:
         self.put(address, struct.pack("<Q", value))
 
     def cpu(self, pages: int = 4) -> FakeCpu:
-        one = FakeCpu(self, pages)
-        self.cpus.append(one.address)
-        return one
+        cpu = FakeCpu(self, pages)
+        self.cpus.append(cpu.address)
+        return cpu
 
     def program(self) -> Program:
         """Return it as it is now."""
@@ -136,7 +136,7 @@ def _types(program: Program, *, with_order: bool) -> dict[str, Type]:
     types: dict[str, Type] = {}
 
     def add(name: str, size: int, members: Sequence[tuple[str, Type, int]]) -> None:
-        fields = [TypeMember(kind, one, 8 * offset) for one, kind, offset in members]
+        fields = [TypeMember(kind, member, 8 * offset) for member, kind, offset in members]
         types[name] = program.struct_type(name, size, fields)
 
     def pointer(name: str) -> Type:

@@ -30,7 +30,7 @@ Call Trace:
  second+0x3/0x9
  </TASK>
 """
-TRACE = "".join(LINE.format(n, one, n) for n, one in enumerate(["first", "second", "third"]))
+TRACE = "".join(LINE.format(n, name, n) for n, name in enumerate(["first", "second", "third"]))
 
 
 async def step(
@@ -57,8 +57,8 @@ async def test_a_trace_is_cut_down_and_kept(new_run: NewRun, tmp_path: Path) -> 
     run = await step(new_run, tmp_path, left, files=["fs/a.c"])
     result = await minimize(run)
     assert result.title == "KASAN: use-after-free Read in third"
-    assert [one.pattern[0].name for one in result.trace.calls] == ["first", "second", "third"]
-    assert {one.name for one in run.artifacts} == {"trace.npz", "minimal.json"}
+    assert [call.pattern[0].name for call in result.trace.calls] == ["first", "second", "third"]
+    assert {artifact.name for artifact in run.artifacts} == {"trace.npz", "minimal.json"}
 
 
 async def test_the_first_instance_with_report_and_trace_is_taken(

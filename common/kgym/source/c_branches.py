@@ -1,15 +1,15 @@
-"""A C file as the compiler may read it: without comments and directives, branches chosen. Pure.
+"""Readings of a C file: comments and directives blanked, one branch of each `#if` chosen. Pure.
 
-A parser of C fails where `#ifdef` opens the same brace twice, or stands within a
-signature. Each reading follows one branch of every conditional; all readings together follow
-every branch. What is left out becomes blanks, so that offsets and lines stay those of the file.
+A C parser fails where both branches of an `#ifdef` open the same brace, or where an `#ifdef` stands
+within a signature. Each reading follows one branch of every conditional; together, the readings
+follow every branch. Omitted text becomes blanks, so offsets and line numbers stay valid.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-# Readings of a file; the kernel's own files need up to 13.
+# Readings of a file. The kernel's own files need up to 13; a hostile patch could ask for thousands.
 MOST = 32
 
 _TOKEN = re.compile(
@@ -29,9 +29,9 @@ _ELSES = {"else", "elif", "elifdef", "elifndef"}
 
 @dataclass(slots=True)
 class _Branch:
-    """A part of the file behind `#if` or `#else`: where its text begins and ends, what is in it.
+    """Text after an `#if` or `#else`: its offsets, and the conditionals nested in it.
 
-    Branches are numbered as they come: those within have the numbers up to `last`.
+    Branches are numbered in file order: nested branches have numbers below `last`.
     """
 
     start: int
@@ -43,10 +43,10 @@ class _Branch:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file with its comments, strings and directives blanked, and how it can be read.
+    """A file with comments, strings and directives blanked, and its tree of branches.
 
-    `whole` lacks no branch. `never` are the branches that no compiler reads. `start` is where
-    the first line begins that is no directive and lies in no conditional.
+    `whole` keeps every branch. `never` lists branches that are never compiled (`#if 0`). `start` is
+    the offset of the first line that is neither a directive nor inside a conditional.
     """
 
     whole: str
@@ -55,7 +55,7 @@ class File:
     never: tuple[_Branch, ...]
 
     def readings(self) -> Iterator[str]:
-        """Yield readings, until every branch was followed; at most MOST."""
+        """Yield readings until every branch has been followed, MOST at most."""
         unseen = bytearray(b"\1" * self.top.last)
         for branch in self.never:
             unseen[branch.number : branch.last] = bytes(branch.last - branch.number)
@@ -65,7 +65,7 @@ class File:
             yield self._read(unseen)
 
     def _read(self, unseen: bytearray) -> str:
-        """Return the reading that follows what was not seen before, where there is a choice."""
+        """Return the next reading; prefer branches that no earlier reading followed."""
         never = {branch.number for branch in self.never}
         gone: list[tuple[int, int]] = []
         stack = [self.top]
@@ -73,10 +73,10 @@ class File:
             branch = stack.pop()
             unseen[branch.number] = 0
             for branches in branch.inner:
-                ways = [one for one in branches if one.number not in never]
-                new = (one for one in ways if unseen.find(1, one.number, one.last) >= 0)
+                ways = [branch for branch in branches if branch.number not in never]
+                new = (branch for branch in ways if unseen.find(1, branch.number, branch.last) >= 0)
                 chosen = next(new, ways[0] if ways else None)
-                gone += [(one.start, one.end) for one in branches if one is not chosen]
+                gone += [(branch.start, branch.end) for branch in branches if branch is not chosen]
                 if chosen is not None:
                     stack.append(chosen)
         parts, at = [], 0
@@ -87,7 +87,7 @@ class File:
 
 
 def read(text: str) -> File:
-    """Read a file; what conditionals stay open end with it."""
+    """Parse a file; unterminated conditionals end with it."""
     parts: list[str] = []
     at = count = 0
     top = _Branch(0, 0)
@@ -123,11 +123,11 @@ def _end(branch: _Branch, at: int, count: int) -> None:
 
 
 def _without(match: re.Match[str]) -> str:
-    """Return what stays of a token: of a string its quotation marks."""
-    found = match[0]
-    if match["text"] is None or len(found) < 2:
-        return _blank(found)
-    return found[0] + _blank(found[1:-1]) + found[-1]
+    """Return the blanked token; a string keeps its quotation marks."""
+    token = match[0]
+    if match["text"] is None or len(token) < 2:
+        return _blank(token)
+    return token[0] + _blank(token[1:-1]) + token[-1]
 
 
 def _blank(text: str) -> str:

@@ -1,14 +1,15 @@
-"""The messages of compilers, assemblers and linkers, out of a build log. Pure."""
+"""Compiler, assembler and linker messages of a build log. Pure."""
 
 import re
 from collections.abc import Iterable
 
 from kgym.api.steps import Diagnostic
 
-# Characters of a line that are looked at; beyond, a hostile one could take hours to match.
+# Characters of a line that are matched: these patterns backtrack, and a hostile line could
+# take hours.
 _LONGEST = 4000
 
-# gcc and clang: FILE:LINE:COLUMN: SEVERITY: MESSAGE; the assembler leaves the column out.
+# gcc and clang write FILE:LINE:COLUMN: SEVERITY: MESSAGE; the assembler omits the column.
 _COMPILER = re.compile(
     r"^(?P<file>[^\s:][^:]*):(?P<line>[0-9]{1,9}):(?:(?P<column>[0-9]{1,9}):)? "
     r"(?P<severity>fatal error|error|warning|Error|Warning): (?P<message>.+)$"
@@ -27,12 +28,12 @@ _MAKE = re.compile(
 
 
 def parse(lines: Iterable[str]) -> list[Diagnostic]:
-    """Return the errors and warnings among the lines, each once, in order."""
-    found: dict[Diagnostic, None] = {}
+    """Return the errors and warnings of a log in order, without duplicates."""
+    diagnostics: dict[Diagnostic, None] = {}
     for line in lines:
         if diagnostic := _read(line[:_LONGEST].rstrip()):
-            found[diagnostic] = None
-    return list(found)
+            diagnostics[diagnostic] = None
+    return list(diagnostics)
 
 
 def _read(line: str) -> Diagnostic | None:

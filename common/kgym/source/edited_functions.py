@@ -1,4 +1,4 @@
-"""Where the functions of a C file are, and which of them a fix edits. Pure."""
+"""Functions of a C file: their places, and which of them a fix edits. Pure."""
 
 import time
 from collections.abc import Iterator
@@ -9,33 +9,33 @@ from tree_sitter import Language, Node, Parser
 
 _C = Language(tree_sitter_c.language())
 _BRACKETS = frozenset("(){}[]")
-# Levels of a syntax tree above functions: #if in #if, and what errors make of code.
+# Levels of a syntax tree above a function: nested #if, and nodes of parse errors.
 _DEEPEST = 200
-# Of a core; a function of 100,000 characters takes 0.1.
+# Processor seconds for a parse. A function of 100,000 characters takes 0.1 s.
 _SECONDS = 1.0
 _PART = 1 << 16
 _NAMED_BY_ARGUMENT = ("SYSCALL_DEFINE", "COMPAT_SYSCALL_DEFINE")
 
 
 def edited(before: str, after: str) -> set[str]:
-    """Return the names of the functions that both texts define, differently, or only the first.
+    """Return the names of functions of `before` that `after` changes or removes.
 
-    A system call goes by `sys_NAME`. Functions that the fix adds are left out:
-    no trace of the unfixed kernel can show them.
+    System calls are named `sys_NAME`. Added functions are left out: no trace of the unfixed kernel
+    can show them.
     """
     old, new = _functions(before), _functions(after)
     return {name for name, text in old.items() if new.get(name) != text}
 
 
 def changed(before: str, after: str) -> set[str]:
-    """Return the names of the functions that differ, those of one text alone with them."""
+    """Return the names of functions that differ, including added and removed ones."""
     old, new = _functions(before), _functions(after)
     return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The lines of a function, from 0; `end` is the one behind it. `first` and `behind`: bytes."""
+    """A function's half-open ranges: lines `begin` to `end` from 0, bytes `first` to `behind`."""
 
     name: str
     begin: int
@@ -43,11 +43,11 @@ class Place:
     first: int
     behind: int
     whole: bool
-    """Whether no bracket of it is missing, as far as its syntax can be read."""
+    """Whether the parser found all of its brackets."""
 
 
 def places(text: str) -> list[Place]:
-    """Return where the functions of a file are, in order; what is not understood is left out."""
+    """Return the places of a file's functions in order, without those that do not parse."""
     return [
         Place(
             name,
@@ -62,7 +62,10 @@ def places(text: str) -> list[Place]:
 
 
 def is_quick(text: str) -> bool:
-    """Tell whether a text is parsed in a second; what is no code (`if(a)else if(a)…`) may not."""
+    """Return whether a text parses within a second.
+
+    Parse time is not linear: a chain like `if(a)else if(a)…` takes far longer than real code.
+    """
     data, end = text.encode(), time.thread_time() + _SECONDS
     try:
         Parser(_C).parse(
@@ -75,44 +78,44 @@ def is_quick(text: str) -> bool:
 
 
 def _lacks_bracket(node: Node) -> bool:
-    """Tell whether the parser has put in a bracket; a `;` behind a macro is no fault."""
+    """Return whether the parser inserted a bracket. An inserted `;` after a macro is no error."""
     left = [node]
     while left:
-        one = left.pop()
-        if one.is_missing and one.type in _BRACKETS:
+        child = left.pop()
+        if child.is_missing and child.type in _BRACKETS:
             return True
-        if one.has_error:
-            left += one.children
+        if child.has_error:
+            left += child.children
     return False
 
 
 def _functions(text: str) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    texts: dict[str, bytes] = {}
     for name, parts in _definitions(Parser(_C).parse(text.encode()).root_node):
-        found[name] = found.get(name, b"") + b"".join(one.text or b"" for one in parts)
-    return found
+        texts[name] = texts.get(name, b"") + b"".join(part.text or b"" for part in parts)
+    return texts
 
 
 def _definitions(root: Node) -> Iterator[tuple[str, list[Node]]]:
-    """Yield each function's name, and the nodes that it consists of, in order.
+    """Yield each function's name and its nodes, in order.
 
-    What is nested more deeply than any code is left out: somebody wants to see what happens.
+    Deeper nesting than in any real code is skipped: hostile input could exhaust the stack.
     """
     left = [iter(_parts(root))]
     while left:
-        for found in left[-1]:
-            if isinstance(found, Node):
+        for part in left[-1]:
+            if isinstance(part, Node):
                 if len(left) == _DEEPEST:
                     continue
-                left.append(iter(_parts(found)))
+                left.append(iter(_parts(part)))
                 break
-            yield found
+            yield part
         else:
             left.pop()
 
 
 def _parts(node: Node) -> Iterator[tuple[str, list[Node]] | Node]:
-    """Yield the functions that a node consists of, and the nodes that may hold others."""
+    """Yield a node's own functions, and the child nodes that may contain more."""
     if node.type == "function_definition":
         if (name := _name(node)) is not None:
             yield name, [node]
@@ -139,7 +142,7 @@ def _name(node: Node) -> str | None:
             declarator = inner
         else:
             declarator = declarator.child_by_field_name("declarator") or next(
-                (one for one in declarator.named_children if "declarator" in one.type), None
+                (child for child in declarator.named_children if "declarator" in child.type), None
             )
     if declarator is None:
         return _macro_name(node)

@@ -1,14 +1,11 @@
-"""Records at the entry of every function of a C file, on the lines that are there. Pure.
+"""Instrumentation: a trace record at the entry of every function of a C file. Pure.
 
-A record goes by `__trace_bprintk` (kernel/trace/trace_printk.c), which is what `trace_printk`
-calls, into the ring buffer and nowhere else: process, CPU and time are the tracer's, the message
-is `kgym:<file>:<function> <counter>`, and the address is the caller's. No header is needed, so
-that it does not matter what a file includes. A record is a declaration: there may be others
-behind it, which must not follow a statement.
+A record calls `__trace_bprintk` (kernel/trace/trace_printk.c), as `trace_printk` does, and goes to
+the ring buffer only. The tracer adds process, CPU and time; the message is
+`kgym:<file>:<function> <counter>`; the address is the caller's.
 
-Braces divide each reading of the file (`kgym.source.c_branches`) into its items. The syntax tree
-of an item's head says whether it is a function, and which; what it does not say for sure is left
-alone.
+Braces divide each reading of the file (`kgym.source.c_branches`) into items. The syntax tree of an
+item's head decides whether it is a function, and which. Unclear items get no record.
 """
 
 import fnmatch
@@ -25,22 +22,25 @@ from kgym.api.steps import SkippedFunction, Strict
 from kgym.errors import UserError
 from kgym.source import c_branches
 
-# Of what is inserted: part of the names of what is built with it.
+# Version of the inserted code; part of the names of builds with it.
 VERSION = 1
-# Bytes of a file; what is longer in the kernel are tables.
+# Bytes of a file: longer files of the kernel are tables.
 LIMIT = 2 << 20
-# What to add to a config that comes to no CONFIG_TRACING, which has no prompt: a symbol that
-# selects it (kernel/trace/Kconfig).
+# CONFIG_TRACING has no prompt. These symbols select it (kernel/trace/Kconfig).
 SYMBOLS = ("FTRACE", "ENABLE_DEFAULT_TRACERS")
 
-# Prefix of the variables that a record adds to its function.
+# Prefix of a record's variables.
 LOCALS = "kgym_"
 
+# A record is a declaration on the line of the function's brace: line numbers of reports stay the
+# same, and the function's own declarations may follow without -Wdeclaration-after-statement. The
+# prototype is our own, since a file may include no header that declares it.
 _PRELUDE = (
     "int __trace_bprintk(unsigned long, const char *, ...);"
     " static unsigned int {counter} __attribute__((unused)); "
 )
-# As do_trace_printk() of include/linux/kernel.h. The section makes the kernel allocate its buffers.
+# Like do_trace_printk() of include/linux/kernel.h. A format in this section makes the kernel
+# allocate the trace_printk buffers.
 _RECORD = (
     ' static const char *kgym_format __attribute__((used, section("__trace_printk_fmt")))'
     ' = "kgym:{path}:{name} %u\\n"; int kgym_entry __attribute__((unused)) = __trace_bprintk('
@@ -50,28 +50,28 @@ _RECORD = (
 
 
 class UntracedFiles(Strict):
-    """Files that get no records, as patterns of the shell, and why."""
+    """Shell patterns of files that get no records, and the reason."""
 
     paths: list[str] = Field(min_length=1)
     reason: str
 
 
 class Untraced(Strict):
-    """`configs/untraced.toml`: what the tracer itself runs through, or that must not be traced."""
+    """`configs/untraced.toml`: files that the tracer itself runs, or that must not be traced."""
 
     files: list[UntracedFiles] = []
 
     def reason(self, path: str) -> str | None:
-        """Return why the file gets no records; None if it does."""
-        for one in self.files:
-            if any(fnmatch.fnmatchcase(path, pattern) for pattern in one.paths):
-                return one.reason
+        """Return why a file gets no records; None if it gets them."""
+        for untraced in self.files:
+            if any(fnmatch.fnmatchcase(path, pattern) for pattern in untraced.paths):
+                return untraced.reason
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Instrumented:
-    """A file with records in `functions`; both lists are in the order of the file."""
+    """A file with records in `functions`; both lists are in file order."""
 
     content: bytes
     functions: tuple[str, ...]
@@ -81,12 +81,12 @@ class Instrumented:
 def instrument(source: bytes, path: str) -> Instrumented:
     """Return the C file with a record at the entry of each function.
 
-    `path` is one that a BuildSpec takes. Lines stay as many, and what stands on which. Raises
-    UserError `file_too_large` beyond LIMIT.
+    `path` must be valid in a BuildSpec. Line numbers do not change. Raises UserError
+    `file_too_large` beyond LIMIT.
     """
     if len(source) > LIMIT:
         raise UserError("file_too_large", f"{path} has over {LIMIT >> 20} MiB")
-    text = source.decode("latin-1")  # an offset is one of bytes
+    text = source.decode("latin-1")  # so that offsets count bytes
     file = c_branches.read(text)
     counter = "kgym_count_" + re.sub(r"\W", "_", path)
     record = _RECORD.replace("{path}", path).replace("{counter}", counter)
@@ -94,27 +94,25 @@ def instrument(source: bytes, path: str) -> Instrumented:
     functions: list[str] = []
     skipped: list[SkippedFunction] = []
     at, line = file.start, 1 + text.count("\n", 0, file.start)
-    for one in _found(file):
-        if skip := one.skip or ("no_place" if one.at < file.start else ""):
-            where = line + text.count("\n", at, one.at) - text.count("\n", one.at, at)
-            skipped.append(SkippedFunction(name=one.name, line=where, reason=skip))
+    for function in _agreed_functions(file):
+        if skip := function.skip or ("no_place" if function.at < file.start else ""):
+            where = line + text.count("\n", at, function.at) - text.count("\n", function.at, at)
+            skipped.append(SkippedFunction(name=function.name, line=where, reason=skip))
             continue
         if not functions:
             parts.append(_PRELUDE.format(counter=counter))
-        line += text.count("\n", at, one.at)
-        parts += [text[at : one.at + 1], record.replace("{name}", one.name)]
-        functions.append(one.name)
-        at = one.at + 1
+        line += text.count("\n", at, function.at)
+        parts += [text[at : function.at + 1], record.replace("{name}", function.name)]
+        functions.append(function.name)
+        at = function.at + 1
     content = "".join([*parts, text[at:]]).encode("latin-1")
     return Instrumented(content, tuple(functions), tuple(skipped))
 
 
 def buffer_size(memory: int, cpus: int) -> int:
-    """Return the bytes of ring buffer for each CPU of a guest with `memory` MiB.
-
-    All have an eighth of the memory, at most 1 GiB: a record takes 32 bytes, so that a guest of
-    1 GiB keeps the last four million.
-    """
+    """Return the ring buffer size per CPU, in bytes, for a guest with `memory` MiB."""
+    # An eighth of the memory, at most 1 GiB: a record takes 32 bytes, so a guest with 1 GiB keeps
+    # the last four million records.
     return min(memory << 20 >> 3, 1 << 30) // cpus >> 12 << 12
 
 
@@ -122,7 +120,7 @@ def buffer_size(memory: int, cpus: int) -> int:
 
 _C = Language(tree_sitter_c.language())
 _NESTED = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"
-# What stands among the words of a declaration and is no C before the preprocessor
+# Annotations that do not parse as C before the preprocessor has run
 # (include/linux/compiler_attributes.h, compiler_types.h, init.h, …).
 _ANNOTATION = re.compile(
     rf"""\b(?:
@@ -143,7 +141,7 @@ _ANNOTATION = re.compile(
     )""",
     re.VERBOSE,
 )
-# Reasons not to put a record into a function, and the words that give them.
+# Reasons not to instrument a function, and the annotations that imply them.
 _BARRED = {
     "noinstr": r"noinstr|__noinstr_section|__cpuidle",
     "notrace": r"notrace|NOTRACE_\w+|\w*no_(?:profile_)?instrument_function(?:__)?",
@@ -151,10 +149,10 @@ _BARRED = {
     "calling_convention": r"(?:__)?naked(?:__)?|(?:__)?no_caller_saved_registers(?:__)?",
     "section": r"__section|(?:__)?section(?:__)?(?=\s*\()",
 }
-_BAR = re.compile(rf"\b(?:{'|'.join(f'(?P<{one}>{words})' for one, words in _BARRED.items())})\b")
+_BAR = re.compile(rf"\b(?:{'|'.join(f'(?P<{why}>{words})' for why, words in _BARRED.items())})\b")
 _PROPAGATED = {"noinstr", "notrace"}
 _INLINE = re.compile(r"\b(?:inline|__inline(?:__)?|__always_inline|nokprobe_inline)\b")
-# How functions are called that macros define, by their first argument.
+# Names of functions that are defined by a macro, made from its first argument.
 _MACROS = {
     # include/linux/syscalls.h, include/linux/compat.h, arch/x86/include/asm/syscall_wrapper.h
     "sys_{}": r"SYSCALL(?:32|64)?_DEFINE\d",
@@ -171,19 +169,19 @@ _ACCESS_OR_CALL = re.compile(
     r"\b(?:(?:user_(?:read_|write_)?access|__uaccess)_(?:begin|end)\w*|stac\b|clac\b"
     r"|(?P<name>[A-Za-z_]\w*)\s*\()"
 )
-# EXPORT_SYMBOL(x), and other macros that no semicolon parts from what follows.
+# EXPORT_SYMBOL(x) and other macros without a semicolon before the next definition.
 _LEADING = re.compile(rf"^\s*(?:(?:[A-Z][A-Z0-9_]+|module_\w+)\s*{_NESTED}\s*\n\s*)+")
 _PARENTHESIS = re.compile(r"[()]")
-# Of what stands before a parenthesis, if it is no function's.
+# Text before a parenthesis that belongs to data, not to a function.
 _DATA = re.compile(r"=|\b(?:struct|union|enum)\s+\w+\s*$")
-# Bytes of a head that is looked at; the kernel's longest have some hundred.
+# Bytes of a head that is parsed: the kernel's longest have a few hundred.
 _HEAD = 16 << 10
 _LOCAL_LABEL = re.compile(r"\s*__label__\b")
 
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function; `at` is where its brace opens, `skip` why it gets no record, if it gets none."""
+    """A function: `at` is the offset of its brace, `skip` the reason if it gets no record."""
 
     name: str
     at: int
@@ -192,22 +190,22 @@ class _Function:
     skip: str = ""
 
 
-def _found(file: c_branches.File) -> list[_Function]:
-    """Return the functions of all readings; one that these do not agree on gets no record."""
-    found: dict[int, _Function] = {}
+def _agreed_functions(file: c_branches.File) -> list[_Function]:
+    """Return the functions of all readings; readings that disagree on a name bar the function."""
+    functions: dict[int, _Function] = {}
     for reading in file.readings():
-        for one in _functions(reading):
-            before = found.setdefault(one.at, one)
-            if before.name != one.name:
-                found[one.at] = replace(before, skip="depends_on_config")
-            elif one.skip and not before.skip:
-                found[one.at] = one
-    return [found[at] for at in sorted(found)]
+        for function in _functions(reading):
+            before = functions.setdefault(function.at, function)
+            if before.name != function.name:
+                functions[function.at] = replace(before, skip="depends_on_config")
+            elif function.skip and not before.skip:
+                functions[function.at] = function
+    return [functions[at] for at in sorted(functions)]
 
 
 def _functions(reading: str) -> list[_Function]:
     bare = _ANNOTATION.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), reading)
-    found: list[_Function] = []
+    functions: list[_Function] = []
     declared: dict[str, str] = {}
     for start, at, end in _items(bare):
         head, plain = bare[start:at].rstrip(), reading[start:at]
@@ -222,15 +220,16 @@ def _functions(reading: str) -> list[_Function]:
             if _LOCAL_LABEL.match(reading, at + 1):
                 unclear = "local_labels"
             inline = _INLINE.search(plain) is not None
-            found.append(_Function(name, at, bare[at:end], inline, why or unclear))
-    found = [replace(one, skip=one.skip or declared.get(one.name, "")) for one in found]
-    return _unreachable(found)
+            functions.append(_Function(name, at, bare[at:end], inline, why or unclear))
+    return _unreachable(
+        [replace(fn, skip=fn.skip or declared.get(fn.name, "")) for fn in functions]
+    )
 
 
 def _items(bare: str) -> Iterator[tuple[int, int, int]]:
-    """Yield what stands outside of all braces: where its head begins and ends, where it ends.
+    """Yield each top-level item as three offsets: start, end of its head, end of the item.
 
-    The head of a declaration ends with its semicolon, that of a definition with its brace.
+    The head of a declaration ends at its semicolon, that of a definition at its brace.
     """
     depth = start = at = 0
     for match in _MARK.finditer(bare):
@@ -251,7 +250,7 @@ def _items(bare: str) -> Iterator[tuple[int, int, int]]:
 
 
 def _last_group(head: str) -> tuple[str, str]:
-    """Return the parenthesis that a head ends with, and what is before it; else two blanks."""
+    """Split a head before its final parenthesis; return two empty strings if it has none."""
     depth = start = 0
     for match in _PARENTHESIS.finditer(head):
         if match[0] == "(":
@@ -263,16 +262,15 @@ def _last_group(head: str) -> tuple[str, str]:
 
 
 def _named(before: str, group: str) -> tuple[str, str]:
-    """Return the name of the function that has this head, and why that is not sure, if it is not.
-
-    The tree is that of the head alone: what is odd in other functions does not touch it.
-    """
+    """Return the name of the function with this head, and why it is uncertain, or ""."""
+    # Only the head is parsed. Over 55,600 kernel functions this leaves one unclear; a syntax tree
+    # of the whole file leaves 389, since one odd construct disturbs its neighbours.
     first, stripped = _FIRST.match(group), before.rstrip()
     word = stripped[len(stripped.rstrip(_LETTERS)) :]
     macro = next((name for macro, name in _MACRO if macro.fullmatch(word)), None)
     if macro and first:
         return macro.format(first[1]), ""
-    # What other branches hold has become blanks, and can be long.
+    # Omitted branches are blanks, which can be long.
     definition = " ".join(f"{_LEADING.sub('', before)}{group}{{}}".split()).encode("latin-1")
     name = _declared(definition) if len(definition) <= _HEAD else ""
     if name and word in {name, ""}:
@@ -281,7 +279,7 @@ def _named(before: str, group: str) -> tuple[str, str]:
 
 
 def _declared(text: bytes) -> str:
-    """Return the name of the function whose definition ends the text, if one does."""
+    """Return the name of the function definition that ends the text, or ""."""
     root = Parser(_C).parse(text).root_node
     definition = root.children[-1] if root.children else root
     node = definition.child_by_field_name("declarator")
@@ -289,36 +287,34 @@ def _declared(text: bytes) -> str:
         return ""
     while node is not None and node.type != "identifier":
         inner: Node | None = node.child_by_field_name("declarator")
-        node = inner or next((one for one in node.named_children if "decl" in one.type), None)
+        node = inner or next((child for child in node.named_children if "decl" in child.type), None)
     return (node.text or b"").decode("latin-1") if node is not None else ""
 
 
 def _unreachable(functions: list[_Function]) -> list[_Function]:
-    """Bar what becomes part of functions that are barred, or runs while user memory is open.
-
-    objtool allows few calls between user_access_begin() and user_access_end().
-    """
-    found = {one.name: one for one in functions}
-    todo = [(one, _CALL.findall(one.body)) for one in functions if one.skip in _PROPAGATED]
+    """Bar functions that are inlined into barred ones, or run while user memory is accessible."""
+    # objtool rejects most calls between user_access_begin() and user_access_end().
+    by_name = {fn.name: fn for fn in functions}
+    todo = [(fn, _CALL.findall(fn.body)) for fn in functions if fn.skip in _PROPAGATED]
     todo += [
-        (replace(one, skip="user_access"), _with_access(one.body))
-        for one in functions
-        if "_begin" in one.body or "stac" in one.body
+        (replace(fn, skip="user_access"), _with_access(fn.body))
+        for fn in functions
+        if "_begin" in fn.body or "stac" in fn.body
     ]
     while todo:
         caller, calls = todo.pop()
         for name in calls:
-            one = found.get(name)
-            if one is None or one.skip or not (one.inline or caller.skip == "user_access"):
+            callee = by_name.get(name)
+            if callee is None or callee.skip or not (callee.inline or caller.skip == "user_access"):
                 continue
             why = "user_access" if caller.skip == "user_access" else "inlined"
-            found[name] = replace(one, skip=why)
-            todo.append((found[name], _CALL.findall(one.body)))
-    return [replace(one, skip=found[one.name].skip or one.skip) for one in functions]
+            by_name[name] = replace(callee, skip=why)
+            todo.append((by_name[name], _CALL.findall(callee.body)))
+    return [replace(fn, skip=by_name[fn.name].skip or fn.skip) for fn in functions]
 
 
 def _with_access(body: str) -> list[str]:
-    """Return the names that are called while user memory is open."""
+    """Return the functions that a body calls while user memory is accessible."""
     called, is_open = [], False
     for match in _ACCESS_OR_CALL.finditer(body):
         if match["name"] is not None:

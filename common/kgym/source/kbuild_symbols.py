@@ -1,4 +1,4 @@
-"""Which config symbols a file is compiled for, by what kbuild's Makefiles say. Pure."""
+"""Config symbols under which kbuild's Makefiles compile a file. Pure."""
 
 import re
 from collections.abc import Iterator
@@ -7,15 +7,15 @@ from pathlib import PurePosixPath
 _ASSIGNED = re.compile(
     r"^[ \t]*([\w.+-]+)-(?:\$[({]CONFIG_(\w+)[)}]|y|m|objs)[ \t]*[:+]?=(.*)$", re.MULTILINE
 )
-# What whole lists are called; others are made into one object of their name.
+# Lists that are linked as they are; every other list is linked into one object of its name.
 _TOPS = frozenset({"obj", "lib", "core", "drivers", "net", "libs", "virt"})
-# Objects of objects that are looked at.
+# Nested objects that are followed: a Makefile may be hostile, or refer to itself.
 _MOST = 100
 MAKEFILES = ("Makefile", "Kbuild")
 
 
 def places(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the folders whose Makefiles decide on a C file, and what each calls it.
+    """Yield the folders whose Makefiles decide on a C file, with its name in each.
 
     `net/802/garp.c`: `garp.o` in `net/802`, `802/` in `net`.
     """
@@ -28,21 +28,21 @@ def places(path: str) -> Iterator[tuple[str, str]]:
 
 
 def conditions(makefile: str, item: str) -> frozenset[str]:
-    """Return the symbols, without CONFIG_, that a Makefile wants for an object or folder.
+    """Return the symbols, without CONFIG_, that a Makefile requires for an object or folder.
 
-    Empty if it is always compiled, or the Makefile does not name it; of several ways, the first.
+    The set is empty if the item is always compiled, or not named. The first of several ways counts.
     """
     lists: dict[str, list[tuple[str, str | None]]] = {}
     for group, symbol, items in _ASSIGNED.findall(re.sub(r"\\\n", " ", makefile)):
-        for one in items.partition("#")[0].split():
-            lists.setdefault(one, []).append((group, symbol or None))
+        for name in items.partition("#")[0].split():
+            lists.setdefault(name, []).append((group, symbol or None))
     return _wanted(lists, item, set()) or frozenset()
 
 
 def _wanted(
     lists: dict[str, list[tuple[str, str | None]]], item: str, seen: set[str]
 ) -> frozenset[str] | None:
-    """Return the symbols of the first way from an item to a whole list; None if there is none."""
+    """Return the symbols on the first way from an item to a top list; None if there is none."""
     if item in seen or len(seen) == _MOST:
         return None
     seen.add(item)

@@ -1,4 +1,4 @@
-"""A folder's table of local mirrors: `map.json`, an object from repositories' URLs to paths."""
+"""Local mirrors of repositories: a folder's `map.json`, an object of URL to path."""
 
 import json
 from pathlib import Path
@@ -10,19 +10,19 @@ _MOST_BYTES = 1 << 20
 
 
 def mirror_table(folder: Path) -> dict[str, str]:
-    """Return the paths by their URLs, both as they are written; empty if there is no table.
+    """Return the paths by URL, both unchanged; empty if there is no table.
 
-    Raises InfrastructureError("bad_mirrors") for one that cannot be read.
+    Raises InfrastructureError `bad_mirrors` for an unreadable table.
     """
     file = folder / TABLE
     try:
         if file.stat().st_size > _MOST_BYTES:
             raise InfrastructureError("bad_mirrors", f"{file}: more than {_MOST_BYTES} bytes")
-        found = json.loads(file.read_bytes())
+        table = json.loads(file.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise InfrastructureError("bad_mirrors", f"{file}: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
-        raise InfrastructureError("bad_mirrors", f"{file}: no object from URL to path")
-    return found
+    if not isinstance(table, dict) or not all(isinstance(target, str) for target in table.values()):
+        raise InfrastructureError("bad_mirrors", f"{file}: not an object of URL to path")
+    return table

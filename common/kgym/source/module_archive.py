@@ -1,10 +1,10 @@
 """The archive of a kernel's modules: a tar of `lib/modules`, as a build leaves it.
 
-A patch can make what it likes of it. So no library that knows every form of tar reads it, but
-this, which knows folders and regular files below `lib/modules` alone, and looks at all of them
-before any is used.
-Format: `ustar` of POSIX.1-1988, and what GNU tar makes of the same files, as long as their names
-are no longer than 100 bytes and their sizes are written in octal digits.
+A patch controls its content. A general tar library would follow links, devices and extensions, so
+this reader accepts only folders and regular files below `lib/modules`, and validates the whole
+archive before any file is used.
+Format: `ustar` of POSIX.1-1988, and GNU tar's form of it with names of at most 100 bytes and octal
+sizes.
 """
 
 import os
@@ -16,13 +16,13 @@ from typing import IO
 
 from kgym.errors import InfrastructureError, UserError
 
-# Of the archive.
+# Bytes of the whole archive.
 MOST_BYTES = 2 << 30
-# Bytes of one file: whoever takes it out holds it in memory.
+# Bytes of one file: readers hold it in memory.
 LARGEST = 256 << 20
-# With the folders.
+# Files and folders.
 MOST_FILES = 50_000
-# What tells a guest, in `lib/modules/RELEASE`, which modules there are: it loads no others.
+# The index in `lib/modules/RELEASE`: modprobe in the guest loads only modules that it lists.
 INDEX = "modules.dep"
 
 _BLOCK = 512
@@ -47,7 +47,7 @@ _OCTAL = re.compile(rb" *([0-7]{1,11})[ \0]*")
 
 @dataclass(frozen=True, slots=True)
 class ModuleFile:
-    """A regular file of the archive: its `size` bytes begin at the byte `begin` of it."""
+    """A regular file: `size` bytes from offset `begin` of the archive."""
 
     name: str
     begin: int
@@ -55,24 +55,24 @@ class ModuleFile:
 
 
 def files(path: Path) -> list[ModuleFile]:
-    """Return the files in it, once all of the archive is known to be sound.
+    """Validate the whole archive and return its files.
 
-    Raises UserError `bad_modules` for an archive that no build of an honest kernel leaves, and
-    InfrastructureError `no_modules_dep` for modules that no guest could load.
+    Raises UserError `bad_modules` for an archive that no honest build leaves, and
+    InfrastructureError `no_modules_dep` for modules without an index.
     """
     try:
         with path.open("rb") as archive:
-            found = list(_members(archive))
+            members = list(_members(archive))
     except OSError as error:
         raise _refused(f"it cannot be read: {error.strerror}") from error
-    _check_names(found)
-    _check_index(found)
-    return found
+    _check_names(members)
+    _check_index(members)
+    return members
 
 
 def count(path: Path) -> int:
-    """Return how many modules are in it; raise what `files` raises."""
-    return sum(1 for one in files(path) if _MODULE.search(one.name))
+    """Count the modules in an archive; raise the errors of `files`."""
+    return sum(1 for member in files(path) if _MODULE.search(member.name))
 
 
 def _members(archive: IO[bytes]) -> Iterator[ModuleFile]:
@@ -97,7 +97,7 @@ def _members(archive: IO[bytes]) -> Iterator[ModuleFile]:
 
 
 def _header(head: bytes) -> tuple[str, bytes, int]:
-    """Return name, kind and size of what begins with this block, once it may be there."""
+    """Validate a header block; return name, kind and size of its member."""
     if len(head) < _BLOCK:
         raise _refused("it is cut off within a header")
     if head[257:262] != b"ustar":
@@ -105,7 +105,7 @@ def _header(head: bytes) -> tuple[str, bytes, int]:
     if _octal(head[148:156]) != sum(head) - sum(head[148:156]) + 8 * ord(" "):
         raise _refused("it cannot be read: a header's checksum is wrong")
     name, kind = _name(head), head[156:157]
-    # An extended header or a long name, for example, changes what the next one means.
+    # Extended headers and long names would change the meaning of the next header.
     if kind not in (*_FILE, _FOLDER):
         what = _KINDS.get(kind, f"of the unknown kind {kind!r}")
         raise _refused(f"it holds {name[:200]!r}: {what}, where only files and folders may be")
@@ -123,37 +123,37 @@ def _header(head: bytes) -> tuple[str, bytes, int]:
 def _name(head: bytes) -> str:
     name, _, _ = head[:100].partition(b"\0")
     prefix = b""
-    if head[257:263] == b"ustar\0":  # GNU tar has other things there
+    if head[257:263] == b"ustar\0":  # GNU tar stores times in the prefix field
         prefix, _, _ = head[345:500].partition(b"\0")
     return (prefix + b"/" + name if prefix else name).decode("ascii", "backslashreplace")
 
 
 def _octal(field: bytes) -> int | None:
-    found = _OCTAL.fullmatch(field)
-    return int(found[1], 8) if found else None
+    match = _OCTAL.fullmatch(field)
+    return int(match[1], 8) if match else None
 
 
-def _check_names(found: list[ModuleFile]) -> None:
+def _check_names(members: list[ModuleFile]) -> None:
     names: set[str] = set()
-    for one in found:
-        if one.name in names:
-            raise _refused(f"it holds `{one.name}` twice")
-        names.add(one.name)
-    for one in found:
-        if within := names.intersection(map(str, PurePosixPath(one.name).parents)):
-            raise _refused(f"it holds `{one.name}` within the file `{within.pop()}`")
+    for member in members:
+        if member.name in names:
+            raise _refused(f"it holds `{member.name}` twice")
+        names.add(member.name)
+    for member in members:
+        if within := names.intersection(map(str, PurePosixPath(member.name).parents)):
+            raise _refused(f"it holds `{member.name}` within the file `{within.pop()}`")
 
 
-def _check_index(found: list[ModuleFile]) -> None:
-    names = {one.name for one in found}
-    for one in found:
-        release = "/".join(one.name.split("/")[:3])
-        if _MODULE.search(one.name) and f"{release}/{INDEX}" not in names:
+def _check_index(members: list[ModuleFile]) -> None:
+    names = {member.name for member in members}
+    for member in members:
+        release = "/".join(member.name.split("/")[:3])
+        if _MODULE.search(member.name) and f"{release}/{INDEX}" not in names:
             raise without_index(release)
 
 
 def without_index(where: str) -> InfrastructureError:
-    """Return the error of modules below `where` that have no INDEX."""
+    """Return the error for modules below `where` without an INDEX."""
     return InfrastructureError(
         "no_modules_dep",
         f"the build left modules, but no {INDEX} in {where}, without which guests load none of"

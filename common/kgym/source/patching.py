@@ -1,10 +1,11 @@
-"""Applying patches to a source tree: strictly, or not at all.
+"""Strict application of patches to a source tree. Pure: files are read through a function.
 
-Pure: files are read through a function and the changes are returned. A hunk
-applies where it says, or else at the one other place in the file where all of
-its old lines stand; fuzz is never used, since `patch` with fuzz can change the
-wrong function. Of line ends alone, the file's are taken, if all of its and all
-of the hunk's are of one kind each.
+A hunk applies at its stated line, or else at the only other place in the file with all of its old
+lines. If a hunk differs from the file in line ends alone, it takes the file's, provided that each
+uses one kind throughout.
+
+`git apply` and `patch` are not used: neither can show the nearest context of a failed hunk, and
+`patch` guesses (fuzz), which can change the wrong function.
 """
 
 import difflib
@@ -22,7 +23,7 @@ from kgym.api.steps import Edit, Patch
 from kgym.errors import UserError
 from kgym.source import diff_text
 
-# Content of the file at a path relative to the tree; None if there is none.
+# Returns the content of a file by its path in the tree; None if there is no such file.
 Read = Callable[[str], bytes | None]
 
 
@@ -34,10 +35,10 @@ class Change:
     content: bytes | None
     executable: bool = False
     mode_of: str | None = None
-    """The file of the tree that tells whether it is executable, where the patch does not."""
+    """The file whose mode is kept if the patch sets none."""
 
     def after(self, earlier: Mapping[str, "Change"]) -> "Change":
-        """Return it as it is after these changes: they may say whether it is executable."""
+        """Return the change with the mode that earlier changes set."""
         before = earlier.get(self.mode_of or "")
         if before is None or before.content is None:
             return self
@@ -55,8 +56,8 @@ class Applied:
 def apply(patch: Patch, read: Read) -> Applied:
     """Apply a patch; raise UserError `patch_does_not_apply`, `malformed_patch` or `unsafe_patch`.
 
-    Several hunks or edits of one file see each other's results. What would take too long is
-    refused as `patch_too_large`, what leaves every file as it is as `empty_patch`.
+    Later hunks or edits of a file see the results of earlier ones. A patch that would take too long
+    is rejected as `patch_too_large`; one that changes no file, as `empty_patch`.
     """
     tree = _Tree(patch.name, read)
     if patch.diff is not None:
@@ -67,13 +68,13 @@ def apply(patch: Patch, read: Read) -> Applied:
     if not tree.differs:
         raise UserError(
             "empty_patch",
-            f"{patch.name} changes nothing: every file is afterwards as it was before",
+            f"{patch.name} changes nothing: every file is the same afterwards",
         )
     return Applied(tree.changes(), tuple(tree.notes))
 
 
 def files(patch: Patch) -> list[str]:
-    """Return the paths that a patch may read or write, checked to be inside the tree."""
+    """Return the paths that a patch may read or write, all inside the tree (`unsafe_patch`)."""
     paths = [_safe(patch.name, edit.file) for edit in patch.edits]
     for file in _parse(patch) if patch.diff is not None else ():
         paths += [path for pair in _places(patch.name, file) for path in pair]
@@ -94,16 +95,17 @@ def reverse(patch: Patch) -> Patch:
 
 def _parse(patch: Patch) -> list[PatchedFile]:
     text = _unified(patch)
+    # A diff parser skips such a line. A dropped line would make a wrong verdict.
     if surplus := _surplus(text):
         raise UserError(
             "malformed_patch",
-            f"{patch.name}: line {surplus} belongs to no hunk: the header of the hunk before it"
+            f"{patch.name}: line {surplus} belongs to no hunk: the header of the preceding hunk"
             " counts fewer lines",
             line=surplus,
         )
     try:
         files = list(PatchSet(text if text.endswith("\n") else text + "\n"))
-    except (UnidiffParseError, ValueError) as error:  # the latter by numbers that are too long
+    except (UnidiffParseError, ValueError) as error:  # ValueError: line numbers are too long
         raise UserError("malformed_patch", f"{patch.name} is no unified diff: {error}") from error
     if not any(len(file) or _renames(file) for file in files):
         raise UserError("empty_patch", f"{patch.name} changes nothing: it holds no hunk")
@@ -118,7 +120,7 @@ def _parse(patch: Patch) -> list[PatchedFile]:
 
 
 def _unified(patch: Patch) -> str:
-    """Return the text of a diff that can be a unified one."""
+    """Return the normalised text of a unified diff."""
     text = diff_text.plain(patch.diff or "")
     if "\0" in text or "\nGIT binary patch\n" in text or "\nBinary files " in text:
         raise UserError("binary_patch", f"{patch.name}: binary patches are not accepted")
@@ -129,22 +131,22 @@ def _unified(patch: Patch) -> str:
     return text
 
 
-# Bytes of a path; the kernel's longest one has 106.
+# Bytes of a path: the kernel's longest has 106.
 _LONGEST = 1000
-# Hunks of a patch that stand elsewhere than they say.
+# Hunks of a patch that apply at another line than stated.
 _MOST_MOVED = 1000
-# Characters that are searched for the places of edits and moved hunks: a second or two.
+# Characters that are searched for edits and moved hunks: one or two seconds.
 _MOST_SEARCHED = 1 << 30
-# Lines of a diff; the diff between two stable releases has fewer.
+# Lines of a diff: a diff between two stable releases has fewer.
 _MOST_LINES = 200_000
 _MOST_FILES = 5000
-# Lines of a hunk that does not apply that are shown beside the nearest ones.
+# Lines of a failed hunk that are compared with the nearest lines: difflib takes quadratic time.
 _SHOWN = 200
 _HUNK = re.compile(r"^@@ -\d{1,9}(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 
 
 def _surplus(text: str) -> int | None:
-    """Return the number of the first line that a parser would pass over after a full hunk."""
+    """Return the number of the first line that a parser would skip after a complete hunk."""
     old = new = 0
     after_hunk = False
     for number, line in enumerate(text.split("\n"), 1):
@@ -184,25 +186,25 @@ def _safe(name: str, path: str) -> str:
 
 
 def _places(name: str, file: PatchedFile) -> list[tuple[str, str]]:
-    """Return the paths before and after that a file may have in the tree, the likeliest first."""
+    """Return possible pairs of old and new path of a file in the tree, likeliest first."""
     old, new = diff_text.bare(file.source_file), diff_text.bare(file.target_file)
     if "/dev/null" in (file.source_file, file.target_file):
         old = new = new if file.is_added_file else old
     elif _renames(file):
         return [(_safe(name, old), _safe(name, new))]
-    found = [_safe(name, path) for path in diff_text.places(old, new)]
-    if not found:
+    paths = [_safe(name, path) for path in diff_text.places(old, new)]
+    if not paths:
         _safe(name, old), _safe(name, new)
         raise UserError(
             "malformed_patch",
-            f"{name}: a diff of {old} against {new} is no change of one file: give both the path"
-            " that it has in the tree",
+            f"{name}: a diff of {old} against {new} changes no single file: give both the file's"
+            " path in the tree",
         )
-    return [(path, path) for path in found]
+    return [(path, path) for path in paths]
 
 
 class _Tree:
-    """The files as the patch leaves them so far; each is decoded once, whatever is done to it."""
+    """The files with the changes made so far; each is read and decoded once."""
 
     def __init__(self, name: str, read: Read) -> None:
         self.name = name
@@ -210,12 +212,12 @@ class _Tree:
         self._read = read
         self._before: dict[str, str | None] = {}
         self._texts: dict[str, str | None] = {}
-        # Whether each is executable, or which file tells, in the order of the first changes.
+        # By path, in order of the first change: the executable bit, or the file to copy it from.
         self._changed: dict[str, bool | str] = {}
         self._searched = 0
 
     def text(self, path: str) -> str | None:
-        """Return a file, or None if there is none."""
+        """Return the text of a file, or None if it does not exist."""
         if path not in self._texts:
             content = self._read(path)
             text = None if content is None else content.decode(errors="surrogateescape")
@@ -224,27 +226,27 @@ class _Tree:
 
     @property
     def differs(self) -> bool:
-        """Whether a file is another one than before, or its mode was named."""
+        """Whether any file has changed, or the patch sets a mode."""
         return any(
             isinstance(mode, bool) or self._texts[path] != self._before.get(path)
             for path, mode in self._changed.items()
         )
 
     def change(self, path: str, text: str | None, *, executable: bool | str = False) -> None:
-        """Write a file, executable or not, or as the file of this path is; None removes it."""
+        """Write a file; None removes it. `executable` may be the path of a file with that mode."""
         self._texts[path] = text
         if executable != path:
             self._changed[path] = executable
         self._changed.setdefault(path, executable)
 
     def search(self, characters: int) -> None:
-        """Count what is searched; raise UserError beyond the limit."""
+        """Count searched characters; raise UserError beyond the limit."""
         self._searched += characters
         if self._searched > _MOST_SEARCHED:
             raise UserError(
                 "patch_too_large",
-                f"{self.name}: to find the places of all its edits and hunks takes too long in"
-                " files of this size; make fewer, larger edits",
+                f"{self.name}: searching files of this size for its edits and hunks takes too long;"
+                " make fewer, larger edits",
             )
 
     def changes(self) -> tuple[Change, ...]:
@@ -266,7 +268,7 @@ def _apply_file(tree: _Tree, file: PatchedFile) -> None:
     before = tree.text(old)
     if file.is_added_file:
         if before is not None:
-            raise _conflict(name, f"{new} is there already", new)
+            raise _conflict(name, f"{new} already exists", new)
         tree.change(new, _text_of(file), executable=executable)
         return
     if before is None:
@@ -277,16 +279,17 @@ def _apply_file(tree: _Tree, file: PatchedFile) -> None:
         return
     if old != new:
         tree.change(old, None)
-    told = any(line.startswith("new mode ") for line in file.patch_info or ())
-    tree.change(new, after, executable=executable if told else old)
+    # Without "new mode", the mode in an "index" line is what the file had; the tree knows better.
+    sets_mode = any(line.startswith("new mode ") for line in file.patch_info or ())
+    tree.change(new, after, executable=executable if sets_mode else old)
 
 
 def _in_tree(tree: _Tree, pairs: list[tuple[str, str]], *, added: bool) -> tuple[str, str]:
-    """Return the paths that the tree has, of those that a diff may mean."""
+    """Choose the pair of paths that exists in the tree, or the likeliest if none does."""
     there = [] if added else [pair for pair in pairs if tree.text(pair[0]) is not None]
     if len(there) > 1:
         both = " and ".join(old for old, _ in there)
-        raise UserError("malformed_patch", f"{tree.name}: {both} may be meant; give it a/ and b/")
+        raise UserError("malformed_patch", f"{tree.name} may mean {both}; give it a/ and b/")
     return (there or pairs)[0]
 
 
@@ -300,7 +303,7 @@ def _side(hunk: Hunk, kinds: str) -> list[str]:
     previous = " "
     for line in hunk:
         if line.line_type == "\\":
-            # The line before has no newline; it counts for the side it stands on.
+            # "\ No newline at end of file" applies to the side of the line before it.
             if previous in kinds:
                 lines[-1] = lines[-1].removesuffix("\n")
             continue
@@ -311,7 +314,7 @@ def _side(hunk: Hunk, kinds: str) -> list[str]:
 
 
 def _apply_hunks(tree: _Tree, path: str, file: PatchedFile, text: str) -> str:
-    """Return the text with the hunks applied, in order: one walk, whatever their number."""
+    """Return the text with the hunks applied in order, in one pass over the file."""
     lines, ends = _Lines(text), _ends(text)
     done: list[str] = []
     floor = moved = 0
@@ -346,7 +349,7 @@ def _apply_hunks(tree: _Tree, path: str, file: PatchedFile, text: str) -> str:
 
 
 def _ends(text: str) -> str | None:
-    """Return what all lines of a file end in; None if not all do in the same."""
+    """Return the line end of all lines of a file; None if they are mixed."""
     with_cr = text.count("\r\n")
     if "\r" not in text:
         return "\n"
@@ -354,7 +357,7 @@ def _ends(text: str) -> str | None:
 
 
 def _with_ends(lines: list[str], end: str | None) -> list[str] | None:
-    """Return a hunk's lines with the file's ends; None if they have these, or are mixed."""
+    """Return a hunk's lines with the file's line end; None if unchanged or unclear."""
     kinds = {line.endswith("\r\n") for line in lines if line.endswith("\n")}
     if end is None or kinds != {end == "\n"}:
         return None
@@ -362,7 +365,7 @@ def _with_ends(lines: list[str], end: str | None) -> list[str] | None:
 
 
 class _Lines:
-    """The lines of a file, each with its end, and where they begin in its text."""
+    """The lines of a file, each with its line end, and their offsets."""
 
     def __init__(self, text: str) -> None:
         parts = text.split("\n")
@@ -371,27 +374,27 @@ class _Lines:
         self._starts: list[int] = []
 
     def places(self, old: list[str], floor: int = 0) -> tuple[list[int], int]:
-        """Return the first two places, from `floor` on, at which the old lines stand.
+        """Return the first two indices, from `floor` on, at which the old lines stand.
 
-        Searched as text: that takes linear time whatever a hostile patch repeats. The second
-        value is how many characters are searched at most.
+        The second value is an upper bound of the characters searched.
         """
+        # Searched as text: comparing lists of lines would be quadratic on repeated lines.
         if not old or not all(line.endswith("\n") for line in old[:-1]):
             return [], 0
         self._starts = self._starts or [0, *accumulate(map(len, self.all))]
         text, wanted, start = self._text, "\n" + "".join(old), self._starts[floor]
         if not wanted.endswith("\n"):  # only the last line of a file has no end
             at = len(text) - len(wanted)
-            found = [at] if at >= start and text.endswith(wanted) else []
+            offsets = [at] if at >= start and text.endswith(wanted) else []
         else:
-            found = [text.find(wanted, start)]
-            found.append(text.find(wanted, found[0] + 1) if found[0] >= 0 else -1)
-        places = [bisect_left(self._starts, at) for at in found if at >= 0]
+            offsets = [text.find(wanted, start)]
+            offsets.append(text.find(wanted, offsets[0] + 1) if offsets[0] >= 0 else -1)
+        places = [bisect_left(self._starts, at) for at in offsets if at >= 0]
         return places, len(text) - start
 
 
 def _place(tree: _Tree, lines: _Lines, old: list[str], stated: int, floor: int) -> int | None:
-    """Return the index at which the old lines stand: as stated, or else at the only place."""
+    """Return the index of the old lines: the stated one, or else the only other one."""
     there = lines.all[stated : stated + len(old)] if stated >= floor else []
     if floor <= stated <= len(lines.all) and there == old:
         return stated
@@ -401,16 +404,16 @@ def _place(tree: _Tree, lines: _Lines, old: list[str], stated: int, floor: int) 
 
 
 def _nearest(file: _Lines, old: list[str]) -> str:
-    """Show the place that resembles the old lines most, as a diff from wanted to found."""
+    """Explain why the old lines are not found: a diff against the most similar place."""
     if not old:
         return "it adds lines beyond the end of the file"
     if len(file.places(old)[0]) > 1:
-        return "its lines stand at several places, none of them where it says"
+        return "its lines stand at several places, none of them at the stated line"
     lines = file.all
     if (line := _other_space(lines, old)) is not None:
         return (
-            f"its lines stand from line {line} on, with other white space: a mail program, or a"
-            " copy out of a page, has changed tabs or blanks; take the patch from its source"
+            f"its lines stand from line {line} on, with other white space: a mail program or a"
+            " copy from a web page has changed tabs or blanks; take the patch from its source"
         )
     wanted = {line for line in old if line.strip()}
     hits = [line in wanted for line in lines]
@@ -422,11 +425,11 @@ def _nearest(file: _Lines, old: list[str]) -> str:
             best, best_at = window, at
     if best == 0:
         return "none of its lines is in the file"
-    old = old[:_SHOWN]  # difflib takes quadratic time
-    found = lines[best_at : best_at + len(old)]
+    old = old[:_SHOWN]
+    nearest = lines[best_at : best_at + len(old)]
     diff = difflib.unified_diff(
         [line.rstrip("\n") for line in old],
-        [line.rstrip("\n") for line in found],
+        [line.rstrip("\n") for line in nearest],
         "wanted by the hunk",
         f"nearest in the file, from line {best_at + 1}",
         lineterm="",
@@ -436,9 +439,9 @@ def _nearest(file: _Lines, old: list[str]) -> str:
 
 
 def _other_space(lines: list[str], old: list[str]) -> int | None:
-    """Return the number of the line where the old lines stand but for white space."""
+    """Return the line number at which the old lines stand if white space is ignored."""
     text, wanted = (
-        "\n" + "".join(" ".join(line.split()) + "\n" for line in one) for one in (lines, old)
+        "\n" + "".join(" ".join(line.split()) + "\n" for line in side) for side in (lines, old)
     )
     at = text.find(wanted)
     return text.count("\n", 0, at) + 1 if at >= 0 else None
@@ -485,7 +488,7 @@ def _header(side: str, path: str) -> str:
 
 
 def _reverse_lines(hunk: Hunk) -> list[str]:
-    """Swap + and -, keeping every run of changes with its removals first."""
+    """Swap + and -, with removals first in every run of changes."""
     signs = {"+": "-", "-": "+", " ": " ", "\\": "\\"}
     lines: list[str] = []
     removed: list[str] = []

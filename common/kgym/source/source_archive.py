@@ -1,7 +1,7 @@
-"""A kernel's source in one file, as it is read over REST: its text, and indexes of it. Pure.
+"""A kernel's source in one file, for reading over REST: its text, with indexes. Pure.
 
-An SQLite database, made once by a builder (`kgym_builder.source`) and read by schedulers
-(`kgym_scheduler.source`). Paths are numbered in their order.
+An SQLite database that a builder makes once (`kgym_builder.source`) and schedulers read
+(`kgym_scheduler.source`). File numbers follow the order of paths.
 """
 
 import hashlib
@@ -13,13 +13,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+# One file, so that schedulers read it without a worker, a mount or a compiled tree: a worker may be
+# gone, or busy for an hour. The index of words narrows a regular expression to a few files, which
+# RE2 then searches in linear time. SQLite's own trigram index took many times as long to make, and
+# half as much room as the text itself.
 Numbers = NDArray[np.uint32]
-# Bytes of numbers that are not worth compression.
+# Bytes below which a list of numbers is stored uncompressed.
 _SHORT = 256
-# Version of what an archive holds; part of its name.
+# Version of the layout; part of an archive's name.
 LAYOUT = 2
 FILE = "source.db"
-# Bytes of the largest file that is indexed: longer ones of the kernel are lists of registers.
+# Bytes of the largest indexed file: longer files of the kernel are register lists.
 SEARCHED = 1 << 20
 # Bytes of the largest file that can be read.
 KEPT = 32 << 20
@@ -49,46 +53,47 @@ _WORD = re.compile(rb"\w{3,}")  # of bytes: ASCII
 
 
 def words_of(text: bytes) -> set[bytes]:
-    """Return the words of a text that are indexed."""
+    """Return the indexed words of a text."""
     return set(_WORD.findall(text))
 
 
 def compressed(text: bytes) -> bytes:
-    """Return a text as archives hold it: level 1 takes half the time, and a fifth more room."""
+    """Compress a text for an archive."""
+    # Level 1 takes half the time of the default level, and a fifth more room.
     return zlib.compress(text, 1)
 
 
 def is_binary(text: bytes) -> bool:
-    """Tell whether a file is no text, as Git does."""
+    """Return whether a file is binary, by Git's rule: a NUL in the first 8 KB."""
     return b"\0" in text[:8192]
 
 
 def name_of(source_identity: str, backports: Iterable[str]) -> str:
-    """Return the name of the source with these backports."""
+    """Return the archive name for a source with these backports."""
     parts = [LAYOUT, source_identity, sorted(backports)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
 
 
 def key_of(name: str) -> str:
-    """Return where the archive of this name is stored."""
+    """Return the storage key of an archive."""
     return f"source/{name}/{FILE}"
 
 
 def steps(files: Numbers, ends: Sequence[int]) -> bytes:
-    """Return lists of numbers, which ascend up to each of the `ends`, as steps of four bytes."""
-    found = np.diff(files, prepend=np.uint32(0))
+    """Encode ascending lists as four-byte differences; `ends` are the lists' ends in `files`."""
+    differences = np.diff(files, prepend=np.uint32(0))
     starts = np.array([0, *ends[:-1]], dtype=np.int64)
     starts = starts[starts < len(files)]
-    found[starts] = files[starts]
-    return found.astype("<u4").tobytes()
+    differences[starts] = files[starts]
+    return differences.astype("<u4").tobytes()
 
 
 def packed(raw: bytes) -> bytes:
-    """Return the steps of one list as archives hold them."""
+    """Return one list's differences as archives store them: a flag byte, then the data."""
     return b"1" + zlib.compress(raw, 1) if len(raw) > _SHORT else b"0" + raw
 
 
 def unpacked(text: bytes) -> Numbers:
-    """Return the numbers of files that `packed` made this of."""
+    """Return the file numbers of a `packed` list."""
     raw = zlib.decompress(text[1:]) if text[:1] == b"1" else text[1:]
     return np.cumsum(np.frombuffer(raw, dtype="<u4"), dtype=np.uint32)

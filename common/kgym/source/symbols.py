@@ -1,7 +1,8 @@
-"""Where the names of C are defined, found by the form of kernel code in linear time. Pure.
+"""Definitions of C symbols, recognised by the kernel's coding style in linear time. Pure.
 
-The preprocessor's branches and macros make no C of it: definitions begin at the margin, and end
-with a brace at the margin. What has another form is not found.
+Unpreprocessed code does not parse as C, so definitions are recognised by layout: they begin in the
+first column and end with a brace in the first column. Other layouts are missed. A scheduler runs
+this on hostile patches; Universal Ctags would be another program exposed to them.
 """
 
 import re
@@ -16,7 +17,7 @@ _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 _OPTIONS.encoding = re2.Options.Encoding.LATIN1
 
-# A head goes on over several lines, as far as it holds no `;`, brace or directive.
+# A function's head may span lines, up to a `;`, brace or directive. RE2: input is hostile.
 _DEFINITION = re2.compile(
     rb"(?m)^(?:"
     rb"#[ \t]*define[ \t]+(?P<macro>\w+)"
@@ -44,7 +45,7 @@ _NO_VARIABLE = {b"return", b"goto", b"else", b"extern", b"typedef"}
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A definition: its name, and the bytes that it takes in the text."""
+    """A definition with its byte range in the text."""
 
     name: bytes
     kind: SymbolKind
@@ -54,7 +55,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A definition, by its lines, from 1."""
+    """A definition with its line range, from 1."""
 
     name: bytes
     kind: SymbolKind
@@ -63,20 +64,20 @@ class Placed:
 
 
 def is_c(path: str) -> bool:
-    """Tell whether definitions are looked for in such a file."""
+    """Return whether a file is searched for definitions."""
     return path.endswith((".c", ".h", ".inc"))
 
 
 def symbols(text: bytes) -> list[Placed]:
-    """Return what a file defines, in its order."""
-    found: list[Placed] = []
+    """Return a file's definitions in order."""
+    placed: list[Placed] = []
     at, line = 0, 1
-    for one in _symbols(text):
-        line += text.count(b"\n", at, one.start)
-        at = one.start
-        last = line + text.count(b"\n", one.start, one.end)
-        found.append(Placed(one.name, one.kind, line, last))
-    return found
+    for symbol in _symbols(text):
+        line += text.count(b"\n", at, symbol.start)
+        at = symbol.start
+        last = line + text.count(b"\n", symbol.start, symbol.end)
+        placed.append(Placed(symbol.name, symbol.kind, line, last))
+    return placed
 
 
 def _symbols(text: bytes) -> Iterator[Symbol]:
@@ -92,15 +93,15 @@ def _symbols(text: bytes) -> Iterator[Symbol]:
             yield Symbol(match[b"tag"], kind, start, end)
             if kind == "enum":
                 yield from _enumerators(text, match.end(), end)
-        elif found := _declared(text, match):
-            end = found.end
-            if found.name:
-                yield found
+        elif declared := _declared(text, match):
+            end = declared.end
+            if declared.name:
+                yield declared
         at = max(end, start + 1)
 
 
 def _declared(text: bytes, match: "re2._Match") -> Symbol | None:
-    """Return a typedef, function or variable; its name may be empty."""
+    """Return a typedef, function or variable; the name may be empty."""
     start, end = match.start(), match.end()
     if match[b"typedef"] is not None:
         end, name = _typedef(text, end)
@@ -118,7 +119,7 @@ _KINDS: dict[bytes, SymbolKind] = {b"struct": "struct", b"union": "union", b"enu
 
 
 def _variable(head: bytes) -> bytes | None:
-    """Return its name; None of what defines none, such as `extern int x;` or `struct x;`."""
+    """Return a variable's name; None if nothing is defined, as in `extern int x;`."""
     words = re.findall(rb"\w+", re.sub(rb"\[[^\]]*\]|=", b"", head))
     while words and _OF_DATA.fullmatch(words[-1]):
         words.pop()
@@ -129,17 +130,17 @@ def _variable(head: bytes) -> bytes | None:
 
 
 def _function(head: bytes) -> bytes | None:
-    """Return the name that stands before the parameters: the last parenthesis but attributes'."""
-    found: list[tuple[bytes, int]] = []
+    """Return the name before the parameters: before the last parenthesis of no attribute."""
+    groups: list[tuple[bytes, int]] = []
     depth = 0
     for match in _GROUP.finditer(head):
         if match[0] == b")":
             depth = max(0, depth - 1)
             continue
         if depth == 0 and match[1]:
-            found.append((match[1], match.end()))
+            groups.append((match[1], match.end()))
         depth += 1
-    named = [one for one in found if not _ATTRIBUTE.fullmatch(one[0])] or found[:1]
+    named = [group for group in groups if not _ATTRIBUTE.fullmatch(group[0])] or groups[:1]
     if not named:
         return None
     name, after = named[-1]
@@ -154,7 +155,7 @@ def _function(head: bytes) -> bytes | None:
 
 
 def _body_end(text: bytes, at: int) -> int:
-    """Return where the braces close that have opened just before `at`."""
+    """Return the end of the body whose brace opens just before `at`."""
     line = text.find(b"\n", at)
     line = len(text) if line < 0 else line
     if b"}" in text[at:line]:
@@ -173,7 +174,7 @@ def _value_end(text: bytes, at: int) -> int:
 
 
 def _directive_end(text: bytes, at: int) -> int:
-    """Return where a directive ends, behind its continued lines."""
+    """Return the end of a directive with its continuation lines."""
     while (end := text.find(b"\n", at)) >= 0:
         if not text[at:end].rstrip(b"\r").endswith(b"\\"):
             return end
@@ -182,7 +183,7 @@ def _directive_end(text: bytes, at: int) -> int:
 
 
 def _typedef(text: bytes, at: int) -> tuple[int, bytes | None]:
-    """Return where a typedef ends, and the name that it gives."""
+    """Return the end of a typedef, and the name that it defines."""
     semicolon, start = text.find(b";", at), at
     brace = text.find(b"{", at, max(at, semicolon))
     if brace >= 0:

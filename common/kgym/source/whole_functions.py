@@ -1,8 +1,8 @@
-"""Whole functions: one that somebody wrote takes the place of the one of its name. Pure.
+"""Replacement of whole functions by name. Pure.
 
-This is how RGym has patches written (section 2, function-wise patching): nobody has to count lines
-or to quote. Where a function begins and ends is read from the syntax. Kernel code has macros that
-no parser of C knows; what cannot be told for sure is refused, never guessed.
+RGym's form of a patch (section 2, function-wise patching): a model need not count lines or quote.
+The syntax tree gives a function's range. A C parser does not know the kernel's macros, so an
+uncertain range is rejected and never guessed.
 """
 
 import difflib
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kgym.source.edited_functions import Place, is_quick, places
 
-# Characters of a function; the longest of the kernel has fewer.
+# Characters of a function: the kernel's longest has fewer.
 LONGEST = 100_000
 _COMMENTS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _INCLUDE = re.compile(r"^[ \t]*(?:#|%:)[ \t]*include\b.*$", re.MULTILINE)
@@ -21,40 +21,40 @@ _SHOWN = 60
 
 
 class MisfitError(Exception):
-    """A function that cannot take the place of another; the message says why, and what to do."""
+    """A function cannot replace another; the message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A function by itself, without what stands before and behind it."""
+    """A function's text, without the surrounding code."""
 
     name: str
     text: str
     behind: str = ""
-    """What was written behind it, without comments: `EXPORT_SYMBOL(name);`."""
+    """Code written after it, without comments: `EXPORT_SYMBOL(name);`."""
 
 
 def read(text: str) -> Whole:
-    """Return the one function that a text is; raise MisfitError if it is none, or more."""
+    """Parse a text as exactly one function; raise MisfitError otherwise."""
     text = text.replace("\r\n", "\n")
     if len(text) > LONGEST:
         raise MisfitError(
-            f"a function has {len(text)} characters; at most {LONGEST} are read. Change what needs"
-            " to be changed, and nothing else"
+            f"a function has {len(text)} characters; the limit is {LONGEST}. Change only what needs"
+            " to be changed"
         )
     if not is_quick(text):
-        raise MisfitError("it takes too long to parse: write the function as the kernel's code is")
-    found = places(text)
-    if len(found) != 1:
-        raise MisfitError(_not_one(text, found))
-    (place,) = found
+        raise MisfitError("it takes too long to parse: write it in the style of kernel code")
+    functions = places(text)
+    if len(functions) != 1:
+        raise MisfitError(_not_one(text, functions))
+    (place,) = functions
     raw = text.encode()
     before, behind = raw[: place.first].decode(), raw[place.behind :].decode()
     body = raw[place.first : place.behind].decode()
-    before, behind = (_COMMENTS.sub("", one).strip() for one in (before, behind))
+    before, behind = (_COMMENTS.sub("", rest).strip() for rest in (before, behind))
     if before:
         raise MisfitError(
-            f"before {place.name}() stands {_short(before)}: write the function alone, from its"
+            f"before {place.name}() comes {_short(before)}: write only the function, from its"
             " return type to its closing brace"
         )
     if not place.whole or not body.endswith("}"):
@@ -63,106 +63,109 @@ def read(text: str) -> Whole:
 
 
 def replacements(text: str, functions: Sequence[Whole]) -> list[tuple[str, str]]:
-    """Return what stands in a file's text, once each, and what stands there instead.
+    """Return pairs of old text, which occurs once in the file, and new text.
 
-    Raises MisfitError where a function is not there, is there more often, or cannot be told from
-    the code around it; and where the file would not have the same functions afterwards.
+    Raises MisfitError if a function is missing, defined more than once, or has an uncertain range,
+    or if the file would not have the same functions afterwards.
     """
-    found = places(text)
+    existing = places(text)
     raw = text.encode()
     made: dict[Place, tuple[str, str]] = {}
-    for one in functions:
-        place = _place(one, found)
+    for function in functions:
+        place = _place(function, existing)
         if place in made:
-            raise MisfitError(f"{one.name}() is given twice: write it once, as it shall be")
+            raise MisfitError(f"{function.name}() is given twice: write its final form once")
         old = raw[place.first : place.behind].decode()
-        _check(one, place, old, text, raw)
-        made[place] = old, one.text
+        _check(function, place, old, text, raw)
+        made[place] = old, function.text
     after = raw
-    for place in sorted(made, key=lambda one: one.first, reverse=True):
+    for place in sorted(made, key=lambda place: place.first, reverse=True):
         after = after[: place.first] + made[place][1].encode() + after[place.behind :]
-    _check_rest(found, raw, made, after)
+    _check_rest(existing, raw, made, after)
     return [(old, new) for old, new in made.values() if old != new]
 
 
-def _place(one: Whole, found: Sequence[Place]) -> Place:
-    """Return where the function of the same name is."""
-    there = [place for place in found if place.name == one.name]
+def _place(function: Whole, existing: Sequence[Place]) -> Place:
+    """Return the place of the function with the same name."""
+    there = [place for place in existing if place.name == function.name]
     if len(there) == 1:
         return there[0]
     if there:
         lines = ", ".join(str(place.begin + 1) for place in there)
         raise MisfitError(
-            f"{one.name}() is defined {len(there)} times here, at the lines {lines}: which one is"
-            " meant cannot be told"
+            f"{function.name}() is defined {len(there)} times here, in lines {lines}: the function"
+            " that is meant is unclear"
         )
-    if not one.name.isascii():
-        raise MisfitError(f"there is no function {one.name!a} here: {_foreign(one.name)}")
-    alike = difflib.get_close_matches(one.name, {place.name for place in found}, 1)
+    if not function.name.isascii():
+        raise MisfitError(f"there is no function {function.name!a} here: {_foreign(function.name)}")
+    alike = difflib.get_close_matches(function.name, {place.name for place in existing}, 1)
     meant = f", but {alike[0]}()" if alike else ""
     raise MisfitError(
-        f"there is no function {one.name}() here whose syntax can be read{meant}; only functions"
-        " that are there can be replaced"
+        f"there is no function {function.name}() here that parses{meant}; only existing functions"
+        " can be replaced"
     )
 
 
-def _check(one: Whole, place: Place, old: str, text: str, raw: bytes) -> None:
-    """Refuse what is not the function alone, and one whose borders are not sure."""
+def _check(function: Whole, place: Place, old: str, text: str, raw: bytes) -> None:
+    """Reject text beside the function, and functions with an uncertain range."""
     if not place.whole or not old.endswith("}") or text.count(old) != 1:
         raise MisfitError(
-            f"where {one.name}() begins and ends cannot be told for sure: macros or #if stand in"
-            " the way"
+            f"the range of {function.name}() in the file is uncertain: macros or #if are in the way"
         )
-    strange = sorted({char for char in one.text if not char.isascii()} - set(old))
+    # Homoglyphs (a Cyrillic letter that looks Latin) pass a review and break the build.
+    strange = sorted({char for char in function.text if not char.isascii()} - set(old))
     if strange:
-        raise MisfitError(f"{one.name}(): {_foreign(''.join(strange))}")
+        raise MisfitError(f"{function.name}(): {_foreign(''.join(strange))}")
     known = {" ".join(line.split()) for line in _INCLUDE.findall(old)}
-    for line in _INCLUDE.findall(one.text):
+    for line in _INCLUDE.findall(function.text):
         if " ".join(line.split()) not in known:
             raise MisfitError(
-                f"{one.name}() holds {_short(line.strip())}: headers are included at the top of a"
-                " file, not in a function"
+                f"{function.name}() contains {_short(line.strip())}: include headers at the top of"
+                " the file, not in a function"
             )
     following = _COMMENTS.sub("", raw[place.behind :].decode()).lstrip()
-    if one.behind and not following.startswith(one.behind):
+    if function.behind and not following.startswith(function.behind):
         raise MisfitError(
-            f"behind {one.name}() stands {_short(one.behind)}: write the function alone, up to its"
-            " closing brace"
+            f"after {function.name}() comes {_short(function.behind)}: write only the function, up"
+            " to its closing brace"
         )
 
 
 def _check_rest(
-    found: Sequence[Place], raw: bytes, made: dict[Place, tuple[str, str]], after: bytes
+    existing: Sequence[Place], raw: bytes, made: dict[Place, tuple[str, str]], after: bytes
 ) -> None:
-    """Refuse functions with which the rest of the file would be read in another way."""
-    kept = [(one.name, None if one in made else raw[one.first : one.behind]) for one in found]
-    names = {one.name for one in made}
+    """Reject functions that change how the rest of the file parses."""
+    kept = [
+        (place.name, None if place in made else raw[place.first : place.behind])
+        for place in existing
+    ]
+    names = {place.name for place in made}
     now = [
-        (one.name, None if one.name in names else after[one.first : one.behind])
-        for one in places(after.decode())
+        (place.name, None if place.name in names else after[place.first : place.behind])
+        for place in places(after.decode())
     ]
     if kept != now:
         given = ", ".join(f"{name}()" for name in sorted(names))
         raise MisfitError(
-            f"with {given} as written, the rest of the file reads in another way: a brace, a quote,"
+            f"with {given} as written, the rest of the file parses differently: a brace, a quote,"
             " a comment or an #if is not closed"
         )
 
 
-def _not_one(text: str, found: Sequence[Place]) -> str:
-    if found:
-        names = ", ".join(f"{one.name}()" for one in found[:10])
-        return f"{len(found)} functions stand in one place ({names}): write each by itself"
+def _not_one(text: str, functions: Sequence[Place]) -> str:
+    if functions:
+        names = ", ".join(f"{function.name}()" for function in functions[:10])
+        return f"one <function> contains {len(functions)} functions ({names}): write each by itself"
     return (
-        f"{_short(text.strip())} does not parse as a function of C: it has to be whole, from its"
-        " return type to its closing brace"
+        f"{_short(text.strip())} does not parse as a C function: write it whole, from its return"
+        " type to its closing brace"
     )
 
 
 def _foreign(text: str) -> str:
-    """Return what is wrong with characters that look like others."""
+    """Return an error text for non-ASCII characters, which may look like ASCII ones."""
     codes = ", ".join(f"U+{ord(char):04X}" for char in text if not char.isascii())
-    return f"it has characters that are no ASCII ({codes}), which the code did not have"
+    return f"it has non-ASCII characters ({codes}) that the code did not have"
 
 
 def _short(text: str) -> str:
