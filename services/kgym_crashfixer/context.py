@@ -54,11 +54,11 @@ class Near:
 
         `names` are further functions and types that matter.
         """
-        found = reports.parse(report.encode())
-        lines: dict[str, set[int]] = {path: set(one) for path, one in _changed(changed).items()}
+        crash = reports.parse(report.encode())
+        lines: dict[str, set[int]] = {path: set(rows) for path, rows in _changed(changed).items()}
         near: list[str] = []
-        if found is not None:
-            for frame in (*found.frames, *found.alloc_stack, *found.free_stack):
+        if crash is not None:
+            for frame in (*crash.frames, *crash.alloc_stack, *crash.free_stack):
                 near.append(frame.function)
                 if frame.file and frame.line:
                     lines.setdefault(frame.file, set()).add(frame.line - 1)
@@ -88,14 +88,14 @@ def cut(files: Mapping[str, str], near: Near, most: int, *, only: bool = False) 
     pieces: list[_Piece] = []
     if only:
         pieces = [piece for path, text in files.items() for piece in _pieces(path, text)]
-    named = [one for one in pieces if _is_named(one, near)]
+    named = [piece for piece in pieces if _is_named(piece, near)]
     if not named and sum(map(tokens, files.values())) <= most:
         return Cut(dict(files), ())
     pieces = pieces or [piece for path, text in files.items() for piece in _pieces(path, text)]
     left = most - _MARK_TOKENS * len(files)
     kept: set[tuple[str, int]] = set()
     # The lines before and behind which no comment is needed: the files' ends, and kept pieces.
-    ends = {(path, 0) for path in files} | {(one.path, one.end) for one in _last(pieces)}
+    ends = {(path, 0) for path in files} | {(piece.path, piece.end) for piece in _last(pieces)}
     for piece in _by_nearness(files, named or pieces, near):
         begin, end = (piece.path, piece.begin), (piece.path, piece.end)
         cost = piece.tokens + _MARK_TOKENS * (1 - (begin in ends) - (end in ends))
@@ -103,19 +103,19 @@ def cut(files: Mapping[str, str], near: Near, most: int, *, only: bool = False) 
             kept.add(begin)
             ends |= {begin, end}
             left -= cost
-    shown, said = {}, []
+    shown, summaries = {}, []
     for path, text in files.items():
-        own = [one for one in pieces if one.path == path]
-        gone = [one for one in own if (path, one.begin) not in kept]
+        own = [piece for piece in pieces if piece.path == path]
+        gone = [piece for piece in own if (path, piece.begin) not in kept]
         shown[path] = _joined(own, kept) if gone else text
         if gone:
-            said.append(_summary(path, gone, own))
-    return Cut(shown, tuple(said))
+            summaries.append(_summary(path, gone, own))
+    return Cut(shown, tuple(summaries))
 
 
 def _last(pieces: Sequence["_Piece"]) -> Iterable["_Piece"]:
     """Return the last piece of each file."""
-    return {one.path: one for one in pieces}.values()
+    return {piece.path: piece for piece in pieces}.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +139,14 @@ def _pieces(path: str, text: str) -> tuple[_Piece, ...]:
     lines = _LINE.findall(text)  # as the parser counts them; Python takes form feeds for line ends
     made: list[_Piece] = []
     at = 0
-    found = places(text) if len(text) <= _LONGEST_FILE else []
-    for one in found:
-        if one.begin < at:  # nested, or a branch of an #if that begins in another
+    functions = places(text) if len(text) <= _LONGEST_FILE else []
+    for function in functions:
+        if function.begin < at:  # nested, or a branch of an #if that begins in another
             continue
-        begin = _above(lines, at, one.begin)
+        begin = _above(lines, at, function.begin)
         made += _chunks(path, lines, at, begin, None)
-        made += _chunks(path, lines, begin, one.end, one.name)
-        at = one.end
+        made += _chunks(path, lines, begin, function.end, function.name)
+        at = function.end
     made += _chunks(path, lines, at, len(lines), None)
     return tuple(made)
 
@@ -177,47 +177,47 @@ def _chunks(
 def _by_nearness(files: Mapping[str, str], pieces: Sequence[_Piece], near: Near) -> list[_Piece]:
     """Return the pieces, those first without which the crash cannot be understood."""
     rank = {name: number for number, name in enumerate(near.functions)}
-    centres = [one for one in pieces if one.function in rank or _holds(one, near)]
-    used = {word for one in centres for word in _WORD.findall(one.text)}
-    named = {one.function for one in centres if one.function}
+    centres = [piece for piece in pieces if piece.function in rank or _holds(piece, near)]
+    used = {word for piece in centres for word in _WORD.findall(piece.text)}
+    named = {piece.function for piece in centres if piece.function}
     order = {path: number for number, path in enumerate(files)}
     at: dict[str, list[int]] = {}
-    for one in centres:
-        at.setdefault(one.path, []).append(one.begin)
+    for piece in centres:
+        at.setdefault(piece.path, []).append(piece.begin)
 
-    def nearness(one: _Piece) -> tuple[int, int, int, int]:
-        distance = min((abs(one.begin - line) for line in at.get(one.path, [])), default=_FAR)
-        if _holds(one, near):
-            step, closer = 0, rank.get(one.function or "", _FAR)
-        elif one.function in rank:
-            step, closer = 1, rank[one.function]
-        elif one.function in used or (one.function is None and _defines(one, used)):
+    def nearness(piece: _Piece) -> tuple[int, int, int, int]:
+        distance = min((abs(piece.begin - line) for line in at.get(piece.path, [])), default=_FAR)
+        if _holds(piece, near):
+            step, closer = 0, rank.get(piece.function or "", _FAR)
+        elif piece.function in rank:
+            step, closer = 1, rank[piece.function]
+        elif piece.function in used or (piece.function is None and _defines(piece, used)):
             step, closer = 2, 0
-        elif one.function and named & set(_WORD.findall(one.text)):
+        elif piece.function and named & set(_WORD.findall(piece.text)):
             step, closer = 3, 0
-        elif one.begin == 0:
+        elif piece.begin == 0:
             step, closer = 4, 0
         else:
             step, closer = 5, 0
-        return step, closer, distance, order[one.path]
+        return step, closer, distance, order[piece.path]
 
     return sorted(pieces, key=nearness)
 
 
-def _holds(one: _Piece, near: Near) -> bool:
-    return any(one.begin <= line < one.end for line in near.lines.get(one.path, ()))
+def _holds(piece: _Piece, near: Near) -> bool:
+    return any(piece.begin <= line < piece.end for line in near.lines.get(piece.path, ()))
 
 
-def _defines(one: _Piece, used: Collection[str]) -> bool:
+def _defines(piece: _Piece, used: Collection[str]) -> bool:
     """Tell whether a piece between functions defines something that is used nearby."""
-    return any((first or second) in used for first, second in _DEFINED.findall(one.text))
+    return any((first or second) in used for first, second in _DEFINED.findall(piece.text))
 
 
-def _is_named(one: _Piece, near: Near) -> bool:
+def _is_named(piece: _Piece, near: Near) -> bool:
     """Tell whether something of a piece is what the crash is about."""
     names = near.functions
-    return _holds(one, near) or (
-        one.function in names if one.function is not None else _defines(one, names)
+    return _holds(piece, near) or (
+        piece.function in names if piece.function is not None else _defines(piece, names)
     )
 
 
@@ -225,12 +225,12 @@ def _joined(own: Sequence[_Piece], kept: Collection[tuple[str, int]]) -> str:
     """Return the text of the kept pieces, with a comment in place of each gap."""
     parts: list[str] = []
     gap: list[_Piece] = []
-    for one in own:
-        if (one.path, one.begin) in kept:
-            parts += [_mark(gap), one.text] if gap else [one.text]
+    for piece in own:
+        if (piece.path, piece.begin) in kept:
+            parts += [_mark(gap), piece.text] if gap else [piece.text]
             gap = []
         else:
-            gap.append(one)
+            gap.append(piece)
     if gap:
         if parts and not parts[-1].endswith("\n"):
             parts.append("\n")
@@ -240,26 +240,26 @@ def _joined(own: Sequence[_Piece], kept: Collection[tuple[str, int]]) -> str:
 
 def _mark(gap: Sequence[_Piece]) -> str:
     first, last = gap[0].begin + 1, gap[-1].end
-    names = ", ".join(f"{one}()" for one in dict.fromkeys(p.function for p in gap) if one)
+    names = ", ".join(f"{name}()" for name in dict.fromkeys(p.function for p in gap) if name)
     if len(names) > _MARK_NAMES:
         names = f"{names[:_MARK_NAMES].rpartition(',')[0]} ..."
     return f"/* [lines {first} to {last} are left out here{': ' if names else ''}{names}] */\n"
 
 
 def _summary(path: str, gone: Sequence[_Piece], own: Sequence[_Piece]) -> str:
-    names = {one.function for one in gone if one.function}
-    lines = sum(one.end - one.begin for one in gone)
+    names = {piece.function for piece in gone if piece.function}
+    lines = sum(piece.end - piece.begin for piece in gone)
     return f"{path}: {lines} of {own[-1].end} lines left out, {len(names)} functions among them"
 
 
 def _changed(diff: str) -> dict[str, set[int]]:
     """Return the lines, from 0, that a unified diff has changed, by file, as they are after it."""
-    found: dict[str, set[int]] = {}
+    changed: dict[str, set[int]] = {}
     path = ""
     for line in diff.splitlines():
         if line.startswith("+++ "):
             path = line[4:].split("\t")[0].removeprefix("b/")
         elif match := _HUNK.match(line):
             begin, count = int(match[1]) - 1, int(match[2] or 1)
-            found.setdefault(path, set()).update(range(max(0, begin), min(begin + count, _FAR)))
-    return found
+            changed.setdefault(path, set()).update(range(max(0, begin), min(begin + count, _FAR)))
+    return changed

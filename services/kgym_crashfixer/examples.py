@@ -31,9 +31,9 @@ class CrashClass(Strict):
 def of(title: str) -> list[dict[str, str]]:
     """Return the examples for a crash of this title, of the first class that fits; maybe none."""
     lowered = title.lower()
-    for one in classes().values():
-        if any(word.lower() in lowered for word in one.titles):
-            return [patch.model_dump() for patch in one.patches]
+    for crash_class in classes().values():
+        if any(word.lower() in lowered for word in crash_class.titles):
+            return [patch.model_dump() for patch in crash_class.patches]
     return []
 
 

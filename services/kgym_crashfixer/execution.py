@@ -28,7 +28,7 @@ def execution(trace: MinimalTrace) -> str | None:
     if trace.guessed:
         lines.append("(the report does not say that it was this thread)")
     if trace.anchor.missed:
-        missed = ", ".join(f"{_plain(one)}()" for one in trace.anchor.missed)
+        missed = ", ".join(f"{_plain(name)}()" for name in trace.anchor.missed)
         lines.append(f"(also on the stack, without a record: {missed})")
     for thread in trace.related:
         lines += ["", f"Another thread, {_THREADS[thread.why]}:", *_lines(thread.calls, None)]
@@ -41,7 +41,7 @@ def _lines(calls: Sequence[TraceCall], stack: TraceStack | None) -> Iterator[str
         begin = f"{'   ' * (depth - 1)}\\_ " if depth else ""
         if call.omitted:
             yield f"{'   ' * depth}... {call.omitted} calls left out"
-        names = " ".join(f"{_plain(one.name)}()" for one in call.pattern)
+        names = " ".join(f"{_plain(function.name)}()" for function in call.pattern)
         times = f" x {call.count}" if call.count > 1 else ""
         mark = _mark(call, stack)
         yield f"{begin}{names}{times}{f' [{mark}]' if mark else ''}"

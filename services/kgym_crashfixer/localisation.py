@@ -82,7 +82,7 @@ def of_fix(bug: Bug) -> list[str]:
 
 def of_cause(cause: CauseCommit) -> list[str]:
     """Return the C files that the commit changed which brought the bug in: those of functions."""
-    named = [one.file for one in cause.functions]
+    named = [function.file for function in cause.functions]
     with contextlib.suppress(UserError, ValueError):  # it is shown as it is, whatever it is about
         named += patching.files(Patch(name="cause", diff=cause.diff)) if cause.diff else []
     return [path for path in dict.fromkeys(map(posixpath.normpath, named)) if _is_in_tree(path)]
@@ -96,11 +96,11 @@ def of_report(text: str, known: Frequencies | None = None) -> list[Located]:
     reports are left out.
     """
     known = known or _frequencies()
-    found = reports.parse(text.encode())
-    if found is None:
+    crash = reports.parse(text.encode())
+    if crash is None:
         return []
     best: dict[str, float] = {}
-    for frame, weight in _frames(found):
+    for frame, weight in _frames(crash):
         path = posixpath.normpath(frame.file or "")
         share = known.function(frame.function)
         if share >= _FREQUENT or known.file(path) >= _FREQUENT_FILE:
@@ -117,12 +117,12 @@ def of_report(text: str, known: Frequencies | None = None) -> list[Located]:
     return [Located(path, round(value / whole, 4)) for path, value in ordered]
 
 
-def _frames(found: reports.CrashReport) -> Iterator[tuple[Frame, float]]:
+def _frames(crash: reports.CrashReport) -> Iterator[tuple[Frame, float]]:
     """Yield the frames that stand in a file of the tree, and how much each counts."""
     for stack, weight in (
-        (found.frames, 1.0),
-        (found.alloc_stack, _OTHER_STACK),
-        (found.free_stack, _OTHER_STACK),
+        (crash.frames, 1.0),
+        (crash.alloc_stack, _OTHER_STACK),
+        (crash.free_stack, _OTHER_STACK),
     ):
         depth = 0
         for frame in stack:
@@ -140,25 +140,25 @@ def _is_in_tree(path: str) -> bool:
 
 def words(text: str) -> list[str]:
     """Return the words of code or of a report: identifiers, and the parts of those."""
-    found = []
+    identifiers = []
     for match in _WORD.finditer(text):
         whole = match[0].lower()
-        found.append(whole)
+        identifiers.append(whole)
         parts = [part for part in whole.split("_") if len(part) > 2]
         if len(parts) > 1:
-            found += parts
-    return found
+            identifiers += parts
+    return identifiers
 
 
 def rare_functions(text: str, known: Frequencies | None = None) -> list[str]:
     """Return the functions of a report's stacks that other reports seldom name, innermost first."""
     known = known or _frequencies()
-    found = reports.parse(text.encode())
-    if found is None:
+    crash = reports.parse(text.encode())
+    if crash is None:
         return []
-    frames = [*found.frames, *found.alloc_stack, *found.free_stack]
+    frames = [*crash.frames, *crash.alloc_stack, *crash.free_stack]
     names = [frame.function for frame in frames if not frame.uncertain]
-    return [one for one in dict.fromkeys(names) if known.function(one) < _FREQUENT]
+    return [name for name in dict.fromkeys(names) if known.function(name) < _FREQUENT]
 
 
 def by_words(query: str, documents: Mapping[str, str]) -> list[Located]:
@@ -177,9 +177,9 @@ def by_words(query: str, documents: Mapping[str, str]) -> list[Located]:
     return [Located(path, round(score / whole, 4)) for path, score in ordered if score > 0]
 
 
-def paths(found: Sequence[Located]) -> list[str]:
+def paths(located: Sequence[Located]) -> list[str]:
     """Return the files alone."""
-    return [one.path for one in found]
+    return [file.path for file in located]
 
 
 @functools.cache

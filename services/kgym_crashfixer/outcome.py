@@ -33,16 +33,16 @@ def checked(job: JobView) -> Checked | None:
     result = job.steps[0].result
     if not isinstance(result, CheckResult):
         return None
-    return Checked(patches=[_explained(one) for one in result.patches])
+    return Checked(patches=[_explained(check) for check in result.patches])
 
 
-def _explained(one: PatchCheck) -> PatchCheck:
+def _explained(check: PatchCheck) -> PatchCheck:
     """Return the check with a reason, also where the compiler had none to give."""
-    if one.outcome is PatchOutcome.NOT_BUILT and not one.reason:
-        paths = ", ".join(file.path for file in one.files)
+    if check.outcome is PatchOutcome.NOT_BUILT and not check.reason:
+        paths = ", ".join(file.path for file in check.files)
         reason = f"the kernel's config compiles nothing of what it changes ({paths})"
-        return one.model_copy(update={"reason": reason})
-    return one
+        return check.model_copy(update={"reason": reason})
+    return check
 
 
 def tried(job: JobView, accepted: Collection[str] = ()) -> Tried:
@@ -51,26 +51,26 @@ def tried(job: JobView, accepted: Collection[str] = ()) -> Tried:
     Whatever is no verdict on the patch is `inconclusive`: a failure of the platform, a run that
     proves nothing, a patched kernel whose unpatched twin did not crash.
     """
-    came_to, found = conclusion(job, accepted), resolution_of(job, accepted)
+    came_to, resolution = conclusion(job, accepted), resolution_of(job, accepted)
     failure = next((step.failure for step in job.steps if step.failure is not None), None)
     if failure is not None and _is_the_patchs(failure):
         return Tried(verdict="does_not_build", reason=_words(failure), job=job.id)
     reason = came_to.reason or f"job {job.id} is {job.state}"
     run, result = job.step(AFTER), reproduced(job.step(AFTER))
-    if run is None or result is None or found is None:
+    if run is None or result is None or resolution is None:
         return Tried(verdict=Verdict.INCONCLUSIVE, reason=reason, job=job.id)
-    told = result.title is not None and noise(result.title) is not None
+    is_noise = result.title is not None and noise(result.title) is not None
     verdict = result.verdict
     if came_to.answer not in {Answer.YES, Answer.NO}:
         verdict = Verdict.INCONCLUSIVE
-    elif verdict is Verdict.NO_CRASH and not found.verdicts:
+    elif verdict is Verdict.NO_CRASH and not resolution.verdicts:
         verdict, reason = Verdict.INCONCLUSIVE, "nothing shows that it crashes without the patch"
     return Tried(
         verdict=verdict,
         reason=reason,
-        noise=told and verdict is not Verdict.SAME_CRASH,
+        noise=is_noise and verdict is not Verdict.SAME_CRASH,
         findings=findings(job, run),
-        obstacles=[f"{one.reason}: {one.message}" for one in found.obstacles],
+        obstacles=[f"{obstacle.reason}: {obstacle.message}" for obstacle in resolution.obstacles],
         confidence=result.confidence,
         job=job.id,
     )
@@ -84,26 +84,26 @@ def _words(failure: Failure) -> str:
     """Return why it does not build, with the compiler's first messages."""
     listed = failure.details.get("diagnostics")
     lines = [failure.message]
-    for one in listed[:_ERRORS] if isinstance(listed, list) else []:
-        if isinstance(one, dict):
-            lines.append(f"{one.get('file')}:{one.get('line')}: {one.get('message')}")
+    for item in listed[:_ERRORS] if isinstance(listed, list) else []:
+        if isinstance(item, dict):
+            lines.append(f"{item.get('file')}:{item.get('line')}: {item.get('message')}")
     return "\n".join(dict.fromkeys(lines))
 
 
 def crashed_instance(result: ReproduceResult) -> InstanceResult | None:
     """Return the first instance that crashed as the verdict says."""
-    crashes = [one for one in result.instances if one.outcome is InstanceOutcome.CRASH]
-    return next((one for one in crashes if one.title == result.title), None)
+    crashes = [run for run in result.instances if run.outcome is InstanceOutcome.CRASH]
+    return next((run for run in crashes if run.title == result.title), None)
 
 
 def report_artifact(artifacts: Sequence[Artifact], instance: int) -> Artifact | None:
     """Return the crash report of an instance: that of its last try."""
-    found = []
-    for one in artifacts:
-        match = _REPORT.fullmatch(one.name)
+    reports = []
+    for artifact in artifacts:
+        match = _REPORT.fullmatch(artifact.name)
         if match is not None and int(match["instance"]) == instance:
-            found.append((int(match["retry"] or 0), one))
-    return max(found, key=lambda pair: pair[0])[1] if found else None
+            reports.append((int(match["retry"] or 0), artifact))
+    return max(reports, key=lambda pair: pair[0])[1] if reports else None
 
 
 def minimized(step: StepView | None) -> MinimizeResult | None:

@@ -59,7 +59,7 @@ class SchedulerPlatform:
         options = options or Options(key=key, group=group)
         self._bug, self._strategy = bug, strategy
         self._submitted, self._showing = submitted, asyncio.Event()
-        self._jobs = RunJobs(client, bug, options, self._told)
+        self._jobs = RunJobs(client, bug, options, self._on_submitted)
         self._tree = SourceTree(client, bug, self._jobs, options.patience)
         self._files, self._room = tuple(files), window // 2
         self._shown: Shown | None = None
@@ -76,7 +76,7 @@ class SchedulerPlatform:
             if why is not None:
                 notes.append(f"no trace of the crash could be had: {why}; the prompts have none")
         crash = shown.crash
-        notes += (f"cut to the model's window: {one}" for one in self._cut(texts, crash).left_out)
+        notes += (f"cut to the model's window: {text}" for text in self._cut(texts, crash).left_out)
         cause = _shortened(self._bug.cause, texts)
         begun = Begun(crash=crash, files=texts, notes=notes, job=shown.job, cause=cause)
         await self.resume(begun)
@@ -106,7 +106,7 @@ class SchedulerPlatform:
         files, values = question.values.get("files"), question.values
         if not isinstance(files, dict) or self._strategy.context == "files":
             return question
-        found = _cut(
+        cut = _cut(
             tuple(files.items()),
             str(values.get("report", "")),
             values.get("trace"),
@@ -115,14 +115,14 @@ class SchedulerPlatform:
             self._room,
             self._strategy.context == "stack",
         )
-        return question.model_copy(update={"values": {**values, "files": found.files}})
+        return question.model_copy(update={"values": {**values, "files": cut.files}})
 
     async def close(self) -> None:
         """Jobs stay; the client is its owner's."""
 
     # --- the beginning ----------------------------------------------------------------------
 
-    async def _told(self, name: str, job: int) -> None:
+    async def _on_submitted(self, name: str, job: int) -> None:
         await self._submitted(name, job)
         if name == BEGIN:
             self._showing.set()
@@ -156,10 +156,10 @@ class SchedulerPlatform:
             case "fix":
                 return localisation.of_fix(self._bug)
             case "report" | "cause":
-                found = localisation.of_report(crash.report)
+                located = localisation.of_report(crash.report)
                 changed = self._changed_by_cause(notes)
-                if found or changed:
-                    likely = self._likely(found, notes) if found else []
+                if located or changed:
+                    likely = self._likely(located, notes) if located else []
                     return list(dict.fromkeys([*likely, *changed]))
                 notes.append("the crash report names no file of its own: found by words instead")
         names = localisation.rare_functions(crash.report)
@@ -174,23 +174,23 @@ class SchedulerPlatform:
         if self._bug.cause is None:
             notes.append("the bug does not say which commit brought it in: by the report alone")
             return []
-        found = localisation.of_cause(self._bug.cause)
-        if len(found) > _FILES:
+        paths = localisation.of_cause(self._bug.cause)
+        if len(paths) > _FILES:
             notes.append(
-                f"{len(found)} files of the commit that brought the bug in: {_FILES} are taken"
+                f"{len(paths)} files of the commit that brought the bug in: {_FILES} are taken"
             )
-        return found[:_FILES]
+        return paths[:_FILES]
 
     @staticmethod
-    def _likely(found: Sequence[localisation.Located], notes: list[str]) -> list[str]:
-        if not found:
+    def _likely(located: Sequence[localisation.Located], notes: list[str]) -> list[str]:
+        if not located:
             raise UserError(
                 "no_files", "nothing tells which files a fix may change: name some with --files"
             )
-        if len(found) > _FILES:
-            others = ", ".join(localisation.paths(found[_FILES:]))
+        if len(located) > _FILES:
+            others = ", ".join(localisation.paths(located[_FILES:]))
             notes.append(f"less likely files, which are passed over: {others}")
-        return localisation.paths(found[:_FILES])
+        return localisation.paths(located[:_FILES])
 
     async def _texts(self, paths: Sequence[str], notes: list[str]) -> dict[str, str]:
         texts: dict[str, str] = {}
@@ -228,8 +228,8 @@ def _shortened(cause: CauseCommit | None, files: Collection[str]) -> CauseCommit
     if cause is None or len(cause.diff) <= _CAUSE:
         return cause
     parts = _FILE_OF_DIFF.split(cause.diff)
-    near = [one for one in parts if any(f"+++ b/{path}" in one for path in files)]
-    diff = "".join([*near, *(one for one in parts if one not in near)])
+    near = [part for part in parts if any(f"+++ b/{path}" in part for path in files)]
+    diff = "".join([*near, *(part for part in parts if part not in near)])
     more = f"\n[{len(diff) - _CAUSE} characters more]\n"
     return cause.model_copy(update={"diff": diff[:_CAUSE] + more})
 
@@ -238,7 +238,7 @@ def wants_trace(strategy: Strategy) -> bool:
     """Tell whether a prompt of the strategy shows the calls before a crash."""
     match strategy:
         case Escalate(phases=phases):
-            return any(wants_trace(one.strategy) for one in phases)
+            return any(wants_trace(phase.strategy) for phase in phases)
         case Tool(trace=trace):
             return trace
         case _:

@@ -107,14 +107,14 @@ def _texts(value: object) -> Iterator[str]:
         case str():
             yield value
         case Mapping():
-            for name, one in value.items():
-                yield from (*_texts(name), *_texts(one))
+            for name, item in value.items():
+                yield from (*_texts(name), *_texts(item))
         case list() | tuple():
-            for one in value:
-                yield from _texts(one)
+            for item in value:
+                yield from _texts(item)
 
 
 @functools.lru_cache(maxsize=256)
 def _numbers(text: str) -> frozenset[int]:
     """Return the numbers of the tags in a text; a tag without one has 0."""
-    return frozenset(int(found["part"] or found["file"] or 0) for found in _TAG.finditer(text))
+    return frozenset(int(tag["part"] or tag["file"] or 0) for tag in _TAG.finditer(text))

@@ -152,9 +152,9 @@ class RunJobs:
             job = await self.answered(name, self._bug.check(work.patches))
         except Refused as error:
             return _unanswered(error)
-        found = outcome.checked(job)
-        if found is not None and len(found.patches) == len(work.patches):
-            return found
+        checked = outcome.checked(job)
+        if checked is not None and len(checked.patches) == len(work.patches):
+            return checked
         return Unanswered(reason=conclusion(job).reason or f"job {job.id} is {job.state}")
 
     async def run(self, name: str, work: Try, shown: Shown) -> Tried | Unanswered:
@@ -164,17 +164,17 @@ class RunJobs:
         that came to no verdict, or `work.fresh` wants another run.
         """
         try:
-            job, found = await self._tried(name, work, shown)
-            if found.verdict not in {Verdict.SAME_CRASH, Verdict.OTHER_CRASH}:
-                return found
+            job, tried = await self._tried(name, work, shown)
+            if tried.verdict not in {Verdict.SAME_CRASH, Verdict.OTHER_CRASH}:
+                return tried
             step = job.step(AFTER)
             crash = await self._crash(job, step) if step else None
             if crash is None:
                 why = f"job {job.id} left no report of its crash"
-                return found.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": why})
+                return tried.model_copy(update={"verdict": Verdict.INCONCLUSIVE, "reason": why})
             if shown.traced:
                 crash = await self._with_trace(name, work.diff, crash, shown.traced)
-            return found.model_copy(update={"crash": crash})
+            return tried.model_copy(update={"crash": crash})
         except Refused as error:
             return _unanswered(error)
 
@@ -194,10 +194,10 @@ class RunJobs:
                     raise
                 await self._show_again(shown.job)
                 job = await self.ended(name, request, does)
-            found = outcome.tried(job, self._options.accepted)
-            if found.verdict is not Verdict.INCONCLUSIVE or job.id in self._seen:
+            tried = outcome.tried(job, self._options.accepted)
+            if tried.verdict is not Verdict.INCONCLUSIVE or job.id in self._seen:
                 break
-        return job, found
+        return job, tried
 
     async def _with_trace(self, name: str, diff: str, crash: Crash, files: Sequence[str]) -> Crash:
         """Return the crash of a patched kernel with its trace, where one can be had."""
@@ -221,10 +221,10 @@ class RunJobs:
         how = tracing_job.tracing(bug, files, self._options.dump)
         request = tracing_job.traced(bug.job(None), how)
         steps = [
-            one.model_copy(update={"titles": list(titles)})
-            if isinstance(one, ReproduceSpec)
-            else one
-            for one in request.steps
+            step.model_copy(update={"titles": list(titles)})
+            if isinstance(step, ReproduceSpec)
+            else step
+            for step in request.steps
         ]
         try:
             job = await self.ended(name, request.model_copy(update={"steps": steps}), does)
@@ -232,12 +232,12 @@ class RunJobs:
             if not ended_job.concerns_one_request(error):
                 raise
             return None, error.message
-        found, ran = outcome.minimized(job.steps[-1]), reproduced(job.step(BEFORE))
-        if found is None:
+        minimized, ran = outcome.minimized(job.steps[-1]), reproduced(job.step(BEFORE))
+        if minimized is None:
             return None, conclusion(job).reason or f"job {job.id} is {job.state}"
         if ran is None or ran.verdict is not Verdict.SAME_CRASH:
-            return None, f"the traced kernel crashed otherwise: {found.title}"
-        text = execution(found.trace)
+            return None, f"the traced kernel crashed otherwise: {minimized.title}"
+        text = execution(minimized.trace)
         return text, None if text else "no record of these files is in the trace"
 
     # --- requests ---------------------------------------------------------------------------
@@ -264,8 +264,8 @@ class RunJobs:
         if not fresh:
             return request
         steps = [
-            one.model_copy(update={"smoke": True}) if isinstance(one, ReproduceSpec) else one
-            for one in request.steps
+            step.model_copy(update={"smoke": True}) if isinstance(step, ReproduceSpec) else step
+            for step in request.steps
         ]
         return request.model_copy(update={"steps": steps})
 

@@ -60,19 +60,19 @@ class SourceTree:
         while True:
             look = FileLook(path=path, first=first, patches=list(patches))
             try:
-                found = await self._asked(self._client.read_source, look)
+                part = await self._asked(self._client.read_source, look)
             except Refused as error:
                 if error.reason not in _WRONG:
                     raise
                 raise NotCandidate(error.message) from error
-            if found.lossy:
+            if part.lossy:
                 raise NotCandidate(f"{path} is no UTF-8")
-            text += found.text
+            text += part.text
             if len(text) > _LONGEST_FILE:
                 raise NotCandidate(f"{path} has more than {_LONGEST_FILE >> 20} MiB")
-            if not found.cut:
+            if not part.cut:
                 return text
-            first = found.last + 1
+            first = part.last + 1
 
     async def look(self, work: Source) -> Seen:
         """Do what a model's tool asks for; what it gets wrong, it is told."""
@@ -82,14 +82,14 @@ class SourceTree:
                 return await self._definition(work.arguments, patches)
             return Seen(text=await _TOOLS[work.tool](self, work.arguments, patches))
         except NotCandidate as error:
-            return Seen(text=f"error: {error}", found=False)
+            return Seen(text=f"error: {error}", succeeded=False)
         except ValidationError as error:
             wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-            return Seen(text=f"error: {wrong}", found=False)
+            return Seen(text=f"error: {wrong}", succeeded=False)
         except Refused as error:
             if not ended_job.concerns_one_request(error):
                 raise
-            return Seen(text=f"error: {error.message}", found=False)
+            return Seen(text=f"error: {error.message}", succeeded=False)
 
     async def with_words(self, names: Sequence[str]) -> dict[str, str]:
         """Return the C files that hold most of these names of functions."""
@@ -97,13 +97,13 @@ class SourceTree:
         for name in names[:_SEARCHED]:
             look = SearchLook(pattern=rf"\b{name}\b", glob="*.c", limit=1000)
             try:
-                found = await self._asked(self._client.search_source, look)
+                result = await self._asked(self._client.search_source, look)
             except Refused as error:
                 if error.reason not in _WRONG:
                     raise
                 continue
-            holds.update({one.path for one in found.matches})
-        paths = [path for path, _ in sorted(holds.items(), key=lambda one: (-one[1], one[0]))]
+            holds.update({match.path for match in result.matches})
+        paths = [path for path, _ in sorted(holds.items(), key=lambda item: (-item[1], item[0]))]
         turn = asyncio.Semaphore(_AT_A_TIME)
 
         async def read(path: str) -> str | None:
@@ -153,9 +153,9 @@ class SourceTree:
         look = FileLook.model_validate(
             {"path": path, "first": first, "last": last, "patches": list(patches)}
         )
-        found = await self._asked(self._client.read_source, look)
-        head = f"[{found.path}, lines {found.first} to {found.last} of {found.lines}]"
-        return f"{head}\n{found.text}"
+        part = await self._asked(self._client.read_source, look)
+        head = f"[{part.path}, lines {part.first} to {part.last} of {part.lines}]"
+        return f"{head}\n{part.text}"
 
     async def _list_folder(
         self, arguments: Mapping[str, JsonValue], patches: Sequence[Patch]
@@ -163,9 +163,9 @@ class SourceTree:
         look = FolderLook.model_validate(
             {"path": arguments.get("path", ""), "patches": list(patches)}
         )
-        found = await self._asked(self._client.list_source, look)
-        lines = [f"{one.name}{'/' * (one.kind == 'folder')}" for one in found.entries[:_LISTED]]
-        if len(found.entries) > _LISTED or found.cut:
+        folder = await self._asked(self._client.list_source, look)
+        lines = [f"{file.name}{'/' * (file.kind == 'folder')}" for file in folder.entries[:_LISTED]]
+        if len(folder.entries) > _LISTED or folder.cut:
             lines.append(f"[and more: these are the first {_LISTED}]")
         return "\n".join(lines) or "[the folder is empty]"
 
@@ -174,10 +174,10 @@ class SourceTree:
         look = SearchLook.model_validate(
             {"pattern": pattern, "glob": glob, "limit": _FOUND, "patches": list(patches)}
         )
-        found = await self._asked(self._client.search_source, look)
-        lines = [f"{one.path}:{one.line}: {one.text}" for one in found.matches]
-        if found.cut is not None:
-            what = f"the first {len(lines)} lines" if found.cut == "limit" else "time was over"
+        result = await self._asked(self._client.search_source, look)
+        lines = [f"{match.path}:{match.line}: {match.text}" for match in result.matches]
+        if result.cut is not None:
+            what = f"the first {len(lines)} lines" if result.cut == "limit" else "time was over"
             lines.append(f"[there may be more: {what}]")
         return "\n".join(lines) or "[no line matches]"
 
@@ -185,18 +185,18 @@ class SourceTree:
         look = SymbolLook.model_validate(
             {"name": arguments.get("name"), "limit": _FOUND, "patches": list(patches)}
         )
-        found = await self._asked(self._client.find_symbol, look)
+        symbol = await self._asked(self._client.find_symbol, look)
         lines = [
-            f"defined in {one.path}, lines {one.line} to {one.last} ({one.kind}): {one.text}"
-            for one in found.definitions
+            f"defined in {at.path}, lines {at.line} to {at.last} ({at.kind}): {at.text}"
+            for at in symbol.definitions
         ]
-        for use in found.uses:
+        for use in symbol.uses:
             where = f" in {use.function}()" if use.function else ""
             word = "called" if use.call else "named"
             lines.append(f"{word}{where}, {use.path}:{use.line}: {use.text}")
-        if found.cut is not None:
+        if symbol.cut is not None:
             lines.append("[there may be more]")
-        return "\n".join(lines) or f"[nothing is known of {found.name}]"
+        return "\n".join(lines) or f"[nothing is known of {symbol.name}]"
 
     async def _definition(
         self, arguments: Mapping[str, JsonValue], patches: Sequence[Patch]
@@ -205,22 +205,22 @@ class SourceTree:
         look = SymbolLook.model_validate(
             {"name": arguments.get("name"), "limit": 1, "patches": list(patches)}
         )
-        found = await self._asked(self._client.find_symbol, look)
-        ordered = sorted(found.definitions, key=lambda one: one.path.startswith(_ASIDE))
+        symbol = await self._asked(self._client.find_symbol, look)
+        ordered = sorted(symbol.definitions, key=lambda place: place.path.startswith(_ASIDE))
         texts = []
-        for one in ordered[:_DEFINITIONS]:
-            last = min(one.last, one.line + _LINES - 1)
-            lines = FileLook(path=one.path, first=one.line, last=last, patches=list(patches))
+        for place in ordered[:_DEFINITIONS]:
+            last = min(place.last, place.line + _LINES - 1)
+            lines = FileLook(path=place.path, first=place.line, last=last, patches=list(patches))
             read = await self._asked(self._client.read_source, lines)
             texts.append(
-                f"[{one.path}, lines {read.first} to {read.last}, {one.kind}]\n{read.text}"
+                f"[{place.path}, lines {read.first} to {read.last}, {place.kind}]\n{read.text}"
             )
         if not texts:
-            return Seen(text=f"error: {found.name} is defined nowhere", found=False)
-        others = ", ".join(f"{one.path}:{one.line}" for one in ordered[_DEFINITIONS:])
+            return Seen(text=f"error: {symbol.name} is defined nowhere", succeeded=False)
+        others = ", ".join(f"{place.path}:{place.line}" for place in ordered[_DEFINITIONS:])
         if others:
             texts.append(f"[also defined in {others}]")
-        paths = list(dict.fromkeys(one.path for one in ordered[:_DEFINITIONS]))
+        paths = list(dict.fromkeys(place.path for place in ordered[:_DEFINITIONS]))
         return Seen(text="\n".join(texts), paths=paths)
 
 

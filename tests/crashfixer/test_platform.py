@@ -205,7 +205,7 @@ def test_tools_see_the_source_with_the_edits(using: Using) -> None:
         ):
             found = await platform.do("t/1-source", wrong)
             assert isinstance(found, Seen)
-            assert not found.found
+            assert not found.succeeded
             assert found.text.startswith("error: ")
 
     using(Tool(), run)
@@ -224,7 +224,7 @@ def test_a_definition_is_shown_with_its_file(using: Using) -> None:
         for wrong in (look("definition", name="frob_gone"), look("definition", name="not a name")):
             found = await platform.do("t/1-source", wrong)
             assert isinstance(found, Seen)
-            assert (found.found, found.paths) == (False, [])
+            assert (found.succeeded, found.paths) == (False, [])
             assert found.text.startswith("error: ")
 
     using(Tool(), run)

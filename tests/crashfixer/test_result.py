@@ -42,7 +42,7 @@ Index: x
 
 def found(
     why: str | None = WHY, references: list[str] | None = None, diff: str = DIFF
-) -> result.Found:
+) -> result.RunFix:
     fix = FixView(number=1, node="t0", diff=diff, confidence=0.95, notes=1, lines=2, agreement=2)
     finding = Finding(check="amputation", reason="early_return", message="it returns")
     tried = Tried(verdict=Verdict.NO_CRASH, reason="none crashed", confidence=0.95, job=8)
@@ -83,7 +83,7 @@ def found(
     )
     bug = bundle.load("watch-queue-filter").file.model_copy(update={"references": references or []})
     crash = Crash(title="KASAN: slab-out-of-bounds Write in f", report="BUG: f")
-    return result.Found(view, fix, node, bug, Begun(crash=crash, files={FILE: TEXT}, job=3))
+    return result.RunFix(view, fix, node, bug, Begun(crash=crash, files={FILE: TEXT}, job=3))
 
 
 def applied(tmp_path: Path, text: str) -> str:

@@ -98,7 +98,7 @@ class Scripted:
             case Source(tool="definition"):
                 name = str(work.arguments["name"])
                 self.looked.append(name)
-                return self.definitions.get(name, Seen(text="error: nowhere", found=False))
+                return self.definitions.get(name, Seen(text="error: nowhere", succeeded=False))
             case Source(tool="read_file"):
                 return Seen(text=STRUCT)
         raise AssertionError(work)
@@ -203,7 +203,7 @@ def test_the_exploration_agent_sees_what_it_asks_for_before_it_patches() -> None
     assert list(patch.values["files"]) == [FILE, OTHER, HEADER]
     assert "<solution>\nindex may be negative\n</solution>" in render(patch).text
     (node,) = search.nodes.values()
-    assert (node.found, node.hypothesis) == ([HEADER], "index may be negative")
+    assert (node.further_files, node.hypothesis) == ([HEADER], "index may be negative")
 
 
 def replace_text(seen: Seen, text: str) -> Seen:
@@ -238,7 +238,7 @@ def test_an_exploration_is_bounded_whatever_is_asked_for() -> None:
     (patch,) = model.of(Purpose.FUNCTIONS)
     assert len(patch.values["names"]) <= 41
     assert len(patch.values["files"]) <= 2 + 8
-    assert all(len(one.found) <= 8 for one in search.nodes.values())
+    assert all(len(one.further_files) <= 8 for one in search.nodes.values())
     assert len(model.looked) <= 10 * 16
     last = model.of(Purpose.DEFINITIONS)[1].turns[-1].results.values()
     assert all(len(one) < 65_000 for one in last)
@@ -374,7 +374,7 @@ def test_what_macros_hide_is_changed_by_modifications() -> None:
     )
     model = Scripted({Purpose.FUNCTIONS: [whole], Purpose.REPAIR: [piece]})
     (fix,) = searched(ONE, model, state).fixes()
-    assert "does not parse as a function" in model.of(Purpose.REPAIR)[0].values["problem"]
+    assert "does not parse as a C function" in model.of(Purpose.REPAIR)[0].values["problem"]
     assert "index_of" in fix.diff
 
 

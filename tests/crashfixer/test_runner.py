@@ -72,7 +72,7 @@ async def test_a_run_finds_the_fix_and_keeps_all_that_happened(tmp_path: Path) -
     assert [one.reply.text for one in calls if one.reply and one.purpose == "repair"]
     assert view.jobs["begin"] == [1]
     kinds = Counter(one.kind for one in events)
-    assert kinds["told"] == kinds["asked"] == len(model.asked) + view.spent.checks + 4
+    assert kinds["result"] == kinds["asked"] == len(model.asked) + view.spent.checks + 4
     assert [one.number for one in events] == list(range(1, len(events) + 1))
     assert events[-1].data["state"] == "resolved"
 
@@ -91,7 +91,7 @@ async def test_a_run_that_was_interrupted_goes_on_as_if_nothing_had_happened(
         run = await made.agent.start(request())
         told = 0
         async for event in made.agent.follow(run):
-            told += event.kind == "told"
+            told += event.kind == "result"
             if told == cut:
                 break
     async with agent(tmp_path, model) as made:

@@ -586,7 +586,7 @@ def test_further_files_are_searched_for_once_and_are_there_from_then_on(strategy
     others = [one for one in asked if one.purpose is not Purpose.FILES]
     assert all(list(one.values["files"])[:2] == [FILE, FURTHER] for one in others)
     assert len(others[0].values["files"]) == 4  # not more, however many were named
-    assert [bool(node.found) for node in search.nodes.values()].count(True) == 1
+    assert [bool(node.further_files) for node in search.nodes.values()].count(True) == 1
 
 
 def test_a_model_that_looks_for_ever_begins_without_further_files() -> None:

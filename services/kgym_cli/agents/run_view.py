@@ -44,7 +44,7 @@ class RunProgress:
         match event.kind:
             case "asked" | "asked_again":
                 self.doing[data["name"]] = data["node"], data["work"]
-            case "told":
+            case "result":
                 self.doing.pop(data["name"], None)
                 self._count(data)
             case "dropped":
@@ -146,7 +146,7 @@ _WORDS: Mapping[str, Callable[[Data], str]] = {
     "node": lambda data: f"{data['name']}: {data['outcome']}" if data["outcome"] else "",
     "refused_setting": lambda data: f"the model does not take: {', '.join(data['settings'])}",
     "resumed": lambda data: f"goes on: {data['title']}",
-    "told": _answered,
+    "result": _answered,
     "unanswered": _failed,
     "waiting": _failed,
 }

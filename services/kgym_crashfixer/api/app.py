@@ -62,8 +62,8 @@ def create_app(agent: Agent, tokens: Tokens, limits: RequestLimits | None = None
         models=[Event],
     )
     app.state.agent = agent
-    for one in (readers, submitters):
-        app.include_router(one)
+    for routes in (readers, submitters):
+        app.include_router(routes)
     app.add_pages()
     app.guard()
     return app

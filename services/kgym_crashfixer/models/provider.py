@@ -73,16 +73,18 @@ class Provided:
                         if not bad or not self._drops(str(error)):
                             raise
         except (AgentRunError, HTTPError, TimeoutError, OSError) as error:
-            raise _failed(error, self._told(error)) from error
+            raise _failed(error, self._message(error)) from error
         return self._reply(response, time.monotonic() - begun)
 
     async def close(self) -> None:
         """Close its connections."""
         await self._client.aclose()
 
-    def _drops(self, said: str) -> bool:
+    def _drops(self, message: str) -> bool:
         """Note a setting that a refusal names; tell whether one was left."""
-        named = {one for one, words in _WORDS.items() if any(word in said for word in words)}
+        named = {
+            setting for setting, words in _WORDS.items() if any(word in message for word in words)
+        }
         named -= self._refused
         self._refused |= named
         return bool(named)
@@ -104,11 +106,11 @@ class Provided:
             settings.pop(name, None)  # type: ignore[misc]
         tools = [
             ToolDefinition(
-                name=one.name,
-                description=one.description,
-                parameters_json_schema=dict(one.parameters),
+                name=tool.name,
+                description=tool.description,
+                parameters_json_schema=dict(tool.parameters),
             )
-            for one in call.tools
+            for tool in call.tools
         ]
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -118,8 +120,8 @@ class Provided:
                 model_settings=settings,
                 model_request_parameters=ModelRequestParameters(function_tools=tools),
             )
-        for one in caught:
-            self._drops(str(one.message))
+        for warning in caught:
+            self._drops(str(warning.message))
         return response
 
     def _reply(self, response: "ModelResponse", seconds: float) -> Reply:
@@ -129,12 +131,18 @@ class Provided:
         price = None
         with contextlib.suppress(Exception):  # whatever it is, the price is not known then
             price = float(response.cost().total_price)
-        calls = [one for one in response.parts if isinstance(one, ToolCallPart)]
+        calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
         reply = Reply(
-            text=_text("".join(one.content for one in response.parts if isinstance(one, TextPart))),
+            text=_text(
+                "".join(part.content for part in response.parts if isinstance(part, TextPart))
+            ),
             calls=[
-                ToolCall(id=one.tool_call_id, name=one.tool_name, arguments=_arguments(one.args))
-                for one in calls
+                ToolCall(
+                    id=tool_call.tool_call_id,
+                    name=tool_call.tool_name,
+                    arguments=_arguments(tool_call.args),
+                )
+                for tool_call in calls
             ],
             model=response.model_name or self._name,
             finish=str(response.finish_reason or ""),
@@ -145,11 +153,11 @@ class Provided:
             seconds=round(seconds, 3),
             refused=sorted(self._refused),
         )
-        said = reply.model_dump_json()
-        hidden = self._without_key(said)
-        return reply if hidden == said else Reply.model_validate_json(hidden)
+        text = reply.model_dump_json()
+        hidden = self._without_key(text)
+        return reply if hidden == text else Reply.model_validate_json(hidden)
 
-    def _told(self, error: Exception) -> str:
+    def _message(self, error: Exception) -> str:
         text = str(error) or f"no answer within {ANSWER_SECONDS:g} s"
         return self._without_key(text)[:2000]
 
@@ -158,7 +166,7 @@ class Provided:
         return text.replace(self._key, "…") if self._key else text
 
 
-def _failed(error: Exception, said: str) -> ModelError:
+def _failed(error: Exception, message: str) -> ModelError:
     """Return what an error of the provider, or of the way to it, means for the run."""
     from pydantic_ai import exceptions  # noqa: PLC0415
 
@@ -171,8 +179,8 @@ def _failed(error: Exception, said: str) -> ModelError:
         (exceptions.UnexpectedModelBehavior, "answer_unreadable", False),
     ):
         if isinstance(error, kind):
-            return ModelError(reason, said, fatal=fatal)
-    return ModelError("model_unavailable", said, fatal=False)
+            return ModelError(reason, message, fatal=fatal)
+    return ModelError("model_unavailable", message, fatal=False)
 
 
 def window(name: str) -> int | None:
@@ -227,19 +235,25 @@ def _messages(call: Call, *, marked: bool) -> "list[ModelMessage]":
     ]
     for turn in call.turns:
         words = turn.text or ("" if turn.calls else "(nothing)")  # no provider takes an empty turn
-        said: list[messages.ModelResponsePart] = [messages.TextPart(words)] if words else []
-        said += [
-            messages.ToolCallPart(tool_name=one.name, args=_object(one), tool_call_id=one.id)
-            for one in turn.calls
-        ]
-        told: list[messages.ModelRequestPart] = [
-            messages.ToolReturnPart(
-                tool_name=one.name, content=turn.results.get(one.id, ""), tool_call_id=one.id
+        response: list[messages.ModelResponsePart] = [messages.TextPart(words)] if words else []
+        response += [
+            messages.ToolCallPart(
+                tool_name=tool_call.name, args=_object(tool_call), tool_call_id=tool_call.id
             )
-            for one in turn.calls
+            for tool_call in turn.calls
         ]
-        sent.append(messages.ModelResponse(parts=said))
-        sent.append(messages.ModelRequest(parts=told or [messages.UserPromptPart(content=GO_ON)]))
+        results: list[messages.ModelRequestPart] = [
+            messages.ToolReturnPart(
+                tool_name=tool_call.name,
+                content=turn.results.get(tool_call.id, ""),
+                tool_call_id=tool_call.id,
+            )
+            for tool_call in turn.calls
+        ]
+        sent.append(messages.ModelResponse(parts=response))
+        sent.append(
+            messages.ModelRequest(parts=results or [messages.UserPromptPart(content=GO_ON)])
+        )
     return sent
 
 

@@ -272,7 +272,7 @@ class Agent:
         """Return the evidence for a fix."""
         return result.report(await self._fix(run, number))
 
-    async def _fix(self, run: int, number: int) -> "result.Found":
+    async def _fix(self, run: int, number: int) -> "result.RunFix":
         view = await self.show(run)
         fix = next((fix for fix in view.ranked if fix.number == number), None)
         if fix is None:
@@ -283,7 +283,7 @@ class Agent:
         bug = await asyncio.to_thread(bugs.load, stored.request)
         node = await self.node(run, fix.node)
         assert stored.begun is not None
-        return result.Found(view, fix, node, bug.file, stored.begun)
+        return result.RunFix(view, fix, node, bug.file, stored.begun)
 
 
 def _state_and_events(record: RunRecord, after: int) -> tuple[RunState, list[Event]]:

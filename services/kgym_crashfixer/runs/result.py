@@ -31,7 +31,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RunFix:
     """A fix, and where it comes from."""
 
     run: RunView
@@ -44,20 +44,20 @@ class Found:
 # --- the patch ----------------------------------------------------------------------------
 
 
-def patch(found: Found, author: str | None = None) -> str:
+def patch(run_fix: RunFix, author: str | None = None) -> str:
     """Return the fix as a mail that `git am` applies; raise UserError `bad_author`."""
-    run, fix = found.run, found.fix
+    run, fix = run_fix.run, run_fix.fix
     sure = f", {fix.confidence:.0%} sure" if fix.confidence is not None else ""
     lines = [
         f"From {_ZERO} Mon Sep 17 00:00:00 2001",
         f"From: {_author(author)}",
         f"Date: {format_datetime(run.ended_at or run.created_at)}",
-        f"Subject: [PATCH] {subject(found)}",
+        f"Subject: [PATCH] {subject(run_fix)}",
         "MIME-Version: 1.0",
         "Content-Type: text/plain; charset=UTF-8",
         "Content-Transfer-Encoding: 8bit",
         "",
-        *_message(found),
+        *_message(run_fix),
         "---",
         f"Written by a program (kGymSuite's CrashFixer, run {run.id}, {_line(run.model)}), and",
         f"tested: the reproducer no longer crashes the kernel{sure}.",
@@ -71,20 +71,20 @@ def patch(found: Found, author: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def subject(found: Found) -> str:
+def subject(run_fix: RunFix) -> str:
     """Return the subject: the subsystem, and what is fixed, in 75 characters."""
-    crash = _line(found.begun.crash.title)
+    crash = _line(run_fix.begun.crash.title)
     kind = re.sub(r"^(?:KASAN|KCSAN|KMSAN|UBSAN|BUG|WARNING|INFO): (?=.)", "", crash)
-    named = _line(f"{_area(found.fix.diff)}: fix {kind}")
+    named = _line(f"{_area(run_fix.fix.diff)}: fix {kind}")
     return named if len(named) <= SUBJECT else textwrap.shorten(named, SUBJECT, placeholder="...")
 
 
-def _message(found: Found) -> list[str]:
+def _message(run_fix: RunFix) -> list[str]:
     """Return the lines of the message: what goes wrong, why, and the tags."""
-    tags = _tags(found.bug)
+    tags = _tags(run_fix.bug)
     who = "syzbot" if any(tag.startswith("Reported-by: syzbot") for tag in tags) else "kGymSuite"
-    lines = [f"{who} reports:", "", *_wrapped(found.begun.crash.title, "  "), ""]
-    why = found.node.hypothesis or "\n\n".join(_reasons(found))
+    lines = [f"{who} reports:", "", *_wrapped(run_fix.begun.crash.title, "  "), ""]
+    why = run_fix.node.hypothesis or "\n\n".join(_reasons(run_fix))
     if why:
         lines += [*_prose(why), ""]
     return [*lines, *tags, *([""] if tags else [])][: None if tags else -1]
@@ -92,9 +92,9 @@ def _message(found: Found) -> list[str]:
 
 def _tags(bug: BugFile) -> list[str]:
     """Return the tags that what is known of the bug allows."""
-    fixes = [one for text in bug.references if (one := _FIXES.match(text.strip()))]
-    tags = [f"Fixes: {one[1]}" for one in fixes[:1]]
-    known = [one for text in bug.references if (one := _SYZBOT.search(text))]
+    fixes = [match for text in bug.references if (match := _FIXES.match(text.strip()))]
+    tags = [f"Fixes: {match[1]}" for match in fixes[:1]]
+    known = [match for text in bug.references if (match := _SYZBOT.search(text))]
     if known:
         ident = known[0][1] or known[0][2]
         tags += [
@@ -166,8 +166,8 @@ def _line(text: str) -> str:
     return " ".join(_CONTROLS.sub(" ", text).split())
 
 
-def _reasons(found: Found) -> list[str]:
-    node = found.node
+def _reasons(run_fix: RunFix) -> list[str]:
+    node = run_fix.node
     return node.candidates[node.chosen].reasons if node.chosen is not None else []
 
 
@@ -178,29 +178,29 @@ def _mended(node: Node) -> list[str]:
 # --- the report ---------------------------------------------------------------------------
 
 
-def report(found: Found) -> Report:
+def report(run_fix: RunFix) -> Report:
     """Return the evidence for a fix, for programs and for people."""
-    run, node = found.run, found.node
+    run, node = run_fix.run, run_fix.node
     ended: dict[str, int] = {}
-    for one in run.nodes:
-        if one.name != node.name:
-            outcome = one.outcome or "not over"
+    for other in run.nodes:
+        if other.name != node.name:
+            outcome = other.outcome or "not over"
             ended[outcome] = ended.get(outcome, 0) + 1
     made = Report(
         run=run.id,
         bug=run.bug,
-        crash=found.begun.crash.title,
-        job=found.begun.job,
-        fix=found.fix,
+        crash=run_fix.begun.crash.title,
+        job=run_fix.begun.job,
+        fix=run_fix.fix,
         hypothesis=node.hypothesis,
-        reasons=_reasons(found),
+        reasons=_reasons(run_fix),
         mended=_mended(node),
-        evidence=[_evidence(one) for one in node.runs],
+        evidence=[_evidence(tried) for tried in node.runs],
         rejected=ended,
         others=[
             OtherFix(number=o.number, node=o.node, confidence=o.confidence, lines=o.lines)
             for o in run.ranked
-            if o.number != found.fix.number
+            if o.number != run_fix.fix.number
         ],
         strategy=run.strategy,
         model=run.model,
@@ -238,16 +238,23 @@ def _markdown(made: Report) -> str:
         "## Runs of the patched kernel",
         "",
     ]
-    for one in made.evidence:
-        lines.append(f"- {one.verdict} (job {one.job or 'not known'}): {_line(one.reason)}")
-        lines += [f"  - {f.severity}: {f.check}: {_line(f.message)}" for f in one.findings]
+    for evidence in made.evidence:
+        lines.append(
+            f"- {evidence.verdict} (job {evidence.job or 'not known'}): {_line(evidence.reason)}"
+        )
+        lines += [f"  - {f.severity}: {f.check}: {_line(f.message)}" for f in evidence.findings]
     if made.hypothesis:
         lines += ["", "## Hypothesis", "", *(f"> {line}" for line in _prose(made.hypothesis))]
     if made.reasons:
-        lines += ["", "## Reasons of the edits", "", *(f"- {_line(one)}" for one in made.reasons)]
+        lines += [
+            "",
+            "## Reasons of the edits",
+            "",
+            *(f"- {_line(reason)}" for reason in made.reasons),
+        ]
     if made.mended:
         lines += ["", "## What was wrong before the patch was mended", ""]
-        lines += [f"- {_line(one)[:_LONGEST_PROBLEM]}" for one in made.mended]
+        lines += [f"- {_line(problem)[:_LONGEST_PROBLEM]}" for problem in made.mended]
     if made.rejected:
         lines += ["", "## Other debug cycles", ""]
         lines += [f"- {count}: {outcome}" for outcome, count in sorted(made.rejected.items())]
@@ -255,6 +262,6 @@ def _markdown(made: Report) -> str:
         lines += ["", "## Other patches that resolve the bug", ""]
         lines += [f"- {o.number}: {o.node}, {o.lines} lines" for o in made.others]
     if made.notes:
-        lines += ["", "## Notes", "", *(f"- {_line(one)}" for one in made.notes)]
+        lines += ["", "## Notes", "", *(f"- {_line(note)}" for note in made.notes)]
     fence = "`" * (3 + max((len(run) for run in re.findall("`+", made.fix.diff)), default=0))
     return "\n".join([*lines, "", "## Patch", "", f"{fence}diff", made.fix.diff, fence, ""])

@@ -61,7 +61,7 @@ _STOP = "stop"
 _LOADED = 8
 _LOCK_ATTEMPTS = 20
 # Kinds of events that say which work was begun, and how it ended.
-WORK = ("asked", "asked_again", "lost", "told", "dropped")
+WORK = ("asked", "asked_again", "lost", "result", "dropped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -689,8 +689,8 @@ class RunStore:
         return states, questions
 
     def _numbers(self) -> list[int]:
-        with os.scandir(self.folder) as found:
-            return [int(entry.name) for entry in found if entry.name.isdecimal()]
+        with os.scandir(self.folder) as entries:
+            return [int(entry.name) for entry in entries if entry.name.isdecimal()]
 
     def _all_summaries(self, before: int | None) -> Iterator[RunSummary]:
         for number in sorted(self._numbers(), reverse=True):

@@ -330,7 +330,7 @@ class Runner:
                 self._ledger.paid(came.answered.reply)
             self._ledger.count_result(came.result)
             batch.results.append((asked.name, came.result))
-            batch.events += [*came.events, ("told", _result_event(asked, came))]
+            batch.events += [*came.events, ("result", _result_event(asked, came))]
             results.append((asked, came.result))
         if results:
             await self._write(batch)

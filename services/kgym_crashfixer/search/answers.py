@@ -42,8 +42,8 @@ class UnreadableError(Exception):
 
 def solution(text: str) -> str:
     """Return the hypothesis: what stands in `<solution>`, else all, if there is any."""
-    found = _tagged(text[:LONGEST], "solution")
-    words = found[-1] if found else _prose(text[:LONGEST])
+    solutions = _tagged(text[:LONGEST], "solution")
+    words = solutions[-1] if solutions else _prose(text[:LONGEST])
     if not words.strip():
         raise UnreadableError("there is no <solution>, nor any other text")
     return words.strip()[:LONGEST_WORDS]
@@ -54,14 +54,16 @@ def ranked(text: str) -> list[str]:
 
     Those that the ranking leaves out come last; a hypothesis that stands there twice is one.
     """
-    found = [one.strip()[:LONGEST_WORDS] for one in _tagged(text[:LONGEST], "solution")]
-    found = found[:_MOST_HYPOTHESES]
-    if not any(found):
+    hypotheses = [
+        hypothesis.strip()[:LONGEST_WORDS] for hypothesis in _tagged(text[:LONGEST], "solution")
+    ]
+    hypotheses = hypotheses[:_MOST_HYPOTHESES]
+    if not any(hypotheses):
         raise UnreadableError("there is no <solution>")
     ranking = (_tagged(text[:LONGEST], "ranking") or [""])[-1]
     order = [int(number) - 1 for number in re.findall(r"(?<!\d)\d{1,4}(?!\d)", ranking)]
-    first = [found[at] for at in order if 0 <= at < len(found)]
-    return [one for one in dict.fromkeys([*first, *found]) if one]
+    first = [hypotheses[at] for at in order if 0 <= at < len(hypotheses)]
+    return [hypothesis for hypothesis in dict.fromkeys([*first, *hypotheses]) if hypothesis]
 
 
 def attempts(text: str) -> list[str]:
@@ -82,8 +84,8 @@ def chosen(text: str, count: int) -> int:
     text = text[:LONGEST]
     places = _tagged(text, "choice") or _CHOICE.findall(text)
     for place in reversed(places or [text]):
-        numbers = [int(one) for one in re.findall(r"(?<![\w.])\d{1,4}(?![\w.]*\w)", place)]
-        fitting = [one for one in numbers if 1 <= one <= count]
+        numbers = [int(number) for number in re.findall(r"(?<![\w.])\d{1,4}(?![\w.]*\w)", place)]
+        fitting = [number for number in numbers if 1 <= number <= count]
         if fitting:
             return fitting[0 if places else -1] - 1
     raise UnreadableError(f"there is no <choice> between 1 and {count}")
@@ -97,7 +99,7 @@ def changes(text: str) -> list[Change]:
     the whole answer unreadable: a patch of which a part is missing is another patch.
     """
     text = text[:LONGEST]
-    found, file, reason, original = [], "", "", None
+    edits, file, reason, original = [], "", "", None
     for match in _PIECE.finditer(text):
         tag, body = match["tag"].lower(), match["body"]
         match tag:
@@ -108,19 +110,19 @@ def changes(text: str) -> list[Change]:
             case "original" if original is None:
                 original = _code(body)
             case "patched" if original is not None:
-                found.append(Change(file, original, _code(body), reason))
+                edits.append(Change(file, original, _code(body), reason))
                 original = None
             case _:
-                raise UnreadableError(f"<{tag}> stands alone, after {len(found)} modifications")
-        if len(found) > _MOST_EDITS:
+                raise UnreadableError(f"<{tag}> stands alone, after {len(edits)} modifications")
+        if len(edits) > _MOST_EDITS:
             raise UnreadableError(f"there are more than {_MOST_EDITS} modifications")
-    if not found:
+    if not edits:
         raise UnreadableError("there is no <original> with a <patched> after it")
-    if len(_BEGUN.findall(text)) > len(found):
-        raise UnreadableError(f"a modification is not whole; {len(found)} are")
-    if any(not one.file for one in found):
+    if len(_BEGUN.findall(text)) > len(edits):
+        raise UnreadableError(f"a modification is not whole; {len(edits)} are")
+    if any(not edit.file for edit in edits):
         raise UnreadableError("a modification names no <file>")
-    return found
+    return edits
 
 
 def functions(text: str) -> list[NewFunction]:
@@ -130,7 +132,7 @@ def functions(text: str) -> list[NewFunction]:
     function of which a part is missing, make the whole answer unreadable.
     """
     text = text[:LONGEST]
-    found, file, reason = [], "", ""
+    written, file, reason = [], "", ""
     for match in _FUNCTION_PIECE.finditer(text):
         tag, body = match["tag"].lower(), match["body"]
         match tag:
@@ -139,22 +141,22 @@ def functions(text: str) -> list[NewFunction]:
             case "file":
                 file = body.strip().strip("`\"'")
             case _:
-                found.append(NewFunction(file, _code(body), reason))
+                written.append(NewFunction(file, _code(body), reason))
     begun = len(_FUNCTION_BEGUN.findall(text))
-    if begun > len(found):
-        raise UnreadableError(f"a <function> is not whole; {len(found)} are")
+    if begun > len(written):
+        raise UnreadableError(f"a <function> is not whole; {len(written)} are")
     edited = "<original>" in text.lower()
-    if found and edited:
+    if written and edited:
         raise UnreadableError("it holds whole functions and modifications: give either")
-    if not found and not edited:
+    if not written and not edited:
         raise UnreadableError("there is no <function>")
-    if len(found) > _MOST_FUNCTIONS:
+    if len(written) > _MOST_FUNCTIONS:
         raise UnreadableError(f"there are more than {_MOST_FUNCTIONS} functions")
-    if sum(len(one.text) for one in found) > _LONGEST_FUNCTIONS:
+    if sum(len(function.text) for function in written) > _LONGEST_FUNCTIONS:
         raise UnreadableError(
             f"the functions have more than {_LONGEST_FUNCTIONS} characters: give those that change"
         )
-    return found
+    return written
 
 
 def diff(text: str) -> str:

@@ -17,22 +17,22 @@ def read_patch(form: Form, code: Code, text: str) -> tuple[Candidate, str]:
 
     The candidate's `problem` says what went wrong, for the model.
     """
-    said = text[: answers.LONGEST]
+    answer = text[: answers.LONGEST]
     try:
         after, reasons = _changed(form, code, text)
     except answers.UnreadableError as error:
         problem = f"The answer cannot be read: {error}."
-        return Candidate(text=said, problem=problem), str(error)
+        return Candidate(text=answer, problem=problem), str(error)
     except (RefusedError, ValueError) as error:  # the latter by what no model of ours holds
         what = "functions" if form == "functions" else "modifications"
         problem = f"The {what} cannot be applied: {error}"
-        return Candidate(text=said, problem=problem[:LONGEST_PROBLEM]), ""
+        return Candidate(text=answer, problem=problem[:LONGEST_PROBLEM]), ""
     if after.unchanged:
         problem = "With these modifications the code is as it was when it first crashed."
-        return Candidate(text=said, problem=problem), ""
+        return Candidate(text=answer, problem=problem), ""
     made = list(after.edits[len(code.edits) :])
     return Candidate(
-        text=said, edits=made, reasons=reasons, diff=after.diff, digest=after.digest
+        text=answer, edits=made, reasons=reasons, diff=after.diff, digest=after.digest
     ), ""
 
 
@@ -42,7 +42,10 @@ def _changed(form: Form, code: Code, text: str) -> tuple[Code, list[str]]:
         return code.patched(answers.diff(text)), []
     if form == "functions" and (functions := answers.functions(text)):
         edits = code.replacing(functions)
-        return (code.edited(edits) if edits else code), [one.reason for one in functions]
-    found = answers.changes(text)
-    edits = [Edit(file=one.file, original=one.original, replacement=one.patched) for one in found]
-    return code.edited(edits), [one.reason for one in found]
+        return (code.edited(edits) if edits else code), [function.reason for function in functions]
+    changes = answers.changes(text)
+    edits = [
+        Edit(file=change.file, original=change.original, replacement=change.patched)
+        for change in changes
+    ]
+    return code.edited(edits), [change.reason for change in changes]

@@ -62,26 +62,26 @@ class Code:
         """
         texts = self.texts
         wanted: dict[str, list[Whole]] = {}
-        for number, one in enumerate(functions, 1):
+        for number, function in enumerate(functions, 1):
             try:
-                whole = whole_functions.read(one.text)
+                whole = whole_functions.read(function.text)
             except MisfitError as error:
                 raise RefusedError(f"function {number}: {error}") from error
-            wanted.setdefault(self._holder(one, whole), []).append(whole)
+            wanted.setdefault(self._holder(function, whole), []).append(whole)
         edits = []
         for path, wholes in wanted.items():
             try:
-                found = whole_functions.replacements(texts[path], wholes)
+                replaced = whole_functions.replacements(texts[path], wholes)
             except MisfitError as error:
                 raise RefusedError(f"{path}: {error}") from error
-            edits += [Edit(file=path, original=old, replacement=new) for old, new in found]
+            edits += [Edit(file=path, original=old, replacement=new) for old, new in replaced]
         return edits
 
-    def _holder(self, one: NewFunction, whole: Whole) -> str:
+    def _holder(self, function: NewFunction, whole: Whole) -> str:
         """Return the candidate file that a function belongs to."""
         known = ", ".join(self.files)
-        if one.file:
-            path = posixpath.normpath(one.file)
+        if function.file:
+            path = posixpath.normpath(function.file)
             if path not in self.files:
                 raise RefusedError(f"{whole.name}() in {path}: only these files can be: {known}")
             return path
@@ -154,7 +154,7 @@ class Code:
 
 
 def _defines(text: str, name: str) -> bool:
-    return any(one.name == name for one in _places(text))
+    return any(place.name == name for place in _places(text))
 
 
 @functools.lru_cache(maxsize=64)
@@ -178,21 +178,23 @@ def _lines(text: str) -> tuple[str, ...]:
     return tuple(_LINE.findall(text))
 
 
-def _begin_alike(one: str, other: str) -> int:
+def _begin_alike(text: str, other: str) -> int:
     """Return how many whole lines both begin with."""
-    least = min(len(one), len(other))
+    least = min(len(text), len(other))
     # Slices are compared at the speed of memory; lines one by one are not.
-    alike = bisect.bisect_left(range(least), True, key=lambda at: one[: at + 1] != other[: at + 1])
-    return one.count("\n", 0, alike)
+    alike = bisect.bisect_left(range(least), True, key=lambda at: text[: at + 1] != other[: at + 1])
+    return text.count("\n", 0, alike)
 
 
-def _end_alike(one: str, other: str) -> int:
+def _end_alike(text: str, other: str) -> int:
     """Return how many whole lines both end with, but for one at the very beginning of a text."""
-    least = min(len(one), len(other))
+    least = min(len(text), len(other))
     alike = bisect.bisect_left(
-        range(least), True, key=lambda at: one[len(one) - at - 1 :] != other[len(other) - at - 1 :]
+        range(least),
+        True,
+        key=lambda at: text[len(text) - at - 1 :] != other[len(other) - at - 1 :],
     )
-    return len(_LINE.findall(one, one.find("\n", len(one) - alike) + 1 or len(one)))
+    return len(_LINE.findall(text, text.find("\n", len(text) - alike) + 1 or len(text)))
 
 
 def _difference(path: str, was: str, now: str) -> Iterator[str]:

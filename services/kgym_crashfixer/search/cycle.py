@@ -11,7 +11,7 @@ from kgym_crashfixer.search import answers
 from kgym_crashfixer.search.candidates import LONGEST_PROBLEM, read_patch
 from kgym_crashfixer.search.code import Code
 from kgym_crashfixer.search.definitions import explored
-from kgym_crashfixer.search.engine import Plan, one, together
+from kgym_crashfixer.search.engine import Plan, single, together
 from kgym_crashfixer.search.looks import further_files
 from kgym_crashfixer.search.work import Answer, Check, Checked, Purpose, Question, Try
 
@@ -93,7 +93,7 @@ class Memory:
     lessons: dict[str, Lesson] = field(default_factory=dict)
     """What became of each change that failed."""
     nodes: dict[str, Node] = field(default_factory=dict)
-    found: dict[str, str] | None = None
+    further_files: dict[str, str] | None = None
     """Texts of further files, by path; None before they were searched for."""
     validate_with: int = 1
 
@@ -172,12 +172,15 @@ class _Asking:
             "files": dict(self.state.code.texts),
             "changed": self.state.code.diff,
             "cause": cause.model_dump() if cause else None,
-            "names": [*self.state.names, *(one.name for one in (cause.functions if cause else ()))],
+            "names": [
+                *self.state.names,
+                *(function.name for function in (cause.functions if cause else ())),
+            ],
             "examples": self.options.examples,
             "lessons": [
-                one.values
-                for one in self.state.lessons[-_LESSONS:]
-                if self.options.summaries or not one.inherited
+                lesson.values
+                for lesson in self.state.lessons[-_LESSONS:]
+                if self.options.summaries or not lesson.inherited
             ],
             "reasons": self.options.reasons,
             **more,
@@ -203,11 +206,11 @@ class _Asking:
 def _looked(asked: _Asking) -> Plan[None]:
     """Let the model search for further files, once in a search; add what was found."""
     options, memory, code = asked.options, asked.memory, asked.state.code
-    if options.looks and memory.found is None:
-        memory.found = {}  # others do not search meanwhile
-        memory.found = yield from further_files(options, code, asked.question, asked.node)
-    if options.looks and memory.found:
-        asked.state = replace(asked.state, code=code.with_files(memory.found))
+    if options.looks and memory.further_files is None:
+        memory.further_files = {}  # others do not search meanwhile
+        memory.further_files = yield from further_files(options, code, asked.question, asked.node)
+    if options.looks and memory.further_files:
+        asked.state = replace(asked.state, code=code.with_files(memory.further_files))
 
 
 def _explored(asked: _Asking) -> Plan[None]:
@@ -231,14 +234,14 @@ def _hypothesis(asked: _Asking) -> Plan[None]:
         node.hypotheses += ranked[: options.hypotheses]
         node.hypothesis = ranked[0] if ranked else None
         return
-    told = yield from together(
+    replies = yield from together(
         {
-            f"h{number}": one(asked.question(Purpose.HYPOTHESIS))
+            f"h{number}": single(asked.question(Purpose.HYPOTHESIS))
             for number in range(options.hypotheses if options.reflection else 1)
         }
     )
-    found = [asked.read(answer, answers.solution) for answer in told.values()]
-    hypotheses = list(dict.fromkeys(text for text in found if text))
+    texts = [asked.read(answer, answers.solution) for answer in replies.values()]
+    hypotheses = list(dict.fromkeys(text for text in texts if text))
     node.hypotheses += hypotheses
     node.hypothesis = hypotheses[0] if hypotheses else None
     if options.reflection and len(hypotheses) > 1:
@@ -256,8 +259,8 @@ def _candidates(asked: _Asking) -> Plan[None]:
         plans = yield from _attempts(asked)
     else:
         plans = {f"p{number}": _candidate(asked) for number in range(options.patches)}
-    found = yield from together(plans)
-    node.candidates += [one for one in found.values() if one is not None]
+    made = yield from together(plans)
+    node.candidates += [candidate for candidate in made.values() if candidate is not None]
 
 
 def _attempts(asked: _Asking) -> Plan[dict[str, Plan[Candidate | None]]]:
@@ -334,18 +337,18 @@ def _checked(asked: _Asking, indices: Sequence[int]) -> Plan[list[int]]:
     left = _new(asked, indices, ready)
     while left:
         patches = [Patch(name=f"p{index}", diff=node.candidates[index].diff) for index in left]
-        told = yield Check(node=node.name, patches=patches)
-        if not isinstance(told, Checked):
+        checked = yield Check(node=node.name, patches=patches)
+        if not isinstance(checked, Checked):
             asked.failed = True
             break
         broken = []
-        for index, found in zip(left, told.patches, strict=True):
+        for index, check in zip(left, checked.patches, strict=True):
             candidate = node.candidates[index]
-            candidate.outcome = found.outcome
-            if found.outcome in BUILT:
+            candidate.outcome = check.outcome
+            if check.outcome in BUILT:
                 ready.append(index)
             else:
-                candidate.problem = _diagnostics(found)
+                candidate.problem = _diagnostics(check)
                 if asked.options.mend == "all" and _mendable(asked, candidate):
                     broken.append(index)
         mended = yield from together(
@@ -376,7 +379,9 @@ def _repeats(asked: _Asking, candidate: Candidate, known: Mapping[str, str]) -> 
         return False
     candidate.repeats = known[candidate.digest]
     lesson = asked.memory.lessons.get(candidate.digest)
-    if lesson is not None and all(one.diff != lesson.diff for one in asked.state.lessons):
+    if lesson is not None and all(
+        known_lesson.diff != lesson.diff for known_lesson in asked.state.lessons
+    ):
         lesson = replace(lesson, inherited=False)
         asked.state = replace(asked.state, lessons=(*asked.state.lessons, lesson))
     return True
@@ -392,13 +397,14 @@ def _rebuilt(asked: _Asking, index: int, tried: Tried) -> Plan[list[int]]:
     return (yield from _compilable(asked, [index]))
 
 
-def _diagnostics(found: PatchCheck) -> str:
-    words = found.reason or str(found.outcome)
+def _diagnostics(check: PatchCheck) -> str:
+    words = check.reason or str(check.outcome)
     errors = [
-        f"{one.file}:{one.line or '?'}: {one.severity}: {one.message}" for one in found.diagnostics
+        f"{diagnostic.file}:{diagnostic.line or '?'}: {diagnostic.severity}: {diagnostic.message}"
+        for diagnostic in check.diagnostics
     ]
-    said = "does not compile" if found.outcome is PatchOutcome.DOES_NOT_COMPILE else "is no use"
-    return "\n".join([f"It {said}: {words}", *errors[:20]])[:LONGEST_PROBLEM]
+    verdict = "does not compile" if check.outcome is PatchOutcome.DOES_NOT_COMPILE else "is no use"
+    return "\n".join([f"It {verdict}: {words}", *errors[:20]])[:LONGEST_PROBLEM]
 
 
 def _choice(asked: _Asking, ready: Sequence[int]) -> Plan[int]:
@@ -424,15 +430,15 @@ def try_patch(memory: Memory, node: Node, candidate: Candidate) -> Plan[Tried | 
     try:
         validated = 0
         for number in range(_AGAIN + memory.validate_with):
-            found = yield Try(node=node.name, diff=candidate.diff, fresh=number)
-            if not isinstance(found, Tried):
+            tried = yield Try(node=node.name, diff=candidate.diff, fresh=number)
+            if not isinstance(tried, Tried):
                 return None
-            node.runs.append(found)
-            if found.verdict is Verdict.INCONCLUSIVE or found.noise:
+            node.runs.append(tried)
+            if tried.verdict is Verdict.INCONCLUSIVE or tried.noise:
                 continue
-            if not found.resolved or validated == memory.validate_with:
+            if not tried.resolved or validated == memory.validate_with:
                 decided = True
-                return found
+                return tried
             validated += 1
         return None
     finally:
@@ -445,7 +451,7 @@ def _given_up(asked: _Asking) -> Plan[State]:
     node = asked.node
     node.outcome = NodeOutcome.NO_PATCH
     after = replace(asked.state, hypothesis=None)
-    failed = next((one for one in reversed(node.candidates) if one.problem), None)
+    failed = next((candidate for candidate in reversed(node.candidates) if candidate.problem), None)
     if failed is None or asked.options.summaries != "always":
         return after
     patch = failed.diff or failed.text[:LONGEST_PROBLEM]
@@ -483,7 +489,7 @@ def _learned(asked: _Asking, candidate: Candidate, tried: Tried) -> Plan[State]:
             verdict=str(tried.verdict),
             after=tried.crash.model_dump() if tried.crash else None,
             obstacles=tried.obstacles,
-            findings=[one.message for one in tried.findings],
+            findings=[finding.message for finding in tried.findings],
             built=True,
         )
         if isinstance(answer, Answer):

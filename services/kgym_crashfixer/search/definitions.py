@@ -48,8 +48,12 @@ def explored(options: Cycle, code: Code, question: Asking, node: Node) -> Plan[E
         turn = Turn(text=answer.text[:SAID], calls=answer.calls[:CALLS])
         ends = [call.arguments for call in turn.calls if call.name == "enough"]
         if ends or not turn.calls:
-            said = ends[0].get("explanation") if ends and isinstance(ends[0], dict) else turn.text
-            seen.explanation = said.strip()[:LONGEST_WORDS] if isinstance(said, str) else ""
+            explanation = (
+                ends[0].get("explanation") if ends and isinstance(ends[0], dict) else turn.text
+            )
+            seen.explanation = (
+                explanation.strip()[:LONGEST_WORDS] if isinstance(explanation, str) else ""
+            )
             break
         last = _ONE_LEFT if number == options.explore - 2 else ""
         results = {}
@@ -66,18 +70,18 @@ def _called(node: Node, call: ToolCall, code: Code, seen: Explored) -> Plan[str]
         return "error: the arguments are no JSON object"
     if call.name != "definition":
         return f"error: there is no tool {call.name!r}"
-    found = yield Source(
+    look = yield Source(
         node=node.name, tool="definition", arguments=call.arguments, edits=list(code.edits)
     )
-    if not isinstance(found, Seen):
+    if not isinstance(look, Seen):
         return BLIND
     name = call.arguments.get("name")
-    if found.found and isinstance(name, str) and name not in seen.names:
+    if look.succeeded and isinstance(name, str) and name not in seen.names:
         if len(seen.names) == _NAMES:
             return f"error: {_NAMES} definitions were shown, which is all: call `enough`"
         seen.names.append(name)
-        seen.paths += [path for path in found.paths if path not in seen.paths]
-    return shown(found.text)
+        seen.paths += [path for path in look.paths if path not in seen.paths]
+    return shown(look.text)
 
 
 def _read(node: Node, code: Code, seen: Explored) -> Plan[None]:
@@ -85,7 +89,7 @@ def _read(node: Node, code: Code, seen: Explored) -> Plan[None]:
     for path in seen.paths:
         if path in code.files or len(seen.texts) == _FILES:
             continue
-        found = yield from whole(node.name, path)
-        if found is not None and found.found and len(found.text) <= LONGEST_FILE:
-            seen.texts[path] = found.text
-    node.found += list(seen.texts)
+        look = yield from whole(node.name, path)
+        if look is not None and look.succeeded and len(look.text) <= LONGEST_FILE:
+            seen.texts[path] = look.text
+    node.further_files += list(seen.texts)

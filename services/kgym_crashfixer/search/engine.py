@@ -44,7 +44,7 @@ def together(
     return results
 
 
-def one(work: Work) -> Plan[Any]:
+def single(work: Work) -> Plan[Any]:
     """A plan of one piece of work."""
     return (yield work)
 

@@ -19,8 +19,8 @@ def forest(strategy: Forest, memory: Memory, state: State, name: str = "") -> Pl
     if strategy.grow == "progress":
         return (yield from _pursued(strategy, memory, state, roots, None, (state.crash.title,)))
     trees = {root: _tree(strategy, memory, state, root, None, 0) for root in roots}
-    found = yield from together(trees, lambda fixed: fixed and strategy.stop == "forest")
-    return any(found.values())
+    results = yield from together(trees, lambda fixed: fixed and strategy.stop == "forest")
+    return any(results.values())
 
 
 def _pursued(
@@ -40,23 +40,31 @@ def _pursued(
     fixed = False
     while left:
         taught = with_lessons(state, memory)
-        node, found = yield from _followed(
+        node, is_fixed = yield from _followed(
             strategy, memory, taught, left.pop(0), parent, titles, "hypothesis"
         )
-        fixed |= found
-        if (found and enough) or node.outcome is NodeOutcome.INCONCLUSIVE:
+        fixed |= is_fixed
+        if (is_fixed and enough) or node.outcome is NodeOutcome.INCONCLUSIVE:
             break
-        others = [one for one in node.hypotheses if one != node.hypothesis][: strategy.further]
+        others = [hypothesis for hypothesis in node.hypotheses if hypothesis != node.hypothesis][
+            : strategy.further
+        ]
         taught = with_lessons(state, memory)
         plans = {
             name: _followed(
-                strategy, memory, replace(taught, hypothesis=one), name, parent, titles, "patch"
+                strategy,
+                memory,
+                replace(taught, hypothesis=hypothesis),
+                name,
+                parent,
+                titles,
+                "patch",
             )
-            for name, one in zip(left, others, strict=False)
+            for name, hypothesis in zip(left, others, strict=False)
         }
         left = left[len(plans) :]
         results = yield from together(plans, lambda result: result[1] and enough)
-        fixed |= any(found for _, found in results.values())
+        fixed |= any(is_fixed for _, is_fixed in results.values())
         if fixed and enough:
             break
     return fixed
@@ -97,8 +105,8 @@ def _tree(
         f"n{number}": _tree(strategy, memory, after, f"{name}.{number}", node, number)
         for number in range(strategy.branching)
     }
-    found = yield from together(children, lambda fixed: fixed and strategy.stop != "branch")
-    return any(found.values())
+    fixed = yield from together(children, lambda fixed: fixed and strategy.stop != "branch")
+    return any(fixed.values())
 
 
 def _conclusive(
@@ -155,8 +163,8 @@ def best_first(strategy: BestFirst, memory: Memory, state: State, name: str = ""
         f"w{number}": _expand(strategy, memory, frontier, prefix)
         for number in range(min(strategy.width, strategy.cycles))
     }
-    found = yield from together(plans, lambda fixed: fixed and strategy.stop != "branch")
-    return any(found.values())
+    fixed = yield from together(plans, lambda fixed: fixed and strategy.stop != "branch")
+    return any(fixed.values())
 
 
 def _expand(strategy: BestFirst, memory: Memory, frontier: _Frontier, prefix: str) -> Plan[bool]:
@@ -195,8 +203,10 @@ def _badness(node: Node, first: State) -> tuple[int, int]:
 
 def with_lessons(state: State, memory: Memory) -> State:
     """Return the first state with what failed so far: for a search that starts anew."""
-    known = {one.diff for one in state.lessons}
+    known = {lesson.diff for lesson in state.lessons}
     lessons = [
-        replace(one, inherited=False) for one in memory.lessons.values() if one.diff not in known
+        replace(lesson, inherited=False)
+        for lesson in memory.lessons.values()
+        if lesson.diff not in known
     ]
     return replace(state, lessons=(*state.lessons, *lessons))

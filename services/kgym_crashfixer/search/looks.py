@@ -101,7 +101,7 @@ def _texts(node: Node, named: object, code: Code) -> Plan[dict[str, str]]:
         if path in code.files or path in texts:
             continue
         seen = yield from whole(node.name, path)
-        if seen is not None and seen.found and len(seen.text) <= LONGEST_FILE:
+        if seen is not None and seen.succeeded and len(seen.text) <= LONGEST_FILE:
             texts[path] = seen.text
-    node.found = list(texts)
+    node.further_files = list(texts)
     return texts

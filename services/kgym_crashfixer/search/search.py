@@ -46,7 +46,7 @@ class Search:
 
     def ask(self) -> list[Asked]:
         """Return work that can be begun now and was not returned before."""
-        return [_named(one) for one in self._engine.ask()]
+        return [_named(asked) for asked in self._engine.ask()]
 
     def tell(self, name: str, result: Result) -> None:
         """Say what a piece of work came to; of dropped work it is ignored."""
@@ -64,11 +64,11 @@ class Search:
 
     def fixes(self) -> list[Fix]:
         """Return all patches that resolve the bug, the most trustworthy first."""
-        found = []
+        fixes = []
         for node in self.nodes.values():
             if node.outcome is NodeOutcome.RESOLVED and node.chosen is not None and node.tried:
                 patch = node.candidates[node.chosen]
-                found.append(
+                fixes.append(
                     Fix(
                         node=node.name,
                         diff=patch.diff,
@@ -79,7 +79,7 @@ class Search:
                     )
                 )
         return sorted(
-            found, key=lambda fix: (-(fix.confidence or 0), fix.notes, fix.lines, -fix.agreement)
+            fixes, key=lambda fix: (-(fix.confidence or 0), fix.notes, fix.lines, -fix.agreement)
         )
 
     def _agreement(self, digest: str) -> int:
@@ -87,7 +87,7 @@ class Search:
             {
                 self._root(node)
                 for node in self.nodes.values()
-                if any(one.digest == digest for one in node.candidates)
+                if any(candidate.digest == digest for candidate in node.candidates)
             }
         )
 

@@ -68,8 +68,8 @@ def _conversation(talk: _Talk, values: dict[str, Any]) -> Plan[None]:
         silent = 0 if turn.calls else silent + 1
         results = {}
         for call in turn.calls:
-            said = yield from _called(talk, call)
-            results[call.id] = said[:SAID]
+            result = yield from _called(talk, call)
+            results[call.id] = result[:SAID]
         talk.turns[-1] = turn.model_copy(update={"results": results})
         if talk.done or talk.fixed or silent == SILENT:
             return
@@ -81,7 +81,7 @@ def _values(strategy: Tool, state: State) -> dict[str, Any]:
         "report": state.crash.report,
         "trace": state.crash.trace if strategy.trace else None,
         "files": list(state.code.files),
-        "lessons": [one.values for one in state.lessons],
+        "lessons": [lesson.values for lesson in state.lessons],
         "feedback": strategy.feedback,
         "kernels": strategy.kernels,
     }
@@ -94,20 +94,20 @@ def _called(talk: _Talk, call: ToolCall) -> Plan[str]:
         return "error: the arguments are no JSON object"
     match call.name:
         case "edit":
-            said = yield from _edit(talk, arguments)
+            result = yield from _edit(talk, arguments)
         case "check":
-            said = yield from _check(talk)
+            result = yield from _check(talk)
         case "run_kernel" if talk.strategy.feedback:
-            said = yield from _run(talk)
+            result = yield from _run(talk)
         case "reset":
-            talk.code, said = Code(talk.code.files), "all edits are undone"
+            talk.code, result = Code(talk.code.files), "all edits are undone"
         case "done":
-            talk.done, said = True, "the conversation ends"
+            talk.done, result = True, "the conversation ends"
         case "read_file" | "list_folder" | "search" | "symbol":
-            said = yield from look(talk.node.name, call, talk.code)
+            result = yield from look(talk.node.name, call, talk.code)
         case _:
-            said = f"error: there is no tool {call.name!r}"
-    return said
+            result = f"error: there is no tool {call.name!r}"
+    return result
 
 
 def _edit(talk: _Talk, arguments: Mapping[str, JsonValue]) -> Plan[str]:
@@ -118,7 +118,7 @@ def _edit(talk: _Talk, arguments: Mapping[str, JsonValue]) -> Plan[str]:
             return "error: give `file`, `original` and `replacement`, each a text"
     if file not in talk.code.files:
         seen = yield from whole(talk.node.name, file)
-        if seen is None or not seen.found:
+        if seen is None or not seen.succeeded:
             return seen.text if seen is not None else BLIND
         talk.code = replace(talk.code, files={**talk.code.files, file: seen.text})
     try:
@@ -132,21 +132,21 @@ def _edit(talk: _Talk, arguments: Mapping[str, JsonValue]) -> Plan[str]:
 def _check(talk: _Talk) -> Plan[str]:
     if talk.code.unchanged:
         return _UNCHANGED
-    found = yield from _checked(talk)
-    return _checked_words(found)
+    check = yield from _checked(talk)
+    return _checked_words(check)
 
 
 def _checked(talk: _Talk) -> Plan[PatchCheck | None]:
-    told = yield Check(node=talk.node.name, patches=[talk.code.patch("the patch")])
-    return told.patches[0] if isinstance(told, Checked) else None
+    checked = yield Check(node=talk.node.name, patches=[talk.code.patch("the patch")])
+    return checked.patches[0] if isinstance(checked, Checked) else None
 
 
-def _checked_words(found: PatchCheck | None) -> str:
+def _checked_words(check: PatchCheck | None) -> str:
     """Return what `check` answers: whose fault it is that edits were not found to compile."""
-    if found is None:
+    if check is None:
         return "error: the platform gave no answer; try again later"
-    words = found.output or found.reason
-    match found.outcome:
+    words = check.output or check.reason
+    match check.outcome:
         case PatchOutcome.COMPILES:
             return "it compiles"
         case PatchOutcome.OVER_LIMIT:
@@ -186,33 +186,33 @@ def _run(talk: _Talk) -> Plan[str]:
     )
     node.candidates.append(candidate)
     node.chosen = len(node.candidates) - 1
-    found = yield from try_patch(memory, node, candidate)
-    if found is None:
+    tried = yield from try_patch(memory, node, candidate)
+    if tried is None:
         return "error: the platform came to no verdict; try again later"
     talk.kernels += 1
-    talk.fixed = found.resolved
+    talk.fixed = tried.resolved
     if not talk.fixed:
-        candidate.problem = told(found, trace=talk.strategy.trace)
-        lesson = Lesson(code.diff, found.outcome, candidate.text[:_LESSON])
+        candidate.problem = verdict_words(tried, trace=talk.strategy.trace)
+        lesson = Lesson(code.diff, tried.outcome, candidate.text[:_LESSON])
         memory.lessons[code.digest] = lesson
-    return candidate.problem or told(found)
+    return candidate.problem or verdict_words(tried)
 
 
-def told(found: Tried, *, trace: bool = False) -> str:
+def verdict_words(tried: Tried, *, trace: bool = False) -> str:
     """Return what `run_kernel` answers about a kernel that was tried."""
-    if found.verdict == "does_not_build":
-        return f"does not compile: {found.reason[:_REPORT]}"
-    if found.crash is not None:
-        said = f"crash reproduced: {found.crash.title}\n\n{found.crash.report[:_REPORT]}"
-        if trace and found.crash.trace:
-            said += (
-                f"\n\ncalls before the crash, from earliest to most recent:\n{found.crash.trace}"
+    if tried.verdict == "does_not_build":
+        return f"does not compile: {tried.reason[:_REPORT]}"
+    if tried.crash is not None:
+        words = f"crash reproduced: {tried.crash.title}\n\n{tried.crash.report[:_REPORT]}"
+        if trace and tried.crash.trace:
+            words += (
+                f"\n\ncalls before the crash, from earliest to most recent:\n{tried.crash.trace}"
             )
-        return said
-    if found.resolved:
+        return words
+    if tried.resolved:
         return "crash resolved"
-    findings = "".join(f"\n- {one.message}" for one in found.findings)
-    return f"the kernel does not crash, but this is no fix: {', '.join(found.obstacles)}{findings}"
+    findings = "".join(f"\n- {finding.message}" for finding in tried.findings)
+    return f"the kernel does not crash, but this is no fix: {', '.join(tried.obstacles)}{findings}"
 
 
 def _last(talk: _Talk) -> Plan[None]:

@@ -113,7 +113,7 @@ class Seen(Strict):
 
     kind: Literal["seen"] = "seen"
     text: str
-    found: bool = True
+    succeeded: bool = True
     paths: list[str] = Field([], description="of a definition: the files that it is in")
 
 

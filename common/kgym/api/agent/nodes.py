@@ -111,7 +111,7 @@ class Node(_Kept):
     depth: int = Field(description="of the tree at this node; 1 for a root")
     begins_at: str = Field("hypothesis", description="or `patch`: with the parent's hypothesis")
     rounds: int = 0
-    found: list[str] = Field([], description="further files that it has searched for")
+    further_files: list[str] = Field([], description="that it found, besides the candidate files")
     hypotheses: list[str] = Field([], description="the most likely first, where they are ranked")
     critique: str = Field("", description="the self-reflection's words")
     hypothesis: str | None = None
