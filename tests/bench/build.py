@@ -145,9 +145,10 @@ def taken(spec: BuildSpec, work: Path, rounds: int) -> tuple[float, Entry]:
         run = StepContext(assignment, folder, LocalStorage(data_folder() / "artifacts"))
         suite = SuiteCache(data_folder() / "cache", CONFIGS / "backports")
         with run.held:
-            await suite.identify(spec, run)  # a worker asks the package manager once
+            # Before the clock starts: a worker asks the package manager once.
+            identified = await suite.identify(spec, run)
             start = monotonic()
-            entry = await suite.take(spec, run, Output(folder / "build.log"))
+            entry = await suite.take(spec, identified, run, Output(folder / "build.log"))
             await entry.tree(folder / "tree").run(["true"])
             return monotonic() - start, entry
 

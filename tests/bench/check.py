@@ -95,7 +95,8 @@ async def with_entry(bug: Bug, work: Path, use: Callable[[Entry], Awaitable[floa
     run = StepContext(assignment, work, LocalStorage(data_folder() / "artifacts"))
     suite = SuiteCache(data_folder() / "cache", CONFIGS / "backports")
     with run.held:
-        return await use(await suite.take(one, run, Output(work / "build.log")))
+        identified = await suite.identify(one, run)
+        return await use(await suite.take(one, identified, run, Output(work / "build.log")))
 
 
 async def in_tree(entry: Entry, folder: Path, argv: list[str]) -> float:

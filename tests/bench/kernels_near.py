@@ -78,9 +78,9 @@ async def _taken(spec: BuildSpec, work: Path, near: NearRules) -> tuple[float, P
     run = _run(work, spec)
     with run.held:
         published = await suite.published(spec, run)
-        await suite.identify(spec, run)
+        identified = await suite.identify(spec, run)
         begin = monotonic()
-        entry = await suite.take(spec, run, Output(run.folder / "build.log"))
+        entry = await suite.take(spec, identified, run, Output(run.folder / "build.log"))
         return monotonic() - begin, entry.folder, published.source.tree
 
 

@@ -50,7 +50,9 @@ async def test_a_kernel_of_another_commit_and_config_is_the_same_as_from_scratch
     (tmp_path / "cache" / "sources").symlink_to(DATA / "cache" / "sources")
     spec = kernel.model_copy(update={"config": made()})
     run = new_run(spec)
-    base = await suite.take(spec, run, Output(run.folder / "build.log"))
+    base = await suite.take(
+        spec, await suite.identify(spec, run), run, Output(run.folder / "build.log")
+    )
 
     source = (await suite.published(spec, run)).source.tree
     compiled = sorted(Index(base.folder / INDEX).sources(sorted(linked_in(base.folder))).values())
@@ -62,7 +64,9 @@ async def test_a_kernel_of_another_commit_and_config_is_the_same_as_from_scratch
     other = {"config": made(OTHERS), "backports": [other_source(source, texts)]}
     spec = spec.model_copy(update=other)
     run = new_run(spec)
-    near = await suite.take(spec, run, Output(run.folder / "build.log"))
+    near = await suite.take(
+        spec, await suite.identify(spec, run), run, Output(run.folder / "build.log")
+    )
 
     making = EntryMaking.model_validate_json((near.folder / MAKING).read_text())
     told = (run.folder / "step.log").read_text()

@@ -1,36 +1,55 @@
-"""The `build` step: patches on a kernel of SuiteCache; kernel and logs as artifacts."""
+"""The `build` step: patches on a kernel of SuiteCache; kernel and logs as artifacts.
+
+`_Build.result` lists the stages in their order. What later steps of the job need is tried before
+anything is compiled: a patch that does not apply, or a program that does not compile, would
+otherwise cost a kernel and a crash before it is reported.
+"""
 
 import asyncio
 import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from kgym.api.steps import BuildArtifact, BuildResult, BuildSpec, InstrumentedFile, Strict
+from kgym.api.steps import (
+    BuildArtifact,
+    BuildResult,
+    BuildSpec,
+    Finding,
+    InstrumentedFile,
+    Patch,
+    Reproducer,
+    Strict,
+)
 from kgym.bugs import detectors
 from kgym.bugs.config_symbols import refuse_without
 from kgym.configs import CONFIGS
 from kgym.errors import UserError
 from kgym.host import sandbox
+from kgym.host.reproducer_compiler import compile_reproducer
 from kgym.source import diagnostics, instrument, module_archive
 from kgym.source.instrument import Untraced
 from kgym.source.patching import Change
 from kgym.source.source_archive import name_of
 from kgym.worker.context import StepContext
 from kgym_builder import memo
-from kgym_builder.build import early_checks, instrumented_files
 from kgym_builder.evidence.patch_review import on_trial, review
 from kgym_builder.evidence.static_evidence import Built, evidence
 from kgym_builder.kbuild import control, kbuild, kconfig
-from kgym_builder.kbuild.dump_symbols import SYMBOLS, dumpable, with_symbols
 from kgym_builder.kbuild.kbuild import Kbuild, Output, TreeUnreadable
-from kgym_builder.kbuild.object_index import Index
+from kgym_builder.kbuild.kconfig import DUMP_SYMBOLS, dumpable, with_symbols
+from kgym_builder.kbuild.object_index import Dependents, Index
+from kgym_builder.kbuild.path_rules import OWN_MAKES
 from kgym_builder.kbuild.working_tree import Tree
-from kgym_builder.patches.patched_files import changes
+from kgym_builder.patches import patched_files
 from kgym_builder.suitecache import compiled_trees, link_shortcut
 from kgym_builder.suitecache.compiled_trees import Entry, Identified
 from kgym_builder.suitecache.suitecache import SuiteCache
 
 # Version of a build's artifacts; part of the key under which a build is remembered.
 LAYOUT = 5
+# Version of what the early checks find out; part of their memos' keys.
+_CHECKED = 1
 ARTIFACTS = (
     f"arch/x86/boot/{BuildArtifact.KERNEL}",
     BuildArtifact.VMLINUX,
@@ -45,6 +64,21 @@ class _Bases(Strict):
     """The artifacts of an entry without a patch, as the storage has them as bases, by name."""
 
     bases: dict[str, str]
+
+
+class _Good(Strict):
+    """The memo of an early check that passed. Failures are not kept: each job reports its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What the patched build made of the tree."""
+
+    shortcut: bool = False
+    """Whether it was linked by the shortcut, not by make."""
+    lacking: Mapping[str, str] = field(default_factory=dict)
+    """Parts of the object that raises faults which do not compile, and why."""
+    instrumented: Sequence[InstrumentedFile] = ()
 
 
 class Builder:
@@ -77,44 +111,35 @@ class _Build:
         self.run = run
         self.spec = dumpable(run.spec(BuildSpec))
         self.output = Output(run.folder / "build.log")
-        self.instrumented: list[InstrumentedFile] = []
         self.trace_symbols: list[str] = []
-        self.lacking: dict[str, str] = {}
-        self.modules = 0
-        self.built_in: list[str] = []
         self.artifacts: tuple[str, ...] = ARTIFACTS
-        self.bounds = kbuild.ALL
 
     async def result(self) -> BuildResult:
-        """Build; or copy what was built before from the same, if that is not forbidden."""
-        self.bounds = self.suite.bounds(self.spec)
-        if self.spec.ahead:
-            with self.run.stage("programs"):
-                await early_checks.compile_all(self.run, self.spec.ahead.programs)
-        with self.run.stage("identify"):
+        """Build; or copy the result of an equal build, unless the spec forbids it."""
+        run, ahead = self.run, self.spec.ahead
+        bounds = self.suite.bounds(self.spec)
+        if ahead:
+            with run.stage("programs"):
+                await _compile_programs(run, ahead.programs)
+        with run.stage("identify"):
             identified = await self._identify()
-        if self.spec.ahead:
-            refuse_without(identified.config, self.spec.ahead.symbols)
-        self.built_in = identified.built_in
+        if ahead:
+            refuse_without(identified.config, ahead.symbols)
         if kconfig.modules(identified.config):
             self.artifacts = (*ARTIFACTS, kbuild.MODULES)
-        served = await early_checks.known(self.run, identified.identity, self.spec)
-        entry = None if served else await self._looked_ahead(identified.identity)
+        applies = await _known_to_apply(run, identified.identity, self.spec)
+        entry = None if applies else await self._entry_for_later_steps(identified)
         if self.spec.cache == "use" and (known := await self._recalled(identified)):
             return known
-        with self.run.stage("tree"):
-            entry = entry or await self._entry(identified.identity)
-        self.run.log(f"entry {entry.identity}: {'cached' if entry.cached else 'built'}")
-        if entry.built_in:
-            self.run.log(f"config: built in, not modules: {' '.join(entry.built_in)[:2000]}")
-        for symbol in entry.dropped_symbols:
-            self.run.log(f"config: CONFIG_{symbol.symbol} is {symbol.got}, not {symbol.wanted}")
+        with run.stage("tree"):
+            entry = entry or await self._entry(identified)
+        self._log_entry(entry)
         try:
-            result = await self._built(entry)
+            result = await self._built(entry, bounds)
         except TreeUnreadable:
             entry.doubt()
             raise
-        await memo.remember(self.run, self._memo(entry.identity), result, self.run.artifacts)
+        await memo.remember(run, self._memo(entry.identity), result, run.artifacts)
         return result
 
     async def _identify(self) -> Identified:
@@ -149,7 +174,7 @@ class _Build:
 
     @property
     def _dump_symbols(self) -> list[str]:
-        return list(SYMBOLS[self.spec.for_dump]) if self.spec.for_dump else []
+        return list(DUMP_SYMBOLS[self.spec.for_dump]) if self.spec.for_dump else []
 
     async def _recalled(self, identified: Identified) -> BuildResult | None:
         with self.run.stage("memo"):
@@ -159,7 +184,7 @@ class _Build:
         self.run.log(f"entry {identified.identity}: the same was built before")
         own = {
             "memoised": True,
-            "built_in": self.built_in,
+            "built_in": identified.built_in,
             "dropped_symbols": identified.dropped_symbols,
             "config_version": self._other_version(known.kernel_release),
             "tree_cached": True,
@@ -169,29 +194,31 @@ class _Build:
         asked |= {"compiler_substitution": identified.substitution}
         return known.model_copy(update={**own, **asked})
 
-    async def _built(self, entry: Entry) -> BuildResult:
-        tree = entry.tree(self.run.folder / "tree")
-        with self.run.stage("review"):
-            trial = await on_trial(tree, self.spec.patches, self.spec.review)
-            asked = self.spec.checkpatch
-            findings = await review(tree, trial, self.spec.files, checkpatch=asked)
-        with self.run.stage("make"):
-            async with self.suite.building(self.spec.jobs):
-                short = await self._make(entry, tree)
-        lost = list(control.dropped(entry.about.lacking, self.lacking))
+    def _log_entry(self, entry: Entry) -> None:
+        log = self.run.log
+        log(f"entry {entry.identity}: {'cached' if entry.cached else 'built'}")
+        if entry.built_in:
+            log(f"config: built in, not modules: {' '.join(entry.built_in)[:2000]}")
+        for symbol in entry.dropped_symbols:
+            log(f"config: CONFIG_{symbol.symbol} is {symbol.got}, not {symbol.wanted}")
+
+    async def _built(self, entry: Entry, bounds: kbuild.MakeBounds) -> BuildResult:
+        run, spec = self.run, self.spec
+        tree = entry.tree(run.folder / "tree")
+        with run.stage("review"):
+            trial = await on_trial(tree, spec.patches, spec.review)
+            findings = await review(tree, trial, spec.files, checkpatch=spec.checkpatch)
+        with run.stage("make"):
+            async with self.suite.building(spec.jobs):
+                made = await self._make(entry, tree, bounds)
         if trial:
-            findings += lost
-            with self.run.stage("evidence"):
-                built = Built(list(dict.fromkeys(self.output.made)), not short)
-                files = self.spec.files
-                findings += await evidence(self.run, entry, tree, trial, built, files)
-        for finding in findings:
-            where = f"{finding.file}:{finding.line}: " if finding.line else ""
-            self.run.log(
-                f"{finding.severity}: {finding.check}: {where}{finding.reason}: {finding.message}"
-            )
-        with self.run.stage("artifacts"):
-            await self._keep(entry, tree)
+            findings += control.dropped(entry.about.lacking, made.lacking)
+            with run.stage("evidence"):
+                built = Built(list(dict.fromkeys(self.output.made)), not made.shortcut)
+                findings += await evidence(run, entry, tree, trial, built, spec.files)
+        _log_findings(run, findings)
+        with run.stage("artifacts"):
+            modules = await self._keep(entry, tree)
         about = entry.about
         return BuildResult(
             source_identity=about.source_identity,
@@ -201,55 +228,57 @@ class _Build:
             compiler_substitution=entry.tools.substitution,
             tree=entry.identity,
             tree_cached=entry.cached,
-            shortcut=short,
+            shortcut=made.shortcut,
             backports=about.backports,
             dropped_symbols=entry.dropped_symbols,
             config_version=self._other_version(about.kernel_release),
-            modules=self.modules,
+            modules=modules,
             built_in=entry.built_in,
             dump_symbols=self._dump_symbols,
-            instrumented=self.instrumented,
+            instrumented=list(made.instrumented),
             trace_symbols=self.trace_symbols,
             objects_compiled=self.output.objects,
             warnings=diagnostics.parse(self.output.tail)[:100],
             findings=findings,
             detectors=detectors.symbols(about.config),
             controls_lacking=about.lacking,
-            seconds=self.run.seconds,
+            seconds=run.seconds,
         )
 
-    async def _looked_ahead(self, identity: str) -> Entry:
-        """Return the entry, on which what later steps rest on was tried."""
+    async def _entry_for_later_steps(self, identified: Identified) -> Entry:
+        """Return the entry, after trying on it the patches of later steps."""
         with self.run.stage("tree"):
-            entry = await self._entry(identity)
-        if entry.cached:  # else it was tried on the source
+            entry = await self._entry(identified)
+        if entry.cached:  # else they were tried on the source
             with self.run.stage("ahead"):
-                folder = self.run.folder / "ahead"
-                tree = entry.tree(folder)
-                await early_checks.apply_all(self.run, entry.identity, self.spec, tree)
-                await asyncio.to_thread(sandbox.remove, folder)
+                tree = entry.tree(self.run.folder / "ahead")
+                await _apply_later_patches(self.run, entry.identity, self.spec, tree)
+                await asyncio.to_thread(sandbox.remove, tree.overlay.folder)
         return entry
 
-    async def _entry(self, identity: str) -> Entry:
+    async def _entry(self, identified: Identified) -> Entry:
         async def trial(tree: Tree) -> None:
-            await instrumented_files.read(tree, self.spec.instrument, await self._changes(tree))
-            await early_checks.apply_all(self.run, identity, self.spec, tree)
+            await _read(tree, self.spec.instrument, await self._changes(tree))
+            await _apply_later_patches(self.run, identified.identity, self.spec, tree)
 
         return await self.suite.take(
-            self.spec, self.run, self.output, objects=self.spec.objects, trial=trial
+            self.spec,
+            identified,
+            self.run,
+            self.output,
+            objects=self.spec.objects,
+            trial=trial,
         )
 
     async def _changes(self, tree: Tree) -> tuple[Change, ...]:
-        return await changes(tree, self.spec.patches, self.run.log)
+        return await patched_files.changes(tree, self.spec.patches, self.run.log)
 
-    async def _make(self, entry: Entry, tree: Tree) -> bool:
-        """Make what patches and records changed; return whether the shortcut did."""
+    async def _make(self, entry: Entry, tree: Tree, bounds: kbuild.MakeBounds) -> _Made:
+        """Make what patches and records change, by the shortcut if it serves, else by make."""
         if not self.spec.patches and not self.spec.instrument:
-            return False
-        tool = Kbuild(tree, entry.tools, self.output, self.bounds)
-        changed = await self._changes(tree)
-        if self.spec.instrument:
-            changed = await self._with_records(entry, tree, changed)
+            return _Made()
+        tool = Kbuild(tree, entry.tools, self.output, bounds)
+        changed, instrumented = await self._with_records(entry, tree, await self._changes(tree))
         await tree.write(changed)
         self.output.made.clear()  # of the entry, if this step had to make it
         self.output.count(self.run, "rebuild", None)
@@ -273,36 +302,38 @@ class _Build:
             await tool.kernel(entry.about.config)
 
         known = entry.about.lacking
-        self.lacking = await control.spared(make, again, tree, self.output, known)
-        return short and self.lacking == known
+        lacking = await control.spared(make, again, tree, self.output, known)
+        return _Made(short and lacking == known, lacking, instrumented)
 
     async def _with_records(
         self, entry: Entry, tree: Tree, changed: tuple[Change, ...]
-    ) -> tuple[Change, ...]:
-        """Add to what patches change the files with records."""
+    ) -> tuple[tuple[Change, ...], list[InstrumentedFile]]:
+        """Add the files with records to what patches change."""
+        if not self.spec.instrument:
+            return changed, []
         self.run.progress("instrument", 0, len(self.spec.instrument), "files")
-        files = await instrumented_files.read(tree, self.spec.instrument, changed)
+        files = await _read(tree, self.spec.instrument, changed)
         dependents = Index(entry.index).dependents(files)
-        new, self.instrumented = await asyncio.to_thread(
-            instrumented_files.instrumented, files, self.untraced, dependents
-        )
-        for file in self.instrumented:
+        new, results = await asyncio.to_thread(_instrumented, files, self.untraced, dependents)
+        for file in results:
             if file.reason:
                 self.run.log(f"not instrumented: {file.path}: {file.reason}")
-        total = sum(file.functions for file in self.instrumented)
+        total = sum(file.functions for file in results)
         self.run.log(f"instrumented: {total} functions in {len(new)} files")
-        return tuple({change.path: change for change in [*changed, *new]}.values())
+        return tuple({change.path: change for change in [*changed, *new]}.values()), results
 
-    async def _keep(self, entry: Entry, tree: Tree) -> None:
+    async def _keep(self, entry: Entry, tree: Tree) -> int:
+        """Keep the artifacts; return how many modules are among them."""
         exported = await tree.export(self.artifacts, self.run.folder / "out")
         missing = {BuildArtifact.KERNEL, BuildArtifact.VMLINUX} - {path.name for path in exported}
         if missing:
             raise UserError("no_kernel", f"make left no {' and no '.join(sorted(missing))}")
-        names = {path: _NAMES.get(path.name, path.name) for path in exported}
+        modules = 0
         for path in exported:
             if path.name == kbuild.MODULES:
-                self.modules = await asyncio.to_thread(module_archive.count, path)
-                self.run.log(f"modules: {self.modules}, which guests load on demand")
+                modules = await asyncio.to_thread(module_archive.count, path)
+                self.run.log(f"modules: {modules}, which guests load on demand")
+        names = {path: _NAMES.get(path.name, path.name) for path in exported}
         bases = await self._bases(entry)
         keeping = (
             self.run.keep(path, name, move=True, base=bases.get(name))
@@ -313,6 +344,7 @@ class _Build:
         self.run.artifacts.sort(key=lambda artifact: order.index(artifact.name))
         log = self.output.path if self.output.path.exists() else entry.folder / compiled_trees.LOG
         await self.run.keep(log, BuildArtifact.LOG)
+        return modules
 
     async def _bases(self, entry: Entry) -> dict[str, str]:
         """Return what the storage has of the unpatched kernel, for the artifacts are like it."""
@@ -335,3 +367,103 @@ class _Build:
 
 def _traces(identified: Identified) -> bool:
     return "CONFIG_TRACING=y" in identified.config.splitlines()
+
+
+def _log_findings(run: StepContext, findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        where = f"{finding.file}:{finding.line}: " if finding.line else ""
+        run.log(f"{finding.severity}: {finding.check}: {where}{finding.reason}: {finding.message}")
+
+
+# --- what later steps need ----------------------------------------------------------------------
+
+
+async def _compile_programs(run: StepContext, programs: Sequence[Reproducer]) -> None:
+    """Compile those in C; raise UserError `reproducer_does_not_compile`, as that one does."""
+    for number, program in enumerate(each for each in programs if each.kind == "c"):
+        name = memo.key("program", _CHECKED, program.text)
+        if await memo.recall(run, name, _Good):
+            continue
+        folder = run.folder / f"ahead-{number}"
+        source = folder / "source" / "reproducer.c"
+        source.parent.mkdir(parents=True)
+        source.write_text(program.text)
+        await compile_reproducer(source, folder / "program")
+        sandbox.remove(folder)
+        await memo.remember(run, name, _Good())
+
+
+async def _known_to_apply(run: StepContext, identity: str, spec: BuildSpec) -> bool:
+    """Return whether all patches are known to apply to this entry."""
+    return all(
+        [
+            await memo.recall(run, _applies_memo(identity, spec, patch), _Good)
+            for patch in _later_patches(spec)
+        ]
+    )
+
+
+async def _apply_later_patches(
+    run: StepContext, identity: str, spec: BuildSpec, tree: Tree
+) -> None:
+    """Apply each patch after the build's own, without writing any.
+
+    Raises UserError as `kgym.source.patching.apply` does.
+    """
+    for patch in _later_patches(spec):
+        await patched_files.changes(tree, [*spec.patches, patch], lambda note: None)
+        await memo.remember(run, _applies_memo(identity, spec, patch), _Good())
+
+
+def _later_patches(spec: BuildSpec) -> list[Patch]:
+    return spec.ahead.patches if spec.ahead else []
+
+
+def _applies_memo(identity: str, spec: BuildSpec, patch: Patch) -> str:
+    texts = [each.model_dump(exclude={"name"}) for each in (*spec.patches, patch)]
+    return memo.key("applies", _CHECKED, identity, texts)
+
+
+# --- files with records -------------------------------------------------------------------------
+
+
+async def _read(tree: Tree, paths: Sequence[str], changed: Sequence[Change]) -> dict[str, bytes]:
+    """Return the files as patches leave them; raise UserError `no_such_file`."""
+    patched = {change.path: change.content for change in changed}
+    there = await tree.read(path for path in paths if path not in patched)
+    contents = {path: patched.get(path, there.get(path)) for path in paths}
+    missing = [path for path, content in contents.items() if content is None]
+    if missing:
+        raise UserError(
+            "no_such_file", f"cannot instrument what the tree does not have: {', '.join(missing)}"
+        )
+    return {path: content for path, content in contents.items() if content is not None}
+
+
+def _instrumented(
+    files: Mapping[str, bytes], untraced: Untraced, dependents: Mapping[str, Dependents]
+) -> tuple[list[Change], list[InstrumentedFile]]:
+    """Return the files with records, and what to tell of each.
+
+    `dependents` say what each file is compiled into. Raises UserError as `instrument` does.
+    """
+    changes, results = [], []
+    for path, source in files.items():
+        objects = dependents[path].objects
+        reason = untraced.reason(path)
+        if dependents[path].made or any(OWN_MAKES.match(object_.path) for object_ in objects):
+            reason = "something else than the kernel is made of it, too"
+        if reason:
+            results.append(InstrumentedFile(path=path, reason=reason, objects=len(objects)))
+            continue
+        done = instrument.instrument(source, path)
+        changes.append(Change(path, done.content))
+        results.append(
+            InstrumentedFile(
+                path=path,
+                functions=len(done.functions),
+                skipped=list(done.skipped),
+                objects=len(objects),
+            )
+        )
+    return changes, results

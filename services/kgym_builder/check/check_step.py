@@ -32,8 +32,7 @@ from kgym_builder.check import compile_plan, patch_judgement
 from kgym_builder.check.base_layer import BaseLayer, BaseLayers
 from kgym_builder.check.compilation import Counts, compiled
 from kgym_builder.check.compile_plan import CompilePlan, FileChange, Way
-from kgym_builder.check.new_warnings import Lines, new_warnings
-from kgym_builder.check.patch_judgement import PatchJudgement
+from kgym_builder.check.patch_judgement import Lines, PatchJudgement, new_warnings
 from kgym_builder.kbuild import kconfig
 from kgym_builder.kbuild.kbuild import Output
 from kgym_builder.kbuild.working_tree import behind_link
@@ -98,7 +97,7 @@ class _Check:
             return self._result(identified, about, checks, cached=True)
         with run.stage("tree"):
             output = Output(run.folder / "build.log")
-            entry = await self.checker.suite.take(spec, run, output)
+            entry = await self.checker.suite.take(spec, identified, run, output)
         with run.stage("base"):
             ground = await self.checker.grounds.get(entry, spec.base, run)
         with run.stage("read"):

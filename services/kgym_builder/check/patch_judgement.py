@@ -1,8 +1,11 @@
-"""From a plan to the work of a check, and from what came of it to an outcome. Pure."""
+"""From a plan to the work of a check, and from its results to outcomes and new warnings. Pure."""
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cached_property
 
 from kgym.api.steps import Diagnostic, FileCheck, FileOutcome, PatchOutcome
@@ -25,6 +28,9 @@ from kgym_builder.toolchains.toolchain import Toolchain
 
 _MADE = re.compile(r"(?m)^ +(?:CC|AS)(?: \[M\])? +(\S+\.o)$")
 _FAILED = re.compile(r"(?m)^make(?:\[\d+\])?: \*\*\* \[(?:\S+: )?(\S+\.o)\] ")
+# Changed lines of a file up to which they are matched; matching takes quadratic time. Of larger
+# changes, only the numbers of equal warnings are compared.
+_MOST_LINES = 2000
 
 _WORST = {
     FileOutcome.REMOVED: PatchOutcome.COMPILES,
@@ -231,3 +237,64 @@ def _check(
     else:
         outcome = FileOutcome.COMPILES
     return FileCheck(path=file.path, outcome=outcome, objects=objects, dependents=dependents)
+
+
+# --- warnings that a patch adds -----------------------------------------------------------------
+
+
+class Lines:
+    """Where the lines of a changed file stood before."""
+
+    def __init__(self, before: str, after: str) -> None:
+        old, new = before.split("\n"), after.split("\n")
+        start = _common_start(old, new)
+        end = _common_start(old[start:][::-1], new[start:][::-1])
+        self._blocks = [(0, 0, start)]
+        middle = old[start : len(old) - end], new[start : len(new) - end]
+        if max(map(len, middle)) <= _MOST_LINES:
+            matcher = SequenceMatcher(None, *middle, autojunk=False)
+            blocks = matcher.get_matching_blocks()
+            self._blocks += [(start + a, start + b, size) for a, b, size in blocks]
+        self._blocks.append((len(old) - end, len(new) - end, end))
+        self._starts = [block[1] for block in self._blocks]
+
+    def before(self, line: int) -> int | None:
+        """Return the number that a line, counted from 1, had; None if it is new."""
+        old, new, size = self._blocks[bisect_right(self._starts, line - 1) - 1]
+        return old + line - new if line - 1 < new + size else None
+
+
+def new_warnings(
+    before: Iterable[Diagnostic], after: Iterable[Diagnostic], lines: Mapping[str, Lines]
+) -> list[Diagnostic]:
+    """Return the warnings that `after` has and `before` has not.
+
+    A warning of a line that stayed is the same one. Of those on lines that changed, as
+    many as there were with the same words are old.
+    """
+    old = Counter((warning.file, warning.message, warning.line) for warning in before)
+    moved = []
+    for warning in after:
+        line = warning.line
+        if warning.file in lines and line is not None:
+            line = lines[warning.file].before(line)
+        place = (warning.file, warning.message, line)
+        if old[place] > 0:
+            old[place] -= 1
+        else:
+            moved.append(warning)
+    left: Counter[tuple[str, str]] = Counter()
+    for (file, message, _), count in old.items():
+        left[file, message] += count
+    new = []
+    for warning in moved:
+        if left[warning.file, warning.message] > 0:
+            left[warning.file, warning.message] -= 1
+        else:
+            new.append(warning)
+    return new
+
+
+def _common_start(lines: list[str], other: list[str]) -> int:
+    pairs = zip(lines, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(lines), len(other)))

@@ -1,9 +1,9 @@
 """Kernel configuration as text: what was asked, what kconfig made of it. Pure."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from kgym.api.steps import DroppedSymbol
+from kgym.api.steps import BuildSpec, DroppedSymbol, DumpMethod, KernelConfig
 from kgym.errors import UserError
 
 _SET = re.compile(r"^CONFIG_([A-Za-z0-9_]+)=(.*)$")
@@ -29,6 +29,14 @@ _OF_TOOLS = re.compile(
     r"|LD_(?!DEAD_CODE_DATA_ELIMINATION$)\w+"
     r"|(PAHOLE|RUSTC|BINDGEN)_\w+|RUST_IS_AVAILABLE|TOOLS_SUPPORT_\w+|\w+_VERSION(_TEXT)?"
 )
+
+# VMCOREINFO, without which no tool makes sense of a dump, comes with either of PROC_KCORE and
+# KEXEC (kernel/crash_core.c); FW_CFG_SYSFS hands it to QEMU.
+# Without CRASH_DUMP, a panic starts no capture kernel since 6.9 (kernel/crash_core.c).
+DUMP_SYMBOLS: dict[DumpMethod, tuple[str, ...]] = {
+    "hypervisor": ("PROC_KCORE", "FW_CFG_SYSFS"),
+    "kdump": ("KEXEC", "CRASH_DUMP", "PROC_KCORE"),
+}
 
 
 def check_architecture(texts: Sequence[str]) -> None:
@@ -144,3 +152,19 @@ def dropped(wanted: dict[str, str], final: str) -> list[DroppedSymbol]:
         for name, value in wanted.items()
         if got.get(name, "n") != value and not _OF_TOOLS.fullmatch(name)
     ]
+
+
+def dumpable(spec: BuildSpec) -> BuildSpec:
+    """Return the build with what `for_dump` asks of its config."""
+    if spec.for_dump is None:
+        return spec
+    config = with_symbols(spec.config, DUMP_SYMBOLS[spec.for_dump])
+    return spec.model_copy(update={"config": config})
+
+
+def with_symbols(config: KernelConfig, symbols: Iterable[str]) -> KernelConfig:
+    """Return the config with these symbols set to `y`, whatever it says of them."""
+    lines = "".join(f"CONFIG_{name}=y\n" for name in symbols)
+    if config.full is not None:
+        return config.model_copy(update={"full": f"{config.full.rstrip()}\n{lines}"})
+    return config.model_copy(update={"fragments": [*config.fragments, lines]})

@@ -14,6 +14,7 @@ import httpcore
 import httpx
 
 from kgym.errors import InfrastructureError, KgymError, UserError
+from kgym.worker.context import StepContext
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.source_limits import SourceLimits
 
@@ -26,6 +27,15 @@ _SILENCE_SECONDS = 60.0
 # Bytes a second below which, from the second minute on, a server is too slow.
 _SLOW = 10_000
 _REDIRECTED = {301, 302, 303, 307, 308}
+
+
+def report_bytes(run: StepContext) -> TellProgress:
+    """Return a function that reports a download as progress of the step."""
+
+    def report(stage: str, done: float, total: float | None) -> None:
+        run.progress(stage, done, total, "bytes" if done else "")
+
+    return report
 
 
 async def fetch(

@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from kgym.errors import UserError
+from kgym.api.steps import MOST_COMMITS
+from kgym.errors import InfrastructureError, KgymError, UserError
 from kgym.host import proc
 from kgym.host.sandbox import Sandbox
-from kgym_builder.kernel_source import git_history, git_program
+from kgym_builder.kernel_source import git_program
 from kgym_builder.kernel_source.allowed_origins import Origins
 from kgym_builder.kernel_source.download import TellProgress
 from kgym_builder.kernel_source.git_mirrors import LocalPlace
@@ -36,6 +37,20 @@ _HEAD = re.compile(r"ref: (refs/heads/[\w./-]{1,200})\tHEAD", re.ASCII)
 _REF = re.compile(rf"({OBJECT_ID.pattern})\t(.+)")
 # What a server is asked for beside commits: nothing, folders alone, or everything.
 NO_OBJECTS, NO_FILES, ALL = "tree:0", "blob:none", ""
+# Bytes of a list, at most.
+_HISTORY_BYTES = 64 << 20
+_SUBJECT = 150
+_ABSENT, _APART = 3, 4
+_COMMIT = re.compile(r"[0-9a-f]{40}[ \t]")
+_LIST_HISTORY = f"""
+OLD=$1 NEW=$2; shift 2
+"$@" cat-file -e "$OLD^{{commit}}" 2>/dev/null || exit {_ABSENT}
+"$@" cat-file -e "$NEW^{{commit}}" 2>/dev/null || exit {_ABSENT}
+"$@" merge-base --is-ancestor "$OLD" "$NEW"
+case $? in 0) ;; 1) exit {_APART};; *) exit 1;; esac
+"$@" rev-list --topo-order --reverse --max-count={MOST_COMMITS + 1} --no-commit-header \
+    --format='%H %P%x09%<({_SUBJECT},trunc)%s' "$NEW" "^$OLD"
+"""
 
 
 class Remote:
@@ -120,12 +135,13 @@ class Remote:
     async def history(self, scratch: Path | None, since: str, commit: str) -> str:
         """Return the commits between two, of what was fetched, or of the folder of this machine.
 
-        Raises as `git_history.listed`.
+        Raises as `_listed_history`.
         """
-        argv = git_history.command(SCRATCH if scratch else self._address, since, commit)
+        program = git_program.command(folder=SCRATCH if scratch else self._address)
+        argv = ["bash", "-c", _LIST_HISTORY, "bash", since, commit, *program]
         seconds = max(1.0, self._end - time.monotonic())
-        answer = await self._ask("rev-list", scratch, argv, seconds, git_history.OUTPUT)
-        return git_history.listed(self.name, since, commit, answer)
+        answer = await self._ask("rev-list", scratch, argv, seconds, _HISTORY_BYTES)
+        return _listed_history(self.name, since, commit, answer)
 
     async def fetch_branches(self, store: Store | None, scratch: Path) -> None:
         """Fetch all branches and tags, with their history."""
@@ -244,3 +260,35 @@ def _size(folder: Path) -> int:
 
 def _tell(report: TellProgress, done: int) -> None:
     report("fetch", done, None)
+
+
+def _listed_history(name: str, since: str, commit: str, answer: Answer) -> str:
+    """Return the list, as `kgym.api.steps.HistoryArtifact` describes it.
+
+    Raises UserError `source_not_found`, `not_an_ancestor`, `history_too_long`, InfrastructureError
+    `download_failed`.
+    """
+    if (error := _history_error(name, since, commit, answer)) is not None:
+        raise error
+    return "".join(f"{line.rstrip()}\n" for line in answer.lines)
+
+
+def _history_error(name: str, since: str, commit: str, answer: Answer) -> KgymError | None:
+    done = answer.done
+    if done.returncode == _ABSENT:
+        return UserError("source_not_found", f"{name} has not both of {since} and {commit}")
+    if done.returncode == _APART:
+        message = (
+            f"{since} does not lie before {commit} in the history of {name}: take an older one,"
+            " such as their `git merge-base`"
+        )
+        return UserError("not_an_ancestor", message)
+    if done.returncode != 0:
+        return git_program.failed("rev-list", name, done)
+    if odd := [line for line in answer.lines if not _COMMIT.match(line)]:
+        message = f"the history of {name} holds a line that is no commit: {odd[0][:100]!r}"
+        return InfrastructureError("download_failed", message)
+    if len(answer.lines) > MOST_COMMITS:
+        message = f"more than {MOST_COMMITS} commits lie between {since} and {commit}"
+        return UserError("history_too_long", message)
+    return None

@@ -31,9 +31,11 @@ async def changes(
     return in_all(await applied(patches, await read(tree, patches), log))
 
 
-async def read(tree: Tree, patches: Sequence[Patch]) -> dict[str, bytes]:
-    """Return the files of the tree that the patches name, where they are."""
-    paths: set[str] = set()
+async def read(
+    tree: Tree, patches: Sequence[Patch], others: Iterable[str] = ()
+) -> dict[str, bytes]:
+    """Return the files of the tree that the patches name, and `others`, if they exist."""
+    paths = set(others)
     for names in await named(patches):
         if isinstance(names, UserError):
             raise names

@@ -14,7 +14,8 @@ from kgym.worker.context import StepContext
 from kgym_builder import memo
 from kgym_builder.patches import patched_files
 from kgym_builder.source.archive_writer import Written, write
-from kgym_builder.suitecache.suitecache import Published, SuiteCache
+from kgym_builder.suitecache.source_trees import SourceTree
+from kgym_builder.suitecache.suitecache import SuiteCache
 
 # For the tree of a kernel it takes 60 to 90 s of one core.
 SECONDS = 1800.0
@@ -57,7 +58,7 @@ class SourceReader:
         )
 
     async def _made(
-        self, published: Published, name: str, changes: str, run: StepContext
+        self, published: SourceTree, name: str, changes: str, run: StepContext
     ) -> Written:
         path = run.folder / source_archive.FILE
         with run.stage("index"):

@@ -6,7 +6,7 @@ one whose originals are not in the tree.
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +15,10 @@ from kgym.api.steps import Backport, Edit, Patch
 from kgym.errors import UserError
 from kgym.host import separate_process
 from kgym.source import patching
+from kgym.source.patching import Change
+from kgym_builder.kbuild import control
+from kgym_builder.kbuild.kbuild import kernel_version
+from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.patches import patched_files
 from kgym_builder.patches.patched_files import Applied
 from kgym_builder.toolchains.toolchain import Toolchain
@@ -69,14 +73,25 @@ def fits(backport: Backport, kernel: str, tools: Toolchain) -> bool:
     )
 
 
-async def paths(backports: Sequence[Backport]) -> list[str]:
-    """Return the files that they change; raise UserError for one that cannot be read."""
-    changed: set[str] = set()
-    for named in await patched_files.named(backports):
-        if isinstance(named, UserError):
-            raise named
-        changed.update(named)
-    return sorted(changed)
+async def apply_to(
+    tree: Tree, backports: Sequence[Backport], tools: Toolchain, log: Callable[[str], None]
+) -> tuple[list[str], tuple[Change, ...]]:
+    """Apply the backports that fit to a source tree, and add the object that raises faults.
+
+    Return their names and all changes. Raises UserError for a backport that cannot be read, and
+    as `apply` does.
+    """
+    files = await patched_files.read(tree, backports, ("Makefile", control.MAKEFILE))
+    version = kernel_version(files.get("Makefile", b"").decode(errors="replace"))
+    done = await apply([each for each in backports if fits(each, version, tools)], files)
+    log(f"backports: {', '.join(done.names) or 'none'}")
+    if done.left_out:
+        names = ", ".join(done.left_out)
+        log(f"backports left out, which the source has or does not need: {names}")
+    added = control.changes(files.get(control.MAKEFILE))
+    changes = (*patched_files.in_all(done.applied), *added)
+    await tree.write(changes)
+    return done.names, changes
 
 
 async def apply(backports: Sequence[Backport], files: Mapping[str, bytes]) -> Backported:

@@ -40,6 +40,7 @@ MANIFEST = "manifest"
 _FILES = (IMAGE, INDEX, LINKED, LOG)
 # Files that entries of earlier versions do not have: nothing is made from those.
 _LATER = (MAKING, MANIFEST)
+_POLL_SECONDS = 1.0
 
 # How the shortcut builds: not at all, with modpost beside the link, or before it.
 Order = Literal["", "parallel", "serial"]
@@ -167,6 +168,32 @@ async def fetch(run: StepContext, identity: str, about: About, folder: Path) -> 
     # Fetched: retention shall see that it is in use.
     await run.storage.put(f"suitecache/{identity}/{ABOUT}", folder / ABOUT)
     return True
+
+
+async def fetched(run: StepContext, identity: str, folder: Path, *, fresh: bool) -> bool:
+    """Fetch the entry; or return False, with its name held, so that this step makes it.
+
+    While another step holds the name, wait for the entry that it makes. With `fresh`, an entry
+    that is stored already does not count.
+    """
+    unwanted = await find(run, identity) if fresh else None
+    waits = False
+    while True:
+        ours = await run.hold(f"suitecache/{identity}")
+        about = await find(run, identity)
+        if about is not None and (unwanted is None or about != unwanted):
+            run.progress("fetch", 0, about.image_bytes, "bytes")
+            if await fetch(run, identity, about, folder):
+                run.log("fetched the entry from storage")
+                return True
+            run.log("the stored entry is damaged")
+        if ours:
+            return False
+        if not waits:
+            run.log("waiting for the step that builds this entry now")
+            run.progress("waiting for the entry")
+        waits = True
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def making(run: StepContext, identity: str, about: About) -> EntryMaking | None:

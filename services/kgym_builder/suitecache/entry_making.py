@@ -7,8 +7,7 @@ is kept with it, and the next of this compiler are rehearsed until one is equal 
 """
 
 import asyncio
-import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,224 +15,151 @@ from typing import Literal
 
 from kgym.api.suitecache import EntryMaking
 from kgym.errors import UserError
-from kgym.host import proc, sandbox
-from kgym.host.sandbox_limits import SandboxLimits
-from kgym.worker.context import StepContext
+from kgym.host import sandbox
 from kgym_builder import memo
-from kgym_builder.kbuild import kbuild, object_index
-from kgym_builder.kbuild.elf_sections import section_hashes
-from kgym_builder.kbuild.kbuild import MakeBounds, Output, TreeUnreadable
-from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.suitecache import compiled_trees
+from kgym_builder.suitecache.comparison import fingerprint
 from kgym_builder.suitecache.compiled_trees import Identified
 from kgym_builder.suitecache.manifest import Manifest
-from kgym_builder.suitecache.near_build import Base, compile_near
-from kgym_builder.suitecache.nearest import Candidate, NearRules, Wanted, nearest
+from kgym_builder.suitecache.near_build import Base, NotNear, compile_near
+from kgym_builder.suitecache.nearest import Candidate, Found, NearRules, Wanted, nearest
 from kgym_builder.suitecache.tree_build import Compiled, TreeBuild
-from kgym_builder.toolchains.toolchain import Toolchain
 
-# Gives an entry to make another from, for as long as the attempt lasts; None if it cannot.
+# Takes an entry to make another from, for as long as the attempt lasts; None if it cannot.
 TakeBase = Callable[[Candidate], Awaitable[Base | None]]
+# Differences of two kernels that are named in a message.
 _SHOWN = 10
 
 Rehearsal = Literal["none", "equal", "unequal"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """A tree with a kernel in it."""
+class _Kernel:
+    """A compiled kernel, the build that made it, and the entry it was made from, if any."""
 
     build: TreeBuild
     compiled: Compiled
+    base: Base | None = None
 
 
-class EntryMaker:
-    """Makes the entry `found` of the source in `tree`, whose root has the toolchain."""
+async def make_entry(
+    build: TreeBuild,
+    identified: Identified,
+    folder: Path,
+    take_base: TakeBase,
+    rules: NearRules,
+    objects: int | None,
+    *,
+    fresh: bool,
+) -> EntryMaking:
+    """Make the entry of the source in `build.tree`, and leave its files in `folder`.
 
-    def __init__(
-        self,
-        identified: Identified,
-        tree: Tree,
-        tools: Toolchain,
-        run: StepContext,
-        output: Output,
-        *,
-        rules: NearRules,
-        bounds: MakeBounds,
-        limits: SandboxLimits | None,
-    ) -> None:
-        self._identified = identified
-        self._tree = tree
-        self._tools = tools
-        self._run = run
-        self._output = output
-        self._rules = rules
-        self._bounds = bounds
-        self._limits = limits
-        self._seconds: dict[str, float] = {}
-        self._toolchain = memo.digest(*tools.parts)
-        self._reason = ""
-        self._base: Base | None = None
-
-    async def make(
-        self, objects: int | None, folder: Path, take: TakeBase, *, fresh: bool
-    ) -> EntryMaking:
-        """Leave the files of the entry in `folder`; with `fresh`, it is made from scratch."""
-        manifest = await self._manifest()
-        near, rehearse = None, False
-        if fresh:
-            self._reason = "it was asked for anew"
-        elif manifest is not None:
-            near, rehearse = await self._near(manifest, take)
-        full = None
-        if near is None or rehearse:
-            with self._run.stage("make", self._seconds):
-                full = await self._compiled(self._build(self._tree), objects)
-        rehearsal: Rehearsal = "none"
-        if near is not None and full is not None:
-            rehearsal = await self._compare(near, full)
-        chosen = full if near is None or (full and rehearsal == "unequal") else near
-        for other in (near, full):
-            if other is not None and other is not chosen:
-                await asyncio.to_thread(sandbox.remove, other.build.tree.overlay.folder)
-        assert chosen is not None
-        shortcut = None  # to be found out
-        if chosen is near and not rehearse and self._base and self._base.candidate.linked_alike:
-            shortcut = self._base.candidate.about.shortcut
-        about = await chosen.build.keep(
-            self._identified, chosen.compiled, folder, self._seconds, shortcut=shortcut
-        )
-        made = self._making(chosen, near, rehearsal, manifest, about.image_sha256)
-        (folder / compiled_trees.MAKING).write_text(made.model_dump_json())
-        if manifest is not None:
-            (folder / compiled_trees.MANIFEST).write_bytes(manifest.text())
-        return made
-
-    async def _manifest(self) -> Manifest | None:
-        with self._run.stage("manifest", self._seconds):
-            try:
-                return await Manifest.read(self._tree)
-            except UserError as error:
-                self._reason = error.message
-                return None
-
-    async def _near(self, manifest: Manifest, take: TakeBase) -> tuple[_Made | None, bool]:
-        """Return the kernel made from the nearest entry, and whether to compare it."""
-        name = self._identified.identity
-        wanted = Wanted(name, self._identified.config, self._toolchain, manifest)
-        with self._run.stage("nearest", self._seconds):
-            nearby = await nearest(self._run, wanted, self._rules)
-        self._reason = nearby.reason
-        for candidate in nearby.candidates:
-            base = await take(candidate)
-            if base is None:
-                self._reason = f"{candidate.identity}, which is near, could not be taken"
-                continue
-            self._run.log(
-                f"made from entry {candidate.identity}: {len(candidate.files.paths)} files and"
-                f" {candidate.symbols} symbols of the config differ"
-            )
-            made = await self._made_from(base, manifest)
-            if made is not None:
-                self._base = base
-                drawn = int(name[:8], 16) < self._rules.rehearsals * (1 << 32)
-                return made, drawn or nearby.doubted
-        self._run.log(f"made from scratch: {self._reason}")
-        return None, False
-
-    async def _made_from(self, base: Base, manifest: Manifest) -> _Made | None:
-        """Return the kernel, or None where it has to be made another way; say why."""
-        folder = self._run.folder / "near"
-        tree = Tree((base.layer,), folder, self._limits, root=base.root)
-        build = self._build(tree)
+    With `fresh`, it is made from scratch; `objects` is how many that compiles, if known.
+    """
+    run, toolchain = build.run, memo.digest(*build.tools.parts)
+    seconds: dict[str, float] = {}
+    manifest, nearby = None, Found([], "it was asked for anew", doubted=False)
+    with run.stage("manifest", seconds):
         try:
-            with self._run.stage("near", self._seconds):
-                compiled = await compile_near(base, build, self._identified, self._tree, manifest)
-        except TreeUnreadable as error:
-            base.doubt()
-            self._reason = f"{base.candidate.identity} is damaged: {error.message}"
-        except (UserError, proc.ProgramFailed) as error:  # from scratch, it may do, or say why not
-            self._reason = f"not from {base.candidate.identity}: {error.message}"
+            manifest = await Manifest.read(build.tree)
+        except UserError as error:  # odd names: such a source can only be built from scratch
+            nearby = nearby if fresh else Found([], error.message, doubted=False)
+    if manifest is not None and not fresh:
+        wanted = Wanted(identified.identity, identified.config, toolchain, manifest)
+        with run.stage("nearest", seconds):
+            nearby = await nearest(run, wanted, rules)
+
+    near, reason = None, nearby.reason
+    if manifest is not None and not fresh:
+        near, reason = await _from_nearest(build, identified, manifest, nearby, take_base, seconds)
+    # Drawn by the identity, so that a retry of the step does not draw again.
+    drawn = int(identified.identity[:8], 16) < rules.rehearsals * (1 << 32)
+    rehearse = near is not None and (drawn or nearby.doubted)
+    full = None
+    if near is None or rehearse:
+        with run.stage("make", seconds):
+            full = _Kernel(build, await build.compile(identified, objects))
+    rehearsal: Rehearsal = "none"
+    if near is not None and full is not None:
+        with run.stage("compare", seconds):
+            rehearsal, reason = await _compare(near, full)
+    chosen = full if near is None or (full and rehearsal == "unequal") else near
+    assert chosen is not None
+    for other in (near, full):
+        if other is not None and other is not chosen:
+            await asyncio.to_thread(sandbox.remove, other.build.tree.overlay.folder)
+
+    shortcut = None  # to be found out
+    if chosen.base and not rehearse and chosen.base.candidate.linked_alike:
+        shortcut = chosen.base.candidate.about.shortcut
+    about = await chosen.build.keep(identified, chosen.compiled, folder, seconds, shortcut=shortcut)
+    candidate = near.base.candidate if near and near.base else None
+    making = EntryMaking(
+        image_sha256=about.image_sha256,
+        toolchain=toolchain,
+        files=manifest.digest if manifest else "",
+        base=candidate.identity if candidate and chosen is near else None,
+        files_changed=len(candidate.files.paths) if candidate else 0,
+        symbols_changed=candidate.symbols if candidate else 0,
+        objects=chosen.compiled.objects,
+        reason="" if chosen is near else reason,
+        rehearsal=rehearsal,
+        rehearsed=candidate.identity if candidate and rehearsal != "none" else None,
+        made_at=datetime.now(UTC),
+        seconds=chosen.compiled.seconds,
+    )
+    (folder / compiled_trees.MAKING).write_text(making.model_dump_json())
+    if manifest is not None:
+        (folder / compiled_trees.MANIFEST).write_bytes(manifest.text())
+    return making
+
+
+async def _from_nearest(
+    build: TreeBuild,
+    identified: Identified,
+    manifest: Manifest,
+    nearby: Found,
+    take_base: TakeBase,
+    seconds: dict[str, float],
+) -> tuple[_Kernel | None, str]:
+    """Return the kernel made from the nearest entry that serves; or None, and why none does."""
+    run, reason = build.run, nearby.reason
+    for candidate in nearby.candidates:
+        base = await take_base(candidate)
+        if base is None:
+            reason = f"{candidate.identity}, which is near, could not be taken"
+            continue
+        run.log(
+            f"made from entry {candidate.identity}: {len(candidate.files.paths)} files and"
+            f" {candidate.symbols} symbols of the config differ"
+        )
+        try:
+            with run.stage("near", seconds):
+                near = await compile_near(base, build, identified, manifest, run.folder / "near")
+        except NotNear as error:
+            reason = error.message
+            run.log(reason)
         else:
-            return _Made(build, compiled)
-        self._run.log(self._reason)
-        await asyncio.to_thread(sandbox.remove, folder)
-        return None
-
-    def _build(self, tree: Tree) -> TreeBuild:
-        return TreeBuild(tree, self._tools, self._run, self._output, self._bounds)
-
-    async def _compiled(self, build: TreeBuild, objects: int | None) -> _Made:
-        return _Made(build, await build.compile(self._identified, objects))
-
-    async def _compare(self, near: _Made, full: _Made) -> Rehearsal:
-        """Return whether both are the same kernel; keep the reason where they are not."""
-        with self._run.stage("compare", self._seconds):
-            ours, theirs = await self._fingerprint(near), await self._fingerprint(full)
-        differ = sorted(
-            name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
-        )
-        if not differ:
-            self._run.log("rehearsal: from scratch, the kernel is the same")
-            return "equal"
-        assert self._base is not None
-        more = f" and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
-        self._reason = (
-            f"made from {self._base.candidate.identity}, it would have been another kernel:"
-            f" {', '.join(differ[:_SHOWN])}{more} differ"
-        )
-        self._run.log(f"rehearsal: {self._reason}")
-        return "unequal"
-
-    async def _fingerprint(self, made: _Made) -> dict[str, str]:
-        """Return what a kernel comes to, and what builds on it will take, as hashes by name."""
-        tree, compiled = made.build.tree, made.compiled
-        out = tree.overlay.folder / "compared"
-        files = await tree.export(["vmlinux", "System.map", kbuild.MODULES], out)
-        hashes: dict[str, str] = {}
-        for path in files:
-            if path.name == "vmlinux":
-                sections = await asyncio.to_thread(section_hashes, path)
-                hashes |= {f"vmlinux {name}": words for name, words in sections.items()}
-            else:
-                hashes[path.name] = await asyncio.to_thread(_sha256, path)
-        await asyncio.to_thread(sandbox.remove, out)
-        hashes |= {"config": compiled.config, "release": compiled.release}
-        hashes |= {"linked objects": compiled.linked.decode(errors="replace")}
-        hashes |= _named("environment", compiled.environment)
-        hashes |= _named("control", compiled.lacking)
-        return hashes | _named("command of", await object_index.commands(tree))
-
-    def _making(
-        self,
-        chosen: _Made,
-        near: _Made | None,
-        rehearsal: Rehearsal,
-        manifest: Manifest | None,
-        sha256: str,
-    ) -> EntryMaking:
-        candidate = self._base.candidate if self._base else None
-        from_base = candidate is not None and chosen is near
-        return EntryMaking(
-            image_sha256=sha256,
-            toolchain=self._toolchain,
-            files=manifest.digest if manifest else "",
-            base=candidate.identity if candidate and from_base else None,
-            files_changed=len(candidate.files.paths) if candidate else 0,
-            symbols_changed=candidate.symbols if candidate else 0,
-            objects=chosen.compiled.objects,
-            reason="" if from_base else self._reason,
-            rehearsal=rehearsal,
-            rehearsed=candidate.identity if candidate and rehearsal != "none" else None,
-            made_at=datetime.now(UTC),
-            seconds=chosen.compiled.seconds,
-        )
+            return _Kernel(*near, base), reason
+    run.log(f"made from scratch: {reason}")
+    return None, reason
 
 
-def _named(what: str, values: Mapping[str, str]) -> dict[str, str]:
-    return {f"{what} {name}": value for name, value in values.items()}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+async def _compare(near: _Kernel, full: _Kernel) -> tuple[Rehearsal, str]:
+    """Return whether both are the same kernel, and what differs if not."""
+    ours = await fingerprint(near.build.tree, near.compiled)
+    theirs = await fingerprint(full.build.tree, full.compiled)
+    differ = sorted(
+        name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)
+    )
+    if not differ:
+        near.build.run.log("rehearsal: from scratch, the kernel is the same")
+        return "equal", ""
+    assert near.base is not None
+    more = f" and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
+    reason = (
+        f"made from {near.base.candidate.identity}, it would have been another kernel:"
+        f" {', '.join(differ[:_SHOWN])}{more} differ"
+    )
+    near.build.run.log(f"rehearsal: {reason}")
+    return "unequal", reason

@@ -10,13 +10,15 @@ objects that a new header may be meant for, and, in the end, objects that the ke
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kgym.errors import UserError
+from kgym.host import proc, sandbox
 from kgym.host.sandbox import Layer
 from kgym.source.patching import Change
 from kgym_builder.kbuild import control, kconfig
+from kgym_builder.kbuild.kbuild import TreeUnreadable
 from kgym_builder.kbuild.object_index import Index
 from kgym_builder.kbuild.path_rules import MAKEFILE
 from kgym_builder.kbuild.working_tree import Tree
@@ -55,12 +57,30 @@ class Base:
 
 
 async def compile_near(
+    base: Base, full: TreeBuild, identified: Identified, manifest: Manifest, folder: Path
+) -> tuple[TreeBuild, Compiled]:
+    """Make the kernel of the source in `full.tree` on top of the base, in the new `folder`.
+
+    Raises NotNear if this fails or is not worth it; the kernel may still build from scratch.
+    """
+    tree = Tree((base.layer,), folder, full.limits, root=base.root)
+    build = replace(full, tree=tree)
+    name = base.candidate.identity
+    try:
+        return build, await _compile(base, build, identified, full.tree, manifest)
+    except TreeUnreadable as error:
+        base.doubt()
+        reason = f"{name} is damaged: {error.message}"
+    except (UserError, proc.ProgramFailed) as error:
+        # The kernel's own faults end up here as well: the build from scratch reports those.
+        reason = f"not from {name}: {error.message}"
+    await asyncio.to_thread(sandbox.remove, folder)
+    raise NotNear("not_near", reason)
+
+
+async def _compile(
     base: Base, build: TreeBuild, identified: Identified, source: Tree, manifest: Manifest
 ) -> Compiled:
-    """Make the kernel in `build.tree`, an overlay on the base, of the files in `source`.
-
-    Raises NotNear where that is not worth it, or its times cannot be relied on.
-    """
     files = base.candidate.files
     objects, gone = await asyncio.to_thread(_affected, base)
     if objects > WORTH * (number := base.index.number()):
@@ -74,7 +94,7 @@ async def compile_near(
         there |= set(await of_modules(tree))
     changed = list(files.changed)
     if base.candidate.about.lacking and control.PATH not in changed:
-        changed.append(control.PATH)  # which the base has in part
+        changed.append(control.PATH)  # the base has only part of it
     await tree.write([Change(path, None) for path in files.removed])
     await _copy(source, tree, manifest, [path for path in changed if path in manifest.files])
     stdin = "".join(f"{path}\0" for path in gone).encode(errors="surrogateescape")

@@ -9,42 +9,33 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kgym.api.steps import Backport, Kernel, SourceSpec
+from kgym.api.steps import Kernel, SourceSpec
 from kgym.api.suitecache import ENTRY, HeldEntry
 from kgym.errors import InfrastructureError, UserError
 from kgym.host import sandbox
 from kgym.host.budget import JOB_MIB, Budget, Use
 from kgym.host.folder_cache import FolderCache
-from kgym.host.sandbox import Layer, Sandbox, prepare
+from kgym.host.sandbox import Layer
 from kgym.host.sandbox_limits import SandboxLimits
-from kgym.host.squashfs import WAYS, Images, Mounted, Way
-from kgym.source.patching import Change
+from kgym.host.squashfs import WAYS, Way
 from kgym.worker.context import StepContext
 from kgym_builder import memo
 from kgym_builder.kbuild import control, kconfig
-from kgym_builder.kbuild.kbuild import (
-    CONFIGURING,
-    Kbuild,
-    MakeBounds,
-    Output,
-    TreeUnreadable,
-    kernel_version,
-)
+from kgym_builder.kbuild.kbuild import CONFIGURING, Kbuild, MakeBounds, Output, TreeUnreadable
 from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.kernel_source.allowed_origins import Origins
-from kgym_builder.kernel_source.download import TellProgress
-from kgym_builder.kernel_source.kernel_sources import KernelSources, Source
-from kgym_builder.patches import patched_files
-from kgym_builder.suitecache import backports, compiled_trees
+from kgym_builder.kernel_source.kernel_sources import KernelSources
+from kgym_builder.suitecache import compiled_trees
 from kgym_builder.suitecache.compiled_trees import Entry, Identified
-from kgym_builder.suitecache.entry_making import EntryMaker
+from kgym_builder.suitecache.entry_making import make_entry
 from kgym_builder.suitecache.near_build import Base
 from kgym_builder.suitecache.nearest import Candidate, NearRules
-from kgym_builder.toolchains.image import read_about
+from kgym_builder.suitecache.source_trees import SourceTree, SourceTrees
+from kgym_builder.suitecache.tree_build import TreeBuild
+from kgym_builder.suitecache.tree_images import TreeImages
 from kgym_builder.toolchains.toolchain import Toolchain
 from kgym_builder.toolchains.toolchains import Toolchains
 
@@ -58,10 +49,6 @@ _UNPACKED = "unpacked modules"
 _CONFIGURED = 2
 # Bytes of images that a host keeps for its workers.
 MOST = 30 << 30
-# How much larger trees are that were unpacked.
-UNPACKED = 5
-UNPACK_SECONDS = 1200.0
-_POLL_SECONDS = 1.0
 
 # Called with the tree that is about to be built: what it raises spares the full build.
 TryPatches = Callable[[Tree], Awaitable[None]]
@@ -91,12 +78,11 @@ class SuiteCache:
         ways: tuple[Way, ...] = WAYS,
         near: NearRules = NearRules(),  # noqa: B008 - frozen
     ) -> None:
-        self._sources = KernelSources(cache / "sources", origins)
+        sources = KernelSources(cache / "sources", origins)
+        self._sources = SourceTrees(sources, backport_folder, limits)
         self._folders = FolderCache(cache / "suitecache", compiled_trees.check)
-        self._unpacked = FolderCache(cache / "unpacked")
-        self._images = Images(ways)
+        self._images = TreeImages(cache / "unpacked", ways, most)
         self._toolchains = toolchains or Toolchains(cache)
-        self._backports = backports.load(backport_folder)
         self._limits = limits
         self._most = most
         self._near = near
@@ -119,11 +105,10 @@ class SuiteCache:
 
         Raises UserError `wrong_architecture`, and as sources, toolchains and kconfig do.
         """
-        config = kernel.config
-        kconfig.check_architecture(config.texts)
+        kconfig.check_architecture(kernel.config.texts)
         tools = await self._toolchains.get(kernel.compiler, run)
-        source_identity = await self._sources.identify(kernel.source, _bytes(run), run.log)
-        rules = [backport.model_dump() for backport in self._of(kernel)]
+        source_identity = await self._sources.identify(kernel, run)
+        rules = [backport.model_dump() for backport in self._sources.backports(kernel)]
         parts = (LAYOUT, source_identity, kernel.config, *tools.parts, rules, str(control.SOURCE))
         # An image's programs are known by its identity.
         own = () if tools.image else tuple(map(shutil.which, CONFIGURING))
@@ -154,6 +139,7 @@ class SuiteCache:
     async def take(
         self,
         kernel: Kernel,
+        identified: Identified,
         run: StepContext,
         output: Output,
         *,
@@ -162,38 +148,39 @@ class SuiteCache:
     ) -> Entry:
         """Return the kernel's entry, made if there is none; it stays for the attempt.
 
-        `output` takes what a full build prints, `objects` is how many it is known to have.
+        `identified` is what `identify` says of the kernel. `output` takes what a full build
+        prints, `objects` is how many it is known to have.
         """
+        identity, fresh, made = identified.identity, kernel.cache == "refresh", False
         bounds = self.bounds(kernel)
-        identified = await self.identify(kernel, run)
         tools = await self._toolchains.get(kernel.compiler, run)
-        run.log(f"source {identified.source_identity}; entry {identified.identity}")
-        made = False
-        fresh = kernel.cache == "refresh"
+        run.log(f"source {identified.source_identity}; entry {identity}")
 
         async def make(folder: Path) -> None:
             nonlocal made
-            if await _fetched(run, identified.identity, folder, fresh=fresh):
+            if await compiled_trees.fetched(run, identity, folder, fresh=fresh):
                 return
             run.log("building the unpatched kernel, once for all builds and checks of its config")
-            tree = await self._prepared(kernel, tools, run, trial)
-            rules, limits = self._near, self._limits
-            maker = EntryMaker(
-                identified, tree, tools, run, output, rules=rules, bounds=bounds, limits=limits
-            )
+            root = await self._images.root(tools, run)
+            source = await self._sources.with_backports(kernel, tools, run, "full", root=root)
+            if trial is not None:
+                await trial(source.tree)
+            build = TreeBuild(source.tree, tools, run, output, bounds, self._limits)
             with ExitStack() as held, _doubting(tools):
-                take = partial(self._base, tools, run, held)
+                take_base = partial(self._base, tools, run, held)
                 async with self.building(kernel.jobs):
-                    await maker.make(objects, folder, take, fresh=fresh)
-            await compiled_trees.store(run, identified.identity, folder)
+                    await make_entry(
+                        build, identified, folder, take_base, self._near, objects, fresh=fresh
+                    )
+            await compiled_trees.store(run, identity, folder)
             made = True
 
-        folder, _ = await self._folders.get(identified.identity, make, fresh=fresh, held=run.held)
+        folder, _ = await self._folders.get(identity, make, fresh=fresh, held=run.held)
         if gone := await asyncio.to_thread(self._folders.trim, self._most):
             run.log(f"removed from this host, to keep to its budget: {', '.join(gone)}")
-        layer, root = await self._layers(folder, tools, run, run.held)
+        layer, root = await self._images.layers(folder, tools, run, run.held)
         return Entry(
-            identity=identified.identity,
+            identity=identity,
             cached=not made,
             dropped_symbols=identified.dropped_symbols,
             built_in=identified.built_in,
@@ -203,76 +190,36 @@ class SuiteCache:
             layer=layer,
             root=root,
             limits=self._limits,
-            doubt=partial(self._doubt, identified.identity, layer, tools),
+            doubt=partial(self._doubt, identity, layer, tools),
         )
 
-    async def published(self, kernel: Kernel | SourceSpec, run: StepContext) -> "Published":
+    async def published(self, kernel: Kernel | SourceSpec, run: StepContext) -> SourceTree:
         """Return the kernel's source as builds see it; it stays for the attempt."""
-        source = await self._sources.get(kernel.source, _bytes(run), run.held, run.log)
         tools = await self._toolchains.get(kernel.compiler, run)
-        tree = Tree((source.tree,), run.folder / "published", self._limits)
-        backported = await self._backport(tree, kernel, tools, run)
-        return Published(source, tree, backported.names, backported.changes)
+        return await self._sources.with_backports(kernel, tools, run, "published", log=run.log)
 
     async def _configure(self, kernel: Kernel, tools: Toolchain, run: StepContext) -> Identified:
-        source = await self._sources.get(kernel.source, _bytes(run), run.held)
         run.progress("config")
-        root = await self._root(tools, run)
-        tree = Tree((source.tree,), run.folder / "config", self._limits, root=root)
-        backported = await self._backport(tree, kernel, tools, run)
+        root = await self._images.root(tools, run)
+        source = await self._sources.with_backports(kernel, tools, run, "config", root=root)
         with _doubting(tools):
-            kbuild = Kbuild(tree, tools, Output(run.folder / "config.log"))
+            kbuild = Kbuild(source.tree, tools, Output(run.folder / "config.log"))
             configured = await kbuild.configure(kernel.config)
-        config = (await tree.read([".config"]))[".config"].decode(errors="surrogateescape")
-        await asyncio.to_thread(sandbox.remove, run.folder / "config")
-        changed = [[change.path, str(change.content)] for change in backported.changes]
+        config = (await source.tree.read([".config"]))[".config"].decode(errors="surrogateescape")
+        await asyncio.to_thread(sandbox.remove, source.tree.overlay.folder)
+        changed = [[change.path, str(change.content)] for change in source.changes]
         return Identified(
             identity=memo.digest(
-                *(LAYOUT, source.identity, config, *tools.parts, changed),
+                *(LAYOUT, source.source.identity, config, *tools.parts, changed),
                 *([_WITH_MODULES] if (modules := kconfig.modules(config)) else []),
                 *([_UNPACKED] if modules and kconfig.packs_modules(config) else []),
             ),
-            source_identity=source.identity,
+            source_identity=source.source.identity,
             config=config,
             dropped_symbols=configured.dropped,
             built_in=configured.built_in,
-            backports=backported.names,
+            backports=source.backports,
         )
-
-    async def _prepared(
-        self, kernel: Kernel, tools: Toolchain, run: StepContext, trial: TryPatches | None
-    ) -> Tree:
-        """Return the tree that is about to be compiled, on which the trial was made."""
-        source = await self._sources.get(kernel.source, _bytes(run), run.held)
-        root = await self._root(tools, run)
-        tree = Tree((source.tree,), run.folder / "full", self._limits, root=root)
-        await self._backport(tree, kernel, tools, run)
-        if trial is not None:
-            await trial(tree)
-        return tree
-
-    def _of(self, kernel: Kernel | SourceSpec) -> list[Backport]:
-        return backports.chosen(self._backports, kernel.backports)
-
-    async def _backport(
-        self, tree: Tree, kernel: Kernel | SourceSpec, tools: Toolchain, run: StepContext
-    ) -> "_Backported":
-        """Apply the backports that fit, and add the object that raises faults."""
-        own = self._of(kernel)
-        files = await tree.read(sorted({*await backports.paths(own), "Makefile", control.MAKEFILE}))
-        version = kernel_version(files.get("Makefile", b"").decode(errors="replace"))
-        fitting = [backport for backport in own if backports.fits(backport, version, tools)]
-        done = await backports.apply(fitting, files)
-        run.log(f"backports: {', '.join(done.names) or 'none'}")
-        if done.left_out:
-            names = ", ".join(done.left_out)
-            run.log(f"backports left out, which the source has or does not need: {names}")
-        changes = (
-            *patched_files.in_all(done.applied),
-            *control.changes(files.get(control.MAKEFILE)),
-        )
-        await tree.write(changes)
-        return _Backported(done.names, changes)
 
     async def _base(
         self, tools: Toolchain, run: StepContext, held: ExitStack, wanted: Candidate
@@ -280,107 +227,28 @@ class SuiteCache:
         """Take an entry to make another from; None if it is damaged, gone, or being made now.
 
         It stays until `held` is closed.
-        Nobody waits for it: who makes it may be waiting for ours.
         """
         identity = wanted.identity
 
         async def fetch(folder: Path) -> None:
             if not await compiled_trees.fetch(run, identity, wanted.about, folder):
-                raise InfrastructureError("not_near", "the stored one is damaged, or gone")
+                raise InfrastructureError("not_near", "the stored entry is damaged or was removed")
 
         try:
+            # Without waiting for its lock: the step that makes it may be waiting for our entry.
             folder, _ = await self._folders.get(identity, fetch, held=held, wait=False)
             if compiled_trees.read_about(folder) != wanted.about:
-                raise InfrastructureError("not_near", "this host has another one of that name")
+                raise InfrastructureError("not_near", "this host has another entry of that name")
         except InfrastructureError as error:
             run.log(f"entry {identity}, which is near, cannot be taken: {error.message}")
             return None
-        layer, root = await self._layers(folder, tools, run, held)
+        layer, root = await self._images.layers(folder, tools, run, held)
         return Base(wanted, folder, layer, root, partial(self._doubt, identity, layer, tools))
-
-    async def _layers(
-        self, folder: Path, tools: Toolchain, run: StepContext, held: ExitStack
-    ) -> tuple[Layer, Layer | None]:
-        """Return the tree of the entry in this folder, and the root that its toolchain is in.
-
-        A mount stays until `held` is closed.
-        """
-        mounted = self._images.mount(folder / compiled_trees.IMAGE, held, tools.image)
-        if mounted is not None:
-            run.log(f"tree: mounted by {mounted.way} and {mounted.overlay}")
-            return mounted, mounted if tools.image else None
-        run.log(f"tree: unpacked, as no image can be mounted here ({self._images.refusal})")
-        sha256 = compiled_trees.read_about(folder).image_sha256
-        tree = await self._unpack(folder / compiled_trees.IMAGE, sha256, run)
-        return tree, tools.image and await self._unpack_root(tools.image, run)
-
-    async def _root(self, tools: Toolchain, run: StepContext) -> Layer | None:
-        """Return the root that a toolchain is in; None for the host's."""
-        if tools.image is None:
-            return None
-        mounted = self._images.mount(None, run.held, tools.image)
-        return mounted or await self._unpack_root(tools.image, run)
-
-    async def _unpack_root(self, image: Path, run: StepContext) -> Path:
-        return await self._unpack(image, read_about(image.parent).image_sha256, run)
-
-    async def _unpack(self, image: Path, sha256: str, run: StepContext) -> Path:
-        """Return the folder that an image was unpacked to."""
-
-        async def make(unpacked: Path) -> None:
-            await _unpack(image, prepare(unpacked / "tree"))
-
-        unpacked, _ = await self._unpacked.get(sha256[:32], make, held=run.held)
-        await asyncio.to_thread(self._unpacked.trim, UNPACKED * self._most)
-        return unpacked / "tree"
 
     def _doubt(self, identity: str, layer: Layer, tools: Toolchain) -> None:
         self._folders.doubt(identity)
         tools.doubt()
-        if isinstance(layer, Mounted):
-            self._images.forget(layer)
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A source: `tree` is as published, but for `changes`, by `backports` and our own object."""
-
-    source: Source
-    tree: Tree
-    backports: list[str]
-    changes: tuple[Change, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Backported:
-    names: list[str]
-    changes: tuple[Change, ...]
-
-
-async def _fetched(run: StepContext, identity: str, folder: Path, *, fresh: bool) -> bool:
-    """Fetch the entry; or else hold its name, for this step to make it.
-
-    While another step holds it, wait for what that one makes. With `fresh`,
-    what is stored now is not wanted.
-    """
-    unwanted = await compiled_trees.find(run, identity) if fresh else None
-    waits = False
-    while True:
-        ours = await run.hold(f"suitecache/{identity}")
-        about = await compiled_trees.find(run, identity)
-        if about is not None and (unwanted is None or about != unwanted):
-            run.progress("fetch", 0, about.image_bytes, "bytes")
-            if await compiled_trees.fetch(run, identity, about, folder):
-                run.log("fetched the entry from storage")
-                return True
-            run.log("the stored entry is damaged")
-        if ours:
-            return False
-        if not waits:
-            run.log("waiting for the step that builds this entry now")
-            run.progress("waiting for the entry")
-        waits = True
-        await asyncio.sleep(_POLL_SECONDS)
+        self._images.forget(layer)
 
 
 @contextmanager
@@ -391,16 +259,3 @@ def _doubting(tools: Toolchain) -> Iterator[None]:
     except TreeUnreadable:
         tools.doubt()
         raise
-
-
-async def _unpack(image: Path, tree: Path) -> None:
-    sandboxed = Sandbox(readonly={"/image": image.parent}, writable={"/tree": tree})
-    argv = ["unsquashfs", "-quiet", "-no-progress", "-force", "-dest", "/tree"]
-    await sandboxed.run([*argv, f"/image/{image.name}"], timeout=UNPACK_SECONDS)
-
-
-def _bytes(run: StepContext) -> TellProgress:
-    def report(stage: str, done: float, total: float | None) -> None:
-        run.progress(stage, done, total, "bytes" if done else "")
-
-    return report

@@ -16,10 +16,11 @@ from pathlib import Path
 from kgym.bugs.detectors import WHOLE
 from kgym.host import proc
 from kgym.host.sandbox import NOBODY, prepare
+from kgym.host.sandbox_limits import SandboxLimits
 from kgym.source.patching import Change
 from kgym.worker.context import StepContext
-from kgym_builder.kbuild import control, kbuild, kconfig, object_index
-from kgym_builder.kbuild.kbuild import Kbuild, MakeBounds, Output
+from kgym_builder.kbuild import control, kconfig, object_index
+from kgym_builder.kbuild.kbuild import MODULES, Kbuild, MakeBounds, Output
 from kgym_builder.kbuild.working_tree import Tree
 from kgym_builder.suitecache import compiled_trees
 from kgym_builder.suitecache.compiled_trees import About, Identified, Order
@@ -86,22 +87,17 @@ class Compiled:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
 class TreeBuild:
     """The build of all that make finds to do in `tree`, which holds the source with backports."""
 
-    def __init__(
-        self,
-        tree: Tree,
-        tools: Toolchain,
-        run: StepContext,
-        output: Output,
-        bounds: MakeBounds,
-    ) -> None:
-        self.tree = tree
-        self._tools = tools
-        self._run = run
-        self._output = output
-        self._kbuild = Kbuild(tree, tools, output, bounds)
+    tree: Tree
+    tools: Toolchain
+    run: StepContext
+    output: Output
+    bounds: MakeBounds
+    limits: SandboxLimits | None
+    """Of the sandboxes that work on the tree."""
 
     async def compile(
         self, identified: Identified, objects: int | None, there: Collection[str] = ()
@@ -110,29 +106,30 @@ class TreeBuild:
 
         What was made in the tree before, `there`, and is no part of the kernel now, is removed.
         """
-        before, begin = self._output.objects, time.monotonic()
+        kbuild = Kbuild(self.tree, self.tools, self.output, self.bounds)
+        before, begin = self.output.objects, time.monotonic()
         config = Change(".config", identified.config.encode(errors="surrogateescape"))
         await self.tree.write([config])
-        self._output.count(self._run, "build", objects)
+        self.output.count(self.run, "build", objects)
 
         async def make() -> None:
-            await self._kbuild.kernel(identified.config)
+            await kbuild.kernel(identified.config)
 
-        lacking = await control.spared(make, make, self.tree, self._output, {})
+        lacking = await control.spared(make, make, self.tree, self.output, {})
         seconds = round(time.monotonic() - begin, 3)
         made = await self.tree.read([_RELEASE, ".config", control.PATH])
         if control.PATH not in made:
             lacking = {WHOLE: f"the source has no {control.MAKEFILE}"}
         for part, words in lacking.items():
-            self._run.log(f"control left out: {part}: {words}")
-        environment = await self._kbuild.environment()
+            self.run.log(f"control left out: {part}: {words}")
+        environment = await kbuild.environment()
         paths = await linked(self.tree, environment)
         if there:
             now = set(compiled_trees.linked_paths(paths))
             if kconfig.modules(identified.config):
                 now.update(await of_modules(self.tree))
             else:
-                await self.tree.run(["rm", "-f", "modules.order", kbuild.MODULES])
+                await self.tree.run(["rm", "-f", "modules.order", MODULES])
             await _remove(self.tree, sorted(set(there) - now))
         await self.tree.run(["sh", "-c", _COMPILE_COMMANDS])
         return Compiled(
@@ -141,7 +138,7 @@ class TreeBuild:
             lacking=lacking,
             environment=environment,
             linked=paths,
-            objects=self._output.objects - before,
+            objects=self.output.objects - before,
             seconds=seconds,
         )
 
@@ -158,14 +155,14 @@ class TreeBuild:
 
         `shortcut` is that of a kernel linked by the same rules; without, it is rehearsed.
         """
-        with self._run.stage("pack", seconds):
+        with self.run.stage("pack", seconds):
             sha256 = await self._pack(folder)
-        with self._run.stage("index", seconds):
+        with self.run.stage("index", seconds):
             await object_index.build(self.tree, folder / compiled_trees.INDEX)
             (folder / compiled_trees.LINKED).write_bytes(compiled.linked)
         about = About(
             source_identity=identified.source_identity,
-            compiler_version=self._tools.version,
+            compiler_version=self.tools.version,
             kernel_release=compiled.release,
             backports=identified.backports,
             config=compiled.config,
@@ -177,23 +174,24 @@ class TreeBuild:
             seconds=seconds,
         )
         order = await self._rehearsed(identified, about, folder) if shortcut is None else shortcut
-        self._run.log(f"shortcut: {order or 'none, make builds patched kernels'}")
+        self.run.log(f"shortcut: {order or 'none, make builds patched kernels'}")
         about = about.model_copy(update={"shortcut": order})
         (folder / compiled_trees.ABOUT).write_text(about.model_dump_json())
-        await asyncio.to_thread(shutil.copyfile, self._output.path, folder / compiled_trees.LOG)
+        await asyncio.to_thread(shutil.copyfile, self.output.path, folder / compiled_trees.LOG)
         return about
 
     async def _rehearsed(self, identified: Identified, about: About, folder: Path) -> Order:
         """Return the order in which the shortcut makes this kernel; the tree is another then."""
         # A patch may change what the kernel exports: only make sees that modules lack it then.
         paths = () if kconfig.modules(identified.config) else compiled_trees.linked_in(folder)
-        with self._run.stage("rehearsal", about.seconds):
-            return await Shortcut(self.tree, self._kbuild, about).rehearse(paths)
+        with self.run.stage("rehearsal", about.seconds):
+            kbuild = Kbuild(self.tree, self.tools, self.output, self.bounds)
+            return await Shortcut(self.tree, kbuild, about).rehearse(paths)
 
     async def _pack(self, folder: Path) -> str:
         """Make the image; return its SHA-256."""
         proc.require("mksquashfs")
-        out = prepare(self._run.folder / "packed")
+        out = prepare(self.run.folder / "packed")
         argv = ["mksquashfs", ".", f"/out/{compiled_trees.IMAGE}", *_SQUASHFS]
         tree = self.tree.with_hosts_programs()  # an old suite's packs without zstd
         await tree.run(argv, timeout=PACK_SECONDS, out=out)
@@ -201,7 +199,7 @@ class TreeBuild:
         await asyncio.to_thread(shutil.move, out / compiled_trees.IMAGE, image)
         if proc.privileged():
             os.chown(image, 0, 0)
-        return await asyncio.to_thread(_sha256, image)
+        return await asyncio.to_thread(sha256_of, image)
 
 
 async def linked(tree: Tree, environment: Mapping[str, str]) -> bytes:
@@ -221,6 +219,7 @@ async def _remove(tree: Tree, paths: Sequence[str]) -> None:
     await tree.run(["xargs", "-0r", "sh", "-c", _REMOVE, "sh"], stdin=stdin)
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

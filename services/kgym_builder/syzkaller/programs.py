@@ -6,12 +6,15 @@ done in the sandbox, without network: the modules that Go needs have to lie in t
 `execprog` and `executor`), which would also ask Git, and look for other architectures' compilers.
 """
 
+import os
 import re
 import shutil
 import stat
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from kgym.api.steps import SyzkallerArtifact
 from kgym.errors import UserError
@@ -19,7 +22,6 @@ from kgym.host import proc
 from kgym.host.sandbox import Overlay, Sandbox, prepare
 from kgym.host.sandbox_limits import MIB, SandboxLimits
 from kgym.worker.context import StepContext
-from kgym_builder.syzkaller.static_program import is_static
 
 # Version of how they are built; part of what their memo is named by.
 LAYOUT = 1
@@ -50,6 +52,10 @@ _ENVIRONMENT = {
     "GOTMPDIR": _SCRATCH,
     "TMPDIR": _SCRATCH,
 }
+# elf(5)
+_HEADER = struct.Struct("<4sBB10xHHIQQQIHHH")
+_X86_64, _SEGMENT = 62, 56
+_PT_INTERP = (3).to_bytes(4, "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +140,25 @@ def _checked(program: Path) -> Path:
             raise _refusal(f"its {program.name} is no static program for x86_64")
     program.chmod(0o755)
     return program
+
+
+def is_static(file: IO[bytes]) -> bool:
+    """Tell whether it is a whole ELF file for x86_64 that asks for no loader.
+
+    A program of a stranger's build may say anything of itself: what lies outside of the file is not
+    looked for.
+    """
+    head = file.read(_HEADER.size)
+    if len(head) < _HEADER.size:
+        return False
+    magic, bits, order, _, machine, _, _, table, _, _, _, size, count = _HEADER.unpack(head)
+    if (magic, bits, order, machine, size) != (b"\x7fELF", 2, 1, _X86_64, _SEGMENT):
+        return False
+    if not count or table + count * _SEGMENT > file.seek(0, os.SEEK_END):
+        return False
+    file.seek(table)
+    segments = (file.read(_SEGMENT) for _ in range(count))
+    return all(not segment.startswith(_PT_INTERP) for segment in segments)
 
 
 def _is_file(path: Path) -> bool:

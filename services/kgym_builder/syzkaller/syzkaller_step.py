@@ -20,7 +20,7 @@ from kgym.host.detection import syzkallers
 from kgym.worker.context import StepContext
 from kgym_builder import memo
 from kgym_builder.kernel_source.allowed_origins import Origins
-from kgym_builder.kernel_source.download import TellProgress
+from kgym_builder.kernel_source.download import report_bytes
 from kgym_builder.kernel_source.kernel_sources import KernelSources
 from kgym_builder.syzkaller import programs
 from kgym_builder.syzkaller.programs import Compilers
@@ -55,7 +55,7 @@ class SyzkallerBuilder:
         if spec.cache == "use" and (result := await self._operators(spec, run)):
             return result
         with run.stage("source"):
-            identity = await self._sources.identify(spec.source, _bytes(run), run.log)
+            identity = await self._sources.identify(spec.source, report_bytes(run), run.log)
         commit = _commit(spec, identity)
         # By whichever compilers: the programs do the same, and some builders have none.
         name = memo.key("syzkaller", programs.LAYOUT, identity, commit)
@@ -91,7 +91,7 @@ class SyzkallerBuilder:
         compilers = await Compilers.here()
         run.log(f"building syzkaller {commit} with {compilers.go}, {compilers.compiler}")
         with run.stage("source"):
-            source = await self._sources.get(spec.source, _bytes(run), run.held)
+            source = await self._sources.get(spec.source, report_bytes(run), run.held)
         folder = run.folder / "syzkaller"
         async with self._budget.share(Use.BUILD, 0, _MIB):
             files = await programs.build(source.tree, commit, folder, run)
@@ -135,10 +135,3 @@ def _full_id(source: GitSource | TarballSource) -> str | None:
     if isinstance(source, GitSource) and _FULL_ID.fullmatch(source.commit):
         return source.commit
     return None
-
-
-def _bytes(run: StepContext) -> TellProgress:
-    def report(stage: str, done: float, total: float | None) -> None:
-        run.progress(stage, done, total, "bytes" if done else "")
-
-    return report

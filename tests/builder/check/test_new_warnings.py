@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kgym.api.steps import Diagnostic
-from kgym_builder.check.new_warnings import Lines, new_warnings
+from kgym_builder.check.patch_judgement import Lines, new_warnings
 
 BEFORE = "a\nb\nc\nd\n"
 

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from kgym.api.steps import BuildSpec, DumpMethod, KernelConfig, PackageSource
-from kgym_builder.kbuild.dump_symbols import SYMBOLS, dumpable, with_symbols
+from kgym_builder.kbuild.kconfig import DUMP_SYMBOLS, dumpable, with_symbols
 
 SOURCE = PackageSource(names=["linux-source-6.1"])
 
@@ -19,7 +19,7 @@ def test_a_fragment_asks_for_what_the_method_needs(method: DumpMethod) -> None:
     config = asked(KernelConfig(base="allnoconfig", fragments=["CONFIG_A=y\n"]), method)
     first, last = config.fragments
     assert first == "CONFIG_A=y\n"
-    assert last.split() == [f"CONFIG_{name}=y" for name in SYMBOLS[method]]
+    assert last.split() == [f"CONFIG_{name}=y" for name in DUMP_SYMBOLS[method]]
 
 
 def test_in_a_full_config_the_last_word_counts() -> None:

@@ -300,7 +300,7 @@ async def test_a_damaged_nearest_entry_is_told_and_the_kernel_is_made_from_scrat
     made = await build(ONE_FILE)
     assert made.making.base is None
     assert f"{base.folder.name}, which is near, could not be taken" in made.making.reason
-    assert "the stored one is damaged, or gone" in made.log
+    assert "the stored entry is damaged or was removed" in made.log
 
 
 async def test_nobody_waits_for_an_entry_that_another_makes(build: Build, tmp_path: Path) -> None:

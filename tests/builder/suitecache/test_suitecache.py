@@ -131,13 +131,17 @@ async def test_an_image_that_could_not_be_read_is_checked_when_next_taken(
     suite = SuiteCache(tmp_path / "one", ROOT / "configs" / "backports", origins=ANYWHERE)
     run = new_run(fake_build)
     with run.held:
-        entry = await suite.take(fake_build, run, Output(run.folder / "build.log"))
+        entry = await suite.take(
+            fake_build, await suite.identify(fake_build, run), run, Output(run.folder / "build.log")
+        )
         entry.doubt()
     (tmp_path / "one" / "suitecache" / f".{entry.identity}.seal").write_text("[]")
     with image(tmp_path / "one").open("r+b") as file:
         file.write(b"\0" * 96)
     run = new_run(fake_build)
-    await suite.take(fake_build, run, Output(run.folder / "build.log"))
+    await suite.take(
+        fake_build, await suite.identify(fake_build, run), run, Output(run.folder / "build.log")
+    )
     assert "fetched the entry from storage" in log(run)
 
 

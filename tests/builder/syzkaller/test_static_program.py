@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kgym.host import proc
-from kgym_builder.syzkaller.static_program import is_static
+from kgym_builder.syzkaller.programs import is_static
 
 PT_LOAD, PT_INTERP = 1, 3
 

@@ -1,12 +1,21 @@
-"""The sections of an ELF file, by their hashes (elf(5)): two kernels are the same if these are."""
+"""Whether two compiled trees are the same kernel, and whether later builds see the same in them.
 
+Kernels are compared by the hashes of their ELF sections (elf(5)).
+"""
+
+import asyncio
 import hashlib
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kgym.errors import UserError
+from kgym.host import sandbox
+from kgym_builder.kbuild import object_index
+from kgym_builder.kbuild.kbuild import MODULES
+from kgym_builder.kbuild.working_tree import Tree
+from kgym_builder.suitecache.tree_build import Compiled, sha256_of
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -15,7 +24,28 @@ _NOBITS = 8
 _MOST = 100_000
 
 
-def section_hashes(path: Path) -> dict[str, str]:
+async def fingerprint(tree: Tree, compiled: Compiled) -> dict[str, str]:
+    """Return the kernel, and all that later builds take from the tree, as hashes by name."""
+    out = tree.overlay.folder / "compared"
+    hashes: dict[str, str] = {}
+    for path in await tree.export(["vmlinux", "System.map", MODULES], out):
+        if path.name == "vmlinux":
+            hashes |= _named("vmlinux", await asyncio.to_thread(_section_hashes, path))
+        else:
+            hashes[path.name] = await asyncio.to_thread(sha256_of, path)
+    await asyncio.to_thread(sandbox.remove, out)
+    hashes |= {"config": compiled.config, "release": compiled.release}
+    hashes |= {"linked objects": compiled.linked.decode(errors="replace")}
+    hashes |= _named("environment", compiled.environment)
+    hashes |= _named("control", compiled.lacking)
+    return hashes | _named("command of", await object_index.commands(tree))
+
+
+def _named(what: str, values: Mapping[str, str]) -> dict[str, str]:
+    return {f"{what} {name}": value for name, value in values.items()}
+
+
+def _section_hashes(path: Path) -> dict[str, str]:
     """Return, by name, what tells a section's content and address from others.
 
     Sections with the same name are told together. Raises UserError `bad_kernel` for what is no
