@@ -278,4 +278,4 @@ def test_a_tree_of_this_machine_is_taken_as_it_is(
     assert not planted.exists()
     (linux / "Kconfig").unlink()
     done = kgym("check", bundle, good)
-    assert (done.status, "linux is no kernel's source" in done.err) == (2, True)
+    assert (done.status, "linux is not a kernel's source" in done.err) == (2, True)

@@ -168,7 +168,7 @@ def test_all_changes_of_known_files_count_committed_or_not(
     (tree / "drivers" / "new.c").write_text("int mends;\n")
     done = run("--json").json
     assert (done["answer"], done["left_out"]) == ("crash reproduced", ["drivers/new.c"])
-    assert "left out, as Git does not know them" in run().out
+    assert "left out, as they are untracked" in run().out
     git(tree, "add", "drivers/new.c")
     assert run().status == 0
     assert git(tree, "status", "--porcelain") == "A  drivers/new.c\n"

@@ -1,1 +1,1 @@
-"""The benchmark: datasets of bugs, what agents made of them, and the figures of that."""
+"""The benchmark: datasets of bugs, agents' attempts on them, and figures of the attempts."""

@@ -1,7 +1,7 @@
-"""What an agent did, in the Agent Trajectory Interchange Format. Pure.
+"""Agents' trajectories in the Agent Trajectory Interchange Format. Pure.
 
-Source: Harbor's RFC 0001 (docs/rfcs/0001-trajectory-format.md), version 1.4. Forms that are read:
-those of mini-swe-agent, SWE-agent and OpenHands; of any other, what was printed is kept.
+Source: Harbor's RFC 0001 (docs/rfcs/0001-trajectory-format.md), version 1.4. The formats of
+mini-swe-agent, SWE-agent and OpenHands are converted; for any other, the agent's output is kept.
 """
 
 import json
@@ -13,17 +13,17 @@ from pydantic import Field
 from kgym.api.steps import Strict
 from kgym.bench.attempt_record import Words
 
-# Bytes of a log that stands for steps, where these are not known.
+# Bytes of the log that replaces unknown steps.
 MOST_LOG = 1 << 20
 MOST_STEPS = 20_000
 MOST_TEXT = 1 << 20
-# Commas and brackets of what an agent wrote: no more values than that are made of it.
+# Commas and brackets of an agent's JSON: a bound for the values that parsing creates.
 _VALUES = 2_000_000
 Text = Annotated[str, Field(max_length=2 * MOST_TEXT)]
 
 
 class Agent(Strict):
-    """Who has worked."""
+    """The agent."""
 
     name: Words
     version: Words
@@ -31,7 +31,7 @@ class Agent(Strict):
 
 
 class ToolCall(Strict):
-    """What an agent has done."""
+    """An action of the agent."""
 
     tool_call_id: Words
     function_name: Words
@@ -39,14 +39,14 @@ class ToolCall(Strict):
 
 
 class Result(Strict):
-    """What came of it."""
+    """The result of an action."""
 
     source_call_id: Words | None = None
     content: Text
 
 
 class Observation(Strict):
-    """What an agent saw."""
+    """What the agent saw."""
 
     results: list[Result]
 
@@ -62,7 +62,7 @@ class Step(Strict):
 
 
 class FinalMetrics(Strict):
-    """What all of it took."""
+    """Totals of a trajectory."""
 
     total_cost_usd: float | None = None
     total_steps: int
@@ -79,7 +79,7 @@ class Trajectory(Strict):
     final_metrics: FinalMetrics
 
 
-# Who spoke, the words, the command that was given, and what it printed.
+# The speaker, the message, the command that was given, and its output.
 Turn = tuple[Literal["system", "user", "agent"], str, str | None, str | None]
 
 
@@ -92,7 +92,7 @@ def trajectory(
     session: str,
     dollars: float | None,
 ) -> Trajectory:
-    """Return a trajectory of the given form as one of ATIF; what cannot be read is left out."""
+    """Convert a trajectory of the given format to ATIF; unreadable parts are left out."""
     turns = list(_turns(form, data))
     notes = None
     if not turns:
@@ -102,7 +102,7 @@ def trajectory(
 
 
 def parse_json(data: bytes | None) -> Any:
-    """Return the JSON that an agent wrote; None where it is none, or has too many values."""
+    """Parse JSON written by an agent; None if it is invalid or has too many values."""
     if not data or sum(data.count(mark) for mark in (b",", b"[", b"{")) > _VALUES:
         return None
     try:
@@ -114,7 +114,7 @@ def parse_json(data: bytes | None) -> Any:
 def conversation(
     questions: Iterable[tuple[str, str, str]], *, agent: Agent, session: str, dollars: float | None
 ) -> Trajectory:
-    """Return questions to a model (their purpose, the words, the answer) as a trajectory."""
+    """Return questions to a model (purpose, prompt, answer) as a trajectory."""
     turns: list[Turn] = []
     for purpose, prompt, answer in questions:
         turns += [("user", f"[{purpose}]\n{prompt}", None, None), ("agent", answer, None, None)]
@@ -159,12 +159,12 @@ def _turns(form: str, data: bytes | None) -> Iterator[Turn]:
 
 
 def _cut(text: str) -> str:
-    """Return text that can be written: JSON may name half of a character (`\\ud800`)."""
+    """Return text that can be encoded: JSON may contain lone surrogates (`\\ud800`)."""
     return text[:MOST_TEXT].encode(errors="replace").decode()
 
 
 def _mini(data: Any) -> Iterator[Turn]:
-    """Read a list of messages: what a command printed comes as the user's next one."""
+    """Read a list of messages: a command's output is the next message of the user."""
     waiting: Turn | None = None
     for message in _objects(_of(data, "messages")):
         role, text = message.get("role"), _text(message.get("content"))
@@ -197,7 +197,7 @@ def _swe(data: Any) -> Iterator[Turn]:
 
 
 def _openhands(data: Any) -> Iterator[Turn]:
-    """Read a list of events: an action, then the observation that it is the cause of."""
+    """Read a list of events: an action, then the observation it caused."""
     for event in _objects(data if isinstance(data, list) else _of(data, "history")):
         words = _text(event.get("message"))
         if "observation" in event:

@@ -1,4 +1,4 @@
-"""Attempts in a file: one a line, as JSON (`attempts.jsonl`)."""
+"""Files of attempts: JSON Lines, one attempt per line (`attempts.jsonl`)."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -10,16 +10,16 @@ from kgym.bench.attempt_record import AttemptRecord
 from kgym.errors import NotFound, UserError
 
 NAME = "attempts.jsonl"
-# Bytes of one attempt at most.
+# Maximum bytes of one attempt.
 LINE = 16 << 20
-# Attempts of a file at most.
+# Maximum number of attempts in a file.
 MOST = 2_000_000
 
 
 def read(path: Path) -> Iterator[AttemptRecord]:
     """Yield the attempts of a file; raise NotFound `no_attempts_file`, UserError `bad_attempts`.
 
-    A last line that was not written to its end is passed over: its attempt will be made again.
+    An incomplete last line is skipped: its attempt will be made again.
     """
     try:
         with path.open("rb") as file:
@@ -34,7 +34,7 @@ def read(path: Path) -> Iterator[AttemptRecord]:
 
 
 def write(path: Path, attempts: Iterable[AttemptRecord]) -> None:
-    """Write a new file, whole or not at all; raise UserError `cannot_write`."""
+    """Write a new file atomically; raise UserError `cannot_write`."""
     beside = path.with_name(f".{path.name}")
     try:
         with beside.open("w") as file:
@@ -46,7 +46,7 @@ def write(path: Path, attempts: Iterable[AttemptRecord]) -> None:
 
 
 def append(path: Path, attempt: AttemptRecord) -> None:
-    """Add an attempt; it is on the disk when this returns."""
+    """Append an attempt; it is durable when this returns."""
     with path.open("ab") as file:
         file.write(attempt.model_dump_json(exclude_none=True).encode() + b"\n")
         file.flush()
@@ -54,7 +54,7 @@ def append(path: Path, attempt: AttemptRecord) -> None:
 
 
 def mend(path: Path) -> None:
-    """Remove half a line from the end, which a process that was killed has left."""
+    """Remove an incomplete last line, which a killed process has left."""
     if not path.exists():
         return
     with path.open("rb+") as file:

@@ -1,4 +1,4 @@
-"""What came of one attempt of an agent on a bug."""
+"""The record of one attempt of an agent on a bug."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -7,7 +7,7 @@ from pydantic import Field
 
 from kgym.api.steps import Count, Sha256, Strict
 
-# Characters of a config, a report, a program or a diff.
+# Maximum characters of a config, a report, a program or a diff.
 TEXT = 8 << 20
 
 Text = Annotated[str, Field(max_length=TEXT)]
@@ -18,7 +18,7 @@ Cost = Annotated[float, Field(ge=0)]
 
 
 class Outcome(StrEnum):
-    """How an attempt's patch ended: the classes of RGym's Tables 4 and 5."""
+    """The outcome of an attempt's patch: the classes of RGym's Tables 4 and 5."""
 
     PASS = "pass"  # noqa: S105
     """It builds, and no instance crashed."""
@@ -35,13 +35,13 @@ class Outcome(StrEnum):
 
 
 class Setup(Strict):
-    """Who tries: an agent, its settings, its model, and what it is given."""
+    """An agent with its settings, its model, and the help it gets."""
 
     agent: Words
-    settings: Words = Field("", description="the name of its configuration")
+    settings: Words = Field("", description="name of its configuration")
     model: Words = ""
-    feedback: bool = Field(False, description="it may run kernels while it works")
-    oracle: bool = Field(False, description="it is told which files the developers changed")
+    feedback: bool = Field(False, description="whether it may run kernels while it works")
+    oracle: bool = Field(False, description="whether it knows which files the developers changed")
     dollars: Cost | None = Field(None, description="limit of one attempt; null: none")
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Setup(Strict):
 
 
 class Overlap(Strict):
-    """Of two sets, how much they have in common."""
+    """The overlap of two sets."""
 
     common: Count32
     all: Count32
@@ -64,7 +64,7 @@ class Overlap(Strict):
 
 
 class Votes(Strict):
-    """What a judge's votes were on whether a patch is equivalent to the developers'."""
+    """A judge's votes on whether a patch is equivalent to the developers'."""
 
     yes: Count32
     no: Count32
@@ -72,39 +72,39 @@ class Votes(Strict):
 
     @property
     def equivalent(self) -> bool:
-        """Whether more votes say so than deny it, as Live-kBench's leaderboard counts them."""
+        """Whether the yes votes outnumber the no votes, as on Live-kBench's leaderboard."""
         return self.yes > self.no
 
 
 class Attempt(Strict):
-    """One attempt on a bug; what was not found out is null. `run` counts a setup's attempts."""
+    """One attempt on a bug; unknown values are null. `run` numbers a setup's attempts."""
 
     bug: BugId
     run: int = Field(ge=1, lt=1 << 31)
     outcome: Outcome
-    patch: Sha256 | None = Field(None, description="of the patch without what changes nothing")
+    patch: Sha256 | None = Field(None, description="identity of the patch's change")
     crashed: Count32 | None = Field(None, description="completed instances that crashed")
     completed: Count32 | None = None
     votes: Votes | None = None
-    files: Overlap | None = Field(None, description="changed by it, and by the developers")
+    files: Overlap | None = Field(None, description="changed by it and by the developers")
     functions: Overlap | None = None
     clean: bool | None = Field(
         None,
-        description="resolved, and nothing stands in the way: no detector is silent, nothing is cut"
-        " off, the kernel still works, other bugs' programs find nothing",
+        description="resolved without obstacles: no detector is silent, nothing is cut off, the"
+        " kernel still works, other bugs' programs find nothing",
     )
-    dollars: Cost | None = Field(None, description="what its model has cost")
-    kernel_dollars: Cost | None = Field(None, description="what its kernels have cost")
+    dollars: Cost | None = Field(None, description="cost of its model")
+    kernel_dollars: Cost | None = Field(None, description="cost of its kernels")
     seconds: Cost | None = Field(None, description="from its start to its patch")
     model_seconds: Cost | None = None
     kernel_seconds: Cost | None = Field(None, description="waiting for `run_kernel`")
     kernel_runs: Count32 | None = Field(None, description="calls of `run_kernel`")
     tokens: Count | None = None
-    error: Words | None = Field(None, description="why the agent did not come to its end")
+    error: Words | None = Field(None, description="why the agent did not finish")
 
     @property
     def racy(self) -> bool:
-        """Whether the bug showed on some instances alone (RGym's column Racey)."""
+        """Whether the bug showed on some instances only (RGym's column Racey)."""
         return (
             self.outcome is Outcome.TRIGGER
             and self.crashed is not None
@@ -119,14 +119,14 @@ class Attempt(Strict):
 
     @property
     def equivalent(self) -> bool | None:
-        """Whether it is resolved and equivalent (EPR); null where no judge has looked at it."""
+        """Whether it is resolved and equivalent (EPR); None if no judge has voted."""
         if not self.resolved:
             return False
         return None if self.votes is None else self.votes.equivalent
 
 
 class AttemptRecord(Attempt):
-    """One attempt, with who made it, and its patch."""
+    """One attempt with its setup and its patch."""
 
     setup: Setup
     diff: Text | None = None

@@ -1,6 +1,7 @@
 """Attempts as columns: figures of 100,000 attempts take milliseconds. Pure.
 
-A benchmark of 267,000 attempts is counted for each page: by arrays, without a loop over attempts.
+Each page computes its figures anew, even for a benchmark of 267,000 attempts. So they are computed
+on arrays, without a loop over attempts.
 """
 
 from array import array
@@ -26,7 +27,7 @@ VALUES = (
 
 @dataclass(frozen=True)
 class AttemptTable:
-    """Attempts ordered by setup, bug and run, each of these once; all columns have equal lengths.
+    """Attempts ordered by setup, bug and run, without repeats; all columns have equal lengths.
 
     `bug` and `setup` are indexes into `bugs` and `setups`; `source` is the index of each attempt in
     the order in which they were added.
@@ -78,7 +79,7 @@ class AttemptTable:
 
 
 class TableBuilder:
-    """Builds a table from attempts, one at a time, without keeping them: patches take memory."""
+    """Builder of a table from a stream of attempts. It does not keep them: patches take memory."""
 
     def __init__(self, setups: Sequence[Setup]) -> None:
         self._setups = {setup: number for number, setup in enumerate(setups)}
@@ -136,7 +137,7 @@ _OUTCOME_INDEXES = {outcome: index for index, outcome in enumerate(OUTCOMES)}
 
 
 def _overlap(attempt: AttemptRecord, overlap: Overlap | None) -> float | None:
-    """Return the ratio of an overlap. An attempt without a patch changes nothing: 0."""
+    """Return the ratio of an overlap; 0 for an attempt without a patch: it changes nothing."""
     if overlap is None:
         return 0.0 if attempt.outcome is Outcome.BAD and not attempt.diff else None
     return overlap.ratio

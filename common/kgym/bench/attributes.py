@@ -1,4 +1,4 @@
-"""By what bugs are told apart: the views of Live-kBench section 4.3. Pure."""
+"""Attributes by which bugs are grouped: the views of Live-kBench section 4.3. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ _FILES = (1, 2, 3, 5)
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """Something that is known of bugs, and the values that a bug has of it."""
+    """An attribute of bugs, and how to get a bug's values of it."""
 
     name: str
-    """As addresses have it."""
+    """As used in addresses of pages."""
     words: str
     of: Callable[[BugFacts], Iterable[str]]
     choice: str | None = None
-    """The field of `BugChoice` that takes one of the values."""
+    """The field of `BugChoice` that accepts one of the values."""
 
     def groups(self, bugs: Iterable[BugFacts]) -> Mapping[str, list[BugFacts]]:
-        """Return the bugs by value, in order; a bug with several values stands at each."""
+        """Return the bugs by value, in order; a bug with several values is in several groups."""
         groups: dict[str, list[BugFacts]] = {}
         for bug in bugs:
             for value in list(filter(None, self.of(bug))) or [UNKNOWN]:
@@ -34,7 +34,7 @@ class Attribute:
 
 
 def _order(value: str) -> tuple[bool, float, str]:
-    """Return where a value stands: by its number, if it begins with one; unknown last."""
+    """Return the sort key of a value: by its leading number, if it has one; unknown last."""
     head = value.partition(" ")[0]
     number = float(head) if head.isdecimal() and len(head) < 20 else 0.0
     return value == UNKNOWN, number, value

@@ -1,4 +1,4 @@
-"""Bundles (`kgym.bugs.bundle`) as bugs of a dataset, and bugs of a dataset as bundles."""
+"""Conversion between bundles (`kgym.bugs.bundle`) and bugs of a dataset."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,10 +25,10 @@ from kgym.errors import NotFound, UserError
 
 
 def read_bundles(folder: Path, configs: Path = CONFIGS) -> Dataset:
-    """Read a bundle, or a folder of bundles; raises NotFound `no_dataset`, UserError `bad_bundle`.
+    """Read a bundle or a folder of bundles; raise NotFound `no_dataset`, UserError `bad_bundle`.
 
-    A bug's id is the name of its folder. Shipped ones are known by their names everywhere, others
-    by their paths on this machine.
+    A bug's id is the name of its folder. Records refer to shipped bundles by name, and to others by
+    their path on this machine.
     """
     folders = sorted(path.parent for path in folder.glob("*/bug.toml"))
     if (folder / "bug.toml").is_file():
@@ -101,9 +101,9 @@ def _text(program: Reproducer | None) -> str | None:
 
 
 def write_bundles(dataset: Dataset, folder: Path, base: Base = "parent") -> None:
-    """Write a bundle of each bug below a new folder; UserError `folder_in_use`, `not_triable`.
+    """Write a bundle of each bug into a new folder; UserError `folder_in_use`, `not_triable`.
 
-    A bug that has a bundle of its own is none to be written: it is tried by that.
+    A bug with a bundle of its own is refused: it is tried by that bundle.
     """
     if folder.exists() and any(folder.iterdir()):
         raise UserError("folder_in_use", f"{folder} is not empty: name a new folder")
@@ -118,7 +118,7 @@ def write_bundles(dataset: Dataset, folder: Path, base: Base = "parent") -> None
 
 
 def bundle_files(record: BugRecord, bug: Bug) -> Iterator[tuple[str, str]]:
-    """Yield the files of a bundle of a bug that is tried on a commit, and their texts."""
+    """Yield names and texts of the files of a bundle, for a bug that is tried on a commit."""
     source, config = bug.build.source, bug.build.config.full
     assert isinstance(source, GitSource)
     assert config is not None

@@ -1,4 +1,4 @@
-"""Which bugs of a dataset are meant: by every attribute of theirs, and by a model's cutoff."""
+"""Selection of bugs of a dataset: by their attributes, and by a model's knowledge cutoff."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -15,22 +15,24 @@ Some = Annotated[list[Words], Field(max_length=1000)]
 
 
 class BugChoice(Strict):
-    """Bugs for which all holds that is given; of a list, one entry is enough.
+    """A filter: bugs that meet all given conditions; of a list, one matching entry is enough.
 
-    A bug of which something is not known is left out by a condition about that. Times: from
-    `..._from` on, and before `..._before`.
+    A condition on an attribute that is unknown for a bug excludes the bug. Times: from `..._from`
+    (inclusive) to `..._before` (exclusive).
     """
 
     ids: Some = []
     status: Status | None = None
     subsystems: Some = Field([], description="names of syzbot's: `net`, `ext4`")
-    types: Some = Field([], description="as syzkaller sorts titles: `KASAN-READ`, `WARNING`")
-    classes: Some = Field([], description="what titles begin with: `KASAN use-after-free`")
-    text: Words | None = Field(None, description="in a title, in any case")
-    compiler: Words | None = Field(None, description="in its compiler's words, in any case")
+    types: Some = Field([], description="as syzkaller classifies titles: `KASAN-READ`, `WARNING`")
+    classes: Some = Field([], description="beginnings of titles: `KASAN use-after-free`")
+    text: Words | None = Field(None, description="part of a title, case-insensitive")
+    compiler: Words | None = Field(
+        None, description="part of the compiler's version, case-insensitive"
+    )
     reproducer: Literal["c", "syz", "both", "none"] | None = None
-    has_cause: bool | None = Field(None, description="whether the commit is known that brought it")
-    racy: bool | None = Field(None, description="whether it showed in some of its runs alone")
+    has_cause: bool | None = Field(None, description="whether the introducing commit is known")
+    racy: bool | None = Field(None, description="whether it showed in some of its runs only")
     reported_from: AwareDatetime | None = None
     reported_before: AwareDatetime | None = None
     fixed_from: AwareDatetime | None = None
@@ -43,11 +45,11 @@ class BugChoice(Strict):
     touches: Words | None = Field(None, description="the fix changes a file below this path")
 
     def takes(self, bug: BugRecord | BugFacts) -> bool:
-        """Whether this bug is meant."""
+        """Return whether the filter selects this bug."""
         return all(self._conditions(bug if isinstance(bug, BugFacts) else bug.facts))
 
     def of(self, dataset: Dataset, name: str) -> Dataset:
-        """Return the bugs that are meant, as a dataset of its own."""
+        """Return the selected bugs as a new dataset."""
         return Dataset.of(
             name,
             filter(self.takes, dataset.bugs),
@@ -80,7 +82,7 @@ class BugChoice(Strict):
 def split(dataset: Dataset, cutoff: datetime) -> tuple[Dataset, Dataset]:
     """Return the bugs fixed up to a model's knowledge cutoff, and those fixed after it.
 
-    Bugs without a date of their fix are in neither (Live-kBench section 5.2).
+    Bugs whose fix has no known date are in neither (Live-kBench section 5.2).
     """
     known = [(bug, bug.fixed) for bug in dataset.bugs if bug.fixed is not None]
     day = cutoff.date().isoformat()

@@ -1,4 +1,4 @@
-"""A bug of a dataset: everything that is known of it. What is not known is null."""
+"""The record of a bug in a dataset. Unknown values are null."""
 
 from datetime import datetime
 from functools import cached_property
@@ -11,7 +11,7 @@ from kgym.bench.attempt_record import BugId, Count32, Text, Words
 from kgym.crash.report import CrashType, type_of
 from kgym.crash.report.crash_class import crash_class
 
-# Characters of a developers' patch that is published; a longer one is left out.
+# Maximum characters of a published developers' patch; a longer one is left out.
 FIX = 256 << 10
 
 CommitId = Annotated[str, Field(pattern=r"^[0-9a-f]{7,64}$", max_length=64)]
@@ -22,7 +22,7 @@ Link = Annotated[str, Field(max_length=2000)]
 
 
 class Commit(Strict):
-    """A commit, as syzbot names it: sometimes it knows the title alone."""
+    """A commit as named by syzbot, which sometimes knows only the title."""
 
     title: Words | None = None
     id: CommitId | None = None
@@ -32,9 +32,9 @@ class Commit(Strict):
 
 
 class FoundText(Strict):
-    """A text that belongs to a crash: itself, or where it can be had, or both.
+    """A text that belongs to a crash: its content, its link, or both.
 
-    A link without a host is one of syzbot's dashboard.
+    A link without a host belongs to syzbot's dashboard.
     """
 
     text: Text | None = None
@@ -42,13 +42,13 @@ class FoundText(Strict):
 
 
 class Crash(Strict):
-    """One crash of the bug, with all that brings it back."""
+    """One crash of the bug, with everything that reproduces it."""
 
     title: Words | None = None
     repository: Link | None = Field(None, description="URL of the kernel's Git repository")
     commit: CommitId | None = None
     config: FoundText = FoundText()
-    compiler: Words | None = Field(None, description="in syzbot's words, the linker's with it")
+    compiler: Words | None = Field(None, description="in syzbot's words, with the linker")
     architecture: Words = "amd64"
     c_reproducer: FoundText = FoundText()
     syz_reproducer: FoundText = FoundText()
@@ -65,7 +65,7 @@ class Function(Strict):
 
 
 class DeveloperPatch(Strict):
-    """How the kernel's developers have fixed the bug."""
+    """The fix by the kernel's developers."""
 
     commits: list[Commit] = Field([], max_length=100)
     parent: CommitId | None = Field(None, description="the commit that the fix was made on")
@@ -77,7 +77,7 @@ class DeveloperPatch(Strict):
 
     @cached_property
     def lines(self) -> int | None:
-        """How many lines the diff removes and adds."""
+        """The number of lines that the diff removes and adds."""
         if self.diff is None:
             return None
         headers = ("---", "+++")
@@ -86,7 +86,7 @@ class DeveloperPatch(Strict):
 
 
 class Cause(Strict):
-    """The commit that brought the bug in."""
+    """The commit that introduced the bug."""
 
     commit: Commit
     date: AwareDatetime | None = None
@@ -94,47 +94,47 @@ class Cause(Strict):
 
 
 class Validation(Strict):
-    """How the bug showed when it was tried, before any agent was (`kgym bench validate`)."""
+    """The result of trying the bug before any agent was measured on it (`kgym bench validate`)."""
 
-    kernel: Words = Field(description="the parent of its fix, or the shared kernel it came back on")
+    kernel: Words = Field(description="parent of its fix, or the shared kernel it came back on")
     crashed: int = Field(ge=1, description="of the runs on the kernel with the bug")
     runs: int = Field(ge=1)
-    instances: int = Field(ge=1, description="runs that a kernel has to survive to prove a fix")
+    instances: int = Field(ge=1, description="runs that a kernel must survive to prove a fix")
     seconds: float = Field(gt=0, description="of each of them")
 
     @property
     def racy(self) -> bool:
-        """Whether it showed in some of the runs alone (RGym's column Racey)."""
+        """Whether it showed in some of the runs only (RGym's column Racey)."""
         return self.crashed < self.runs
 
 
 class BugFacts(Strict):
-    """A bug by its attributes; what is not known is null."""
+    """A bug's attributes; unknown ones are null."""
 
     id: BugId
     extid: Words | None = None
     title: Words
-    titles: list[Words] = Field([], max_length=100, description="all that its crashes have had")
+    titles: list[Words] = Field([], max_length=100, description="of all its crashes")
     status: Status
     subsystems: list[Line] | None = Field(None, max_length=100)
-    type: Line = Field(description="as syzkaller sorts titles: `KASAN-READ`, `WARNING`")
-    crash_class: Line = Field(description="what its title begins with: `KASAN use-after-free`")
+    type: Line = Field(description="as syzkaller classifies titles: `KASAN-READ`, `WARNING`")
+    crash_class: Line = Field(description="beginning of its title: `KASAN use-after-free`")
     compilers: list[Words] = Field([], max_length=100, description="in syzbot's words")
     reproducer: Programs = "none"
     reported: AwareDatetime | None = None
     fixed: AwareDatetime | None = Field(None, description="when the fix was committed")
     fix: CommitId | None = None
     fix_title: Words | None = None
-    lines: Count32 | None = Field(None, description="that the fix changes")
-    files: list[Line] | None = Field(None, max_length=500, description="that the fix changes")
+    lines: Count32 | None = Field(None, description="changed by the fix")
+    files: list[Line] | None = Field(None, max_length=500, description="changed by the fix")
     functions: list[Line] | None = Field(None, max_length=500, description="`FILE:NAME`")
-    has_cause: bool = Field(False, description="whether the commit is known that brought it")
+    has_cause: bool = Field(False, description="whether the introducing commit is known")
     cause: CommitId | None = None
-    racy: bool | None = Field(None, description="whether it showed in some of its runs alone")
+    racy: bool | None = Field(None, description="whether it showed in some of its runs only")
 
     @property
     def days_open(self) -> float | None:
-        """Days from its report to its fix, if both are known."""
+        """Days from report to fix, if both dates are known."""
         if self.reported is None or self.fixed is None:
             return None
         return (self.fixed - self.reported).total_seconds() / 86400
@@ -148,7 +148,7 @@ class PublishedBug(Strict):
 
 
 class BugRecord(Strict):
-    """A bug; `id` is its own in the dataset, `extid` the one of its mails."""
+    """A bug; `id` identifies it in the dataset, `extid` is the id in syzbot's mails."""
 
     id: BugId
     extid: Words | None = None
@@ -164,34 +164,34 @@ class BugRecord(Strict):
     cause: Cause | None = None
     discussions: list[Link] = Field([], max_length=1000)
     bundle: Words | None = Field(
-        None, description="the bundle that it is tried by: a shipped bug's name, or a folder"
+        None, description="bundle by which it is tried: a shipped bug's name, or a folder"
     )
     validation: Validation | None = None
 
     @property
     def titles(self) -> list[str]:
-        """All titles that its crashes have had."""
+        """The titles of all its crashes, without repeats."""
         titles = [self.title, *(crash.title for crash in self.crashes if crash.title)]
         return list(dict.fromkeys(titles))
 
     @property
     def type(self) -> CrashType:
-        """The type of its crash, as syzkaller sorts titles."""
+        """The type of its crash, as syzkaller classifies titles."""
         return type_of(self.title)
 
     @property
     def crash_class(self) -> str:
-        """What its title says of the crash, without where: `KASAN use-after-free`."""
+        """The kind of crash in its title, without the place: `KASAN use-after-free`."""
         return crash_class(self.title)
 
     @property
     def fixed(self) -> datetime | None:
-        """When the fix was committed."""
+        """The date of the fix's commit."""
         return self.patch.date if self.patch is not None else None
 
     @property
     def facts(self) -> BugFacts:
-        """What lists and filters use; of what there is too much, the first."""
+        """The attributes used by lists and filters; long lists are cut."""
         patch = self.patch or DeveloperPatch()
         fix = patch.commits[0] if patch.commits else Commit()
         functions = patch.functions
@@ -224,7 +224,7 @@ class BugRecord(Strict):
 
     @property
     def published(self) -> PublishedBug:
-        """Its facts, with the developers' patch unless that is too long to publish."""
+        """Its attributes and the developers' patch, unless that is too long to publish."""
         diff = self.patch.diff if self.patch is not None else None
         return PublishedBug(facts=self.facts, diff=diff if diff and len(diff) <= FIX else None)
 

@@ -1,6 +1,6 @@
-"""A campaign as it is described and planned: agents, models, bugs, attempts, settings. Pure.
+"""The description and plan of a campaign: agents, models, bugs, attempts, settings. Pure.
 
-docs/benchmark.md describes the file, `CAMPAIGN.toml`.
+docs/benchmark.md describes the file `CAMPAIGN.toml`.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ Dollars = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class Prices(Strict):
-    """What a model takes for a million tokens, in dollars."""
+    """A model's prices in dollars per million tokens."""
 
     input: Dollars
     cached: Dollars | None = Field(None, description="of the input; null: as `input`")
@@ -30,32 +30,32 @@ class Prices(Strict):
 
 
 class ModelAccess(Strict):
-    """Where a model is; agents reach it, and nothing else, at http://127.0.0.1:8400."""
+    """The access to a model; agents reach only its endpoint, at http://127.0.0.1:8400."""
 
     endpoint: Annotated[Link, Field(pattern=r"^https?://")]
     key_env: Name | None = Field(None, description="variable of this machine that holds its key")
     key_header: Literal["authorization", "x-api-key", "x-goog-api-key"] = "authorization"
     prices: Prices | None = None
     names: list[Words] = Field(
-        [], max_length=20, description="by which it may be asked for beside its own, at its prices"
+        [], max_length=20, description="further names of the model, at the same prices"
     )
 
 
 class AgentEntry(Strict):
-    """An agent, with the models and settings that it is tried with."""
+    """An agent with the models and settings to try."""
 
     name: Words
     kind: Literal["program", "crashfixer"] = "program"
     adapter: Name | None = Field(None, description="a shipped description of its command")
     command: list[Words] | None = Field(None, min_length=1, max_length=100)
-    folder: Path | None = Field(None, description="that it finds at /agent")
+    folder: Path | None = Field(None, description="mounted at /agent")
     programs: list[Path] = Field(
-        [], max_length=20, description="folders that it finds where they are"
+        [], max_length=20, description="folders mounted at their own paths"
     )
     environment: Variables = {}
     settings: Words = ""
     agent_config: Path | None = None
-    model_config_file: Path | None = Field(None, description="that it finds at /KBDr/model-config")
+    model_config_file: Path | None = Field(None, description="mounted at /KBDr/model-config")
     models: list[Words] = Field([""], min_length=1, max_length=100)
     feedback: list[bool] | None = Field(None, min_length=1, max_length=2)
     strategy: Words = Field("forest", description="of CrashFixer")
@@ -71,7 +71,7 @@ class AgentEntry(Strict):
 
 
 class AttemptLimits(Strict):
-    """What one attempt may take."""
+    """The limits of one attempt."""
 
     dollars: Dollars | None = None
     hours: float = Field(2.0, gt=0, le=168)
@@ -79,23 +79,23 @@ class AttemptLimits(Strict):
 
 
 class CampaignLimits(Strict):
-    """What the whole campaign may take; each setup gets the same share of the dollars."""
+    """The limits of the whole campaign; each setup gets the same share of the dollars."""
 
     dollars: Dollars | None = None
     hours: float | None = Field(None, gt=0, le=10_000)
 
 
 class Campaign(Strict):
-    """What `CAMPAIGN.toml` says."""
+    """`CAMPAIGN.toml`."""
 
     name: Name
     bugs: list[Path] = Field([], max_length=10_000, description="shipped bugs, or folders")
     bundles: list[Path] = Field([], max_length=100, description="folders of bundles")
-    dataset: Path | None = Field(None, description="whose bugs are meant, as far as bundled")
+    dataset: Path | None = Field(None, description="dataset whose bugs are selected")
     choice: BugChoice = BugChoice()
     attempts: int = Field(1, ge=1, le=1000, description="of each setup on each bug")
     feedback: list[bool] = Field([True], min_length=1, max_length=2)
-    parallel: int = Field(2, ge=1, le=64, description="attempts at a time")
+    parallel: int = Field(2, ge=1, le=64, description="concurrent attempts")
     commit_from: Literal["parent", "crash"] = "parent"
     instances: int | None = Field(
         25, ge=1, le=1000, description="VMs that prove a patch; null: as calibrated"
@@ -120,12 +120,12 @@ class Campaign(Strict):
 
     @property
     def how(self) -> str:
-        """What attempts have to share to be compared."""
+        """The options that attempts must share to be comparable, as JSON."""
         parts = {"name", "commit_from", "instances", "feedback_instances", "time"}
         return self.model_dump_json(include=parts)
 
     def setups(self) -> Iterator[tuple[Setup, AgentEntry]]:
-        """Yield who tries."""
+        """Yield each setup with its agent."""
         for entry in self.agents:
             for model in entry.models:
                 for feedback in dict.fromkeys(entry.feedback or self.feedback):
@@ -141,7 +141,7 @@ class Campaign(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """An attempt that is to be made."""
+    """An attempt to be made."""
 
     bug: BugId
     setup: Setup
@@ -150,7 +150,7 @@ class Planned:
 
 
 def plan(campaign: Campaign, bugs: Sequence[BugId]) -> list[Planned]:
-    """Return all attempts, in an order that is fair: whenever it ends, all have had as much."""
+    """Return all attempts, run by run, so that an interrupted campaign has treated all alike."""
     return [
         Planned(bug, setup, run, entry)
         for run in range(1, campaign.attempts + 1)
@@ -160,7 +160,7 @@ def plan(campaign: Campaign, bugs: Sequence[BugId]) -> list[Planned]:
 
 
 def missing(planned: Iterable[Planned], done: Iterable[AttemptRecord]) -> list[Planned]:
-    """Return those that have no record."""
+    """Return the attempts without a record."""
     there = {(record.bug, record.setup, record.run) for record in done}
     return [
         attempt for attempt in planned if (attempt.bug, attempt.setup, attempt.run) not in there
@@ -168,29 +168,29 @@ def missing(planned: Iterable[Planned], done: Iterable[AttemptRecord]) -> list[P
 
 
 class SetupEstimate(Strict):
-    """What a setup's open attempts will take, by those that it has made; null: not known."""
+    """Cost of a setup's open attempts, estimated from its earlier ones; null: unknown."""
 
     setup: Setup
-    attempts: int = Field(description="that are open")
-    seconds: float | None = Field(description="of them all, from start to patch")
+    attempts: int = Field(description="open attempts")
+    seconds: float | None = Field(description="of all of them, from start to patch")
     dollars: float | None
-    rests_on: int = Field(description="earlier attempts of this setup")
+    rests_on: int = Field(description="number of earlier attempts of this setup")
 
 
 class Estimate(Strict):
-    """What a campaign will take; what is not known of a setup makes the sum null."""
+    """The estimated cost of a campaign; an unknown value of a setup makes the sum null."""
 
     attempts: int
     done: int
     setups: list[SetupEstimate]
-    hours: float | None = Field(description="with so many attempts at a time, proofs left out")
+    hours: float | None = Field(description="with `parallel` attempts at a time, without proofs")
     dollars: float | None
 
 
 def estimate(
     campaign: Campaign, planned: Sequence[Planned], history: Iterable[AttemptRecord], done: int
 ) -> Estimate:
-    """Return what the open attempts will take, by earlier attempts of the same setups."""
+    """Estimate the cost of the open attempts from earlier attempts of the same setups."""
     earlier: Mapping[Setup, list[AttemptRecord]] = defaultdict(list)
     for record in history:
         earlier[record.setup].append(record)

@@ -1,4 +1,4 @@
-"""Two setups on the same bugs, and one setup on two kinds of bugs. Pure."""
+"""Comparisons: two setups on the same bugs, and one setup on two sets of bugs. Pure."""
 
 from math import comb
 
@@ -15,34 +15,34 @@ _AT_ONCE = 1000
 
 
 class Difference(Strict):
-    """How much a figure differs: `first` less `second`, with its interval at 95 %."""
+    """The difference of a figure, `first` minus `second`, with its 95 % interval."""
 
     figure: Figure
     first: float
     second: float
     difference: Measured
     ratio: float | None = Field(
-        description="by how much of the second the first is more, as Live-kBench's tables have it;"
-        " null where the second is 0"
+        description="relative difference (first / second - 1), as in Live-kBench's tables; null if"
+        " the second is 0"
     )
 
 
 class PairedDifference(Difference):
-    """Two setups on the same bugs."""
+    """The difference of two setups on the same bugs."""
 
     p_value: float = Field(
-        description="how often a difference as large comes about if both are equally good: for"
-        " figures of yes and no the exact sign test of McNemar, else by 10,000 exchanges of the"
-        " two setups' values within bugs"
+        description="probability of a difference as large if both are equally good: McNemar's exact"
+        " test for yes/no figures, else a permutation test with 10,000 exchanges of the two setups'"
+        " values within bugs"
     )
 
 
 def paired(
     results: Results, first: Setup, second: Setup, figure: Figure, k: int, *, best: bool = False
 ) -> PairedDifference | None:
-    """Compare the means of the first k runs of each bug, or, with `best`, the best of them.
+    """Compare the mean of the first k runs of each bug, or, with `best`, the best of them.
 
-    None where a bug has fewer runs, or the figure of one is not known.
+    None if a bug has fewer runs, or if the figure of a run is unknown.
     """
     first_values, second_values = (
         _by_bug(results, setup, figure, k, best=best) for setup in (first, second)
@@ -64,8 +64,9 @@ def across(
 ) -> Difference | None:
     """Compare a setup on the bugs before a model's knowledge cutoff with those after it.
 
-    None where a bug has fewer than k runs, or a figure is not known.
+    None if a bug has fewer than k runs, or if the figure of a run is unknown.
     """
+    # Two independent samples: equal seeds would correlate their draws, and narrow the interval.
     first_values = _by_bug(before, setup, figure, k, best=best)
     second_values = _by_bug(after, setup, figure, k, best=best)
     if first_values is None or second_values is None:
@@ -103,14 +104,14 @@ def _is_binary(*values: Values) -> bool:
 
 
 def _sign_test(differences: Values) -> float:
-    """Return the p-value of McNemar's exact test: which of the two solves what one alone does."""
+    """Return the p-value of McNemar's exact test, on the bugs that only one of the two solves."""
     more, less = int((differences > 0).sum()), int((differences < 0).sum())
     tail = sum(comb(more + less, count) for count in range(min(more, less) + 1))
     return min(1.0, float(2 * tail / 2 ** (more + less)))
 
 
 def _exchanged(differences: Values) -> float:
-    """Return the p-value of the permutation test: signs change at random, bug by bug."""
+    """Return the p-value of the permutation test, which flips signs at random, bug by bug."""
     there = differences[differences != 0]
     if not len(there):
         return 1.0

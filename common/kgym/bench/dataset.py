@@ -1,7 +1,7 @@
-"""A dataset: named bugs that never change, in a folder of two files.
+"""A dataset: a named, immutable set of bugs, in a folder of two files.
 
-`bugs.jsonl` holds a record a line, ordered by id; `dataset.json` its name, and the SHA-256 of that
-file. So two datasets are the same if their hashes are, and a folder that was changed is refused.
+`bugs.jsonl` holds a record per line, ordered by id; `dataset.json` holds its name and the SHA-256
+of that file. So equal hashes mean equal datasets, and a modified folder is refused.
 """
 
 import hashlib
@@ -19,25 +19,25 @@ from kgym.bench.bug_record import BugRecord
 from kgym.errors import NotFound, UserError
 
 ABOUT, BUGS = "dataset.json", "bugs.jsonl"
-# Bytes of one record at most.
+# Maximum bytes of one record.
 LINE = 64 << 20
-# Bugs of a dataset at most.
+# Maximum number of bugs in a dataset.
 MOST = 100_000
 Name = Annotated[str, Field(pattern=r"^[\w][\w.-]{0,99}$")]
 
 
 class About(Strict):
-    """What a dataset is: `sha256` is that of its records."""
+    """The content of `dataset.json`; `sha256` is that of the records."""
 
     name: Name
     description: Words = ""
-    source: Words | None = Field(None, description="what it was made from")
+    source: Words | None = Field(None, description="where it comes from")
     bugs: int = Field(ge=0, le=MOST)
     sha256: Sha256
 
 
 class Dataset(Strict):
-    """Bugs by id, in order; none twice."""
+    """Bugs ordered by id, without repeats."""
 
     name: Name
     description: Words = ""
@@ -53,7 +53,7 @@ class Dataset(Strict):
         description: str = "",
         source: str | None = None,
     ) -> "Dataset":
-        """Return a dataset of these bugs; UserError `bug_twice`, `too_many_bugs`, `bad_dataset`."""
+        """Make a dataset of bugs; raise UserError `bug_twice`, `too_many_bugs`, `bad_dataset`."""
         by_id: dict[str, BugRecord] = {}
         for bug in bugs:
             if bug.id in by_id and by_id[bug.id] != bug:
@@ -76,7 +76,7 @@ class Dataset(Strict):
 
     @property
     def about(self) -> About:
-        """What its folder's `dataset.json` says."""
+        """The content of its folder's `dataset.json`."""
         digest = hashlib.sha256()
         for line in self._lines():
             digest.update(line)
@@ -89,7 +89,7 @@ class Dataset(Strict):
         )
 
     def get(self, bug: str) -> BugRecord:
-        """Return a bug by its id, or by how it alone begins; else NotFound."""
+        """Return a bug by its id or a unique prefix of it; raise NotFound `no_such_bug`."""
         matching = [record for record in self.bugs if record.id == bug] or [
             record for record in self.bugs if record.id.startswith(bug)
         ]
@@ -101,7 +101,7 @@ class Dataset(Strict):
         return matching[0]
 
     def save(self, folder: Path) -> About:
-        """Write it to a new folder; UserError `dataset_exists` where another one is in it."""
+        """Write it to a new folder; raise UserError `dataset_exists` if that holds another one."""
         about = self.about
         if (folder / ABOUT).exists():
             if (there := read_about(folder)) == about:
@@ -129,7 +129,7 @@ class Dataset(Strict):
 
 
 def read_about(folder: Path) -> About:
-    """Return what a folder's dataset is; NotFound `no_dataset`, UserError `bad_dataset`."""
+    """Read a folder's `dataset.json`; raise NotFound `no_dataset`, UserError `bad_dataset`."""
     try:
         return About.model_validate_json((folder / ABOUT).read_bytes())
     except OSError as error:
@@ -139,7 +139,7 @@ def read_about(folder: Path) -> About:
 
 
 def load(folder: Path) -> Dataset:
-    """Read a dataset; raises NotFound `no_dataset`, UserError `bad_dataset`, `dataset_changed`."""
+    """Read a dataset; raise NotFound `no_dataset`, UserError `bad_dataset`, `dataset_changed`."""
     about = read_about(folder)
     digest, bugs = hashlib.sha256(), []
     try:
@@ -154,8 +154,8 @@ def load(folder: Path) -> Dataset:
     if digest.hexdigest() != about.sha256:
         raise UserError(
             "dataset_changed",
-            f"{folder / BUGS} is not what {ABOUT} says (its SHA-256 is another): fetch it again, or"
-            " make a dataset with another name of it",
+            f"{folder / BUGS} does not have the SHA-256 in {ABOUT}: fetch it again, or make a"
+            " dataset with another name of it",
         )
     return Dataset.of(about.name, bugs, description=about.description, source=about.source)
 

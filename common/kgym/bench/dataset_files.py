@@ -1,9 +1,9 @@
-"""Datasets as others keep them: kBenchSyz's folder of JSON, Live-kBench's two tables.
+"""Other projects' dataset formats: kBenchSyz's folder of JSON, Live-kBench's two tables.
 
 Live-kBench's dataset repository has two configurations, `bugs` and `datasets`, each a table of text
-columns, some of which hold JSON (ARiSE-Lab/live-kbench, kArena/hf_sync.py, commit 8849209). Here a
-table is a file `bugs.parquet`, `bugs.jsonl` or `bugs.json`, or a folder `bugs` of such files, as a
-downloaded repository has it. Parquet needs the package `pyarrow`.
+columns, some of which hold JSON (ARiSE-Lab/live-kbench, kArena/hf_sync.py, commit 8849209). A table
+is a file `bugs.parquet`, `bugs.jsonl` or `bugs.json`, or a folder `bugs` of such files, as in a
+downloaded repository. Parquet needs the package `pyarrow`.
 """
 
 import json
@@ -19,21 +19,21 @@ from kgym.bench.bug_record import BugRecord, FoundText
 from kgym.bench.dataset import MOST, Dataset
 from kgym.errors import NotFound, UserError
 
-# Bytes of a file of rows at most.
+# Maximum bytes of a file of rows.
 FILE = 512 << 20
 BUG_FILE = 64 << 20
-# Bytes of a program at most.
+# Maximum bytes of a program.
 PROGRAM = 1 << 20
 Row = Mapping[str, Any]
-# syzbot's ids: of a bug, and (half as long) of its mails.
+# syzbot's ids: a bug has 40 hex digits, its mails 20.
 _SYZBOT_ID = re.compile(r"(?<![0-9a-f])(?:[0-9a-f]{40}|[0-9a-f]{20})(?![0-9a-f])")
 _ENDS = (".parquet", ".jsonl", ".json")
 
 
 def read_kbenchsyz(folder: Path, name: str = "kbenchsyz", programs: Path | None = None) -> Dataset:
-    """Read a folder with a JSON file for each bug; raises NotFound, UserError `bad_bug_data`.
+    """Read a folder with one JSON file per bug; raise NotFound, UserError `bad_bug_data`.
 
-    `programs` is a folder with their programs in C, as ID.c: the files have links to them alone.
+    `programs` is a folder with their C programs, as ID.c: the JSON files only contain links.
     """
     files = sorted(folder.glob("*.json"))
     if not files:
@@ -62,11 +62,11 @@ def _with_program(bug: BugRecord, path: Path) -> BugRecord:
 
 
 def read_list(path: Path, known: Dataset) -> Dataset:
-    """Return the bugs of a dataset that a file names: as ids, or as links to syzbot's pages.
+    """Return the bugs of a dataset that a file names: by id, or by link to syzbot's pages.
 
-    This is what RGym has published of its 143 bugs. The file is JSON (a list of names, of objects
-    with `id`, `bug_id` or `extid`, or an object by names), CSV, or a name a line. A name is an id,
-    or the `extid` of syzbot's mails. Raises NotFound `no_dataset`, `no_such_bug`, UserError
+    RGym has published its 143 bugs in this form. The file is JSON (a list of names, a list of
+    objects with `id`, `bug_id` or `extid`, or an object with names as keys), CSV, or a name per
+    line. A name is an id or an `extid`. Raises NotFound `no_dataset`, `no_such_bug`, UserError
     `bad_bug_data`.
     """
     names = list(dict.fromkeys(_names(_bytes(path, BUG_FILE), path)))
@@ -103,7 +103,7 @@ def _named(row: object) -> Iterator[str]:
 
 
 def write_kbenchsyz(dataset: Dataset, folder: Path) -> None:
-    """Write a JSON file for each bug into a new folder; UserError `folder_in_use`."""
+    """Write one JSON file per bug into a new folder; raise UserError `folder_in_use`."""
     _new(folder)
     for bug in dataset.bugs:
         text = json.dumps(syzbot_data.write(bug), indent=2)
@@ -114,7 +114,7 @@ def write_kbenchsyz(dataset: Dataset, folder: Path) -> None:
 
 
 def read_live_kbench(folder: Path, wanted: str | None = None) -> Dataset:
-    """Read a folder as Live-kBench publishes it: the dataset `wanted`, or else all bugs.
+    """Read a folder in Live-kBench's format: the dataset `wanted`, or all bugs if it is None.
 
     Raises NotFound `no_dataset`, `no_such_dataset`, UserError `bad_bug_data`, `no_pyarrow`.
     """
@@ -161,7 +161,7 @@ def live_kbench_bug(row: Row, where: str) -> BugRecord:
             if value
         },
     )
-    # What was fetched later stands beside syzbot's own words, for the first crash.
+    # Texts fetched later are stored beside syzbot's data, and belong to the first crash.
     report, program = row.get("syzbotCrashReport"), row.get("syzbotReproducer")
     if not bug.crashes or not (report or program):
         return bug
@@ -179,7 +179,7 @@ def live_kbench_bug(row: Row, where: str) -> BugRecord:
 def write_live_kbench(
     dataset: Dataset, folder: Path, form: Literal["parquet", "jsonl"] = "jsonl"
 ) -> None:
-    """Write both tables into a new folder; raises UserError `folder_in_use`, `no_pyarrow`."""
+    """Write both tables into a new folder; raise UserError `folder_in_use`, `no_pyarrow`."""
     _new(folder)
     now = datetime.now(UTC).isoformat()
     bugs = [_live_kbench_row(bug, now) for bug in dataset.bugs]
@@ -224,7 +224,7 @@ def _live_kbench_row(bug: BugRecord, now: str) -> dict[str, str | None]:
 
 
 def _table(folder: Path, name: str) -> Iterator[Row]:
-    """Yield the rows of a table: a file, or all files of the folder of its name."""
+    """Yield the rows of a table: a file, or all files of the folder with its name."""
     beside = [folder / f"{name}{end}" for end in _ENDS if (folder / f"{name}{end}").is_file()]
     files = beside[:1] or sorted(
         path for path in (folder / name).glob("*") if path.suffix in _ENDS and path.is_file()
@@ -322,7 +322,7 @@ def _strings(value: object, where: str) -> Sequence[str] | None:
 
 
 def time_of(value: object, where: str) -> datetime | None:
-    """Return a time of theirs; without a zone it is in UTC. UserError `bad_bug_data`."""
+    """Parse a time, in UTC unless it has a zone; raise UserError `bad_bug_data`."""
     if not value:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The figures of a benchmark, from its attempts. Pure; each figure is defined where it is made.
+"""The figures of a benchmark, computed from its attempts. Pure.
 
 Sources: Live-kBench sections 4.2 and 5.1 (CRR, EPR, IoU, Mean@k, Pass@k); its leaderboard (the
 first k runs of each bug, and no figure unless every bug has k); RGym Tables 1, 4 and 5 (classes).
@@ -21,22 +21,22 @@ MOST_RUNS = 1 << 31
 
 
 class Figure(StrEnum):
-    """What an attempt is worth, from 0 to 1."""
+    """A score of attempts, from 0 to 1."""
 
     CRR = "crr"
     """The crash is gone: upper bound of the share of valid patches."""
     EPR = "epr"
     """The crash is gone, and the patch is equivalent to the developers': lower bound."""
     CLEAN = "clean"
-    """The crash is gone, and nothing else stands in the way of the patch."""
+    """The crash is gone, and there is no other obstacle."""
     FILE_IOU = "file_iou"
-    """Files changed by both patches, of those changed by either."""
+    """Share of files changed by both patches among those changed by either."""
     FUNCTION_IOU = "function_iou"
-    """Functions changed by both patches, of those changed by either."""
+    """Share of functions changed by both patches among those changed by either."""
 
 
 class Measured(Strict):
-    """A figure with its interval at 95 %; all are shares of 1."""
+    """A figure with its 95 % interval; all are shares of 1."""
 
     value: float
     low: float
@@ -44,11 +44,11 @@ class Measured(Strict):
 
 
 class SetupFigures(Strict):
-    """What a setup came to; a figure is null where an attempt lacks what it takes."""
+    """The figures of a setup; a figure is null if it is unknown for an attempt."""
 
     setup: Setup
     bugs: int
-    runs: int = Field(description="k: how many attempts of each bug count")
+    runs: int = Field(description="k: number of attempts per bug that count")
     passed: dict[Figure, Measured | None] = Field(
         description="Pass@k: the best of the first k runs of each bug"
     )
@@ -56,26 +56,26 @@ class SetupFigures(Strict):
         description="Mean@k: the mean of the first k runs of each bug"
     )
     outcomes: dict[Outcome, int] = Field(description="RGym's classes, of all these attempts")
-    racy: int = Field(description="of those that trigger, how many did on some instances alone")
-    resolved: int = Field(description="bugs that some attempt has resolved")
-    dollars: float | None = Field(description="of all attempts, their kernels with them")
+    racy: int = Field(description="attempts that trigger the bug on some instances only")
+    resolved: int = Field(description="bugs resolved by at least one attempt")
+    dollars: float | None = Field(description="of all attempts, including their kernels")
     dollars_per_bug: float | None
-    dollars_per_resolved: float | None = Field(description="null where none is resolved")
-    seconds_per_bug: float | None = Field(description="of all attempts, waiting for kernels too")
+    dollars_per_resolved: float | None = Field(description="null if none is resolved")
+    seconds_per_bug: float | None = Field(description="of all attempts, including kernel runs")
     seconds_per_resolved: float | None
-    kernel_runs: float | None = Field(description="calls of `run_kernel` an attempt")
+    kernel_runs: float | None = Field(description="calls of `run_kernel` per attempt")
 
 
 class Results:
-    """The attempts of some setups on the same bugs, ready to be counted.
+    """The attempts of several setups on the same bugs, from which figures are computed.
 
-    Attempts on other bugs than `bugs` are passed over.
+    Attempts on other bugs are ignored.
     """
 
     def __init__(
         self, attempts: Iterable[AttemptRecord] | AttemptTable, bugs: Sequence[BugId]
     ) -> None:
-        """Sort the attempts; raise ValueError where a run of a setup on a bug is there twice."""
+        """Index the attempts; raise ValueError if a run of a setup on a bug occurs twice."""
         self.bugs = tuple(dict.fromkeys(bugs))
         self.table = attempts if isinstance(attempts, AttemptTable) else AttemptTable.of(attempts)
         self._places = {setup: place for place, setup in enumerate(self.table.setups)}
@@ -84,24 +84,24 @@ class Results:
 
     @cached_property
     def setups(self) -> list[Setup]:
-        """Return who has tried any of the bugs."""
+        """The setups with attempts on any of the bugs, sorted by name."""
         tried = (setup for setup in self.table.setups if self._rows_of(setup)[1].any())
         return sorted(tried, key=str)
 
     def runs(self, setup: Setup) -> int:
-        """Return how many attempts every bug has: the largest k of which there are figures."""
+        """Return the number of attempts that every bug has: the largest k with figures."""
         return int(self._rows_of(setup)[1].min(initial=MOST_RUNS)) if self.bugs else 0
 
     def most_runs(self, setup: Setup) -> int:
-        """Return how many attempts the bug has that was tried most often."""
+        """Return the largest number of attempts on one bug."""
         return int(self._rows_of(setup)[1].max(initial=0))
 
     def figures(self, setup: Setup, k: int) -> SetupFigures | None:
-        """Return the figures of the first k runs; None unless every bug has as many."""
+        """Return the figures of the first k runs; None if a bug has fewer."""
         return self.all_figures([setup], k)[0]
 
     def all_figures(self, setups: Sequence[Setup], k: int) -> list[SetupFigures | None]:
-        """Return the figures of several setups: faster than one by one."""
+        """Return the figures of several setups at once, which is faster."""
         ready = [setup for setup in setups if 1 <= k <= self.runs(setup)]
         columns: list[Values] = []
         wanted: list[tuple[Setup, Figure]] = []
@@ -123,7 +123,7 @@ class Results:
     ) -> dict[tuple[Setup, Figure], list[Measured]]:
         """Return Pass@k for each k from 1 to the number of runs that every bug has.
 
-        What has no such runs, or is not known of one of them, is left out.
+        Setups without runs, and figures that are unknown for a run, are left out.
         """
         tables: dict[tuple[Setup, Figure], Values] = {}
         for setup in setups:
@@ -139,18 +139,18 @@ class Results:
         }
 
     def values(self, setup: Setup, figure: Figure, k: int) -> Values | None:
-        """Return the figure of each bug (rows) and run (columns); None if one is not known."""
-        # A patch that no judge has seen is not one that is not equivalent: unknown is not 0.
+        """Return the figure by bug (rows) and run (columns); None if it is unknown for a run."""
+        # A patch without a judge's votes is not "not equivalent": unknown is not 0.
         table = self.column(setup, figure.value, k)
         return None if np.isnan(table).any() else table
 
     def column(self, setup: Setup, name: str, k: int) -> Values:
-        """Return one of `attempt_table.VALUES` by bug and run; every bug has to have k runs."""
+        """Return one of `attempt_table.VALUES` by bug and run; every bug must have k runs."""
         values: Values = self.table.values[name][self._first(setup, k)]
         return values
 
     def solved(self, setup: Setup, k: int) -> frozenset[BugId]:
-        """Return the bugs that one of the first k runs has resolved."""
+        """Return the bugs resolved by at least one of the first k runs."""
         first, number = self._rows_of(setup)
         before = self.table.resolved_before
         solved = before[first + np.minimum(number, k)] > before[first]
@@ -193,7 +193,7 @@ class Results:
         )
 
     def _first(self, setup: Setup, k: int) -> Numbers:
-        """Return the rows of the first k runs, by bug."""
+        """Return the table's rows of the first k runs, by bug."""
         first, _ = self._rows_of(setup)
         return first[:, None] + np.arange(k)
 
@@ -207,12 +207,12 @@ class Results:
 
 
 class Solves(Strict):
-    """Which bugs several setups solve between them."""
+    """The bugs solved by several setups together."""
 
-    union: list[BugId] = Field(description="solved by at least one")
+    union: list[BugId] = Field(description="solved by at least one setup")
     unique: dict[str, list[BugId]] = Field(description="by setup: solved by no other one")
-    unsolved: list[BugId] = Field(description="solved by none: the toughest")
-    by_bug: dict[BugId, int] = Field(description="by how many setups each is solved")
+    unsolved: list[BugId] = Field(description="solved by none: the hardest")
+    by_bug: dict[BugId, int] = Field(description="number of setups that solve each bug")
 
 
 def solves(results: Results, setups: Sequence[Setup], k: int) -> Solves:
@@ -231,7 +231,7 @@ def solves(results: Results, setups: Sequence[Setup], k: int) -> Solves:
 
 
 def _sum(values: Values) -> float | None:
-    """Return the sum; None where one is not known: what is not known did not cost nothing."""
+    """Return the sum; None if a value is unknown: an unknown cost is not 0."""
     return None if np.isnan(values).any() else float(values.sum())
 
 

@@ -1,8 +1,8 @@
-"""Datasets as Harbor tasks: a folder for each bug, which Harbor builds, hands out and judges.
+"""Datasets as Harbor tasks: one folder per bug, which Harbor builds, assigns and judges.
 
-Format: https://www.harborframework.com/docs/tasks. The tree is cloned while the image is built, so
-a task needs a commit; its patch is tried by a platform (KGYM_SERVER, KGYM_TOKEN), so it needs a
-config and a program too.
+Format: https://www.harborframework.com/docs/tasks. The image's build clones the tree, so a task
+needs a commit. A platform (KGYM_SERVER, KGYM_TOKEN) tries the patch, so it needs a config and a
+program too.
 """
 
 import re
@@ -18,7 +18,7 @@ from kgym.bench.tried_bug import tried_bug
 from kgym.bugs.bundle_folder import toml
 from kgym.errors import UserError
 
-# What docker/kenv/base.Dockerfile makes.
+# Built from docker/kenv/base.Dockerfile.
 IMAGE = "kgym-kenv:latest"
 _URL = re.compile(r"https?://[^\s'\"\\]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -68,7 +68,8 @@ RUN git init -q /linux && cd /linux \\
     && rm -f .git/FETCH_HEAD
 WORKDIR /linux
 """
-# Whether a patch compiles, and whether the crash is gone, is the reward; what failed is none.
+# The reward says whether the crash is gone (exit status 0), or whether the patch failed (1, 2). Any
+# other status is a failure of the platform, for which no reward is written.
 _TEST = """\
 #!/bin/sh
 cd /linux && git add -A && git diff --cached "$(git config kgym.base)" >/tmp/patch || exit 1
@@ -88,7 +89,7 @@ cd /linux && git apply /solution/fix.patch
 
 @dataclass(frozen=True, slots=True)
 class HarborOptions:
-    """How tasks are judged, and what they may take, in seconds."""
+    """How tasks are judged, and their time limits in seconds."""
 
     instances: int = 25
     agent_seconds: float = 7200.0
@@ -98,7 +99,7 @@ class HarborOptions:
 def write(
     dataset: Dataset, folder: Path, options: HarborOptions = HarborOptions()
 ) -> dict[str, str]:
-    """Write the tasks into a new folder; return why bugs were left out, by their ids.
+    """Write the tasks into a new folder; return the omitted bugs by id, with reasons.
 
     Raises UserError `folder_in_use`, `no_tasks`.
     """
@@ -122,7 +123,7 @@ def write(
 
 
 def task(record: BugRecord, dataset: str, options: HarborOptions) -> Mapping[str, str] | str:
-    """Return the files of a bug's task by their paths, or what it lacks to be one."""
+    """Return the files of a bug's task by path, or why it cannot be a task."""
     try:
         bug = tried_bug(record)
     except UserError as error:

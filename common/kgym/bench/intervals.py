@@ -1,13 +1,13 @@
 """Confidence intervals by the bootstrap over bugs. Pure.
 
-Which bugs a dataset happens to hold is what the figures depend on, so it is bugs that are drawn
-again, each with all its attempts. Values are shares, from 0 to 1.
+The figures depend on which bugs a dataset happens to contain. So bugs are resampled, each with all
+its attempts. Values are shares, from 0 to 1.
 
-With few bugs, or where nearly all are alike, the plain bootstrap is too narrow: of ten solved bugs
-it says 100 % for certain. So two bugs are added before it is drawn, one that counts 0 and one that
-counts 1, as Agresti and Caffo add them to shares ("Simple and effective confidence intervals for
-proportions", The American Statistician 54, 2000). `tests/benchmark/test_intervals.py` simulates
-how often the intervals hold the truth.
+With few bugs, or if nearly all have the same value, the plain bootstrap is too narrow: for ten
+solved bugs it says exactly 100 %. So two bugs are added before drawing, one with 0 and one with 1,
+as Agresti and Caffo do for proportions ("Simple and effective confidence intervals for
+proportions", The American Statistician 54, 2000). `tests/benchmark/test_intervals.py` simulates how
+often the intervals contain the truth.
 """
 
 from collections.abc import Iterator
@@ -22,18 +22,19 @@ DRAWS = 2000
 LEVEL = 0.95
 SEED = 20251222
 
-# Numbers that are held at once: a column of 100,000 bugs would else take gigabytes.
+# Numbers in memory at once: a column of 100,000 bugs would otherwise take gigabytes.
 HELD = 4_000_000
 
 # A row for each bug, a column for each figure.
 Values: TypeAlias = NDArray[np.float64]
-# What is drawn: its error of 1e-6 is far below that of drawing, and it takes half the time.
+# Drawn shares, in single precision: its error of 1e-6 is far below the sampling error, and it takes
+# half the time.
 Shares: TypeAlias = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure, and the limits between which it lies at LEVEL."""
+    """A figure with its confidence limits at LEVEL."""
 
     value: float
     low: float
@@ -41,7 +42,7 @@ class Interval:
 
 
 class Bootstrap:
-    """Draws of `bugs` bugs; the same for all figures of a table, so that these can be compared."""
+    """Draws of `bugs` bugs, the same for all figures of a table, so that they are comparable."""
 
     def __init__(self, bugs: int, draws: int = DRAWS, seed: int = SEED) -> None:
         if bugs < 1:
@@ -51,7 +52,7 @@ class Bootstrap:
         self._held = list(self._parts()) if few else None
 
     def _parts(self) -> Iterator[Shares]:
-        """Yield how often each bug was drawn, as a share: some draws at a time."""
+        """Yield how often each bug was drawn, as a share, in batches of draws."""
         generator = np.random.default_rng(self._seed)
         equal = np.full(self._bugs, 1 / self._bugs)
         at_once = max(1, HELD // self._bugs)
@@ -61,7 +62,7 @@ class Bootstrap:
             yield drawn.astype(np.float32)
 
     def _mean(self, values: Values) -> Shares:
-        """Return the mean of each column (rows) in each draw (columns)."""
+        """Return the mean of each column of `values` (as rows) in each draw (as columns)."""
         parts = self._held if self._held is not None else self._parts()
         by_figure = values.T.astype(np.float32)
         return np.concatenate([by_figure @ part.T for part in parts], axis=1)
@@ -71,7 +72,7 @@ class Bootstrap:
         return _intervals(values.mean(axis=0), self._drawn(values))
 
     def difference(self, values: Values, other: "Bootstrap", others: Values) -> list[Interval]:
-        """Return the mean of each column less that of the same column on other bugs.
+        """Return the mean of each column minus that of the same column on other bugs.
 
         `other` is the bootstrap of those bugs, with another seed.
         """
@@ -79,8 +80,8 @@ class Bootstrap:
         return _intervals(value, self._drawn(values) - other._drawn(others))
 
     def paired(self, values: Values, others: Values) -> list[Interval]:
-        """Return the mean of the differences, bug by bug: two setups on the same bugs."""
-        # The two that are added differ in opposite ways.
+        """Return the mean of the differences by bug, for two setups on the same bugs."""
+        # The two added bugs differ by -1 and by 1: the extremes of a difference of shares.
         differences = values - others
         ends = np.vstack([differences, np.full(differences.shape[1], -1.0)])
         ends = np.vstack([ends, np.full(differences.shape[1], 1.0)])
@@ -93,14 +94,14 @@ class Bootstrap:
 
 @lru_cache(maxsize=16)
 def bootstrap(bugs: int, seed: int = SEED) -> Bootstrap:
-    """Return the draws of so many bugs, made once."""
+    """Return the cached draws of this many bugs."""
     return Bootstrap(bugs, seed=seed)
 
 
 def _intervals(value: Values, drawn: Shares) -> list[Interval]:
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail], axis=1, overwrite_input=True)
-    # The added bugs pull towards the middle; the figure itself stays within.
+    # The added bugs pull the limits towards the middle; keep the figure itself within them.
     low, high = np.minimum(low, value), np.maximum(high, value)
     return [
         Interval(float(middle), float(least), float(most))

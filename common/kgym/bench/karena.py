@@ -1,7 +1,7 @@
-"""A database of Live-kBench's kArena, an SQLite file: its bugs, its datasets, and all results.
+"""Import of Live-kBench's kArena database, an SQLite file: its bugs, datasets and results.
 
-Source: ARiSE-Lab/live-kbench, kArena/db/schema.py (commit 8849209). The file may be anybody's: it
-is opened for reading alone, and only its tables are read: no view, whose code could run for ever.
+Source: ARiSE-Lab/live-kbench, kArena/db/schema.py (commit 8849209). The file is untrusted: it is
+opened read-only, and only tables are read, since a view's query could run for ever.
 """
 
 import json
@@ -21,11 +21,11 @@ from kgym.bench.dataset import MOST, Dataset
 from kgym.bench.dataset_files import live_kbench_bug, time_of
 from kgym.errors import NotFound, UserError
 
-# Rows of a table at most.
+# Maximum rows of a table.
 ATTEMPTS = 10_000_000
-# Bytes of one value at most.
+# Maximum bytes of one value.
 VALUE = 64 << 20
-# An image that does not build, and an error of theirs, say nothing about a patch.
+# Other evaluations (an image that does not build, an internal error) say nothing about a patch.
 _OUTCOMES = {
     "notReproduced": Outcome.PASS,
     "reproduced": Outcome.TRIGGER,
@@ -34,14 +34,14 @@ _OUTCOMES = {
 
 
 class Imported(Strict):
-    """What a database holds; `unjudged` counts patches whose crash was never evaluated."""
+    """The attempts of a database; `unjudged` counts patches whose crash was never evaluated."""
 
     attempts: list[AttemptRecord]
-    unjudged: dict[str, int] = Field(description="by what their database says of them")
+    unjudged: dict[str, int] = Field(description="by their status in the database")
 
 
 def datasets(path: Path) -> dict[str, Dataset]:
-    """Return the datasets that the database defines, and under `all` one of all its bugs.
+    """Return the datasets that the database defines, and `all`, which contains all its bugs.
 
     Raises NotFound `no_dataset`, UserError `bad_karena`.
     """
@@ -70,9 +70,9 @@ def datasets(path: Path) -> dict[str, Dataset]:
 
 
 def results(path: Path, judge: str | None = None) -> Imported:
-    """Return all attempts of the database, with the votes of the judge of that name.
+    """Return all attempts of the database, with the votes of the named judge.
 
-    Where only one judge has voted, it needs no name. Raises NotFound `no_dataset`,
+    The name may be omitted if only one judge has voted. Raises NotFound `no_dataset`,
     `no_such_judge`, UserError `bad_karena`.
     """
     with closing(_Database(path)) as database:
@@ -93,7 +93,7 @@ class _Database:
         self._connection.close()
 
     def rows(self, table: str, most: int) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a table, in the order of their keys; at most so many."""
+        """Yield the rows of a table in key order; raise UserError `bad_karena` beyond `most`."""
         try:
             kind = self._connection.execute(
                 "SELECT type FROM sqlite_schema WHERE name = ?", (table,)
@@ -110,7 +110,7 @@ class _Database:
 
 
 class _Results:
-    """Reads the tables once, and joins them here: they hold at most some 100,000 rows."""
+    """Reader of the results. It joins the tables in memory: they have at most some 100,000 rows."""
 
     def __init__(self, database: _Database, judge: str | None) -> None:
         self._database = database
@@ -134,7 +134,7 @@ class _Results:
                 answer = self._crash.get(row["agentPatchId"], {}).get("kGymEvaluation")
                 unjudged[str(answer or row["status"])] += 1
                 continue
-            # The first k runs are those with the lowest unionId, which counts on over all bugs.
+            # Runs are numbered by unionId, which increases across all bugs.
             runs[row["agentConfigId"], row["bugId"]] += 1
             attempts.append(self._attempt(row, outcome, runs[row["agentConfigId"], row["bugId"]]))
         return Imported(attempts=attempts, unjudged=dict(unjudged))
@@ -193,7 +193,7 @@ class _Results:
 
 
 def _fixed(bug: BugRecord, fix: Mapping[str, Any] | None) -> BugRecord:
-    """Return the bug with what the database knows of its fix beside syzbot's data."""
+    """Return the bug, completed by the database's own data of its fix."""
     if fix is None or bug.patch is None:
         return bug
     known: dict[str, Any] = {}
@@ -233,7 +233,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """Return a cost of theirs, which stands as text; None where it is none."""
+    """Parse a cost, which is stored as text; None if it is invalid."""
     try:
         number = float(str(value))
     except ValueError:

@@ -1,8 +1,8 @@
-"""Which files and functions a patch changes, and how much of that two patches share. Pure.
+"""The files and functions that a patch changes, and the overlap of two patches. Pure.
 
-As in Live-kBench section 4.2 (root cause localization), files are those of C and assembly.
-Functions are found by the syntax tree of the whole files before and after each patch, so that a
-hunk's context, which names the function before it, misleads nobody.
+As in Live-kBench section 4.2 (root cause localization), only C and assembly files count. Functions
+are taken from the syntax trees of the files before and after the patch: a hunk header names the
+function before the hunk, which need not be the changed one.
 """
 
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ _PARSED = (".c", ".h", ".cc", ".cpp", ".cxx", ".hh", ".hpp")
 
 @dataclass(frozen=True, slots=True)
 class ChangedParts:
-    """What a patch changes; a function is its file and its name."""
+    """The parts that a patch changes; a function is a pair of file and name."""
 
     files: frozenset[str]
     functions: frozenset[tuple[str, str]]
 
 
 def changed_parts(patch: str | Patch, read: Read) -> ChangedParts:
-    """Return what a diff, or a patch, changes in the tree that `read` reads.
+    """Return what a diff or a patch changes in the tree that `read` reads.
 
-    Raises UserError as `kgym.source.patching.apply` does, where it does not apply.
+    Raises UserError as `kgym.source.patching.apply` does if it does not apply.
     """
     if isinstance(patch, str):
         patch = Patch(name="patch", diff=patch)
@@ -45,7 +45,7 @@ def changed_parts(patch: str | Patch, read: Read) -> ChangedParts:
 
 
 def overlap(ours: ChangedParts, theirs: ChangedParts) -> tuple[Overlap, Overlap]:
-    """Return the overlap of the files, and of the functions, of two patches."""
+    """Return the overlaps of the files and of the functions of two patches."""
     return (
         Overlap(common=len(ours.files & theirs.files), all=len(ours.files | theirs.files)),
         Overlap(

@@ -1,16 +1,16 @@
-"""Publish benchmarks: copy a dataset's bugs and the attempts on them to where the monitor reads.
+"""Publication of benchmarks: a dataset's bugs and their attempts, in the store the monitor reads.
 
 The store is a folder or a prefix in a bucket. A benchmark in it is::
 
     NAME/benchmark.json            its index: a `Publication`, one line of JSON
-    NAME/VERSION/bugs.jsonl        a `PublishedBug` a line, by id
-    NAME/VERSION/attempts.jsonl    an `AttemptRecord` a line
+    NAME/VERSION/bugs.jsonl        a `PublishedBug` per line, by id
+    NAME/VERSION/attempts.jsonl    an `AttemptRecord` per line
 
-Each publish writes a VERSION of its own and then replaces the index, so that readers see all of a
-publish or nothing of it.
+Each publish writes a VERSION of its own and then replaces the index, so that readers see all of it
+or nothing.
 
-Whoever may write to the store may write anything there. Readers believe nothing: sizes and counts
-are bounded, every line is validated, and both files have to have the SHA-256 of the index.
+Any writer of the store may write anything. So readers trust nothing: sizes and counts are bounded,
+every line is validated, and both files must have the SHA-256 given in the index.
 """
 
 import contextlib
@@ -37,23 +37,23 @@ INDEX, BUG_FILE, ATTEMPT_FILE = "benchmark.json", "bugs.jsonl", "attempts.jsonl"
 SETUPS = 1000
 ATTEMPTS = 2_000_000
 INDEX_BYTES = 4 << 20
-# Of all bugs of a benchmark. A reader keeps their facts in memory.
+# Maximum size of the file of bugs, whose attributes a reader keeps in memory.
 BUG_BYTES = 256 << 20
-# Of all attempts of a benchmark. A reader keeps only numbers in memory.
+# Maximum size of the file of attempts, of which a reader keeps only numbers in memory.
 ATTEMPT_BYTES = 8 << 30
 _ABANDONED_SECONDS = 86400
-# Part of a URL's path and of a storage key: without a slash, and never `.` or `..`.
+# Part of URL paths and of storage keys: without a slash, and never `.` or `..`.
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
 
 
 class BenchmarkStore(Protocol):
-    """Where benchmarks are published: the part of `kgym.transport`'s storage that this needs.
+    """The store of benchmarks: the part of `kgym.transport`'s storage that is needed here.
 
     A protocol, since the monitor, which reads benchmarks, may not import `kgym.transport`.
     """
 
     async def put(self, key: str, path: Path) -> Artifact:
-        """Store a file, whole or not at all, in place of the one that has this key."""
+        """Store a file atomically, replacing the one with this key."""
         ...
 
     def read(self, key: str, start: int, stop: int) -> AsyncGenerator[bytes]:
@@ -61,11 +61,11 @@ class BenchmarkStore(Protocol):
         ...
 
     async def sizes(self, prefix: str, depth: int) -> dict[str, int]:
-        """Return the bytes below each folder that is `depth` names below `prefix`."""
+        """Return the bytes below each folder at `depth` levels below `prefix`."""
         ...
 
     async def ages(self, prefix: str, depth: int) -> dict[str, float]:
-        """Return, for these folders, the seconds since something was stored in them."""
+        """Return the seconds since a file was last stored in each of these folders."""
         ...
 
     async def remove(self, prefix: str) -> None:
@@ -86,19 +86,19 @@ class Publication(Strict):
     version: str = Field(pattern=r"^[0-9a-f]{32}$", description="name of the folder of its files")
     published_at: AwareDatetime
     description: Words = ""
-    source: Words | None = Field(None, description="what its dataset was made from")
+    source: Words | None = Field(None, description="where its dataset comes from")
     dataset: Sha256 = Field(description="of the dataset's records")
     bugs: int = Field(ge=0, le=BUGS)
     attempts: int = Field(ge=0, le=ATTEMPTS)
     setups: list[Setup] = Field(
-        max_length=SETUPS, description="by number, which a setup keeps when attempts are added"
+        max_length=SETUPS, description="by number, which is stable when attempts are added"
     )
     bug_file: StoredFile
     attempt_file: StoredFile
 
 
 def checked_name(name: str) -> str:
-    """Return the name; raise UserError `bad_option` if no benchmark can have it."""
+    """Return the name; raise UserError `bad_option` if it is invalid."""
     if not _NAME.fullmatch(name):
         raise UserError(
             "bad_option",
@@ -145,7 +145,7 @@ async def publish(
     bugs: Iterable[PublishedBug],
     attempts: Iterable[AttemptRecord],
 ) -> Publication:
-    """Publish a dataset's bugs and attempts on them, in place of those published before.
+    """Publish a dataset's bugs and their attempts, replacing those published before.
 
     Raises Conflict `benchmark_exists` if another dataset has the name, UserError `unknown_bug`,
     `bad_attempts`, `too_many_setups`, `too_many_attempts`, `too_many_bytes`.
@@ -157,14 +157,14 @@ async def publish(
         index = _write_files(folder, name, about, bugs, attempts, known_setups)
         for file in (BUG_FILE, ATTEMPT_FILE):
             await store.put(f"{name}/{index.version}/{file}", folder / file)
-        # Last: until now, readers have seen what was published before.
+        # Last: until now, readers have seen the previous version.
         await store.put(f"{name}/{INDEX}", folder / INDEX)
     await _remove_others(store, name, index, replaced)
     return index
 
 
 async def _replaced(store: BenchmarkStore, name: str, about: About) -> Publication | None:
-    """Return what is published under the name; raise Conflict `benchmark_exists`."""
+    """Return the previous publication of this name; raise Conflict `benchmark_exists`."""
     try:
         index = await read_index(store, name)
     except NotFound:
@@ -187,8 +187,8 @@ async def _replaced(store: BenchmarkStore, name: str, about: About) -> Publicati
 async def _remove_others(
     store: BenchmarkStore, name: str, index: Publication, replaced: Publication | None
 ) -> None:
-    """Remove the version that was replaced, and those of publishes that were killed."""
-    # A younger folder may belong to somebody who is publishing now, and has no index yet.
+    """Remove the replaced version, and those of killed publishes."""
+    # A younger folder without an index may belong to a publish that is still in progress.
     ages = await store.ages(name, 1)
     for folder, age in ages.items():
         version = folder.rpartition("/")[2]
@@ -210,7 +210,7 @@ def _write_files(
     bug_file = _written(folder / BUG_FILE, by_id.values(), BUG_BYTES)
     checked = _CheckedAttempts(name, attempts, by_id.keys())
     attempt_file = _written(folder / ATTEMPT_FILE, checked, ATTEMPT_BYTES)
-    # Addresses of pages name setups by number: those that were published before keep theirs.
+    # Page addresses contain the numbers of setups, so published setups keep theirs.
     setups = list(dict.fromkeys([*known_setups, *sorted(checked.setups, key=str)]))
     if len(setups) > SETUPS:
         raise UserError("too_many_setups", f"{name} has more than {SETUPS:,} setups")
@@ -231,7 +231,7 @@ def _write_files(
 
 
 class _CheckedAttempts:
-    """Iterates over attempts and raises a UserError for the first that cannot be published."""
+    """Iterator over attempts that raises a UserError for the first unpublishable one."""
 
     def __init__(self, name: str, attempts: Iterable[AttemptRecord], bugs: Set[BugId]) -> None:
         self._name = name
@@ -263,7 +263,7 @@ class _CheckedAttempts:
 
 
 def _written(path: Path, records: Iterable[BaseModel], most: int) -> StoredFile:
-    """Write a record a line; raise UserError `too_many_bytes`."""
+    """Write one record per line; raise UserError `too_many_bytes`."""
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
         for record in records:
@@ -277,7 +277,7 @@ def _written(path: Path, records: Iterable[BaseModel], most: int) -> StoredFile:
 
 
 def damaged(name: str, fault: str) -> InfrastructureError:
-    """Return the error for a benchmark whose files are not what a publish writes."""
+    """Return the error for a benchmark whose files cannot be from a publish."""
     return InfrastructureError(
         "benchmark_damaged",
         f"the benchmark {name} is damaged ({fault}): publish it again",
@@ -286,6 +286,6 @@ def damaged(name: str, fault: str) -> InfrastructureError:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Return where a record is wrong, and why; without the input, which may be hostile."""
+    """Return the first wrong field and the reason; omit the input, which may be hostile."""
     first = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg'][:200]}"

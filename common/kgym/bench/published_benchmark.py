@@ -1,4 +1,4 @@
-"""Benchmarks as pages and figures need them: bugs by id, attempts as columns."""
+"""Published benchmarks in memory, for pages and figures: bugs by id, attempts as columns."""
 
 import asyncio
 import contextlib
@@ -25,10 +25,10 @@ from kgym.bench.publication import (
 )
 from kgym.errors import InfrastructureError, NotFound
 
-# Bytes of a bug or an attempt.
+# Maximum bytes of a bug or an attempt.
 _LINE = 16 << 20
 T = TypeVar("T", PublishedBug, AttemptRecord)
-# Where a line begins and ends, in bytes of its file.
+# The start and end of a line, in bytes of its file.
 Span = tuple[int, int]
 
 
@@ -39,14 +39,14 @@ class Benchmark:
     name: str
     description: str
     version: str
-    """Differs between two contents of one name."""
+    """Identifies the content; each publish has its own."""
     facts: Mapping[BugId, BugFacts]
     """By id, in order."""
     table: AttemptTable
 
     @property
     def setups(self) -> list[tuple[int, Setup]]:
-        """The setups with the numbers by which addresses name them."""
+        """The setups with their numbers in page addresses."""
         return list(enumerate(self.table.setups))
 
 
@@ -58,7 +58,7 @@ class PublishedBenchmark(Benchmark):
     index: Publication
     bug_spans: Mapping[BugId, Span]
     attempt_ends: "array[int]"
-    """Where each line of the file of attempts ends."""
+    """The end of each line in the file of attempts."""
 
     async def bug(self, bug: str) -> PublishedBug:
         """Return a bug with its fix; raise NotFound `benchmark_bug_missing`."""
@@ -133,7 +133,7 @@ async def load(
 async def _read_bugs(
     store: BenchmarkStore, name: str, index: Publication
 ) -> tuple[dict[BugId, PublishedBug], dict[BugId, Span]]:
-    """Return all bugs with their fixes, and where they are in their file."""
+    """Return all bugs with their fixes, and their spans in the file."""
     bugs: dict[BugId, PublishedBug] = {}
     spans: dict[BugId, Span] = {}
 
@@ -189,9 +189,9 @@ async def _read_lines(
     count: int,
     add: Callable[[bytes, Span], None],
 ) -> None:
-    """Give each line of a file to `add`, in a thread; raise InfrastructureError if it is damaged.
+    """Pass each line of a file to `add`, in a thread; raise InfrastructureError if it is damaged.
 
-    The file has to have `count` lines, and the size and SHA-256 that the index gives.
+    The file must have `count` lines, and the size and SHA-256 given in the index.
     """
     file = key.rpartition("/")[2]
     digest, rest, start, number = hashlib.sha256(), b"", 0, 0

@@ -1,4 +1,4 @@
-"""What a campaign came to: figures of each setup, and comparisons. Pure."""
+"""The report of a campaign: figures of each setup, and comparisons. Pure."""
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations
@@ -11,26 +11,26 @@ from kgym.bench.comparison import PairedDifference, paired
 from kgym.bench.figures import Figure, Results, SetupFigures, Solves, solves
 from kgym.errors import UserError
 
-# Setups of which all pairs are compared, unless one asks for a pair.
+# All pairs of this many setups are compared, unless a pair is given.
 MOST_COMPARED = 6
 
 
 class Comparison(Strict):
-    """Two setups on the same bugs; a figure is left out where one of it is not known."""
+    """Two setups on the same bugs; figures that are unknown for an attempt are left out."""
 
     first: Setup
     second: Setup
-    best: bool = Field(description="the best of the first k runs, else their mean")
+    best: bool = Field(description="whether the best of the first k runs counts, or their mean")
     figures: list[PairedDifference]
 
 
 class Report(Strict):
-    """Figures of all setups on the bugs that all of them have tried."""
+    """The figures of all setups, on the bugs that all of them have tried."""
 
     attempts: int
     bugs: int
-    left_out: list[BugId] = Field(description="bugs that some setup has not tried yet")
-    runs: int = Field(description="k: how many runs of each bug count")
+    left_out: list[BugId] = Field(description="bugs not yet tried by every setup")
+    runs: int = Field(description="k: number of runs per bug that count")
     setups: list[SetupFigures]
     solves: Solves
     comparisons: list[Comparison]
@@ -45,8 +45,8 @@ def report(
 ) -> Report:
     """Return the report of attempts on these bugs.
 
-    `runs` is k, by default as many as each setup has made on each bug; `pair` are the numbers of
-    two setups, from 1, that are compared by all figures. Raises UserError `nothing_to_report`,
+    `runs` is k; by default, as many as each setup has made on each bug. `pair` holds the numbers,
+    from 1, of two setups to be compared by all figures. Raises UserError `nothing_to_report`,
     `no_such_setup`.
     """
     records = [attempt for attempt in attempts if attempt.bug in set(bugs)]

@@ -1,8 +1,8 @@
-"""Bugs as kBenchSyz and Live-kBench write them down: syzbot's JSON, with what was found out since.
+"""The bug format of kBenchSyz and Live-kBench: syzbot's JSON with further fields.
 
-Both use the same fields under two names: those of syzbot's own JSON (`fix-commits`, as in
-kBenchSyz's files), and those of Live-kBench's models (`fixCommits`, as in its database and its
-dataset). Either is read, the first is written. Source: ARiSE-Lab/live-kbench,
+Both have the same fields under two names: those of syzbot's own JSON (`fix-commits`, in kBenchSyz's
+files), and those of Live-kBench's models (`fixCommits`, in its database and its dataset). Both are
+read, the first is written. Source: ARiSE-Lab/live-kbench,
 kGym/kclient/KBDr/kclient/kgym_dataset.py (commit 8849209).
 """
 
@@ -41,7 +41,7 @@ Time = Annotated[datetime, AfterValidator(_aware)]
 
 
 class _Read(BaseModel):
-    """Others' data: a field that is new there is passed over, one of another type is an error."""
+    """External data: unknown fields are ignored, a field of another type is an error."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -98,9 +98,9 @@ class _Bug(_Read):
 
 
 def read(data: Mapping[str, Any], where: str, **known: Any) -> BugRecord:
-    """Return the record of one bug; `known` are fields of the record that are known from elsewhere.
+    """Return the record of one bug; `known` are fields of the record from other sources.
 
-    Raises UserError `bad_bug_data` that names the field; `where` says which file or row it was.
+    Raises UserError `bad_bug_data` naming the field; `where` names the file or row.
     """
     try:
         bug = _Bug.model_validate(data)
@@ -131,7 +131,7 @@ def read(data: Mapping[str, Any], where: str, **known: Any) -> BugRecord:
 
 
 def write(record: BugRecord) -> dict[str, Any]:
-    """Return the bug as kBenchSyz's files have it; what is not known is left out."""
+    """Return the bug in kBenchSyz's format; unknown fields are left out."""
     patch, cause = record.patch or DeveloperPatch(), record.cause
     bug = _Bug.model_validate(
         {
@@ -162,7 +162,7 @@ def write(record: BugRecord) -> dict[str, Any]:
 
 
 def _status(status: str) -> str:
-    """Return the status: syzbot adds when it was fixed, and what the fix waits for."""
+    """Return the status without syzbot's additions: the date of the fix, and what it waits for."""
     return status.split(maxsplit=1)[0].lower() if status.strip() else status
 
 
@@ -193,7 +193,7 @@ def _crash(crash: _Crash, report: FoundText) -> Crash:
 
 
 def _repository(link: str | None) -> str | None:
-    """Return the repository that a page of one of its commits belongs to."""
+    """Return the URL of the repository, from that of a commit's page."""
     for end in _REPOSITORY_END:
         if link and end in link:
             return link.partition(end)[0]

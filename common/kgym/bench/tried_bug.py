@@ -1,4 +1,4 @@
-"""Bugs of a dataset as they are tried: a kernel to build, programs to run, the developers' fix."""
+"""Runnable bugs from a dataset: a kernel to build, programs to run, the developers' fix."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from kgym.configs import CONFIGS
 from kgym.errors import UserError
 from kgym.source import patching
 
-# The kernel: the commit that the fix was made on, or the one that syzbot saw the crash on.
+# The kernel: the parent of the fix, or the commit on which syzbot saw the crash.
 Base = Literal["parent", "crash"]
 INSTANCES = 5
 SECONDS = 60.0
@@ -36,9 +36,9 @@ def tried_bug(
 ) -> Bug:
     """Return the bug, to be tried on `instances` VMs for `seconds` each.
 
-    With `kernel`, it is tried on that shared kernel, on which its fix is reversed. One that has a
-    bundle is tried as that says. Raises UserError `not_triable`, which says what is missing, and
-    as `kgym.bugs.bundle.load` does.
+    With `kernel`, it is tried on that shared kernel with its fix reversed. A bug with a bundle is
+    loaded from it. Raises UserError `not_triable`, which says what is missing, and as
+    `kgym.bugs.bundle.load` does.
     """
     if record.bundle is not None:
         name = record.bundle if kernel is None else f"{record.bundle}@{kernel}"
@@ -56,13 +56,13 @@ def tried_bug(
 
 
 def fix_of(record: BugRecord) -> Patch | None:
-    """Return the developers' fix; None where its diff is not known."""
+    """Return the developers' fix; None if its diff is unknown."""
     diff = record.patch.diff if record.patch else None
     return Patch(name="fix", diff=diff) if diff else None
 
 
 def cause_of(record: BugRecord) -> CauseCommit | None:
-    """Return the commit that brought the bug in; None where it is not known."""
+    """Return the commit that introduced the bug; None if it is unknown."""
     if record.cause is None:
         return None
     commit = record.cause.commit
@@ -74,7 +74,7 @@ def cause_of(record: BugRecord) -> CauseCommit | None:
 
 
 def _functions(functions: Sequence[Function]) -> Iterator[CauseFunction]:
-    """Yield the functions whose names can be some; what a dataset names is not checked."""
+    """Yield the functions with valid names: a dataset's names are unchecked."""
     for function in functions:
         try:
             yield CauseFunction(file=function.file, name=function.name)
@@ -83,7 +83,7 @@ def _functions(functions: Sequence[Function]) -> Iterator[CauseFunction]:
 
 
 def programs(crash: Crash) -> tuple[Reproducer, ...]:
-    """Return the programs that show the crash: in C, and syzkaller's."""
+    """Return the programs that show the crash: the C program, and syzkaller's."""
     reproducers = []
     if crash.c_reproducer.text:
         reproducers.append(Reproducer(kind="c", text=crash.c_reproducer.text))
@@ -140,7 +140,7 @@ def _parent(record: BugRecord) -> str | None:
 def _ported(record: BugRecord, kernel: str, instances: int, seconds: float, configs: Path) -> Bug:
     patch = record.patch
     if patch is None or not patch.diff:
-        raise _lacks(record, "its fix's diff, which would be reversed")
+        raise _lacks(record, "the diff of its fix")
     reproducers = [program for crash in record.crashes for program in programs(crash)]
     if not reproducers:
         raise _lacks(record, "a program that shows it")
@@ -154,4 +154,4 @@ def _ported(record: BugRecord, kernel: str, instances: int, seconds: float, conf
 
 
 def _lacks(record: BugRecord, what: str) -> UserError:
-    return UserError("not_triable", f"{record.id} cannot be tried: of it, {what} is not known")
+    return UserError("not_triable", f"{record.id} cannot be tried: {what} is unknown")

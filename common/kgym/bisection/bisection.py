@@ -36,7 +36,14 @@ from kgym.bisection.posterior import Choice, Rate, Search, expected_steps
 from kgym.bugs import calibration, earlier_jobs, ended_job
 from kgym.bugs.bug import BEFORE, Bug
 from kgym.bugs.calibration import Effort
-from kgym.bugs.conclusion import Answer, failed, failure, reproduced
+from kgym.bugs.conclusion import (
+    Answer,
+    failed,
+    failure,
+    in_one_line,
+    reproduced,
+    seconds,
+)
 from kgym.bugs.ended_job import Heard
 from kgym.bugs.sweep import SweepOptions, kept_job
 from kgym.client import AsyncClient, Refused
@@ -45,7 +52,6 @@ from kgym.errors import InfrastructureError, UserError
 MOST_RUNS = 30
 MOST_TESTS = 100
 _LISTED = 100
-_WORDS = 300
 
 
 class Saw(StrEnum):
@@ -281,7 +287,7 @@ class _Bisection:
                     crashed=seen.crashed,
                     completed=seen.completed,
                     job=job.id,
-                    seconds=_seconds(job),
+                    seconds=round(sum(map(seconds, job.steps)), 1),
                     left=len(choice.likely),
                 )
             )
@@ -375,12 +381,12 @@ def _seen(job: JobView) -> _Seen | None:
     result = reproduced(job.step(BEFORE))
     if result is None:
         user = failed(job) is Answer.USER
-        return _Seen(Saw.SKIPPED, _line(failure(job) or "")) if user else None
+        return _Seen(Saw.SKIPPED, in_one_line(failure(job) or "")) if user else None
     if result.verdict is Verdict.SAME_CRASH:
-        return _Seen(Saw.CRASH, _line(result.title or ""), result.crashed, result.completed)
+        return _Seen(Saw.CRASH, in_one_line(result.title or ""), result.crashed, result.completed)
     if result.verdict is Verdict.NO_CRASH:
         return _Seen(Saw.QUIET, "", 0, result.completed)
-    return _Seen(Saw.SKIPPED, _line(result.reason), result.crashed, result.completed)
+    return _Seen(Saw.SKIPPED, in_one_line(result.reason), result.crashed, result.completed)
 
 
 def _answers(job: JobView) -> bool:
@@ -430,17 +436,3 @@ def _outcome(search: Search, choice: Choice) -> Outcome:
 
 def _culprit(commit: Commit, chance: float) -> Culprit:
     return Culprit(commit=commit.id, subject=commit.subject, chance=round(chance, 4))
-
-
-def _seconds(job: JobView) -> float:
-    taken = [
-        (step.finished_at - step.started_at).total_seconds()
-        for step in job.steps
-        if step.finished_at and step.started_at
-    ]
-    return round(sum(taken), 1)
-
-
-def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _WORDS else line[: _WORDS - 1] + "…"

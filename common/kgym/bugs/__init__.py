@@ -1,1 +1,1 @@
-"""What is known of a bug, and what runs of it prove. Pure, but for reading bundles."""
+"""Bugs, and what runs of their reproducers prove. Pure, except for reading bundles."""

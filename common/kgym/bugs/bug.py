@@ -1,4 +1,4 @@
-"""A bug, and its jobs: what shows it, what tries a fix, what checks patches, what measures it."""
+"""A bug and its jobs: show the bug, try a fix, check patches, calibrate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,20 +31,20 @@ from kgym.bugs.bug_file import BugFile
 from kgym.bugs.calibration import Effort
 from kgym.errors import UserError
 
-# Which programs show a bug: those in C, syzkaller's, or both in turn.
+# Reproducers to run: those in C, syzkaller programs, or both in turn.
 ProgramKind = Literal["c", "syz", "all"]
-# The names of a trial's steps on the kernel with the bug.
+# Names of a trial's steps on the kernel with the bug.
 BUILD_BEFORE, BEFORE = "build_before", "reproduce_before"
-# The names of its steps on the kernel with the fix.
+# Names of its steps on the kernel with the fix.
 BUILD_AFTER, AFTER = "build_after", "reproduce_after"
 
 
 @dataclass(frozen=True, slots=True)
 class TrialOptions:
-    """How a fix is tried: on `instances` VMs, `time` seconds each; None leaves it to the bundle.
+    """How a fix is tried: on `instances` VMs, `time` seconds each; None means the bundle's values.
 
-    `known` is what was measured of the bug before, by which the fix has to survive as much as
-    `confidence` needs; `validate` looks at the fix and its kernel beyond the crash.
+    `known` is an earlier calibration, from which the number of runs for `confidence` is computed.
+    `validate` also checks the fix and its kernel beyond the crash (checkpatch, a smoke test).
     """
 
     instances: int | None = None
@@ -59,7 +59,7 @@ DEFAULT_OPTIONS = TrialOptions()
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """A bundle, read and checked. `fix` is None only where nothing tells what it would be."""
+    """A bundle, read and checked. `fix` is None if neither a fix nor a regression is known."""
 
     name: str
     file: BugFile
@@ -68,19 +68,19 @@ class Bug:
     fix: Patch | None
     on_request: tuple[Reproducer, ...] = ()
     any_crash: bool = False
-    """Whether any crash of its programs will do, under whatever title."""
+    """Whether any crash of its programs counts, under any title."""
     cause: CauseCommit | None = None
-    """The commit that brought it in, where that is known."""
+    """The commit that introduced it, if known."""
 
     def on_source(self, source: KernelSource) -> "Bug":
-        """Return the same bug on another source, as that is: without what brings it back."""
+        """Return the same bug on another source, without the patch that brings it back."""
         build = self.build.model_copy(update={"source": source, "patches": []})
         return replace(self, build=build, fix=None)
 
     def run_by(self, kind: ProgramKind) -> "Bug":
-        """Return the bug as all of its programs of this kind show it, those on request, too.
+        """Return the bug with all its programs of this kind, including those on request.
 
-        Raises UserError `no_such_program` where there is none.
+        Raises UserError `no_such_program` if there are none.
         """
         every = (*self.reproducers, *self.on_request)
         chosen = tuple(program for program in every if kind in {program.kind, "all"})
@@ -91,19 +91,18 @@ class Bug:
         return replace(self, reproducers=chosen, on_request=())
 
     def built_by(self, compiler: str | None) -> "Bug":
-        """Return the same bug, on a kernel that another compiler builds; None changes nothing."""
+        """Return the same bug on a kernel built by this compiler; None changes nothing."""
         if compiler is None:
             return self
         return replace(self, build=self.build.model_copy(update={"compiler": compiler}))
 
     def job(self, fix: Patch | None, trial: TrialOptions = DEFAULT_OPTIONS) -> JobRequest:
-        """Return the job that shows the bug and, with a fix, tries it.
+        """Return the job that shows the bug and, given a fix, tries it.
 
-        Steps: build and reproduce with the bug; then, given a fix, build and
-        reproduce with it, with evidence of what its verdict rests on. The fix is not
-        tried where it does not show what the kernel does without it. A bug of which too little
-        is known is measured on the way, and the last step chooses by that what the fix has to
-        survive.
+        Steps: build and reproduce with the bug; then, given a fix, build and reproduce with it,
+        collecting evidence for its verdict. If the first reproduce step has no verdict, the fix is
+        not tried. A bug without enough calibration is measured in the first reproduce step, and the
+        last step derives from that how many runs the fix has to survive.
         """
         measured = fix is not None and self.is_measured(trial)
         before = self._before(tried=fix is not None, measured=measured)
@@ -113,22 +112,22 @@ class Bug:
         return self._job(steps, measured=measured)
 
     def shown(self, trial: TrialOptions = DEFAULT_OPTIONS) -> JobRequest:
-        """Return the job that shows the bug once, for any number of `trial` jobs to rest on."""
+        """Return the job that shows the bug once, as the baseline of any number of `trial` jobs."""
         measured = self.is_measured(trial)
         before = self._before(tried=True, measured=measured)
         return self._job([self._build(), before], measured=measured)
 
     def trial(self, fix: Patch, shown: int, trial: TrialOptions = DEFAULT_OPTIONS) -> JobRequest:
-        """Return the job that tries a fix where job `shown`, which has succeeded, showed the bug.
+        """Return the job that tries a fix, with the succeeded job `shown` as its baseline.
 
         Steps: build and reproduce with the fix, as in `job`.
         """
         return self._job(self._after(fix, StepRef(job=shown, step=BEFORE), trial))
 
     def check(self, patches: Sequence[Patch], **how: Any) -> JobRequest:
-        """Return the job that says which of up to 1,000 patches apply and compile, each alone.
+        """Return the job that checks which of up to 1,000 patches apply and compile, each alone.
 
-        `how` are further fields of its `CheckSpec`.
+        `how` holds further fields of its `CheckSpec`.
         """
         build = self.build
         spec = CheckSpec(
@@ -143,9 +142,9 @@ class Bug:
         return self._job([spec])
 
     def source(self) -> JobRequest:
-        """Return the job by whose number the source with the bug can be read (`kgym.api.source`).
+        """Return the job whose number gives read access to the buggy source (`kgym.api.source`).
 
-        It compiles nothing: the first one for a source takes a minute or two, others a moment.
+        It compiles nothing: the first job for a source takes a minute or two, later ones a moment.
         """
         build = self.build
         spec = SourceSpec(
@@ -157,9 +156,9 @@ class Bug:
         return self._job([spec])
 
     def calibration(self, runs: int, time: float | None = None) -> JobRequest:
-        """Return the job that measures how often and how soon the bug shows: all runs end.
+        """Return the job that measures how often and how soon the bug shows; no run is cut short.
 
-        Steps: build and reproduce with the bug. Its tag `calibration_tag` finds it again.
+        Steps: build and reproduce with the bug. The job is found again by its `calibration_tag`.
         """
         measure = {"instances": runs, "stop_at_first_crash": False, "bundle": "none"}
         measure |= {"time": time} if time else {}
@@ -167,43 +166,45 @@ class Bug:
         return self._job(steps, measured=True)
 
     def sighting(self, calibrated: int, effort: Effort) -> JobRequest:
-        """Return the job that says whether this kernel has the bug too, as job `calibrated` saw it.
+        """Return the job that tests whether this kernel has the bug that job `calibrated` measured.
 
-        Steps: build and reproduce, with evidence that a kernel which keeps quiet could have told.
+        Steps: build and reproduce, with evidence that a quiet kernel would have reported the bug.
         """
+        # A detector that an older commit lacks would otherwise be taken for the cause.
         how: dict[str, object] = {"instances": effort.instances, "time": effort.time}
         how |= {"baseline": StepRef(job=calibrated, step=BEFORE)}
         how |= {"evidence": True, "bundle": "none"}
         return self._job([self._build(), self._reproduce().model_copy(update=how)])
 
     def effort(self, trial: TrialOptions) -> Effort | None:
-        """Return what a fix shall survive by what is known of the bug; None if that is too little.
+        """Return how much a fix has to survive, from earlier calibrations.
 
-        Nor is it known where it would take too long (`kgym.bugs.calibration.planned`).
+        None if there are too few runs, or if it would take too long
+        (`kgym.bugs.calibration.planned`).
         """
         own = self.file.reproducer
         return calibration.planned(trial.known, trial.confidence, own.instances, own.time)
 
     def is_measured(self, trial: TrialOptions) -> bool:
-        """Tell whether trials measure the bug: it is not known, and no numbers are given."""
+        """Return whether a trial measures the bug: no numbers are given, and too few are known."""
         if trial.instances or trial.time or self.effort(trial):
             return False
         return trial.known is None or trial.known.runs < calibration.ENOUGH_RUNS
 
     def on_root(self, root: Literal["initramfs", "disk"]) -> "Bug":
-        """Return the same bug, of which the guests have this root file system."""
+        """Return the same bug with this root file system for its guests."""
         vm = self.file.vm.model_copy(update={"root": root})
         return replace(self, file=self.file.model_copy(update={"vm": vm}))
 
     @property
     def calibration_tag(self) -> str:
-        """The tag of calibrations that hold for this bug as it is: kernel, programs, VM."""
+        """The tag of calibrations that are valid for this kernel, these programs and this VM."""
         programs = self.reproducers
         return trusted_tags.calibration(self.build, programs, self.file.vm, self._syzkallers)
 
     @property
     def titles(self) -> list[str]:
-        """The titles under which the crash is known: the first is the bug's own; none if any do."""
+        """The known titles of the crash, the bug's own first; empty if any crash counts."""
         return [] if self.any_crash else [self.file.title, *self.file.alt_titles]
 
     def _job(self, steps: list[StepSpec], *, measured: bool = False) -> JobRequest:
@@ -213,11 +214,9 @@ class Bug:
 
     @property
     def _syzkallers(self) -> tuple[SyzkallerSpec, ...]:
-        """The steps that build syzkaller's programs, or find them: for each commit that is named.
-
-        First in a job: what cannot be built is told before a kernel is. Programs that name no
-        commit are run by the worker's own, so where there is one, all are.
-        """
+        """The steps that provide syzkaller's executables, one for each commit that is named."""
+        # They come first in a job, so that an unbuildable syzkaller fails before a kernel is built.
+        # Programs without a commit run with the worker's own; if there is one, all programs do.
         named = [
             reproducer.syzkaller for reproducer in self.reproducers if reproducer.kind == "syz"
         ]
@@ -231,7 +230,9 @@ class Bug:
         )
 
     def _before(self, *, tried: bool, measured: bool = False) -> ReproduceSpec:
-        """Return the step that shows the bug; `tried` says whether a fix is, after it."""
+        """Return the step that shows the bug; `tried` says whether a fix is tried after it."""
+        # `required`: without a verdict on the bug, a result of the fix would mean nothing, so the
+        # step fails with `no_verdict` and the fix is not built.
         more = {"evidence": tried, "required": tried, "measure": Measure() if measured else None}
         return self._reproduce().model_copy(update=more)
 

@@ -1,4 +1,4 @@
-"""What `bug.toml` and `configs/kernels/NAME.toml` hold (docs/own-bug.md)."""
+"""Models of `bug.toml` and `configs/kernels/NAME.toml` (docs/own-bug.md)."""
 
 from typing import Annotated, Literal
 
@@ -18,7 +18,7 @@ class BackportTable(Strict):
 
 
 class KernelFile(Strict):
-    """`configs/kernels/NAME.toml`, or the `[kernel]` of a bundle; paths lie beside the file."""
+    """`configs/kernels/NAME.toml`, or `[kernel]` of a bundle; paths are relative to the file."""
 
     description: str = ""
     packages: list[str] | None = Field(None, min_length=1)
@@ -68,10 +68,10 @@ class KernelUse(Strict):
 
 
 class ProgramTable(Strict):
-    """A program: C, or syzkaller's, with the commit of the syzkaller that it was found with.
+    """A program: C, or a syzkaller program with the commit of the syzkaller that found it.
 
-    With `sha256`, the file may also lie in the folder KGYM_PROGRAMS: datasets of others' programs
-    name them so.
+    With `sha256`, the file may also lie in the folder KGYM_PROGRAMS: bundles made from others'
+    datasets name their programs this way.
     """
 
     file: str
@@ -83,13 +83,13 @@ class ProgramTable(Strict):
 class ReproducerTable(ProgramTable):
     """`[reproducer]`: the program, and how long a patched kernel must survive it.
 
-    `[[reproducer.others]]` are further programs; the instances take all in turn. Those of
-    `[[reproducer.on_request]]` show the bug as well, and run only where they are asked for.
+    `[[reproducer.others]]` are further programs; the instances run all of them in turn. Programs of
+    `[[reproducer.on_request]]` also show the bug, but run only on request.
     """
 
     time: float = Field(120, gt=0, le=86400, description="seconds")
     instances: int = Field(2, ge=1, le=1000)
-    completed: list[CompletedEnd] = Field([], description="how a run ends that did its work")
+    completed: list[CompletedEnd] = Field([], description="how a run that did its work ends")
     others: list[ProgramTable] = []
     on_request: list[ProgramTable] = []
 
@@ -102,7 +102,7 @@ class ChangeTable(Strict):
 
 
 class CauseTable(Strict):
-    """`[cause]`: the commit that brought the bug in; `patch` is a file with its diff."""
+    """`[cause]`: the commit that introduced the bug; `patch` is a file with its diff."""
 
     commit: str = Field("", max_length=100)
     title: str = Field("", max_length=1000)
@@ -117,7 +117,7 @@ class CauseTable(Strict):
 
 
 class OnKernel(Strict):
-    """`[on."linux-5.10"]`: what is otherwise on another kernel than the bundle's own."""
+    """`[on."linux-5.10"]`: fields that differ on this shared kernel."""
 
     title: str | None = Field(None, min_length=1)
     alt_titles: list[str] | None = None
@@ -127,7 +127,7 @@ class OnKernel(Strict):
 
 
 class BugFile(Strict):
-    """`bug.toml`: all that is known of a bug (docs/own-bug.md)."""
+    """`bug.toml` (docs/own-bug.md)."""
 
     title: str = Field(min_length=1)
     alt_titles: list[str] = []
@@ -147,7 +147,7 @@ class BugFile(Strict):
     on: dict[KernelName, OnKernel] = Field({}, max_length=100)
 
     def with_kernel(self, kernel: str) -> "BugFile":
-        """Return the file as it is on a shared kernel in place of its own one."""
+        """Return the file with a shared kernel in place of its own, and that kernel's changes."""
         other = self.on.get(kernel, OnKernel())
         changes = {name: getattr(other, name) for name in other.model_fields_set}
         if "regress" in changes:  # the fix of another kernel does not undo it

@@ -5,8 +5,11 @@ back, and the fix. The shipped bundles are `configs/bugs/NAME`; a user's own is
 a folder of the same form. docs/own-bug.md describes the format.
 """
 
+import re
+import tomllib
 from hashlib import sha256
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -21,10 +24,10 @@ from kgym.api.steps import (
     Patch,
     Reproducer,
     RootImage,
+    Strict,
     TarballSource,
     VmShape,
 )
-from kgym.bugs import bundle_files
 from kgym.bugs.bug import Bug
 from kgym.bugs.bug_file import (
     BackportTable,
@@ -41,13 +44,17 @@ from kgym.configs import CONFIGS, data_folder, program_folder
 from kgym.errors import UserError
 from kgym.source import diff_text, patching
 
+# Maximum bytes of one file of a bundle.
+_MOST_BYTES = 16 << 20
+_Model = TypeVar("_Model", bound=Strict)
+
 
 def load(name: str, configs: Path = CONFIGS) -> Bug:
     """Load a bundle by its name, or by the path of its folder.
 
-    `NAME@KERNEL` is the bug on a shared kernel of `configs/kernels` in place of its own one.
-    Raise UserError `no_such_bug`, `no_such_kernel`, `ambiguous_bug` or `bad_bundle`; the last
-    one's message names the file and each place in it that is wrong.
+    `NAME@KERNEL` is the bug on a shared kernel of `configs/kernels` in place of its own.
+    Raises UserError `no_such_bug`, `no_such_kernel`, `ambiguous_bug` or `bad_bundle`, which names
+    the file and each wrong field.
     """
     bug_name, kernel = named(name)
     folder = _folder(bug_name, configs)
@@ -56,14 +63,14 @@ def load(name: str, configs: Path = CONFIGS) -> Bug:
         raise UserError("no_such_kernel", f"there is no kernel `{kernel}`; there are: {shared}")
     try:
         bug = _load(folder, configs, kernel)
-        bug.job(bug.fix)  # what a job cannot hold is refused here, before a job waits in the queue
+        bug.job(bug.fix)  # fails here, before queueing, if a field exceeds the limits of a job
     except ValidationError as error:
-        raise UserError("bad_bundle", f"{folder}: {bundle_files.faults(error)}") from error
+        raise UserError("bad_bundle", f"{folder}: {_faults(error)}") from error
     return bug
 
 
 def named(name: str) -> tuple[str, str | None]:
-    """Return the bug that `NAME@KERNEL` names, or its folder, and the kernel; None is its own."""
+    """Split `NAME@KERNEL` into bug (name or folder) and shared kernel; None is the bug's own."""
     bug_name, at, kernel = name.rpartition("@")
     if not at or "/" in kernel or _holds_bundle(Path(name)):
         return name, None
@@ -71,7 +78,7 @@ def named(name: str) -> tuple[str, str | None]:
 
 
 def is_shipped(name: str, configs: Path = CONFIGS) -> bool:
-    """Tell whether a name is that of a shipped bug, on whichever kernel; others name folders."""
+    """Return whether a name is that of a shipped bug, on any kernel; other names are folders."""
     return named(name)[0] in names(configs)
 
 
@@ -86,6 +93,7 @@ def _folder(name: str, configs: Path) -> Path:
             f"there is no bug `{name}`, nor a folder of that name with a bug.toml;"
             f" shipped are: {', '.join(names(configs))}",
         )
+    # Either could be the wrong one, and a trial takes an hour: ask rather than guess.
     if is_own and not own.samefile(shipped):
         raise UserError(
             "ambiguous_bug",
@@ -103,7 +111,7 @@ def _holds_bundle(folder: Path) -> bool:
 
 
 def _load(folder: Path, configs: Path, kernel: str | None) -> Bug:
-    file = bundle_files.read(BugFile, folder / "bug.toml")
+    file = _read_toml(BugFile, folder / "bug.toml")
     if kernel is not None:
         file = file.with_kernel(kernel)
     file = file.model_copy(update={"vm": _vm(file.vm, folder)})
@@ -131,7 +139,7 @@ def _load(folder: Path, configs: Path, kernel: str | None) -> Bug:
 def _cause(table: CauseTable | None, folder: Path) -> CauseCommit | None:
     if table is None:
         return None
-    diff = "" if table.patch is None else bundle_files.text(folder, table.patch)
+    diff = "" if table.patch is None else _text(folder, table.patch)
     return CauseCommit(commit=table.commit, title=table.title, functions=table.functions, diff=diff)
 
 
@@ -147,7 +155,7 @@ def kernel(name: str, configs: Path = CONFIGS) -> BuildSpec:
     path = configs / "kernels" / f"{name}.toml"
     if not path.is_file():
         raise UserError("bad_bundle", f"kernel.use: there is no {path}")
-    return _kernel(bundle_files.read(KernelFile, path), path.parent)
+    return _kernel(_read_toml(KernelFile, path), path.parent)
 
 
 def _build(file: BugFile, folder: Path, configs: Path) -> BuildSpec:
@@ -158,9 +166,9 @@ def _build(file: BugFile, folder: Path, configs: Path) -> BuildSpec:
 
 def _kernel(kernel: KernelFile, folder: Path) -> BuildSpec:
     if kernel.config is not None:
-        config = KernelConfig(full=bundle_files.text(folder, kernel.config), modules=kernel.modules)
+        config = KernelConfig(full=_text(folder, kernel.config), modules=kernel.modules)
     else:
-        fragments = [bundle_files.text(folder, name) for name in kernel.fragments]
+        fragments = [_text(folder, name) for name in kernel.fragments]
         config = KernelConfig(base=kernel.base, fragments=fragments, modules=kernel.modules)
     return BuildSpec(
         source=_source(kernel, folder),
@@ -177,27 +185,25 @@ def _source(kernel: KernelFile, folder: Path) -> KernelSource:
     if kernel.packages is not None:
         return PackageSource(names=kernel.packages, suite=kernel.suite)
     if kernel.git is not None and kernel.commit is not None:
-        return GitSource(url=bundle_files.place(kernel.git, folder), commit=kernel.commit)
+        return GitSource(url=_place(kernel.git, folder), commit=kernel.commit)
     if kernel.tree is not None:
-        return snapshot(
-            Path(bundle_files.place(kernel.tree, folder)), data_folder().absolute() / "snapshots"
-        )
+        return snapshot(Path(_place(kernel.tree, folder)), data_folder().absolute() / "snapshots")
     assert kernel.tarball is not None
     assert kernel.sha256 is not None
-    return TarballSource(url=bundle_files.place(kernel.tarball, folder), sha256=kernel.sha256)
+    return TarballSource(url=_place(kernel.tarball, folder), sha256=kernel.sha256)
 
 
 def _vm(vm: VmShape, folder: Path) -> VmShape:
-    """Return the VM; the path of its root disk lies beside the bundle."""
+    """Return the VM with the path of its root disk, relative to the bundle, made absolute."""
     root = vm.root
     if not isinstance(root, RootImage) or root.url is None:
         return vm
-    root = root.model_copy(update={"url": bundle_files.place(root.url, folder)})
+    root = root.model_copy(update={"url": _place(root.url, folder)})
     return vm.model_copy(update={"root": root})
 
 
 def _reproducer(table: ProgramTable, folder: Path) -> Reproducer:
-    text = bundle_files.text(_holder(table, folder), table.file)
+    text = _text(_holder(table, folder), table.file)
     if table.sha256 not in {None, sha256(text.encode()).hexdigest()}:
         message = f"{folder}: {table.file} is not the program with this SHA-256: {table.sha256}"
         raise UserError("bad_bundle", message)
@@ -209,15 +215,15 @@ def _reproducer(table: ProgramTable, folder: Path) -> Reproducer:
 
 
 def _holder(table: ProgramTable, folder: Path) -> Path:
-    """Return the folder that has a program: the bundle's; or KGYM_PROGRAMS, if only its hash is."""
-    if table.sha256 is None or bundle_files.within(folder, table.file).is_file():
+    """Return the folder of a program: the bundle's, or KGYM_PROGRAMS if it is named by hash."""
+    if table.sha256 is None or _within(folder, table.file).is_file():
         return folder
     elsewhere = program_folder()
-    if elsewhere is None or not bundle_files.within(elsewhere, table.file).is_file():
+    if elsewhere is None or not _within(elsewhere, table.file).is_file():
         raise UserError(
             "no_program",
-            f"{folder}: the program {table.file} is not part of the bundle: get it (`references`"
-            " in bug.toml says whose it is), and name the folder that has it with KGYM_PROGRAMS",
+            f"{folder}: the program {table.file} is not part of the bundle: fetch it (`references`"
+            " in bug.toml name its source) into a folder, and set KGYM_PROGRAMS to that folder",
         )
     return elsewhere
 
@@ -228,7 +234,7 @@ def _backport(table: BackportTable, folder: Path) -> Backport:
     try:
         return Backport(name=table.name, when=table.when, diff=patch.diff, edits=patch.edits)
     except ValidationError as error:
-        message = f"{folder}: kernel.backports: {table.name}: {bundle_files.faults(error)}"
+        message = f"{folder}: kernel.backports: {table.name}: {_faults(error)}"
         raise UserError("bad_bundle", message) from error
 
 
@@ -237,9 +243,81 @@ def _change(name: str, table: ChangeTable | BackportTable | None, folder: Path) 
         return None
     diff = None
     if table.patch is not None:
-        path = bundle_files.within(folder, table.patch)
-        diff = diff_text.decode(bundle_files.read_bytes(path), str(path))
+        path = _within(folder, table.patch)
+        diff = diff_text.decode(_read_bytes(path), str(path))
     try:
         return Patch(name=name, diff=diff, edits=table.edits)
     except ValidationError as error:
         raise UserError("bad_bundle", f"{folder}: {name}: give `patch` or `edits`") from error
+
+
+# --- files of a bundle, which is untrusted: sizes are bounded, paths stay in its folder ----------
+
+
+def _read_toml(model: type[_Model], path: Path) -> _Model:
+    """Read a TOML file into a model; raise UserError `bad_bundle` naming the wrong fields."""
+    try:
+        return model.model_validate(tomllib.loads(path.read_text()))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError("bad_bundle", f"{path}: {error}") from error
+    except ValidationError as error:
+        raise UserError("bad_bundle", f"{path}: {_faults(error)}") from error
+
+
+def _faults(error: ValidationError) -> str:
+    """Return the first twenty wrong fields, with the reason for each."""
+    return "; ".join(f"{_where(fault['loc'])}: {fault['msg']}" for fault in error.errors()[:20])
+
+
+def _where(location: tuple[int | str, ...]) -> str:
+    """Return the field's path in the file, without the tag of pydantic's discriminated union."""
+    table = [part for part in location if part not in {"own", "use"} or part == location[-1]]
+    return ".".join(map(str, table)) or "file"
+
+
+def _place(named: str, folder: Path) -> str:
+    """Return a URL unchanged, or a path relative to the bundle (`../linux`) as an absolute one."""
+    if re.match(r"[^/]*:", named):
+        return named
+    try:
+        return str((folder / Path(named).expanduser()).resolve())
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError("bad_bundle", f"{folder}: kernel: {named}: {error}") from error
+
+
+def _text(folder: Path, name: str) -> str:
+    """Return a UTF-8 file of the bundle; raise UserError `bad_bundle`."""
+    path = _within(folder, name)
+    try:
+        return _read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise UserError("bad_bundle", f"{path}: {error}") from error
+
+
+def _read_bytes(path: Path) -> bytes:
+    """Return the content of a file of at most 16 MiB; raise UserError `bad_bundle`."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise UserError("bad_bundle", f"{path}: more than {_MOST_BYTES >> 20} MiB")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError("bad_bundle", f"{path}: {error}") from error
+
+
+def _within(folder: Path, name: str) -> Path:
+    """Return the path of a bundle's file.
+
+    Raises UserError `bad_bundle` for a path that leads out of the folder: a job would carry the
+    private files that an untrusted bundle names.
+    """
+    try:
+        path = (folder / name).resolve()
+        inside = path.is_relative_to(folder.resolve())
+        regular = not path.exists() or path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError("bad_bundle", f"{folder / name}: {error}") from error
+    if not inside:
+        raise UserError("bad_bundle", f"{folder / name}: leads out of the bundle's folder; copy it")
+    if not regular:
+        raise UserError("bad_bundle", f"{path}: not a regular file")
+    return path

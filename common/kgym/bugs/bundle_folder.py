@@ -1,4 +1,4 @@
-"""Folders of bundles that are written whole; one that is there is replaced."""
+"""Writing bundles: a folder appears whole, and replaces an existing one."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from kgym.errors import UserError
 
 
 def write_folder(folder: Path, files: Mapping[str, str]) -> None:
-    """Write a bundle of these files, by their names; raise UserError `cannot_write`."""
+    """Write a bundle of these files, given by name; raise UserError `cannot_write`."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".part-") as part:
@@ -25,5 +25,5 @@ def write_folder(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def toml(value: str | list[str]) -> str:
-    """Return a value in TOML, whose form is JSON's but for DEL."""
+    """Return a value in TOML. Its strings are those of JSON, except that DEL must be escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

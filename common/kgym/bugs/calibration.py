@@ -1,4 +1,4 @@
-"""How often and how soon a bug shows, and what a kernel on which it does not show proves. Pure.
+"""Calibration: how often and how soon a bug shows, and what quiet runs of a kernel prove. Pure.
 
 The question: N runs on the kernel with the bug, of which k crashed; m runs on
 the patched one, none of which did. How likely is that if the bug is still
@@ -35,21 +35,21 @@ from kgym.api.steps import Calibration, InstanceOutcome, InstanceResult, Reprodu
 from kgym.bugs.run_ends import End, listed
 
 CONFIDENCES = (0.95, 0.99)
-# How much longer than the longest time to a crash a patched kernel runs: hosts are not alike.
+# Factor on the longest time to a crash for runs of a patched kernel: hosts differ in speed.
 SLACK = 1.5
-# Seconds: below that, a run is mostly the noise of its start.
+# Seconds: shorter runs are dominated by the noise of starting the program.
 SHORTEST = 5.0
 MOST_INSTANCES = 1000
-# Fewer say too little to choose by: one alone would ask for 19 runs of the patched kernel.
+# Fewer runs do not determine an effort: a single crash would ask for 19 runs of the patched kernel.
 LEAST_RUNS = 3
-# With so many, a bug is not measured anew, even if a fix of it would take too long to prove.
+# From this many runs on, a bug is not measured again, even if proving a fix would take too long.
 ENOUGH_RUNS = 10
-# Of running, all instances together: more is not spent unasked, unless it is only so many times
-# what the bundle itself asks for.
+# Seconds of running, summed over instances, that a trial spends without being asked; or, if more,
+# this multiple of what the bundle asks for.
 _MOST_SECONDS, _TIMES = 1200.0, 10
-# Seconds: times are kept rounded to that.
+# Seconds: times are stored rounded to this.
 _RESOLUTION = 0.01
-# The second, too: it is these runs that tell how the program ends.
+# NOT_DONE counts too: how the program ends is only learned from these runs.
 _LASTED = {InstanceOutcome.SURVIVED, InstanceOutcome.NOT_DONE}
 # Halvings of [0, 1]: more than a double resolves.
 _STEPS = 60
@@ -57,7 +57,7 @@ _STEPS = 60
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What a patched kernel has to survive for `confidence`: `instances` runs of `time` seconds."""
+    """Runs a patched kernel has to survive for `confidence`: `instances` of `time` seconds each."""
 
     confidence: float
     instances: int
@@ -65,7 +65,7 @@ class Effort:
 
 
 def crash_times(instances: Sequence[InstanceResult], titles: Sequence[str]) -> list[float]:
-    """Return the seconds to each crash with one of the titles (any without titles), sorted."""
+    """Return the sorted seconds to each crash with one of the titles (or any, without titles)."""
     from kgym.bugs.verdict import likeness  # noqa: PLC0415 - its imports take 0.1 s
 
     return sorted(
@@ -78,11 +78,11 @@ def crash_times(instances: Sequence[InstanceResult], titles: Sequence[str]) -> l
 
 
 def measured(result: ReproduceResult, titles: Sequence[str]) -> Calibration | None:
-    """Return what the runs on the unpatched kernel tell; None if the bug did not show.
+    """Return the calibration from runs on the unpatched kernel; None if the bug did not show.
 
-    A run that another crash ended counts as one without a crash, which is the
-    safe side. One that was stopped counts if it had lasted as long as the
-    longest time to a crash; others, which did not run, do not count.
+    A run ended by another crash counts as one without a crash, which is the safe side. A stopped
+    run counts if it had lasted as long as the longest time to a crash. Runs that did not start do
+    not count.
     """
     instances = result.instances
     times = crash_times(instances, titles)
@@ -108,12 +108,13 @@ def measured(result: ReproduceResult, titles: Sequence[str]) -> Calibration | No
 
 
 def pooled(results: Sequence[ReproduceResult], titles: Sequence[str]) -> Calibration | None:
-    """Return what several calibrations of one bug tell together, newest first; None if nothing.
+    """Combine calibrations of one bug, newest first; None if nothing is left to combine.
 
-    Only their samples count, and those of the newest one's accelerator. One whose runs were over
-    before the slowest crash of the others came is left out as a whole: to leave out only its runs
-    without a crash would make the bug look more frequent than it is.
+    Only their samples count, and only those with the newest one's accelerator: times under TCG say
+    nothing about KVM.
     """
+    # One whose runs were shorter than the slowest crash of the others is left out as a whole. To
+    # leave out only its quiet runs would make the bug look more frequent than it is.
     sampled = [result for result in map(_sample, results) if result.instances]
     alike = [result for result in sampled if result.accelerator == sampled[0].accelerator]
     times = [time for result in alike for time in crash_times(result.instances, titles)]
@@ -138,7 +139,7 @@ def _sample(result: ReproduceResult) -> ReproduceResult:
 
 
 def ends_of(instances: Sequence[InstanceResult]) -> list[RunEnd]:
-    """Return how runs of the program ended on these instances, the most frequent end first."""
+    """Return how the program's runs ended on these instances, the most frequent end first."""
     ends: Counter[End] = Counter()
     for instance in instances:
         for end in instance.ends:
@@ -147,16 +148,16 @@ def ends_of(instances: Sequence[InstanceResult]) -> list[RunEnd]:
 
 
 def unseen(known: Calibration, survived: int) -> float:
-    """Return the chance that the bug, still there, does not show in `survived` runs.
+    """Return the chance that an unfixed bug does not show in `survived` runs.
 
-    They have to have lasted `known.time` seconds; see the module for what it means.
+    Each run has to last `known.time` seconds. The module's docstring derives the formula.
     """
     without = known.runs - known.crashed
     return math.comb(without + survived, survived) / math.comb(known.runs + survived, survived)
 
 
 def effort(known: Calibration, confidence: float) -> Effort | None:
-    """Return the least that a patched kernel has to survive; None if too much would be needed."""
+    """Return the smallest effort that reaches the confidence; None above MOST_INSTANCES runs."""
     if unseen(known, MOST_INSTANCES) > 1 - confidence:
         return None
     low, high = 0, MOST_INSTANCES
@@ -170,10 +171,10 @@ def effort(known: Calibration, confidence: float) -> Effort | None:
 def planned(
     known: Calibration | None, confidence: float, instances: int, time: float
 ) -> Effort | None:
-    """Return what a patched kernel shall survive, chosen by what is known of the bug.
+    """Return the effort that a trial spends on a patched kernel, from the bug's calibration.
 
-    None where too little is known, or where it would take much longer than `instances` runs of
-    `time` seconds do, which is what the bundle asks for.
+    None if there are too few runs, or if it would take much longer than the bundle's `instances`
+    runs of `time` seconds.
     """
     if known is None or known.runs < LEAST_RUNS:
         return None
@@ -185,7 +186,7 @@ def planned(
 def rate_at_least(crashed: int, runs: int, confidence: float = 0.95) -> float:
     """Return Clopper and Pearson's lower limit of the crash rate.
 
-    It is the rate at which `crashed` or more of the runs crash with the chance 1 - `confidence`.
+    At this rate, `crashed` or more of the runs crash with probability 1 - `confidence`.
     """
     if crashed == 0:
         return 0.0
@@ -201,5 +202,5 @@ def rate_at_least(crashed: int, runs: int, confidence: float = 0.95) -> float:
 
 
 def quantile(times: Sequence[float], share: float) -> float:
-    """Return the smallest of the sorted times that at least this share does not exceed."""
+    """Return the smallest of the sorted times that at least this share of them does not exceed."""
     return times[max(0, math.ceil(share * len(times)) - 1)]

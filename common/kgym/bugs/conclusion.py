@@ -1,4 +1,8 @@
-"""What a job came to: its verdicts in few words, and whether they are what was hoped for. Pure."""
+"""The conclusion of a job: its verdicts in few words, and the answer to its submitter. Pure.
+
+The scheduler, lists, agents and the command line all take it from here; the command line only
+turns it into an exit status.
+"""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +25,7 @@ from kgym.bugs.bug import AFTER, BEFORE
 from kgym.bugs.resolution import Resolution, is_accepted, resolution
 from kgym.bugs.trial_sides import other_compiler, other_root
 
-# Characters of a reason, which has to fit into a row of a table.
+# Characters of a reason: it has to fit into a row of a table.
 _LONGEST_REASON = 300
 
 _UNKNOWN = Finding(
@@ -33,42 +37,42 @@ _UNKNOWN = Finding(
 
 
 class Answer(StrEnum):
-    """What a finished job answers to whoever submitted it."""
+    """The answer of a finished job to its submitter."""
 
     YES = "yes"
-    """The bug shows, the fix resolves it, the patches compile: whatever was asked."""
+    """The bug shows, the fix resolves it, or the patches compile, depending on the job."""
     NO = "no"
-    """A verdict, a blocking finding or a compiler says otherwise."""
+    """A verdict, a blocking finding or a compiler contradicts that."""
     USER = "user"
-    """Nothing: what was submitted cannot work."""
+    """No answer: the submitted job cannot work."""
     INFRASTRUCTURE = "infrastructure"
-    """Nothing: the platform failed, the job was aborted, or there is no verdict."""
+    """No answer: the platform failed, the job was aborted, or there is no verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What a job came to. A field is None if there is no such answer yet, or never will be."""
+    """The conclusion of a job. A field is None if there is no such answer (yet)."""
 
     verdict: Verdict | None
-    """The verdict of its last reproduce step; an aborted job comes to none."""
+    """The verdict of its last reproduce step; an aborted job has none."""
     title: str | None
     """The title of that verdict's crash."""
     resolved: bool | None
     """Whether the fix resolves the bug, if a fix was tried."""
     compiling: tuple[int, int] | None
-    """How many patches compile, and how many were checked."""
+    """The number of patches that compile, and of those that were checked."""
     answer: Answer | None
     """The answer in one word; None until the job has ended."""
     reason: str | None
-    """Why, in one line of at most 300 characters; None until there is something to tell."""
+    """The reason, in one line of at most 300 characters; None as long as there is none."""
     crash: str | None = None
-    """The title of the crash that the job is about: the last that is the bug's, or else any."""
+    """The title of the crash that the job is about: the last one of the bug, or else the last."""
     guilty_file: str | None = None
-    """The source file that this crash's report blames."""
+    """The source file blamed by this crash's report."""
 
     @property
     def words(self) -> str:
-        """The conclusion in few words, such as `no_crash, resolved`; empty if there is none."""
+        """The conclusion in few words, such as `no_crash, resolved`; empty without one."""
         words = [] if self.verdict is None else [str(self.verdict)]
         if self.resolved is not None:
             words.append("resolved" if self.resolved else "not resolved")
@@ -78,14 +82,14 @@ class Conclusion:
 
 
 def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
-    """Return what the job came to so far; `accepted` are reasons of findings, as in a trial.
+    """Return the job's conclusion so far; `accepted` are reasons of findings that do not block.
 
-    A trial answers yes if its fix resolves the bug. Any other reproduce step was to show a
-    bug, or, where it names a baseline, that a fix holds.
+    A trial answers yes if its fix resolves the bug. Any other reproduce step is expected to show a
+    bug or, with a baseline, to show that a fix holds.
     """
     steps = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
     results = [step.result for step in steps if isinstance(step.result, ReproduceResult)]
-    if job.state is State.ABORTED:  # what some of its steps showed is not what it was to find out
+    if job.state is State.ABORTED:  # results of some steps do not answer the job's question
         results = []
     trial = resolution_of(job, accepted) if steps and len(results) == len(steps) else None
     good: list[bool] = []
@@ -111,11 +115,11 @@ def conclusion(job: JobView, accepted: Collection[str] = ()) -> Conclusion:
 
 
 def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | None:
-    """Return whether the job's fix resolves its bug; None for a job that is no trial of one.
+    """Return whether the job's fix resolves its bug; None if the job is not a trial.
 
-    A trial's steps are named so; or they are the job's only two that reproduce, and the second
-    has a baseline; or there is but one, with its baseline in another job. Lists leave the specs
-    out: there any two are taken for a trial.
+    A trial has steps with a trial's names; or exactly two reproduce steps, the second with a
+    baseline; or a single one whose baseline is in another job. Job lists omit the specs: there, any
+    two reproduce steps are taken for a trial.
     """
     runs = [step for step in job.steps if step.kind is StepKind.REPRODUCE]
     named = [step for name in (BEFORE, AFTER) for step in runs if step.name == name]
@@ -144,7 +148,7 @@ def resolution_of(job: JobView, accepted: Collection[str] = ()) -> Resolution | 
 
 
 def _sides_differ(job: JobView, sides: Sequence[StepView]) -> Iterator[Finding]:
-    """Yield what blocks as both sides of a trial have more than the patch between them."""
+    """Yield blocking findings if the two sides of a trial differ by more than the patch."""
     builds = [_build(job, side) for side in sides]
     yield from other_compiler([build.compiler_version for build in builds if build is not None])
     before, after = map(reproduced, sides)
@@ -153,7 +157,7 @@ def _sides_differ(job: JobView, sides: Sequence[StepView]) -> Iterator[Finding]:
 
 
 def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -> Resolution | None:
-    """Return what a patched run comes to whose bug was shown by another job."""
+    """Return the resolution of a patched run whose baseline is in another job."""
     after = reproduced(step)
     if after is None or after.baseline is None or not _is_patched(step):
         return None
@@ -164,7 +168,7 @@ def _resolution_apart(job: JobView, step: StepView, accepted: Collection[str]) -
 
 
 def failed(job: JobView) -> Answer | None:
-    """Return whose fault it is that a step has failed; None if none has."""
+    """Return who is at fault for a failed step; None if none has failed."""
     for step in job.steps:
         if step.failure is not None:
             return Answer.USER if step.failure.cause == "user" else Answer.INFRASTRUCTURE
@@ -179,17 +183,29 @@ def failure(job: JobView) -> str | None:
     return None if job.state is State.SUCCEEDED else f"the job is {job.state}"
 
 
+def in_one_line(reason: str) -> str:
+    """Return a reason in one line, cut to what fits into a row."""
+    line = " ".join(reason.split())
+    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"
+
+
+def seconds(step: StepView) -> float:
+    """Return the duration of a step; 0 if it has not ended."""
+    if step.started_at is None or step.finished_at is None:
+        return 0.0
+    return (step.finished_at - step.started_at).total_seconds()
+
+
 def reproduced(step: StepView | None) -> ReproduceResult | None:
     """Return the result of a reproduce step, if it has one."""
     return step.result if step and isinstance(step.result, ReproduceResult) else None
 
 
 def findings(job: JobView, step: StepView, *, patched: bool | None = None) -> list[Finding]:
-    """Return what was found about the kernel that a reproduce step ran, and by it.
+    """Return the findings of a reproduce step and of the build of its kernel.
 
-    A patched kernel whose build is not of this job adds `build_unknown`, which blocks: what
-    that build found cannot be told from here. `patched` is taken from the step's baseline
-    if it is None.
+    A patched kernel that was built by another job adds the blocking `build_unknown`: the findings
+    of that build are not known here. If `patched` is None, it is taken from the step's baseline.
     """
     result = reproduced(step)
     if patched is None:
@@ -203,12 +219,12 @@ def findings(job: JobView, step: StepView, *, patched: bool | None = None) -> li
 
 
 def _build(job: JobView, step: StepView) -> BuildResult | None:
-    """Return what the kernel's build came to, if it is of this job."""
+    """Return the result of the kernel's build, if it belongs to this job."""
     if isinstance(step.spec, ReproduceSpec):
         if step.spec.build.job is not None:
             return None
         built = job.step(step.spec.build.step)
-    else:  # a list leaves the specs out; then it is the kernel that was built right before
+    else:  # job lists omit the specs: assume the kernel that was built right before
         built = job.step(step.number - 1)
     return built.result if built and isinstance(built.result, BuildResult) else None
 
@@ -230,7 +246,7 @@ def _reason(
     trial: Resolution | None,
     compiling: tuple[int, int] | None,
 ) -> str | None:
-    """Return what decided: a failure, what stands in the way, a verdict, or a compiler."""
+    """Return what decided: a failure, the obstacles, a verdict, or the compiler's count."""
     reason: str | None = None
     if job.state.final and (why := failure(job)) is not None:
         reason = why
@@ -240,14 +256,11 @@ def _reason(
         reason = last.reason
     elif compiling is not None:
         reason = "{} of {} patches compile".format(*compiling)
-    if reason is None:
-        return None
-    line = " ".join(reason.split())
-    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"
+    return None if reason is None else in_one_line(reason)
 
 
 def _crash(results: list[ReproduceResult]) -> ReproduceResult | None:
-    """Return the result that shows what the bug is: of a trial, the one without the fix."""
+    """Return the last result with the bug's own crash, or else with any crash."""
     crashed = [result for result in results if result.title is not None]
     same = [result for result in crashed if result.verdict is Verdict.SAME_CRASH]
     return next(reversed(same or crashed), None)
@@ -268,7 +281,7 @@ def _as_wanted(job: JobView, step: StepView, accepted: Collection[str]) -> bool:
 
 
 def _is_patched(step: StepView) -> bool:
-    """Tell whether a step with a baseline tries a fix; a bisection tries other kernels so."""
+    """Return whether a step with a baseline tries a fix, rather than another kernel (bisection)."""
     return step.name != BEFORE
 
 

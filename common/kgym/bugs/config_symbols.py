@@ -1,4 +1,4 @@
-"""Whether a kernel's config has what a run needs of it. Pure."""
+"""Config symbols without which a run would fail. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from kgym.errors import UserError
 
 
 def refuse_without(config: str, symbols: Sequence[str]) -> None:
-    """Look symbols up in a final .config; raise UserError `config_lacks` unless all are `y`."""
+    """Raise UserError `config_lacks` unless all symbols are `y` in a final .config."""
     values = dict(re.findall(r"(?m)^CONFIG_(\w+)=([ym])$", config))
     lacking = [
         f"CONFIG_{name}=y (it is {values.get(name, 'n')})"

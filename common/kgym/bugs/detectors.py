@@ -1,7 +1,7 @@
-"""Which detectors a kernel has, by its config and command line. Pure.
+"""The detectors of a kernel, from its config and command line. Pure.
 
-The config is that of the kernel without the patch that is tried: a patch cannot take a
-detector away and be excused for it. So is what is known of faults that cannot be raised.
+The config, and the list of faults that cannot be raised, are those of the kernel without the patch:
+a patch that removes a detector must not be excused for it.
 """
 
 import re
@@ -12,12 +12,12 @@ from kgym.api.steps import ControlName
 from kgym.crash.report import CrashType, type_of
 
 KASAN = (ControlName.KASAN_OUT_OF_BOUNDS, ControlName.KASAN_USE_AFTER_FREE)
-# The kinds of undefined behaviour that can be tried; UBSAN_MISC is Linux 5.10's symbol.
+# The kinds of undefined behaviour that controls raise; UBSAN_MISC is Linux 5.10's symbol.
 _UBSAN = {"shift": ("UBSAN_SHIFT", "UBSAN_MISC"), "bounds": ("UBSAN_BOUNDS", "UBSAN_MISC")}
 WHOLE = "all"
 WATCH = "watch"
-# The parts of the object that raises faults, which a kernel may not take, and which faults
-# these are. WATCH raises none: it counts tasks that end with a detector switched off.
+# The parts of the object that raises faults, with the faults of each. A kernel may reject a part.
+# WATCH raises none: it counts tasks that end with a detector switched off.
 PARTS: Mapping[str, tuple[ControlName, ...]] = {
     WHOLE: tuple(ControlName),
     WATCH: (),
@@ -29,7 +29,7 @@ PARTS: Mapping[str, tuple[ControlName, ...]] = {
     },
 }
 _ALWAYS = frozenset({ControlName.WARNING, ControlName.PANIC, ControlName.OOPS})
-# Beyond what is always needed; for types that are not named here, all are.
+# Needed in addition to _ALWAYS, by crash type; other types need every detector.
 _OF_TYPES: Mapping[CrashType, tuple[ControlName, ...]] = {
     CrashType.WARNING: (),
     CrashType.BUG: (),
@@ -44,7 +44,7 @@ _OF_TYPES: Mapping[CrashType, tuple[ControlName, ...]] = {
     CrashType.NULL_DEREF: KASAN,
     **dict.fromkeys((kind for kind in CrashType if kind.startswith("KASAN-")), KASAN),
 }
-# The symbols of a config that decide the answer.
+# The config symbols that the answer depends on.
 SYMBOLS = frozenset(
     {
         *("BUG", "DETECT_HUNG_TASK", "PROVE_LOCKING", "KASAN_GENERIC", "KASAN_SW_TAGS"),
@@ -59,22 +59,22 @@ _LINE = re.compile(r"CONFIG_(\w+)=(.*)|# CONFIG_(\w+) is not set")
 
 @dataclass(frozen=True, slots=True)
 class Detectors:
-    """Which faults a kernel reports, as its config and its command line have it."""
+    """The faults that a kernel reports, according to its config and command line."""
 
     lacking: Mapping[ControlName, str]
-    """The faults that it does not detect, and why."""
+    """The faults that it does not detect, with reasons."""
     ubsan: tuple[str, ...]
     """The kinds of undefined behaviour that it detects: `shift`, `bounds`."""
     panics: bool
-    """Whether it panics at a report of KASAN's."""
+    """Whether a KASAN report makes it panic."""
     unavailable: Mapping[ControlName, str] = field(default_factory=dict)
-    """The faults that it may detect, but that cannot be raised on it, and why."""
+    """The faults that it may detect but that cannot be raised on it, with reasons."""
     unwatched: str = ""
-    """Why it cannot be seen whether detectors are off for tasks that end; empty: it can."""
+    """Why tasks that end with a detector switched off cannot be counted; empty if they can."""
 
 
 def symbols(config: str) -> dict[str, str]:
-    """Return those of the SYMBOLS that a .config states, with their values (`n`: not set)."""
+    """Return the SYMBOLS that occur in a .config, with their values (`n`: not set)."""
     values = {}
     for line in config.splitlines():
         if match := _LINE.fullmatch(line):
@@ -85,9 +85,9 @@ def symbols(config: str) -> dict[str, str]:
 def detectors(
     symbols: Mapping[str, str], command_line: str, lacking: Mapping[str, str] | None = None
 ) -> Detectors:
-    """Return what a kernel with these symbols and this command line detects.
+    """Return the detectors of a kernel with these symbols and this command line.
 
-    Its object that raises faults lacks the parts `lacking`, each for its reason.
+    `lacking` are the parts (PARTS) that its object for raising faults does not have, with reasons.
     """
     words = command_line.split()
     lacks = {
@@ -114,7 +114,7 @@ def detectors(
 
 
 def needed(titles: Sequence[str]) -> frozenset[ControlName]:
-    """Return which faults have to be reported by a kernel that would tell of such a crash."""
+    """Return the faults that a kernel has to report to be trusted to report such a crash."""
     faults = set(_ALWAYS) if titles else set(ControlName)
     for title in titles:
         faults |= set(_OF_TYPES.get(type_of(title), ControlName))
@@ -134,7 +134,7 @@ def _no_ubsan(symbols: Mapping[str, str]) -> str:
         return why
     if symbols.get("UBSAN_TRAP") == "y":
         return "CONFIG_UBSAN_TRAP makes it an oops like others"
-    if symbols.get("UBSAN_SANITIZE_ALL") == "n":  # no symbol since Linux 6.9, but always so
+    if symbols.get("UBSAN_SANITIZE_ALL") == "n":  # Linux 6.9 removed the symbol: always on since
         return "no CONFIG_UBSAN_SANITIZE_ALL"
     return "" if _ubsan(symbols) else "no CONFIG_UBSAN_SHIFT, nor CONFIG_UBSAN_BOUNDS"
 

@@ -1,6 +1,6 @@
-"""What earlier jobs are used for: the same job is continued, calibrations are pooled.
+"""Reuse of earlier jobs: an identical unfinished job is continued, calibrations are pooled.
 
-Each function has a twin for coroutines, which takes an `AsyncClient`.
+Each function has an async twin, which takes an `AsyncClient`.
 """
 
 from collections.abc import Sequence
@@ -16,20 +16,20 @@ from kgym.bugs.bug import BEFORE, Bug
 from kgym.bugs.conclusion import reproduced
 from kgym.client import AsyncClient, Client, Refused
 
-# Calibrations of a bug that count: the newest.
+# Only the newest calibrations of a bug are pooled.
 _MOST_POOLED = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job that does what was asked, and whether it was there before (`taken_up`)."""
+    """A job, and whether it was already there (`taken_up`)."""
 
     job: JobView
     taken_up: bool
 
 
 def submit(client: Client, request: JobRequest) -> Submission:
-    """Submit the job, or take up one's own same one that is not finished."""
+    """Submit the job, or continue the caller's own unfinished job with the same steps."""
     marked, wanted = _marked(request)
     for job in client.jobs(wanted):
         if not job.state.final:
@@ -38,7 +38,7 @@ def submit(client: Client, request: JobRequest) -> Submission:
 
 
 async def submit_async(client: AsyncClient, request: JobRequest) -> Submission:
-    """Submit the job, or take up one's own same one that is not finished."""
+    """Submit the job, or continue the caller's own unfinished job with the same steps."""
     marked, wanted = _marked(request)
     async for job in client.jobs(wanted):
         if not job.state.final:
@@ -47,11 +47,11 @@ async def submit_async(client: AsyncClient, request: JobRequest) -> Submission:
 
 
 def known(client: Client, bug: Bug, before: datetime | None = None) -> Calibration | None:
-    """Return what calibrations and trials of this bug as it is have measured together, if any.
+    """Return the pooled measurements of calibrations and trials of this bug, if there are any.
 
-    Whoever submitted them: their tag is true, so it was this kernel that ran these programs.
-    With `before`, only jobs count that had ended by then: what is asked for in several
-    requests has to rest on the same measurements in each.
+    Jobs of all users count: the tag is verified, so it was this kernel that ran these programs.
+    With `before`, only jobs that had ended by then count, so that several requests of one sweep
+    rest on the same measurements.
     """
     return _pooled(list(islice(client.jobs(_calibrations(bug)), _MOST_POOLED)), bug, before)
 
@@ -59,7 +59,7 @@ def known(client: Client, bug: Bug, before: datetime | None = None) -> Calibrati
 async def known_async(
     client: AsyncClient, bug: Bug, before: datetime | None = None
 ) -> Calibration | None:
-    """Return what calibrations and trials of this bug as it is have measured together."""
+    """Return the pooled measurements of calibrations and trials of this bug, if there are any."""
     jobs: list[JobView] = []
     async for job in client.jobs(_calibrations(bug)):
         jobs.append(job)
@@ -69,7 +69,7 @@ async def known_async(
 
 
 async def begun_async(client: AsyncClient, group: str) -> datetime | None:
-    """Return when one's own group of jobs began; None if it has not yet."""
+    """Return when the caller's group of jobs began; None if it does not exist yet."""
     try:
         return (await client.group(group)).created_at
     except Refused as error:
@@ -79,19 +79,22 @@ async def begun_async(client: AsyncClient, group: str) -> datetime | None:
 
 
 def _marked(request: JobRequest) -> tuple[JobRequest, JobFilter]:
-    """Return the request with the tag of its steps, and the filter for jobs that have it."""
+    """Return the request with the tag of its steps, and the filter for jobs with this tag."""
+    # The tag is a hash of the steps. Only the caller's own jobs are looked at: another user could
+    # abort theirs at any time.
     mark = trusted_tags.request(request.steps)
     marked = request.model_copy(update={"tags": [*request.tags, mark]})
     return marked, JobFilter(tag=mark, mine=True)
 
 
 def _calibrations(bug: Bug) -> JobFilter:
-    # However the jobs ended: a trial has measured the bug before it tries the fix.
+    # Failed jobs count too: a trial has measured the bug before it tries the fix.
     return JobFilter(tag=bug.calibration_tag, limit=_MOST_POOLED)
 
 
 def _pooled(jobs: Sequence[JobView], bug: Bug, before: datetime | None) -> Calibration | None:
-    # Not those that go on: an interrupted trial is asked for again by what was known for it.
+    # Running jobs do not count: an interrupted trial has to be submitted again with the same
+    # calibration, or it would be another job.
     ended = [job for job in jobs if job.state.final]
     earlier = [job for job in ended if before is None or _ended(job) < before]
     results = [reproduced(job.step(BEFORE)) for job in earlier]
@@ -100,6 +103,6 @@ def _pooled(jobs: Sequence[JobView], bug: Bug, before: datetime | None) -> Calib
 
 
 def _ended(job: JobView) -> datetime:
-    """Return when a finished job did its last work."""
+    """Return when the last step of a finished job ended."""
     ends = [step.finished_at for step in job.steps if step.finished_at is not None]
     return max(ends, default=job.updated_at)

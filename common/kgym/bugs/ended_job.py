@@ -1,4 +1,4 @@
-"""A job that is submitted once and followed to its end, whoever goes away meanwhile."""
+"""Jobs that are submitted once and followed to their end, through restarts on either side."""
 
 import asyncio
 import time
@@ -13,15 +13,15 @@ from kgym.errors import InfrastructureError
 _OF_ONE_REQUEST = {400, 404, 409, 413, 422}
 _PAUSE_SECONDS = 2.0
 _ANSWER_SECONDS = 0.5
-# An event stream that has lasted longer was open: connecting is given up sooner.
+# Seconds: connecting is given up sooner, so an event stream that lasted longer was open.
 _SILENT_SECONDS = 60.0
 
 T = TypeVar("T")
-# Hears of a job as soon as there is one.
+# Called with a job as soon as it exists.
 Submitted = Callable[[JobView], Awaitable[None]]
-# Hears that a step of the job, by its number, is queued or runs.
+# Called when a step of the job, given by its number, is queued or running.
 Began = Callable[[JobView, int], None]
-# Hears that something was heard of the work that is under way.
+# Called on any sign of progress.
 Heard = Callable[[], None]
 
 
@@ -35,23 +35,23 @@ async def ended(
     submitted: Submitted | None = None,
     began: Began = lambda job, step: None,
 ) -> JobView:
-    """Return the job of this request once it has ended; it is submitted if the key has none.
+    """Return the job of this request once it has ended; submit it if the key has none.
 
-    The database keeps a key once, also for two callers at the same time, and where the last
-    request of one that was killed is still on its way.
+    The database keeps a key once. So two concurrent callers get the same job, and so does a caller
+    whose killed predecessor's request is still on its way.
 
     Args:
-        client: Of the scheduler.
+        client: The scheduler's client.
         request: The job.
-        key: Under which it is submitted.
+        key: Its idempotency key.
         patience: Seconds for which the scheduler may be away, or may fail to answer for the job.
         restarts: Whether a job that had ended before is run again, once.
-        submitted: Hears of the job as soon as there is one.
-        began: Hears of its steps.
+        submitted: Called with the job as soon as it exists.
+        began: Called when a step is queued or running.
 
     Raises:
-        Refused: The request is wrong, or nothing is to be asked of this scheduler.
-        InfrastructureError: Nobody has answered for too long.
+        Refused: The scheduler refused the request.
+        InfrastructureError: The scheduler has not answered for too long.
     """
     new = True
 
@@ -73,10 +73,10 @@ async def ended(
 
 
 async def patiently(work: Callable[[Heard], Awaitable[T]], patience: float) -> T:
-    """Do the work, again where nobody answers, or cannot just now; return what it comes to.
+    """Return the result of the work, which is retried on InfrastructureError.
 
-    Raises InfrastructureError when it has not got on for `patience` seconds: what fails each
-    time, such as the view of one job, is not tried for ever.
+    The error is raised after `patience` seconds without progress: a request that fails every time,
+    such as the view of one damaged job, must not be retried for ever.
     """
     failing_from: float | None = None
 
@@ -96,7 +96,8 @@ async def patiently(work: Callable[[Heard], Awaitable[T]], patience: float) -> T
 
 
 async def _to_its_end(submission: Coroutine[None, None, JobView]) -> JobView:
-    """Return the job; if this is cancelled meanwhile, `submitted` hears of it all the same."""
+    """Return the job; let the submission finish even if this call is cancelled."""
+    # Otherwise a caller that aborts its jobs when it is cancelled would miss this one.
     task = asyncio.create_task(submission)
     try:
         return await asyncio.shield(task)
@@ -107,7 +108,7 @@ async def _to_its_end(submission: Coroutine[None, None, JobView]) -> JobView:
 
 
 async def _restarted(client: AsyncClient, job_id: int) -> JobView:
-    """Run a job again, which another caller may have done just now."""
+    """Restart a job, unless another caller has just done so."""
     try:
         return await client.restart(job_id)
     except Refused as error:
@@ -124,7 +125,7 @@ async def followed(
     began: Began = lambda job, step: None,
     heard: Heard = lambda: None,
 ) -> JobView:
-    """Return the job once it has ended; `heard` is called when something was heard of it."""
+    """Return the job once it has ended; `heard` is called on any event of it."""
     if job.state.final:
         return job
     begun = [step.number for step in job.steps if step.state is not State.PENDING]
@@ -142,7 +143,7 @@ async def followed(
 
 
 async def shown_again(client: AsyncClient, job_id: int, *, patience: float) -> JobView:
-    """Return the job once it has run again, if retention has removed what it had left."""
+    """Return the job, run again if retention has removed its artifacts."""
 
     async def work(heard: Heard) -> JobView:
         job = await client.job(job_id)
@@ -154,5 +155,5 @@ async def shown_again(client: AsyncClient, job_id: int, *, patience: float) -> J
 
 
 def concerns_one_request(error: Refused) -> bool:
-    """Tell whether a scheduler refused this request only, and may take others."""
+    """Return whether a scheduler refused only this request, and may accept others."""
     return error.status in _OF_ONE_REQUEST

@@ -1,4 +1,4 @@
-"""Bugs that are fixed in public: what syzbot reported, and the fix, as kBenchSyz has them."""
+"""Publicly fixed bugs: syzbot's report and the fix, in kBenchSyz's file format."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,19 +9,19 @@ from kgym.api.steps import Patch
 from kgym.errors import UserError
 from kgym.source import patching
 
-# Bytes of a bug's file, at most; those of kBenchSyz have 100 kB.
+# Maximum bytes of a bug's file; those of kBenchSyz have 100 kB.
 _MOST_BYTES = 8 << 20
 
 
 class FixCommit(BaseModel):
-    """The commit that has fixed a bug."""
+    """The commit that fixed a bug."""
 
     title: str = Field("", max_length=1000)
     hash: Annotated[str, Field(max_length=64, pattern=r"^[0-9a-f]*$")] = ""
 
 
 class FixedBug(BaseModel):
-    """What is used of the file of a bug; it has further fields."""
+    """The fields of a bug's file that are used here; it has more."""
 
     id: str = Field(pattern=r"^[0-9a-zA-Z_-]{1,64}$")
     title: str = Field(min_length=1, max_length=1000)
@@ -34,12 +34,12 @@ class FixedBug(BaseModel):
         return Patch(name="fix", diff=self.patch)
 
     def regress(self) -> Patch:
-        """Return what brings the bug back: the reverse of its fix; raise UserError if it is bad."""
+        """Return the patch that brings the bug back: its fix, reversed; raise UserError."""
         return patching.reverse(self.fix).model_copy(update={"name": "regress"})
 
 
 def read(path: Path) -> FixedBug:
-    """Read a bug's file; raise UserError `bad_fixed_bug`, which names it and what is wrong."""
+    """Read a bug's file; raise UserError `bad_fixed_bug` naming the file and the wrong fields."""
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             raise UserError("bad_fixed_bug", f"{path}: no file of at most {_MOST_BYTES >> 20} MiB")

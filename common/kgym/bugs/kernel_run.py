@@ -1,8 +1,7 @@
-"""One patch on one bug, for whoever writes patches: does it compile, does its kernel crash?
+"""One patch on one bug, for authors of patches: does it compile, and does its kernel crash?
 
-A run is a sweep of one patch (`kgym.bugs.sweep`): the patch is checked, and tried where it
-compiles; the crash is shown once for each bug. The same patch again is given the same jobs,
-also while they go on.
+A run is a sweep of one patch (`kgym.bugs.sweep`): the patch is checked, and tried if it compiles;
+the crash is shown once for each bug. The same patch again gets the same jobs, even while they run.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ from kgym.api.steps import (
 from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.bugs import earlier_jobs
 from kgym.bugs.bug import AFTER, BEFORE, DEFAULT_OPTIONS, Bug, TrialOptions
-from kgym.bugs.conclusion import Answer, findings, reproduced
+from kgym.bugs.conclusion import Answer, findings, reproduced, seconds
 from kgym.bugs.ended_job import Submitted
 from kgym.bugs.resolution import Obstacle, evidence_line
 from kgym.bugs.sweep import (
@@ -53,7 +52,7 @@ from kgym.bugs.sweep_rows import Outcome, Pair, Row, not_shown, status
 from kgym.client import AsyncClient
 from kgym.errors import KgymError, UserError
 
-# Bytes of a crash report that is read.
+# Bytes: larger crash reports are not read.
 _LARGEST_REPORT = 4 << 20
 _MOST_FINDINGS = 50
 # A unified diff, or edits.
@@ -69,37 +68,37 @@ class RunOptions:
     accepted: frozenset[str] = frozenset()
     """Reasons of findings that are accepted."""
     fresh: bool = False
-    """Try the patch anew, although it was tried before."""
+    """Try the patch again, although it was tried before."""
     seconds: float | None = None
-    """How long to wait for the answer; the jobs go on without, and the same run takes them up."""
+    """How long to wait for the answer. The jobs go on, and the same run continues with them."""
     patience: float = 60
     """Seconds for which the scheduler may be away."""
     submitted: Submitted | None = None
-    """Hears of each job that is waited for."""
+    """Called with each job that is waited for."""
 
 
 class KernelRun(Strict):
-    """What became of a patch; `answer` says it in a few words."""
+    """The result of a patch; `answer` puts it in a few words."""
 
     bug: str
     answer: str = Field(description="in a few words, such as `crash resolved`")
     outcome: Outcome
     reason: str = Field(description="what decided, in one line")
     pending: bool = Field(False, description="whether its jobs go on: the same call waits for them")
-    verdict: Verdict | None = Field(None, description="of the kernel, where it ran")
+    verdict: Verdict | None = Field(None, description="of the kernel, if it ran")
     title: str | None = Field(None, description="of its crash")
     report: str | None = Field(None, description="the crash report, with source lines")
     obstacles: list[Obstacle] = Field(
-        [], description="why it is no fix, although the kernel does not crash"
+        [], description="why it is not a fix, although the kernel does not crash"
     )
-    findings: list[Finding] = Field([], description="what was found about the patch; the first 50")
+    findings: list[Finding] = Field([], description="about the patch; the first 50")
     evidence: str | None = Field(None, description="what the verdict rests on, in one line")
     diagnostics: list[Diagnostic] = Field(
         [], description="the compiler's errors, and the warnings that the patch adds"
     )
     output: str = Field("", description="the compiler's own words")
-    left_out: list[str] = Field([], description="files of the tree that Git does not know")
-    job: int | None = Field(None, description="that has tried it")
+    left_out: list[str] = Field([], description="untracked files of the tree")
+    job: int | None = Field(None, description="that tried it")
     shown_by: int | None = Field(None, description="the job that showed the bug")
     checked_by: int | None = Field(None, description="the job that checked it")
     compiler_substitution: str = Field("", description=SUBSTITUTION)
@@ -107,12 +106,12 @@ class KernelRun(Strict):
 
     @property
     def row(self) -> Row:
-        """The row of a sweep that says the same."""
+        """The same result as a row of a sweep."""
         return Row(bug=self.bug, patch="", outcome=self.outcome, reason=self.reason)
 
     @property
     def whose(self) -> Answer:
-        """YES for `crash resolved`; else NO, or whose fault it is that there is no answer."""
+        """YES for `crash resolved`; else NO, or who is at fault for the missing answer."""
         return status([self.row])
 
 
@@ -128,19 +127,19 @@ async def run_kernel(
     options: RunOptions = RunOptions(),
     tell: Tell = lambda _: None,
 ) -> KernelRun:
-    """Try a change on a bug; without any in it, only the bug is shown.
+    """Try a change on a bug; an empty change only shows the bug.
 
     Args:
-        client: Of the scheduler.
+        client: The scheduler's client.
         bug: The bug; `kgym.bugs.bundle.load` reads one.
         change: A unified diff, or edits of its source.
         options: How it is tried, and how long to wait.
-        tell: Hears how far it is.
+        tell: Called with progress.
 
-    Returns what became of it; what is wrong with the patch is in the answer, too.
+    Returns the result. A patch that does not apply or compile is a result too, not an error.
 
     Raises:
-        KgymError: The scheduler cannot be used, or the patch is none at all.
+        KgymError: The scheduler cannot be used, or the patch exceeds the limits of a job.
     """
     begun = time.monotonic()
     run = _Run(client, bug, options, tell)
@@ -154,7 +153,7 @@ async def run_kernel(
 
 
 async def shown(client: AsyncClient, bug: Bug, options: RunOptions = RunOptions()) -> JobView:
-    """Return the job that shows the bug, for all runs on it, once it has ended."""
+    """Return the job that shows the bug for all runs on it, once it has ended."""
     request = bug.shown(await _known(client, bug, options))
     return await kept_job(client, request, kept(bug, options), lambda job: not not_shown(job))
 
@@ -162,7 +161,7 @@ async def shown(client: AsyncClient, bug: Bug, options: RunOptions = RunOptions(
 async def check_patch(
     client: AsyncClient, bug: Bug, change: Change, options: RunOptions = RunOptions()
 ) -> PatchCheck | str:
-    """Say whether a change applies and compiles; or why there is no answer."""
+    """Return whether a change applies and compiles, or the reason why there is no answer."""
     patch = as_patch(change)
     job = await kept_job(client, bug.check([patch]), kept(bug, options))
     result = job.steps[0].result
@@ -175,7 +174,7 @@ async def check_patch(
 async def crash_report(client: AsyncClient, job: JobView, step: StepView) -> dict[str, object]:
     """Return the report of the crash that decided a reproduce step, as `CrashReport.as_dict`.
 
-    Empty where there was no crash, or its report can no longer be had.
+    Empty without a crash, or if its report is gone or cannot be read.
     """
     if not isinstance(step.result, ReproduceResult) or step.artifacts_gone_at is not None:
         return {}
@@ -195,16 +194,14 @@ async def crash_report(client: AsyncClient, job: JobView, step: StepView) -> dic
 
 
 async def _known(client: AsyncClient, bug: Bug, options: RunOptions) -> TrialOptions:
-    """Return how a patch is tried, by what was known of the bug when the first run on it began.
-
-    So the same patch is the same job.
-    """
+    """Return the trial's options with the calibration known when the first run on the bug began."""
+    # A later calibration would make another job of the same patch.
     begun = await earlier_jobs.begun_async(client, group(bug))
     return replace(options.trial, known=await earlier_jobs.known_async(client, bug, begun))
 
 
 class _Run:
-    """One run on its way."""
+    """One run in progress."""
 
     def __init__(self, client: AsyncClient, bug: Bug, options: RunOptions, tell: Tell) -> None:
         self.client = client
@@ -262,7 +259,7 @@ class _Run:
         return await self._with_job_facts(row.result())
 
     def pending(self) -> KernelRun:
-        """Say how far it is."""
+        """Return a pending result that says which stage the jobs are at."""
         stage = self.last.stage if self.last else Stage.SHOW
         job = self.last.job if self.last else None
         of = f" (job {job})" if job else ""
@@ -271,7 +268,7 @@ class _Run:
         return _answered(row, pending=True)
 
     async def _with_job_facts(self, row: Row) -> KernelRun:
-        """Return the row with all that its jobs tell."""
+        """Return the row together with the details of its jobs."""
         facts: dict[str, object] = {}
         seconds: dict[str, float] = {}
         if row.checked_by is not None:
@@ -304,7 +301,7 @@ class _Run:
 
 
 def kept(bug: Bug, options: RunOptions = RunOptions()) -> SweepOptions:
-    """Return the options of the sweep that runs on a bug are."""
+    """Return the options of the sweep to which all runs on a bug belong."""
     return SweepOptions(
         group(bug),
         accepted=options.accepted,
@@ -315,15 +312,13 @@ def kept(bug: Bug, options: RunOptions = RunOptions()) -> SweepOptions:
 
 
 def is_empty(change: Change) -> bool:
-    """Tell whether nothing is changed."""
+    """Return whether a change is empty."""
     return not (change.strip() if isinstance(change, str) else change)
 
 
 def as_patch(change: Change, *, fresh: bool = False) -> Patch:
-    """Return a change under a name by which the same one is the same patch.
-
-    Raises UserError `patch_too_large`.
-    """
+    """Return a change as a patch; raise UserError `patch_too_large`."""
+    # Named by its content, so that the same change is the same job; `fresh` makes it another one.
     content = change if isinstance(change, str) else "".join(map(str, change))
     digest = sha256(content.encode(errors="replace")).hexdigest()[:12]
     name = f"patch-{digest}-{uuid.uuid4().hex[:8]}" if fresh else f"patch-{digest}"
@@ -382,7 +377,7 @@ def _text(report: dict[str, object]) -> str | None:
 
 def _seconds(job: JobView) -> dict[str, float]:
     return {
-        step.name or str(step.kind): round((step.finished_at - step.started_at).total_seconds(), 2)
+        step.name or str(step.kind): round(seconds(step), 2)
         for step in job.steps
         if step.started_at and step.finished_at
     }

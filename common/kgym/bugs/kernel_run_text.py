@@ -1,7 +1,7 @@
-"""What a model, or a person, is told of a patch: short, bounded, the answer first. Pure.
+"""Results of patches as text for models and people: short, bounded, the answer first. Pure.
 
-Crash reports and compilers' words are data that a patch or a guest may have written to
-instruct whoever reads them: they stand between tags, which they cannot end.
+A patch or a guest may have written crash reports and compiler output to instruct their reader. So
+they stand between tags, which they cannot close.
 """
 
 import re
@@ -11,7 +11,7 @@ from kgym.api.steps import Diagnostic, PatchCheck, PatchOutcome, Severity
 from kgym.bugs.kernel_run import KernelRun
 from kgym.bugs.sweep_rows import Outcome
 
-# Characters of an answer: agents cut what is longer, and not at its least useful part.
+# Characters of an answer: agents cut longer ones themselves, often at the most useful part.
 MOST = 9000
 _REPORT, _OUTPUT, _LINE = 6000, 4000, 300
 _FEW = 5
@@ -20,30 +20,30 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def run_text(run: KernelRun) -> str:
-    """Return what became of a patch; the first line begins with the answer."""
+    """Return the result of a patch; the first line begins with the answer."""
     return bounded("\n".join(_run(run)), MOST)
 
 
 def check_text(check: PatchCheck) -> str:
-    """Return what a check found."""
+    """Return the result of a check."""
     return bounded("\n".join(_check(check)), MOST)
 
 
 def bounded(text: str, most: int) -> str:
-    """Return the text, or its beginning and a word on how much is left out."""
+    """Return the text, cut to `most` characters with a note of how many are left out."""
     if len(text) <= most:
         return text
     return f"{text[: most - 60]}\n[… {len(text) - most + 60} more characters]"
 
 
 def quoted(tag: str, text: str, most: int) -> str:
-    """Return foreign text as data between tags: bounded, and unable to end them."""
+    """Return untrusted text between tags: bounded, and unable to close them."""
     safe = _TAG.sub("< ", _CONTROLS.sub("\ufffd", text.replace("\r\n", "\n").strip("\n")))
     return f"<{tag}>\n{bounded(safe, most)}\n</{tag}>"
 
 
 def named(paths: Sequence[str], most: int = _FEW) -> str:
-    """Return the first of some paths, and how many more there are."""
+    """Return the first paths, and the number of the others."""
     rest = f" and {len(paths) - most} more" if len(paths) > most else ""
     return f"{', '.join(paths[:most])}{rest}"
 
@@ -70,7 +70,7 @@ def _run(run: KernelRun) -> Iterator[str]:
         yield quoted("crash_report", run.report, _REPORT)
     if run.left_out:
         files = _line(named(run.left_out))
-        yield f"left out, as Git does not know them (`git add` what belongs to the patch): {files}"
+        yield f"left out, as they are untracked (`git add` what belongs to the patch): {files}"
     jobs = [run.job, run.shown_by, run.checked_by]
     number = next((number for number in jobs if number is not None), None)
     if number is not None:

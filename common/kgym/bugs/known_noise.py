@@ -1,20 +1,21 @@
-"""Crashes that a run can end in without a bug of the kernel: a list, with the reasons.
+"""Crashes without a kernel bug ("noise"): a list, with the reasons.
 
-Noise does not count as a crash unless it is what was looked for; the run has not survived either.
+Noise does not count as a crash unless it is what was looked for. A run that ends in it has not
+survived either.
 """
 
 _SLOW = "a guest that an emulator or a busy host slows down stalls without a bug"
 _PROGRAM = "the test program failed, not the kernel"
 _MACHINE = "the machine went away, for whatever reason"
 
-# What a title begins with, and why it need not be the kernel's fault.
+# The beginning of a title, and why such a crash need not be the kernel's fault.
 NOISE = (
     # syzkaller's executor, and Go programs
     ("SYZFAIL", _PROGRAM),
     ("SYZFATAL", _PROGRAM),
     ("go runtime error", _PROGRAM),
     ("panic:", _PROGRAM),
-    # the words of whoever watches the machine
+    # written by syzkaller's monitor of the machine
     ("lost connection to test machine", _MACHINE),
     ("no output from test machine", _MACHINE),
     ("test machine is not executing programs", _MACHINE),
@@ -32,5 +33,5 @@ NOISE = (
 
 
 def noise(title: str) -> str | None:
-    """Say why a crash of this title need not be a bug; None if nothing is known of that kind."""
+    """Return why a crash of this title need not be a bug; None if it is not known as noise."""
     return next((why for start, why in NOISE if title.startswith(start)), None)

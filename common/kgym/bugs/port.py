@@ -1,8 +1,8 @@
-"""Campaigns: bugs that are fixed in public are brought back on other kernels, and proven there.
+"""Campaigns: publicly fixed bugs are brought back on other kernels, and proven there.
 
-Of each bug the fix is reversed, exactly or not at all. Where that applies, it is compiled, its
-reproducer is run on the kernel with the bug, and then on the kernel with the fix. All jobs are of
-one group and are kept as those of sweeps are (`kgym.bugs.sweep`): the same campaign again goes on.
+The fix of each bug is reversed, exactly or not at all. If it reverses, the result is compiled, and
+the reproducer runs on the kernel with the bug, then on the kernel with the fix. All jobs belong to
+one group and are kept like those of sweeps (`kgym.bugs.sweep`): the same campaign again continues.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from kgym.bugs import bundle as bugs
 from kgym.bugs import ended_job
 from kgym.bugs.bug import Bug, TrialOptions
 from kgym.bugs.bug_file import BugFile
-from kgym.bugs.conclusion import conclusion
+from kgym.bugs.conclusion import conclusion, in_one_line
 from kgym.bugs.fixed_bug import FixedBug
 from kgym.bugs.sweep import SweepOptions, check_parts, kept_job
 from kgym.bugs.trial_result import TrialResult
@@ -45,53 +45,51 @@ _NOT_TRIED = {
     PatchOutcome.DOES_NOT_COMPILE: "does_not_compile",
     PatchOutcome.DOES_NOT_APPLY: "does_not_reverse",
 }
-# Looks at a source at a time.
+# Concurrent requests for source files.
 _LOOKS = 8
-# Files of a fix whose symbols are looked for.
+# Files of a fix whose config symbols are looked up.
 _MOST_FILES = 100
-# Characters of a row's reason.
-_LINE = 300
 
 
 class Outcome(StrEnum):
-    """What became of a bug on a kernel."""
+    """The outcome of a bug on a kernel."""
 
     COMES_BACK = "comes_back"
-    """It crashes with the fix reversed, and does not with the fix."""
+    """The kernel crashes with the fix reversed, and does not with the fix."""
     NOT_FIXED = "not_fixed"
-    """It crashes with the fix, too: it is perhaps another crash."""
+    """It crashes with the fix too: perhaps another crash."""
     NO_CRASH = "no_crash"
     REVERSES = "reverses"
-    """The fix can be reversed; more was not asked for."""
+    """The fix can be reversed; nothing more was asked for."""
     DOES_NOT_REVERSE = "does_not_reverse"
     NOT_COMPILED = "not_compiled"
-    """The kernel's config does not compile what the fix changes."""
+    """The kernel's config leaves out the files that the fix changes."""
     DOES_NOT_COMPILE = "does_not_compile"
     REFUSED = "refused"
-    """What is known of the bug cannot be used."""
+    """The bug's data cannot be used."""
     INCONCLUSIVE = "inconclusive"
 
 
 class PortRow(Strict):
-    """What became of a bug on a kernel."""
+    """The result of a bug on a kernel."""
 
     bug: str = Field(description="its id")
     kernel: str
     outcome: Outcome
-    title: str | None = Field(None, description="under which the bug is known")
-    crash: str | None = Field(None, description="title of the crash that was seen here")
+    title: str | None = Field(None, description="known title of the bug")
+    crash: str | None = Field(None, description="title of the crash seen here")
     crashed: int = Field(0, description="of the attempts on the kernel with the bug")
     completed: int = Field(0, description="attempts that count")
     needs: list[str] = Field([], description="config symbols for which the changed files compile")
     fix: str = Field("", description="commit of the public fix")
     reason: str = Field("", description="in one line")
-    job: int | None = Field(None, description="that has tried it")
-    seconds: float = Field(0, description="that its builds and runs took")
+    job: int | None = Field(None, description="that tried it")
+    seconds: float = Field(0, description="duration of its builds and runs")
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A bug, and the C program that shows it."""
+    """A bug and the C program that shows it."""
 
     bug: FixedBug
     program: Path
@@ -102,11 +100,11 @@ class PortOptions:
     """The options of a campaign."""
 
     sweep: SweepOptions
-    """Name, how many trials at a time, patience: as a sweep's."""
+    """Name, concurrent trials and patience, as for a sweep."""
     attempts: int = 5
     """Runs of the reproducer on the kernel with the bug; the first crash ends them."""
     survivals: int = 2
-    """Runs that the kernel with the fix has to survive."""
+    """Runs that the kernel with the fix must survive."""
     time: float = 60
     """Seconds of each run."""
     only_reverse: bool = False
@@ -124,17 +122,17 @@ async def port(
     options: PortOptions,
     tell: Tell,
 ) -> None:
-    """Bring the bugs back on the kernels; `tell` is called with each row, once it is known.
+    """Bring the bugs back on the kernels; call `tell` with each row as soon as it is known.
 
-    What goes wrong with one bug or kernel is told in its rows. Raises KgymError where the
-    scheduler cannot be used.
+    Errors of one bug or kernel are reported in its rows. Raises KgymError if the scheduler cannot
+    be used.
     """
-    for kernel in kernels:  # one after the other: each needs a full build
+    for kernel in kernels:  # sequentially: each needs a full build
         await _Port(client, kernel, options, tell).all(subjects)
 
 
 def bug_on(subject: Subject, kernel: str, options: PortOptions) -> Bug:
-    """Return a bug on a shared kernel, its fix reversed; raise UserError for what is no bug."""
+    """Return a bug on a shared kernel with its fix reversed; raise UserError for invalid data."""
     try:
         program = Reproducer(kind="c", text=subject.program.read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -150,9 +148,9 @@ def ported(
     seconds: float,
     configs: Path = CONFIGS,
 ) -> Bug:
-    """Return a bug on a shared kernel, its fix reversed, as this program shows it.
+    """Return a bug on a shared kernel with its fix reversed and this program as its reproducer.
 
-    Raises UserError for what is no bug.
+    Raises UserError for invalid data.
     """
     regress = public.regress()
     append = append_for(public.title)
@@ -169,20 +167,14 @@ def ported(
     return Bug(f"{public.id[:12]}@{kernel}", file, build, (program,), public.fix)
 
 
-def in_one_line(reason: str) -> str:
-    """Return a reason as rows have it."""
-    line = " ".join(reason.split())
-    return line if len(line) <= _LINE else line[: _LINE - 1] + "…"
-
-
 def append_for(title: str) -> str:
-    """Return what the kernel's command line needs for a bug of this title to be reported."""
+    """Return the kernel parameters without which a bug of this title would not be reported."""
     return "kmemleak=on" if title.startswith("memory leak") else ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a bug on its way."""
+    """A bug in progress."""
 
     subject: Subject
     kernel: str
@@ -190,7 +182,7 @@ class _Known:
     needs: tuple[str, ...] = ()
 
     def row(self, outcome: Outcome, reason: str | None = None, **facts: object) -> PortRow:
-        """Return its row."""
+        """Return its row with this outcome."""
         known = {"needs": list(self.needs), **facts}
         return _row(self.subject, self.kernel, outcome, reason, **known)
 
@@ -207,7 +199,7 @@ class _Port:
         self.makefiles: dict[str, asyncio.Task[str]] = {}
 
     async def all(self, subjects: Sequence[Subject]) -> None:
-        """Tell the row of each bug."""
+        """Try all bugs and report their rows."""
         known = []
         for subject in subjects:
             try:
@@ -222,6 +214,7 @@ class _Port:
             why = job if isinstance(job, str) else f"job {job.id}: {conclusion(job).reason}"
             self._all(known, Outcome.INCONCLUSIVE, f"there is no source: {why}")
             return
+        # Reversal is tried over REST first, so that nothing is compiled for fixes that do not fit.
         looked = await asyncio.gather(*(self._reversed(job.id, bug) for bug in known))
         left = [bug for bug in looked if bug is not None]
         if self.options.only_reverse:
@@ -231,7 +224,7 @@ class _Port:
             await asyncio.gather(*map(self._checked, check_parts(sized)))
 
     async def _reversed(self, source: int, known: _Known) -> _Known | None:
-        """Return the bug with what it needs, if its fix can be reversed; else tell its row."""
+        """Return the bug with the symbols it needs, or report its row if it does not reverse."""
         try:
             async with self.looks:
                 await self.client.read_source(
@@ -247,7 +240,7 @@ class _Port:
         return replace(known, needs=await self._needs(source, known.bug.file.files))
 
     async def _needs(self, source: int, files: Sequence[str]) -> tuple[str, ...]:
-        """Return the config symbols that the Makefiles want for these files."""
+        """Return the config symbols on which the Makefiles build these files."""
         needs: set[str] = set()
         for file in files[:_MOST_FILES]:
             for folder, item in kbuild_symbols.places(file):
@@ -270,7 +263,7 @@ class _Port:
         return ""
 
     async def _checked(self, left: Sequence[_Known]) -> None:
-        """Compile what the fixes change, as it was before them; try the bugs where it compiles."""
+        """Compile the reversed fixes, and try the bugs whose reversed fix compiles."""
         patches = list(map(_regress, left))
         job = await self._job(_base(left[0].bug).check(patches))
         result = None if isinstance(job, str) else job.steps[0].result
@@ -291,7 +284,8 @@ class _Port:
         """Run the reproducer on the kernel with the bug, then on the kernel with the fix."""
         trial = TrialOptions(instances=self.options.survivals, time=self.options.time)
         request = known.bug.job(known.bug.fix, trial)
-        # Any crash will do: what a kernel of another age calls it is to be found out.
+        # Any crash counts: another kernel version may give it another title. That the fix stops it
+        # proves that it is the bug.
         steps = [
             step.model_copy(update={"titles": []}) if isinstance(step, ReproduceSpec) else step
             for step in request.steps
@@ -302,7 +296,7 @@ class _Port:
         )
 
     async def _job(self, request: JobRequest) -> JobView | str:
-        """Return the job of this request in the campaign, once it has ended; or why it is none."""
+        """Return the campaign's job of this request once it has ended, or why it was refused."""
         try:
             return await kept_job(self.client, request, self.options.sweep)
         except Refused as error:
@@ -316,13 +310,13 @@ class _Port:
 
 
 def _regress(known: _Known) -> Patch:
-    """Return what reverses the fix."""
+    """Return the reversed fix."""
     (patch,) = known.bug.build.patches
     return patch
 
 
 def _base(bug: Bug) -> Bug:
-    """Return the kernel of a bug, as it was published."""
+    """Return the bug on its unpatched kernel."""
     return replace(bug, name="campaign", build=bug.build.model_copy(update={"patches": []}))
 
 

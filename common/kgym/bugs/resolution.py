@@ -1,8 +1,9 @@
-"""Whether a fix resolves a bug: what verdicts, evidence and findings come to. Pure.
+"""Whether a fix resolves a bug, from verdicts, evidence and findings. Pure.
 
-The only place that says `resolved`. Two verdicts are not enough: a `no_crash` proves
-nothing of a kernel that could no longer have told of a crash, or of a program that
-no longer did its work.
+The only place that says `resolved`. A verdict says what was seen; two right verdicts are not
+enough. A `no_crash` proves nothing if the kernel could no longer have reported the crash, or if the
+program no longer did its work. A finding blocks if no fix has to do what it reports; what honest
+fixes do as well is a note.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -18,13 +19,13 @@ from kgym.api.steps import (
     Work,
 )
 
-# Accepts every finding, whatever its reason.
+# In `accepted`: accepts every finding.
 EVERYTHING = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why a bug is not resolved although both verdicts are right; `reason` may be accepted."""
+    """Why a bug is not resolved although both verdicts are right; users may accept a `reason`."""
 
     reason: str
     message: str
@@ -32,10 +33,10 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Whether a fix resolves its bug; if not, why."""
+    """Whether a fix resolves its bug, with the obstacles if it does not."""
 
     verdicts: bool
-    """Whether the bug showed before, and no crash after."""
+    """Whether the bug showed before the fix, and no crash after it."""
     obstacles: tuple[Obstacle, ...]
 
     @property
@@ -52,11 +53,11 @@ def resolution(
     asked: bool,
     accepted: Collection[str] = (),
 ) -> Resolution:
-    """Return what a trial comes to, from the verdict without the fix and the result with it.
+    """Return the resolution of a trial, from the verdict without the fix and the result with it.
 
-    `findings` are those of the patched kernel's build and of its run; `asked` says whether
-    evidence was asked for, `accepted` holds reasons that shall not stand in the way, or
-    `EVERYTHING`. What is None came to no verdict.
+    `findings` are those of the patched kernel's build and of its run. `asked` says whether evidence
+    was requested. `accepted` holds reasons that do not block, or `EVERYTHING`. None stands for a
+    missing verdict.
     """
     verdicts = (
         before is Verdict.SAME_CRASH and after is not None and after.verdict is Verdict.NO_CRASH
@@ -71,7 +72,7 @@ def resolution(
 
 
 def is_accepted(reason: str, accepted: Collection[str]) -> bool:
-    """Tell whether a reason is among those that were accepted."""
+    """Return whether a reason was accepted."""
     return reason in accepted or EVERYTHING in accepted
 
 
@@ -84,7 +85,7 @@ def _blocking(findings: Sequence[Finding]) -> Iterator[Obstacle]:
 def _lacking(evidence: Evidence | None) -> Iterator[Obstacle]:
     if evidence is None or not evidence.controls:
         why = f": {'; '.join(evidence.missing)}" if evidence and evidence.missing else ""
-        yield Obstacle("no_evidence", f"nothing shows that the kernel could have told{why}")
+        yield Obstacle("no_evidence", f"nothing shows that the kernel would report a crash{why}")
         return
     for control in evidence.controls:
         if control.outcome is ControlOutcome.SILENT:
@@ -101,7 +102,7 @@ def _lacking(evidence: Evidence | None) -> Iterator[Obstacle]:
 def evidence_line(
     before: Work | None, evidence: Evidence | None, findings: Sequence[Finding]
 ) -> str:
-    """Return in one line what a verdict on a patched kernel rests on."""
+    """Return the evidence for a verdict on a patched kernel in one line."""
     parts = [*_controls(evidence), *_work(before, evidence.work if evidence else None)]
     parts += [f"not known: {reason}" for reason in (evidence.missing if evidence else [])]
     blocking = sum(finding.severity is Severity.BLOCKING for finding in findings)

@@ -1,8 +1,8 @@
-"""How runs of a program end, and whether enough of them ended with its work done. Pure.
+"""How runs of a program end, and whether enough of them completed their work. Pure.
 
-A program ends by itself (`exit`, `signal`), or we end it with its time (`killed`), which says
-something only where it was the one run that there was: of a program that ends and is started
-again, the last run is always cut off.
+A program ends by itself (`exit`, `signal`), or is killed when its time is over (`killed`). A killed
+run counts only if it is the sole run: if a program ends and is started again, its last run is
+always cut off.
 """
 
 from collections import Counter
@@ -14,20 +14,21 @@ from kgym.api.steps import RunEnd
 # How a run ended, and its exit status or signal.
 End = tuple[str, int]
 
-# What a reproducer's run ends with when it did its work.
+# The end of a run that did its work, by convention.
 DONE: End = ("exit", 0)
-# A program that does not end by itself: normal for those of fuzzers.
+# The end of a program that does not end by itself: normal for fuzzers' programs.
 KILLED: End = ("killed", 0)
+# On a patched kernel, the share of completed runs has to be half of the unpatched kernel's, give or
+# take two runs: timing differs between kernels.
 _SHARE = 0.5
-# A patched kernel shows completed runs at half the old rate at least, give or take two runs.
 _GIVE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedRuns:
-    """What a completed run is: one that ends so; `share` of the runs did on the unpatched kernel.
+    """The ends of completed runs, and the `share` of them on the unpatched kernel.
 
-    `known` says where that is known from.
+    `known` says where this knowledge comes from.
     """
 
     ends: frozenset[End] = frozenset({DONE, KILLED})
@@ -35,7 +36,7 @@ class CompletedRuns:
     known: str = "a run that does its work exits 0, or goes on to the end of its time"
 
     def lacks(self, ends: Mapping[End, int]) -> str | None:
-        """Say why runs that ended so prove nothing; None if enough of them are completed."""
+        """Return why runs with these ends prove nothing; None if enough of them are completed."""
         total = sum(ends.values())
         good = sum(count for end, count in ends.items() if end in self.ends)
         if good and good + _GIVE >= self.share * _SHARE * total:
@@ -44,16 +45,16 @@ class CompletedRuns:
         return f"{what} did its work: {in_words(ends)}; {self.known}"
 
 
-# Where nothing is known of a program.
+# For a program of which nothing is known.
 CONVENTION = CompletedRuns()
 
 
 def completed(named: Sequence[str], before: Iterable[RunEnd]) -> CompletedRuns:
-    """Return what a completed run is.
+    """Return which ends count as completed.
 
-    `named` are the ends that the bundle calls so (`exit 1`), if it does; else it is learned
-    from `before`, the runs that ended on the unpatched kernel: a run that exits 0 always counts,
-    and one that ended as those did if none of them exited 0 or went on to the end of its time.
+    `named` are the ends that the bundle lists (`exit 1`). Without them, the ends are learned from
+    `before`, the runs on the unpatched kernel: exit status 0 always counts; if no run there exited
+    with 0 or was killed, all ends seen there count.
     """
     seen: Counter[End] = Counter()
     for run_end in before:
@@ -77,7 +78,7 @@ def in_words(ends: Mapping[End, int]) -> str:
 
 
 def listed(ends: Mapping[End, int]) -> list[RunEnd]:
-    """Return the ends as a result keeps them, the most frequent first."""
+    """Return the ends as stored in a result, the most frequent first."""
     ordered = sorted(ends.items(), key=lambda item: (-item[1], item[0]))
     return [RunEnd(how=how, value=value, count=count) for (how, value), count in ordered if count]
 

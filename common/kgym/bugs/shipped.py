@@ -1,7 +1,7 @@
-"""The shipped bugs, to list and to complete their names: their tables alone are read.
+"""The shipped bugs for lists and shell completion, read from their tables alone.
 
-`kgym.bugs.bundle` loads and checks a bundle with all that its jobs need, which takes longer to
-import than a list takes to read. A test holds the two together.
+`kgym.bugs.bundle` loads and checks whole bundles, but its imports take longer than reading this
+list. A test checks that both agree.
 """
 
 import tomllib
@@ -14,7 +14,7 @@ from kgym.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class ShippedBug:
-    """What the table of a shipped bug says; fields as in `bug.toml` (docs/own-bug.md)."""
+    """The table of a shipped bug; fields as in `bug.toml` (docs/own-bug.md)."""
 
     name: str
     title: str
@@ -25,7 +25,7 @@ class ShippedBug:
     references: list[str]
     files: list[str]
     has_fix: bool
-    """Whether a fix is known: written down, or the reverse of the change that brings the bug."""
+    """Whether a fix is known: written down, or the reversed regression."""
 
 
 def names(configs: Path = CONFIGS) -> list[str]:
@@ -34,9 +34,9 @@ def names(configs: Path = CONFIGS) -> list[str]:
 
 
 def shipped(configs: Path = CONFIGS) -> list[ShippedBug]:
-    """Return the shipped bugs, by name.
+    """Return the shipped bugs, sorted by name.
 
-    Raises UserError `bad_bundle`: a table cannot be read, or has no title.
+    Raises UserError `bad_bundle` if a table cannot be read, or has no title.
     """
     return [_read(name, configs / "bugs" / name / "bug.toml") for name in names(configs)]
 

@@ -1,9 +1,12 @@
-"""Sweeps: many patches are tried on many bugs, each pair once, even if something is killed.
+"""Sweeps: many patches are tried on many bugs, each pair once, even if processes are killed.
 
-Of each bug, all patches are checked first (do they apply, do they compile?), and the crash is
-shown once; then each patch that compiles is tried in a job of its own, which rests on that.
-All jobs are of one group, and each has an idempotency key that is made of what it does: the
-same sweep again is given them, whatever has become of whoever began it, and goes on.
+For each bug, all patches are checked first (do they apply, do they compile?), and the crash is
+shown once. Then each patch that compiles is tried in a job of its own, with the showing job as its
+baseline. All jobs belong to one group.
+
+A sweep has no file or table of its own that could be out of date: its memory is the jobs'
+idempotency keys, each the hash of the whole request, which names the sweep. The database keeps a
+key once, so a sweep that is started again, or twice concurrently, gets the existing jobs.
 """
 
 import asyncio
@@ -26,20 +29,20 @@ from kgym.client import AsyncClient, Refused
 from kgym.errors import UserError
 
 T = TypeVar("T")
-# Patches in one check job: it ends before the first of them is tried.
+# Patches in one check job: no trial of them starts before the whole job has ended.
 PATCHES = 100
-# Bytes of the patches of one check job, as JSON: a request may have at most twice as much.
+# Bytes of the patches of one check job, as JSON; a request may have twice as much.
 _BYTES = 8 << 20
-# Check jobs under way; the others are bounded by the options.
+# Concurrent check jobs; the options bound the other jobs.
 _CHECKS = 8
-# Trials at a time, at most: each has an event stream, and a caller may have 200.
+# Maximum concurrent trials: each has an event stream, and a caller may have 200.
 MOST_UNDER_WAY = 150
 _UNTAGGED = re.compile(r"[^\w.:=/@+-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A patch to try, under a name that no other patch for the bug has; or why it is none."""
+    """A patch to try, or why it is invalid; its name is unique for the bug."""
 
     name: str
     patch: Patch | UserError
@@ -47,7 +50,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A bug, and what is to be tried on it."""
+    """A bug and the patches to try on it."""
 
     bug: Bug
     candidates: Sequence[Candidate]
@@ -59,53 +62,53 @@ class SweepOptions:
     """The options of a sweep."""
 
     name: str
-    """The name of its group of jobs: a sweep with the same name goes on with them."""
+    """The name of its group of jobs: a sweep with the same name continues with them."""
     accepted: frozenset[str] = frozenset()
     """Reasons of findings that are accepted."""
     under_way: int = 32
-    """Trials at a time, up to MOST_UNDER_WAY."""
+    """Concurrent trials, up to MOST_UNDER_WAY."""
     retry: bool = False
-    """Run again what has come to no answer."""
+    """Run jobs without an answer again."""
     patience: float = 60
     """Seconds for which the scheduler may be away, or may fail to answer for a job."""
     submitted: Submitted | None = None
-    """Hears of each job that is waited for."""
+    """Called with each job that is waited for."""
 
 
 class Stage(StrEnum):
-    """How far a patch is that has no row yet."""
+    """The stage of a patch that has no row yet."""
 
     CHECK = "check"
-    """Its check is queued, or runs."""
+    """Its check is queued or running."""
     SHOW = "show"
-    """It waits until the bug was shown, or for its turn."""
+    """It waits for the job that shows the bug, or for its turn."""
     BUILD = "build"
     REPRODUCE = "reproduce"
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Patches of a bug that have come to a stage."""
+    """Patches of a bug that have reached a stage."""
 
     bug: str
     patches: Sequence[str]
     stage: Stage
     job: int | None = None
-    """The job that does it, if there is one already."""
+    """The job that does it, if it exists already."""
 
 
-# Called when patches come to a stage, and with the row of each pair when it is known.
+# Called when patches reach a stage, and with the row of each pair once it is known.
 Tell = Callable[[Moved | Row], None]
 
 
 async def sweep(
     client: AsyncClient, subjects: Iterable[Subject], options: SweepOptions, tell: Tell
 ) -> None:
-    """Try all patches; `tell` is called with the row of each pair, once, as soon as it is known.
+    """Try all patches; call `tell` with the row of each pair, once, as soon as it is known.
 
-    An error with one bug or patch is told in its row. Raises KgymError where the scheduler
-    cannot be used; then, and when it is cancelled, what is under way is left to go on, and
-    the same sweep again takes it up.
+    Errors of one bug or patch are reported in its row. Raises KgymError if the scheduler cannot be
+    used. In that case, and on cancellation, running jobs go on, and the same sweep started again
+    continues with them.
     """
     whole = _Sweep(client, options, tell)
     await _all(whole.bug(subject) for subject in subjects)
@@ -119,15 +122,15 @@ async def kept_job(
 ) -> JobView:
     """Return the job of this request in the sweep of this name, once it has ended.
 
-    It is submitted if there is none; one that `answers` nothing runs again if the options say so.
-    Raises KgymError where the scheduler refuses it, or cannot be used.
+    It is submitted if there is none. A job without an answer runs again if the options say `retry`.
+    Raises KgymError if the scheduler refuses it, or cannot be used.
     """
     whole = _Sweep(client, options, lambda _: None)
     return await whole.ended(request, whole.trials, answers=answers)
 
 
 class _Sweep:
-    """One sweep on its way."""
+    """One sweep in progress."""
 
     def __init__(self, client: AsyncClient, options: SweepOptions, tell: Tell) -> None:
         self.client = client
@@ -137,7 +140,7 @@ class _Sweep:
         self.trials = asyncio.Semaphore(min(options.under_way, MOST_UNDER_WAY))
 
     async def bug(self, subject: Subject) -> None:
-        """Try the patches on a bug, those of the same content once."""
+        """Try the patches on a bug, each distinct content once."""
         copies: dict[str, list[Candidate]] = {}
         for candidate in subject.candidates:
             if isinstance(candidate.patch, UserError):
@@ -162,10 +165,9 @@ class _Sweep:
         answers: Callable[[JobView], bool],
         began: Began = lambda job, step: None,
     ) -> JobView:
-        """Return the job of this request once it has ended; it is submitted if there is none.
+        """Return the job of this request once it has ended; submit it if there is none.
 
-        One that has ended before is run again if the options say so, and it `answers` nothing; so
-        is, once, one that is aborted meanwhile: another caller that waited for it may have gone.
+        With the option `retry`, a job that had ended without an answer runs again.
         """
         request = request.model_copy(update={"group": self.options.name})
         key = f"sweep-{sha256(request.model_dump_json().encode()).hexdigest()}"
@@ -184,11 +186,13 @@ class _Sweep:
 
         async with turn:
             job = await once()
+            # Callers share jobs. Another caller that gave up may have aborted this one meanwhile:
+            # whoever still waits for it restarts it, once.
             return await once() if retry and job.state is State.ABORTED else job
 
 
 class _BugSweep:
-    """The patches on one bug, each content once."""
+    """The patches on one bug, each distinct content once."""
 
     def __init__(
         self, whole: _Sweep, subject: Subject, copies: Mapping[str, Sequence[Candidate]]
@@ -196,9 +200,9 @@ class _BugSweep:
         self.whole = whole
         self.subject = subject
         self.bug = subject.bug
-        # All of the same content, by the name of the first, which is the one that is tried.
+        # Candidates of equal content, by the name of the first, which is the one that is tried.
         self.copies = copies
-        # The job that was to show the bug, or why there is none.
+        # The job that shows the bug, or why there is none.
         self.shown: asyncio.Future[JobView | str] = asyncio.get_running_loop().create_future()
         self.showing = asyncio.Lock()
 
@@ -211,7 +215,7 @@ class _BugSweep:
             self.shown.set_result(f"the bug cannot be shown: {_own(error).message}")
 
     async def part(self, candidates: Sequence[Candidate]) -> None:
-        """Check some patches, then try those that compile."""
+        """Check a part of the patches, then try those that compile."""
         names = [candidate.name for candidate in candidates]
         patches = [
             candidate.patch for candidate in candidates if isinstance(candidate.patch, Patch)
@@ -246,7 +250,7 @@ class _BugSweep:
         await _all(trials)
 
     async def trial(self, pair: Pair, patch: Patch) -> None:
-        """Try a patch that compiles, where the bug shows without it."""
+        """Try a patch that compiles, if the bug shows without it."""
         self._moved([pair.patch], Stage.SHOW)
         shown = await asyncio.shield(self.shown)
         if isinstance(shown, str):
@@ -267,7 +271,7 @@ class _BugSweep:
         self._end(row)
 
     async def _row(self, pair: Pair, patch: Patch, shown: JobView) -> Row:
-        """Try a patch; return what it came to."""
+        """Try a patch and return its row."""
         pair = pair.knowing(shown_by=shown.id)
         request = self.bug.trial(patch, shown.id, self.subject.trial)
         request = request.model_copy(update={"tags": [*request.tags, tag(pair.patch)]})
@@ -284,10 +288,7 @@ class _BugSweep:
         return row(await self.whole.ended(request, self.whole.trials, answers=answers, began=began))
 
     async def _shown_again(self, job: JobView) -> JobView:
-        """Show the bug again, in the same job: retention has removed what it had left.
-
-        Others may have done so meanwhile.
-        """
+        """Restart the showing job, whose artifacts retention has removed, unless that was done."""
         async with self.showing:
             whole = self.whole
             patience = whole.options.patience
@@ -298,7 +299,7 @@ class _BugSweep:
         self.whole.tell(Moved(self.bug.name, named, stage, job))
 
     def _end(self, row: Row) -> None:
-        """Tell the row of the patch that was tried, and those of its copies."""
+        """Report the row of the patch that was tried, and those of its copies."""
         first, *others = self.copies[row.patch]
         self.whole.tell(row)
         for copy in others:
@@ -316,14 +317,14 @@ def _shows(job: JobView) -> bool:
 
 
 def _own(error: Refused) -> Refused:
-    """Return the error if it is that of one request; raise it if it is everybody's."""
+    """Return the error if it concerns one request; raise it if the scheduler cannot be used."""
     if not ended_job.concerns_one_request(error):
         raise error
     return error
 
 
 def check_parts(sized: Iterable[tuple[T, int]]) -> Iterator[list[T]]:
-    """Yield what has a patch each, given with its bytes as JSON, as check jobs can take it."""
+    """Split items, given with the bytes of their patches as JSON, into parts for check jobs."""
     part: list[T] = []
     size = 0
     for item, more in sized:
@@ -337,7 +338,7 @@ def check_parts(sized: Iterable[tuple[T, int]]) -> Iterator[list[T]]:
 
 
 async def _all(work: Iterable[Coroutine[None, None, None]]) -> None:
-    """Do all of it at once; raise the first error, after which nothing of it goes on."""
+    """Run all coroutines concurrently; cancel the rest on an error, and raise the first one."""
     try:
         async with asyncio.TaskGroup() as group:
             for coroutine in work:

@@ -1,4 +1,4 @@
-"""What a sweep says of each bug and patch: one row, with all that decided it. Pure."""
+"""Rows of a sweep: the result of each patch on each bug, with what decided it. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -18,14 +18,12 @@ from kgym.api.steps import (
 )
 from kgym.api.steps.compilers import SUBSTITUTION
 from kgym.bugs.bug import AFTER, BUILD_AFTER
-from kgym.bugs.conclusion import Answer, conclusion, resolution_of
+from kgym.bugs.conclusion import Answer, conclusion, in_one_line, resolution_of, seconds
 from kgym.bugs.resolution import Obstacle
 
-# Characters of a reason.
-_LINE = 300
-# Why what was given is no patch; other texts of a patch do not apply to this kernel.
+# Reasons why an input is not a patch at all; with other reasons, it does not fit this kernel.
 _NO_PATCH = {"binary_patch", "empty_patch", "malformed_patch", "patch_too_large", "unsafe_patch"}
-# How a build fails that the patch has broken, beyond what a check compiles.
+# Failures of a build that the patch has broken, although the check's files compiled.
 NOT_BUILT = {"does_not_compile", "no_kernel"}
 
 
@@ -36,11 +34,11 @@ class Outcome(StrEnum):
     NOT_RESOLVED = "not_resolved"
     """Its kernel crashes, or there is a blocking finding."""
     NOT_COMPILED = "not_compiled"
-    """The config compiles nothing of what the patch changes: the kernel stays the same."""
+    """The config leaves out all files that the patch changes: the kernel stays the same."""
     DOES_NOT_COMPILE = "does_not_compile"
     DOES_NOT_APPLY = "does_not_apply"
     REFUSED = "refused"
-    """It is no patch that could be tried."""
+    """It is not a patch."""
     INCONCLUSIVE = "inconclusive"
     """There is no answer."""
 
@@ -52,25 +50,25 @@ class Row(Strict):
     patch: str
     outcome: Outcome
     reason: str = Field(description="what decided, in one line")
-    verdict: Verdict | None = Field(None, description="of the patched kernel, where it ran")
+    verdict: Verdict | None = Field(None, description="of the patched kernel, if it ran")
     title: str | None = Field(None, description="of the crash of the patched kernel")
     obstacles: list[Obstacle] = Field(
-        [], description="what stands between two right verdicts and `resolved`"
+        [], description="why it is not resolved although both verdicts are right"
     )
     check: PatchOutcome | None = Field(None, description="whether it applies and compiles")
     diagnostic: Diagnostic | None = Field(None, description="the compiler's first error")
-    job: int | None = Field(None, description="that has tried it; null if none had to")
+    job: int | None = Field(None, description="that tried it; null if none was needed")
     shown_by: int | None = Field(None, description="the job that showed the bug")
     checked_by: int | None = Field(None, description="the job that checked it")
-    same_as: str | None = Field(None, description="the patch of the same content that was tried")
+    same_as: str | None = Field(None, description="the tried patch of the same content")
     compiler_substitution: str = Field("", description=SUBSTITUTION)
-    seconds: float = Field(0, description="that its check, build and runs took")
+    seconds: float = Field(0, description="duration of its check, build and runs")
 
 
 def status(rows: Iterable[Row]) -> Answer:
-    """Return YES if all patches resolve their bugs; else what is worst.
+    """Return YES if all patches resolve their bugs, else the worst answer.
 
-    INFRASTRUCTURE: some have no answer; USER: some were refused; NO: some do not resolve.
+    In this order: INFRASTRUCTURE (some have no answer), USER (some were refused), NO.
     """
     outcomes = {row.outcome for row in rows}
     if Outcome.INCONCLUSIVE in outcomes:
@@ -81,7 +79,7 @@ def status(rows: Iterable[Row]) -> Answer:
 
 
 def counts(rows: Iterable[Row]) -> dict[str, dict[Outcome, int]]:
-    """Return, by bug, how many patches came to what."""
+    """Return the number of patches by bug and outcome."""
     by_bug: dict[str, Counter[Outcome]] = {}
     for row in rows:
         by_bug.setdefault(row.bug, Counter())[row.outcome] += 1
@@ -90,29 +88,27 @@ def counts(rows: Iterable[Row]) -> dict[str, dict[Outcome, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A bug and a patch on their way to a row, with what is known of them so far."""
+    """A bug and a patch without a row yet, with the facts known so far."""
 
     bug: str
     patch: str
     facts: dict[str, object] = field(default_factory=dict)
 
     def knowing(self, **facts: object) -> "Pair":
-        """Return the pair with more that is known of it."""
+        """Return the pair with further facts."""
         return Pair(self.bug, self.patch, {**self.facts, **facts})
 
     def row(self, outcome: Outcome, reason: str, **facts: object) -> Row:
-        """Return its row: what is known of it, its outcome, and why in one line."""
-        known = {**self.facts, **facts, "reason": _line(reason)}
+        """Return its row: the facts, the outcome, and the reason in one line."""
+        known = {**self.facts, **facts, "reason": in_one_line(reason)}
         return Row.model_validate(
             {"bug": self.bug, "patch": self.patch, "outcome": outcome, **known}
         )
 
 
 def checked(pair: Pair, check: PatchCheck) -> Pair | Row:
-    """Return the pair where its patch is to be tried, else its row: a kernel would tell no more.
-
-    A check that a limit ended says neither yes nor no: the build will.
-    """
+    """Return the pair if its patch is to be tried, else its final row."""
+    # OVER_LIMIT: a check that a limit ended says neither yes nor no; the build decides.
     pair = pair.knowing(check=check.outcome, seconds=check.seconds)
     errors = [diagnostic for diagnostic in check.diagnostics if diagnostic.severity == "error"]
     match check.outcome:
@@ -136,7 +132,8 @@ def tried(pair: Pair, job: JobView, accepted: Collection[str]) -> Row:
     built, run = job.step(BUILD_AFTER), job.step(AFTER)
     before = pair.facts.get("seconds", 0)
     facts: dict[str, object] = {"job": job.id, "verdict": came_to.verdict, "title": came_to.title}
-    facts["seconds"] = round((before if isinstance(before, float) else 0) + _seconds(job), 1)
+    taken = sum(map(seconds, job.steps))
+    facts["seconds"] = round((before if isinstance(before, float) else 0) + taken, 1)
     if built is not None and isinstance(built.result, BuildResult):
         facts["compiler_substitution"] = built.result.compiler_substitution
     why = next((step.failure for step in job.steps if step.failure is not None), None)
@@ -151,7 +148,7 @@ def tried(pair: Pair, job: JobView, accepted: Collection[str]) -> Row:
 
 
 def not_shown(job: JobView) -> str | None:
-    """Return why no patch can be tried on the bug that the job was to show; None if it did."""
+    """Return why the job did not show its bug, so that no patch can be tried; None if it did."""
     came_to = conclusion(job)
     if came_to.answer is not None and came_to.verdict is Verdict.SAME_CRASH:
         return None
@@ -164,17 +161,3 @@ def not_shown(job: JobView) -> str | None:
 def _diagnosed(diagnostic: Diagnostic) -> str:
     line = f":{diagnostic.line}" if diagnostic.line else ""
     return f"{diagnostic.file}{line}: {diagnostic.message}"
-
-
-def _line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LINE else line[: _LINE - 1] + "…"
-
-
-def _seconds(job: JobView) -> float:
-    times = [
-        (step.finished_at - step.started_at).total_seconds()
-        for step in job.steps
-        if step.started_at and step.finished_at
-    ]
-    return sum(times)

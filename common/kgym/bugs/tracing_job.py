@@ -1,4 +1,4 @@
-"""A trial that also tells what the kernel did before it crashed: its job, and what it came to."""
+"""A trial with a trace of what the kernel did before it crashed: its job and its result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,16 +33,16 @@ CAPTURE = "capture"
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """Which files are instrumented, and how the trace gets out of the crashed kernel."""
+    """The instrumented files, and the way in which the trace leaves the crashed kernel."""
 
     files: tuple[str, ...]
     method: DumpMethod
 
 
 def tracing(bug: Bug, files: Sequence[str], method: DumpMethod) -> Tracing:
-    """Return what to trace: by default the C files that the bug's fix touches, else its own.
+    """Return the files to trace: `files`, or the C files of the bug's fix, or of its bundle.
 
-    Raises UserError `no_files` where nothing tells which.
+    Raises UserError `no_files` if none of them names any.
     """
     known = patching.files(bug.fix) if bug.fix else []
     named = [*files] or [name for name in known or bug.file.files if name.endswith(".c")]
@@ -54,11 +54,11 @@ def tracing(bug: Bug, files: Sequence[str], method: DumpMethod) -> Tracing:
 def traced(request: JobRequest, how: Tracing) -> JobRequest:
     """Return the job of a trial with a trace of its first crash.
 
-    The first build is instrumented, the first reproduce step leaves dumps; for
-    `kdump`, the capture kernel is built between the two. A minimize step comes
-    last: the verdicts do not wait for it. The bug is not measured: each crash would leave a dump,
-    and records make it another kernel.
+    The first build is instrumented, and the first reproduce step leaves dumps. For `kdump`, the
+    capture kernel, an ordinary kernel of `configs/kernels`, is built between the two.
     """
+    # The minimize step comes last, so that the verdicts do not wait for it; a dump decides nothing.
+    # The bug is not measured: each crash would leave a dump, and trace records change the timing.
     steps: list[StepSpec] = []
     for spec in request.steps:
         more: dict[str, object] = {}
@@ -84,19 +84,19 @@ def traced(request: JobRequest, how: Tracing) -> JobRequest:
 
 
 class TraceResult(Strict):
-    """What the kernel did before its first crash; `trace` is null where `reason` says why."""
+    """What the kernel did before its first crash; if `trace` is null, `reason` says why."""
 
-    instance: int | None = Field(None, description="the one whose dump was read")
+    instance: int | None = Field(None, description="whose dump was read")
     title: str | None = Field(None, description="of the crash")
     trace: MinimalTrace | None
-    parts: list[DumpPart] = Field([], description="what else was read out of the dump, or was not")
-    seconds: dict[str, float] = Field({}, description="that reading it took, by stage")
-    dumps: list[InstanceDump] = Field(description="of each instance that was to leave one")
+    parts: list[DumpPart] = Field([], description="further parts of the dump, read or not")
+    seconds: dict[str, float] = Field({}, description="duration of reading it, by stage")
+    dumps: list[InstanceDump] = Field(description="of each instance that should leave one")
     reason: str | None = Field(description="why there is no trace")
 
     @classmethod
     def of(cls, job: JobView) -> Self:
-        """Return what a job of `traced` tells."""
+        """Return the result of a job made by `traced`."""
         result = reproduced(job.step(BEFORE))
         dumps = [
             instance.dump for instance in (result.instances if result else []) if instance.dump

@@ -1,8 +1,8 @@
-"""What somebody has changed in a bug's source tree, as a patch; `kgym bug source` writes trees.
+"""The changes made in a bug's source tree, as a patch; `kgym bug source` writes such trees.
 
-The tree's own configuration is only read for two values. Git compares by a repository of ours
-that borrows the tree's objects and index: whoever works in the tree cannot have a program run
-here by its attributes or hooks.
+Of the tree's own Git configuration, only two values are read. Git compares in a repository of ours
+that borrows the tree's objects and index: an agent may have written the tree's attributes and
+hooks, and they must not run programs here.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from kgym.bugs.tree_snapshot import git
 from kgym.errors import UserError
 from kgym.source import diff_text
 
-# What a tree's configuration says: which bug it is of, and the commit before the changes.
+# Values in a tree's configuration: its bug, and the commit before the changes.
 BUG, BASE = "kgym.bug", "kgym.base"
 
 
@@ -24,19 +24,19 @@ class SourceTree:
 
     folder: Path
     bug: str | None
-    """The name or folder of its bug, where the tree says it."""
+    """The name or folder of its bug, if the tree records it."""
     base: str
-    """The commit from which changes count."""
+    """The commit that changes are relative to."""
 
 
 def remember(folder: Path, bug: str) -> None:
-    """Let the tree say which bug it is of, and that changes count from its commit of now."""
+    """Record in the tree which bug it belongs to, and its current commit as the base of changes."""
     git(folder, "config", "--local", BUG, bug)
     git(folder, "config", "--local", BASE, git(folder, "rev-parse", "HEAD").strip())
 
 
 def source_tree(folder: Path) -> SourceTree | None:
-    """Return the tree that a folder lies in; None where that is no Git repository."""
+    """Return the tree that contains a folder; None if it is not in a Git repository."""
     try:
         top = Path(git(folder, "rev-parse", "--show-toplevel").removesuffix("\n"))
         base = _value(top, BASE) or "HEAD"
@@ -47,9 +47,9 @@ def source_tree(folder: Path) -> SourceTree | None:
 
 
 def changes(tree: SourceTree) -> str:
-    """Return the diff from the base to the files as they are, of those that Git knows.
+    """Return the diff from the base to the tracked files as they are now.
 
-    It holds commits, what is staged, and what is not. Raises UserError `bad_tree`, or those of
+    It includes commits, staged and unstaged changes. Raises UserError `bad_tree`, or those of
     `kgym.source.diff_text`.
     """
     with tempfile.TemporaryDirectory(prefix="kgym-tree-") as own:
@@ -60,7 +60,7 @@ def changes(tree: SourceTree) -> str:
 
 
 def unknown_files(tree: SourceTree) -> list[str]:
-    """Return the paths of new files that Git does not know: they are no part of `changes`."""
+    """Return the paths of untracked files: they are not part of `changes`."""
     with tempfile.TemporaryDirectory(prefix="kgym-tree-") as own:
         place = _borrowed(tree, Path(own))
         words = ("-z", "--others", "--exclude-standard", "--directory")

@@ -1,9 +1,10 @@
-"""A kernel tree of this machine as it is now, as a commit that a builder can fetch.
+"""A snapshot of a local kernel tree, as a commit that a builder can fetch.
 
-Git takes the snapshot, into a repository of our own: so the tree need not be one, nothing is
-written to it, and no program that its configuration names is run. What its `.gitignore` leaves
-out, as the objects of a build, is not taken, unless its own index has it. A commit's id depends
-on the content alone: a tree that has not changed is the source that was built before.
+Git takes the snapshot into a repository of ours. So the tree need not be a repository, nothing is
+written to it, and no program named in its configuration runs. Files ignored by its `.gitignore`,
+such as build objects, are left out unless its own index has them. The commit's id depends on the
+content alone, so an unchanged tree is the source that was built before. (`git stash create` would
+leave out new files, write to the user's repository, and give another id each time.)
 """
 
 import contextlib
@@ -37,17 +38,17 @@ _ENVIRONMENT = {
 
 
 def snapshot(tree: Path, store: Path) -> GitSource:
-    """Return the tree as a commit of a repository below `store`, which is made if need be.
+    """Return the tree as a commit of a repository below `store`, created if needed.
 
-    Raises UserError `bad_tree` for what is no kernel's source, or cannot be read.
+    Raises UserError `bad_tree` if it is not a kernel's source, or cannot be read.
     """
     _check(tree)
     kept = store / f"{hashlib.sha256(str(tree).encode()).hexdigest()[:32]}.git"
     if not kept.exists():
         _create(kept)
     with tempfile.TemporaryDirectory(dir=kept, prefix="snapshot-") as folder:
-        # Git locks the index that it writes: calls at the same time, and one that was killed,
-        # must not be in each other's way. The last one's tells what has not changed since.
+        # Git locks the index that it writes, and a killed call would leave the lock behind. So each
+        # call uses a copy; starting from the last index saves hashing unchanged files.
         own = Path(folder, "index")
         with contextlib.suppress(FileNotFoundError):
             shutil.copy2(kept / "index", own)
@@ -57,17 +58,17 @@ def snapshot(tree: Path, store: Path) -> GitSource:
 
 
 def _create(kept: Path) -> None:
-    """Make an empty repository, in one step: another call may do so at the same time."""
+    """Create an empty repository atomically: another call may do so concurrently."""
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=kept.parent, prefix="new-") as folder:
-        # A root's worker reads it as nobody.
+        # A worker started by root reads it as nobody.
         git(kept.parent, "init", "-q", "--bare", "--template=", "--shared=0644", f"{folder}/git")
-        with contextlib.suppress(OSError):  # it is there by now
+        with contextlib.suppress(OSError):  # another call was faster
             Path(folder, "git").rename(kept)
 
 
 def _commit(tree: Path, repository: dict[str, str], own: Path) -> str:
-    """Commit the tree as it is, by an index of our own; return the commit."""
+    """Commit the tree as it is, using an index of our own; return the commit."""
     place = {**repository, "GIT_INDEX_FILE": str(own)}
     git(tree, "add", "-A", ".", more=place)
     if (index := tree / ".git" / "index").is_file():
@@ -85,9 +86,9 @@ def _commit(tree: Path, repository: dict[str, str], own: Path) -> str:
 
 
 def git(folder: Path, *words: str, more: dict[str, str] | None = None, stdin: str = "") -> str:
-    """Run git in a folder as nobody has configured it; return what it prints.
+    """Run Git in a folder without any user or system configuration; return its output.
 
-    Raises UserError `bad_tree` with its words.
+    Raises UserError `bad_tree` with its error message.
     """
     settings = [word for setting in _SETTINGS for word in ("-c", setting)]
     names = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
@@ -110,11 +111,11 @@ def git(folder: Path, *words: str, more: dict[str, str] | None = None, stdin: st
 
 
 def _check(tree: Path) -> None:
-    """Refuse what is no kernel: another's bundle must not take any folder of ours along."""
+    """Refuse a folder that is not a kernel: an untrusted bundle must not copy private folders."""
     try:
         makefile = (tree / "Makefile").read_bytes()[:4096]
         if b"PATCHLEVEL" in makefile and (tree / "Kconfig").is_file():
             return
     except OSError as error:
-        raise UserError("bad_tree", f"{tree} is no kernel's source: {error}") from error
-    raise UserError("bad_tree", f"{tree} is no kernel's source: no Makefile with a version there")
+        raise UserError("bad_tree", f"{tree} is not a kernel's source: {error}") from error
+    raise UserError("bad_tree", f"{tree} is not a kernel's source: no Makefile with a version")

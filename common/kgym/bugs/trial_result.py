@@ -1,4 +1,4 @@
-"""What a trial and a calibration came to, from the finished job to the answer. Pure."""
+"""Results of trials and calibrations, from the finished job. Pure."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -28,6 +28,7 @@ from kgym.bugs.conclusion import (
     findings,
     reproduced,
     resolution_of,
+    seconds,
 )
 from kgym.bugs.resolution import Obstacle, Resolution, evidence_line, is_accepted
 
@@ -35,24 +36,24 @@ QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "max": 1.0}
 
 
 class JudgedFinding(Finding):
-    """A finding, and whether it was accepted."""
+    """A finding and whether it was accepted."""
 
     accepted: bool
 
 
 class SideResult(Strict):
-    """What one kernel of a trial showed; without a verdict it is inconclusive, with the reason."""
+    """The result of one kernel of a trial; a missing verdict is `inconclusive`, with the reason."""
 
     verdict: Verdict
-    title: str | None = Field(None, description="of the crash that decided, where one did")
+    title: str | None = Field(None, description="of the crash that decided, if one did")
     crashed: int = Field(0, description="completed instances that crashed")
     completed: int = Field(0, description="instances that crashed or survived the whole time")
-    requested: int | None = Field(None, description="instances that were asked for")
-    reason: str | None = Field(description="why it is that verdict, or why there is none")
+    requested: int | None = Field(None, description="instances requested")
+    reason: str | None = Field(description="reason of the verdict, or why there is none")
     unseen_chance: float | None = Field(
-        None, description="as ReproduceResult has it: that the bug, still there, was missed"
+        None, description="chance that an unfixed bug was missed, as in ReproduceResult"
     )
-    confidence: float | None = Field(None, description="of `no_crash`, as ReproduceResult has it")
+    confidence: float | None = Field(None, description="of `no_crash`, as in ReproduceResult")
     time: float | None = Field(None, description="seconds asked of each instance")
     accelerator: str | None = Field(None, description="what ran the VMs: `kvm` or `tcg`")
     evidence: Evidence | None = None
@@ -61,7 +62,7 @@ class SideResult(Strict):
 
     @classmethod
     def of(cls, job: JobView, step: StepView, accepted: Collection[str] = ()) -> Self:
-        """Return what this reproduce step of the job showed."""
+        """Return the result of this reproduce step of the job."""
         result = reproduced(step)
         if result is None:
             return cls(verdict=Verdict.INCONCLUSIVE, reason=failure(job))
@@ -87,7 +88,7 @@ class SideResult(Strict):
 
 
 class TrialResult(Strict):
-    """What became of a trial; `after` is null where no fix was tried."""
+    """The result of a trial; `after` is null if no fix was tried."""
 
     bug: str
     job: int
@@ -98,20 +99,20 @@ class TrialResult(Strict):
     compiler: str | None = Field(None, description="that built the kernel, in its own words")
     compiler_substitution: str = Field("", description=SUBSTITUTION)
     dropped_symbols: list[DroppedSymbol] = Field(
-        [], description="symbols of the config that did not get the value asked for"
+        [], description="config symbols that did not get the requested value"
     )
     config_version: str = Field(
-        "", description="the version that the config was made for, where it is not the kernel's"
+        "", description="the version that the config was made for, if it is not the kernel's"
     )
-    built_in: list[str] = Field([], description="symbols that were `m`, and made `y`")
-    modules: int = Field(0, description="modules that guests could load")
+    built_in: list[str] = Field([], description="symbols changed from `m` to `y`")
+    modules: int = Field(0, description="number of modules available to guests")
     seconds: dict[str, float] = Field(description="by step, and `total`")
 
     @classmethod
     def of(cls, bug: str, job: JobView, accepted: Collection[str] = ()) -> "TrialResult":
-        """Return what the job came to, which `Bug.job` has made for the bug of this name.
+        """Return the result of a job made by `Bug.job` for the bug of this name.
 
-        `accepted` are the reasons of findings that shall not stand in the way.
+        `accepted` are reasons of findings that do not block.
         """
         before, after = job.step(BEFORE), job.step(AFTER)
         if before is None:
@@ -136,29 +137,29 @@ class TrialResult(Strict):
 
 
 class CalibrationResult(Strict):
-    """How often and how soon a bug shows; counts are 0 where nothing was measured."""
+    """How often and how soon a bug shows; counts are 0 if nothing was measured."""
 
     bug: str
     job: int
     runs: int = Field(description="boots that count")
-    crashed: int = Field(description="how many of them showed the bug")
+    crashed: int = Field(description="boots that showed the bug")
     rate: float | None = Field(description="their share of the runs; null without a run")
     rate_at_least: float = Field(description="Clopper and Pearson's lower limit of it, at 95 %")
-    outcomes: dict[str, int] = Field(description="how many instances ended how")
+    outcomes: dict[str, int] = Field(description="number of instances by outcome")
     seconds_to_crash: dict[str, float] | None = Field(
         description="quantiles over the runs that showed the bug, by name; null without one"
     )
     accelerator: str | None = Field(description="what ran the VMs: `kvm` or `tcg`")
     recommended: list[Effort] = Field(
-        description="what a fix has to survive, by all calibrations of the bug together"
+        description="what a fix has to survive, from all calibrations of the bug together"
     )
     reason: str | None = Field(description="why nothing was measured")
 
     @classmethod
     def of(cls, bug: Bug, job: JobView, together: Calibration | None = None) -> "CalibrationResult":
-        """Return what the job measured, which `Bug.calibration` has made.
+        """Return the measurement of a job made by `Bug.calibration`.
 
-        What a fix has to survive is computed from all calibrations `together`, if they are known.
+        The recommended efforts are computed from `together`, all calibrations of the bug, if known.
         """
         result = reproduced(job.step(BEFORE))
         measured = None
@@ -194,7 +195,7 @@ class CalibrationResult(Strict):
         )
 
     def answer(self, job: JobView) -> Answer:
-        """Return YES if the bug showed, NO if it did not, else whose fault it is."""
+        """Return YES if the bug showed, NO if it did not, else who is at fault."""
         if (fault := failed(job)) is not None:
             return fault
         if self.crashed:
@@ -203,7 +204,7 @@ class CalibrationResult(Strict):
 
 
 def _evidence_line(job: JobView, after: ReproduceResult, all_findings: list[Finding]) -> str | None:
-    """Return the line on what a verdict on a patched kernel rests on; None on others."""
+    """Return the evidence in one line for the patched kernel; None for the other one."""
     before = reproduced(job.step(BEFORE))
     if after is not reproduced(job.step(AFTER)):
         return None
@@ -212,11 +213,5 @@ def _evidence_line(job: JobView, after: ReproduceResult, all_findings: list[Find
 
 
 def _seconds(job: JobView) -> dict[str, float]:
-    seconds = {step.name or str(step.number): _duration(step) for step in job.steps}
-    return {**seconds, "total": round(sum(seconds.values()), 1)}
-
-
-def _duration(step: StepView) -> float:
-    if step.started_at is None or step.finished_at is None:
-        return 0.0
-    return round((step.finished_at - step.started_at).total_seconds(), 1)
+    by_step = {step.name or str(step.number): round(seconds(step), 1) for step in job.steps}
+    return {**by_step, "total": round(sum(by_step.values()), 1)}

@@ -1,4 +1,4 @@
-"""What the runs with the bug and with the fix have to have in common, besides the patch. Pure."""
+"""What both sides of a trial must have in common, apart from the patch. Pure."""
 
 from collections.abc import Collection, Iterator
 
@@ -6,9 +6,9 @@ from kgym.api.steps import Finding, Severity, UsedRoot
 
 
 def other_compiler(names: Collection[str]) -> Iterator[Finding]:
-    """Yield what blocks if the kernels, that with the bug first, are not of one compiler.
+    """Yield a blocking finding if the kernels (with the bug first) were built by other compilers.
 
-    A name such as `gcc`, or words of which the nearest is taken, may mean others on other hosts.
+    A name such as `gcc`, or an approximate version, may mean different compilers on two hosts.
     """
     first, *others = dict.fromkeys(names) or [""]
     if others:
@@ -21,9 +21,9 @@ def other_compiler(names: Collection[str]) -> Iterator[Finding]:
 
 
 def other_root(before: UsedRoot, after: UsedRoot) -> Iterator[Finding]:
-    """Yield what blocks if the guests with the bug and with the fix started from other roots.
+    """Yield a blocking finding if the guests of the two sides started from different roots.
 
-    The disk that workers make is of the host's release, and its packages of the day.
+    The disk that a worker makes has the host's release, with that day's package versions.
     """
     if (before.format, before.sha256) != (after.format, after.sha256):
         yield _blocking(

@@ -1,4 +1,4 @@
-"""From instances to a verdict. Pure; the only place that says `no_crash`."""
+"""The verdict on a kernel, from its instances. Pure; the only place that says `no_crash`."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from kgym.bugs.detectors import needed
 from kgym.bugs.known_noise import noise
 from kgym.crash.report import CrashType, frame_of, type_of
 
-# Types that are one bug if they name one function.
+# Groups of types that are one bug if they are in the same function.
 _ONE_BUG = (
-    # what a bad access hits, and which checker sees it, is chance and configuration
+    # what a bad access hits, and which checker sees it, depends on chance and configuration
     frozenset(
         {
             CrashType.KASAN_NULL_DEREF_READ,
@@ -41,7 +41,7 @@ _ONE_BUG = (
     frozenset({CrashType.KASAN_INVALID_FREE, CrashType.KFENCE_INVALID_FREE}),
     frozenset({CrashType.HANG}),
 )
-# What a bad access is called without a checker: on x86, on arm64 and on arm.
+# Titles of a bad access without a checker: on x86, on arm64 and on arm.
 _UNCHECKED = ("general protection fault", "Internal error", "Unhandled fault")
 
 
@@ -64,11 +64,11 @@ class Judgement:
 
 
 def likeness(crash: InstanceResult, titles: Sequence[str]) -> str | None:
-    """Say what makes the crash the one known by `titles`; None if it is another one.
+    """Return why the crash is the one known by `titles`; None if it is another one.
 
-    That is its title; or one of its other titles, by which syzkaller too takes two crashes for
-    one bug; or a type of the same group (`_ONE_BUG`) in the same function. Without titles, any
-    crash is, but for the noise of the machine.
+    It is the same crash by its title; by one of its other titles, as syzkaller merges crashes; or
+    by a type of the same group (`_ONE_BUG`) in the same function. Without titles, every crash
+    except noise is.
     """
     if crash.title is None:
         return None
@@ -115,17 +115,16 @@ def judge(
     requested: int,
     controls: Sequence[Control] = (),
 ) -> Judgement:
-    """Judge the instances of a reproduce step that looks for one of `titles`.
+    """Judge the instances of a reproduce step that looks for a crash with one of `titles`.
 
-    `no_crash` needs all `requested` instances to have survived; anything that
-    kept one from doing so makes it `inconclusive`, and so does noise, a crash
-    that is not looked for and need not be the kernel's (`kgym.bugs.known_noise`). Any other
+    `no_crash` needs all `requested` instances to have survived. If anything else happened to one of
+    them, or it ended in noise (`kgym.bugs.known_noise`), the verdict is `inconclusive`. Any other
     crash counts whatever happened to the other instances: it was seen.
 
-    Of `controls`, the faults raised on purpose afterwards, each must have been reported: a
-    kernel that tells of none, or was not asked, may have kept quiet about the bug as well. What
-    cannot be raised on the unpatched kernel, either, has only to be if bugs like this one are
-    told by the same detector (`kgym.bugs.detectors.needed`).
+    Each of `controls`, the faults raised on purpose afterwards, must have been reported: a kernel
+    that does not report them, or was not asked, may have kept quiet about the bug as well. A fault
+    that cannot be raised on the unpatched kernel either is excused, unless bugs like this one are
+    reported by the same detector (`kgym.bugs.detectors.needed`).
     """
     ended = [instance for instance in instances if instance.outcome is InstanceOutcome.CRASH]
     same = [(instance, why) for instance in ended if (why := likeness(instance, titles))]
@@ -153,7 +152,7 @@ def judge(
     if len(survived) == requested:
         excused = set(ControlName) - needed(titles)
         if unproven := [control for control in controls if _is_unproven(control, excused)]:
-            reason = f"no crash was seen, but the kernel might not have told: {_words(unproven)}"
+            reason = f"no crash was seen, but the kernel may not report it: {_words(unproven)}"
             return Judgement(Verdict.INCONCLUSIVE, reason, None, 0, n)
         reason = f"the reproducer ran for the whole time on all {n} instances, without a crash"
         reason += next(
@@ -177,8 +176,8 @@ def judge(
 def unseen_chance(crashed: int, completed: int, instances: int) -> float | None:
     """Return (1 - p)^instances for a bug seen in `crashed` of `completed` runs, p = k/N.
 
-    None without a completed run. It is the chance that a bug that is still
-    there is missed; at p = 1 it is 0, as far as so few runs can tell.
+    It estimates the chance that an unfixed bug is missed; at p = 1 it is 0, as far as so few runs
+    can tell. None without a completed run.
     """
     if completed == 0:
         return None

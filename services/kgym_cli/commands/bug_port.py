@@ -17,6 +17,7 @@ from kgym.bugs import bundle as bugs
 from kgym.bugs import fixed_bug
 from kgym.bugs import port as campaign
 from kgym.bugs.bundle_folder import toml, write_folder
+from kgym.bugs.conclusion import in_one_line
 from kgym.bugs.port import Outcome, PortOptions, PortRow, Subject, bug_on
 from kgym.bugs.sweep import SweepOptions
 from kgym.client import AsyncClient
@@ -166,7 +167,7 @@ class _Run:
         """Tell of the bugs whose files cannot be used, each with the reason."""
         for kernel in kernels:
             for bug, reason in unread.items():
-                why = campaign.in_one_line(reason)
+                why = in_one_line(reason)
                 row = PortRow(bug=bug, kernel=kernel, outcome=Outcome.REFUSED, reason=why)
                 self._hear(row)
 
